@@ -22,9 +22,9 @@ from lakehouse.sessions import session
 from lakehouse.table_definitions import NAMES, LakeNames, ensure_deltas
 from lakehouse.task_runner import in_tasks
 from lakesync import config
-from lakesync.cli import jars
-from lakesync.cli.process import Process, accepts, free_ports
-from lakesync.cli.spark_server import prepare
+from lakesync.cli.up import jars
+from lakesync.cli.up.process import Process, accepts, free_ports
+from lakesync.cli.up.spark_server import prepare
 from lakesync.config import Config
 from lakesync.model.schema import parse_schema
 

@@ -16,9 +16,9 @@ from pathlib import Path
 import pymysql
 import requests
 
-from lakesync.cli import jars
-from lakesync.cli.process import Process, accepts, free_ports
-from lakesync.cli.spark_server import prepare
+from lakesync.cli.up import jars
+from lakesync.cli.up.process import Process, accepts, free_ports
+from lakesync.cli.up.spark_server import prepare
 from lakesync.config import Config
 
 SERVERS = Path(__file__).parents[1] / ".venv-servers" / "bin"

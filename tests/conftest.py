@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, settings
 from pyspark.sql.connect.client import SparkConnectClient
 
 from lakesync import config
-from lakesync.cli.process import free_ports
+from lakesync.cli.up.process import free_ports
 from tests.backend_servers import SparkServer, bigquery_server, mariadb_server, s3_server, strict_s3_server
 from tests.deepened import deepen
 from tests.parallel import Rooms, turn

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psycopg
 
-from lakesync.cli.process import free_ports
+from lakesync.cli.up.process import free_ports
 
 
 class PostgresServer:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from lakesync.cli import pipeline
+from lakesync.cli import dagster_client
 
 SENSOR_TAG = "lakesync/requested_by"
 REASON_TAG = "lakesync/reason"
@@ -41,7 +41,7 @@ class Dagster:
     """The runs of a Dagster."""
 
     def __init__(self, url: str) -> None:
-        self._dagster = pipeline.Dagster(url)
+        self._dagster = dagster_client.Dagster(url)
 
     def runs(self, limit: int = 1000) -> list[Run]:
         """The latest runs, the newest first."""

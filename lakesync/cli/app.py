@@ -6,78 +6,86 @@ from typing import Annotated
 
 import typer
 
-from lakesync.cli.lazy import CONTEXT, LazyGroup, Named
+from lakesync.cli.lazy_commands import CONTEXT, LazyGroup, Named
 
 _RUN, _DATA, _KNOW, _OPERATE = "Set up and run", "Data", "Understand", "Operate"
 
 COMMANDS: dict[str, Named] = {
-    "init": Named("init", _RUN, "Write a commented lakesync.toml, a schema and rules that `lakesync up` runs."),
+    "init": Named("local.init", _RUN, "Write a commented lakesync.toml, a schema and rules that `lakesync up` runs."),
     "up": Named(
-        "server",
+        "local.server",
         _RUN,
         "Start gateway, Spark and Dagster, keep them running, and stop them all on Ctrl-C or SIGTERM.",
         "up_app",
     ),
     "gateway": Named(
-        "server",
+        "local.server",
         _RUN,
         "Run the gateway alone. Clients' tokens are checked with the secret in LAKESYNC_JWT_SECRET.",
         "gateway_app",
     ),
     "pipeline": Named(
-        "server",
+        "local.server",
         _RUN,
         "Start Spark and Dagster without a gateway, keep them running, and stop them on Ctrl-C or SIGTERM.",
         "pipeline_app",
     ),
     "demo": Named(
-        "server",
+        "local.server",
         _RUN,
         "Send a week of New York's flights through a whole LakeSync, and check the result against the truth.",
         "demo_app",
     ),
-    "doctor": Named("doctor", _RUN, "Look whether everything that a LakeSync needs is there, and say what to do."),
-    "config": Named("config", _RUN, "Show the settings in force, and where each comes from."),
-    "token": Named("token", _RUN, "Make the tokens that clients and admins show a gateway, and read them."),
-    "push": Named("push", _DATA, "Import deltas, or rows as new ones, from a file."),
-    "pull": Named("pull", _DATA, "Show the rows that a client may see, without changing anything.", "pull_app"),
-    "tail": Named("pull", _DATA, "Show changes of what a client may see, until Ctrl-C.", "tail_app"),
+    "doctor": Named(
+        "local.doctor", _RUN, "Look whether everything that a LakeSync needs is there, and say what to do."
+    ),
+    "config": Named("local.config", _RUN, "Show the settings in force, and where each comes from."),
+    "token": Named("local.token", _RUN, "Make the tokens that clients and admins show a gateway, and read them."),
+    "push": Named("remote.push", _DATA, "Import deltas, or rows as new ones, from a file."),
+    "pull": Named("remote.pull", _DATA, "Show the rows that a client may see, without changing anything.", "pull_app"),
+    "tail": Named("remote.pull", _DATA, "Show changes of what a client may see, until Ctrl-C.", "tail_app"),
     "query": Named(
-        "query",
+        "local.query",
         _DATA,
         "Ask the lake: every synced table by its name, and the history as `deltas`, with what is not flushed yet.",
     ),
-    "status": Named("status", _KNOW, "Show at a glance how far gateway, clients, lake and pipeline are."),
-    "clients": Named("clients", _KNOW, "Show each client of a gateway, the one that is furthest behind first."),
+    "status": Named("remote.status", _KNOW, "Show at a glance how far gateway, clients, lake and pipeline are."),
+    "clients": Named("remote.clients", _KNOW, "Show each client of a gateway, the one that is furthest behind first."),
     "console": Named(
-        "console",
+        "remote.console",
         _KNOW,
         "Print the address of the gateway's page for operators: who is behind, and why a client lacks a row.",
     ),
-    "explain": Named("explain", _KNOW, "Say why a client sees a row or does not, clause by clause."),
-    "row": Named("row", _KNOW, "Look at one row of the lake."),
-    "trace": Named("trace", _KNOW, "Follow a delta: client, commit, flush batch, snapshot, and who holds it."),
-    "rules": Named("rules", _KNOW, "Check sync rules, try them as a user, and see what a change would do to whom."),
-    "schema": Named("schema", _OPERATE, "Register table schemas, list them, and retire them."),
-    "flush": Named("flush", _OPERATE, "Carry what waits to the lake now."),
-    "materialise": Named("materialise", _OPERATE, "Bring a destination's tables in line after a gateway's flushes."),
-    "backfill": Named("backfill", _OPERATE, "Run partitions of assets again: days, and tables or gateways."),
-    "checkpoint": Named("checkpoint", _OPERATE, "Look at what a new client starts from, and fetch it."),
-    "dlq": Named("dlq", _OPERATE, "Look at what was set aside: values that fit no column, work that failed."),
-    "connectors": Named("connectors", _OPERATE, "Register the systems that actions and ingestion talk to."),
-    "staging": Named("staging", _OPERATE, "Look at the staging store, upgrade it, bring it back from the lake."),
+    "explain": Named("remote.explain", _KNOW, "Say why a client sees a row or does not, clause by clause."),
+    "row": Named("local.row", _KNOW, "Look at one row of the lake."),
+    "trace": Named("remote.trace", _KNOW, "Follow a delta: client, commit, flush batch, snapshot, and who holds it."),
+    "rules": Named(
+        "remote.rules", _KNOW, "Check sync rules, try them as a user, and see what a change would do to whom."
+    ),
+    "schema": Named("remote.schema", _OPERATE, "Register table schemas, list them, and retire them."),
+    "flush": Named("remote.flush", _OPERATE, "Carry what waits to the lake now."),
+    "materialise": Named(
+        "local.materialise", _OPERATE, "Bring a destination's tables in line after a gateway's flushes."
+    ),
+    "backfill": Named("remote.backfill", _OPERATE, "Run partitions of assets again: days, and tables or gateways."),
+    "checkpoint": Named("remote.checkpoint", _OPERATE, "Look at what a new client starts from, and fetch it."),
+    "dlq": Named("remote.dlq", _OPERATE, "Look at what was set aside: values that fit no column, work that failed."),
+    "connectors": Named("remote.connectors", _OPERATE, "Register the systems that actions and ingestion talk to."),
+    "staging": Named("local.staging", _OPERATE, "Look at the staging store, upgrade it, bring it back from the lake."),
     "migrate": Named(
-        "migrate",
+        "local.migrate",
         _OPERATE,
         "Copy deltas from one adapter to another, and compare count and checksum at the end. The source is only read.",
     ),
     "erase": Named(
-        "erase",
+        "local.erase",
         _OPERATE,
         "Erase a row (--table and --row), or everything that a client wrote (--client), from staging for good.",
     ),
     "fake": Named(
-        "fake", _RUN, "Servers that speak as Jira and Salesforce do, for trying connectors without an account."
+        "local.fake_servers",
+        _RUN,
+        "Servers that speak as Jira and Salesforce do, for trying connectors without an account.",
     ),
 }
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
-from lakesync.cli import completing
+from lakesync.cli import completion
 
 if TYPE_CHECKING:
     from lakesync.config import Config
@@ -34,7 +34,7 @@ Gateway = Annotated[
         help="The gateway id.",
         show_default=False,
         rich_help_panel=_REMOTE,
-        autocompletion=completing.gateways,
+        autocompletion=completion.gateways,
     ),
 ]
 TokenFile = Annotated[

@@ -9,9 +9,9 @@ import sys
 import pytest
 
 from lakesync import config
-from lakesync.cli.process import Process
-from lakesync.cli.services import services
-from lakesync.cli.spark_server import SparkServer
+from lakesync.cli.up.process import Process
+from lakesync.cli.up.services import services
+from lakesync.cli.up.spark_server import SparkServer
 
 SECRETS = {
     "jwt_secret": "j" * 32,

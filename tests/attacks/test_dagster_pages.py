@@ -9,7 +9,7 @@ import requests
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
-from lakesync.cli.process import Process, accepts, free_ports
+from lakesync.cli.up.process import Process, accepts, free_ports
 
 MUTATION = {"query": "mutation { setNuxSeen }"}
 QUERY = {"query": "{ version }"}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lakesync.cli import dagster_home
+from lakesync.cli.up import dagster_home
 from lakesync.config import load
 from lakesync.engine import open_gateway
 from lakesync.model.errors import ConfigurationError

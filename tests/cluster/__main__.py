@@ -17,10 +17,10 @@ from rich.console import Console
 
 from lakehouse.commit_guard import guard_commits
 from lakesync import config
-from lakesync.cli import jars
-from lakesync.cli.examples import examples
-from lakesync.cli.process import Process, accepts, free_ports
-from lakesync.cli.spark_server import prepare
+from lakesync.cli.lazy_commands import examples
+from lakesync.cli.up import jars
+from lakesync.cli.up.process import Process, accepts, free_ports
+from lakesync.cli.up.spark_server import prepare
 from lakesync.config.backends import DeclaredDestination
 from tests.backend_servers import s3_server
 from tests.cluster.play import Play

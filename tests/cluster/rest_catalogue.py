@@ -13,9 +13,9 @@ from urllib.parse import urlsplit
 
 from jgo.maven import MavenContext
 
-from lakesync.cli.jars import JARS, cache_folder, ensure
-from lakesync.cli.process import Process, free_ports
-from lakesync.cli.spark_server import java_home
+from lakesync.cli.up.jars import JARS, cache_folder, ensure
+from lakesync.cli.up.process import Process, free_ports
+from lakesync.cli.up.spark_server import java_home
 
 _LIST = Path(__file__).with_name("rest_jars.txt")
 _OF_SPARK = (

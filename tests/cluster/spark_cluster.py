@@ -9,8 +9,8 @@ from pathlib import Path
 
 import requests
 
-from lakesync.cli.process import Process, accepts, free_ports
-from lakesync.cli.spark_server import java_home
+from lakesync.cli.up.process import Process, accepts, free_ports
+from lakesync.cli.up.spark_server import java_home
 
 READY_SECONDS = 240
 WORKER_MEMORY = "1200m"

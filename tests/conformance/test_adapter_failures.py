@@ -21,7 +21,7 @@ from lakesync.adapters.mysql import MySqlAdapter
 from lakesync.adapters.postgres import PostgresAdapter
 from lakesync.adapters.s3 import S3Objects
 from lakesync.adapters.selection import held
-from lakesync.cli.process import free_ports
+from lakesync.cli.up.process import free_ports
 from lakesync.model.errors import AdapterError
 from tests.backend_servers import bigquery_server, mariadb_server, strict_s3_server
 from tests.conformance import adapter_places

@@ -13,7 +13,7 @@ from lakesync.adapters import SqliteAdapter, StoredDelta, bigquery
 from lakesync.adapters.base import DeltaBatch
 from lakesync.adapters.contents import united
 from lakesync.adapters.following import Choice, OlderRows, Standing, follow_history, standing
-from lakesync.cli.process import free_ports
+from lakesync.cli.up.process import free_ports
 from lakesync.model.crash_points import VARIABLE
 from lakesync.model.errors import AdapterError, ConfigurationError, IntegrityError
 from lakesync.model.merge import RowState

@@ -8,7 +8,7 @@ import signal
 import subprocess
 from pathlib import Path
 
-from lakesync.cli.process import free_ports
+from lakesync.cli.up.process import free_ports
 from lakesync.model.crash_points import VARIABLE
 from tests.forked import Forked, gateway
 from tests.integration.gateway_support import SECRET, SERVICE, read_log, until

@@ -16,7 +16,7 @@ import requests
 from pyspark.sql.functions import lit
 
 from lakehouse.sessions import session
-from lakesync.cli.services import MARKER
+from lakesync.cli.up.services import MARKER
 from lakesync.config import load
 from lakesync.model.delta import extract_delta
 from lakesync.wire import json as wire_json

@@ -7,7 +7,7 @@ import sys
 import jwt
 import requests
 
-from lakesync.cli.process import Process, free_ports
+from lakesync.cli.up.process import Process, free_ports
 
 
 def test_it_serves_alone_and_ends_well(tmp_path):

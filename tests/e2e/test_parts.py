@@ -6,7 +6,7 @@ import pytest
 import requests
 
 import lakesync
-from lakesync.cli.process import Process, free_ports
+from lakesync.cli.up.process import Process, free_ports
 from tests.e2e.up_support import COMMAND, Up
 from tests.integration.gateway_support import sign
 from tests.postgres_server import database

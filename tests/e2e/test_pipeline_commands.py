@@ -8,7 +8,7 @@ from contextlib import ExitStack, closing
 import pytest
 import requests
 
-from lakesync.cli.pipeline import Dagster
+from lakesync.cli.dagster_client import Dagster
 from lakesync.wire.frames import read_checkpoint
 from lakesync.wire.protobuf import decode_response
 from tests.e2e.up_support import Up

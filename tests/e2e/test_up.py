@@ -5,7 +5,7 @@ import subprocess
 import pytest
 import requests
 
-from lakesync.cli.process import accepts
+from lakesync.cli.up.process import accepts
 from tests.e2e.up_support import COMMAND
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import requests
 
-from lakesync.cli.process import Process, free_ports
+from lakesync.cli.up.process import Process, free_ports
 from tests.e2e.up_support import Up
 
 ROOT = Path(__file__).parents[2]

@@ -11,7 +11,7 @@ import time
 import psutil
 import requests
 
-from lakesync.cli.services import MARKER
+from lakesync.cli.up.services import MARKER
 
 READY_SECONDS = 240
 _TICKS = """{

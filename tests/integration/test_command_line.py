@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 
 from lakesync import config
 from lakesync.cli.app import app
-from lakesync.cli.checks import ports
-from lakesync.cli.ending import ExitCode
-from lakesync.cli.process import free_ports
+from lakesync.cli.exit_codes import ExitCode
+from lakesync.cli.local.doctor_checks import ports
+from lakesync.cli.up.process import free_ports
 from tests.cli_page import BLOCKS
 from tests.integration.gateway_support import DEADLINE, SECRET, SERVICE, delta, sign
 

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from lakesync.auth import configured_issuers
 from lakesync.cli.app import app
-from lakesync.cli.ending import ExitCode
+from lakesync.cli.exit_codes import ExitCode
 from lakesync.config import load
 from lakesync.flush import MemoryFlushQueue, Outlet
 from lakesync.testing.servers.oidc import providing

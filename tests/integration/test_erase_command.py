@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from lakesync.cli.app import app
-from lakesync.cli.ending import ExitCode
+from lakesync.cli.exit_codes import ExitCode
 from lakesync.staging.records import Erasure
 from tests.integration.gateway_support import DEADLINE, SERVICE, delta
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import requests
 
-from lakesync.cli.process import accepts, free_ports
+from lakesync.cli.up.process import accepts, free_ports
 from tests.forked import Forked, gateway
 from tests.integration.gateway_support import DEADLINE, SECRET, Client, delta, until
 

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from lakesync.cli.app import app
-from lakesync.cli.ending import ExitCode
+from lakesync.cli.exit_codes import ExitCode
 from lakesync.engine.limits import EngineLimits
 from lakesync.flush import MemoryFlushQueue, Outlet
 from lakesync.wire.frames import read_checkpoint

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from lakesync.cli.app import app
-from lakesync.cli.ending import ExitCode
+from lakesync.cli.exit_codes import ExitCode
 from lakesync.client import UnreachableError, open_client
 from lakesync.client.transports.http import HttpTransport
 from tests.integration.gateway_support import SECRET, delta, sign, until

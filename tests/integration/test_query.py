@@ -17,7 +17,7 @@ from lakesync.analysis.moments import AsOf, shown
 from lakesync.analysis.query import query
 from lakesync.analysis.row_history import row_history
 from lakesync.cli.app import app
-from lakesync.cli.query import told
+from lakesync.cli.local.query import told
 from lakesync.config import load
 from lakesync.engine import Engine
 from lakesync.model.delta import delta_id

@@ -14,7 +14,7 @@ from lakehouse.history.flush import flush_due
 from lakehouse.sessions import session
 from lakehouse.table_definitions import LakeNames
 from lakesync.cli.app import app
-from lakesync.cli.staging_history import LakeHistory
+from lakesync.cli.local.lake_history import LakeHistory
 from lakesync.engine.rebuilding import Rebuilt
 from lakesync.model.errors import LakeUnavailableError
 from lakesync.model.schema import parse_schema

@@ -11,8 +11,8 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from lakesync.cli import dagster_home
-from lakesync.cli.process import free_ports
+from lakesync.cli.up import dagster_home
+from lakesync.cli.up.process import free_ports
 from lakesync.config import load
 from lakesync.model.schema import parse_schema
 from lakesync_dagster.run_host import LOCATION

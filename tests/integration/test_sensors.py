@@ -13,7 +13,7 @@ import pytest
 from pydantic import SecretStr
 
 from assets.labels import FLUSH_SENSOR, REASON, REQUESTED_BY
-from lakesync.cli.process import free_ports
+from lakesync.cli.up.process import free_ports
 from lakesync.config import load
 from lakesync.config.sections import FlushSection
 from lakesync.engine import Engine

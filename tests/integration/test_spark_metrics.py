@@ -5,7 +5,7 @@ import pytest
 import requests
 
 from assets.outcome import outcome
-from lakesync.cli.process import free_ports
+from lakesync.cli.up.process import free_ports
 from resources.spark import SparkConnectResource
 from tests.run_support import a_run, resources_of
 

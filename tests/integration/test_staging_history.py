@@ -11,8 +11,8 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from lakesync import config
-from lakesync.cli import staging_history
-from lakesync.cli.staging_history import CONFIG_PROPERTY, LakeHistory
+from lakesync.cli.local import lake_history
+from lakesync.cli.local.lake_history import CONFIG_PROPERTY, LakeHistory
 from lakesync.engine.rebuilding import LakePush
 from lakesync.model.errors import LakeUnavailableError
 from lakesync.model.types import ColumnValue, RowDelta
@@ -84,7 +84,7 @@ def rows_of(gateway, pushes):
 @pytest.mark.parametrize("at_once", [3, 1_000_000])
 def test_pushes_come_whole_and_in_order(lake, monkeypatch, at_once):
     conf, catalogue = lake
-    monkeypatch.setattr(staging_history, "_DELTAS_AT_ONCE", at_once)
+    monkeypatch.setattr(lake_history, "_DELTAS_AT_ONCE", at_once)
     expected = {gateway: pushes_of(gateway, 20) for gateway in ("g", "h")}
     rows = [row for gateway, pushes in expected.items() for row in rows_of(gateway, pushes)]
     random.Random(5).shuffle(rows)

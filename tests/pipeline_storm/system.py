@@ -18,7 +18,7 @@ import jwt
 import psutil
 import requests
 
-from lakesync.cli.services import MARKER
+from lakesync.cli.up.services import MARKER
 from lakesync.model.delta import extract_delta
 from lakesync.wire import json as wire_json
 from tests.pipeline_storm import poison

@@ -16,7 +16,7 @@ TOOLS = ("bash", "cat", "cut", "dirname", "env", "flock", "rm", "sed", "sha256su
 def checkout(tmp_path):
     """A copy of what scripts/install reads before it makes an environment, and a folder for PATH with no Python."""
     folder = tmp_path / "checkout"
-    for name in ("scripts/install", "pyproject.toml", "lakesync/cli/jars.py", "requirements/platform.lock"):
+    for name in ("scripts/install", "pyproject.toml", "lakesync/cli/up/jars.py", "requirements/platform.lock"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, folder / name)
     (tmp_path / "bin").mkdir()

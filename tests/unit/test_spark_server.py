@@ -6,7 +6,7 @@ import stat
 import pytest
 
 from lakesync import config
-from lakesync.cli import spark_server
+from lakesync.cli.up import spark_server
 from lakesync.model.errors import ConfigurationError, StartupError
 
 

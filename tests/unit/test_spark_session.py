@@ -6,7 +6,7 @@ import pytest
 
 from lakehouse.sessions import connect
 from lakesync import config
-from lakesync.cli.process import free_ports
+from lakesync.cli.up.process import free_ports
 from lakesync.model.errors import ConfigurationError, LakeUnavailableError
 
 

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from lakesync.cli.services import Service
-from lakesync.cli.supervisor import State, Supervisor
+from lakesync.cli.up.services import Service
+from lakesync.cli.up.supervisor import State, Supervisor
 from lakesync.model.errors import StartupError
 
 
@@ -104,7 +104,7 @@ def test_what_never_comes_up_is_named_with_its_last_lines(watch):
 
 
 def test_what_keeps_failing_is_given_up(watch, tmp_path, monkeypatch):
-    monkeypatch.setattr("lakesync.cli.supervisor._FIRST_WAIT", 0.001)
+    monkeypatch.setattr("lakesync.cli.up.supervisor._FIRST_WAIT", 0.001)
     flag = tmp_path / "first"
     code = f"""
 import pathlib, signal

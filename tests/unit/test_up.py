@@ -13,14 +13,14 @@ from pydantic import SecretStr
 from typer.testing import CliRunner
 
 from lakesync import config
-from lakesync.cli import dagster_home, jars, leftovers
 from lakesync.cli.app import app
-from lakesync.cli.process import check_port
-from lakesync.cli.remote import local_url
-from lakesync.cli.secrets import kept_or_made
-from lakesync.cli.services import MARKER, services
-from lakesync.cli.show import Display
-from lakesync.cli.up import run
+from lakesync.cli.connection import local_url
+from lakesync.cli.generated_secrets import kept_or_made
+from lakesync.cli.up import dagster_home, jars
+from lakesync.cli.up.display import Display
+from lakesync.cli.up.process import check_port
+from lakesync.cli.up.services import MARKER, services
+from lakesync.cli.up.stack import end_leftovers, run
 from lakesync.model.errors import ConfigurationError, StartupError
 
 
@@ -253,7 +253,7 @@ def test_leftovers_are_those_of_the_folder_only(tmp_path):
         return process
 
     with child(tmp_path / "a") as mine, child(tmp_path / "b") as other:
-        assert leftovers.end(tmp_path / "a") == [mine.pid]
+        assert end_leftovers(tmp_path / "a") == [mine.pid]
         survived = other.poll() is None
         other.kill()
         assert survived
@@ -277,7 +277,7 @@ def test_a_token_is_signed_with_the_folders_secret(tmp_path, monkeypatch):
 
 
 def test_the_command_line_imports_no_framework():
-    code = "import sys, lakesync.cli.app, lakesync.cli.up; print(*sys.modules)"
+    code = "import sys, lakesync.cli.app, lakesync.cli.up.stack; print(*sys.modules)"
     modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"dagster", "pyspark", "fastapi", "starlette", "pandas"} & set(modules)
 

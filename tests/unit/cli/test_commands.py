@@ -10,7 +10,7 @@ import typer
 from typer.testing import CliRunner
 
 from lakesync.cli.app import COMMANDS, app
-from lakesync.cli.lazy import Unloaded
+from lakesync.cli.lazy_commands import Unloaded
 
 
 def commands():

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lakesync.cli.ending import ExitCode
+from lakesync.cli.exit_codes import ExitCode
 
 COMMANDS = [
     "status",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lakesync.cli.ending import ExitCode
+from lakesync.cli.exit_codes import ExitCode
 from lakesync.testing.servers.oidc import providing
 
 SECRET = "a secret that has thirty-two bytes, or more"

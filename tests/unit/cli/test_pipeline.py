@@ -7,7 +7,7 @@ import pytest
 from dagster_graphql.schema import create_schema
 from graphql import parse, validate
 
-from lakesync.cli import pipeline
+from lakesync.cli import dagster_client, pipeline_health
 
 
 @pytest.fixture(scope="module")
@@ -19,12 +19,12 @@ def schema():
     "name", ["RUNS", "LAST_RUNS", "ASSETS", "PARTITIONS", "MADE", "BACKFILL", "BACKFILL_STATUS", "LAUNCH"]
 )
 def test_the_query_fits_the_installed_dagster(schema, name):
-    assert validate(schema, parse(getattr(pipeline, name))) == []
+    assert validate(schema, parse(getattr(dagster_client, name))) == []
 
 
 def test_the_states_in_which_a_backfill_has_ended_are_there(schema):
     known = set(schema.type_map["BulkActionStatus"].values)
-    assert known >= pipeline.ENDED >= pipeline.GOOD
+    assert known >= dagster_client.ENDED >= dagster_client.GOOD
 
 
 def test_a_backfill_without_a_dagster_says_how_to_name_one(run):
@@ -59,7 +59,7 @@ def part(requests=0, kind="table", name="planes"):
     ],
 )
 def test_what_is_wrong_with_the_pipeline_is_said(told, words):
-    assert pipeline.troubles(told, 100_000) == words
+    assert pipeline_health.troubles(told, 100_000) == words
 
 
 @pytest.mark.parametrize(
@@ -76,5 +76,5 @@ def test_partitions_of_a_day_and_a_table_are_chosen_by_both(first, last, wanted,
     tables = dg.StaticPartitionsDefinition(["orders", "users"])
     keys = dg.MultiPartitionsDefinition({"table": tables, "day": days}).get_partition_keys()
     dimensions = [{"name": "table", "type": "STATIC"}, {"name": "day", "type": "TIME_WINDOW"}]
-    found = pipeline.partitions_of(map(str, keys), dimensions)
+    found = dagster_client.partitions_of(map(str, keys), dimensions)
     assert {each.key for each in found if each.is_chosen(first, last, wanted)} == chosen

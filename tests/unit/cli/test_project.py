@@ -11,7 +11,7 @@ import pytest
 
 from gateway.declared import Declarations
 from lakesync import config
-from lakesync.cli.ending import ExitCode
+from lakesync.cli.exit_codes import ExitCode
 from lakesync.engine import Engine
 from lakesync.model.errors import ConfigurationError
 from lakesync.staging import open_staging

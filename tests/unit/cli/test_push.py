@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from lakesync.cli.ending import ExitCode
-from lakesync.cli.refusals import Refusals
+from lakesync.cli.exit_codes import ExitCode
+from lakesync.cli.remote.push import Refusals
 from lakesync.model.errors import Rejection
 
 UNKNOWN = Rejection("ffff", "FORBIDDEN", "no")

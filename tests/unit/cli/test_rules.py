@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lakesync.cli.ending import ExitCode
+from lakesync.cli.exit_codes import ExitCode
 
 
 def rules(*buckets):

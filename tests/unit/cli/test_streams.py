@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from lakesync.cli.ending import ExitCode
+from lakesync.cli.exit_codes import ExitCode
 
 WHERE = "-g shop --url http://127.0.0.1:1"
 

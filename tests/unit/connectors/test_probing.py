@@ -8,7 +8,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from lakesync.cli.connectors_test import check
+from lakesync.cli.remote.connectors import check
 from lakesync.config import load
 from lakesync.connectors import Connectors
 from lakesync.connectors.jira.api import site_of

@@ -1,0 +1,40 @@
+"""What completes the value of an option: what the settings at hand declare. Nobody is asked over a network."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from lakesync.config import Config
+
+
+def gateways(incomplete: str) -> list[str]:
+    """The ids of the declared gateways, and of the one that commands talk to."""
+    config = _settings()
+    if config is None:
+        return []
+    known = {*config.gateways, *filter(None, [config.remote.gateway])}
+    return sorted(name for name in known if name.startswith(incomplete))
+
+
+def tables(incomplete: str) -> list[str]:
+    """The tables of the declared schemas."""
+    config = _settings()
+    found = set()
+    for gateway in config.gateways.values() if config is not None else ():
+        for path in gateway.schemas:
+            with suppress(OSError, ValueError, KeyError, TypeError):
+                found.add(str(json.loads(Path(path).read_text("utf-8"))["table"]))
+    return sorted(name for name in found if name.startswith(incomplete))
+
+
+def _settings() -> Config | None:
+    from lakesync.config import load
+    from lakesync.model.errors import ConfigurationError
+
+    with suppress(ConfigurationError):
+        return load()
+    return None

@@ -1,0 +1,167 @@
+"""`lakesync fake`: a vendor's API that listens on this machine, with a state of its own, to try connectors on."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+from lakesync.cli import output
+from lakesync.cli.lazy_commands import command_app, examples
+
+app = command_app("Servers that speak as Jira and Salesforce do, for trying connectors without an account.")
+
+Port = Annotated[int, typer.Option(help="The port to listen on; 0: a free one.")]
+Every = Annotated[float, typer.Option(help="Seconds between two changes by itself; 0: none.", min=0)]
+Seed = Annotated[int, typer.Option(help="Of what is made up: the same seed makes the same.")]
+Skew = Annotated[float, typer.Option(help="Seconds that its clock is ahead of this machine's; below 0: behind.")]
+AsJson = Annotated[bool, typer.Option("--json", help="How to reach it, as one JSON object.")]
+
+_APART_MS = 10_000
+"""Between two things that were there at first: connectors read a few minutes again, not all of it."""
+
+_WORDS = ["engine", "harbour", "lamp", "mill", "river", "signal", "tower", "valve", "window", "yard"]
+
+
+@app.command(
+    epilog=examples(
+        ("lakesync fake jira", "a site with 200 issues on a free port"),
+        ("lakesync fake jira --port 8081 --issues 5000 --every 1", "that changes every second"),
+        ("lakesync fake jira --lag 60 --skew -300 --calls 100", "slow to find, with a wrong clock, and strict"),
+    )
+)
+def jira(
+    port: Port = 0,
+    issues: Annotated[int, typer.Option(help="Issues that there are at first.", min=0)] = 200,
+    every: Every = 0.0,
+    seed: Seed = 0,
+    skew: Skew = 0.0,
+    lag: Annotated[float, typer.Option(help="Seconds that its search is behind what was written.", min=0)] = 0.0,
+    calls: Annotated[int, typer.Option(help="Calls that it allows a minute.", min=1)] = 10_000,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """A Jira Cloud site, until Ctrl-C or SIGTERM."""
+    from lakesync.testing.servers.jira import JiraApi, JiraSite, Limits
+
+    clock = _Clock(skew)
+    chance, site = random.Random(seed), JiraSite(clock, index_lag_ms=int(lag * 1000))  # noqa: S311 made-up data
+    for key in ("SUP", "OPS"):
+        site.add_project(key)
+
+    def add() -> None:
+        site.add_issue(chance.choice(("SUP", "OPS")), _title(chance))
+
+    def edit() -> None:
+        site.edit(chance.choice(list(site.issues.values())), summary=_title(chance))
+
+    change = _filled(issues, clock, chance, add, edit)
+    api = JiraApi(site, limits=Limits(calls))
+    settings = {"domain": "fake", "email": api.email, "apiToken": api.token}
+    _listen(api, "jira", settings, "baseUrl", port, change, every, as_json=as_json)
+
+
+@app.command(
+    epilog=examples(
+        ("lakesync fake salesforce --json", "one line that tells a script where it is"),
+        ("lakesync fake salesforce --accounts 100000", "enough for the Bulk API"),
+    )
+)
+def salesforce(
+    port: Port = 0,
+    accounts: Annotated[int, typer.Option(help="Accounts that there are at first.", min=0)] = 200,
+    every: Every = 0.0,
+    seed: Seed = 0,
+    skew: Skew = 0.0,
+    calls: Annotated[int, typer.Option(help="Calls that it allows a day.", min=1)] = 15_000,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """A Salesforce organisation, until Ctrl-C or SIGTERM."""
+    from lakesync.testing.servers.salesforce import SalesforceApi, SalesforceOrg
+
+    clock = _Clock(skew)
+    chance, org = random.Random(seed), SalesforceOrg(clock)  # noqa: S311 made-up data
+
+    def add() -> None:
+        org.add("Account", Name=_title(chance), NumberOfEmployees=chance.randrange(1, 5000))
+
+    def edit() -> None:
+        org.edit(chance.choice(list(org.records.values())), Phone=str(chance.randrange(10**9)))
+
+    change = _filled(accounts, clock, chance, add, edit)
+    api = SalesforceApi(org, daily_limit=calls)
+    settings = {"clientId": api.client_id, "clientSecret": api.client_secret}
+    _listen(api, "salesforce", settings, "instanceUrl", port, change, every, as_json=as_json)
+
+
+class _Clock:
+    """The time by a clock that may be wrong, or how it was."""
+
+    def __init__(self, ahead_s: float) -> None:
+        self.back_ms = 0
+        self._ahead_ms = int(ahead_s * 1000)
+
+    def __call__(self) -> int:
+        return time.time_ns() // 1_000_000 + self._ahead_ms - self.back_ms
+
+
+def _filled(
+    count: int, clock: _Clock, chance: random.Random, add: Callable[[], None], edit: Callable[[], None]
+) -> Callable[[], None]:
+    """Fill a server with what came one after another; what changes it by itself, anew or in something that is there."""
+    for number in range(count, 0, -1):
+        clock.back_ms = number * _APART_MS
+        add()
+    clock.back_ms = 0
+    there = count > 0
+
+    def change() -> None:
+        nonlocal there
+        if not there or chance.random() < 0.5:
+            add()
+            there = True
+        else:
+            edit()
+
+    return change
+
+
+def _listen(
+    api: Any,
+    kind: str,
+    settings: dict[str, str],
+    address: str,
+    port: int,
+    change: Callable[[], None],
+    every: float,
+    *,
+    as_json: bool,
+) -> None:
+    from lakesync.cli.up.process import check_port
+    from lakesync.testing.servers import serving
+
+    check_port(port, "127.0.0.1", "--port")
+    stop = threading.Event()
+    with serving(api, port=port) as served:
+        body = {"name": kind, "type": kind, kind: {address: served.url, **settings}}
+        if as_json:
+            print(json.dumps({"url": served.url, "connector": body}), flush=True)
+        else:
+            print(f"{kind} listens at {served.url}. A connector to it (POST /admin/connectors/GATEWAY):", flush=True)
+            print(json.dumps(body, indent=2), flush=True)
+            output.note('the gateway calls it where lakesync.toml says [connectors] allowed_hosts = ["*", "127.0.0.1"]')
+        for ending in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(ending, lambda *_: stop.set())
+        while not stop.wait(every or None):
+            served.between(change)
+
+
+def _title(chance: random.Random) -> str:
+    return f"{chance.choice(_WORDS)} {chance.choice(_WORDS)} {chance.randrange(1000)}"

@@ -1,0 +1,91 @@
+"""`lakesync row history`: what every delta of a row did, and why some did nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lakesync.cli import completion
+from lakesync.cli.lazy_commands import command_app, examples
+from lakesync.cli.options import Data, Json, settings
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from lakesync.analysis.fates import DeltaFate
+
+app = command_app(
+    "Look at one row of the lake.",
+    examples(("lakesync row history orders 4711", "who wrote what, and what became of it")),
+)
+
+_STYLES = {"live": "green", "replaced": "dim", "lost": "red", "deleted": "red", "repeated": "dim"}
+
+
+@app.callback()
+def row() -> None:
+    """Look at one row of the lake."""
+
+
+@app.command(
+    epilog=examples(
+        ("lakesync row history orders 4711", "in every gateway that has it"),
+        ("lakesync row history orders 4711 --gateway shop --json", "for a program"),
+    )
+)
+def history(
+    table: Annotated[
+        str,
+        typer.Argument(metavar="TABLE", help="The row's table.", show_default=False, autocompletion=completion.tables),
+    ],
+    row_id: Annotated[str, typer.Argument(metavar="ROW", help="The row's id.", show_default=False)],
+    gateway: Annotated[
+        str | None,
+        typer.Option(
+            "--gateway", "-g", help="Only in this gateway.", show_default=False, autocompletion=completion.gateways
+        ),
+    ] = None,
+    data: Data = None,
+    *,
+    as_json: Json = False,
+) -> None:
+    """Show every delta of a row in order of arrival, those that lost included, and why each lost."""
+    from lakesync.analysis.row_history import row_history
+    from lakesync.cli import output
+
+    found = row_history(settings(data), table, row_id, gateway)
+    if as_json:
+        for each in found:
+            output.record(each)
+        return
+    _show(found)
+
+
+def _show(found: list[DeltaFate]) -> None:
+    from rich.text import Text
+
+    from lakesync.cli import output
+
+    gateways = dict.fromkeys(each.gateway for each in found)
+    for gateway in gateways:
+        if len(gateways) > 1:
+            print(f"gateway {gateway}")
+        rows = []
+        for each in found:
+            if each.gateway == gateway:
+                arrived = each.arrived if each.flushed else f"{each.arrived} (not flushed)"
+                rows.append((*map(Text, (arrived, each.written, each.client_id, each.op)), _fate(each)))
+        output.table(("arrived", "written", "client", "op", "what became of it"), rows)
+
+
+def _fate(each: DeltaFate) -> Text:
+    from rich.text import Text
+
+    lines = [Text(each.note)] if each.note else []
+    for cell in each.columns:
+        line = Text(f"{cell.column} = {bytes(cell.value).decode()}  ")
+        line.append(cell.fate, style=_STYLES[cell.fate])
+        line.append(f": {cell.why}" if cell.why else "", style="dim")
+        lines.append(line)
+    return Text("\n").join(lines)

@@ -1,0 +1,1 @@
+"""Commands that ask a running gateway, or the Dagster of its pipeline."""

@@ -1,0 +1,54 @@
+"""`lakesync console`: the gateway's page for operators, signed in."""
+
+from __future__ import annotations
+
+from typing import Annotated
+from urllib.parse import urlencode
+
+import typer
+
+from lakesync.cli import output
+from lakesync.cli.lazy_commands import command_app, examples
+from lakesync.cli.options import Data, Gateway, Json, TokenFile, Url
+
+app = command_app()
+
+
+@app.command(
+    epilog=examples(
+        ("lakesync console --open", "in the browser of this machine"),
+        ("lakesync console --gateway shop --hours 1", "an address that is good for an hour"),
+    )
+)
+def console(
+    hours: Annotated[float, typer.Option(help="How long it stays signed in.", min=0.01, max=24)] = 8.0,
+    url: Url = None,
+    gateway: Gateway = None,
+    token_file: TokenFile = None,
+    data: Data = None,
+    *,
+    open_it: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Print the address of the gateway's page for operators: who is behind, and why a client lacks a row.
+
+    The token stands behind the `#`, which a browser keeps to itself: treat the address as you would the token.
+    """
+    from lakesync.cli.connection import connect
+    from lakesync.client.transports.tokens import claims
+
+    remote = connect(url, gateway, token_file, data, seconds=hours * 3600)
+    remote.get("/admin/settings/{gateway}")  # whether it answers, and takes the token
+    kept = {"token": remote.token} if remote.token else {}
+    if "gw" not in claims(remote.token or ""):  # as those of login providers
+        kept["gateway"] = remote.gateway
+    where = f"{remote.url}/console#{urlencode(kept)}"
+    if as_json:
+        output.record({"url": where})
+    else:
+        print(where)
+    if open_it:
+        import webbrowser
+
+        if not webbrowser.open(where):
+            output.note("no browser was found here: open the address yourself")

@@ -1,0 +1,75 @@
+"""What `lakesync up` shows: lines for people on stderr, and on request one JSON line a change on stdout."""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from rich.console import Console
+
+from lakesync.cli.up.supervisor import Change, State
+from lakesync.config import Config
+
+
+class Display:
+    """Tells what happens, as it happens."""
+
+    def __init__(self, *, json_events: bool) -> None:
+        self._console = Console(stderr=True, highlight=False, soft_wrap=True)
+        self._json = json_events
+
+    def note(self, text: str) -> None:
+        """Something that concerns no single service."""
+        self._console.print(f"[dim]{text}[/]")
+        self._event(event="note", text=text)
+
+    def working(self, text: str) -> AbstractContextManager[object]:
+        """Show that something takes its time."""
+        return self._console.status(text)
+
+    def change(self, change: Change) -> None:
+        """A service's new state."""
+        name = f"{change.service.name:<12}"
+        match change.state:
+            case State.READY if change.service.once:
+                self._console.print(f"{name} [green]done[/]  after {change.seconds:.1f} s")
+            case State.READY:
+                self._console.print(f"{name} [green]ready[/] after {change.seconds:.1f} s  {change.service.where}")
+            case State.STARTING:
+                self._console.print(f"{name} [dim]starting; log: {change.log}[/]")
+            case State.WAITING if change.reason:
+                self._console.print(f"{name} [yellow]{change.reason}; starting it again[/]; log: {change.log}")
+            case _:
+                self._console.print(f"{name} [dim]{change.state.value}[/]")
+        self._event(
+            event=change.state.value,
+            service=change.service.name,
+            pid=change.pid,
+            where=change.service.where,
+            seconds=round(change.seconds, 3),
+            reason=change.reason,
+        )
+
+    def ready(self, config: Config, folder: Path, *, with_gateway: bool) -> None:
+        """Everything is ready."""
+        title = "LakeSync is up." if with_gateway else "The pipeline is up."
+        self._console.print(
+            f"\n[bold green]{title}[/]  gateway [bold]{config.gateway.url}[/]  "
+            f"pipeline [bold]{config.dagster.url}[/]"
+            + (f"  Spark [bold]{config.spark.ui_url}[/]" if config.spark.ui_url else "")
+            + ("\n[dim]`lakesync console --open` shows clients, and why one lacks a row[/]" if with_gateway else "")
+            + f"\n[dim]data and logs: {folder}; Ctrl-C stops everything[/]\n"
+        )
+        self._event(
+            event="up",
+            gateway=config.gateway.url,
+            dagster=config.dagster.url,
+            spark_ui=config.spark.ui_url,
+            data_dir=str(folder),
+        )
+
+    def _event(self, **fields: object) -> None:
+        if self._json:
+            print(json.dumps(fields), file=sys.stdout, flush=True)

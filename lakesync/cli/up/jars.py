@@ -1,0 +1,164 @@
+"""The jars that Spark needs: pinned, fetched once into a cache that projects share, checked before each use.
+
+`python -m lakesync.cli.up.jars` fetches what is missing. The Python package `jgo` knows where artifacts live.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import shutil
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from lakesync.model.errors import StartupError
+
+
+@dataclass(frozen=True, slots=True)
+class Jar:
+    """One artifact at one version, with the SHA-256 that its bytes must have."""
+
+    group: str
+    artifact: str
+    version: str
+    sha256: str
+
+    @property
+    def filename(self) -> str:
+        """The name in the cache folder."""
+        return f"{self.artifact}-{self.version}.jar"
+
+    def __str__(self) -> str:
+        return f"{self.group}:{self.artifact}:{self.version}"
+
+
+JARS = (
+    Jar(
+        "org.apache.iceberg",
+        "iceberg-spark-runtime-4.1_2.13",
+        "1.12.0",
+        "3123c3798af642dd537230923548e013ef41cc28b6626e5225808cf5670a0f82",
+    ),
+    Jar(
+        "org.xerial",
+        "sqlite-jdbc",
+        "3.54.1.0",
+        "f8dce420a6016278497f4f0560f65602b9db858de141b541cf91a4644ebe4639",
+    ),
+    Jar(
+        "org.postgresql",
+        "postgresql",
+        "42.7.14",
+        "73914527305a40cce504b0d3d90b23caf565136912d607ae8ae7c5895512332c",
+    ),
+)
+
+S3_JARS = (
+    Jar(
+        "org.apache.iceberg",
+        "iceberg-aws-bundle",
+        "1.12.0",
+        "dd7e49ffa4ac9b215bed846581991259e3aec9bb2fa08d6cec029c46cd66d957",
+    ),
+)
+"""For a warehouse on S3."""
+
+
+def cache_folder() -> Path:
+    """`lakesync/jars` in the user's cache folder."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "lakesync" / "jars"
+
+
+def ensure(jar: Jar, folder: Path) -> Path:
+    """The jar's path in `folder`, downloaded and checked where it is missing or damaged.
+
+    Safe when several processes do it at once: the file appears whole, by rename.
+
+    Raises:
+        StartupError: the download failed, the bytes are not the pinned ones, or the disk is full.
+    """
+    path = folder / jar.filename
+    if is_cached(jar, folder):
+        return path
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".fetching-") as scratch:
+            fetched = _download(jar, Path(scratch))
+            digest = _sha256(fetched)
+            if digest != jar.sha256:
+                raise StartupError(
+                    f"{jar} came with SHA-256 {digest}, expected {jar.sha256}: something between this machine and the "
+                    "repository changed it. Try again on another network, or copy the right file to "
+                    f"{path}."
+                )
+            fetched.replace(path)
+    except OSError as error:
+        raise StartupError(
+            f"{jar} could not be kept in {folder}: {error.strerror or error}. "
+            "Free some disk space there, or point XDG_CACHE_HOME at another folder."
+        ) from error
+    return path
+
+
+def ensure_all(folder: Path | None = None, *, s3: bool = False) -> list[Path]:
+    """Every jar's path, in the order of the class path, those for S3 where they are asked for; raises as `ensure`."""
+    target = folder or cache_folder()
+    return [ensure(jar, target) for jar in (*JARS, *(S3_JARS if s3 else ()))]
+
+
+def is_cached(jar: Jar, folder: Path) -> bool:
+    """Whether the folder holds the jar with the pinned bytes."""
+    path = folder / jar.filename
+    return path.is_file() and _sha256(path) == jar.sha256
+
+
+def _download(jar: Jar, folder: Path) -> Path:
+    import requests
+    from jgo.maven import MavenContext
+
+    try:
+        context = MavenContext(repo_cache=folder, timeout=60)
+        component = context.project(jar.group, jar.artifact).at_version(jar.version)
+        return Path(component.artifact().resolve())
+    except (requests.RequestException, RuntimeError) as error:
+        reason = type(error).__name__ if isinstance(error, requests.RequestException) else "not found"
+        raise StartupError(
+            f"{jar} could not be downloaded ({reason}). Check the network and the proxy's certificate "
+            f"(REQUESTS_CA_BUNDLE), or copy {jar.filename} into {cache_folder()} by hand."
+        ) from error
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Fetch what is missing; `--cached` only tells, by its exit code, whether everything is there."""
+    parser = argparse.ArgumentParser(prog="python -m lakesync.cli.up.jars", description=__doc__)
+    parser.add_argument("--quiet", action="store_true", help="print errors only")
+    parser.add_argument("--cached", action="store_true", help="download nothing; exit 1 when a jar is missing")
+    options = parser.parse_args(arguments)
+    folder = cache_folder()
+    if options.cached:
+        return 0 if all(is_cached(jar, folder) for jar in JARS) else 1
+    for jar in JARS:
+        try:
+            path = ensure(jar, folder)
+        except StartupError as error:
+            print(f"error: {error}", file=sys.stderr)
+            return 1
+        if not options.quiet:
+            print(f"  {jar} ({path.stat().st_size / 1e6:.0f} MB)", file=sys.stderr)
+    if not options.quiet:
+        free = shutil.disk_usage(folder).free
+        print(f"  jars are in {folder} ({free / 1e9:.0f} GB free)", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

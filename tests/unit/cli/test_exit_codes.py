@@ -1,0 +1,248 @@
+"""Each error has one exit code, said in one way."""
+
+from __future__ import annotations
+
+import json
+import sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+import typer
+
+from lakesync.cli.exit_codes import CODES, REMEDIES, ExitCode, code_of
+from lakesync.cli.options import settings
+from lakesync.cli.store_access import _gateway
+from lakesync.client.errors import UnreachableError
+from lakesync.model import errors as exceptions
+from lakesync.model.errors import StagingUnavailableError
+
+
+def tree(kind=exceptions.LakeSyncError):
+    yield kind
+    for each in kind.__subclasses__():
+        yield from tree(each)
+
+
+KINDS = {kind.__name__: kind for kind in tree() if kind.__module__.startswith("lakesync.")}
+
+
+def test_the_tables_name_classes_that_there_are():
+    assert set(CODES) <= {*KINDS, "PartialError"}
+    assert set(REMEDIES) <= set(CODES)
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [
+        (exceptions.ConfigurationError, ExitCode.USAGE),
+        (UnreachableError, ExitCode.UNREACHABLE),
+        (exceptions.StagingUnavailableError, ExitCode.UNREACHABLE),
+        (exceptions.AuthError, ExitCode.AUTH),
+        (exceptions.ForbiddenError, ExitCode.AUTH),
+        (exceptions.SchemaMismatchError, ExitCode.INVALID),
+        (exceptions.DuplicateError, ExitCode.INVALID),
+        (exceptions.NotFoundError, ExitCode.FAILED),
+        (exceptions.CommitUnknownError, ExitCode.FAILED),
+    ],
+)
+def test_codes(kind, code):
+    assert code_of(kind) is code
+
+
+def test_what_was_not_raised_on_purpose_has_none():
+    assert code_of(KeyError) is None
+
+
+def test_an_error_is_a_sentence_with_what_to_do_on_stderr(run):
+    told = run("status", "--gateway", "shop", "--url", "http://127.0.0.1:1")
+    assert (told.exit_code, told.stdout) == (ExitCode.UNREACHABLE, "")
+    assert "error: no gateway answers at http://127.0.0.1:1: " in told.stderr
+    assert "  try: start it" in told.stderr
+    assert "Traceback" not in told.stderr
+
+
+def test_with_json_it_is_one_object(run):
+    told = run("clients", "--gateway", "shop", "--url", "http://127.0.0.1:1", "--json")
+    assert told.stdout == ""
+    error = json.loads(told.stderr)
+    assert (error["code"], error["exitCode"]) == ("UNREACHABLE", 3)
+    assert "http://127.0.0.1:1" in error["error"]
+
+
+def test_without_a_gateways_name_it_says_how_to_give_one(run):
+    told = run("status")
+    assert told.exit_code == ExitCode.USAGE
+    assert "--gateway" in told.stderr
+
+
+def test_a_package_that_is_not_here_names_its_extra(run, monkeypatch):
+    for name in [name for name in sys.modules if name.startswith("lakesync.analysis.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "pyiceberg", None)
+    monkeypatch.setitem(sys.modules, "pyiceberg.catalog", None)
+    told = run("row", "history", "todos", "t1")
+    assert told.exit_code == ExitCode.FAILED
+    assert "pip install 'lakesync[query]'" in told.stderr
+    told = run("row", "history", "todos", "t1", "--json")
+    assert json.loads(told.stderr)["code"] == "PACKAGE_MISSING"
+
+
+def test_what_the_client_alone_lacks_names_its_extra(run, monkeypatch):
+    for name in ("lakesync.cli.up.stack",):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setitem(sys.modules, "psutil", None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    needs = {
+        "up": "pip install 'lakesync[platform]'",
+        "gateway": "pip install 'lakesync[server]'",
+        "demo": "scripts/demo",
+    }
+    for command, remedy in needs.items():
+        told = run(command)
+        assert told.exit_code == ExitCode.FAILED
+        assert remedy in told.stderr
+
+
+def test_an_erasure_makes_no_store(run, tmp_path):
+    told = run("erase", "--gateway", "shop", "--table", "t", "--row", "r", "--yes")
+    assert told.exit_code == ExitCode.USAGE
+    assert "there is no staging store in" in told.stderr
+    assert not (tmp_path / "project" / "lakesync-data").exists()
+
+
+def test_the_owner_of_a_store_is_where_a_running_up_says(run):
+    Path("lakesync-data").mkdir()
+    Path("lakesync-data/up.json").write_text('{"gateway": {"url": "http://127.0.0.1:4711"}}')
+    Path("lakesync-data/secrets.json").write_text('{"service_token": "s"}')
+    assert _gateway(settings(), StagingUnavailableError("owned")) == ("http://127.0.0.1:4711", "s")
+
+
+def test_claims_are_for_tokens_that_are_made_here(run, monkeypatch):
+    words = ("pull", "--gateway", "shop", "--url", "http://127.0.0.1:1", "--client", "bob", "--claim")
+    assert "NAME=VALUE" in run(*words, "team").stderr
+    assert "there is no secret to sign one with" in run(*words, "team=red").stderr
+    monkeypatch.setenv("LAKESYNC_TOKEN", "a.b.c")
+    assert "one is given, which says its own" in run(*words, "team=red").stderr
+
+
+def test_what_was_not_answered_is_said_in_json_too(run):
+    words = ("--gateway", "shop", "--url", "http://127.0.0.1:1")
+    told = run("dlq", "list", *words, "--json")
+    assert told.exit_code == ExitCode.PARTIAL
+    said = json.loads(told.stderr)
+    assert (said["code"], said["exitCode"]) == ("PARTIAL", 6)
+    assert "no gateway answers" in said["error"]
+    assert run("dlq", "list", *words).stderr.startswith("not known: no gateway answers")
+    assert run("dlq", "show", "an id", *words).exit_code == ExitCode.UNREACHABLE
+
+
+def test_nobody_is_asked_where_there_is_no_terminal(run):
+    told = run("connectors", "unregister", "jira", "--gateway", "shop", stdin="y\n")
+    assert told.exit_code == ExitCode.USAGE
+    assert "--yes" in told.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("status", "--nosuch"), "No such option: --nosuch"),
+        (("statsu",), "No such command 'statsu'"),
+        (("push", "absent.csv", "--gateway", "shop"), "absent.csv cannot be read"),
+        (("pull", "--gateway", "shop", "--limit", "x"), "--limit"),
+        (("erase", "--gateway", "shop", "--table", "t"), "name a row with --table and --row"),
+    ],
+)
+def test_what_is_misused_is_said_in_json_too(run, words, why):
+    told = run(*words, "--json")
+    assert (told.exit_code, told.stdout) == (ExitCode.USAGE, "")
+    said = json.loads(told.stderr)
+    assert (said["code"], said["exitCode"]) == ("USAGE", 2)
+    assert why in said["error"]
+
+
+def test_typers_of_before_have_no_class_for_what_is_misused(run, monkeypatch):
+    monkeypatch.delattr(typer, "TyperException")
+    assert run("statsu", "--json").exit_code == run("statsu").exit_code == ExitCode.USAGE
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("status", "--gateway", "bad/id"), "'bad/id' cannot be a gateway id"),
+        (("erase", "--gateway", "bad/id", "--table", "t", "--row", "r", "--yes"), "'bad/id' cannot be a gateway id"),
+        (("erase", "--table", "t", "--row", "r", "--yes"), "which gateway?"),
+        (("token", "create", "--gateway", "bad/id", "--client", "ann"), "'bad/id' cannot be a gateway id"),
+        (("status", "--gateway", "shop", "--url", "ftp://here"), "must begin with http:// or https://"),
+        (("tail", "--gateway", "shop", "--url", "http://[::1"), "Invalid IPv6 URL"),
+        (("tail", "--gateway", "shop", "--url", "http://127.0.0.1:99999"), "Port out of range"),
+        (("status", "--gateway", "shop", "--url", "http://"), "it names no host"),
+        (("status", "--gateway", "shop", "--url", "http://ann:sesame@here"), "has a user in it"),
+    ],
+)
+def test_which_gateway_it_is_and_where_is_looked_at_before_it_is_asked(run, words, why):
+    told = run(*words)
+    assert (told.exit_code, told.stdout) == (ExitCode.USAGE, "")
+    assert why in told.stderr
+    assert "sesame" not in told.stderr
+
+
+@pytest.mark.parametrize("command", ["status", "pull", "tail", "doctor"])
+def test_a_password_in_an_address_is_not_repeated(run, monkeypatch, command):
+    monkeypatch.setenv("LAKESYNC_REMOTE_GATEWAY", "shop")
+    monkeypatch.setenv("LAKESYNC_REMOTE_URL", "http://ann:sesame@127.0.0.1:1")
+    told = run(command)
+    assert told.exit_code != 0
+    assert "has a user in it" in told.output
+    assert "sesame" not in told.output
+
+
+@pytest.mark.parametrize("token", ["sesame\nsesame", "sesame sesame", "sesame\x01", "sesame\u00fc", b"sesame\xff"])
+@pytest.mark.parametrize("command", ["status", "pull", "tail"])
+def test_what_cannot_be_a_token_is_not_sent_and_not_repeated(run, monkeypatch, command, token):
+    where = ("--gateway", "shop", "--url", "http://127.0.0.1:1")
+    Path("token").write_bytes(token if isinstance(token, bytes) else token.encode())
+    told = [run(command, *where, "--token-file", "token")]
+    if isinstance(token, str):
+        monkeypatch.setenv("LAKESYNC_TOKEN", token)
+        told.append(run(command, *where))
+    for each in told:
+        assert each.exit_code == ExitCode.AUTH
+        assert "take it out of there" in each.stderr
+        assert "sesame" not in each.output
+
+
+class _Elsewhere(BaseHTTPRequestHandler):
+    """Answers every question with JSON, and is no gateway."""
+
+    def do_GET(self):
+        self.send_response(200)
+        self.send_header("Content-Length", "11")
+        self.end_headers()
+        self.wfile.write(b'{"ok":true}')
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.do_GET()
+
+    def log_message(self, *_):
+        """Nothing."""
+
+
+@pytest.fixture
+def elsewhere():
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Elsewhere)
+    Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.parametrize(
+    "words", ["status", "clients", "rules show", "schema list", "checkpoint show", "dlq list --kind work"]
+)
+def test_who_answers_json_and_is_no_gateway_is_unreachable(run, elsewhere, words):
+    told = run(*words.split(), "--gateway", "shop", "--url", elsewhere)
+    assert told.exit_code == ExitCode.UNREACHABLE
+    assert "is it a gateway of this version?" in told.stderr

@@ -1,0 +1,71 @@
+"""Files of rows are read as they are meant, or the place is named where they cannot be."""
+
+from __future__ import annotations
+
+import pytest
+
+from lakesync.cli.remote.record_files import records
+from lakesync.model.errors import ValidationError
+
+TYPES = {"title": "string", "n": "number", "done": "boolean", "tags": "json"}
+
+
+def read(tmp_path, name, text, types=TYPES):
+    path = tmp_path / name
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return list(records(path, "id", lambda: types))
+
+
+def test_csv_has_the_types_of_the_tables_schema(tmp_path):
+    text = '\ufeffid,title,n,done,tags,other\r\n1e3,2024,2024,Yes,"[1, null]",7\r\n'
+    text += '007,"a\nb",,0,,x\r\n3,,1.5,perhaps,,NaN\r\n4,,-1e400,,,\r\n'
+    assert read(tmp_path, "rows.csv", text) == [
+        {"id": "1e3", "title": "2024", "n": 2024, "done": True, "tags": [1, None], "other": 7},
+        {"id": "007", "title": "a\nb", "n": None, "done": False, "tags": None, "other": "x"},
+        {"id": "3", "title": None, "n": 1.5, "done": "perhaps", "tags": None, "other": "NaN"},
+        {"id": "4", "title": None, "n": "-1e400", "done": None, "tags": None, "other": None},
+    ]
+
+
+def test_without_a_schema_a_field_is_what_it_looks_like(tmp_path):
+    text = "id,title,done\n1,2024,true\n2,007,no\n\n3,,\n"
+    assert read(tmp_path, "rows.csv", text, {}) == [
+        {"id": "1", "title": 2024, "done": True},
+        {"id": "2", "title": "007", "done": "no"},
+        {"id": "3", "title": None, "done": None},
+    ]
+
+
+def test_json_lines_are_those_of_json(tmp_path):
+    assert read(tmp_path, "rows.jsonl", '{"a": "x\u2028y"}\r\n\n{"a": 1}\n') == [{"a": "x\u2028y"}, {"a": 1}]
+    assert read(tmp_path, "rows.json", '\ufeff[{"a": 1}]') == [{"a": 1}]
+    assert read(tmp_path, "rows.json", '\n [\n{"a": 1},\n{"a": 2}\n]\n') == [{"a": 1}, {"a": 2}]
+
+
+def test_a_file_is_read_as_it_is_wanted_not_at_once(tmp_path):
+    path = tmp_path / "rows.csv"
+    path.write_text("id,title\n" + "1,a\n" * 100_000 + "2\n")
+    found = records(path, "id", dict)
+    assert next(found) == {"id": "1", "title": "a"}
+    path.write_text("")  # what was not read yet is gone
+    assert 1 < len(list(found)) < 99_999
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "why"),
+    [
+        ("rows.csv", "id,title\n1,a\n2,b,c\n", r"rows\.csv, line 3: more fields than the heading names"),
+        ("rows.csv", "id,title\n1\n", r"rows\.csv, line 2: fewer fields than the heading names"),
+        ("rows.csv", "id,title,n,title\n1,a,2,b\n", r"rows\.csv: the heading names 'title' twice"),
+        ("rows.csv", b"id,title\n1,\xfc\n", r"rows\.csv is no text in UTF-8"),
+        ("rows.jsonl", b'{"a": "\xfc"}\n', r"rows\.jsonl is no text in UTF-8"),
+        ("rows.csv", 'id,title\n1,"a\n', r"rows\.csv, line \d: no CSV: unexpected end of data"),
+        ("rows.csv", "id,tags\n1,[1\n", r"rows\.csv, line 2, tags: no JSON"),
+        ("rows.jsonl", '{"a": 1}\n{"a": NaN}\n', r"rows\.jsonl, line 2: no JSON: NaN is no value of JSON's"),
+        ("rows.jsonl", '{"a": 1e400}\n', r"rows\.jsonl, line 1: no JSON: 1e400 is more than a number can be"),
+        ("rows.json", '[{"a": 1}, 2]', r"rows\.json, item 2: '2' is no JSON object"),
+    ],
+)
+def test_where_a_file_cannot_be_read_is_named(tmp_path, name, text, why):
+    with pytest.raises(ValidationError, match=why):
+        read(tmp_path, name, text)
