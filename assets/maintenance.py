@@ -79,7 +79,7 @@ def maintenance(snapshot: SchemaSnapshot, section: MaintenanceSection) -> dg.Ass
         part = context.partition_key
         with outcome(context, pyspark):
             if part == RUNS:
-                done = delete_old_runs(context.instance, datetime.now(UTC) - timedelta(days=section.run_days))
+                done = delete_old_runs(context.instance, datetime.now(UTC) - timedelta(days=section.run_retention_days))
                 return dg.MaterializeResult(metadata={"deleted": done.deleted, "kept": done.kept})
             store = staging.store
             if part == LOG:
@@ -148,12 +148,12 @@ def limits_of(section: MaintenanceSection) -> "Upkeep":
     from lakehouse.maintenance import Upkeep
 
     return Upkeep(
-        min_files=section.min_files,
-        file_bytes=section.file_bytes,
-        delete_ratio=section.delete_ratio,
+        min_files=section.min_input_files,
+        file_bytes=section.target_file_bytes,
+        delete_ratio=section.delete_ratio_threshold,
         max_manifests=section.max_manifests,
-        snapshot_hours=section.snapshot_hours,
-        orphan_hours=section.orphan_hours,
+        snapshot_hours=section.snapshot_retention_hours,
+        orphan_hours=section.orphan_retention_hours,
     )
 
 

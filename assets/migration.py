@@ -115,7 +115,7 @@ def _work(config: Config, name: str, declared: DeclaredMigration, key: dg.MultiP
         place_of(config, declared.source),
         place_of(config, declared.to),
         scope,
-        declared.at_once,
+        declared.page_size,
         str(config.data_dir / "migrations"),
     )
 

@@ -124,7 +124,11 @@ def idle(folder: Path, seconds: float, rest: float, before: int) -> dict[str, An
 def _up(folder: Path) -> Iterator[tuple[subprocess.Popen[bytes], dict[str, Any]]]:
     """A running `lakesync up`, and what it says about itself."""
     variables = {name: value for name, value in os.environ.items() if not name.startswith("LAKESYNC_")}
-    settings = {"LAKESYNC_CONFIG": "", "LAKESYNC_DATA_DIR": str(folder / "data"), "LAKESYNC_FLUSH_AGE_SECONDS": "3600"}
+    settings = {
+        "LAKESYNC_CONFIG": "",
+        "LAKESYNC_DATA_DIR": str(folder / "data"),
+        "LAKESYNC_FLUSH_MAX_AGE_SECONDS": "3600",
+    }
     settings["LAKESYNC_MAINTENANCE_SCHEDULE"] = "0 0 1 1 *"  # not while something is measured
     ports = {f"LAKESYNC_{part}_PORT": "0" for part in ("GATEWAY", "DAGSTER")}
     with (folder / "up.log").open("wb") as log:

@@ -86,10 +86,10 @@ def _outlet(config: Config, opening: ExitStack) -> Outlet | None:
     if not config.flush.to_uri:
         return None
     settings = FlushSettings(
-        max_buffer_bytes=config.flush.bytes,
-        max_buffer_age_ms=round(config.flush.age_seconds * 1000),
-        per_table_budget_bytes=config.flush.table_bytes,
-        adaptive=adaptive(config.flush.wide_columns, config.flush.wide_reduction),
+        max_buffer_bytes=config.flush.max_bytes,
+        max_buffer_age_ms=round(config.flush.max_age_seconds * 1000),
+        per_table_budget_bytes=config.flush.max_table_bytes,
+        adaptive=adaptive(config.flush.wide_row_columns, config.flush.wide_row_reduction),
         flush_format=config.flush.format,
         batch_deltas=config.flush.batch_deltas or _BATCH_DELTAS,
     )

@@ -202,7 +202,7 @@ def running(data: Path, **variables: str) -> Iterator[Scene]:
     settings = {
         "LAKESYNC_CONFIG": "",
         "LAKESYNC_CLOCK_OFFSET_FILE": str(data.parent / "clock-offset"),
-        "LAKESYNC_FLUSH_AGE_SECONDS": "100000",
+        "LAKESYNC_FLUSH_MAX_AGE_SECONDS": "100000",
         "LAKESYNC_DAGSTER_PARTITIONS_START": time.strftime("%Y-%m-%d", time.gmtime(time.time() - 86_400 * 20)),
         **variables,
     }

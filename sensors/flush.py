@@ -69,13 +69,13 @@ def due(
         behind: tables and checkpoints that lack something of `deltas`.
     """
     waiting = [shard for shard in backlog if shard.oldest_ms is not None]
-    age_ms = limits.age_seconds * 1000
+    age_ms = limits.max_age_seconds * 1000
     gateway_bytes: dict[str, int] = {}
     for shard in waiting:
         gateway_bytes[shard.gateway] = gateway_bytes.get(shard.gateway, 0) + shard.bytes
     wanted: dict[Reason, set[str]] = {
         "request": {shard.gateway for shard in waiting if shard.flush_requested_ms is not None},
-        "bytes": {gateway for gateway, size in gateway_bytes.items() if size >= limits.bytes},
+        "bytes": {gateway for gateway, size in gateway_bytes.items() if size >= limits.max_bytes},
         "wide": set(exceeded.wide),
         "table": set(exceeded.table),
         "age": {shard.gateway for shard in waiting if abs(now_ms - (shard.oldest_ms or 0)) >= age_ms},
@@ -206,7 +206,7 @@ def standing(backlog: Sequence[Backlog], now_ms: int, limits: FlushSection) -> s
     age = max(abs(now_ms - (shard.oldest_ms or 0)) for shard in waiting) / 1000
     return (
         f"{deltas:,} deltas wait, {size:,} bytes, the oldest for {age:.0f} s; a gateway's are flushed from "
-        f"{limits.bytes:,} bytes or {limits.age_seconds:.0f} s on"
+        f"{limits.max_bytes:,} bytes or {limits.max_age_seconds:.0f} s on"
     )
 
 

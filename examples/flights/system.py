@@ -95,7 +95,7 @@ class System:
             "LAKESYNC_CONNECTORS_ALLOWED_HOSTS": '["127.0.0.1"]',  # the vendors that the demo makes up
             "LAKESYNC_DAGSTER_PORT": "0",
             "LAKESYNC_DAGSTER_PARTITIONS_START": FIRST_DAY.isoformat(),
-            "LAKESYNC_FLUSH_AGE_SECONDS": "5",
+            "LAKESYNC_FLUSH_MAX_AGE_SECONDS": "5",
             "JAVA_TOOL_OPTIONS": " ".join(filter(None, (os.environ.get("JAVA_TOOL_OPTIONS"), self._java))),
         }
 

@@ -35,7 +35,7 @@ class CutsKept(msgspec.Struct, frozen=True):
 
 def cuts_kept(section: MaintenanceSection) -> CutsKept:
     """As the settings have it."""
-    return CutsKept(section.cut_hours, section.cut_days)
+    return CutsKept(section.checkpoint_retention_hours, section.daily_checkpoint_retention_days)
 
 
 def retention(newest: Cut | None, arrival: int, kept: CutsKept) -> str:

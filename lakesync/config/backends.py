@@ -1,26 +1,24 @@
-"""The sections of `lakesync.toml` that name backends, make one of several, and say what moves between them.
+"""The sections of `lakesync.toml` that declare backends, combine them and move data between them.
 
-`[adapters]`, `[routes]`, `[copies]` and `[tiers]` declare places; `[destinations]`, `[flows]`, `[migrations]` and
-`[sources]` use them by name. `lake` is the lake's own history: it may be read from, and a flow may lead to it.
+`[adapters]`, `[routes]`, `[copies]` and `[tiers]` declare backends. `[destinations]`, `[flows]`, `[migrations]` and
+`[sources]` refer to them by name. The name `lake` means the lake's own history: flows and migrations may read it, and a
+flow may write to it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from datetime import date
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt
 
 from lakesync.model.validation import GATEWAY_ID
 
-if TYPE_CHECKING:
-    from lakesync.config import Config
-
-PlaceName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]{0,63}$")]
-"""Of a place, or of what moves: it names an asset too."""
+BackendName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]{0,63}$")]
+"""Name of a backend, or of a destination, flow or migration. It is also part of the name of a Dagster asset."""
 Operator = Literal["eq", "neq", "in", "gt", "lt", "gte", "lte"]
-"""Those of sync rules."""
+"""The operators of sync rules."""
 TableName = Annotated[str, Field(pattern=r"^[a-zA-Z_][a-zA-Z0-9_]{0,63}$")]
 LAKE = "lake"
 
@@ -30,171 +28,206 @@ class _Section(BaseModel):
 
 
 class DeclaredRoutes(_Section):
-    """`[routes.NAME]`: each table at the place named for it, all others at the default."""
+    """`[routes.NAME]`: a backend that keeps each table in one of several backends."""
 
     tables: dict[TableName, str]
-    """Table → place."""
+    """Table → backend."""
     default: str
+    """Backend of every other table."""
 
 
 class DeclaredCopies(_Section):
-    """`[copies.NAME]`: a place that counts, and others that follow it by themselves."""
+    """`[copies.NAME]`: a primary backend and secondaries that each follow the same deltas with their own mark."""
 
     primary: str
+    """Backend that is read."""
     secondaries: Annotated[tuple[str, ...], Field(min_length=1)]
+    """Backends that receive the same deltas."""
 
 
 class DeclaredTiers(_Section):
-    """`[tiers.NAME]`: what is young in one place, what is old in another."""
+    """`[tiers.NAME]`: a hot backend for recent deltas and a cold one for old deltas."""
 
     hot: str
+    """Backend for recent deltas: a database."""
     cold: str
+    """Backend for old deltas."""
     max_age_days: PositiveFloat
-    """By a delta's hlc; what is older moves to the cold tier."""
+    """Age in days, by a delta's hlc, from which it moves to the cold tier."""
     schedule: str = "20 2 * * *"
-    """When it moves, as cron has it, in UTC."""
+    """Cron schedule (UTC) of the move."""
 
 
 class DeclaredDestination(_Section):
-    """`[destinations.NAME]`: a place that follows the lake's `deltas`, each of its leaves by itself."""
+    """`[destinations.NAME]`: a backend that follows the lake's `deltas`. Each of its adapters has its own mark."""
 
     to: str
+    """Backend that receives the deltas."""
     tables: tuple[TableName, ...] = ()
-    """Empty: every table."""
+    """Tables to follow; empty: all."""
     gateways: tuple[str, ...] = ()
-    """Empty: every gateway."""
+    """Gateways to follow; empty: all."""
     rows: bool = True
-    """Whether databases keep tables of rows beside the deltas, for the tables that have a schema."""
+    """Keep a table of current rows beside the deltas, in databases and for tables with a schema."""
 
 
 class Condition(_Section):
-    """`{column, op, value}`: what must hold of a row's state, as in sync rules."""
+    """`{column, op, value}`: a condition on a row's state, as in sync rules."""
 
     column: TableName
+    """Column of the row."""
     op: Operator
+    """Operator of sync rules."""
     value: str
+    """Value to compare with."""
 
 
 class DeclaredFlow(_Section):
-    """`[flows.NAME]`: from one place to another, incremental, with a filter on rows."""
+    """`[flows.NAME]`: an incremental copy from one backend to another, with a filter on rows."""
 
     source: str = Field(alias="from")
+    """Backend to read, or `lake`."""
     to: str
+    """Backend to write, or `lake`."""
     tables: tuple[TableName, ...] = ()
+    """Tables to copy; empty: all."""
     gateways: tuple[str, ...] = ()
+    """Gateways to copy; empty: all."""
     where: tuple[Condition, ...] = ()
-    """All of them must hold. A row that ceases to meet them goes from the table of rows."""
+    """Conditions that a row must meet, all of them. A row that stops meeting them is deleted from the table of rows."""
     rows: bool = True
+    """Keep a table of current rows beside the deltas."""
     into: Annotated[str, Field(pattern=f"^{GATEWAY_ID}$")] | None = None
-    """For `to = "lake"`: the gateway that takes the deltas; unset, the one that each is of."""
+    """Gateway that the deltas are pushed to, with `to = "lake"`; unset: the gateway of each delta."""
     schedule: str = "*/5 * * * *"
+    """Cron schedule (UTC)."""
 
 
 class DeclaredMigration(_Section):
-    """`[migrations.NAME]`: everything of some tables, from one place to another, by day and table."""
+    """`[migrations.NAME]`: a verified copy of whole tables from one backend to another, by day and table."""
 
     source: str = Field(alias="from")
+    """Backend to read, or `lake`."""
     to: str
+    """Backend to write."""
     tables: Annotated[tuple[TableName, ...], Field(min_length=1)]
+    """Tables to copy."""
     gateway: str | None = None
+    """Gateway to copy; unset: all."""
     since: date
-    """The first day (UTC, by hlc)."""
+    """First day to copy (UTC, by hlc)."""
     until: date | None = None
-    """The last one; unset, today."""
-    at_once: PositiveInt = 10_000
-    """Deltas a page."""
+    """Last day to copy; unset: today."""
+    page_size: PositiveInt = 10_000
+    """Deltas per page."""
     schedule: str | None = None
-    """When the days that have ended and were not copied yet are copied, as cron has it, in UTC; unset: on request."""
+    """Cron schedule (UTC) on which days that have ended are copied; unset: on request."""
 
 
-def check_places(config: Config) -> None:
-    """Every name that is used is declared, once, and nothing is made of itself.
+class Backends(NamedTuple):
+    """The sections about backends, for the checks across them."""
+
+    adapters: Mapping[str, str]
+    routes: Mapping[str, DeclaredRoutes]
+    copies: Mapping[str, DeclaredCopies]
+    tiers: Mapping[str, DeclaredTiers]
+    sources: Mapping[str, str]
+    destinations: Mapping[str, DeclaredDestination]
+    flows: Mapping[str, DeclaredFlow]
+    migrations: Mapping[str, DeclaredMigration]
+
+    def parts(self, name: str) -> list[tuple[str, str]]:
+        """Return the backends that a backend is composed of, each with the setting that names it."""
+        if name in self.routes:
+            routes = self.routes[name]
+            by_table = [(f"routes.{name}.tables.{table}", part) for table, part in routes.tables.items()]
+            return [*by_table, (f"routes.{name}.default", routes.default)]
+        if name in self.copies:
+            copies = self.copies[name]
+            secondaries = [(f"copies.{name}.secondaries", part) for part in copies.secondaries]
+            return [(f"copies.{name}.primary", copies.primary), *secondaries]
+        if name in self.tiers:
+            tiers = self.tiers[name]
+            return [(f"tiers.{name}.hot", tiers.hot), (f"tiers.{name}.cold", tiers.cold)]
+        return []
+
+    def adapters_of(self, name: str) -> set[str]:
+        """Return the names of the adapters that a backend is composed of, directly or through other backends."""
+        parts = self.parts(name)
+        return {adapter for _, part in parts for adapter in self.adapters_of(part)} if parts else {name}
+
+
+def check_backends(backends: Backends) -> None:
+    """Check that every backend name is declared exactly once and that no backend contains itself.
+
+    Args:
+        backends: the sections of one configuration.
 
     Raises:
-        ValueError: something is not so; it says which setting, and what to do.
+        ValueError: a check failed; the message names the setting and the remedy.
     """
     declared: dict[str, str] = {}
     for section in ("adapters", "routes", "copies", "tiers"):
-        for name in getattr(config, section):
+        for name in getattr(backends, section):
             if name == LAKE:
-                raise ValueError(f"{section}.{LAKE} has the lake's own name: choose another")
+                raise ValueError(f"{section}.{LAKE} uses the reserved name of the lake; choose another name")
             if name in declared:
-                raise ValueError(f"{section}.{name} has the name of {declared[name]}.{name}: choose another")
+                raise ValueError(
+                    f"{section}.{name} has the same name as {declared[name]}.{name}; choose another name for one"
+                )
             declared[name] = section
     known = ", ".join(sorted(declared)) or "none"
-    for setting, name, lake_too in _uses(config):
-        if name not in declared and not (lake_too and name == LAKE):
+    for setting, name, may_be_lake in _references(backends):
+        if name not in declared and not (may_be_lake and name == LAKE):
             raise ValueError(
-                f"{setting} names {name!r}, which is not declared (declared: {known}): add it to [adapters], [routes], "
+                f"{setting} names {name!r}, which is not declared (declared: {known}); add it to [adapters], [routes], "
                 "[copies] or [tiers]"
             )
     for name in declared:
-        _check_no_circle(config, name, ())
-    _check_leaves(config)
-    for name, migration in config.migrations.items():
+        _check_not_circular(backends, name, ())
+    _check_step_names(backends)
+    for name, migration in backends.migrations.items():
         if migration.until is not None and migration.until < migration.since:
             raise ValueError(f"migrations.{name}.until, {migration.until}, lies before since, {migration.since}")
-    for name, flow in config.flows.items():
+    for name, flow in backends.flows.items():
         if flow.source == flow.to:
-            raise ValueError(f"flows.{name} leads from {flow.to!r} to itself: name two places")
+            raise ValueError(f"flows.{name} leads from {flow.to!r} to itself; name two different backends")
 
 
-def _check_leaves(config: Config) -> None:
-    """No two adapters of destinations are one step to Dagster, which joins their names by two underscores."""
+def _check_step_names(backends: Backends) -> None:
+    """Check that no two adapters of destinations get the same Dagster step name, which joins names with `__`."""
     steps: dict[str, str] = {}
-    for name, destination in config.destinations.items():
-        for leaf in sorted(_adapters(config, destination.to)):
-            told = f"the adapter {leaf!r} of destinations.{name}"
-            other = steps.setdefault(f"{name}__{leaf}", told)
-            if other != told:
+    for name, destination in backends.destinations.items():
+        for adapter in sorted(backends.adapters_of(destination.to)):
+            described = f"the adapter {adapter!r} of destinations.{name}"
+            other = steps.setdefault(f"{name}__{adapter}", described)
+            if other != described:
                 raise ValueError(
-                    f"{told} and {other} would both be called {name}__{leaf} in Dagster: rename one of them without "
-                    "two underscores in a row"
+                    f"{described} and {other} would both be called {name}__{adapter} in Dagster; rename one of them "
+                    "without two underscores in a row"
                 )
 
 
-def _adapters(config: Config, name: str) -> set[str]:
-    """The adapters that a place is made of."""
-    parts = _parts(config, name)
-    return {leaf for _, inner in parts for leaf in _adapters(config, inner)} if parts else {name}
-
-
-def _uses(config: Config) -> Iterator[tuple[str, str, bool]]:
-    """Each setting that names a place, what it names, and whether that may be the lake."""
-    for name in (*config.routes, *config.copies, *config.tiers):
-        for setting, inner in _parts(config, name):
-            yield setting, inner, False
-    for name, destination in config.destinations.items():
+def _references(backends: Backends) -> Iterator[tuple[str, str, bool]]:
+    """Yield each setting that names a backend, the name, and whether `lake` is allowed there."""
+    for name in (*backends.routes, *backends.copies, *backends.tiers):
+        for setting, part in backends.parts(name):
+            yield setting, part, False
+    for name, destination in backends.destinations.items():
         yield f"destinations.{name}.to", destination.to, False
-    for name, flow in config.flows.items():
+    for name, flow in backends.flows.items():
         yield f"flows.{name}.from", flow.source, True
         yield f"flows.{name}.to", flow.to, True
-    for name, migration in config.migrations.items():
+    for name, migration in backends.migrations.items():
         yield f"migrations.{name}.from", migration.source, True
         yield f"migrations.{name}.to", migration.to, False
-    for name, uri in config.sources.items():
+    for name, uri in backends.sources.items():
         if ":" not in uri:
             yield f"sources.{name}", uri, True
 
 
-def _parts(config: Config, name: str) -> list[tuple[str, str]]:
-    """The settings of a place that name others, and what they name."""
-    routes: Mapping[str, Any] = config.routes
-    if name in routes:
-        found = [(f"routes.{name}.tables.{table}", place) for table, place in routes[name].tables.items()]
-        return [*found, (f"routes.{name}.default", routes[name].default)]
-    if name in config.copies:
-        copies = config.copies[name]
-        found = [(f"copies.{name}.secondaries", place) for place in copies.secondaries]
-        return [(f"copies.{name}.primary", copies.primary), *found]
-    if name in config.tiers:
-        tiers = config.tiers[name]
-        return [(f"tiers.{name}.hot", tiers.hot), (f"tiers.{name}.cold", tiers.cold)]
-    return []
-
-
-def _check_no_circle(config: Config, name: str, within: tuple[str, ...]) -> None:
-    if name in within:
-        raise ValueError(f"the place {name!r} is made of itself: {' → '.join((*within, name))}")
-    for _, inner in _parts(config, name):
-        _check_no_circle(config, inner, (*within, name))
+def _check_not_circular(backends: Backends, name: str, containers: tuple[str, ...]) -> None:
+    if name in containers:
+        raise ValueError(f"the backend {name!r} contains itself: {' → '.join((*containers, name))}; remove one part")
+    for _, part in backends.parts(name):
+        _check_not_circular(backends, part, (*containers, name))

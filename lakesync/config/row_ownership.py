@@ -1,116 +1,114 @@
-"""Tables of rows that two would keep in different ways: refused when the configuration is read.
+"""Rejects configurations in which two movers would keep the same table of rows in different ways.
 
-A destination shows every row, a flow those that meet its filter, and of a hot tier's rows both count what is in the
-cold one. Of two that keep one table at one adapter, each makes a row's row again as it sees it: where they do not see
-alike, what one shows the other hides.
+A destination or flow with `rows = true` keeps a table of current rows at each of its adapters. A destination shows
+every row, a flow only the rows that meet its filter, and with a hot tier the deltas of the cold tier count too. If two
+movers kept one table at one adapter but saw different rows, each would delete rows that the other inserted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import combinations
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from lakesync.config.backends import LAKE, Condition, DeclaredDestination, DeclaredFlow
+from lakesync.config.backends import LAKE, Backends, Condition, DeclaredDestination, DeclaredFlow
 
-if TYPE_CHECKING:
-    from lakesync.config import Config
-
-_NO_ROWS = ("file://", "s3://")
-"""Object stores keep deltas alone."""
+_OBJECT_STORES = ("file://", "s3://")
+"""These keep deltas only, no tables of rows."""
 
 
-class _Kept(NamedTuple):
-    """The tables of rows that something keeps at an adapter."""
+class _RowTables(NamedTuple):
+    """Tables of rows at an adapter."""
 
     adapter: str
     tables: frozenset[str] | None
-    """None: every table."""
-    without: frozenset[str]
-    """But for these."""
-    cold: tuple[str, ...]
-    """The places whose deltas count too."""
+    """None: every table except `excluded`."""
+    excluded: frozenset[str]
+    cold_tiers: tuple[str, ...]
+    """Backends whose deltas count for the rows too."""
 
 
-class _Keeper(NamedTuple):
+class _Mover(NamedTuple):
+    """A destination or flow, and the tables of rows that it keeps at one adapter."""
+
     setting: str
     where: frozenset[Condition]
-    kept: _Kept
+    rows: _RowTables
 
-    def shows_as(self, other: _Keeper) -> bool:
-        """Whether a row's row is the same, whoever of the two makes it."""
-        return self.where == other.where and self.kept.cold == other.kept.cold
+    def sees_same_rows(self, other: _Mover) -> bool:
+        """Whether both would write the same rows to a table."""
+        return self.where == other.where and self.rows.cold_tiers == other.rows.cold_tiers
 
 
-def check_rows(config: Config) -> None:
-    """Whoever keeps a table of rows at an adapter shows the same of it as all others who do.
+def check_row_ownership(backends: Backends) -> None:
+    """Check that all movers that keep one table of rows at one adapter see the same rows.
 
-    Every name that is used is declared, as `check_places` has found.
+    Args:
+        backends: sections that `check_backends` has accepted.
 
     Raises:
-        ValueError: two do not; it names both, the adapter, the table and what to do.
+        ValueError: two movers differ; the message names both, the table, the adapter and the remedy.
     """
-    for one, other in combinations(_keepers(config), 2):
-        if one.setting == other.setting or one.shows_as(other) or not _same_backend(config, one, other):
+    for one, other in combinations(_movers(backends), 2):
+        if one.setting == other.setting or one.sees_same_rows(other) or not _share_adapter(backends, one, other):
             continue
-        if (shared := _shared(one.kept, other.kept)) is not None:
-            adapter = " and ".join(repr(name) for name in sorted({one.kept.adapter, other.kept.adapter}))
+        if (table := _shared_table(one.rows, other.rows)) is not None:
+            adapter = " and ".join(repr(name) for name in sorted({one.rows.adapter, other.rows.adapter}))
             raise ValueError(
-                f"{one.setting} and {other.setting} both keep {shared} at the adapter {adapter}, and would each hide "
-                "rows that the other shows: say rows = false for one of them, or lead it to another adapter"
+                f"{one.setting} and {other.setting} both keep {table} at the adapter {adapter}, and would each delete "
+                "rows that the other inserts; set rows = false for one of them, or use another adapter"
             )
 
 
-def _keepers(config: Config) -> Iterator[_Keeper]:
+def _movers(backends: Backends) -> Iterator[_Mover]:
     movers: dict[str, DeclaredDestination | DeclaredFlow] = {
-        **{f"destinations.{name}": each for name, each in config.destinations.items()},
-        **{f"flows.{name}": each for name, each in config.flows.items() if each.to != LAKE},
+        **{f"destinations.{name}": each for name, each in backends.destinations.items()},
+        **{f"flows.{name}": each for name, each in backends.flows.items() if each.to != LAKE},
     }
     for setting, declared in movers.items():
         if not declared.rows:
             continue
         where = declared.where if isinstance(declared, DeclaredFlow) else ()
         tables = frozenset(declared.tables) or None
-        for kept in _kept(config, _Kept(declared.to, tables, frozenset(), ())):
-            if not config.adapters[kept.adapter].startswith(_NO_ROWS):
-                yield _Keeper(setting, frozenset(where), kept)
+        for rows in _row_tables(backends, _RowTables(declared.to, tables, frozenset(), ())):
+            if not backends.adapters[rows.adapter].startswith(_OBJECT_STORES):
+                yield _Mover(setting, frozenset(where), rows)
 
 
-def _kept(config: Config, at: _Kept) -> Iterator[_Kept]:
-    """What of a place's tables each of its adapters keeps."""
+def _row_tables(backends: Backends, at: _RowTables) -> Iterator[_RowTables]:
+    """Divide the tables that a backend keeps among the adapters that it is composed of."""
     name = at.adapter
-    if name in config.adapters:
+    if name in backends.adapters:
         yield at
-    elif name in config.copies:
-        for inner in (config.copies[name].primary, *config.copies[name].secondaries):
-            yield from _kept(config, at._replace(adapter=inner))
-    elif name in config.tiers:
-        tiers = config.tiers[name]
-        yield from _kept(config, at._replace(adapter=tiers.hot, cold=(*at.cold, tiers.cold)))
+    elif name in backends.copies:
+        for part in (backends.copies[name].primary, *backends.copies[name].secondaries):
+            yield from _row_tables(backends, at._replace(adapter=part))
+    elif name in backends.tiers:
+        tiers = backends.tiers[name]
+        yield from _row_tables(backends, at._replace(adapter=tiers.hot, cold_tiers=(*at.cold_tiers, tiers.cold)))
     else:
-        routes = config.routes[name]
-        for table, inner in routes.tables.items():
-            if table not in at.without and (at.tables is None or table in at.tables):
-                yield from _kept(config, at._replace(adapter=inner, tables=frozenset({table}), without=frozenset()))
+        routes = backends.routes[name]
+        for table, part in routes.tables.items():
+            if table not in at.excluded and (at.tables is None or table in at.tables):
+                one = at._replace(adapter=part, tables=frozenset({table}), excluded=frozenset())
+                yield from _row_tables(backends, one)
         routed = frozenset(routes.tables)
-        rest = None if at.tables is None else at.tables - routed
-        if rest is None or rest:
-            yield from _kept(config, at._replace(adapter=routes.default, tables=rest, without=at.without | routed))
+        others = None if at.tables is None else at.tables - routed
+        if others is None or others:
+            rest = at._replace(adapter=routes.default, tables=others, excluded=at.excluded | routed)
+            yield from _row_tables(backends, rest)
 
 
-def _same_backend(config: Config, one: _Keeper, other: _Keeper) -> bool:
-    """Whether two adapters are one, by whatever names."""
-    return config.adapters[one.kept.adapter] == config.adapters[other.kept.adapter]
+def _share_adapter(backends: Backends, one: _Mover, other: _Mover) -> bool:
+    """Whether both write to the same backend, which two adapters with the same URI are."""
+    return backends.adapters[one.rows.adapter] == backends.adapters[other.rows.adapter]
 
 
-def _shared(one: _Kept, other: _Kept) -> str | None:
-    """A table that both keep, in words."""
+def _shared_table(one: _RowTables, other: _RowTables) -> str | None:
+    """Return a table that both keep, as part of a sentence; None if they share none."""
     if one.tables is None:
         one, other = other, one
     if one.tables is None:
         return "every table"
-    both = one.tables - other.without if other.tables is None else one.tables & other.tables
+    both = one.tables - other.excluded if other.tables is None else one.tables & other.tables
     return f"the table {min(both)!r}" if both else None
-
-
-__all__ = ["check_rows"]

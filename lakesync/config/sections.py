@@ -1,4 +1,7 @@
-"""The sections of `lakesync.toml`, each setting with its type and default."""
+"""The sections of `lakesync.toml`, except those that name backends: each setting with its type, default and meaning.
+
+The docstring below a setting is its description in docs/configuration.md (`lakesync.config.reference`).
+"""
 
 from __future__ import annotations
 
@@ -29,71 +32,72 @@ ConnectorName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$
 Algorithm = Literal["RS256", "ES256", "EdDSA", "HS256"]
 
 REVEAL = {"reveal": "secrets"}
-"""The context of a serialisation that a child process is given."""
+"""The serialisation context that writes secrets in plain text, for the environment of a child process."""
 
 _MIB = 1 << 20
 
 
-def _texts(given: Any) -> Any:
-    return (given,) if isinstance(given, str) else given
+def _as_tuple(value: Any) -> Any:
+    return (value,) if isinstance(value, str) else value
 
 
-Texts = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidator(_texts)]
-"""One text, or a list of them."""
+Texts = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidator(_as_tuple)]
+"""One string, or a list of strings."""
 
 
 class _Section(BaseModel):
     model_config = {"frozen": True, "extra": "forbid"}
 
 
-class DeclaredEntry(_Section):
-    """A gateway that tokens of an issuer may enter without naming it."""
+class DeclaredEnterRule(_Section):
+    """A gateway that an issuer's tokens may enter although they do not name it."""
 
     gateway: Annotated[str, Field(pattern=f"^{GATEWAY_ID}$")]
+    """The gateway id."""
     claim: str | None = None
-    """Path of a claim; unset: every token may enter."""
+    """Path of a claim that decides; unset: every token of the issuer may enter."""
     values: Texts = ()
-    """The values of that claim, of which a token must have one."""
+    """Accepted values of that claim; a token needs one of them."""
 
     @model_validator(mode="after")
-    def _check_claim(self) -> DeclaredEntry:
+    def _check_claim(self) -> DeclaredEnterRule:
         if (self.claim is None) != (not self.values):
-            raise ValueError("claim and values belong together: set both, or neither to let every token enter")
+            raise ValueError("claim and values depend on each other; set both, or neither to admit every token")
         return self
 
 
 class DeclaredIssuer(_Section):
-    """`[[gateway.issuers]]`: who signs tokens besides the server's own secret, and what their claims mean.
+    """`[[gateway.issuers]]`: a login provider or backend that signs tokens, and the meaning of their claims.
 
-    Without `jwks_url`, `keys` and `secret` the keys are those that the issuer's discovery document names.
+    Without `jwks_url`, `keys` and `secret`, the keys are read from the issuer's discovery document.
     """
 
     issuer: Annotated[str, Field(min_length=1)]
-    """The `iss` of its tokens, letter by letter."""
+    """The `iss` claim of its tokens, compared exactly."""
     audience: Texts = ()
-    """One of these is in a token's `aud`; empty: only tokens without `aud` are taken."""
+    """Accepted `aud` values; a token needs one of them. Empty: only tokens without `aud` are accepted."""
     jwks_url: str | None = None
-    """Where its JSON Web Key Set is."""
+    """URL of its JSON Web Key Set."""
     keys: str | None = None
-    """A file with a JSON Web Key Set, or with public keys in PEM."""
+    """Path of a file with a JSON Web Key Set, or with public keys in PEM."""
     secret: SecretStr | None = None
-    """Signs its tokens by HS256."""
+    """Shared secret for HS256, as a reference."""
     algorithms: tuple[Algorithm, ...] = ()
-    """By which it signs; unset: HS256 with a secret, else RS256, ES256 and EdDSA."""
+    """Accepted signature algorithms; unset: HS256 with a secret, else RS256, ES256 and EdDSA."""
     client_claim: Annotated[str, Field(min_length=1)] = "sub"
-    """Path of the client id."""
+    """Path of the claim with the client id."""
     client_prefix: str = ""
-    """Put before client ids, where two issuers may know different people by one id."""
+    """Prefix for client ids, so that equal ids of two issuers stay different clients."""
     gateway_claim: Annotated[str, Field(min_length=1)] | None = None
-    """Path of a gateway id, or of a list of them, which a token must have; unset: `gw`, which it may have."""
+    """Path of a required claim with one gateway id or a list; unset: `gw`, which is optional."""
     role_claim: Annotated[str, Field(min_length=1)] | None = None
-    """Path of a role, or of a list of them; unset: every token is a client's."""
+    """Path of the claim with one role or a list; unset: every token has the role `client`."""
     admin_roles: Texts = ("admin",)
-    """Roles that make an admin; any other is a client's."""
-    enter: tuple[DeclaredEntry, ...] = ()
-    """Which gateways tokens may enter, by the gateway that the request's URL names."""
+    """Values of the role claim that mean `admin`; any other value means `client`."""
+    enter: tuple[DeclaredEnterRule, ...] = ()
+    """Gateways that tokens may enter although they do not name them. The URL of the request chooses one."""
     require: dict[str, Texts] = {}
-    """Path of a claim → values of which a token must have one."""
+    """Claim path → accepted values; a token needs one value of each claim."""
 
     @model_validator(mode="before")
     @classmethod
@@ -106,9 +110,9 @@ class DeclaredIssuer(_Section):
     def _check_keys(self) -> DeclaredIssuer:
         given = [name for name in ("jwks_url", "keys", "secret") if getattr(self, name) is not None]
         if len(given) > 1:
-            raise ValueError(f"{' and '.join(given)} are set: keys come from one place, leave the others out")
+            raise ValueError(f"{' and '.join(given)} are set, but keys have one source; keep one of these settings")
         if (self.secret is not None) != ("HS256" in self.algorithms) or {"HS256"} < {*self.algorithms}:
-            raise ValueError("HS256 needs secret and goes with no other algorithm: a public key is not a secret")
+            raise ValueError("HS256 requires secret and excludes other algorithms, which use public keys")
         place = self.jwks_url if self.jwks_url is not None else None if given else self.issuer
         fault = check_keys_url("jwks_url" if given else "issuer", place) if place is not None else None
         if fault is not None:
@@ -117,7 +121,7 @@ class DeclaredIssuer(_Section):
 
     @field_serializer("secret", when_used="json")
     def _serialize_secret(self, secret: SecretStr | None, info: FieldSerializationInfo) -> str | None:
-        """Shown only where a child process is given its settings."""
+        """Write the secret itself only into the environment of a child process."""
         if secret is None:
             return None
         return secret.get_secret_value() if info.context == REVEAL else "(set)"
@@ -127,97 +131,111 @@ class GatewaySection(_Section):
     """`[gateway]`: the HTTP server."""
 
     host: str = "127.0.0.1"
+    """Address to listen on."""
     port: Port = 8787
+    """Port to listen on; 0: any free port."""
     url: str | None = None
-    """Where the pipeline reaches the gateway; `lakesync up` sets it."""
+    """URL by which the pipeline reaches the gateway; `lakesync up` sets it. The gateway itself ignores it."""
     auto_create: bool = True
-    """Whether the first valid token that names a gateway makes it."""
+    """Create a gateway when the first valid token names it; false: only `[gateways]` are served."""
     cors_origins: tuple[str, ...] = ("*",)
+    """Origins whose pages may call the gateway. `*`: every origin; without a secret, only those of this machine."""
     issuers: tuple[DeclaredIssuer, ...] = ()
-    """Who signs tokens besides the server's own secret: login providers and apps' own backends."""
+    """Login providers and backends whose tokens are accepted besides those signed with `jwt_secret`."""
 
 
 class RemoteSection(_Section):
-    """`[remote]`: the gateway that the commands talk to."""
+    """`[remote]`: the gateway that `lakesync` commands call."""
 
     url: str | None = None
-    """Its address; unset: that of a `lakesync up` on the data folder, else the one that `[gateway]` gives."""
+    """Its URL; unset: the gateway of a running `lakesync up` on the data folder, else the address in `[gateway]`."""
     gateway: str | None = None
-    """The gateway id, where no token says it; unset: the only one of `[gateways]`."""
+    """The gateway id, unless a token names one; unset: the only gateway of `[gateways]`."""
 
 
 class StagingSection(_Section):
-    """`[staging]`: the store that the gateway commits to."""
+    """`[staging]`: the store that the gateway commits pushes to."""
 
     url: str = ""
-    """`sqlite:///ABSOLUTE/FOLDER` or `postgresql://…`; empty: SQLite in the data folder."""
+    """`sqlite:///ABSOLUTE/FOLDER`, `postgresql://…` or `memory://`; empty: SQLite in the data folder."""
 
 
 class LakeSection(_Section):
-    """`[lake]`: the Iceberg catalogue and where its tables stand."""
+    """`[lake]`: the Iceberg catalogue and the location of its tables."""
 
     catalog: str = "lake"
+    """Name of the catalogue in Spark and pyiceberg."""
     catalog_uri: str = ""
     """`sqlite:////ABSOLUTE/FILE`, `postgresql://…`, or `http(s)://…` (REST); empty: SQLite in the data folder."""
     warehouse: str = ""
     """`file:///ABSOLUTE/FOLDER` or `s3://BUCKET/PREFIX`; empty: a folder in the data folder."""
     system_namespace: str = "lakesync"
+    """Namespace of the tables `deltas`, `rejected` and `gateways`."""
     namespace: str = "tables"
-    """Of the state tables."""
+    """Namespace of the state tables that gateways share."""
     checkpoints: str = ""
-    """A folder for the frames of checkpoints, or `s3://BUCKET/PREFIX`; empty: one in the data folder."""
+    """Folder or `s3://BUCKET/PREFIX` for checkpoint frames; empty: a folder in the data folder. Gateway and Spark find
+    S3 by the AWS variables."""
 
 
 class SparkSection(_Section):
-    """`[spark]`: the embedded Connect server, or where another one listens."""
+    """`[spark]`: the embedded Spark Connect server, or the address of another one."""
 
     remote: str | None = None
-    """`sc://HOST:PORT`; where it is set, `lakesync up` starts no Spark."""
+    """`sc://HOST:PORT` of an external Spark Connect server; if set, `lakesync up` starts no Spark."""
     master: Annotated[str, Field(pattern=r"^(spark|k8s)://.+$|^yarn$")] | None = None
-    """A cluster whose executors the embedded server uses, in place of its own cores; no folder is shared with them."""
+    """Spark master of a cluster whose executors do the work instead of local cores. They share no folder with it."""
     port: Port = 0
+    """Port of the embedded server; 0: any free port."""
     ui_port: Port = 0
-    """Of the embedded server's pages, on loopback; 0: `lakesync up` takes any free port."""
+    """Port of the embedded server's web UI, on loopback; 0: any free port."""
     ui_url: str | None = None
-    """Where Spark's pages answer; `lakesync up` sets it for the embedded server."""
+    """URL of Spark's web UI; `lakesync up` sets it for the embedded server."""
     token: SecretStr | None = None
+    """Pre-shared token of Spark Connect; `lakesync up` generates one for the embedded server."""
     memory: Annotated[str, Field(pattern=r"^[0-9]+[mg]$")] = "2g"
+    """Heap of the embedded server, as `512m` or `2g`."""
     cores: PositiveInt | Literal["*"] = 2
+    """Cores that the embedded server uses; `*`: all."""
     shuffle_partitions: PositiveInt = 4
+    """Value of `spark.sql.shuffle.partitions`."""
     settings: dict[str, str] = {}
-    """Further `spark.…` settings of the embedded server, as they are."""
+    """Further `spark.…` settings of the embedded server, passed on unchanged."""
 
     @property
     def address(self) -> str | None:
-        """Where Spark Connect listens, as `sc://HOST:PORT`; None where no Spark is configured."""
+        """The address of Spark Connect as `sc://HOST:PORT`; None if no Spark is configured."""
         return self.remote or (f"sc://localhost:{self.port}" if self.port else None)
 
 
 class DagsterSection(_Section):
-    """`[dagster]`: the pipeline's daemon and pages."""
+    """`[dagster]`: the pipeline's daemon and web UI."""
 
     home: Path = Path()
-    """Empty: a folder in the data folder. A `dagster.yaml` of the user's own in it is used as it is."""
+    """`DAGSTER_HOME`; empty: a folder in the data folder. A `dagster.yaml` in it that `lakesync` did not write is used
+    unchanged."""
     host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
-    """The address that the webserver listens on. Its pages ask for no password."""
+    """Address that the web UI listens on. It asks for no password."""
     port: Port = 3000
+    """Port of the web UI; 0: any free port."""
     allowed_hosts: Texts = ()
-    """Further Host headers under which the pages are served, `NAME` or `NAME:PORT`, such as that of a proxy."""
+    """Further Host headers that the web UI accepts, `NAME` or `NAME:PORT`, such as that of a proxy."""
     storage_url: SecretStr | None = None
     """`postgresql://…` for Dagster's runs, events and schedules; unset: SQLite in `home`."""
     run_launcher: dict[str, Any] | None = None
     """`module`, `class` and `config` of a run launcher, as in `dagster.yaml`; unset: the run host of `lakesync up`."""
     url: str | None = None
-    """Where the webserver answers; `lakesync up` sets it."""
+    """URL of the web UI; `lakesync up` sets it."""
     partitions_start: Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\d$")] | None = None
-    """The first day (UTC) of the partitions, `YYYY-MM-DD`; unset: the day of the first push."""
+    """First day (UTC) of the daily partitions, `YYYY-MM-DD`; unset: the day of the first push."""
     max_run_seconds: PositiveInt = 3600
+    """Seconds after which Dagster terminates a run."""
     late_after_seconds: PositiveInt = 900
-    """What was acknowledged and is not in the lake for longer is late, and so is a table that lacks it."""
+    """Age in seconds from which an acknowledged delta that is not in the lake, or not in its table, counts as late."""
     alert_webhook: SecretStr | None = None
-    """Gets a JSON post for each failed run, and for each check that begins to fail or passes again."""
+    """URL that receives a JSON POST for each failed run, and when an asset check starts to fail or passes again."""
     alert_secret: SecretStr | None = None
-    """Signs those posts, by HMAC-SHA256."""
+    """Key that signs those posts with HMAC-SHA256."""
 
     @model_validator(mode="after")
     def _check_storage(self) -> DagsterSection:
@@ -237,51 +255,55 @@ class DagsterSection(_Section):
 
 
 class FlushSection(_Section):
-    """`[flush]`: when what is staged goes to the lake, or where a gateway without a pipeline carries it itself."""
+    """`[flush]`: when staged deltas are flushed to the lake, and how a gateway without a pipeline flushes by itself."""
 
     to_uri: str = ""
-    """An adapter's URI, such as `file:///ABSOLUTE/FOLDER`; empty: the pipeline flushes."""
+    """Adapter URI that the gateway flushes to by itself, such as `file:///ABSOLUTE/FOLDER`; empty: the pipeline
+    flushes."""
     format: Literal["parquet", "json"] = "parquet"
-    """Of the objects that `to_uri` gets."""
+    """Format of the objects that a flush to `to_uri` writes."""
     queue: str = ""
-    """An object store's URI for the work on destination tables that follows a flush, which `lakesync materialise`
-    does; empty: the staging store keeps it, and the gateway does it."""
-    bytes: PositiveInt = 4 * _MIB
-    table_bytes: PositiveInt | None = None
-    """Flush when so much waits of one table."""
-    wide_columns: PositiveInt | None = None
-    """Flush earlier while what waits has more columns a delta than this, on average."""
-    wide_reduction: Annotated[float, Field(ge=0, lt=1)] = 0.5
-    """The part of `bytes` that is taken off then."""
-    age_seconds: PositiveFloat = 30.0
+    """Object store URI of the queue for updates of destination tables, which `lakesync materialise` consumes; empty:
+    the staging store keeps the queue and the gateway consumes it."""
+    max_bytes: PositiveInt = 4 * _MIB
+    """Unflushed bytes of a gateway that trigger a flush."""
+    max_table_bytes: PositiveInt | None = None
+    """Unflushed bytes of one table that trigger a flush; unset: no limit per table."""
+    wide_row_columns: PositiveInt | None = None
+    """Average columns per unflushed delta above which `max_bytes` is reduced; unset: never."""
+    wide_row_reduction: Annotated[float, Field(ge=0, lt=1)] = 0.5
+    """Fraction by which `max_bytes` is reduced then."""
+    max_age_seconds: PositiveFloat = 30.0
+    """Age in seconds of the oldest unflushed delta that triggers a flush."""
     batch_deltas: PositiveInt | None = None
-    """The most deltas in one batch; unset: a million of the pipeline's, of which each of Spark's tasks has a part, and
-    250,000 of a server's own, which has all of them in memory."""
+    """Deltas in one batch at most; unset: 1,000,000 in the pipeline, where Spark's tasks share them, and 250,000 in a
+    gateway, which holds them in memory."""
 
 
 class MaintenanceSection(_Section):
-    """`[maintenance]`: the upkeep of the lake's files, of staging's log and of Dagster's records."""
+    """`[maintenance]`: the upkeep of the lake's files, of staging's log and of Dagster's run records."""
 
     schedule: str = "17 * * * *"
-    """When it runs, as cron has it, in UTC; each part does something only where its threshold is passed."""
-    min_files: Annotated[int, Field(ge=2)] = 8
-    """Small files of a partition, or of a gateway's day in `deltas`, from which they are joined."""
-    file_bytes: PositiveInt = 128 * _MIB
-    """What files are joined up to."""
-    delete_ratio: Annotated[float, Field(gt=0, le=1)] = 0.1
-    """Deleted rows in a file, of all, from which it is written anew."""
+    """Cron schedule (UTC). Each part does work only if its threshold is passed."""
+    min_input_files: Annotated[int, Field(ge=2)] = 8
+    """Small files in a partition, or in a gateway's day of `deltas`, that trigger their compaction."""
+    target_file_bytes: PositiveInt = 128 * _MIB
+    """Size in bytes that compaction aims at."""
+    delete_ratio_threshold: Annotated[float, Field(gt=0, le=1)] = 0.1
+    """Fraction of deleted rows from which a data file is rewritten."""
     max_manifests: PositiveInt = 20
     """Manifests of a table from which they are rewritten."""
-    snapshot_hours: Annotated[float, Field(ge=2)] = 72.0
-    """How long a snapshot can be read by its id; longer than any run, which commits against the one that it read."""
-    cut_hours: PositiveInt = 24
-    """How long the snapshots of each cut are kept."""
-    cut_days: PositiveInt = 30
-    """How long those of the first cut of a UTC day are kept; the newest cut's stay."""
-    orphan_hours: Annotated[float, Field(ge=24)] = 72.0
-    """How old a file must be that no snapshot names before it is removed."""
-    run_days: PositiveFloat = 14.0
-    """How long Dagster's runs are kept; those that made the newest state of a partition stay."""
+    snapshot_retention_hours: Annotated[float, Field(ge=2)] = 72.0
+    """Hours for which Iceberg snapshots are kept. Must exceed the longest run, which validates against the snapshot
+    that it read."""
+    checkpoint_retention_hours: PositiveInt = 24
+    """Hours for which the snapshots of every checkpoint are kept."""
+    daily_checkpoint_retention_days: PositiveInt = 30
+    """Days for which the snapshots of each UTC day's first checkpoint are kept. Those of the newest one always stay."""
+    orphan_retention_hours: Annotated[float, Field(ge=24)] = 72.0
+    """Age in hours from which a file that no snapshot references is deleted."""
+    run_retention_days: PositiveFloat = 14.0
+    """Days for which Dagster's runs are kept. Runs that made the newest state of a partition stay."""
 
 
 Contract = Literal["evolve", "freeze", "discard"]
@@ -291,60 +313,60 @@ class DeclaredTable(_Section):
     """`[tables.NAME]`: a table of the lake."""
 
     contract: Contract = "evolve"
-    """What becomes of columns that are registered once the state table is there: they are added; they stop its merge
-    until somebody decides; or they are left out."""
+    """What happens to columns that are registered after the state table was created. `evolve`: they are added.
+    `freeze`: the table's merge stops until an operator decides. `discard`: they are left out."""
 
 
 class DeclaredConnector(_Section):
-    """`[connectors.NAME]`: a connector that is registered when the gateway starts.
+    """`[connectors.NAME]`: a connector that the gateway registers when it starts.
 
-    In the file its settings have the key that is the name of its type, as in a registration:
-    `jira = { domain = "example" }`.
+    In the file, its settings have the name of its type as key, as in a registration: `jira = { domain = "example" }`.
     """
 
     gateway: Annotated[str, Field(pattern=f"^{GATEWAY_ID}$")]
     """The gateway that it belongs to."""
     type: str
+    """Its type; `lakesync connectors types` lists them."""
     settings: dict[str, Any] = {}
-    """Those of its type. Secrets are references."""
+    """The settings of its type. Secrets are references."""
     ingest: dict[str, Any] | None = None
-    """How it is polled; unset: it only takes actions."""
+    """How it is polled; unset: it only runs actions."""
 
     @model_validator(mode="before")
     @classmethod
     def _find_settings(cls, data: Any) -> Any:
+        """Move the settings from the key that is named like the type to `settings`."""
         kind = data.get("type") if isinstance(data, Mapping) else None
         if not isinstance(kind, str) or kind not in data or kind in cls.model_fields:
             return data
         return {**{name: value for name, value in data.items() if name != kind}, "settings": data[kind]}
 
     def body(self, name: str) -> dict[str, Any]:
-        """Return the body of a registration under a name."""
-        found = {"name": name, "type": self.type, self.type: self.settings}
-        return found if self.ingest is None else {**found, "ingest": self.ingest}
+        """Return the body of a registration under the connector's `name`."""
+        registration = {"name": name, "type": self.type, self.type: self.settings}
+        return registration if self.ingest is None else {**registration, "ingest": self.ingest}
 
 
 class ConnectorsSection(_Section):
-    """`[connectors]`: what connectors may refer to, and `[connectors.NAME]`: connectors."""
+    """`[connectors]`: what connectors may reference and call, and `[connectors.NAME]`: connectors."""
 
-    references: tuple[str, ...] = ("env:CONNECTOR_{gateway}_*",)
-    """Patterns of the references that a registered connector may have in place of a secret; `{gateway}` is its gateway.
+    allowed_references: tuple[str, ...] = ("env:CONNECTOR_{gateway}_*",)
+    """Patterns of the secret references that a registered connector may use; `{gateway}` is its gateway.
 
-    In a pattern of a variable with `{gateway}`, `*` stands for letters and digits: no name is of two gateways.
-
-    `google:GATEWAY` lends the Google identity of the server to the BigQuery connectors of a gateway.
-
-    Who is an admin of a gateway can read through one of its connectors what these allow.
+    In a variable pattern with `{gateway}`, `*` matches letters and digits only, so that no variable belongs to two
+    gateways. `google:GATEWAY` lends the server's Google identity to the BigQuery connectors of a gateway. Admins of a
+    gateway can read through its connectors what these patterns allow.
     """
     allowed_hosts: tuple[str, ...] = ("*",)
-    """Hosts that connectors may call: names with `*` and networks, which may be private; `*` alone stands for
-    every host at a public address."""
+    """Hosts that connectors may call: names with `*`, and networks, which may be private. `*` alone means every host
+    with a public address."""
     declared: dict[ConnectorName, DeclaredConnector] = {}
-    """`[connectors.NAME]`, by name."""
+    """The tables `[connectors.NAME]`, by name."""
 
     @model_validator(mode="before")
     @classmethod
     def _collect(cls, data: Any) -> Any:
+        """Move the tables `[connectors.NAME]` to `declared`."""
         if not isinstance(data, Mapping):
             return data
         tables = {name: each for name, each in data.items() if name not in cls.model_fields and isinstance(each, dict)}
@@ -353,61 +375,65 @@ class ConnectorsSection(_Section):
 
 
 class DeclaredGateway(_Section):
-    """`[gateways.NAME]`: a gateway that is there from the start."""
+    """`[gateways.NAME]`: a gateway that is created when the server starts."""
 
     write_scope: Literal["any", "visible", "rules"] = "visible"
-    """Which rows a client may push to, where the gateway has sync rules.
+    """Rows that a client may push to, if the gateway has sync rules.
 
-    `visible`: rows that the rules show to the client, and new ones. `rules`: the same, and the rules must show it the
-    row after the push too. `any`: every row, so that a client can move any row into its own sight and read it.
+    `visible`: rows that the rules show to the client, and new rows. `rules`: the same, and the rules must also show the
+    row after the push. `any`: every row; a client can then make any row visible to itself and read it.
     """
     namespace: str | None = None
-    """Of its state tables; unset: the one of `lake.namespace`, which gateways share. It stays what it was when the
+    """Namespace of its state tables; unset: `lake.namespace`, which gateways share. It cannot change after the
     gateway's first deltas reached the lake."""
     schemas: tuple[str, ...] = ()
-    """Files with a table schema each, as JSON; columns that they have and the gateway lacks are added at its start."""
+    """JSON files with one table schema each. New tables and columns are registered when the gateway starts."""
     rules: str | None = None
-    """A file with sync rules as JSON, put in force at the gateway's start where none ever were."""
+    """JSON file with sync rules, activated when the gateway starts if it never had rules."""
 
 
 class LimitsSection(_Section):
-    """`[limits]`: how much one request may ask for and one gateway may hold."""
+    """`[limits]`: bounds for requests, connections and staged data."""
 
     max_body_bytes: PositiveInt = _MIB
+    """Bytes in a request body after decompression."""
     max_deltas: PositiveInt = 10_000
+    """Deltas in one push."""
     max_backpressure_bytes: PositiveInt = 1 << 30
-    """Unflushed bytes a gateway; unset: 1 GiB or a tenth of the free disk, whichever is less."""
+    """Unflushed bytes per gateway above which pushes are rejected; unset: 1 GiB or a tenth of the free disk, whichever
+    is less."""
     requests_per_second: PositiveFloat = 1000.0
-    """A client's share, averaged over ten seconds."""
+    """Requests per client and second, averaged over ten seconds."""
     request_timeout_seconds: PositiveFloat = 30.0
+    """Seconds until a response begins, between the parts of a streamed one, and for requests in flight at shutdown."""
     max_actions: PositiveInt = 100
-    """In one request."""
+    """Actions in one request."""
     action_timeout_seconds: PositiveFloat = 20.0
-    """How long a request waits for its actions; they go on after that."""
+    """Seconds that a request waits for its actions. They continue after that."""
     action_lease_seconds: PositiveFloat = 30.0
-    """After which an action whose process died may be tried again."""
+    """Seconds after which an action whose process died may be retried."""
     action_retention_days: PositiveFloat = 7.0
-    """How long a repeat of an action is known."""
+    """Days for which the result of an action is kept for repeated requests."""
     websocket_connections: PositiveInt = 2000
-    """Held at once by one server."""
+    """WebSocket connections of one server at the same time."""
     websocket_connections_per_gateway: PositiveInt = 1000
-    """Of those, one gateway's share."""
+    """WebSocket connections of one gateway at the same time."""
     websocket_connections_per_client: PositiveInt = 20
-    """Of those, one client's share."""
+    """WebSocket connections of one client at the same time."""
     websocket_messages_per_second: PositiveFloat = 50.0
-    """A client's share over WebSockets, averaged over ten seconds."""
+    """WebSocket messages per client and second, averaged over ten seconds."""
     websocket_slow_reader_seconds: PositiveFloat = 10.0
-    """After which a client is disconnected that takes nothing of what it was sent."""
+    """Seconds after which a client that reads nothing is disconnected."""
     min_free_disk_bytes: NonNegativeInt = 64 * _MIB
-    """With less than this free for staging on SQLite, the gateway is not ready."""
+    """Free bytes on the disk of a SQLite staging store below which the gateway is not ready."""
 
 
 class ShardConfig(_Section):
-    """`shard_config`: which tables have a staging store of their own; `LAKESYNC_SHARD_CONFIG` has the same as JSON."""
+    """`[shard_config]`: tables that have a staging store of their own; `LAKESYNC_SHARD_CONFIG` has the same as JSON."""
 
     shards: dict[str, str] = {}
     """Table → shard."""
     default: str
     """The shard of every other table; its store is the one at `staging.url`."""
     stores: dict[str, str] = {}
-    """Shard → URL of its store; without one, a folder of its name in the default shard's."""
+    """Shard → URL of its store; without a URL, a folder with the shard's name in the default shard's folder."""

@@ -57,7 +57,7 @@ class Connectors:
         """
         keys = [key.get_secret_value() for key in (config.secret_key, config.secret_key_previous) if key is not None]
         made = cls(
-            Secrets([key for key in keys if key], config.connectors.references),
+            Secrets([key for key in keys if key], config.connectors.allowed_references),
             hosts=HostPolicy(config.connectors.allowed_hosts),
         )
         made.descriptors()  # a package that cannot be loaded is told of at the start

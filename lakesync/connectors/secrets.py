@@ -136,7 +136,7 @@ class Secrets:
             allowed = ", ".join(patterns) or "none"
             raise ValidationError(
                 f"{where} refers to {reference!r}, which this server does not allow: allowed are {allowed} "
-                "(references in [connectors])"
+                "(allowed_references in [connectors])"
             )
 
 
@@ -170,7 +170,7 @@ def _check_pattern(pattern: str) -> None:
         unclear = re.match(r"[A-Za-z0-9_*?\[-]", behind) is not None
     if unclear:
         raise ConfigurationError(
-            f"references in [connectors] has {pattern!r}, which cannot keep gateways apart: write "
+            f"allowed_references in [connectors] has {pattern!r}, which cannot keep gateways apart: write "
             "env:PREFIX_{gateway}_* or file:/FOLDER/{gateway}/*"
         )
 

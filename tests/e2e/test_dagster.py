@@ -193,7 +193,7 @@ def system(tmp_path_factory):
     with (data / "up.log").open("wb") as log:
         process = subprocess.Popen(
             [*COMMAND, "--data", str(data), *ports],
-            env={**clean, "LAKESYNC_CONFIG": "", "LAKESYNC_FLUSH_AGE_SECONDS": "600"},
+            env={**clean, "LAKESYNC_CONFIG": "", "LAKESYNC_FLUSH_MAX_AGE_SECONDS": "600"},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,

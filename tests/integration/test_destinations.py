@@ -191,7 +191,7 @@ class Moves:
                 },
                 "migrations": {
                     "away": DeclaredMigration(
-                        source="old", to="new", tables=("flights",), since=self.day(-4), at_once=20
+                        source="old", to="new", tables=("flights",), since=self.day(-4), page_size=20
                     )
                 },
             }

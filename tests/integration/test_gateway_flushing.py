@@ -27,7 +27,7 @@ def metric(server, name: str) -> float:
 
 def test_it_flushes_what_is_old_and_what_waits_at_the_end(spawn, tmp_path):
     disk = ObjectDeltas(LocalDisk(tmp_path / "objects"))
-    server = spawn(LAKESYNC_FLUSH_TO_URI=f"file://{tmp_path}/objects", LAKESYNC_FLUSH_AGE_SECONDS="0.5")
+    server = spawn(LAKESYNC_FLUSH_TO_URI=f"file://{tmp_path}/objects", LAKESYNC_FLUSH_MAX_AGE_SECONDS="0.5")
     alice = server.client("alice")
     first = delta("t1", {"n": 1}, client="alice")
     assert alice.push(first).status_code == 200
@@ -44,7 +44,7 @@ def test_it_flushes_what_is_old_and_what_waits_at_the_end(spawn, tmp_path):
 
 
 def test_it_flushes_when_an_admin_asks_and_keeps_tables(spawn, tmp_path):
-    server = spawn(LAKESYNC_FLUSH_TO_URI=f"sqlite://{tmp_path}/d.db", LAKESYNC_FLUSH_AGE_SECONDS="3600")
+    server = spawn(LAKESYNC_FLUSH_TO_URI=f"sqlite://{tmp_path}/d.db", LAKESYNC_FLUSH_MAX_AGE_SECONDS="3600")
     alice = server.client("alice")
     schema = {"table": "todos", "columns": [{"name": "n", "type": "number"}]}
     assert alice.admin().call("POST", "/admin/schema/{gw}", json=schema).status_code == 200
@@ -61,7 +61,7 @@ def test_it_flushes_when_an_admin_asks_and_keeps_tables(spawn, tmp_path):
 
 def test_an_adapter_that_fails_is_counted_and_loses_nothing(spawn, tmp_path):
     (tmp_path / "objects").write_text("a file where the folder should be")
-    server = spawn(LAKESYNC_FLUSH_TO_URI=f"file://{tmp_path}/objects", LAKESYNC_FLUSH_AGE_SECONDS="0.1")
+    server = spawn(LAKESYNC_FLUSH_TO_URI=f"file://{tmp_path}/objects", LAKESYNC_FLUSH_MAX_AGE_SECONDS="0.1")
     alice = server.client("alice")
     assert alice.push(delta("t1", {"n": 1}, client="alice")).status_code == 200
     until(lambda: metric(server, "lakesync_flush_failures_total") >= 1, "a failure")
@@ -72,7 +72,7 @@ def test_an_adapter_that_fails_is_counted_and_loses_nothing(spawn, tmp_path):
 
 def test_a_source_of_the_configuration_is_pulled_from(spawn, tmp_path):
     source = f"sqlite://{tmp_path}/source.db"
-    first = spawn(LAKESYNC_FLUSH_TO_URI=source, LAKESYNC_FLUSH_AGE_SECONDS="0.1")
+    first = spawn(LAKESYNC_FLUSH_TO_URI=source, LAKESYNC_FLUSH_MAX_AGE_SECONDS="0.1")
     assert first.client("etl").push(delta("r1", {"n": 1}, client="etl")).status_code == 200
     until(lambda: metric(first, "lakesync_flushed_deltas_total") == 1, "the flush")
     second = spawn(LAKESYNC_SOURCES=json.dumps({"reports": source}), LAKESYNC_DATA_DIR=str(tmp_path / "other"))
@@ -109,7 +109,7 @@ def table_rows(path):
 
 @pytest.mark.parametrize("place", ["flush.after_write", "flush.after_publish", "flush.after_confirm"])
 def test_a_row_is_in_its_table_after_a_kill_between_flush_and_materialisation(spawn, tmp_path, place):
-    settings = {"LAKESYNC_FLUSH_TO_URI": f"sqlite://{tmp_path}/d.db", "LAKESYNC_FLUSH_AGE_SECONDS": "3600"}
+    settings = {"LAKESYNC_FLUSH_TO_URI": f"sqlite://{tmp_path}/d.db", "LAKESYNC_FLUSH_MAX_AGE_SECONDS": "3600"}
     first = spawn(LAKESYNC_CRASH_AT=place, **settings)
     alice = first.client("alice")
     schema = {"table": "todos", "columns": [{"name": "n", "type": "number"}]}
@@ -129,7 +129,7 @@ def test_an_object_queue_is_worked_off_by_a_process_of_its_own(spawn, tmp_path):
     settings = {
         "LAKESYNC_FLUSH_TO_URI": f"sqlite://{tmp_path}/d.db",
         "LAKESYNC_FLUSH_QUEUE": f"file://{tmp_path}/queue",
-        "LAKESYNC_FLUSH_AGE_SECONDS": "3600",
+        "LAKESYNC_FLUSH_MAX_AGE_SECONDS": "3600",
     }
     server = spawn(**settings)
     alice = server.client("alice")

@@ -107,7 +107,7 @@ class House:
 def house(tmp_path):
     offset = tmp_path / "offset"
     clock = Clock(offset)
-    config = load({"data_dir": tmp_path, "clock_offset_file": offset, "flush": {"bytes": 10_000}})
+    config = load({"data_dir": tmp_path, "clock_offset_file": offset, "flush": {"max_bytes": 10_000}})
     engine = Engine(open_store(config.staging.url, clock), clock)
     engine.open()
     with dg.instance_for_test() as instance:
@@ -406,14 +406,14 @@ def test_a_column_added_later_is_seen(house, webserver, watch):
 
 def test_a_tables_budget_and_wide_rows_do_not_wait(house):
     """Thresholds of bytes are 10,000; a budget of 300 and a width of two columns are far below."""
-    limits = {"bytes": 10_000, "table_bytes": 300, "wide_columns": 2, "wide_reduction": 0.99}
+    limits = {"max_bytes": 10_000, "max_table_bytes": 300, "wide_row_columns": 2, "wide_row_reduction": 0.99}
     house.push()
     assert house.tick().skip_message.startswith("nothing is due")
-    house.watch(house.config.replace(flush={**limits, "wide_columns": None}))
+    house.watch(house.config.replace(flush={**limits, "wide_row_columns": None}))
     assert house.tick().skip_message.startswith("nothing is due")
     house.push(rows=30)
     assert house.reason() == "table"
-    house.watch(house.config.replace(flush={**limits, "table_bytes": None}))
+    house.watch(house.config.replace(flush={**limits, "max_table_bytes": None}))
     assert house.tick().skip_message.startswith("nothing is due")
     house.wide()
     assert house.reason() == "wide"

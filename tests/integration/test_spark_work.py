@@ -38,7 +38,7 @@ class Pipeline:
         config = spark_config.replace(lake=lake, gateway={"url": served.url}, service_token=SecretStr(SERVICE))
         places = {name: f"sqlite://{folder}/{name}.db" for name in ("hot", "copy")}
         places |= {name: f"file://{folder}/{name}" for name in ("cold", "new")}
-        migration = DeclaredMigration(source="hot", to="new", tables=("orders",), since=self.since, at_once=20)
+        migration = DeclaredMigration(source="hot", to="new", tables=("orders",), since=self.since, page_size=20)
         self.config = config.model_copy(
             update={
                 "adapters": places,

@@ -29,7 +29,7 @@ BROKEN = "broken"
 _AWAY = "postgresql://nobody@127.0.0.1:1/nothing"
 _SETTINGS = """\
 [flush]
-age_seconds = 5
+max_age_seconds = 5
 
 [adapters]
 copy = "sqlite://{folder}/copy.db"

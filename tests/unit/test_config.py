@@ -1,4 +1,4 @@
-"""`lakesync.config`: one place, three sources, errors that name the setting."""
+"""`lakesync.config`: overrides, variables and files; errors that name the setting; the generated reference page."""
 
 import os
 import re
@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from lakesync import config
+from lakesync.config import reference, settings
 from lakesync.model.errors import ConfigurationError
 
 ROOT = Path(__file__).parents[2]
@@ -29,7 +30,7 @@ def test_defaults_follow_from_the_data_folder(tmp_path):
     assert 0 < loaded.limits.max_backpressure_bytes <= 1 << 30
 
 
-def test_given_beats_variable_beats_file(tmp_path, monkeypatch):
+def test_overrides_beat_variables_and_variables_beat_the_file(tmp_path, monkeypatch):
     (tmp_path / "lakesync.toml").write_text('[spark]\nmemory = "3g"\nshuffle_partitions = 9\n[gateway]\nport = 1\n')
     monkeypatch.setenv("LAKESYNC_GATEWAY_PORT", "2")
     monkeypatch.setenv("LAKESYNC_SPARK_SHUFFLE_PARTITIONS", "7")
@@ -38,7 +39,7 @@ def test_given_beats_variable_beats_file(tmp_path, monkeypatch):
     assert (loaded.gateway.host, loaded.gateway.port) == ("::1", 2)
 
 
-def test_a_child_reads_back_the_same(tmp_path, monkeypatch):
+def test_a_child_process_reads_back_an_equal_configuration(tmp_path, monkeypatch):
     loaded = config.load(
         {
             "data_dir": tmp_path,
@@ -48,7 +49,7 @@ def test_a_child_reads_back_the_same(tmp_path, monkeypatch):
             "spark": {"token": "t", "settings": {"spark.x": "1"}, "remote": "sc://localhost:1"},
             "limits": {"max_backpressure_bytes": 5},
             "secret_key": "k",
-            "connectors": {"references": ["env:A_*", "file:/b/{gateway}/*"]},
+            "connectors": {"allowed_references": ["env:A_*", "file:/b/{gateway}/*"]},
             "gateways": {"bound": {"write_scope": "rules"}, "free": {}},
             "tables": {"flights": {"contract": "freeze"}},
         }
@@ -58,7 +59,7 @@ def test_a_child_reads_back_the_same(tmp_path, monkeypatch):
     assert config.load() == loaded
 
 
-def test_shards_are_configured_in_the_references_form(tmp_path, monkeypatch):
+def test_shards_are_read_from_json_and_from_the_file(tmp_path, monkeypatch):
     given = '{"shards": {"orders": "shard-orders"}, "default": "shard-default"}'
     monkeypatch.setenv("LAKESYNC_SHARD_CONFIG", given)
     loaded = config.load()
@@ -79,14 +80,14 @@ def test_shards_are_configured_in_the_references_form(tmp_path, monkeypatch):
         config.load()
 
 
-def test_relative_data_folder_belongs_to_the_file(tmp_path, monkeypatch):
+def test_a_relative_data_folder_starts_at_its_file(tmp_path, monkeypatch):
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc/my.toml").write_text('data_dir = "kept"\n')
     monkeypatch.setenv("LAKESYNC_CONFIG", "etc/my.toml")
     assert config.load().data_dir == tmp_path / "etc/kept"
 
 
-def test_a_cluster_shares_no_folder_with_this_machine(monkeypatch):
+def test_a_cluster_requires_stores_that_its_workers_reach(monkeypatch):
     monkeypatch.setenv("LAKESYNC_CONFIG", "")
     apart = {
         "spark": {"master": "spark://m:7077"},
@@ -99,7 +100,7 @@ def test_a_cluster_shares_no_folder_with_this_machine(monkeypatch):
             config.load({**apart, "lake": {**apart["lake"], key: local}})
 
 
-def test_secrets_come_by_reference(tmp_path, monkeypatch):
+def test_secrets_in_a_file_must_be_references(tmp_path, monkeypatch):
     file = tmp_path / "lakesync.toml"
     (tmp_path / "secret").write_text("from the file\n")
     monkeypatch.setenv("MINE", "from the variable")
@@ -125,7 +126,7 @@ def test_secrets_come_by_reference(tmp_path, monkeypatch):
         ("data_dir = 4\n", "data_dir is 4"),
         ('[[gateways]]\nid = "shop"\n', "gateways in"),
         ('[gateways]\nshop = "rules.json"\n', "shop in"),
-        ('sources = ["jira"]\n', "is no table of settings"),
+        ('sources = ["jira"]\n', "is not a table"),
         ("spark = 4\n", "spark in"),
         ('[spark]\nmaster = "spark://m:7077"\n', "staging.url is on this machine's disk"),
         ('[spark.settings]\n"spark.sql.catalog.lake" = "other.Catalog"\n', "another catalogue than"),
@@ -147,7 +148,7 @@ def test_errors_name_the_setting(tmp_path, text, named):
         ("[gateways.shop]\nschemas = {url = 'sesame'}\n", "gateways.shop.schemas ("),
     ],
 )
-def test_errors_repeat_nothing_that_may_hold_a_secret(tmp_path, monkeypatch, text, told):
+def test_errors_contain_no_value_that_may_be_a_secret(tmp_path, monkeypatch, text, told):
     monkeypatch.setenv("STORE", "postgresql://ann:sesame@here/db")
     (tmp_path / "lakesync.toml").write_text(text)
     with pytest.raises(ConfigurationError, match=re.escape(told)) as raised:
@@ -158,10 +159,10 @@ def test_errors_repeat_nothing_that_may_hold_a_secret(tmp_path, monkeypatch, tex
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ('data_dir = "d"\n\n[gateway]\nprot = 1\n', "FILE, line 4); is gateway.port meant?"),
-        ("[gatway]\nport = 1\n", "gatway is not a setting (FILE, line 1); is gateway meant?"),
-        ("# of shop\n[gateways.'shop']\nrulez = 'x'\n", "FILE, line 3); is gateways.shop.rules meant?"),
-        ("[remote]\nxyzzy = 1\n", "FILE, line 2); there are url, gateway."),
+        ('data_dir = "d"\n\n[gateway]\nprot = 1\n', "FILE, line 4); did you mean gateway.port?"),
+        ("[gatway]\nport = 1\n", "gatway is not a setting (FILE, line 1); did you mean gateway?"),
+        ("# of shop\n[gateways.'shop']\nrulez = 'x'\n", "FILE, line 3); did you mean gateways.shop.rules?"),
+        ("[remote]\nxyzzy = 1\n", "FILE, line 2); known settings: url, gateway."),
         ("gateway.port = 8080\n[spark]\nport = 'many'\n", "spark.port is 'many' (FILE, line 3)"),
         ("[spark]\r\n# port = 1\r\nport = 'many'\r\n", "spark.port is 'many' (FILE, line 3)"),
         ("gateway = {port = 70000}\n", "gateway.port is 70000 (FILE, line 1)"),
@@ -174,7 +175,7 @@ def test_errors_name_the_line(tmp_path, text, told):
         config.load()
 
 
-def test_errors_name_the_variable_or_nothing_where_neither_file_says_it(tmp_path, monkeypatch):
+def test_errors_name_the_variable_and_no_source_for_an_override(tmp_path, monkeypatch):
     (tmp_path / "lakesync.toml").write_text("[gateway]\nport = 1\n")
     monkeypatch.setenv("LAKESYNC_GATEWAY_PORT", "many")
     with pytest.raises(ConfigurationError, match=r"gateway.port is 'many' \(the variable LAKESYNC_GATEWAY_PORT\)"):
@@ -183,47 +184,43 @@ def test_errors_name_the_variable_or_nothing_where_neither_file_says_it(tmp_path
         config.load({"gateway": {"port": "all"}})
 
 
-def test_a_file_that_is_no_text_is_named(tmp_path):
+def test_a_file_that_is_not_utf8_is_named(tmp_path):
     (tmp_path / "lakesync.toml").write_bytes(b"\xff\xfe[\x00")
     with pytest.raises(ConfigurationError, match=r"lakesync\.toml cannot be read: 'utf-8' codec"):
         config.load()
 
 
-def test_a_full_disk_stops_no_command(monkeypatch):
-    """Least of all the one that says so."""
-    monkeypatch.setattr("lakesync.config.settings._free_disk", lambda _: 0)
+def test_a_full_disk_does_not_prevent_loading(monkeypatch):
+    monkeypatch.setattr(settings, "_free_disk", lambda _: 0)
     assert config.load().limits.max_backpressure_bytes == 1 << 20
 
 
 @pytest.mark.parametrize("name", ["LAKESYNC_GATEWAY", "LAKESYNC_SPARK_SETTINGS", "LAKESYNC_TABLES"])
-def test_a_variable_that_holds_no_json_is_named(monkeypatch, name):
+def test_a_variable_that_is_not_json_is_named(monkeypatch, name):
     monkeypatch.setenv(name, "shop")
-    with pytest.raises(ConfigurationError, match=f"{name} is no JSON: a section has a variable a setting"):
+    with pytest.raises(ConfigurationError, match=f"{name} is not JSON. Set each setting of a section"):
         config.load()
 
 
-def test_a_missing_named_file_is_an_error(monkeypatch):
+def test_a_missing_file_in_lakesync_config_is_an_error(monkeypatch):
     monkeypatch.setenv("LAKESYNC_CONFIG", "nowhere.toml")
     with pytest.raises(ConfigurationError, match="no such file"):
         config.load()
 
 
-def test_the_shipped_file_shows_every_setting_and_changes_none(monkeypatch):
-    text = (ROOT / "lakesync.toml").read_text()
-    shown, section = set(), ""
-    for line in text.splitlines():
-        if match := re.match(r"\[(\w+)]", line):
-            section = f"{match[1]}."
-        elif match := re.match(r"# (\w+) = ", line):
-            shown.add(section + match[1])
-    known = set()
-    for name, field in config.Config.model_fields.items():
-        inner = getattr(field.annotation, "model_fields", None)
-        known |= {f"{name}.{key}" for key in inner if key != "declared"} if inner else {name}
-    places = {"adapters", "routes", "copies", "tiers", "destinations", "flows", "migrations"}
-    by_name = {"gateways", "sources", "tables"} | places
-    assert shown - {f"{section}.NAME" for section in by_name} == known - {"spark.settings", *by_name}
-    assert shown >= {f"{section}.NAME" for section in by_name}
+def test_the_shipped_file_changes_no_setting(monkeypatch):
     plain = config.load()
     monkeypatch.setenv("LAKESYNC_CONFIG", str(ROOT / "lakesync.toml"))
-    assert config.load({"limits": {"max_backpressure_bytes": plain.limits.max_backpressure_bytes}}) == plain
+    known = {"data_dir": plain.data_dir, "limits": {"max_backpressure_bytes": plain.limits.max_backpressure_bytes}}
+    assert config.load(known) == plain
+
+
+def test_the_reference_page_is_current():
+    """docs/configuration.md; `python -m lakesync.config.reference` writes it."""
+    assert reference.PAGE.read_text() == reference.page()
+
+
+def test_every_setting_of_the_reference_page_has_a_description():
+    rows = [line for line in reference.page().splitlines() if line.startswith("| `")]
+    assert len(rows) > 120
+    assert [row for row in rows if row.endswith("|  |")] == []

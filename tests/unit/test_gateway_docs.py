@@ -11,7 +11,6 @@ from gateway.errors import STATUSES, status_of
 from gateway.metrics import Metrics
 from gateway.operations import PREFIXES
 from gateway.routes import OPERATIONS
-from lakesync.config.sections import GatewaySection, LimitsSection
 
 PAGE = (Path(__file__).parents[2] / "docs" / "http-api.md").read_text()
 
@@ -40,11 +39,6 @@ def test_every_metric_is_named():
     }
     assert len(names) > 10
     assert names == set(re.findall(r"^\| `(lakesync_\w+)` \|", PAGE, re.MULTILINE))
-
-
-@pytest.mark.parametrize("name", [*GatewaySection.model_fields, *LimitsSection.model_fields])
-def test_every_setting_is_named(name):
-    assert f"`{name}`" in PAGE.partition("## Settings")[2]
 
 
 def test_both_prefixes_are_named():

@@ -265,9 +265,9 @@ def test_the_server_is_not_asked_for_the_keys_of_a_secret():
 @pytest.mark.parametrize(
     ("section", "told"),
     [
-        ({"secret": "sesame", "algorithms": ["RS256"]}, "HS256 needs secret"),
-        ({"secret": "sesame", "algorithms": ["HS256", "RS256"]}, "goes with no other algorithm"),
-        ({"algorithms": ["HS256"]}, "a public key is not a secret"),
+        ({"secret": "sesame", "algorithms": ["RS256"]}, "HS256 requires secret"),
+        ({"secret": "sesame", "algorithms": ["HS256", "RS256"]}, "excludes other algorithms"),
+        ({"algorithms": ["HS256"]}, "which use public keys"),
         ({"algorithms": ["none"]}, "algorithms"),
         ({"secret": "sesame", "keys": "file"}, "keys and secret are set"),
         ({"jwks_url": "http://login.example.com/keys"}, "use https://"),
@@ -275,8 +275,8 @@ def test_the_server_is_not_asked_for_the_keys_of_a_secret():
         ({"jwks_url": "file:///etc/keys"}, "it must be https://HOST/PATH"),
         ({"jwks_url": "https://user:sesame@login/keys"}, "without a user"),
         ({"issuer": "my-backend"}, "it must be https://HOST/PATH"),
-        ({"enter": [{"gateway": "shop", "claim": "roles"}]}, "claim and values belong together"),
-        ({"isuer": "x"}, "is gateway.issuers.0.issuer meant?"),
+        ({"enter": [{"gateway": "shop", "claim": "roles"}]}, "claim and values depend on each other"),
+        ({"isuer": "x"}, "did you mean gateway.issuers.0.issuer?"),
     ],
 )
 def test_settings_that_make_forging_easy_or_mean_nothing_are_refused(section, told):

@@ -46,7 +46,7 @@ memory = "2g"
 cores = 2
 
 [flush]
-age_seconds = 30.0 # how long a change waits for the lake at most
+max_age_seconds = 30.0 # flush when the oldest unflushed delta is this old
 
 # Backends beside the lake, by name: databases and object stores. A URI with a password is a reference, "env:NAME".
 # Nothing is opened before a section below uses it. docs/adapters.md

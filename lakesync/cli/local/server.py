@@ -90,7 +90,7 @@ def pipeline(
     """Start Spark and Dagster without a gateway, keep them running, and stop them on Ctrl-C or SIGTERM."""
     _need("platform", *_PLATFORM)
     from lakesync.cli.up.display import Display
-    from lakesync.cli.up import run
+    from lakesync.cli.up.stack import run
 
     run(settings(data, dagster=given(port=dagster_port)), Display(json_events=json_events), with_gateway=False)
 

@@ -96,5 +96,5 @@ def _without(config: Config, names: frozenset[str]) -> Config:
 
 def _is_a_connectors(name: str, config: Config) -> bool:
     """Whether a connector may refer to a variable."""
-    patterns = [each.removeprefix("env:") for each in config.connectors.references if each.startswith("env:")]
+    patterns = [each.removeprefix("env:") for each in config.connectors.allowed_references if each.startswith("env:")]
     return any(fnmatch.fnmatchcase(name, pattern.replace("{gateway}", "*")) for pattern in patterns)

@@ -64,7 +64,7 @@ def _client(config: ConnectorConfig) -> bigquery.Client:
     if not config.own_identity:
         raise ConfigurationError(
             f"bigquery.keyFilename is missing: name a key file, or have the operator lend this server's own Google "
-            f"identity: references in [connectors] with google:{config.gateway}"
+            f"identity: allowed_references in [connectors] with google:{config.gateway}"
         )
     return bigquery.Client(**place)
 

@@ -91,9 +91,12 @@ def test_a_child_process_has_the_same_places(declared, monkeypatch):
         ),
         ('[destinations]\nd = { to = "lake" }\n', "destinations.d.to names 'lake'"),
         ('[sources]\nreports = "nowhere"\n', "sources.reports names 'nowhere'"),
-        ('[tiers.lake]\nhot = "pg"\ncold = "cold"\nmax_age_days = 1\n', "has the lake's own name"),
-        ('[copies.events]\nprimary = "pg"\nsecondaries = ["copy"]\n', "copies.events has the name of adapters.events"),
-        ('[copies.a]\nprimary = "pg"\nsecondaries = ["a"]\n', "'a' is made of itself: a → a"),
+        ('[tiers.lake]\nhot = "pg"\ncold = "cold"\nmax_age_days = 1\n', "uses the reserved name of the lake"),
+        (
+            '[copies.events]\nprimary = "pg"\nsecondaries = ["copy"]\n',
+            "events has the same name as adapters.events",
+        ),
+        ('[copies.a]\nprimary = "pg"\nsecondaries = ["a"]\n', "'a' contains itself: a → a"),
         ('[flows]\nf = { from = "pg", to = "pg" }\n', "flows.f leads from 'pg' to itself"),
         ('[flows]\nf = { to = "pg" }\n', "flows.f.from"),
         ('[destinations]\nd = { to = "pg", table = ["t"] }\n', "destinations.d.table is not a setting"),
@@ -110,7 +113,7 @@ def test_what_does_not_fit_is_named(declared, text, told):
 
 
 _FLOW = 'from = "events", where = [{ column = "total", op = "gte", value = "9" }]'
-_BOTH = ", and would each hide rows that the other shows: say rows = false for one of them, or lead it to another"
+_BOTH = ", and would each delete rows that the other inserts; set rows = false for one of them, or use another"
 
 
 @pytest.mark.parametrize(
@@ -137,7 +140,7 @@ def test_two_that_would_hide_each_others_rows_are_refused(declared, text, told):
 
 def test_one_backend_by_two_names_is_one(declared, monkeypatch, tmp_path):
     monkeypatch.setenv("PG", f"sqlite://{tmp_path}/copy.db")
-    with pytest.raises(ConfigurationError, match="every table at the adapter 'copy' and 'pg', and would each hide"):
+    with pytest.raises(ConfigurationError, match="every table at the adapter 'copy' and 'pg', and would each delete"):
         declared(f'[destinations]\nd = {{ to = "copy" }}\n[flows]\nf = {{ to = "pg", {_FLOW} }}\n')
 
 

@@ -181,7 +181,7 @@ def test_a_flag_beats_a_variable_beats_the_projects_file_beats_the_users(run, tm
     assert found["spark.cores"] == (2, project)
     assert found["dagster.port"] == (1, str(users))
     assert found["spark.memory"] == ("3g", str(users))
-    assert found["flush.bytes"][1] == "default"
+    assert found["flush.max_bytes"][1] == "default"
     assert found["staging.url"][1] == "derived"
 
 

@@ -1,0 +1,176 @@
+"""The TOML files of the configuration: which ones apply, reading them, and the line of a setting for error messages."""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from lakesync.model.errors import ConfigurationError
+from lakesync.model.secret_references import KINDS, follow
+
+SECRETS = (
+    "jwt_secret",
+    "jwt_secret_previous",
+    "service_token",
+    "metrics_token",
+    "secret_key",
+    "secret_key_previous",
+    "token",
+    "spark.token",
+    "dagster.alert_webhook",
+    "dagster.alert_secret",
+    "dagster.storage_url",
+    "staging.url",
+    "lake.catalog_uri",
+    "flush.to_uri",
+)
+"""Settings that may hold a secret. In a file they must be references, unless they are a URL without credentials."""
+
+_TABLE = re.compile(r"\s*\[\[?([^\]]+)\]\]?\s*(?:#.*)?")
+_KEY = re.compile(r"\s*([^=#\[{]+?)\s*=")
+
+
+def config_file() -> Path | None:
+    """Return the project's file: `LAKESYNC_CONFIG` (empty: none), else `lakesync.toml` in the current folder.
+
+    Raises:
+        ConfigurationError: the file that `LAKESYNC_CONFIG` names does not exist.
+    """
+    named = os.environ.get("LAKESYNC_CONFIG")
+    if named is None:
+        default = Path("lakesync.toml")
+        return default.absolute() if default.is_file() else None
+    if not named:
+        return None
+    path = Path(named).expanduser().absolute()
+    if not path.is_file():
+        raise ConfigurationError(f"LAKESYNC_CONFIG is {path}, but there is no such file; correct or unset it.")
+    return path
+
+
+def user_file() -> Path | None:
+    """Return the user's own file in `XDG_CONFIG_HOME`, else `~/.config`, if it exists.
+
+    Returns:
+        The path; None also if `LAKESYNC_CONFIG` is empty, which disables all files.
+    """
+    if os.environ.get("LAKESYNC_CONFIG") == "":
+        return None
+    home = os.environ.get("XDG_CONFIG_HOME")
+    path = (Path(home) if home else Path("~/.config").expanduser()) / "lakesync" / "lakesync.toml"
+    return path if path.is_file() else None
+
+
+def read_file(path: Path) -> dict[str, Any]:
+    """Read a TOML file, resolve its secret references and make its relative paths absolute.
+
+    Args:
+        path: the file. Relative paths in it start at its folder.
+
+    Returns:
+        The settings as nested dictionaries, not validated yet.
+
+    Raises:
+        ConfigurationError: the file cannot be read, a reference cannot be resolved, or a secret is not a reference.
+    """
+    try:
+        data = tomllib.loads(path.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigurationError(f"{path} cannot be read: {error}") from error
+    for name in SECRETS:
+        section, _, key = name.rpartition(".")
+        holder = _table(data, section, path) if section else data
+        if key in holder:
+            holder[key] = _resolve(name, holder[key], path)
+    for section in ("sources", "adapters"):
+        uris = _table(data, section, path)
+        for name, uri in uris.items():
+            uris[name] = _resolve(f"{section}.{name}.uri", uri, path)
+    for number, issuer in enumerate(_tables(_table(data, "gateway", path), "issuers", path)):
+        if "secret" in issuer:
+            issuer["secret"] = _resolve(f"gateway.issuers.{number}.secret", issuer["secret"], path)
+        if isinstance(issuer.get("keys"), str):
+            issuer["keys"] = str(path.parent / Path(issuer["keys"]).expanduser())
+    stores = _table(_table(data, "shard_config", path), "stores", path)
+    for name, url in stores.items():
+        stores[name] = _resolve(f"shard_config.stores.{name}.url", url, path)
+    if isinstance(data.get("data_dir"), str):
+        data["data_dir"] = str(path.parent / Path(data["data_dir"]).expanduser())
+    for name in _table(data, "gateways", path):
+        gateway = _table(data["gateways"], name, path)
+        if isinstance(gateway.get("rules"), str):
+            gateway["rules"] = str(path.parent / gateway["rules"])
+        if isinstance(gateway.get("schemas"), list):
+            gateway["schemas"] = [str(path.parent / str(each)) for each in gateway["schemas"]]
+    return data
+
+
+def line_of(text: str, name: Sequence[str]) -> int | None:
+    """Return the line of a TOML text that sets a setting, or the nearest table that contains it.
+
+    Args:
+        text: the TOML text.
+        name: the parts of the setting's name, section first.
+
+    Returns:
+        The line number, counted from 1; None if the text sets nothing of the section.
+    """
+    longest, line = 0, None
+    for number, path in _assignments(text):
+        shared = min(len(path), len(name))
+        if list(path[:shared]) == list(name[:shared]) and shared > longest:
+            longest, line = shared, number
+    return line
+
+
+def _table(holder: dict[str, Any], name: str, path: Path) -> dict[str, Any]:
+    found = holder.get(name, {})
+    if not isinstance(found, dict):
+        raise ConfigurationError(f"{name} in {path} is not a table; write [{name}], as `lakesync init` does")
+    return found
+
+
+def _tables(holder: dict[str, Any], name: str, path: Path) -> list[dict[str, Any]]:
+    found = holder.get(name, [])
+    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+        raise ConfigurationError(f"{name} in {path} is not a list of tables; write [[gateway.{name}]]")
+    return found
+
+
+def _resolve(name: str, value: object, path: Path) -> object:
+    """Return the value that a reference stands for, or a URL without credentials unchanged."""
+    if name.endswith("uri") and str(value).startswith("file:///"):
+        return value  # a location, not a reference to a file
+    if str(value).startswith(KINDS):
+        return follow(f"{name} in {path}", str(value), path.parent)
+    if name.endswith(("uri", "url")) and "@" not in str(value):
+        return value
+    raise ConfigurationError(f'{name} in {path} is a secret; write a reference to it, "env:NAME" or "file:PATH".')
+
+
+def _assignments(text: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield the number and the full name of each line that starts a table or assigns a value."""
+    table: list[str] = []
+    for number, line in enumerate(text.split("\n"), 1):
+        if match := _TABLE.fullmatch(line.rstrip("\r")):
+            table = _key_parts(match[1])
+            yield number, table
+        elif match := _KEY.match(line):
+            yield number, [*table, *_key_parts(match[1])]
+
+
+def _key_parts(key: str) -> list[str]:
+    """Split a dotted TOML key, without quotes."""
+    try:
+        nested: Any = tomllib.loads(f"{key} = 0")
+    except tomllib.TOMLDecodeError:
+        return [key]
+    parts = []
+    while isinstance(nested, dict):
+        part, nested = next(iter(nested.items()))
+        parts.append(part)
+    return parts
