@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from lakehouse.file_systems import is_readable
-from lakesync.analysis.opening import open_iceberg
+from lakesync.analysis.iceberg_catalogue import open_iceberg
 from lakesync.model.errors import ConfigurationError
 
 if TYPE_CHECKING:

@@ -25,11 +25,11 @@ from lakehouse.sessions import session
 from lakehouse.spark_errors import brief, is_lost, lake_errors
 from lakehouse.table_definitions import DELTAS_FIELDS, LakeNames, at
 from lakehouse.tables.merge_job import ROWS_A_SLICE, Division, merged_frames
-from lakesync.analysis.catalogue import Lake
-from lakesync.analysis.moments import AsOf
-from lakesync.analysis.plans import KEYS, KIND, HistoryPlan, Plans, StatePlan, suggestion
-from lakesync.analysis.statement import Statement, read_statement
-from lakesync.analysis.unflushed import unflushed
+from lakesync.analysis.as_of import AsOf
+from lakesync.analysis.catalogue import LakeReader
+from lakesync.analysis.plans import INFERRED_TYPE, KEYS, HistoryPlan, Planner, StatePlan, explain_unknown_column
+from lakesync.analysis.statement import Statement, parse_statement
+from lakesync.analysis.unflushed import unflushed_table
 from lakesync.config import Config, load
 from lakesync.model.errors import LakeSyncError, ValidationError
 
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from lakesync.analysis.sources import Base
-    from lakesync.analysis.statement import Named
+    from lakesync.analysis.plans import SnapshotRows
+    from lakesync.analysis.statement import TableReference
 
 PLACE = ["gateway", "shard", "epoch", "seq", "ordinal"]
 _REFUSED = 3
@@ -64,10 +64,10 @@ def ask(spark: SparkSession, config: Config, sql: str, as_of: AsOf | None = None
     Raises:
         ValidationError, NotFoundError, LakeUnavailableError, StagingUnavailableError: as `query`.
     """
-    statement = read_statement(sql, dialect="spark")
-    waiting = unflushed(config)  # before the lake: what moves meanwhile is seen twice rather than never
-    with Lake(config) as lake:
-        return _answer(_Views(spark, config, Plans(lake, waiting, as_of, statement.tables), waiting), statement)
+    statement = parse_statement(sql, dialect="spark")
+    unflushed = unflushed_table(config)  # before the lake: a delta flushed in between is seen twice, never missed
+    with LakeReader(config) as lake:
+        return _answer(_Views(spark, config, Planner(lake, unflushed, as_of, statement.tables), unflushed), statement)
 
 
 @lake_errors
@@ -78,21 +78,21 @@ def _answer(views: _Views, statement: Statement) -> pa.Table:
         if is_lost(error):
             raise
         named = (error.getMessageParameters() or {}).get("objectName", "")
-        better = suggestion(named.rpartition(".")[2].strip("`"), views.columns) if named else None
+        better = explain_unknown_column(named.rpartition(".")[2].strip("`"), views.columns) if named else None
         raise ValidationError(better or f"Spark cannot run this: {brief(error)}") from error
 
 
 class _Views:
     """Makes a view of each table at the moment that is asked for."""
 
-    def __init__(self, spark: SparkSession, config: Config, plans: Plans, waiting: pa.Table) -> None:
+    def __init__(self, spark: SparkSession, config: Config, planner: Planner, unflushed: pa.Table) -> None:
         self.columns: dict[str, list[str]] = {}
         """The columns of each table that was made, as the statement names it."""
         self._spark = spark
-        self._plans = plans
+        self._planner = planner
         self._names = LakeNames(config.lake.catalog, config.lake.system_namespace, config.lake.namespace)
-        counts = waiting.num_rows and plans.moment is None
-        self._waiting = spark.createDataFrame(waiting) if counts else None
+        reads_unflushed = unflushed.num_rows and planner.snapshot_ms is None
+        self._unflushed = spark.createDataFrame(unflushed) if reads_unflushed else None
 
     def run(self, statement: Statement) -> pa.Table:
         """Make every view and run the statement.
@@ -101,12 +101,12 @@ class _Views:
             NotFoundError: there is no such table, or nothing of it at that moment.
         """
         views = {}
-        for number, each in enumerate(self._plans.wanted):
-            if self._plans.is_history(each):
-                rows = self._history(self._plans.history())
+        for number, each in enumerate(self._planner.references):
+            if self._planner.is_history(each):
+                rows = self._history(self._planner.history())
             else:
-                rows = self._state(each, self._plans.state(each), statement)
-            self.columns.setdefault(each.shown, rows.columns)
+                rows = self._state(each, self._planner.state(each), statement)
+            self.columns.setdefault(each.qualified, rows.columns)
             rows.createOrReplaceTempView(f"__lake_{number}")
             views[each.namespace, each.name] = f"__lake_{number}"
         return self._spark.sql(_renamed(statement.sql, views)).toArrow()
@@ -116,29 +116,29 @@ class _Views:
         rows = self._spark.createDataFrame([], DELTAS_FIELDS)
         if plan.snapshot is not None:
             rows = at(self._spark, self._names.deltas, plan.snapshot)
-        if self._waiting is not None:
-            new = self._waiting.join(rows.select(*PLACE), PLACE, "anti")
+        if self._unflushed is not None:
+            new = self._unflushed.join(rows.select(*PLACE), PLACE, "anti")
             day = sf.to_date(sf.timestamp_millis(sf.shiftright("arrival", 16)))
             rows = rows.unionByName(new.withColumn("day", day), allowMissingColumns=True)
         return rows if plan.upto is None else rows.where(sf.col("arrival") <= plan.upto)
 
-    def _state(self, wanted: Named, plan: StatePlan, statement: Statement) -> DataFrame:
+    def _state(self, wanted: TableReference, plan: StatePlan, statement: Statement) -> DataFrame:
         """The visible rows, with the typed columns, and those without a type by what their values fit."""
         bases = [self._base(plan, base) for base in plan.parts.bases]
         new = self._new(plan)
         count = new.count() if new is not None else 0
         if plan.table is None and not count:
-            raise self._plans.missing(wanted)
+            raise self._planner.missing(wanted)
         stored = [base.select(*STORED.names) for base in bases]
         base = reduce(lambda first, second: first.unionAll(second), stored) if stored else None
         increment = new if new is not None and count else self._spark.createDataFrame([], DELTAS_FIELDS)
-        total = count + sum(plan.rows_of(each.snapshot) for each in plan.parts.bases)
+        total = count + sum(plan.row_count(each.snapshot) for each in plan.parts.bases)
         division = Division.of(total, max(1, -(-total // ROWS_A_SLICE)))
         untyped: dict[str, str] = {}
         if plan.table is None or statement.reads_others([*KEYS, *plan.typed]):
             cells = merged_frames(increment, base, (), division) if count or base is None else base
             kinds = self._kinds(cells, plan)
-            self.columns[wanted.shown] = [*KEYS, *plan.typed, *kinds]
+            self.columns[wanted.qualified] = [*KEYS, *plan.typed, *kinds]
             untyped = {name: kind for name, kind in kinds.items() if statement.reads(name)}
         shown = [*KEYS, *plan.typed, *untyped]
         has_all = all(plan.typed.keys() <= plan.fields_of(each.snapshot) for each in plan.parts.bases)
@@ -149,7 +149,7 @@ class _Views:
             rows = merged_frames(increment, base, [*plan.typed.items(), *untyped.items()], division)
         return rows.where(~sf.col("_gone")).select(*shown)
 
-    def _base(self, plan: StatePlan, base: Base) -> DataFrame:
+    def _base(self, plan: StatePlan, base: SnapshotRows) -> DataFrame:
         name = LakeNames(self._names.catalogue, self._names.system, plan.namespace).state(plan.name)
         rows = at(self._spark, name, base.snapshot)
         return rows if base.gateway is None else rows.where(sf.col("_gateway") == base.gateway)
@@ -158,23 +158,26 @@ class _Views:
         """The columns that have no type in the lake's table, and the types that the values of visible rows fit."""
         cells = rows.select(sf.explode("_cells").alias("name", "cell"))
         texts = cells.select("name", sf.col("cell.value").alias("value")).where(~sf.col("name").isin(*plan.typed))
-        found = {row["name"]: row["kind"] for row in texts.groupBy("name").agg(sf.expr(KIND).alias("kind")).collect()}
+        found = {
+            row["name"]: row["kind"]
+            for row in texts.groupBy("name").agg(sf.expr(INFERRED_TYPE).alias("kind")).collect()
+        }
         return {name: found[name] for name in plan.untyped(found)}
 
     def _new(self, plan: StatePlan) -> DataFrame | None:
         """The deltas that are merged onto the bases; None: none are."""
-        if plan.parts.above is None:
+        if plan.parts.merged_up_to is None:
             return None
-        deltas = self._plans.deltas
+        deltas = self._planner.deltas
         current = deltas.current_snapshot() if deltas is not None else None
-        found = [self._waiting] if self._waiting is not None else []
+        found = [self._unflushed] if self._unflushed is not None else []
         if current is not None:
             rows = at(self._spark, self._names.deltas, current.snapshot_id)
-            found.append(rows.where(_above(plan.parts.above)))
+            found.append(rows.where(_above(plan.parts.merged_up_to)))
         wanted = sf.col("table_name") == plan.name
-        if plan.whose.names:
-            among = sf.col("gateway").isin(*plan.whose.names)
-            wanted &= ~among if plan.whose.others else among
+        if plan.gateways.names:
+            among = sf.col("gateway").isin(*plan.gateways.names)
+            wanted &= ~among if plan.gateways.others else among
         if plan.parts.upto is not None:
             wanted &= sf.col("arrival") <= plan.parts.upto
         if not found:

@@ -28,7 +28,7 @@ class Watcher:
 
     def __init__(self, limits: FlushSection) -> None:
         self._settings = FlushSettings(
-            max_buffer_bytes=limits.bytes,
+            max_buffer_bytes=limits.max_bytes,
             max_buffer_age_ms=round(limits.max_age_seconds * 1000),
             per_table_budget_bytes=limits.max_table_bytes,
             adaptive=adaptive(limits.wide_row_columns, limits.wide_row_reduction),

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table as Shown
 
 from examples.other_reader.figures import figures
-from lakesync.analysis.catalogue import Lake
+from lakesync.analysis.catalogue import LakeReader
 from lakesync.config import load
 
 KINDS: dict[type[IcebergType], str] = {
@@ -36,8 +36,8 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="one JSON object at the end")
     given = parser.parse_args()
     config = load({"data_dir": given.data} if given.data else {})
-    with Lake(config) as lake:
-        tables = {name: table for name in lake.states if (table := lake.state(name)) is not None}
+    with LakeReader(config) as lake:
+        tables = {name: table for name in lake.state_tables if (table := lake.state_table(name)) is not None}
         if lake.deltas is not None:
             tables["deltas"] = lake.deltas
         places = {name: {"folder": _folder(table), "columns": _columns(table)} for name, table in tables.items()}

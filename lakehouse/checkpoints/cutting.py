@@ -22,7 +22,7 @@ from lakehouse.tables.increment import Increment
 from lakehouse.tables.increments import merge_table
 from lakehouse.tables.merge_job import CHECKS, Merge, merged_rows
 from lakehouse.task_runner import in_tasks
-from lakesync.analysis.scans import holds
+from lakesync.analysis.scans import condition
 from lakesync.model.crash_points import crash_point
 from lakesync.model.errors import IntegrityError
 from lakesync.staging.records import Cut, CutTable
@@ -203,6 +203,6 @@ def _frames(
 ) -> pa.Table:
     """Write the frames of a gateway's rows."""
     with open_table(spark, name) as opened:
-        files = [DataFile.of(task) for task in planned_files(opened, snapshot, holds("_gateway", "=", gateway))]
+        files = [DataFile.of(task) for task in planned_files(opened, snapshot, condition("_gateway", "=", gateway))]
     count, part = frame_parts(files, gateway, directory, table, arrival)
     return in_tasks(spark, count, part, WRITTEN_SCHEMA).toArrow()

@@ -22,7 +22,7 @@ from lakehouse.history.log_reading import decoded_log
 from lakehouse.overwrites import overwrite
 from lakehouse.spark_errors import brief, lake_errors
 from lakehouse.table_definitions import NAMES, LakeNames, ensure_deltas
-from lakesync.analysis.bounds import bounds_of
+from lakesync.analysis.column_bounds import column_bounds
 from lakesync.model.crash_points import crash_point
 from lakesync.model.errors import CommitUnknownError, FlushError, IntegrityError, LakeSyncError, LakeUnavailableError
 
@@ -209,9 +209,9 @@ def _highest_in_files(table: Table, shards: Collection[str] | None) -> dict[str,
     """The highest arrival a gateway by the bounds of the files; None where one mixes gateways, or shards."""
     found: dict[str, int] = {}
     for task in planned_files(table, current_snapshot(table)):
-        gateway, other = bounds_of(table, task.file, "gateway")
-        shard, other_shard = bounds_of(table, task.file, "shard")
-        highest = bounds_of(table, task.file, "arrival")[1]
+        gateway, other = column_bounds(table, task.file, "gateway")
+        shard, other_shard = column_bounds(table, task.file, "shard")
+        highest = column_bounds(table, task.file, "arrival")[1]
         if gateway is None or gateway != other or not isinstance(highest, int):
             return None
         if shards is not None and shard != other_shard:

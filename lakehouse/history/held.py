@@ -13,8 +13,8 @@ from lakehouse.data_files import DataFile, read_rows, rows_in, shares
 from lakehouse.history.decoding import day_of
 from lakehouse.task_runner import in_tasks
 from lakesync.adapters.arrow import id_numbers
-from lakesync.analysis.bounds import bounds_of
-from lakesync.analysis.scans import both, holds
+from lakesync.analysis.column_bounds import column_bounds
+from lakesync.analysis.scans import all_of, condition
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -37,15 +37,15 @@ _SUMS = "count bigint, total bigint"
 def batch_files(table: Table, snapshot: int | None, batch: Batch) -> list[tuple[DataFile, bool]]:
     """The files of a snapshot that may hold rows of a batch, and of each whether all of its rows are the batch's."""
     first, last = (day_of(arrival).isoformat() for arrival in (batch.arrival_low, batch.arrival_high))
-    near = both(
-        holds("gateway", "=", batch.gateway),
-        holds("day", ">=", first),
-        holds("day", "<=", last),
-        holds("batch_id", "=", batch.batch_id),
+    near = all_of(
+        condition("gateway", "=", batch.gateway),
+        condition("day", ">=", first),
+        condition("day", "<=", last),
+        condition("batch_id", "=", batch.batch_id),
     )
     own = [(batch.gateway, batch.gateway), (batch.batch_id, batch.batch_id)]
     return [
-        (DataFile.of(task), [bounds_of(table, task.file, name) for name in ("gateway", "batch_id")] == own)
+        (DataFile.of(task), [column_bounds(table, task.file, name) for name in ("gateway", "batch_id")] == own)
         for task in planned_files(table, snapshot, near)
     ]
 

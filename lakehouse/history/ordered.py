@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from lakehouse.catalogue import planned_files
 from lakehouse.data_files import DataFile, read_rows, rows_in
 from lakehouse.history.decoding import DELTAS_ARROW, day_of
-from lakesync.analysis.bounds import bounds_of
+from lakesync.analysis.column_bounds import column_bounds
 from lakesync.model.errors import IntegrityError
 
 if TYPE_CHECKING:
@@ -74,15 +74,15 @@ def stretches(table: Table, snapshot: int, after: Mapping[str, int], until: Mapp
         IntegrityError: a file does not tell whose deltas it holds.
         ConfigurationError: tasks cannot open a file.
     """
-    from lakesync.analysis.scans import both, holds  # pyiceberg, which tasks do without
+    from lakesync.analysis.scans import all_of, condition  # pyiceberg, which tasks do without
 
     if not after:
         return []
     low = min(after.values())
-    near = both(
-        holds("arrival", ">", low),
-        holds("day", ">=", day_of(max(0, low)).isoformat()),
-        holds("gateway", "in", {name.partition("/")[0] for name in after}),
+    near = all_of(
+        condition("arrival", ">", low),
+        condition("day", ">=", day_of(max(0, low)).isoformat()),
+        condition("gateway", "in", {name.partition("/")[0] for name in after}),
     )
     found: list[Stretch] = []
     planned = planned_files(table, snapshot, near)
@@ -273,8 +273,8 @@ def _wanted(rows: pa.Table, low: int, high: int, choice: Choice) -> pa.Table:
 
 def _stretch(table: Table, task: FileScanTask) -> Stretch:
     """A file by itself."""
-    gateway, shard = (bounds_of(table, task.file, name) for name in ("gateway", "shard"))
-    first, last = bounds_of(table, task.file, "arrival")
+    gateway, shard = (column_bounds(table, task.file, name) for name in ("gateway", "shard"))
+    first, last = column_bounds(table, task.file, "arrival")
     is_pure = None not in gateway and gateway[0] == gateway[1] and None not in shard and shard[0] == shard[1]
     if not (is_pure and isinstance(first, int) and isinstance(last, int)):
         raise IntegrityError(

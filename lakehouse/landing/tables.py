@@ -21,8 +21,8 @@ from lakehouse.landing.landed_files import BUCKETS, OLD_MARK, LandedFile
 from lakehouse.landing.row_versions import KNOWN
 from lakehouse.maintenance import join_deleted
 from lakehouse.table_definitions import BATCH_PROPERTY, NAMES, LakeNames
-from lakesync.analysis.bounds import bounds_of
-from lakesync.analysis.scans import holds
+from lakesync.analysis.column_bounds import column_bounds
+from lakesync.analysis.scans import condition
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -131,7 +131,9 @@ class ConnectorTables(NamedTuple):
         found = []
         for task in self._planned(landing, landing_name(self.names)):
             file = task.file
-            (_, number), (first, last), (_, stamp) = (bounds_of(landing, file, of) for of in ("landing", "page", "hlc"))
+            (_, number), (first, last), (_, stamp) = (
+                column_bounds(landing, file, of) for of in ("landing", "page", "hlc")
+            )
             found.append(
                 LandedFile(
                     file.file_path,
@@ -142,8 +144,8 @@ class ConnectorTables(NamedTuple):
                     first=_int(first),
                     last=_int(last),
                     hlc=_int(stamp),
-                    claims=bounds_of(landing, file, "name")[0] is not None,
-                    tables=_texts(bounds_of(landing, file, "table_name")),
+                    claims=column_bounds(landing, file, "name")[0] is not None,
+                    tables=_texts(column_bounds(landing, file, "table_name")),
                 )
             )
         return sorted(found, key=lambda each: each.first)
@@ -165,8 +167,10 @@ class ConnectorTables(NamedTuple):
         told = known.properties.get(self.property_of(table))
         if told is not None:
             return Mark(*map(int, told.split()))
-        marked = holds("row_id", "=", OLD_MARK)
-        rows = known.scan(And(self._mine(), holds("table_name", "=", table), marked)).to_arrow()["columns"].to_pylist()
+        marked = condition("row_id", "=", OLD_MARK)
+        rows = (
+            known.scan(And(self._mine(), condition("table_name", "=", table), marked)).to_arrow()["columns"].to_pylist()
+        )
         return Mark(int(rows[0]), int(rows[0])) if rows else Mark()
 
     def _folded(self, known: Table) -> dict[str, Mark]:
@@ -200,7 +204,7 @@ class ConnectorTables(NamedTuple):
         return tasks
 
     def _mine(self) -> BooleanExpression:
-        return And(holds("gateway", "=", self.gateway), holds("connector", "=", self.connector))
+        return And(condition("gateway", "=", self.gateway), condition("connector", "=", self.connector))
 
 
 def batch_of(snapshot: Snapshot) -> list[str] | None:

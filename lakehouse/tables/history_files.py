@@ -12,8 +12,8 @@ from lakehouse.data_files import DataFile, rows_in, shares
 from lakehouse.history.decoding import day_of
 from lakehouse.tables.increment import ROWS_A_TASK, Increment
 from lakehouse.task_runner import in_tasks
-from lakesync.analysis.bounds import bounds_of
-from lakesync.analysis.scans import both, holds
+from lakesync.analysis.column_bounds import column_bounds
+from lakesync.analysis.scans import all_of, condition
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,11 +59,11 @@ def planned(table: Table, snapshot: int, increment: Increment) -> History:
     ranges = increment.ranges.values()
     low = min((low for low, _ in ranges), default=0)
     high = max((high for _, high in ranges), default=0)
-    near = both(
-        holds("table_name", "=", increment.table),
-        holds("arrival", ">", low),
-        holds("arrival", "<=", high),
-        holds("day", ">=", day_of(low).isoformat()),
+    near = all_of(
+        condition("table_name", "=", increment.table),
+        condition("arrival", ">", low),
+        condition("arrival", "<=", high),
+        condition("day", ">=", day_of(low).isoformat()),
     )
     found = [(task, _share(table, task.file, increment)) for task in planned_files(table, snapshot, near)]
     files = tuple(DataFile.of(task) for task, share in found if share != "none")
@@ -86,12 +86,12 @@ def counted(spark: SparkSession, history: History, increment: Increment) -> int:
 
 def _share(table: Table, file: ManifestFile, increment: Increment) -> Literal["none", "part", "whole"]:
     """How much of a file is the increment's, by the bounds of its columns."""
-    gateway, other = bounds_of(table, file, "gateway")
-    first, last = bounds_of(table, file, "arrival")
+    gateway, other = column_bounds(table, file, "gateway")
+    first, last = column_bounds(table, file, "arrival")
     if gateway != other or not (isinstance(first, int) and isinstance(last, int)):
         return "part"
     low, high = increment.ranges.get(str(gateway), (0, 0))
     if last <= low or first > high:
         return "none"
-    of_table = bounds_of(table, file, "table_name") == (increment.table, increment.table)
+    of_table = column_bounds(table, file, "table_name") == (increment.table, increment.table)
     return "whole" if low < first and last <= high and of_table else "part"

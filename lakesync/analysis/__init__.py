@@ -1,4 +1,5 @@
-"""Questions to the lake in SQL, without Java: pyiceberg reads, DuckDB answers, staging adds what is not flushed yet.
+"""Reads the lake with pyiceberg, without Spark: SQL queries on DuckDB, a row's history, and the pipeline's marks.
 
-The tables are read as anyone may read them; nothing here writes to the lake or owns the store.
+Deltas that are not flushed yet are added from staging. Nothing here writes to the lake or opens the store as its owner.
+`lakesync.cli`, `lakehouse`, sensors and the gateway use it.
 """

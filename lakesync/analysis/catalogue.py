@@ -1,4 +1,4 @@
-"""The lake's tables as pyiceberg reads them, each loaded once: a query sees one version of it."""
+"""The lake's tables, read by pyiceberg. `LakeReader` loads each table once, so that a query sees one version of it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pyiceberg.exceptions import NoSuchNamespaceError, RESTError
 from pyiceberg.table import Table
 from sqlalchemy.exc import SQLAlchemyError
 
-from lakesync.analysis.opening import open_iceberg
+from lakesync.analysis.iceberg_catalogue import open_iceberg
 from lakesync.model.errors import LakeUnavailableError
 
 if TYPE_CHECKING:
@@ -23,18 +23,20 @@ if TYPE_CHECKING:
     from lakesync.config import Config
 
 MARKS_PROPERTY = "lakesync.merged"
+"""Property of a state table: JSON, gateway → the arrival up to which its deltas are merged."""
 NAMESPACE_PROPERTY = "lakesync.namespace."
-"""Property of the table `gateways`: followed by a gateway's id, the namespace in which its rows are."""
+"""Prefix of properties of the table `gateways`; a gateway id follows. The value is the namespace of its rows."""
 UNFILLED_PROPERTY = "lakesync.unfilled"
-CUT_TAG = "cut-"
-"""Begins a tag's name; `GATEWAY-ARRIVAL` follows."""
+"""Property of a state table: JSON list of columns that were added and are not filled in older rows yet."""
+CHECKPOINT_TAG = "cut-"
+"""Prefix of the tags of checkpoint snapshots; `GATEWAY-ARRIVAL` follows."""
 
 
 def open_catalogue(config: Config) -> Catalog:
-    """The Iceberg catalogue that the configuration names, as Spark has it too: a database, or a REST service.
+    """Open the Iceberg catalogue that `[lake]` names.
 
     Raises:
-        LakeUnavailableError: it is a REST service, and does not answer.
+        LakeUnavailableError: it is a REST catalogue that does not answer.
     """
     lake = config.lake
     prefix = f"spark.sql.catalog.{lake.catalog}."
@@ -44,24 +46,28 @@ def open_catalogue(config: Config) -> Catalog:
     try:
         return open_iceberg(lake.catalog, uri, {"warehouse": lake.warehouse, **own})
     except (RESTError, requests.ConnectionError) as error:
-        raise _missing(config) from error
+        raise _unavailable(config) from error
 
 
-def has_catalogue(config: Config) -> bool:
-    """Whether there may be a catalogue: one in a file is made by the first flush."""
+def may_have_catalogue(config: Config) -> bool:
+    """Return False if the catalogue is a file that the first flush has not created yet."""
     _, is_file, path = config.lake.catalog_uri.partition("sqlite:///")
     return not is_file or (Path(path).is_file() and Path(path).stat().st_size > 0)
 
 
-class Lake:
-    """One reading of the lake; close it."""
+class LakeReader:
+    """The lake's tables at one moment: each is loaded at most once. Use it as a context manager."""
 
     def __init__(self, config: Config) -> None:
-        """Raises: LakeUnavailableError: as `open_catalogue`."""
+        """Open the catalogue of a configuration.
+
+        Raises:
+            LakeUnavailableError: the catalogue is a REST catalogue that does not answer.
+        """
         self._config = config
-        self.system = config.lake.system_namespace
+        self.system_namespace = config.lake.system_namespace
         self.namespaces = config.namespaces
-        self._is_there = has_catalogue(config)
+        self._may_exist = may_have_catalogue(config)
         self._catalogue = open_catalogue(config)
         self._loaded: dict[tuple[str, str], Table] = {}
 
@@ -74,48 +80,47 @@ class Lake:
         self._catalogue.close()
 
     @cached_property
-    def states(self) -> dict[str, tuple[str, str]]:
-        """How each state table is called, `TABLE` or `NAMESPACE.TABLE`, and its namespace and name.
+    def state_tables(self) -> dict[str, tuple[str, str]]:
+        """Qualified name of each state table, `TABLE` or `NAMESPACE.TABLE` → its namespace and name.
 
         Raises:
             LakeUnavailableError: there is no catalogue.
         """
-        where = self.namespaces
-        found = ((place, name) for place in (where.shared, *where.apart) for name in sorted(self._names(place)))
-        return {where.called(place, name): (place, name) for place, name in found}
+        known = self.namespaces
+        found = ((space, name) for space in (known.shared, *known.apart) for name in sorted(self._names(space)))
+        return {known.called(space, name): (space, name) for space, name in found}
 
     @property
     def deltas(self) -> Table | None:
-        """The history; None before the first flush."""
-        return self._load(self.system, "deltas") if "deltas" in self._names(self.system) else None
+        """The history of all deltas; None before the first flush."""
+        return self._system_table("deltas")
 
     @property
     def rejected(self) -> Table | None:
-        """Live values that do not fit their column; None where there never was one."""
-        return self._load(self.system, "rejected") if "rejected" in self._names(self.system) else None
+        """Live values that do not fit their column; None if there never was one."""
+        return self._system_table("rejected")
 
     @property
     def gateways(self) -> Table | None:
-        """What the lake keeps about gateways; None before the first checkpoint."""
-        return self._load(self.system, "gateways") if "gateways" in self._names(self.system) else None
+        """The configuration of gateways; None before the first checkpoint."""
+        return self._system_table("gateways")
 
-    def state(self, called: str) -> Table | None:
-        """A state table, as it is called; None where there is none."""
-        return self._load(*self.states[called]) if called in self.states else None
+    def state_table(self, qualified: str) -> Table | None:
+        """Return a state table by its qualified name; None if it does not exist."""
+        return self._load(*self.state_tables[qualified]) if qualified in self.state_tables else None
 
-    def state_of(self, gateway: str, table: str) -> Table | None:
-        """The state table that has a gateway's rows of a table."""
-        return self.state(self.namespaces.called(self.namespaces.of(gateway), table))
+    def state_table_of(self, gateway: str, table: str) -> Table | None:
+        """Return the state table with a gateway's rows of `table`; None if it does not exist."""
+        return self.state_table(self.namespaces.called(self.namespaces.of(gateway), table))
 
-    def snapshot_of(self, namespace: str, name: str) -> int | None:
-        """Return the newest snapshot of any of the lake's tables; None where there is none.
-
-        Args:
-            namespace: of the table.
-            name: of the table.
-        """
+    def current_snapshot_of(self, namespace: str, name: str) -> int | None:
+        """Return the id of the current snapshot of any table of the lake; None if there is none."""
         snapshot = self._load(namespace, name).current_snapshot() if name in self._names(namespace) else None
         return snapshot.snapshot_id if snapshot is not None else None
+
+    def _system_table(self, name: str) -> Table | None:
+        space = self.system_namespace
+        return self._load(space, name) if name in self._names(space) else None
 
     def _load(self, namespace: str, name: str) -> Table:
         if (namespace, name) not in self._loaded:
@@ -123,40 +128,40 @@ class Lake:
         return self._loaded[namespace, name]
 
     def _names(self, namespace: str) -> list[str]:
-        if not self._is_there:  # asking SQLite would make an empty one
-            raise _missing(self._config)
+        if not self._may_exist:  # a connection to SQLite would create an empty file
+            raise _unavailable(self._config)
         try:
             return [name for *_, name in self._catalogue.list_tables(namespace)]
         except NoSuchNamespaceError:
             return []
         except (SQLAlchemyError, RESTError, requests.ConnectionError) as error:
-            raise _missing(self._config) from error
+            raise _unavailable(self._config) from error
 
 
-def _missing(config: Config) -> LakeUnavailableError:
-    place = config.lake.catalog_uri.rpartition("@")[2]
-    return LakeUnavailableError(
-        f"there is no Iceberg catalogue at {place}: name the folder of a `lakesync up` with --data, or set "
-        "LAKESYNC_LAKE_CATALOG_URI"
-    )
-
-
-def marks_of(table: Table) -> dict[str, int]:
-    """Gateway → the arrival up to which all of its deltas are merged into a state table."""
+def merge_marks(table: Table) -> dict[str, int]:
+    """Return gateway → the arrival up to which all of its deltas are merged into a state table."""
     marks: dict[str, int] = json.loads(table.properties.get(MARKS_PROPERTY, "{}"))
     return marks
 
 
-def unfilled_of(table: Table) -> set[str]:
-    """The columns of a state table that were added, and that rows merged before lack yet."""
+def unfilled_columns(table: Table) -> set[str]:
+    """Return the columns of a state table that were added later and are not filled in older rows yet."""
     return set(json.loads(table.properties.get(UNFILLED_PROPERTY, "[]")))
 
 
-def cuts_of(table: Table) -> dict[str, dict[int, int]]:
-    """Gateway → arrival of a cut → the snapshot of a state table that holds exactly that."""
+def checkpoint_snapshots(table: Table) -> dict[str, dict[int, int]]:
+    """Return gateway → arrival of a checkpoint → id of the state table's snapshot with exactly that state."""
     found: dict[str, dict[int, int]] = {}
     for name, ref in table.metadata.refs.items():
-        gateway, _, arrival = name.removeprefix(CUT_TAG).rpartition("-")
-        if name.startswith(CUT_TAG) and arrival.isdecimal():
+        gateway, _, arrival = name.removeprefix(CHECKPOINT_TAG).rpartition("-")
+        if name.startswith(CHECKPOINT_TAG) and arrival.isdecimal():
             found.setdefault(gateway, {})[int(arrival)] = ref.snapshot_id
     return found
+
+
+def _unavailable(config: Config) -> LakeUnavailableError:
+    location = config.lake.catalog_uri.rpartition("@")[2]
+    return LakeUnavailableError(
+        f"there is no Iceberg catalogue at {location}; name the data folder of a `lakesync up` with --data, or set "
+        "LAKESYNC_LAKE_CATALOG_URI"
+    )

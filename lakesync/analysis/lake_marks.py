@@ -10,10 +10,10 @@ import requests
 from pyiceberg.exceptions import NoSuchTableError, RESTError
 from sqlalchemy.exc import SQLAlchemyError
 
-from lakesync.analysis.bounds import bounds_of
-from lakesync.analysis.catalogue import NAMESPACE_PROPERTY, Lake, has_catalogue, marks_of
+from lakesync.analysis.catalogue import NAMESPACE_PROPERTY, LakeReader, may_have_catalogue, merge_marks
+from lakesync.analysis.column_bounds import column_bounds
 from lakesync.analysis.marks import LakeMarks, Piece, lags, least_mark, positions
-from lakesync.analysis.scans import both, holds
+from lakesync.analysis.scans import all_of, condition
 from lakesync.model.errors import LakeUnavailableError
 from lakesync.model.hlc import wall_of
 from lakesync.staging.shards import shard_map
@@ -65,12 +65,12 @@ class MarkReader:
             LakeUnavailableError: the catalogue, or one of the files that it names, cannot be read.
         """
         config = self._config
-        if not has_catalogue(config):
+        if not may_have_catalogue(config):
             return lags(backlog, (), (), timed, now_ms)
         try:
-            with Lake(config) as lake:
-                states = {called: lake.state(called) for called in lake.states}
-                marks = {called: marks_of(table) for called, table in states.items() if table is not None}
+            with LakeReader(config) as lake:
+                states = {called: lake.state_table(called) for called in lake.state_tables}
+                marks = {called: merge_marks(table) for called, table in states.items() if table is not None}
                 moved = frozenset(_moved(lake, backlog))
                 found = positions(
                     backlog, LakeMarks(marks, moved=moved), tables, followers, config.namespaces, self._shards
@@ -81,7 +81,7 @@ class MarkReader:
             raise LakeUnavailableError(f"the lake's marks cannot be read: {error}") from error
         return lags(backlog, found, pieces, timed, now_ms)
 
-    def _count_rejected(self, lake: Lake) -> None:
+    def _count_rejected(self, lake: LakeReader) -> None:
         table = lake.rejected
         snapshot = table.current_snapshot() if table is not None else None
         if table is None or snapshot is None or snapshot.snapshot_id == self._rejected_at:
@@ -110,11 +110,11 @@ def snapshots(config: Config, tables: Iterable[tuple[str, str]]) -> dict[tuple[s
     Raises:
         LakeUnavailableError: the catalogue, or a table of it, cannot be read.
     """
-    if not has_catalogue(config):
+    if not may_have_catalogue(config):
         return dict.fromkeys(tables)
     try:
-        with Lake(config) as lake:
-            return {table: lake.snapshot_of(*table) for table in tables}
+        with LakeReader(config) as lake:
+            return {table: lake.current_snapshot_of(*table) for table in tables}
     except _UNREADABLE as error:
         raise LakeUnavailableError(f"the lake's tables cannot be read: {error}") from error
 
@@ -126,7 +126,7 @@ def pieces_beyond(deltas: Table, low: int) -> Iterator[Piece]:
     apart.
     """
     day = datetime.fromtimestamp(wall_of(low) / 1000, UTC).date().isoformat()
-    for task in deltas.scan(both(holds("arrival", ">", low), holds("day", ">=", day))).plan_files():
+    for task in deltas.scan(all_of(condition("arrival", ">", low), condition("day", ">=", day))).plan_files():
         piece = _piece(deltas, task.file)
         if piece is not None:
             yield piece
@@ -134,7 +134,7 @@ def pieces_beyond(deltas: Table, low: int) -> Iterator[Piece]:
 
 def _piece(deltas: Table, file: DataFile) -> Piece | None:
     gateways, shards, tables, arrivals = (
-        bounds_of(deltas, file, name) for name in ("gateway", "shard", "table_name", "arrival")
+        column_bounds(deltas, file, name) for name in ("gateway", "shard", "table_name", "arrival")
     )
     first, last = arrivals
     if gateways[0] != gateways[1] or shards[0] != shards[1] or not isinstance(first, int) or not isinstance(last, int):
@@ -143,7 +143,7 @@ def _piece(deltas: Table, file: DataFile) -> Piece | None:
     return Piece(str(gateways[0]), str(shards[0]), first, last, file.record_count, low, high)
 
 
-def _moved(lake: Lake, backlog: Sequence[Backlog]) -> Iterator[str]:
+def _moved(lake: LakeReader, backlog: Sequence[Backlog]) -> Iterator[str]:
     """Gateways whose rows are in another namespace than the configuration says."""
     table = lake.gateways
     kept = table.properties if table is not None else {}

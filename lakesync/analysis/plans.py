@@ -1,4 +1,7 @@
-"""Which snapshots and deltas a table of a query is made of, and its columns: the same for DuckDB and Spark."""
+"""Plans a query: which snapshots and deltas make up each of its tables, and which columns the tables have.
+
+DuckDB (`lakesync.analysis.query`) and Spark (`resources.sql`) execute the same plans.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from lakesync.analysis import sources
-from lakesync.analysis.catalogue import unfilled_of
-from lakesync.analysis.moments import shown
+from lakesync.analysis.as_of import format_hlc
+from lakesync.analysis.catalogue import checkpoint_snapshots, merge_marks, unfilled_columns
 from lakesync.model.errors import NotFoundError
 from lakesync.model.schema import RESERVED_COLUMNS, is_reserved_column
 
@@ -20,63 +22,83 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyiceberg.table import Table
 
-    from lakesync.analysis.catalogue import Lake
-    from lakesync.analysis.moments import AsOf
-    from lakesync.analysis.sources import Parts
-    from lakesync.analysis.statement import Named
+    from lakesync.analysis.as_of import AsOf
+    from lakesync.analysis.catalogue import LakeReader
+    from lakesync.analysis.statement import TableReference
     from lakesync.model.namespaces import Gateways
 
 HISTORY = "deltas"
+"""The name of the history in a query."""
 KEYS = ("_gateway", "_row", "_arrival")
-"""Columns of every state table, beside its own."""
+"""Columns that every state table has beside its own."""
 
-KIND = """
+INFERRED_TYPE = """
 CASE WHEN bool_and(value = 'null') THEN 'null'
     WHEN bool_and(value = 'null' OR value LIKE '"%') THEN 'string'
     WHEN bool_and(value IN ('null', 'true', 'false')) THEN 'boolean'
     WHEN bool_and(value = 'null' OR (value >= '-' AND value < ':')) THEN 'number'
     ELSE 'json' END
 """
-"""The schema type that the JSON texts `value` fit, for a column that no schema names. DuckDB's SQL and Spark's."""
+"""SQL of DuckDB and of Spark: the schema type that all JSON texts `value` fit, for a column that no schema names."""
+
+
+class SnapshotRows(NamedTuple):
+    """The rows of a state table in one Iceberg snapshot."""
+
+    snapshot: int
+    gateway: str | None
+    """Only the rows of this gateway; None: of all."""
+
+
+class StateParts(NamedTuple):
+    """What a state table is made of: rows of snapshots, and deltas that are merged onto them."""
+
+    bases: tuple[SnapshotRows, ...]
+    merged_up_to: Mapping[str, int] | None
+    """Gateway → arrival; later deltas of the gateway are merged onto the bases. All deltas of a gateway that is not
+    listed are merged. None: no delta is."""
+    upto: int | None
+    """Arrival of the last delta that is merged; None: no limit."""
 
 
 class HistoryPlan(NamedTuple):
-    """The history at one moment."""
+    """How to read the history."""
 
     table: Table | None
     snapshot: int | None
-    """None: nothing of it is read."""
+    """The snapshot to read; None: the lake has nothing to read."""
     upto: int | None
-    """The last arrival; None: no bound."""
+    """Arrival of the last delta; None: no limit."""
 
 
 class StatePlan(NamedTuple):
-    """A state table at one moment."""
+    """How to read a state table."""
 
     namespace: str
     name: str
     table: Table | None
-    """None where no merge has made it yet."""
-    parts: Parts
+    """None if no merge has created it yet."""
+    parts: StateParts
     typed: Mapping[str, str]
-    """The table's typed columns and their schema types, in order."""
-    whose: Gateways
+    """The table's typed columns → their schema types, in order."""
+    gateways: Gateways
+    """The gateways whose rows the table has."""
 
     def fields_of(self, snapshot: int) -> set[str]:
-        """The typed columns that the rows of a snapshot have; values of others are in `_cells` alone."""
+        """Return the typed columns that are filled in a snapshot; values of others are only in `_cells`."""
         if self.table is None:
             return set()
         fields = self.table.scan(snapshot_id=snapshot).projection().fields
-        return {field.name for field in fields if field.name in self.typed} - unfilled_of(self.table)
+        return {field.name for field in fields if field.name in self.typed} - unfilled_columns(self.table)
 
-    def rows_of(self, snapshot: int) -> int:
-        """How many rows a snapshot has, about."""
+    def row_count(self, snapshot: int) -> int:
+        """Return the approximate number of rows in a snapshot."""
         found = self.table.snapshot_by_id(snapshot) if self.table is not None else None
-        told = found.summary["total-records"] if found is not None and found.summary is not None else None
-        return int(told or 0)
+        total = found.summary["total-records"] if found is not None and found.summary is not None else None
+        return int(total or 0)
 
     def untyped(self, names: Iterable[str]) -> list[str]:
-        """Those of some columns that need a type of their own: no typed column and none of the lake's has the name."""
+        """Return, sorted, the columns that need an inferred type because no typed or reserved column has the name."""
         taken = {name.lower() for name in self.typed}
         found = []
         for name in sorted(names):
@@ -86,152 +108,203 @@ class StatePlan(NamedTuple):
         return found
 
 
-class Plans:
-    """Plans each table of a statement at one moment."""
+class Planner:
+    """Plans each table of a statement, all at the same point in time."""
 
-    def __init__(self, lake: Lake, waiting: pa.Table, as_of: AsOf | None, wanted: Iterable[Named]) -> None:
+    def __init__(
+        self, lake: LakeReader, unflushed: pa.Table, as_of: AsOf | None, references: Iterable[TableReference]
+    ) -> None:
         """Find the statement's tables.
 
         Args:
-            lake: read after `waiting` was.
-            waiting: the deltas that are not flushed yet, as `unflushed.SCHEMA`.
-            as_of: the moment; None: now.
-            wanted: the tables that the statement names.
+            lake: opened after `unflushed` was read.
+            unflushed: the deltas that are not flushed yet, in the columns of `unflushed.SCHEMA`.
+            as_of: the point in time; None: now.
+            references: the tables that the statement names.
 
         Raises:
-            NotFoundError: no table has the snapshot of `as_of`.
+            NotFoundError: none of the tables has the snapshot of `as_of`.
         """
         self._lake = lake
-        self._where = lake.namespaces
-        self._waiting = waiting
+        self._namespaces = lake.namespaces
+        self._unflushed = unflushed
         self._as_of = as_of
-        namespaces = (None, lake.system, self._where.shared, *self._where.apart)
-        self.wanted = [each for each in wanted if each.namespace in namespaces]
-        self.moment: int | None = None
-        """The commit time of the snapshot that was asked for, in ms; None where none was."""
+        known = (None, lake.system_namespace, self._namespaces.shared, *self._namespaces.apart)
+        self.references = [each for each in references if each.namespace in known]
+        self.snapshot_ms: int | None = None
+        """Commit time in milliseconds of the requested snapshot; None if no snapshot was requested."""
         if as_of is not None and as_of.snapshot is not None:
-            there = [lake.deltas if self.is_history(each) else self._state(each) for each in self.wanted]
-            self.moment = sources.moment_of(as_of.snapshot, [table for table in there if table is not None])
+            tables = [lake.deltas if self.is_history(each) else self._state(each) for each in self.references]
+            self.snapshot_ms = _commit_time(as_of.snapshot, [table for table in tables if table is not None])
 
     @property
     def deltas(self) -> Table | None:
         """The history; None before the first flush."""
         return self._lake.deltas
 
-    def is_history(self, wanted: Named) -> bool:
-        """Whether a name means the history; `NAMESPACE.deltas` is a synced table of that name."""
-        return wanted.name.lower() == HISTORY and wanted.namespace in (None, self._lake.system)
+    def is_history(self, reference: TableReference) -> bool:
+        """Return whether a reference means the history; `NAMESPACE.deltas` is a synced table of that name."""
+        return reference.name.lower() == HISTORY and reference.namespace in (None, self._lake.system_namespace)
 
     def history(self) -> HistoryPlan:
         """Plan the history.
 
         Raises:
-            NotFoundError: nothing had arrived by then.
+            NotFoundError: nothing had arrived at the requested time.
         """
         deltas, upto = self._lake.deltas, self._upto
-        self._check_begun(upto)
+        self._check_not_too_early(upto)
         return HistoryPlan(deltas, self._snapshot(deltas) if deltas is not None else None, upto)
 
-    def state(self, wanted: Named) -> StatePlan:
+    def state(self, reference: TableReference) -> StatePlan:
         """Plan a state table.
 
         Raises:
-            NotFoundError: there is no such table, or nothing had arrived by then.
+            NotFoundError: there is no such table, or nothing had arrived at the requested time.
         """
-        state, namespace = self._state(wanted), self._namespace(wanted)
-        whose = self._where.within(namespace)
-        name = state.name()[-1] if state is not None else self._spelled(wanted.name, whose)
+        state, namespace = self._state(reference), self._namespace(reference)
+        gateways = self._namespaces.within(namespace)
+        name = state.name()[-1] if state is not None else self._unmerged_name(reference.name, gateways)
         if self._as_of is None:
-            parts = sources.newest(state)
+            parts = _newest_parts(state)
         elif self._as_of.arrival is not None:
-            parts = sources.as_of_arrival(state, self._as_of.arrival)
+            parts = _parts_at_arrival(state, self._as_of.arrival)
         else:
-            parts = sources.at_snapshot(self._snapshot(state) if state is not None else None)
+            parts = _parts_at_snapshot(self._snapshot(state) if state is not None else None)
         if not parts.bases:
-            self._check_begun(parts.upto)
+            self._check_not_too_early(parts.upto)
         fields = state.schema().fields if state is not None else ()
         typed = {field.name: str(field.doc) for field in fields if field.name not in RESERVED_COLUMNS}
-        return StatePlan(namespace, name, state, parts, typed, whose)
+        return StatePlan(namespace, name, state, parts, typed, gateways)
 
-    def missing(self, wanted: Named) -> NotFoundError:
-        """The error of a table that is not there."""
-        waiting = pc.unique(self._waiting["table_name"]).to_pylist()
-        known = sorted({HISTORY, *self._lake.states, *waiting})
-        return NotFoundError(f"there is no table {wanted.shown!r} in the lake; there are {', '.join(known)}")
+    def missing(self, reference: TableReference) -> NotFoundError:
+        """Return the error for a table that does not exist."""
+        unflushed = pc.unique(self._unflushed["table_name"]).to_pylist()
+        known = sorted({HISTORY, *self._lake.state_tables, *unflushed})
+        return NotFoundError(f"there is no table {reference.qualified!r} in the lake; known tables: {', '.join(known)}")
 
     @property
     def _upto(self) -> int | None:
         return self._as_of.arrival if self._as_of is not None else None
 
-    def _namespace(self, wanted: Named) -> str:
-        return wanted.namespace if wanted.namespace in self._where.apart else self._where.shared
+    def _namespace(self, reference: TableReference) -> str:
+        return reference.namespace if reference.namespace in self._namespaces.apart else self._namespaces.shared
 
-    def _state(self, wanted: Named) -> Table | None:
-        called = self._where.called(self._namespace(wanted), wanted.name)
-        return self._lake.state(next((name for name in self._lake.states if name.lower() == called.lower()), called))
+    def _state(self, reference: TableReference) -> Table | None:
+        wanted = self._namespaces.called(self._namespace(reference), reference.name)
+        known = self._lake.state_tables
+        return self._lake.state_table(next((name for name in known if name.lower() == wanted.lower()), wanted))
 
-    def _spelled(self, name: str, whose: Gateways) -> str:
-        """A table that no merge has made yet, as pushes name it."""
-        known = zip(*(self._waiting[column].to_pylist() for column in ("gateway", "table_name")), strict=True)
-        mine = {table for gateway, table in known if whose.has(gateway)}
-        return name if name in mine else next((each for each in mine if each.lower() == name.lower()), name)
+    def _unmerged_name(self, name: str, gateways: Gateways) -> str:
+        """Return the name, in the spelling of the pushes, of a table that no merge has created yet."""
+        pairs = zip(*(self._unflushed[column].to_pylist() for column in ("gateway", "table_name")), strict=True)
+        tables = {table for gateway, table in pairs if gateways.has(gateway)}
+        return name if name in tables else next((each for each in tables if each.lower() == name.lower()), name)
 
     def _snapshot(self, table: Table) -> int | None:
-        """The snapshot of a table to read: the one that was asked for, that of its moment, or the current one."""
+        """Return the snapshot to read: the requested one, the table's snapshot at its time, or the current one."""
         if self._as_of is not None and self._as_of.snapshot is not None:
             if table.snapshot_by_id(self._as_of.snapshot) is not None:
                 return self._as_of.snapshot
-            then = table.snapshot_as_of_timestamp(self.moment or 0)
-            return then.snapshot_id if then else None
+            earlier = table.snapshot_as_of_timestamp(self.snapshot_ms or 0)
+            return earlier.snapshot_id if earlier else None
         current = table.current_snapshot()
         return current.snapshot_id if current else None
 
-    def _check_begun(self, upto: int | None) -> None:
+    def _check_not_too_early(self, upto: int | None) -> None:
         first = self._first_arrival() if upto is not None else None
         if upto is not None and first is not None and upto < first:
             raise NotFoundError(
-                f"nothing had arrived by {shown(upto)}: the first delta came at {shown(first)}; ask for that or later"
+                f"nothing had arrived by {format_hlc(upto)}: the first delta arrived at {format_hlc(first)}; "
+                "use that time or a later one"
             )
 
     def _first_arrival(self) -> int | None:
-        firsts = [each for each in [pc.min(self._waiting["arrival"]).as_py()] if each is not None]
+        arrivals = [each for each in [pc.min(self._unflushed["arrival"]).as_py()] if each is not None]
         deltas = self._lake.deltas
         if deltas is not None and deltas.current_snapshot() is not None:
             field = deltas.schema().find_field("arrival")
             for task in deltas.scan().plan_files():
                 bound = (task.file.lower_bounds or {}).get(field.field_id)
                 if bound is not None:
-                    firsts.append(int.from_bytes(bound, "little", signed=True))
-        return min(firsts, default=None)
+                    arrivals.append(int.from_bytes(bound, "little", signed=True))
+        return min(arrivals, default=None)
 
 
 def cell_names(table: Table, snapshot: int) -> set[str]:
-    """The columns of which a snapshot's files have cells; perhaps some of deleted rows alone.
+    """Return the columns that have cells in the files of a snapshot, perhaps in deleted rows only.
 
-    Reads the maps' keys and nothing else of the files.
+    Reads only the keys of the maps in the files.
     """
     found: set[str] = set()
     for task in table.scan(snapshot_id=snapshot).plan_files():
         with table.io.new_input(task.file.file_path).open() as file:
-            opened = pq.ParquetFile(file)
-            leaves = [opened.schema.column(place).path for place in range(len(opened.schema))]
-            keys = [leaf for leaf in leaves if leaf.startswith("_cells.") and leaf.endswith(".key")]
-            for batch in opened.iter_batches(columns=keys):
+            parquet = pq.ParquetFile(file)
+            paths = [parquet.schema.column(index).path for index in range(len(parquet.schema))]
+            keys = [path for path in paths if path.startswith("_cells.") and path.endswith(".key")]
+            for batch in parquet.iter_batches(columns=keys):
                 found |= set(pc.unique(batch.column(0).flatten().field(0)).to_pylist())
     return found
 
 
-def suggestion(column: str, tables: Mapping[str, Collection[str]]) -> str | None:
-    """What to say of a column that is not there; None where a table has it, so that something else is wrong.
+def explain_unknown_column(column: str, tables: Mapping[str, Collection[str]]) -> str | None:
+    """Return an error message with a suggestion for an unknown column.
 
     Args:
-        column: as the statement has it.
-        tables: the columns of each table of the statement.
+        column: the name in the statement.
+        tables: table of the statement → its columns.
+
+    Returns:
+        The message; None if a table has the column, so that the cause is another one.
     """
     known = {name.lower(): name for columns in tables.values() for name in columns}
     if column.lower() in known or not known:
         return None
     near = difflib.get_close_matches(column.lower(), known, n=1, cutoff=0.5)
-    hint = f"did you mean {known[near[0]]!r}?" if near else f"there are {', '.join(sorted(known.values()))}"
+    hint = f"did you mean {known[near[0]]!r}?" if near else f"known columns: {', '.join(sorted(known.values()))}"
     where = next(iter(tables)) if len(tables) == 1 else "any table of the query"
-    return f"there is no column {column!r} in {where}: {hint}"
+    return f"there is no column {column!r} in {where}; {hint}"
+
+
+def _newest_parts(state: Table | None) -> StateParts:
+    """Return everything acknowledged: the current snapshot, and all deltas above the marks of its gateways."""
+    current = state.current_snapshot() if state is not None else None
+    if state is None or current is None:
+        return StateParts((), {}, None)
+    return StateParts((SnapshotRows(current.snapshot_id, None),), merge_marks(state), None)
+
+
+def _parts_at_arrival(state: Table | None, arrival: int) -> StateParts:
+    """Return each gateway's last checkpoint snapshot up to an arrival, and the deltas from there to the arrival."""
+    bases: list[SnapshotRows] = []
+    merged_up_to: dict[str, int] = {}
+    for gateway, snapshots in (checkpoint_snapshots(state) if state is not None else {}).items():
+        earlier = [each for each in snapshots if each <= arrival]
+        if earlier:
+            merged_up_to[gateway] = max(earlier)
+            bases.append(SnapshotRows(snapshots[merged_up_to[gateway]], gateway))
+    return StateParts(tuple(bases), merged_up_to, arrival)
+
+
+def _parts_at_snapshot(snapshot: int | None) -> StateParts:
+    """Return the rows of a snapshot without further deltas."""
+    return StateParts((SnapshotRows(snapshot, None),) if snapshot is not None else (), None, None)
+
+
+def _commit_time(snapshot: int, tables: Iterable[Table]) -> int:
+    """Return when a snapshot of one of the tables was committed, in milliseconds.
+
+    Raises:
+        NotFoundError: none of the tables has the snapshot.
+    """
+    newest = []
+    for table in tables:
+        found = table.snapshot_by_id(snapshot)
+        if found is not None:
+            return found.timestamp_ms
+        newest += [f"{each.snapshot_id} of {table.name()[-1]}" for each in table.snapshots()[-2:]]
+    known = f" The newest snapshots are {', '.join(newest)}." if newest else ""
+    raise NotFoundError(
+        f"Snapshot {snapshot} was not found in any queried table; it may have expired. Use a timestamp with --as-of "
+        f"instead.{known}"
+    )

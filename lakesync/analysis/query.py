@@ -1,4 +1,4 @@
-"""A query from SQL to rows."""
+"""`query`: runs a SQL query over the lake and the unflushed deltas on DuckDB. `lakesync query` calls it."""
 
 from __future__ import annotations
 
@@ -7,43 +7,50 @@ from typing import TYPE_CHECKING
 
 import duckdb
 
-from lakesync.analysis.catalogue import Lake
-from lakesync.analysis.plans import Plans, suggestion
-from lakesync.analysis.statement import read_statement
-from lakesync.analysis.tables import Tables
-from lakesync.analysis.unflushed import unflushed
+from lakesync.analysis.catalogue import LakeReader
+from lakesync.analysis.duckdb_tables import DuckDbTables
+from lakesync.analysis.plans import Planner, explain_unknown_column
+from lakesync.analysis.statement import parse_statement
+from lakesync.analysis.unflushed import unflushed_table
 from lakesync.model.errors import ValidationError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from lakesync.analysis.moments import AsOf
+    from lakesync.analysis.as_of import AsOf
     from lakesync.config import Config
+
+_UNKNOWN_COLUMN = re.compile(r"(?:Referenced column|does not have a column named|column) \"([^\"]+)\"")
+"""DuckDB's messages about a column that does not exist."""
 
 
 def query(config: Config, sql: str, as_of: AsOf | None = None) -> pa.Table:
-    """Run a query over the state tables by their names and over the history as `deltas`, now or at a moment.
+    """Run a query over the state tables, by their names, and over the history, as `deltas`.
+
+    Args:
+        config: names the lake and the store.
+        sql: a query in DuckDB's SQL.
+        as_of: the point in time; None: now, including unflushed deltas.
+
+    Returns:
+        The result.
 
     Raises:
-        ValidationError: the SQL is none, or cannot be run.
-        NotFoundError: a table that it names is not there, or nothing was at that moment.
-        LakeUnavailableError: there is no catalogue where the configuration says.
-        StagingUnavailableError: what is not flushed yet cannot be read.
+        ValidationError: the text is not a query, or DuckDB cannot run it.
+        NotFoundError: a table does not exist, or nothing had arrived at the requested time.
+        LakeUnavailableError: there is no catalogue.
+        StagingUnavailableError: unflushed deltas cannot be read.
     """
-    statement = read_statement(sql)
-    waiting = unflushed(config)  # before the lake: what moves meanwhile is seen twice rather than never
-    with Lake(config) as lake:
-        plans = Plans(lake, waiting, as_of, statement.tables)
-        tables = Tables(config.lake.catalog, plans, waiting)
+    statement = parse_statement(sql)
+    unflushed = unflushed_table(config)  # before the lake: a delta flushed in between is seen twice, never missed
+    with LakeReader(config) as lake:
+        planner = Planner(lake, unflushed, as_of, statement.tables)
+        tables = DuckDbTables(config.lake.catalog, planner, unflushed)
         try:
-            return tables.answer(statement)
+            return tables.run(statement)
         except duckdb.Error as error:
             unknown = _UNKNOWN_COLUMN.search(str(error))
-            better = suggestion(unknown[1], tables.columns) if unknown is not None else None
-            raise ValidationError(better or f"DuckDB cannot run this: {str(error).strip()}") from error
+            message = explain_unknown_column(unknown[1], tables.columns) if unknown is not None else None
+            raise ValidationError(message or f"DuckDB cannot run this query: {str(error).strip()}") from error
         finally:
             tables.database.close()
-
-
-_UNKNOWN_COLUMN = re.compile(r"(?:Referenced column|does not have a column named|column) \"([^\"]+)\"")
-"""What DuckDB says of a column that is not there."""

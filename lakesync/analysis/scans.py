@@ -1,15 +1,13 @@
-"""Scans of Iceberg tables into DuckDB: the columns and rows that are wanted, as pyiceberg prunes them."""
+"""Conditions for scans of Iceberg tables, and scans into DuckDB. `lakehouse` uses the conditions too."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import date
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pyiceberg import expressions as ice
 from pyiceberg.types import BooleanType, DateType, DoubleType, IntegerType, LongType, StringType
-
-from lakesync.analysis.predicate import Literal, Predicate
 
 if TYPE_CHECKING:
     import duckdb
@@ -17,7 +15,9 @@ if TYPE_CHECKING:
     from pyiceberg.schema import Schema
     from pyiceberg.table import Table
 
-_OPS: dict[str, Callable[..., BooleanExpression]] = {
+Literal = str | float | int | bool | date
+
+_OPERATORS: dict[str, Callable[..., BooleanExpression]] = {
     "=": ice.EqualTo,
     "!=": ice.NotEqualTo,
     ">": ice.GreaterThan,
@@ -27,6 +27,65 @@ _OPS: dict[str, Callable[..., BooleanExpression]] = {
     "in": ice.In,
     "not in": ice.NotIn,
 }
+
+
+class Predicate(NamedTuple):
+    """`column op value`: a condition of a SQL statement that every row it uses of a table meets."""
+
+    column: str
+    op: str
+    """`=`, `!=`, `>`, `>=`, `<`, `<=` or `in`."""
+    value: Literal | tuple[Literal, ...]
+
+
+def condition(column: str, op: str, value: object) -> BooleanExpression:
+    """Return `column op value` for a scan.
+
+    Args:
+        column: name of the column.
+        op: `=`, `!=`, `>`, `>=`, `<`, `<=`, `in` or `not in`.
+        value: the value; a set of values for `in` and `not in`.
+    """
+    return _OPERATORS[op](column, value)
+
+
+def all_of(*conditions: BooleanExpression) -> BooleanExpression:
+    """Return the conjunction of conditions; without any, a condition that every row meets."""
+    wanted: BooleanExpression = ice.AlwaysTrue()
+    for each in conditions:
+        wanted = ice.And(wanted, each)
+    return wanted
+
+
+def any_of(conditions: Iterable[BooleanExpression]) -> BooleanExpression:
+    """Return the disjunction of conditions; without any, a condition that no row meets."""
+    wanted: BooleanExpression = ice.AlwaysFalse()
+    for each in conditions:
+        wanted = ice.Or(wanted, each)
+    return wanted
+
+
+def pushed_down(
+    predicates: Iterable[Predicate], schema: Schema, renamed: Mapping[str, str] | None = None
+) -> BooleanExpression:
+    """Return the predicates that a scan can evaluate: those whose values have their columns' types.
+
+    DuckDB evaluates all predicates again, so a predicate that is left out costs time only.
+
+    Args:
+        predicates: of one table of a statement.
+        schema: of the scanned table.
+        renamed: column in the statement → scanned column; others are left out. None: columns have the same names.
+    """
+    fields = {field.name.lower(): field for field in schema.fields}
+    conditions = []
+    for column, op, value in predicates:
+        name = column.lower() if renamed is None else renamed.get(column.lower())
+        field = fields.get(name) if name else None
+        values = value if isinstance(value, tuple) else (value,)
+        if field is not None and all(_has_type(each, field.field_type) for each in values):
+            conditions.append(condition(field.name, op, _as_ice(value)))
+    return all_of(*conditions)
 
 
 def scan_into(
@@ -42,13 +101,19 @@ def scan_into(
     values: Mapping[str, object] | None = None,
     create: bool = False,
 ) -> None:
-    """Insert into a DuckDB table what a scan gives, a batch at a time.
+    """Insert the result of a scan into a DuckDB table, a batch at a time.
 
     Args:
-        target: the table, and how columns meet: `name` by place, `name BY NAME`.
-        select, where: over what is read, which is called `scanned`.
+        database: the DuckDB database.
+        target: name of the table, followed by ` BY NAME` if columns are matched by name instead of position.
+        table: the Iceberg table.
+        columns: the columns to read.
+        wanted: the condition on rows.
+        snapshot: id of the snapshot to read; None: the current one.
+        select: SELECT clause over the scanned rows, which are called `scanned`.
+        where: condition in DuckDB's SQL over the same rows.
         values: the parameters of `select`, by name.
-        create: whether the table is made of it.
+        create: create the table instead of inserting into it.
     """
     if snapshot is None and table.current_snapshot() is None:
         return
@@ -59,49 +124,7 @@ def scan_into(
     database.unregister("scanned")
 
 
-def holds(column: str, op: str, value: object) -> BooleanExpression:
-    """`column op value`; a set of values for `in` and `not in`."""
-    return _OPS[op](column, value)
-
-
-def both(*parts: BooleanExpression) -> BooleanExpression:
-    """All of them."""
-    wanted: BooleanExpression = ice.AlwaysTrue()
-    for part in parts:
-        wanted = ice.And(wanted, part)
-    return wanted
-
-
-def either(parts: Iterable[BooleanExpression]) -> BooleanExpression:
-    """Any of them; of none, nothing."""
-    wanted: BooleanExpression = ice.AlwaysFalse()
-    for part in parts:
-        wanted = ice.Or(wanted, part)
-    return wanted
-
-
-def pushed(
-    predicates: Iterable[Predicate], schema: Schema, renamed: Mapping[str, str] | None = None
-) -> BooleanExpression:
-    """Those predicates that a scan can take, values being of their columns' types; the rest is DuckDB's.
-
-    Args:
-        predicates: of one table.
-        schema: of what is scanned.
-        renamed: the table's column → the one that is scanned; only these are pushed. None: all, as they are.
-    """
-    kinds = {field.name.lower(): field for field in schema.fields}
-    parts = []
-    for column, op, value in predicates:
-        name = column.lower() if renamed is None else renamed.get(column.lower())
-        field = kinds.get(name) if name else None
-        values = value if isinstance(value, tuple) else (value,)
-        if field is not None and all(_fits(each, field.field_type) for each in values):
-            parts.append(holds(field.name, op, _spelled(value)))
-    return both(*parts)
-
-
-def _fits(value: Literal, kind: object) -> bool:
+def _has_type(value: Literal, kind: object) -> bool:
     match kind:
         case StringType():
             return isinstance(value, str)
@@ -124,7 +147,8 @@ def _is_date(text: str) -> bool:
         return False
 
 
-def _spelled(value: Literal | tuple[Literal, ...]) -> object:
+def _as_ice(value: Literal | tuple[Literal, ...]) -> object:
+    """Return a value in the form that pyiceberg's expressions take."""
     if isinstance(value, tuple):
-        return {_spelled(each) for each in value}
+        return {_as_ice(each) for each in value}
     return value.isoformat() if isinstance(value, date) else value

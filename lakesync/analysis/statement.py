@@ -1,6 +1,6 @@
-"""What a SQL statement needs of the lake: its tables, the columns that it may touch, and filters that a scan can take.
+"""What a SQL statement needs of the lake: its tables, the columns it may read, and predicates that a scan can take.
 
-All of it is a superset: DuckDB runs the whole statement over what was read, so too much costs time alone.
+Each result is a superset: the engine runs the whole statement over what was read, so too much costs time only.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 from sqlglot.optimizer.scope import Scope, traverse_scope
 
-from lakesync.analysis.predicate import Literal, Predicate
+from lakesync.analysis.scans import Literal, Predicate
 from lakesync.model.errors import ValidationError
 
 if TYPE_CHECKING:
@@ -28,63 +28,69 @@ _COMPARISONS: dict[type[exp.Expr], str] = {
     exp.LT: "<",
     exp.LTE: "<=",
 }
-_TURNED = {"=": "=", "!=": "!=", ">": "<", ">=": "<=", "<": ">", "<=": ">="}
+_MIRRORED = {"=": "=", "!=": "!=", ">": "<", ">=": "<=", "<": ">", "<=": ">="}
+"""Operator → the operator of the same comparison with its sides exchanged."""
 
 
-class Named(NamedTuple):
-    """A table as a statement names it."""
+class TableReference(NamedTuple):
+    """A table that a statement names."""
 
     namespace: str | None
     name: str
     predicates: tuple[Predicate, ...]
+    """Conditions that every row which the statement uses of the table meets."""
 
     @property
-    def shown(self) -> str:
-        """As it is written."""
+    def qualified(self) -> str:
+        """The name as the statement has it, with its namespace."""
         return f"{self.namespace}.{self.name}" if self.namespace else self.name
 
 
 class Statement(NamedTuple):
-    """A query, taken apart."""
+    """A parsed query."""
 
     sql: str
-    tables: tuple[Named, ...]
-    """Each once."""
+    tables: tuple[TableReference, ...]
+    """Each table once."""
     columns: frozenset[str] | None
-    """Every column that it may read, in lower case, and perhaps names of other things; None: all columns."""
+    """Every column that the query may read, in lower case, and possibly other names; None: all columns."""
 
     def reads(self, column: str) -> bool:
-        """Whether it may read a column."""
+        """Return whether the query may read a column."""
         return self.columns is None or column.lower() in self.columns
 
     def reads_others(self, columns: Iterable[str]) -> bool:
-        """Whether it may read a column that is not among these."""
+        """Return whether the query may read a column that is not in `columns`."""
         return self.columns is None or bool(self.columns - {column.lower() for column in columns})
 
 
-def read_statement(sql: str, dialect: str = "duckdb") -> Statement:
-    """Take a query apart, in the SQL of `duckdb` or `spark`.
+def parse_statement(sql: str, dialect: str = "duckdb") -> Statement:
+    """Parse a query.
+
+    Args:
+        sql: the query.
+        dialect: `duckdb` or `spark`.
 
     Raises:
-        ValidationError: it is no SQL, more than one statement, or one that is not a query.
+        ValidationError: the text is not SQL, has several statements, or is not a query.
     """
     try:
-        parsed = [each for each in sqlglot.parse(sql, read=dialect) if each is not None]
+        statements = [each for each in sqlglot.parse(sql, read=dialect) if each is not None]
     except SqlglotError as error:
-        raise ValidationError(f"the SQL cannot be read: {_plain(error)}") from error
-    if len(parsed) != 1:
-        raise ValidationError(f"{len(parsed)} statements were given: write one query")
-    tree = parsed[0]
+        raise ValidationError(f"the SQL cannot be parsed: {_message(error)}") from error
+    if len(statements) != 1:
+        raise ValidationError(f"the SQL has {len(statements)} statements; write one query")
+    tree = statements[0]
     if not isinstance(tree, exp.Query):
-        raise ValidationError(f"{sql.strip()[:80]!r} is no query: the lake is only read, so write a SELECT")
+        raise ValidationError(f"{sql.strip()[:80]!r} is not a query, and the lake is read-only here; write a SELECT")
     found: dict[tuple[str | None, str], list[tuple[Predicate, ...]]] = {}
     for scope in traverse_scope(tree):
         for alias, source in scope.sources.items():
             if isinstance(source, exp.Table) and isinstance(source.this, exp.Identifier):
                 found.setdefault((source.db or None, source.name), []).append(_predicates(scope, alias))
-    seen = Counter(name.lower() for _, name in found)
+    uses_of_name = Counter(name.lower() for _, name in found)
     tables = tuple(
-        Named(namespace, name, uses[0] if len(uses) == 1 and seen[name.lower()] == 1 else ())
+        TableReference(namespace, name, uses[0] if len(uses) == 1 and uses_of_name[name.lower()] == 1 else ())
         for (namespace, name), uses in found.items()
     )
     return Statement(sql, tables, _columns(tree))
@@ -101,14 +107,14 @@ def _columns(tree: exp.Expr) -> frozenset[str] | None:
     if any(join.method == "NATURAL" for join in tree.find_all(exp.Join)):
         return None
     if any(table.alias_column_names for table in tables):
-        return None  # other names for its columns, by position
+        return None  # columns are renamed by position
     found: set[str] = set()
     for identifier in tree.find_all(exp.Identifier):
         parent, name = identifier.parent, identifier.name.lower()
         if isinstance(parent, exp.Column) and name in sources and identifier.arg_key != "this":
             continue  # the table of a column
         if isinstance(parent, exp.Column) and name in names and not parent.table:
-            return None  # a row as a whole
+            return None  # a whole row as a value
         if isinstance(parent, exp.Table | exp.TableAlias) or (
             isinstance(parent, exp.Alias) and identifier.arg_key == "alias"
         ):
@@ -118,7 +124,7 @@ def _columns(tree: exp.Expr) -> frozenset[str] | None:
 
 
 def _predicates(scope: Scope, alias: str) -> tuple[Predicate, ...]:
-    """What the conjunction in WHERE says of one source of a SELECT."""
+    """Return the parts of the conjunction in WHERE that are about one source of a SELECT."""
     where = scope.expression.args.get("where")
     if where is None:
         return ()
@@ -140,15 +146,16 @@ def _predicate(part: exp.Expr, alias: str, *, alone: bool) -> Predicate | None:
         return None
     column, value = _column(part.this, alias, alone=alone), _literal(part.expression)
     if column is None:
-        column, value, op = _column(part.expression, alias, alone=alone), _literal(part.this), _TURNED[op]
+        column, value, op = _column(part.expression, alias, alone=alone), _literal(part.this), _MIRRORED[op]
     return Predicate(column, op, value) if column is not None and value is not None else None
 
 
 def _column(node: exp.Expr, alias: str, *, alone: bool) -> str | None:
+    """Return the column of the source `alias` that an expression is; `alone`: the SELECT has no other source."""
     if not isinstance(node, exp.Column) or not isinstance(node.this, exp.Identifier):
         return None
-    mine = node.table.lower() == alias.lower() if node.table else alone
-    return str(node.name) if mine else None
+    is_of_source = node.table.lower() == alias.lower() if node.table else alone
+    return str(node.name) if is_of_source else None
 
 
 def _literal(node: exp.Expr) -> Literal | None:
@@ -169,6 +176,6 @@ def _literal(node: exp.Expr) -> Literal | None:
     return int(node.name) if node.is_int else float(node.name)
 
 
-def _plain(error: SqlglotError) -> str:
-    """The first complaint, without the colours of a terminal."""
+def _message(error: SqlglotError) -> str:
+    """Return the first line of the parser's message, without terminal colours."""
     return str(error).replace("\x1b[4m", "").replace("\x1b[0m", "").partition("\n")[0].strip()

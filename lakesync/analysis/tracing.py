@@ -1,4 +1,7 @@
-"""One delta's way: from its client's push to the snapshot and the tables that hold it."""
+"""Traces one delta: its push, its flush batch, its Iceberg snapshot, and the tables that contain it.
+
+`lakesync trace` prints the result.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from lakesync.analysis.catalogue import Lake, cuts_of, marks_of
-from lakesync.analysis.scans import both, holds
-from lakesync.analysis.unflushed import waiting_deltas
+from lakesync.analysis.catalogue import LakeReader, checkpoint_snapshots, merge_marks
+from lakesync.analysis.scans import all_of, condition
+from lakesync.analysis.unflushed import unflushed_deltas
 from lakesync.model.errors import LakeUnavailableError, NotFoundError, ValidationError
 
 if TYPE_CHECKING:
@@ -21,31 +24,31 @@ _COLUMNS = (
     *("gateway", "shard", "epoch", "batch_id", "seq", "ordinal", "arrival"),
     *("table_name", "row_id", "op", "client_id", "hlc", "delta_id", "width"),
 )
-_SHORTEST = 8
-"""Digits of an id's beginning that may stand for it."""
+_MIN_PREFIX = 8
+"""Characters of a delta id that are enough to look for it."""
 
 
 class TracedSnapshot(msgspec.Struct, frozen=True, rename="camel"):
-    """A snapshot of `deltas` that added the file which holds it."""
+    """The snapshot of `deltas` that added the file with the delta."""
 
     snapshot_id: int
     committed_ms: int | None
-    """None where the snapshot has expired; what it added stays."""
+    """Commit time; None if the snapshot has expired. Its file stays."""
 
 
 class TracedTable(msgspec.Struct, frozen=True, rename="camel"):
-    """The delta's state table."""
+    """The state table of the delta's row."""
 
     merged_hlc: int | None
-    """The arrival up to which everything of the gateway is merged into it; None before the first merge."""
-    holds: bool
-    """Whether that is at or above the delta's arrival."""
-    cut_hlc: int | None
-    """The earliest cut that is kept and holds it; None where there is none."""
+    """The arrival up to which the gateway's deltas are merged; None before the first merge."""
+    contains_delta: bool
+    """Whether the delta is merged: `merged_hlc` is at or above its arrival."""
+    checkpoint_hlc: int | None
+    """The earliest kept checkpoint that contains the delta; None if there is none."""
 
 
 class TracedDelta(msgspec.Struct, frozen=True, rename="camel"):
-    """Where a delta was and is."""
+    """A delta, and where it is."""
 
     delta_id: str
     gateway: str
@@ -55,15 +58,15 @@ class TracedDelta(msgspec.Struct, frozen=True, rename="camel"):
     row_id: str
     hlc: int
     columns: int
-    """How many it came with."""
+    """Number of columns that it was pushed with."""
     arrival_hlc: int
     shard: str
     epoch: int
     seq: int
     ordinal: int
-    """Its place in the push."""
+    """Position in the push."""
     batch_id: str | None
-    """None while it waits for the lake."""
+    """The flush batch; None if it is not flushed yet."""
     snapshot: TracedSnapshot | None
     state: TracedTable | None
 
@@ -72,59 +75,60 @@ def trace(config: Config, delta_id: str, gateway: str | None = None) -> TracedDe
     """Find a delta in staging's log or in the lake.
 
     Args:
-        config: where the lake and the store are.
-        delta_id: the delta's, or how it begins.
-        gateway: only there.
+        config: names the lake and the store.
+        delta_id: the delta's id, or its first characters, at least 8.
+        gateway: restricts the search to one gateway.
 
     Raises:
         NotFoundError: no delta has such an id.
-        ValidationError: several have, or the beginning is too short.
-        LakeUnavailableError: it is not in the log, and there is no catalogue where the configuration says.
-        StagingUnavailableError: what is not flushed yet cannot be read.
+        ValidationError: several deltas match, or the prefix is too short.
+        LakeUnavailableError: the delta is not in the log, and there is no catalogue.
+        StagingUnavailableError: unflushed deltas cannot be read.
     """
-    if len(delta_id) < _SHORTEST:
-        raise ValidationError(f"delta id {delta_id!r}: give {_SHORTEST} characters at least")
-    for waiting in waiting_deltas(config):
-        place, delta = waiting.stretch, waiting.delta
-        if delta.delta_id.startswith(delta_id) and gateway in (None, place.gateway):
+    if len(delta_id) < _MIN_PREFIX:
+        raise ValidationError(f"delta id {delta_id!r} is too short; give at least {_MIN_PREFIX} characters")
+    for found in unflushed_deltas(config):
+        log, delta = found.range, found.delta
+        if delta.delta_id.startswith(delta_id) and gateway in (None, log.gateway):
             return TracedDelta(
-                *(delta.delta_id, place.gateway, delta.client_id, delta.op, delta.table, delta.row_id, delta.hlc),
-                *(len(delta.columns), waiting.arrival, place.shard, place.epoch, waiting.seq, waiting.ordinal),
+                *(delta.delta_id, log.gateway, delta.client_id, delta.op, delta.table, delta.row_id, delta.hlc),
+                *(len(delta.columns), found.arrival, log.shard, log.epoch, found.seq, found.ordinal),
                 batch_id=None,
                 snapshot=None,
                 state=None,
             )
-    with Lake(config) as lake:
+    with LakeReader(config) as lake:
         if (deltas := _deltas(lake)) is None:
-            raise NotFoundError(f"no delta {delta_id!r} waits for the lake, and nothing is in the lake yet")
-        found = _flushed(deltas, delta_id, gateway)
-        return _of(found, lake, deltas)
+            raise NotFoundError(f"no delta {delta_id!r} is in staging's log, and the lake is empty; check the id")
+        return _traced(_find_flushed(deltas, delta_id, gateway), lake, deltas)
 
 
-def _deltas(lake: Lake) -> Table | None:
+def _deltas(lake: LakeReader) -> Table | None:
     try:
         return lake.deltas
     except LakeUnavailableError as error:
-        raise LakeUnavailableError(f"the delta does not wait in staging's log; {error}") from error
+        raise LakeUnavailableError(f"the delta is not in staging's log, and {error}") from error
 
 
-def _flushed(deltas: Table, delta_id: str, gateway: str | None) -> dict[str, Any]:
+def _find_flushed(deltas: Table, delta_id: str, gateway: str | None) -> dict[str, Any]:
     from pyiceberg.expressions import StartsWith
 
     wanted: BooleanExpression = StartsWith(term="delta_id", value=delta_id)
     if gateway is not None:
-        wanted = both(wanted, holds("gateway", "=", gateway))
+        wanted = all_of(wanted, condition("gateway", "=", gateway))
     rows: list[dict[str, Any]] = deltas.scan(row_filter=wanted, selected_fields=_COLUMNS).to_arrow().to_pylist()
     if not rows:
-        raise NotFoundError(f"no delta {delta_id!r} in staging's log nor in the lake: was its push refused?")
+        raise NotFoundError(
+            f"no delta {delta_id!r} is in staging's log or in the lake; its push may have been rejected"
+        )
     if len({(row["gateway"], row["delta_id"]) for row in rows}) > 1:
         some = ", ".join(sorted({row["delta_id"] for row in rows})[:5])
-        raise ValidationError(f"{len(rows)} deltas begin with {delta_id!r}: {some}, …; give more of the id")
+        raise ValidationError(f"{len(rows)} deltas start with {delta_id!r}: {some}, …; give more characters of the id")
     return rows[0]
 
 
-def _of(row: dict[str, Any], lake: Lake, deltas: Table) -> TracedDelta:
-    state = lake.state_of(row["gateway"], row["table_name"])
+def _traced(row: dict[str, Any], lake: LakeReader, deltas: Table) -> TracedDelta:
+    state = lake.state_table_of(row["gateway"], row["table_name"])
     return TracedDelta(
         *(row["delta_id"], row["gateway"], row["client_id"], row["op"], row["table_name"], row["row_id"], row["hlc"]),
         *(row["width"], row["arrival"], row["shard"], row["epoch"], row["seq"], row["ordinal"]),
@@ -135,14 +139,14 @@ def _of(row: dict[str, Any], lake: Lake, deltas: Table) -> TracedDelta:
 
 
 def _table(state: Table, gateway: str, arrival: int) -> TracedTable:
-    merged = marks_of(state).get(gateway)
-    cuts = [cut for cut in cuts_of(state).get(gateway, {}) if cut >= arrival]
-    return TracedTable(merged, merged is not None and merged >= arrival, min(cuts, default=None))
+    merged = merge_marks(state).get(gateway)
+    checkpoints = [each for each in checkpoint_snapshots(state).get(gateway, {}) if each >= arrival]
+    return TracedTable(merged, merged is not None and merged >= arrival, min(checkpoints, default=None))
 
 
 def _snapshot(deltas: Table, row: dict[str, Any]) -> TracedSnapshot | None:
-    """The snapshot that wrote the file with the delta's batch; after files were joined, the one that joined them."""
-    wanted = both(holds("batch_id", "=", row["batch_id"]), holds("gateway", "=", row["gateway"]))
+    """Return the snapshot that added the file with the delta's batch; after a compaction, the compaction's snapshot."""
+    wanted = all_of(condition("batch_id", "=", row["batch_id"]), condition("gateway", "=", row["gateway"]))
     files = {task.file.file_path for task in deltas.scan(row_filter=wanted).plan_files()}
     current = deltas.current_snapshot()
     if current is None:

@@ -1,4 +1,4 @@
-"""Deltas that were acknowledged and are not yet in the lake, read from staging's log beside its owner."""
+"""Acknowledged deltas that are not in the lake yet, read from staging's log while its owner runs."""
 
 from __future__ import annotations
 
@@ -32,40 +32,49 @@ SCHEMA = pa.schema(
         *DELTA_FIELDS,
     ]
 )
-"""Columns of `deltas`, those that a batch and a day give it left out."""
+"""The columns of the lake's table `deltas`, except `batch_id` and `day`, which a flush adds."""
 
 
-class Waiting(NamedTuple):
-    """A delta that waits for the lake."""
+class UnflushedDelta(NamedTuple):
+    """A delta and its position in staging's log."""
 
-    stretch: Stretch
+    range: Stretch
+    """The gateway's unflushed range of the log, with its shard and epoch."""
     seq: int
+    """Sequence number of the push."""
     ordinal: int
+    """Position in the push."""
     arrival: int
     delta: RowDelta
 
 
-def unflushed(config: Config) -> pa.Table:
-    """What waits in every shard, in the columns of `SCHEMA`; empty where there is no store yet.
+def unflushed_table(config: Config) -> pa.Table:
+    """Return the unflushed deltas of every shard in the columns of `SCHEMA`.
 
-    Read it before the lake: what is flushed meanwhile is then in both, and never in neither.
+    Call it before the lake is read: a delta that is flushed in between is then seen twice, and never missed.
+
+    Args:
+        config: names the store and its shards.
+
+    Returns:
+        The deltas; an empty table if there is no store yet.
 
     Raises:
-        StagingUnavailableError: the store is there and cannot be read.
+        StagingUnavailableError: the store exists but cannot be read.
     """
-    waiting = list(waiting_deltas(config))
-    if not waiting:
+    found = list(unflushed_deltas(config))
+    if not found:
         return SCHEMA.empty_table()
-    places = zip(*map(_place, waiting), strict=True)
-    arrays = [pa.array(column, field.type) for column, field in zip(places, SCHEMA, strict=False)]
-    return pa.table([*arrays, *delta_columns([each.delta for each in waiting])], schema=SCHEMA)
+    positions = zip(*map(_position, found), strict=True)
+    arrays = [pa.array(column, field.type) for column, field in zip(positions, SCHEMA, strict=False)]
+    return pa.table([*arrays, *delta_columns([each.delta for each in found])], schema=SCHEMA)
 
 
-def waiting_deltas(config: Config) -> Iterator[Waiting]:
-    """What waits, shard by shard, in order of arrival within each.
+def unflushed_deltas(config: Config) -> Iterator[UnflushedDelta]:
+    """Yield the unflushed deltas, shard by shard, in order of arrival within each.
 
     Raises:
-        StagingUnavailableError: the store is there and cannot be read.
+        StagingUnavailableError: the store exists but cannot be read.
     """
     shards = shard_map(config.shard_config)
     urls = [config.staging.url] if shards is None else list(shard_urls(shards, config.staging.url).values())
@@ -75,22 +84,22 @@ def waiting_deltas(config: Config) -> Iterator[Waiting]:
         try:
             heads = status(url).heads
         except ConfigurationError:
-            continue  # nothing was ever pushed there
+            continue  # there is no store before the first push
         for head in heads:
             if head.last_seq == head.flushed_seq:
                 continue
-            stretch = Stretch(head.gateway, head.shard, head.epoch, head.flushed_seq + 1, head.last_seq)
-            for push in read_log(_source(url), stretch):
+            unflushed = Stretch(head.gateway, head.shard, head.epoch, head.flushed_seq + 1, head.last_seq)
+            for push in read_log(_log_source(url), unflushed):
                 for ordinal, delta in enumerate(push.deltas):
-                    yield Waiting(stretch, push.seq, ordinal, push.arrival, delta)
+                    yield UnflushedDelta(unflushed, push.seq, ordinal, push.arrival, delta)
 
 
-def _source(url: str) -> LogSource:
+def _log_source(url: str) -> LogSource:
     if url.startswith("sqlite://"):
         return LogSource(url=f"jdbc:sqlite:{folder_of(url) / LOG_FILE}", table="log")
     return LogSource(url=f"jdbc:{url.replace('postgres://', 'postgresql://', 1)}", table="lakesync.log")
 
 
-def _place(waiting: Waiting) -> tuple[object, ...]:
-    stretch = waiting.stretch
-    return (stretch.gateway, stretch.shard, stretch.epoch, waiting.seq, waiting.ordinal, waiting.arrival)
+def _position(found: UnflushedDelta) -> tuple[object, ...]:
+    log = found.range
+    return (log.gateway, log.shard, log.epoch, found.seq, found.ordinal, found.arrival)

@@ -223,7 +223,7 @@ class Config(BaseSettings):
 
     @property
     def gateway_owns_staging(self) -> bool:
-        """Whether other processes reach staging through its gateway, because a store on SQLite has one owner process."""
+        """Whether other processes reach staging through its gateway, as a store on SQLite has one owner process."""
         sharded = self.shard_config.stores.values() if self.shard_config is not None else ()
         return any(url.startswith("sqlite:") for url in (self.staging.url, *sharded))
 

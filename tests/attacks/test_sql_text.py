@@ -16,7 +16,7 @@ from lakehouse.maintenance import literal
 from lakehouse.sessions import session
 from lakehouse.table_definitions import LakeNames, ensure_gateways, read_version, set_properties
 from lakesync.adapters import DeltaBatch, DeltaQuery, StoredDelta
-from lakesync.analysis.reduction import PIECES, named, visible_rows
+from lakesync.analysis.duckdb_merge import FRAGMENTS, quoted, visible_rows
 from lakesync.connectors.conditions import condition
 from lakesync.connectors.jira import jql
 from lakesync.connectors.salesforce.rows import quoted as soql_text
@@ -164,11 +164,11 @@ def test_staging_takes_hostile_ids(scheme, request):
 def test_duckdb_reads_the_column_that_is_named_and_nothing_else(text):
     query, parameters = visible_rows({text: "string"})
     assert set(parameters.values()) == {text}
-    assert query.replace(named(text), "") == visible_rows({"x": "string"})[0].replace('"x"', "")
+    assert query.replace(quoted(text), "") == visible_rows({"x": "string"})[0].replace('"x"', "")
     database = duckdb.connect()
-    database.execute(f"CREATE TABLE pieces ({PIECES})")
+    database.execute(f"CREATE TABLE fragments ({FRAGMENTS})")
     row = """('g', 'r', 1, 1, 'c', 'd', MAP {$name: '"v"'}, NULL, {'hlc': 1, 'client_id': 'c'})"""
-    database.execute(f"INSERT INTO pieces VALUES {row}", {"name": text})
+    database.execute(f"INSERT INTO fragments VALUES {row}", {"name": text})
     assert database.execute(query, parameters).fetchall() == [("g", "r", 1, "v")]
 
 

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from lakehouse.maintenance import Upkeep, tidy
-from lakesync.analysis.catalogue import Lake
+from lakesync.analysis.catalogue import LakeReader
 from lakesync.analysis.query import query
 from lakesync.analysis.tracing import trace
 from lakesync.config.sections import DeclaredGateway
@@ -81,7 +81,7 @@ class House:
         return {(row["_gateway"], row["_row"]): row["title"] for row in answer}
 
     def rejected(self):
-        with Lake(self.config) as lake:
+        with LakeReader(self.config) as lake:
             found = lake.rejected.scan().to_arrow().to_pylist()
         return {(row["gateway"], row["table_name"], row["row_id"], row["value"]) for row in found}
 
@@ -124,7 +124,7 @@ def test_an_erasure_in_one_leaves_the_other(house):
     assert house.titles("shop_eu.orders") == {("eu", "8"): None, ("eu", "9"): 9.0}
     assert house.titles("orders") == {("home", "1"): "one", ("home", "3"): "three"}
     assert house.rejected() == {("eu", "shop_eu.orders", "8", '"y"')}
-    with Lake(house.config) as lake:
+    with LakeReader(house.config) as lake:
         files = Path(urlsplit(lake.rejected.location()).path).rglob("*.parquet")
     assert {value for file in files for value in pq.read_table(file, partitioning=None)["value"].to_pylist()} == {'"y"'}
     assert house.engine.store.newest_cut("home").tables == before.tables
@@ -156,6 +156,6 @@ def test_a_gateway_stays_in_the_namespace_that_it_began_in(house):
 def test_upkeep_of_the_history_takes_the_past_of_rejected_values_along(house):
     with a_run(house.config) as run:
         tidy(run.pyspark.spark_session, run.lake.names, None, Upkeep(snapshot_hours=0), house.engine.store.backlog())
-    with Lake(house.config) as lake:
+    with LakeReader(house.config) as lake:
         assert len(lake.rejected.snapshots()) == 1
     assert house.rejected() == {("eu", "shop_eu.orders", "8", '"y"')}

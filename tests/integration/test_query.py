@@ -13,7 +13,7 @@ from lakehouse.history.flush import flush_due
 from lakehouse.sessions import session
 from lakehouse.table_definitions import LakeNames
 from lakehouse.tables.increments import merge_table
-from lakesync.analysis.moments import AsOf, shown
+from lakesync.analysis.as_of import AsOf, format_hlc
 from lakesync.analysis.query import query
 from lakesync.analysis.row_history import row_history
 from lakesync.cli.app import app
@@ -202,7 +202,7 @@ def test_a_table_that_no_flush_has_reached_is_there_with_its_columns(place):
 def test_what_is_not_there_is_told_with_what_is(place):
     with pytest.raises(NotFoundError, match="no table 'task' in the lake; there are deltas, drafts, tasks"):
         query(place.config, "SELECT * FROM task")
-    with pytest.raises(NotFoundError, match=f"the first delta came at {shown(place.moments[0])}"):
+    with pytest.raises(NotFoundError, match=f"the first delta came at {format_hlc(place.moments[0])}"):
         query(place.config, "SELECT * FROM tasks", AsOf(arrival=place.moments[0] - 1))
     with pytest.raises(ValidationError, match="no column 'titel' in tasks: did you mean 'title'"):
         query(place.config, "SELECT titel FROM tasks")
@@ -215,7 +215,7 @@ def test_the_history_of_a_row_has_every_delta_and_one_fate_for_each(place):
     mine = [each for name, _, each in place.story.pushed if (name, each.row_id, each.table) == (gateway, row, "tasks")]
     assert [each.delta_id for each in found] == [each.delta_id for each in mine]
     assert len(found) == count
-    live = {cell.column for each in found for cell in each.columns if cell.fate == "live"}
+    live = {cell.column for each in found for cell in each.columns if cell.outcome == "live"}
     state = RowState()
     for each in mine:
         state.merge(each)

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from lakesync.analysis.catalogue import Lake
+from lakesync.analysis.catalogue import LakeReader
 from lakesync.analysis.query import query
 from lakesync.config import load
 from lakesync.model.errors import LakeUnavailableError
@@ -49,4 +49,4 @@ def test_a_query_reaches_s3_by_the_settings_of_the_catalogue(place):
 def test_a_rest_catalogue_that_does_not_answer_is_told_as_no_lake(place):
     nowhere = place.replace(lake={"catalog_uri": "http://127.0.0.1:9/"})
     with pytest.raises(LakeUnavailableError, match=r"no Iceberg catalogue at http://127.0.0.1:9/"):
-        Lake(nowhere)
+        LakeReader(nowhere)

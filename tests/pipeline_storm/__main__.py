@@ -24,8 +24,8 @@ from typing import Any
 import requests
 
 from lakesync.adapters import open_adapter
-from lakesync.analysis.catalogue import Lake
-from lakesync.analysis.scans import both, holds
+from lakesync.analysis.catalogue import LakeReader
+from lakesync.analysis.scans import all_of, condition
 from lakesync.config import load
 from tests.conformance.test_adapters import everything
 from tests.pipeline_storm.poison import Poison
@@ -129,19 +129,19 @@ def differences(system: System, acknowledged: dict[str, Counter[str]], poison: P
     with closing(open_adapter(f"sqlite://{system.folder}/copy.db")) as adapter:
         there = {(each.gateway, each.delta.table, each.delta.row_id) for each in everything(adapter)}
     copied = Counter((gateway, table) for gateway, table, _ in there)
-    with Lake(config) as lake:
+    with LakeReader(config) as lake:
         history = lake.deltas
         assert history is not None
         for gateway, tables in acknowledged.items():
             for table, count in tables.items():
-                own = both(holds("gateway", "=", gateway), holds("table_name", "=", table))
+                own = all_of(condition("gateway", "=", gateway), condition("table_name", "=", table))
                 rows = history.scan(own, selected_fields=("row_id",)).to_arrow()["row_id"]
                 compare(f"{gateway} {table} history", count, len(rows.unique()))
                 compare(f"{gateway} {table} copy", count, copied[gateway, table])
                 if is_poisoned(gateway, "table", table):
                     continue
-                state = lake.state_of(gateway, table)
-                merged = state.scan(holds("_gateway", "=", gateway)).to_arrow().num_rows if state is not None else 0
+                state = lake.state_table_of(gateway, table)
+                merged = state.scan(condition("_gateway", "=", gateway)).to_arrow().num_rows if state is not None else 0
                 compare(f"{gateway} {table} state", count, merged)
             if not is_poisoned(gateway, "checkpoint", ""):
                 polled = poison.issues + 1 if poison is not None and gateway == poison.polled else 0

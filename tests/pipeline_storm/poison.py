@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from lakesync.analysis.catalogue import Lake
-from lakesync.analysis.scans import both, holds
+from lakesync.analysis.catalogue import LakeReader
+from lakesync.analysis.scans import all_of, condition
 from lakesync.config import load
 from lakesync.model.hlc import wall_clock
 from lakesync.testing.servers import serving
@@ -69,8 +69,8 @@ class Poison:
     def take_effect(self) -> None:
         """Poison what is up to date by now."""
         self._system.register(self.frozen, FROZEN, [_COLUMN, {"name": "added", "type": "string"}])
-        with Lake(self._config()) as lake:
-            state = lake.state_of(self.wrecked, WRECKED)
+        with LakeReader(self._config()) as lake:
+            state = lake.state_table_of(self.wrecked, WRECKED)
             assert state is not None
             for path in state.inspect.files()["file_path"].to_pylist():
                 Path(urlsplit(path).path).unlink()
@@ -87,8 +87,8 @@ class Poison:
 
     def issues_are_in_the_lake(self) -> bool:
         """Whether the history has every issue of the site."""
-        own = both(holds("gateway", "=", self.polled), holds("table_name", "=", _ISSUES))
-        with Lake(self._config()) as lake:
+        own = all_of(condition("gateway", "=", self.polled), condition("table_name", "=", _ISSUES))
+        with LakeReader(self._config()) as lake:
             history = lake.deltas
             rows = history.scan(own, selected_fields=("row_id",)).to_arrow()["row_id"] if history is not None else []
         return len(set(map(str, rows))) == self.issues

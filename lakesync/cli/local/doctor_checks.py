@@ -239,12 +239,12 @@ def catalogue(config: Config) -> Check:
     """The lake's catalogue."""
     if _lacks("pyiceberg"):
         return Check("off", "pyiceberg is not here", "pip install 'lakesync[query]' to ask the lake from here")
-    from lakesync.analysis.catalogue import Lake, has_catalogue
+    from lakesync.analysis.catalogue import LakeReader, may_have_catalogue
 
-    if not has_catalogue(config):
+    if not may_have_catalogue(config):
         return Check("off", "there is none yet: the first flush makes it")
-    with Lake(config) as lake:
-        return Check("ok", f"{len(lake.states)} state tables, history {'there' if lake.deltas else 'empty'}")
+    with LakeReader(config) as lake:
+        return Check("ok", f"{len(lake.state_tables)} state tables, history {'there' if lake.deltas else 'empty'}")
 
 
 def gateway(config: Config) -> Check:

@@ -15,7 +15,7 @@ from lakesync.cli.options import Data, Json, settings
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from lakesync.analysis.moments import AsOf
+    from lakesync.analysis.as_of import AsOf
     from lakesync.config import Config
 
 app = command_app()
@@ -53,7 +53,7 @@ def query(
     A table has its columns, and `_gateway`, `_row` (the row's id) and `_arrival` beside them; deleted rows are left
     out. `hlc_time(x)` reads an hlc or an arrival as a time.
     """
-    from lakesync.analysis.moments import parse_as_of
+    from lakesync.analysis.as_of import parse_as_of
 
     text = sys.stdin.read() if sql == "-" else sql
     config = settings(data)

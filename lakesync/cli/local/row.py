@@ -13,7 +13,7 @@ from lakesync.cli.options import Data, Json, settings
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from lakesync.analysis.fates import DeltaFate
+    from lakesync.analysis.provenance import DeltaProvenance
 
 app = command_app(
     "Look at one row of the lake.",
@@ -62,7 +62,7 @@ def history(
     _show(found)
 
 
-def _show(found: list[DeltaFate]) -> None:
+def _show(found: list[DeltaProvenance]) -> None:
     from rich.text import Text
 
     from lakesync.cli import output
@@ -75,17 +75,17 @@ def _show(found: list[DeltaFate]) -> None:
         for each in found:
             if each.gateway == gateway:
                 arrived = each.arrived if each.flushed else f"{each.arrived} (not flushed)"
-                rows.append((*map(Text, (arrived, each.written, each.client_id, each.op)), _fate(each)))
+                rows.append((*map(Text, (arrived, each.written, each.client_id, each.op)), _outcomes(each)))
         output.table(("arrived", "written", "client", "op", "what became of it"), rows)
 
 
-def _fate(each: DeltaFate) -> Text:
+def _outcomes(each: DeltaProvenance) -> Text:
     from rich.text import Text
 
     lines = [Text(each.note)] if each.note else []
     for cell in each.columns:
         line = Text(f"{cell.column} = {bytes(cell.value).decode()}  ")
-        line.append(cell.fate, style=_STYLES[cell.fate])
-        line.append(f": {cell.why}" if cell.why else "", style="dim")
+        line.append(cell.outcome, style=_STYLES[cell.outcome])
+        line.append(f": {cell.reason}" if cell.reason else "", style="dim")
         lines.append(line)
     return Text("\n").join(lines)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from lakesync.analysis.moments import AsOf
+    from lakesync.analysis.as_of import AsOf
     from lakesync.config import Config
 
 _REFUSED = 3

@@ -285,12 +285,12 @@ def _work(told: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 def _values(data: Path | None, gateway: str | None) -> Iterator[dict[str, Any]]:
     """What the lake's table `rejected` holds; nothing where no lake is at hand."""
-    from lakesync.analysis.catalogue import Lake, has_catalogue
+    from lakesync.analysis.catalogue import LakeReader, may_have_catalogue
 
     config = settings(data)
-    if not has_catalogue(config):
+    if not may_have_catalogue(config):
         return
-    with Lake(config) as lake:
+    with LakeReader(config) as lake:
         rows = [] if lake.rejected is None else lake.rejected.scan().to_arrow().to_pylist()
     chosen = gateway or config.remote.gateway
     for row in rows:

@@ -122,14 +122,14 @@ def _lake(config: Config, gateway: str) -> dict[str, int | None] | None:
     """State table → the arrival up to which it is merged; None where no lake is at hand."""
     if find_spec("pyiceberg") is None:
         return None
-    from lakesync.analysis.catalogue import Lake, has_catalogue, marks_of
+    from lakesync.analysis.catalogue import LakeReader, may_have_catalogue, merge_marks
 
-    if not has_catalogue(config):
+    if not may_have_catalogue(config):
         return None
-    with Lake(config) as lake:
+    with LakeReader(config) as lake:
         mine = config.namespaces.of(gateway)
-        tables = {name: lake.state(name) for name, (place, _) in lake.states.items() if place == mine}
-        return {name: marks_of(table).get(gateway) for name, table in tables.items() if table is not None}
+        tables = {name: lake.state_table(name) for name, (place, _) in lake.state_tables.items() if place == mine}
+        return {name: merge_marks(table).get(gateway) for name, table in tables.items() if table is not None}
 
 
 def _runs(config: Config) -> list[dict[str, Any]] | None:

@@ -115,7 +115,7 @@ def _steps(found: TracedDelta, held: dict[str, Any] | None) -> Iterator[tuple[st
         yield "snapshot", f"{found.snapshot.snapshot_id} of deltas, {when}"
     if found.state is not None:
         merged = output.moment(wall_of(found.state.merged_hlc)) if found.state.merged_hlc else "never"
-        yield "table", f"merged: {'yes' if found.state.holds else 'not yet'} (up to {merged})"
+        yield "table", f"merged: {'yes' if found.state.contains_delta else 'not yet'} (up to {merged})"
     elif found.batch_id is not None:
         yield "table", "there is no state table of it"
     if held is not None:

@@ -8,7 +8,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from lakehouse.history.decoding import DELTAS_ARROW, day_of
 from lakehouse.merge.kernel import STORED
-from lakesync.analysis.moments import AsOf
+from lakesync.analysis.as_of import AsOf
 from lakesync.analysis.query import query
 from lakesync.analysis.tracing import trace
 from lakesync.config import load
@@ -62,23 +62,25 @@ def titles(config, table, moment=None):
 
 
 @pytest.mark.parametrize("shared", ["orders", "tables.orders", "ORDERS"])
-def test_the_shared_table_has_the_rows_of_all_gateways_but_those_apart(config, shared):
+def test_the_shared_table_has_the_rows_of_gateways_without_a_namespace(config, shared):
     assert titles(config, shared) == {("home", "1"): "h1", ("other", "2"): "o2"}
 
 
-def test_the_table_of_a_namespace_has_those_of_its_gateways_now_and_then(config):
+def test_a_namespace_has_the_rows_of_its_gateways_now_and_in_the_past(config):
     assert titles(config, "shop_eu.orders") == {("eu", "1"): "e1", ("eu", "3"): "e3"}
     assert titles(config, "shop_eu.orders", AsOf(arrival=START + 256)) == {("eu", "1"): "e1"}
 
 
-def test_both_are_joined_and_the_history_is_of_all(config):
+def test_tables_of_two_namespaces_are_joined_and_the_history_has_all_gateways(config):
     joined = query(config, "SELECT e.title AS e, h.title AS h FROM shop_eu.orders e JOIN orders h USING (_row)")
     assert joined.to_pylist() == [{"e": "e1", "h": "h1"}]
     assert query(config, "SELECT count(*) AS n FROM lakesync.deltas").to_pylist() == [{"n": 4}]
 
 
-def test_a_table_that_is_not_there_names_those_that_are_and_a_delta_is_traced_to_its_own(config):
-    with pytest.raises(NotFoundError, match=r"no table 'shop_eu.bills' in the lake; there are deltas, orders, shop_eu"):
+def test_an_unknown_table_lists_known_ones_and_a_delta_is_traced_to_its_namespace(config):
+    with pytest.raises(
+        NotFoundError, match=r"no table 'shop_eu.bills' in the lake; known tables: deltas, orders, shop_eu"
+    ):
         query(config, "FROM shop_eu.bills")
     assert trace(config, "delta-0000").state.merged_hlc == 1
     assert trace(config, "delta-0001").state.merged_hlc is None

@@ -22,7 +22,7 @@ def test_a_row_of_which_all_waits_for_the_first_flush(tmp_path):
     engine.gateway("shop").handle_push(SyncPush("ann", (second, first)))
     engine.close()
     told = row_history(place, "notes", "r1")
-    assert {each.delta_id: each.columns[0].fate for each in told} == {
+    assert {each.delta_id: each.columns[0].outcome for each in told} == {
         first.delta_id: "lost",
         second.delta_id: "live",
     }

@@ -4,17 +4,17 @@ from datetime import date
 
 import pytest
 
-from lakesync.analysis.predicate import Predicate
-from lakesync.analysis.statement import read_statement
+from lakesync.analysis.scans import Predicate
+from lakesync.analysis.statement import parse_statement
 from lakesync.model.errors import ValidationError
 
 
 def named(sql):
-    return {each.shown for each in read_statement(sql).tables}
+    return {each.qualified for each in parse_statement(sql).tables}
 
 
 def predicates(sql):
-    return {each.shown: set(each.predicates) for each in read_statement(sql).tables if each.predicates}
+    return {each.qualified: set(each.predicates) for each in parse_statement(sql).tables if each.predicates}
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ def predicates(sql):
         ("SELECT 1", set()),
     ],
 )
-def test_tables_are_found_wherever_they_stand(sql, tables):
+def test_all_tables_of_a_statement_are_found(sql, tables):
     assert named(sql) == tables
 
 
@@ -49,11 +49,11 @@ def test_tables_are_found_wherever_they_stand(sql, tables):
         ("FROM t", None),
     ],
 )
-def test_columns_are_those_that_it_may_read(sql, columns):
-    assert read_statement(sql).columns == columns
+def test_columns_that_a_statement_may_read(sql, columns):
+    assert parse_statement(sql).columns == columns
 
 
-def test_filters_are_those_that_every_used_row_fulfils():
+def test_predicates_hold_for_every_row_that_is_used():
     assert predicates(
         "SELECT a FROM t WHERE a = 'x' AND (b >= -3) AND 2 < c AND d IN (1, 2) AND e = DATE '2026-01-02'"
     ) == {
@@ -84,20 +84,20 @@ def test_filters_are_those_that_every_used_row_fulfils():
         "SELECT a FROM t, u WHERE a = 1",
     ],
 )
-def test_filters_that_do_not_hold_for_every_row_are_left_to_the_database(sql):
+def test_conditions_that_do_not_hold_for_every_row_are_no_predicates(sql):
     assert predicates(sql) == {}
 
 
 @pytest.mark.parametrize(
     ("sql", "why"),
     [
-        ("SELECT FROM WHERE", "cannot be read"),
+        ("SELECT FROM WHERE", "cannot be parsed"),
         ("", "0 statements"),
         ("SELECT 1; SELECT 2", "2 statements"),
-        ("DROP TABLE orders", "'DROP TABLE orders' is no query"),
-        ("INSERT INTO orders VALUES (1)", "is no query"),
+        ("DROP TABLE orders", "'DROP TABLE orders' is not a query"),
+        ("INSERT INTO orders VALUES (1)", "is not a query"),
     ],
 )
-def test_what_is_no_query_is_refused(sql, why):
+def test_other_statements_are_rejected(sql, why):
     with pytest.raises(ValidationError, match=why):
-        read_statement(sql)
+        parse_statement(sql)

@@ -64,36 +64,36 @@ def lake(tmp_path_factory):
     return place, written
 
 
-def test_batch_snapshot_table_and_cut(lake):
+def test_batch_snapshot_table_and_checkpoint_of_a_merged_delta(lake):
     place, written = lake
     found = trace(place, "aaaa0000first")
     assert (found.batch_id, found.arrival_hlc, found.seq, found.columns) == ("b1", 100, 1, 2)
     assert found.snapshot.snapshot_id == written
     assert found.snapshot.committed_ms > 0
-    assert (found.state.merged_hlc, found.state.holds, found.state.cut_hlc) == (150, True, 150)
+    assert (found.state.merged_hlc, found.state.contains_delta, found.state.checkpoint_hlc) == (150, True, 150)
 
 
-def test_what_is_not_merged_yet_is_in_no_cut(lake):
+def test_an_unmerged_delta_is_in_no_checkpoint(lake):
     place, written = lake
     found = trace(place, "bbbb0000", "shop")
     assert found.snapshot.snapshot_id != written
-    assert (found.state.holds, found.state.cut_hlc) == (False, None)
+    assert (found.state.contains_delta, found.state.checkpoint_hlc) == (False, None)
 
 
-def test_an_id_must_say_enough(lake):
+def test_an_ambiguous_or_short_id_is_rejected(lake):
     place, _ = lake
     with pytest.raises(ValidationError, match="8 characters"):
         trace(place, "aaaa")
-    with pytest.raises(ValidationError, match="2 deltas begin with"):
+    with pytest.raises(ValidationError, match="2 deltas start with"):
         trace(place, "aaaa0000")
     for gateway, delta_id in ((None, "cccc0000"), ("other", "bbbb0000")):
         with pytest.raises(NotFoundError, match="no delta"):
             trace(place, delta_id, gateway)
 
 
-def test_where_there_is_no_lake_none_is_made(tmp_path):
+def test_no_catalogue_file_is_created_by_a_read(tmp_path):
     place = config.load({"data_dir": tmp_path / "nothing"})
-    with pytest.raises(LakeUnavailableError, match="does not wait"):
+    with pytest.raises(LakeUnavailableError, match="not in staging"):
         trace(place, "aaaa0000")
     assert not (tmp_path / "nothing").exists()
 
@@ -105,7 +105,7 @@ def test_the_commands_read_the_lake_and_say_who_did_not_answer(lake, monkeypatch
     words = ["--gateway", "shop", "--data", str(place.data_dir)]
     told = CliRunner().invoke(app, ["trace", "aaaa0000first", "--json", *words])
     assert told.exit_code == 6
-    assert msgspec.json.decode(told.stdout)["state"] == {"mergedHlc": 150, "holds": True, "cutHlc": 150}
+    assert msgspec.json.decode(told.stdout)["state"] == {"mergedHlc": 150, "containsDelta": True, "checkpointHlc": 150}
     listed = CliRunner().invoke(app, ["dlq", "list", "--json", *words])
     assert listed.exit_code == 6
     assert msgspec.json.decode(listed.stdout)["id"] == "todos/t1/done"

@@ -1,8 +1,8 @@
-"""What `--as-of` takes."""
+"""The forms that `--as-of` accepts."""
 
 import pytest
 
-from lakesync.analysis.moments import AsOf, parse_as_of, shown
+from lakesync.analysis.as_of import AsOf, format_hlc, parse_as_of
 from lakesync.model.errors import ValidationError
 from lakesync.model.hlc import MAX_COUNTER, encode
 
@@ -19,14 +19,14 @@ NOON = 1_763_726_400_000  # 2025-11-21 12:00 UTC
         (str(encode(NOON, 256)), AsOf(arrival=encode(NOON, 256))),
         ("4712345678901234567", AsOf(snapshot=4712345678901234567)),
         (f"snapshot:{encode(NOON, 0)}", AsOf(snapshot=encode(NOON, 0))),
-        (shown(encode(NOON, 7)), AsOf(arrival=encode(NOON, MAX_COUNTER))),
+        (format_hlc(encode(NOON, 7)), AsOf(arrival=encode(NOON, MAX_COUNTER))),
     ],
 )
-def test_it_is_a_time_an_arrival_or_a_snapshot(text, as_of):
+def test_times_arrivals_and_snapshots_are_parsed(text, as_of):
     assert parse_as_of(text) == as_of
 
 
 @pytest.mark.parametrize("text", ["", "yesterday", "snapshot:x", "-5", "1960-01-01"])
-def test_anything_else_is_refused_with_what_it_may_be(text):
+def test_other_text_is_rejected_with_the_accepted_forms(text):
     with pytest.raises(ValidationError, match="--as-of"):
         parse_as_of(text)

@@ -1,8 +1,8 @@
-"""Every delta of a row has a fate, every loss a reason."""
+"""Each delta of a row has an outcome, and each column that lost a reason."""
 
 import random
 
-from lakesync.analysis.fates import Arrived, fates
+from lakesync.analysis.provenance import ArrivedDelta, provenance
 from lakesync.model.delta import delta_id
 from lakesync.model.merge import RowState
 from lakesync.model.types import ColumnValue, RowDelta
@@ -15,15 +15,15 @@ def delta(op, client, hlc, **values):
 
 
 def told(*deltas):
-    found = fates([Arrived("g", 256 * place, True, each) for place, each in enumerate(deltas, 1)])
-    return [{cell.column: (cell.fate, cell.why) for cell in each.columns} or each.note for each in found]
+    found = provenance([ArrivedDelta("g", 256 * place, True, each) for place, each in enumerate(deltas, 1)])
+    return [{cell.column: (cell.outcome, cell.reason) for cell in each.columns} or each.note for each in found]
 
 
 def at(client, hlc):
     return f"{client} at 1970-01-01T00:00:00.{hlc:03}Z"
 
 
-def test_each_kind_of_loss_says_why():
+def test_each_loss_has_a_reason():
     first = delta("INSERT", "ann", 5 << 16, a=1, b=1)
     story = [
         first,
@@ -47,14 +47,14 @@ def test_each_kind_of_loss_says_why():
             "a": ("lost", f"{at('bob', 7)} wrote later, though it arrived before"),
             "b": ("repeated", "the same delta had arrived before"),
         },
-        "deletes what is stamped before it; what was there is newer, or was gone",
+        "deletes older columns; the row had newer ones, or none",
         {"b": ("deleted", f"stamped no later than the DELETE of {at('ann', 6)}")},
-        f"nothing more to delete: {at('ann', 6)} deleted later",
-        "erased: what it said is gone",
+        f"no effect: {at('ann', 6)} deleted the row with a later stamp",
+        "erased: its columns are gone",
     ]
 
 
-def test_what_is_live_is_the_merge():
+def test_live_columns_equal_the_merge():
     rng = random.Random(3)
     for _ in range(200):
         story = [
@@ -69,7 +69,7 @@ def test_what_is_live_is_the_merge():
         state = RowState()
         for each in story:
             state.merge(each)
-        found = fates([Arrived("g", 256 * place, True, each) for place, each in enumerate(story, 1)])
-        live = {cell.column: bytes(cell.value) for each in found for cell in each.columns if cell.fate == "live"}
+        found = provenance([ArrivedDelta("g", 256 * place, True, each) for place, each in enumerate(story, 1)])
+        live = {cell.column: bytes(cell.value) for each in found for cell in each.columns if cell.outcome == "live"}
         assert live == {name: bytes(value) for name, value in state.values().items()}
-        assert all(cell.why or cell.fate == "live" for each in found for cell in each.columns)
+        assert all(cell.reason or cell.outcome == "live" for each in found for cell in each.columns)

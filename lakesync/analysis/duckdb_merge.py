@@ -1,48 +1,50 @@
-"""The merge of `lakesync.model.merge` as DuckDB queries: deltas and state rows in, state rows with typed columns out.
+"""The merge of `lakesync.model.merge` as DuckDB queries: merges deltas onto state rows and types their columns.
 
-`pieces` has the columns of `PIECES`: deltas as they are in the history, and rows of a state table in the same form, one
-piece a live cell and one for tombstone and INSERT. Any order, grouping and repetition gives the same rows.
+The table `fragments` has the columns of `FRAGMENTS`. It contains deltas as in the history, and rows of a state table in
+the same form: one fragment per live cell, and one with tombstone and INSERT stamp. Any order, grouping and repetition
+of fragments gives the same rows.
 
-It says again what the lake's merge says, for `lakesync query`, which answers where no Spark runs: in 1.9 s over the
-rows of `scripts/demo`, on two cores, where a Spark that starts for the question answers after 11.5 s.
-`tests/property/test_reduction.py` holds it to `lakesync.model.merge`, `tests/integration/test_query.py` to Spark.
+This is a second implementation of the lake's merge, for `lakesync query`, which needs no Spark. Over the rows of
+`scripts/demo`, on two cores, it answers in 1.9 s; a Spark that starts for the query answers in 11.5 s.
+`tests/property/test_duckdb_merge.py` compares it with `lakesync.model.merge`, `tests/integration/test_query.py` with
+Spark.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-PIECES = (
+FRAGMENTS = (
     "_gateway VARCHAR, _row VARCHAR, _arrival BIGINT, hlc BIGINT, client_id VARCHAR, delta_id VARCHAR, "
     "columns MAP(VARCHAR, VARCHAR), tombstone STRUCT(hlc BIGINT, client_id VARCHAR), "
     "inserted STRUCT(hlc BIGINT, client_id VARCHAR)"
 )
-"""The columns of the table `pieces`, as DDL."""
+"""The columns of the table `fragments`, as DDL."""
 
-OF_DELTAS = """
+DELTA_FRAGMENTS = """
 SELECT gateway, row_id, arrival, hlc, client_id, delta_id,
     CASE WHEN op <> 'DELETE' THEN columns END,
     CASE WHEN op = 'DELETE' THEN {'hlc': hlc, 'client_id': client_id} END,
     CASE WHEN op = 'INSERT' THEN {'hlc': hlc, 'client_id': client_id} END
 """
-"""Begins a SELECT over rows of the history."""
+"""The SELECT clause that turns rows of the history into fragments."""
 
-OF_STATE = """
-SELECT _gateway, _row, _arrival, NULL, NULL, NULL, NULL, _tombstone, _inserted FROM held
+STATE_FRAGMENTS = """
+SELECT _gateway, _row, _arrival, NULL, NULL, NULL, NULL, _tombstone, _inserted FROM state_rows
 UNION ALL
 SELECT _gateway, _row, _arrival, cell.value.hlc, cell.value.client_id, cell.value.delta_id,
     MAP {cell.key: cell.value.value}, NULL, NULL
-FROM (SELECT _gateway, _row, _arrival, unnest(map_entries(_cells)) AS cell FROM held)
+FROM (SELECT _gateway, _row, _arrival, unnest(map_entries(_cells)) AS cell FROM state_rows)
 """
-"""Rows of a state table, called `held`, as pieces."""
+"""The query that turns rows of a state table, in the table `state_rows`, into fragments."""
 
 _ROWS = """
 WITH heads AS (
     SELECT _gateway, _row, max(_arrival) AS _arrival, max(tombstone) AS tombstone, max(inserted) AS inserted
-    FROM pieces GROUP BY ALL
+    FROM fragments GROUP BY ALL
 ), cells AS (
     SELECT _gateway, _row, cell.key AS name, cell.value AS value, hlc, client_id, delta_id
-    FROM (SELECT *, unnest(map_entries(columns)) AS cell FROM pieces)
+    FROM (SELECT *, unnest(map_entries(columns)) AS cell FROM fragments)
 ), best AS (
     SELECT _gateway, _row, name,
         max({'hlc': hlc, 'client_id': client_id, 'value': value, 'delta_id': delta_id}) AS cell
@@ -65,11 +67,11 @@ _TYPED = {
     "json": "CASE WHEN {0} <> 'null' THEN {0} END",
     "null": "CAST(NULL AS VARCHAR)",
 }
-"""Schema type → a value's JSON text as a value of the typed column, as `lakehouse.merge.typed` has it."""
+"""Schema type → SQL that converts a value's JSON text to the typed column's value, as `lakehouse.merge.typed` does."""
 
 
 def typed_value(kind: str, text: str) -> str:
-    """A value of a column as SQL.
+    """Return SQL for the typed value of a column.
 
     Args:
         kind: the column's schema type.
@@ -79,21 +81,21 @@ def typed_value(kind: str, text: str) -> str:
 
 
 def visible_rows(columns: Mapping[str, str | None]) -> tuple[str, dict[str, str]]:
-    """The query over `pieces` that gives every visible row: `_gateway`, `_row`, `_arrival` and the columns.
+    """Return the query over `fragments` for every visible row: `_gateway`, `_row`, `_arrival` and the columns.
 
     Args:
-        columns: name → schema type; None: its JSON text.
+        columns: name → schema type; None instead of a type: the JSON text.
 
     Returns:
         The query, and its parameters by name.
     """
-    texts = {name: f"texts[$column{place}]" for place, name in enumerate(columns)}
+    texts = {name: f"texts[$column{index}]" for index, name in enumerate(columns)}
     values = {name: typed_value(kind, texts[name]) if kind else texts[name] for name, kind in columns.items()}
-    wanted = "".join(f", {value} AS {named(name)}" for name, value in values.items())
-    parameters = {f"column{place}": name for place, name in enumerate(columns) if columns[name] != "null"}
+    wanted = "".join(f", {value} AS {quoted(name)}" for name, value in values.items())
+    parameters = {f"column{index}": name for index, name in enumerate(columns) if columns[name] != "null"}
     return _ROWS % wanted, parameters
 
 
-def named(identifier: str) -> str:
-    """An identifier in SQL."""
+def quoted(identifier: str) -> str:
+    """Return an identifier quoted for SQL."""
     return '"' + identifier.replace('"', '""') + '"'

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakehouse.merge.kernel import STORED, merge
-from lakesync.analysis.reduction import OF_DELTAS, OF_STATE, PIECES, visible_rows
+from lakesync.analysis.duckdb_merge import DELTA_FRAGMENTS, FRAGMENTS, STATE_FRAGMENTS, visible_rows
 from lakesync.model.delta import jcs_raw
 from lakesync.model.merge import RowState
 from lakesync.testing import strategies
@@ -35,9 +35,9 @@ def by_duckdb(waiting, held):
     with duckdb.connect() as database:
         database.register("waiting", history(waiting))
         database.register("held", merge(history(held), STORED.empty_table()).states)
-        database.execute(f"CREATE TABLE pieces ({PIECES})")
-        database.execute(f"INSERT INTO pieces {OF_DELTAS} FROM waiting")
-        database.execute(f"INSERT INTO pieces {OF_STATE}")
+        database.execute(f"CREATE TABLE fragments ({FRAGMENTS})")
+        database.execute(f"INSERT INTO fragments {DELTA_FRAGMENTS} FROM waiting")
+        database.execute(f"INSERT INTO fragments {STATE_FRAGMENTS}")
         rows = database.execute(sql, parameters).fetchall()
     found = {row: dict(zip(COLUMNS, values, strict=True)) for _, row, _, *values in rows}
     assert len(found) == len(rows)

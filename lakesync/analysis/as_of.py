@@ -1,0 +1,55 @@
+"""The value of `--as-of`: a time, an arrival, or an Iceberg snapshot."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from lakesync.model.errors import ValidationError
+from lakesync.model.hlc import MAX_COUNTER, encode, wall_of
+
+_EARLIEST_ARRIVAL = encode(946_684_800_000, 0)  # 2000
+_LATEST_ARRIVAL = encode(4_102_444_800_000, 0)  # 2100
+
+
+class AsOf(NamedTuple):
+    """A point in the past. Exactly one of the two fields is set."""
+
+    arrival: int | None = None
+    """Everything that arrived up to this arrival, inclusive."""
+    snapshot: int | None = None
+    """The id of an Iceberg snapshot of one of the queried tables."""
+
+
+def parse_as_of(text: str) -> AsOf:
+    """Parse `2026-11-21T10:00`, `2026-11-21` (midnight), an arrival of 18 digits, `snapshot:ID` or a snapshot id.
+
+    Args:
+        text: what the user wrote. A time without a zone is UTC.
+
+    Raises:
+        ValidationError: the text has none of these forms.
+    """
+    given = text.strip()
+    number = given.removeprefix("snapshot:")
+    if number.isdecimal():
+        value = int(number)
+        is_arrival = number == given and _EARLIEST_ARRIVAL <= value <= _LATEST_ARRIVAL
+        return AsOf(arrival=value) if is_arrival else AsOf(snapshot=value)
+    try:
+        time = datetime.fromisoformat(given)
+    except ValueError:
+        raise ValidationError(
+            f"--as-of {text!r} is not a time, an arrival or a snapshot; write 2026-11-21T10:00:00 (UTC), 18 digits, or "
+            "snapshot:ID"
+        ) from None
+    time = time if time.tzinfo else time.replace(tzinfo=UTC)
+    wall_ms = int(time.timestamp() * 1000)
+    if wall_ms < 0:
+        raise ValidationError(f"--as-of {text!r} is before 1970, when nothing had arrived; choose a later time")
+    return AsOf(arrival=encode(wall_ms, MAX_COUNTER))
+
+
+def format_hlc(hlc: int) -> str:
+    """Return the wall time of an hlc or arrival in UTC, to the millisecond, in the form that `--as-of` accepts."""
+    return datetime.fromtimestamp(wall_of(hlc) / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

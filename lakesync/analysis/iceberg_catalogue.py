@@ -1,0 +1,54 @@
+"""Opens an Iceberg catalogue by pyiceberg with the settings of Spark's catalogue. `lakehouse` uses it too.
+
+pyiceberg is imported when a catalogue is opened, so that Spark's tasks can import this module without it.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyiceberg.catalog import Catalog
+
+_SHARED_SETTINGS = ("s3.", "header.", "oauth2-server-uri", "credential", "token", "scope", "prefix")
+"""Prefixes of settings that Iceberg in Java and pyiceberg have in common."""
+_LOCAL_FILE_IO = {"py-io-impl": "pyiceberg.io.fsspec.FsspecFileIO"}
+"""Opens local files without pyarrow, whose import takes 80 MiB. Reading metadata needs none of it, a scan of rows does.
+"""
+
+
+def open_iceberg(name: str, uri: str, settings: Mapping[str, str]) -> Catalog:
+    """Open an Iceberg catalogue with the settings that Spark's catalogue has. A database is not connected to yet.
+
+    Args:
+        name: the catalogue's name in Spark.
+        uri: `http(s)://…` of a REST catalogue, or a database URL of SQLAlchemy.
+        settings: the settings below `spark.sql.catalog.NAME.`. What they omit about S3 comes from the AWS variables,
+            as in Spark's tasks.
+
+    Raises:
+        requests.ConnectionError: the REST catalogue does not answer.
+    """
+    given = {
+        **_s3_settings(settings),
+        **{key: each for key, each in settings.items() if key.startswith(_SHARED_SETTINGS)},
+    }
+    given["warehouse"] = settings.get("warehouse", "")
+    if given["warehouse"].startswith("file:"):
+        given |= _LOCAL_FILE_IO
+    if uri.startswith(("http://", "https://")):
+        from pyiceberg.catalog.rest import RestCatalog
+
+        return RestCatalog(name, uri=uri, **given)
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    return SqlCatalog(name, uri=uri, init_catalog_tables="false", **given)
+
+
+def _s3_settings(settings: Mapping[str, str]) -> dict[str, str]:
+    region = settings.get("client.region") or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+    found = {"s3.endpoint": os.environ.get("AWS_ENDPOINT_URL"), "s3.region": region}
+    return {key: value for key, value in found.items() if value}

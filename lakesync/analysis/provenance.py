@@ -1,0 +1,149 @@
+"""What became of every delta of a row: replays the merge in order of arrival and explains each column that lost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+from msgspec import Raw
+
+from lakesync.analysis.as_of import format_hlc
+from lakesync.model.merge import RowState
+from lakesync.model.types import RowDelta, Stamp
+
+Outcome = Literal["live", "replaced", "lost", "deleted", "repeated"]
+"""`live`: the value is the column's current value. `replaced`: it was, until a write with a newer stamp arrived.
+`lost`: an older arrival had a newer stamp. `deleted`: a DELETE with a newer stamp removed it. `repeated`: the same
+delta had arrived before."""
+
+_Verdict = tuple[Outcome, str, str | None]
+"""Outcome, reason, and the id of the delta that won."""
+
+
+class ColumnProvenance(msgspec.Struct, frozen=True):
+    """One column of a delta."""
+
+    column: str
+    value: Raw
+    outcome: Outcome
+    reason: str
+    """Empty for a live value."""
+    winner: str | None = None
+    """Id of the delta that it lost to."""
+
+
+class DeltaProvenance(msgspec.Struct, frozen=True):
+    """One delta of a row, and what became of it."""
+
+    gateway: str
+    arrival: int
+    arrived: str
+    """The arrival as a time, UTC."""
+    flushed: bool
+    op: str
+    client_id: str
+    hlc: int
+    written: str
+    """The hlc as a time by the client's clock, UTC."""
+    delta_id: str
+    columns: tuple[ColumnProvenance, ...]
+    note: str = ""
+    """What a delta without columns did."""
+
+
+class ArrivedDelta(msgspec.Struct, frozen=True):
+    """A delta with its gateway and arrival."""
+
+    gateway: str
+    arrival: int
+    flushed: bool
+    delta: RowDelta
+
+
+def provenance(history: Sequence[ArrivedDelta]) -> list[DeltaProvenance]:
+    """Replay the deltas of one row and return what became of each.
+
+    Args:
+        history: all deltas of one row in one gateway, in order of arrival.
+
+    Returns:
+        One entry per delta, in the same order.
+    """
+    state = RowState()
+    verdicts: list[dict[str, _Verdict]] = [{} for _ in history]
+    notes = ["" for _ in history]
+    owners: dict[str, int] = {}
+    tombstone: RowDelta | None = None
+    for index, arrived in enumerate(history):
+        delta = arrived.delta
+        stamp: Stamp = (delta.hlc, delta.client_id)
+        owning_deltas = {column: history[owner].delta for column, owner in owners.items()}
+        result = state.merge(delta)
+        if delta.op == "DELETE":
+            hides = result.was_visible and not result.visible
+            notes[index] = _explain_delete(delta, tombstone, changed=result.changed, hides=hides)
+            if result.changed:
+                tombstone = delta
+                for column in owners.keys() - state.values().keys():
+                    reason = f"deleted by {_author(delta)}"
+                    verdicts[owners.pop(column)][column] = ("deleted", reason, delta.delta_id)
+            continue
+        if not delta.columns:
+            notes[index] = "has no columns" if delta.op == "INSERT" else "erased: its columns are gone"
+        for column in result.won:
+            if column in owners:
+                reason = f"replaced by {_author(delta)}"
+                verdicts[owners[column]][column] = ("replaced", reason, delta.delta_id)
+            owners[column] = index
+        for column in result.lost:
+            if tombstone is not None and stamp <= (tombstone.hlc, tombstone.client_id):
+                reason = f"stamped no later than the DELETE of {_author(tombstone)}"
+                verdicts[index][column] = ("deleted", reason, tombstone.delta_id)
+            else:
+                verdicts[index][column] = _explain_loss(delta, owning_deltas[column])
+    for column, index in owners.items():
+        verdicts[index][column] = ("live", "", None)
+    return [_describe(arrived, verdicts[index], notes[index]) for index, arrived in enumerate(history)]
+
+
+def _explain_loss(delta: RowDelta, owner: RowDelta) -> _Verdict:
+    if delta.hlc == owner.hlc and delta.client_id == owner.client_id:
+        reason = f"{_author(owner)} has the same stamp, and the greater value wins"
+    elif delta.hlc == owner.hlc:
+        reason = f"{_author(owner)} wrote at the same hlc, and the greater client id wins"
+    else:
+        reason = f"{_author(owner)} wrote later, though it arrived before"
+    return "lost", reason, owner.delta_id
+
+
+def _explain_delete(delta: RowDelta, tombstone: RowDelta | None, *, changed: bool, hides: bool) -> str:
+    if not changed and tombstone is not None:
+        same = tombstone.delta_id == delta.delta_id
+        return "repeated" if same else f"no effect: {_author(tombstone)} deleted the row with a later stamp"
+    return "deletes the row" if hides else "deletes older columns; the row had newer ones, or none"
+
+
+def _describe(arrived: ArrivedDelta, verdicts: dict[str, _Verdict], note: str) -> DeltaProvenance:
+    delta = arrived.delta
+    repeated: _Verdict = ("repeated", "the same delta had arrived before", None)
+    columns = [
+        ColumnProvenance(cell.column, cell.value, *verdicts.get(cell.column, repeated)) for cell in delta.columns
+    ]
+    return DeltaProvenance(
+        gateway=arrived.gateway,
+        arrival=arrived.arrival,
+        arrived=format_hlc(arrived.arrival),
+        flushed=arrived.flushed,
+        op=delta.op,
+        client_id=delta.client_id,
+        hlc=delta.hlc,
+        written=format_hlc(delta.hlc),
+        delta_id=delta.delta_id,
+        columns=tuple(columns) if delta.op != "DELETE" else (),
+        note=note,
+    )
+
+
+def _author(delta: RowDelta) -> str:
+    return f"{delta.client_id} at {format_hlc(delta.hlc)}"
