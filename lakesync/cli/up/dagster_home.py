@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from lakesync.adapters.places import leaves, place_of
-from lakesync.cli.service_environment import STORAGE_VARIABLE
+from lakesync.cli.up.service_environment import STORAGE_VARIABLE
 from lakesync.config import Config
 from lakesync.model.errors import ConfigurationError
 
