@@ -12,7 +12,7 @@ from starlette.applications import Starlette
 from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from gateway.auth import bearer
+from gateway.dependencies import bearer_token
 from gateway.server import listen
 from lakesync.auth import TokenVerifier
 from lakesync.wire.frames import FrameTag
@@ -24,7 +24,7 @@ def main() -> None:
     connected: set[WebSocket] = set()
 
     async def live(websocket: WebSocket) -> None:
-        verifier.verify(bearer(websocket.headers["authorization"]) or "")
+        verifier.verify(bearer_token(websocket.headers.getlist("authorization")) or "")
         await websocket.accept()
         connected.add(websocket)
         try:

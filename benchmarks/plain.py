@@ -20,7 +20,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from gateway.auth import bearer
+from gateway.dependencies import bearer_token
 from gateway.server import listen
 from lakesync.auth import TokenVerifier
 
@@ -92,7 +92,7 @@ def main() -> None:
     encode = msgspec.json.Encoder().encode
 
     def admit(request: Request) -> None:
-        verifier.verify(bearer(request.headers.get("authorization")) or "")
+        verifier.verify(bearer_token(request.headers.getlist("authorization")) or "")
 
     async def push(request: Request) -> Response:
         admit(request)

@@ -1,4 +1,4 @@
-"""`python -m gateway`: the server of one staging store."""
+"""`python -m gateway`: reads the configuration and serves one staging store until a signal stops it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import closing
 import structlog
 
 from gateway.app import create_app
-from gateway.exposure import check_exposure
+from gateway.bind_policy import check_bind_address
 from gateway.flushing import Backends
 from gateway.logs import configure_logging
 from gateway.server import GatewayServer, listen
@@ -26,20 +26,23 @@ from lakesync.staging import configured_store
 
 log = structlog.get_logger("gateway")
 
-_COLLECTION = (20_000, 20, 50)
-"""When Python looks for reference cycles: a push makes thousands of objects, hardly any of them in one."""
+_GC_THRESHOLDS = (20_000, 20, 50)
+"""Rarer than Python's defaults: a push creates thousands of objects, and hardly any reference cycle."""
 _SWITCH_SECONDS = 0.0005
-"""How long one of the two busy threads, event loop and store, may keep the interpreter while the other one waits."""
+"""Longest time that one of the two busy threads, event loop and store, keeps the interpreter from the other."""
 
 
 def serve(configured: config.Config) -> None:
-    """Serve until a signal ends it.
+    """Serve until a signal stops the server.
+
+    Args:
+        configured: the configuration.
 
     Raises:
-        ConfigurationError, StartupError, StagingUnavailableError, StagingVersionError: it cannot start.
+        ConfigurationError, StartupError, StagingUnavailableError, StagingVersionError: the server cannot start.
     """
     settings = GatewaySettings.of(configured)
-    check_exposure(settings)
+    check_bind_address(settings)
     if not settings.asks_for_tokens:
         log.warning("no LAKESYNC_JWT_SECRET is set: every caller on this machine is an admin", host=settings.host)
     wall = WallClock(configured.clock_offset_file).now_ms
@@ -57,26 +60,26 @@ def serve(configured: config.Config) -> None:
             namespaces=configured.namespaces,
         )
         app = create_app(settings, engine)
-        services: Services = app.state.services
+        metrics = Services.of_app(app).metrics
         try:
             gc.collect()
-            gc.freeze()  # what was made up to here stays
-            GatewayServer(app, settings, backends.beside(engine, services.metrics)).run(sockets=[bound])
+            gc.freeze()  # objects up to here live as long as the process
+            GatewayServer(app, settings, backends.startup(engine, metrics)).run(sockets=[bound])
         finally:
             backends.finish()
             engine.close()
 
 
 def main() -> int:
-    """Read the configuration and serve; the exit code."""
+    """Read the configuration and serve; return the exit code."""
     configure_logging()
     os.umask(UMASK)
     sys.setswitchinterval(_SWITCH_SECONDS)
-    gc.set_threshold(*_COLLECTION)
+    gc.set_threshold(*_GC_THRESHOLDS)
     try:
         serve(config.load())
     except LakeSyncError as error:
-        log.error("the gateway cannot run", code=error.code, reason=str(error))  # noqa: TRY400 the reason says it all
+        log.error("the gateway cannot run", code=error.code, reason=str(error))  # noqa: TRY400 a traceback would say no more
         return 1
     return 0
 

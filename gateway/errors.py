@@ -1,15 +1,34 @@
-"""Which HTTP status each error has, and the one form in which errors are answered."""
+"""The HTTP status of each error, the one form of error answers, and FastAPI's exception handlers that produce it."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import cast
 
 import msgspec
+import structlog
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import iter_route_contexts
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import compile_path
 
+from gateway.request_log import RequestRecord
 from lakesync.model import errors
-from lakesync.model.errors import LakeSyncError, RefusedError, Rejection, TransientError
+from lakesync.model.errors import (
+    LakeSyncError,
+    NotFoundError,
+    RefusedError,
+    Rejection,
+    TransientError,
+    ValidationError,
+    shortened,
+)
+
+log = structlog.get_logger("gateway")
 
 STATUSES: dict[type[LakeSyncError], int] = {
     errors.ValidationError: 400,
@@ -36,35 +55,88 @@ STATUSES: dict[type[LakeSyncError], int] = {
     errors.StagingVersionError: 500,
     LakeSyncError: 500,
 }
-"""A class that is missing here has the status of its nearest base."""
+"""HTTP status by class; a class that is missing has the status of its nearest base."""
 
 INTERNAL = "the gateway failed; the request id names the entry in its log"
-MAX_MESSAGE_CHARS = 1000
-"""A message names the value that is at fault, and a value may be as long as a body."""
 RETRY_AFTER = 1.0
-"""Seconds that a client is told to wait where the error does not know better."""
+"""Seconds in the Retry-After header where the error does not know better."""
 
 
 class ErrorBody(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """What every error answer holds; `rejected` only where single deltas were refused."""
+    """Body of every error answer."""
 
     error: str
     code: str
     request_id: str
     rejected: tuple[Rejection, ...] = ()
+    """The rejected deltas of a push; absent for other errors."""
+
+
+def add_error_handlers(app: FastAPI) -> None:
+    """Register the exception handlers for LakeSync's errors, invalid parameters, and unknown paths and methods."""
+    app.add_exception_handler(LakeSyncError, _handle_error)
+    app.add_exception_handler(RequestValidationError, _handle_invalid_parameters)
+    app.add_exception_handler(HTTPException, _handle_no_route)
+
+
+async def _handle_error(request: Request, error: Exception) -> Response:
+    return answer_error(error, RequestRecord.of(request))
+
+
+async def _handle_invalid_parameters(request: Request, error: Exception) -> Response:
+    invalid = cast("RequestValidationError", error)
+    faults = []
+    for fault in invalid.errors():
+        where, name = fault["loc"][0], fault["loc"][-1]
+        if fault["type"] == "missing":
+            faults.append(f"the {where} parameter {name!r} is missing; add it")
+        else:
+            faults.append(f"the {where} parameter {name!r} is {str(fault['input'])[:40]!r}: {fault['msg']}")
+    return answer_error(ValidationError("; ".join(faults)), RequestRecord.of(request))
+
+
+async def _handle_no_route(request: Request, error: Exception) -> Response:
+    refusal = cast("HTTPException", error)
+    headers = {"Allow": ", ".join(_allowed_methods(request))} if refusal.status_code == 405 else refusal.headers
+    record = RequestRecord.of(request)
+    record.code = NotFoundError.code if refusal.status_code == 404 else ValidationError.code
+    message = f"{refusal.detail}: {request.method} {request.url.path}; /openapi.json names every route"
+    return http_error_response(refusal.status_code, message, record.code, record.request_id, headers)
+
+
+def _allowed_methods(request: Request) -> list[str]:
+    """Return the methods that the routes of a path take; each method has a route of its own."""
+    methods: set[str] = set()
+    for route in iter_route_contexts(request.app.routes):
+        if route.path is not None and route.methods and compile_path(route.path)[0].match(request.url.path):
+            methods |= route.methods
+    return sorted({*methods, "HEAD"} if "GET" in methods else methods)
 
 
 def status_of(kind: type[LakeSyncError]) -> int:
-    """The HTTP status of a class of errors."""
+    """Return the HTTP status of a class of errors."""
     return next(STATUSES[base] for base in kind.__mro__ if base in STATUSES)
 
 
+def answer_error(error: Exception, record: RequestRecord) -> Response:
+    """Return the answer to an exception, note its code in the request's record, and log an unexpected one."""
+    record.code = code_of(error)
+    if record.code == LakeSyncError.code:
+        log.error("request failed", request_id=record.request_id, exc_info=error)
+    return error_response(error, record.request_id)
+
+
+def code_of(error: Exception) -> str:
+    """Return the code of an exception in answers and metrics; `INTERNAL_ERROR` for an unexpected one."""
+    return error.code if isinstance(error, LakeSyncError) else LakeSyncError.code
+
+
 def error_response(error: Exception, request_id: str) -> Response:
-    """The answer to an error; of one that was not raised on purpose it tells nothing."""
+    """Return the answer to an exception; it discloses nothing of an unexpected one."""
     if not isinstance(error, LakeSyncError) or error.code == LakeSyncError.code:
         return _response(500, ErrorBody(INTERNAL, LakeSyncError.code, request_id))
     status = status_of(type(error))
-    rejected = tuple(map(_bounded, error.rejected)) if isinstance(error, RefusedError) else ()
+    rejected = tuple(map(_with_short_message, error.rejected)) if isinstance(error, RefusedError) else ()
     headers = {}
     if status in (429, 503):
         known = error.retry_after if isinstance(error, TransientError) else None
@@ -75,24 +147,22 @@ def error_response(error: Exception, request_id: str) -> Response:
 
 
 def http_error_response(
-    status: int, message: str, code: str, request_id: str, headers: Mapping[str, str] | None
+    status: int, message: str, code: str, request_id: str, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """The answer where no route took the request: unknown path or method."""
+    """Return the answer to a request that reaches no route.
+
+    Args:
+        status: HTTP status.
+        message: what is wrong.
+        code: LakeSync's error code.
+        request_id: of the request.
+        headers: further headers.
+    """
     return _response(status, ErrorBody(shortened(message), code, request_id), headers)
 
 
-def _bounded(rejection: Rejection) -> Rejection:
-    if len(rejection.message) <= MAX_MESSAGE_CHARS:
-        return rejection
+def _with_short_message(rejection: Rejection) -> Rejection:
     return msgspec.structs.replace(rejection, message=shortened(rejection.message))
-
-
-def shortened(message: str) -> str:
-    """The message with its middle left out where it is too long: what to do stands at its end."""
-    if len(message) <= MAX_MESSAGE_CHARS:
-        return message
-    half = MAX_MESSAGE_CHARS // 2
-    return f"{message[:half]} … {message[-half:]}"
 
 
 def _response(status: int, body: ErrorBody, headers: Mapping[str, str] | None = None) -> Response:

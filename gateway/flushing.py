@@ -1,4 +1,7 @@
-"""The flush of a server that has no pipeline behind it, and the sources that its clients may pull from."""
+"""Adapters that the configuration names: the destination of a server without a pipeline, and the sources for pulls.
+
+`python -m gateway` opens them, starts the flush after the engine is open, and closes them at the end.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from contextlib import ExitStack
 
 import structlog
 
-from gateway.declared import Declarations
+from gateway.bootstrap import Declarations
 from gateway.metrics import Metrics
 from lakesync.adapters import Adapter, open_adapter
 from lakesync.adapters.places import open_place, place_of
@@ -22,17 +25,20 @@ from lakesync.model.errors import LakeSyncError
 log = structlog.get_logger("gateway")
 
 _BATCH_DELTAS = 250_000
-"""In one batch at most, unless the configuration says otherwise."""
+"""Default of the most deltas in one batch."""
 
 
 class Backends:
-    """The adapters that a server is configured with, open until `close`."""
+    """The configured adapters, open until `close`."""
 
     def __init__(self, config: Config) -> None:
-        """Open what is configured.
+        """Open the adapters.
+
+        Args:
+            config: of the server.
 
         Raises:
-            ConfigurationError: a URI names no adapter, or a declared gateway's file cannot be used.
+            ConfigurationError: a URI names no adapter, or a declared file is missing or invalid.
             AdapterError: a backend cannot be opened.
         """
         self._declared = Declarations(config.gateways, config.connectors.declared)
@@ -41,44 +47,51 @@ class Backends:
             self.outlet = _outlet(config, opening)
             self.sources = {name: _source(config, named, opening) for name, named in config.sources.items()}
             self._opened = opening.pop_all()
-        self._house: Housekeeping | None = None
+        self._housekeeping: Housekeeping | None = None
 
-    def beside(self, engine: Engine, metrics: Metrics) -> Callable[[], None]:
-        """What opens the engine, tells it what was declared, and begins to flush where the server is to do that."""
+    def startup(self, engine: Engine, metrics: Metrics) -> Callable[[], None]:
+        """Return the function that opens the engine, applies the declarations, and starts the configured flush.
+
+        The server calls it in a worker thread once it answers `/health`.
+
+        Args:
+            engine: to open.
+            metrics: count the flushes.
+        """
         if self.outlet is None:
 
-            def only_open() -> None:
+            def open_engine() -> None:
                 engine.open()
                 self._declared.apply(engine)
 
-            return only_open
-        house = self._house = Housekeeping(
+            return open_engine
+        housekeeping = self._housekeeping = Housekeeping(
             engine,
             self.outlet,
-            on_flushed=lambda report: _flushed(report, metrics),
+            on_flushed=lambda report: _record_flush(report, metrics),
             on_failed=lambda _gateway, _error: metrics.flush_failures.inc(),
-            on_materialisation_failure=lambda table, _deltas, _error: metrics.table_failed(table),
+            on_materialisation_failure=lambda table, _deltas, _error: metrics.count_table_failure(table),
             materialises=self._materialises,
         )
 
-        def begin() -> None:
+        def open_engine_and_flush() -> None:
             engine.open()
             self._declared.apply(engine)
-            house.start()
+            housekeeping.start()
 
-        return begin
+        return open_engine_and_flush
 
     def finish(self) -> None:
-        """Carry what waits, after the server stopped and before its engine closes."""
-        if self._house is None:
+        """Flush what is left, after the server has stopped and before its engine closes."""
+        if self._housekeeping is None:
             return
         try:
-            self._house.finish()
+            self._housekeeping.finish()
         except LakeSyncError as error:
-            log.warning("what waits was not flushed at the end", code=error.code, reason=str(error))
+            log.warning("final flush failed", code=error.code, reason=str(error))
 
     def close(self) -> None:
-        """Release the adapters."""
+        """Close the adapters."""
         self._opened.close()
 
 
@@ -99,7 +112,7 @@ def _outlet(config: Config, opening: ExitStack) -> Outlet | None:
 
 
 def _source(config: Config, named: str, opening: ExitStack) -> Adapter:
-    """The adapter of a URI, or of a place that is declared."""
+    """Open the adapter of a URI or of a declared backend."""
     if ":" in named:
         return _opened(named, opening)
     place = open_place(place_of(config, named))
@@ -113,7 +126,7 @@ def _opened(uri: str, opening: ExitStack) -> Adapter:
     return adapter
 
 
-def _flushed(report: FlushReport, metrics: Metrics) -> None:
+def _record_flush(report: FlushReport, metrics: Metrics) -> None:
     metrics.flushes.inc()
     metrics.flushed.inc(report.deltas)
     metrics.flush_seconds.observe(report.seconds)

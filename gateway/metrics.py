@@ -1,4 +1,4 @@
-"""What Prometheus reads at `/metrics`."""
+"""The server's metrics for Prometheus: counters that the routes increment, and collectors that read the store."""
 
 from __future__ import annotations
 
@@ -16,21 +16,20 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from gateway.clients import Lag
-from gateway.dead_letters import dead_letters
-from lakesync.analysis.marks import report_in
+from gateway.client_tracker import GatewayLag
+from lakesync.analysis.marks import DeadLetters, report_in
 from lakesync.flush import FlushQueue
 from lakesync.model.hlc import wall_of
 from lakesync.staging.records import Backlog
 
-disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series a counter, that nobody reads
+disable_created_metrics()  # type: ignore[no-untyped-call]  # it would double the number of series
 
-_TABLES = 1000
-_SECONDS = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+_MAX_TABLE_LABELS = 1000
+_BUCKET_SECONDS = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 
 
 class Metrics:
-    """The counters of one server."""
+    """All metrics of one server."""
 
     def __init__(
         self,
@@ -39,9 +38,9 @@ class Metrics:
         queue: Callable[[], FlushQueue | None] = lambda: None,
     ) -> None:
         """Args:
-        backlog: asked when the metrics are read.
-        marks: of staging, among which is the pipeline's report; asked when the metrics are read.
-        queue: work that follows this server's own flushes.
+        backlog: returns the unflushed log by gateway and shard; called at every scrape.
+        marks: returns staging's marks, which include the pipeline's report; called at every scrape.
+        queue: returns the queue of work after this server's own flushes; None if the pipeline flushes.
         """
         self.registry = registry = CollectorRegistry()
         self.requests = Counter(
@@ -51,7 +50,7 @@ class Metrics:
             "lakesync_request_seconds",
             "Seconds from request to end of answer",
             ["route"],
-            buckets=_SECONDS,
+            buckets=_BUCKET_SECONDS,
             registry=registry,
         )
         self.errors = Counter("lakesync_errors", "Requests refused or failed", ["code"], registry=registry)
@@ -68,7 +67,7 @@ class Metrics:
         self.flushes = Counter("lakesync_flushes", "Flushes of this server itself", registry=registry)
         self.flushed = Counter("lakesync_flushed_deltas", "Deltas that it flushed", registry=registry)
         self.flush_seconds = Histogram(
-            "lakesync_flush_seconds", "Seconds of such a flush", buckets=_SECONDS, registry=registry
+            "lakesync_flush_seconds", "Seconds of such a flush", buckets=_BUCKET_SECONDS, registry=registry
         )
         self.flush_failures = Counter(
             "lakesync_flush_failures", "Flushes that failed, to be repeated", registry=registry
@@ -82,37 +81,47 @@ class Metrics:
         registry.register(_BacklogCollector(backlog))
         registry.register(_PipelineCollector(marks))
         registry.register(_DeadLetterCollector(backlog, marks, queue))
-        self.lags: Mapping[str, Lag] = {}
-        """Gateway → how far its clients are behind, set before the text is asked for."""
+        self.lags: Mapping[str, GatewayLag] = {}
+        """Lag of the clients by gateway; the route sets it before each scrape."""
         registry.register(_LagCollector(lambda: self.lags))
         self._tables: set[str] = set()
         self._answered: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
 
-    def answered(self, route: str, method: str, status: int, seconds: float) -> None:
-        """Count a request."""
+    def count_request(self, route: str, method: str, status: int, seconds: float) -> None:
+        """Count an answered request.
+
+        Args:
+            route: path template of the route.
+            method: HTTP method, or the kind of a WebSocket message.
+            status: HTTP status.
+            seconds: until the end of the answer.
+        """
         known = self._answered.get((route, method, status))
         if known is None:
             known = (self.requests.labels(route, method, str(status)), self.seconds.labels(route))
             self._answered[route, method, status] = known
-        count, lasted = known
-        count.inc()
-        lasted.observe(seconds)
+        requests, duration = known
+        requests.inc()
+        duration.observe(seconds)
 
-    def table_failed(self, table: str) -> None:
-        """Count work for a table that was set aside. Clients name tables: the first ones have a label of their own."""
-        if len(self._tables) < _TABLES:
+    def count_table_failure(self, table: str) -> None:
+        """Count work for a table that became a dead letter.
+
+        Clients choose the names of tables, so only the first 1,000 get a label of their own; the others share `other`.
+        """
+        if len(self._tables) < _MAX_TABLE_LABELS:
             self._tables.add(table)
         self.table_failures.labels(table if table in self._tables else "other").inc()
 
     def text(self) -> bytes:
-        """The exposition format; asks the staging store, so it may block."""
+        """Return all metrics in Prometheus's text format. It reads the staging store, so call it in a worker thread."""
         return generate_latest(self.registry)
 
 
 class _LagCollector(Collector):
-    """How far clients are behind; by gateway, as there are many clients."""
+    """Lag of the clients, by gateway: a series for each client would be too many."""
 
-    def __init__(self, lags: Callable[[], Mapping[str, Lag]]) -> None:
+    def __init__(self, lags: Callable[[], Mapping[str, GatewayLag]]) -> None:
         self._lags = lags
 
     def describe(self) -> Iterator[Metric]:
@@ -142,16 +151,16 @@ def _lag_families() -> dict[str, GaugeMetricFamily]:
 
 
 class _BacklogCollector(Collector):
-    """What waits to be flushed, read from the staging store at the moment of asking."""
+    """The unflushed log, read from the staging store at each scrape."""
 
     def __init__(self, backlog: Callable[[], list[Backlog]]) -> None:
         self._backlog = backlog
 
     def describe(self) -> Iterator[Metric]:
-        yield from _families().values()
+        yield from _backlog_families().values()
 
     def collect(self) -> Iterator[Metric]:
-        families = _families()
+        families = _backlog_families()
         for backlog in self._backlog():
             labels = [backlog.gateway, backlog.shard]
             families["bytes"].add_metric(labels, backlog.bytes)
@@ -165,7 +174,7 @@ class _BacklogCollector(Collector):
 
 
 class _PipelineCollector(Collector):
-    """What the pipeline reported last."""
+    """The newest report of the pipeline's sensors."""
 
     def __init__(self, marks: Callable[[], Mapping[str, str]]) -> None:
         self._marks = marks
@@ -188,7 +197,7 @@ class _PipelineCollector(Collector):
 
 
 class _DeadLetterCollector(Collector):
-    """What is set aside, by kind and place."""
+    """Counts of dead letters, by gateway, kind and place."""
 
     def __init__(
         self,
@@ -205,7 +214,7 @@ class _DeadLetterCollector(Collector):
         counts, since = _dead_letter_families()
         marks, queue = self._marks(), self._queue()
         gateways = {each.gateway for each in self._backlog()}
-        found = {each for gateway in gateways for each in dead_letters(marks, queue, gateway)}
+        found = {each for gateway in gateways for each in dead_letter_counts(marks, queue, gateway)}
         for each in found:
             labels = [each.gateway, each.kind, each.name]
             counts.add_metric(labels, each.count)
@@ -242,7 +251,7 @@ def _pipeline_families() -> dict[str, GaugeMetricFamily]:
     }
 
 
-def _families() -> dict[str, GaugeMetricFamily]:
+def _backlog_families() -> dict[str, GaugeMetricFamily]:
     labels = ["gateway", "shard"]
     return {
         "bytes": GaugeMetricFamily("lakesync_unflushed_bytes", "Stored bytes not yet in the lake", labels=labels),
@@ -257,3 +266,19 @@ def _families() -> dict[str, GaugeMetricFamily]:
             "lakesync_last_arrival_timestamp_seconds", "Arrival of the newest commit", labels=labels
         ),
     }
+
+
+def dead_letter_counts(marks: Mapping[str, str], queue: FlushQueue | None, gateway: str) -> list[DeadLetters]:
+    """Count a gateway's dead letters: those that the pipeline last reported, and those of the server's own flushes.
+
+    Args:
+        marks: staging's marks, which include the pipeline's report.
+        queue: of work after the server's own flushes; None if the pipeline flushes.
+        gateway: its id.
+    """
+    report = report_in(marks)
+    found = [each for each in report.dead_letters if each.gateway in ("", gateway)] if report is not None else []
+    work: dict[str, list[int]] = {}
+    for job in queue.failed(gateway) if queue is not None else ():
+        work.setdefault(job.work.table, []).append(wall_of(job.context.arrival))
+    return [*found, *(DeadLetters("work", table, gateway, len(since), min(since)) for table, since in work.items())]

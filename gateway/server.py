@@ -1,31 +1,39 @@
-"""uvicorn, with a socket of ours and an end in which what is in flight is finished."""
+"""The uvicorn server: it opens the store while it already answers, and finishes requests in flight before it stops."""
 
 from __future__ import annotations
 
 import asyncio
+import resource
 import signal
 import socket
 from collections.abc import Callable
 from types import FrameType
+from typing import cast
 
 import structlog
 import uvicorn
 from fastapi import FastAPI
 
-from gateway.live.files import allow_connections
-from gateway.live.protocol import LiveProtocol
-from gateway.protocol import BoundedHttp
+from gateway.compat_uvicorn import LimitedHttpProtocol, LiveWebSocketProtocol
+from gateway.live.hub import Hub
 from gateway.services import Services
 from gateway.settings import GatewaySettings
 from lakesync.model.errors import StartupError
 
 log = structlog.get_logger("gateway")
 
+_OTHER_FILES = 1024
+"""Open files besides WebSocket connections: HTTP connections, the store's files and others."""
+
 
 def listen(host: str, port: int) -> socket.socket:
-    """A listening socket; port 0 takes a free one.
+    """Return a listening TCP socket.
 
-    Made as TCP by name: of a socket without the protocol asyncio does not switch Nagle off, which costs a factor of 30.
+    The protocol is given explicitly: asyncio switches Nagle's algorithm off only if it is, which is 30 times faster.
+
+    Args:
+        host: address or name.
+        port: 0 takes a free one.
 
     Raises:
         StartupError: the address cannot be used.
@@ -44,17 +52,21 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 class GatewayServer(uvicorn.Server):
-    """Ends in two steps: new requests are turned away while those in flight finish, then the server stops."""
+    """A uvicorn server that stops in two steps: it rejects new requests and finishes those in flight, then it exits."""
 
     def __init__(self, app: FastAPI, settings: GatewaySettings, open_store: Callable[[], None] | None = None) -> None:
-        """Args: open_store: run once the server answers, in a thread; work is turned away until it ends."""
+        """Args:
+        app: of `create_app`.
+        settings: of the server.
+        open_store: called in a worker thread once the server listens; requests are rejected until it returns.
+        """
         super().__init__(
             uvicorn.Config(
                 app,
-                http=BoundedHttp,
-                ws=LiveProtocol,
+                http=LimitedHttpProtocol,
+                ws=LiveWebSocketProtocol,
                 ws_max_size=settings.max_body_bytes + 1,  # the tag byte
-                ws_per_message_deflate=False,  # a frame is made once for all who get it
+                ws_per_message_deflate=False,  # one frame is sent to many connections
                 log_config=None,
                 access_log=False,
                 server_header=False,
@@ -62,65 +74,76 @@ class GatewayServer(uvicorn.Server):
                 timeout_graceful_shutdown=max(1, round(settings.request_timeout)),
             )
         )
-        allow_connections(settings.max_connections)
-        services: Services = app.state.services
-        self._drain = services.drain
-        self._hub = services.hub
-        self._patience = settings.request_timeout
+        raise_file_limit(settings.max_connections)
+        self._gate = Services.of_app(app).gate
+        self._hub = cast("Hub", app.state.hub)
+        self._drain_seconds = settings.request_timeout
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._ending: asyncio.Task[None] | None = None
-        self._verifier = services.verifier
-        self._keys: asyncio.Task[None] | None = None
+        self._drain_task: asyncio.Task[None] | None = None
         self._open_store = open_store
         if open_store is not None:
-            self._drain.starting()
+            self._gate.close_for_startup()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to answer, open the store, and say where work is taken.
+        """Listen, then open the store, then accept requests.
+
+        Args:
+            sockets: listening sockets.
 
         Raises:
             StagingUnavailableError, StagingVersionError: as the store's `open`.
         """
         self._loop = asyncio.get_running_loop()
         await super().startup(sockets)
-        if self._verifier is not None:
-            self._keys = asyncio.create_task(self._verifier.keep_keys_fresh())
         if self._open_store is not None:
             for bound in sockets or ():
                 log.info("starting", url=_url(bound))
             try:
                 await asyncio.to_thread(self._open_store)
             except Exception:
-                await self.lifespan.shutdown()  # or the application is cut off, and says so at length
+                await self.lifespan.shutdown()  # or uvicorn logs a cancelled application at length
                 raise
-            self._drain.started()
+            self._gate.open()
         for bound in sockets or ():
             log.info("listening", url=_url(bound))
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 the signature is uvicorn's
-        """Drain at the first signal; a further SIGINT ends at once."""
-        if self._loop is None or (self._ending is not None and sig == signal.SIGINT):
+        """Drain at the first signal; exit at once at a further SIGINT."""
+        if self._loop is None or (self._drain_task is not None and sig == signal.SIGINT):
             self.should_exit = self.force_exit = True
         else:
-            self._loop.call_soon_threadsafe(self._begin_to_end, sig)
+            self._loop.call_soon_threadsafe(self._start_draining, sig)
 
-    def _begin_to_end(self, sig: int) -> None:
-        if self._ending is None:
-            self._ending = asyncio.ensure_future(self._end(sig))
+    def _start_draining(self, sig: int) -> None:
+        if self._drain_task is None:
+            self._drain_task = asyncio.ensure_future(self._drain(sig))
 
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop, and hear no more of the store."""
-        if self._keys is not None:
-            self._keys.cancel()
-        self._hub.close()
-        await super().shutdown(sockets)
-
-    async def _end(self, sig: int) -> None:
-        log.info("draining", signal=signal.Signals(sig).name, in_flight=self._drain.in_flight)
+    async def _drain(self, sig: int) -> None:
+        log.info("draining", signal=signal.Signals(sig).name, in_flight=self._gate.in_flight)
         self._hub.drain()
-        finished = await self._drain.finish(self._patience)
-        log.info("drained", finished=finished, in_flight=self._drain.in_flight)
+        finished = await self._gate.drain(self._drain_seconds)
+        log.info("drained", finished=finished, in_flight=self._gate.in_flight)
         self.should_exit = True
+
+
+def raise_file_limit(connections: int) -> None:
+    """Raise the process's limit of open files, of which each connection needs one; log if the system forbids it.
+
+    Args:
+        connections: most WebSocket connections.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = connections + _OTHER_FILES
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        log.warning(
+            "the system allows fewer open files than websocket_connections needs: raise its hard limit",
+            allowed=hard,
+            needed=needed,
+        )
+        needed = hard
+    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
 def _url(bound: socket.socket) -> str:

@@ -1,48 +1,53 @@
-"""What the routes of one server share."""
+"""The objects that all routes of one server share, and the FastAPI dependency that returns them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Annotated
 
+from fastapi import Depends, FastAPI
 from starlette.requests import HTTPConnection
 
-from gateway.clients import SeenClients
-from gateway.drain import Drain
-from gateway.limits import RateLimit
+from gateway.client_tracker import ClientTracker, ConnectedClient
 from gateway.metrics import Metrics
-from gateway.refusals import Refusals
+from gateway.rate_limit import RateLimiter
+from gateway.request_gate import RequestGate
 from gateway.settings import GatewaySettings
 from lakesync.auth import TokenVerifier
 from lakesync.engine import Engine, SyncGateway
 
-if TYPE_CHECKING:
-    from gateway.live.hub import Hub
-
 
 @dataclass(frozen=True)
 class Services:
-    """Made once in `create_app`, found by every route through its connection."""
+    """The shared objects of one server; `create_app` makes them and stores them in `app.state`."""
 
     settings: GatewaySettings
     engine: Engine
     verifier: TokenVerifier | None
-    """None where the server has neither secret nor issuer, on loopback."""
-    rate: RateLimit
+    """None if the server has neither a secret nor an issuer; it then listens on loopback only."""
+    rate: RateLimiter
+    """Of HTTP requests."""
     metrics: Metrics
-    drain: Drain
-    hub: Hub
-    live_rate: RateLimit
+    gate: RequestGate
+    connected_clients: Callable[[str], Mapping[str, ConnectedClient]]
+    """Returns the clients of a gateway that hold a WebSocket to this process, by client id."""
+    live_rate: RateLimiter
     """Of messages over WebSockets."""
-    described: dict[str, Any]
-    """The OpenAPI document."""
-    clients: SeenClients
-    refusals: Refusals = field(default_factory=Refusals)
+    clients: ClientTracker
     gateways: dict[str, SyncGateway] = field(default_factory=dict)
-    """The gateways that were asked for, so that finding one again costs no thread."""
+    """Gateways that were requested before, so that finding one again needs no worker thread."""
 
     @staticmethod
-    def of(request: HTTPConnection) -> Services:
-        """The services of the server that a request came to."""
-        services: Services = request.app.state.services
+    def of_app(app: FastAPI) -> Services:
+        """Return the services of an application."""
+        services: Services = app.state.services
         return services
+
+
+async def get_services(connection: HTTPConnection) -> Services:
+    """Dependency: the services of this server."""
+    return Services.of_app(connection.app)
+
+
+ServicesDependency = Annotated[Services, Depends(get_services)]

@@ -13,6 +13,8 @@ from lakesync.config import Config
 from lakesync.engine import EngineLimits
 from lakesync.staging.shards import shard_map, shard_urls
 
+PREFIXES = ("", "/v1")
+"""Every route is served under each of these."""
 _DAY_MS = 86_400_000
 _SHOWN = ("jwt_secret", "jwt_secret_previous", "service_token", "metrics_token")
 """Settings whose secrets callers show, or sign with."""

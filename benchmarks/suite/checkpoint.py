@@ -11,7 +11,7 @@ import msgspec
 
 from benchmarks import server
 from benchmarks.lake import GATEWAY, TASKS, Story, lake, write_history
-from gateway.frames import frame_files, visible_frames
+from gateway.checkpoint_frames import frame_files, visible_frames
 from lakehouse.checkpoints.cutting import make_cut
 from lakehouse.tables.increments import merge_table
 from lakesync.engine import Engine

@@ -1,5 +1,5 @@
-"""The WebSocket: who is connected, what it asks, and what it is told without asking.
+"""WebSocket connections: push and pull as frames, and broadcasts of new changes.
 
-`protocol` is the wire, `connection` one client's side of it, `room` all connections of a gateway, `hub` all rooms of
-the server, `route` the way in.
+`route` accepts connections, `connection` is one client's connection, `channel` all connections of a gateway, and `hub`
+all channels of the server.
 """

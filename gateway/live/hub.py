@@ -1,4 +1,4 @@
-"""All WebSocket connections of the server."""
+"""All WebSocket connections of the server, by gateway. It limits their number and passes on the store's notices."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import threading
 from collections.abc import Callable
 from typing import NamedTuple
 
-from gateway.clients import Followed
-from gateway.live.closing import GOING_AWAY, STOPPING
+from gateway.client_tracker import ConnectedClient
+from gateway.live.channel import Channel
+from gateway.live.close_codes import GOING_AWAY, STOPPING
 from gateway.live.connection import LiveConnection
-from gateway.live.room import Room
 from gateway.settings import GatewaySettings
 from lakesync.auth.keys import Key
 from lakesync.engine import SyncGateway
@@ -19,114 +19,136 @@ from lakesync.staging.notices import Notice
 from lakesync.staging.store import StagingStore
 
 
-class Shares(NamedTuple):
-    """How many connections are held at once."""
+class ConnectionLimits(NamedTuple):
+    """The most connections that are open at once."""
 
     server: int
     gateway: int
+    """Of one gateway."""
     client: int
+    """Of one client."""
 
 
-def shares_of(settings: GatewaySettings) -> Shares:
-    """Those that the settings give."""
-    return Shares(settings.max_connections, settings.gateway_connections, settings.client_connections)
+def limits_of(settings: GatewaySettings) -> ConnectionLimits:
+    """Return the configured limits."""
+    return ConnectionLimits(settings.max_connections, settings.gateway_connections, settings.client_connections)
 
 
 class Hub:
-    """Brings the store's notices to the rooms that they concern. Belongs to the event loop's thread."""
+    """Owns the channels and passes each of the store's notices to its gateway's channel.
 
-    def __init__(self, store: StagingStore, shares: Shares, count: Callable[[int], None]) -> None:
-        """Args: count: told how many deltas were broadcast."""
-        self._count_deltas = count
+    Use it from the event loop's thread. The store calls `_on_commit` in a thread of its own.
+    """
+
+    def __init__(self, store: StagingStore, limits: ConnectionLimits, on_broadcast: Callable[[int], None]) -> None:
+        """Args:
+        store: whose notices are watched.
+        limits: of connections.
+        on_broadcast: called with the number of deltas of each broadcast.
+        """
+        self._on_broadcast = on_broadcast
         self._store = store
-        self._shares = shares
+        self._limits = limits
         self._count = 0
-        self._rooms: dict[str, Room] = {}
+        self._channels: dict[str, Channel] = {}
         self._lock = threading.Lock()
-        self._heard: list[Notice] = []
+        self._notices: list[Notice] = []
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._end: Callable[[], None] | None = None
+        self._stop_watching: Callable[[], None] | None = None
 
     def __len__(self) -> int:
         return self._count
 
-    def check(self, gateway_id: str, client_id: str | None) -> None:
-        """Whether there is room for one more connection of a client.
+    def check_limits(self, gateway_id: str, client_id: str | None) -> None:
+        """Check that one more connection is allowed.
 
         Args:
-            gateway_id: which gateway it is to.
-            client_id: the client's; None where nobody knows before it pulls.
+            gateway_id: of the gateway that it is to.
+            client_id: of the client; None if the server runs without a secret, where only a pull names the client.
 
         Raises:
-            BackpressureError: there is none.
+            BackpressureError: a limit is reached; the message says which.
         """
-        room = self._rooms.get(gateway_id)
+        channel = self._channels.get(gateway_id)
         held = {
-            "the server": (self._count, self._shares.server),
-            f"gateway {gateway_id!r}": (len(room) if room is not None else 0, self._shares.gateway),
+            "the server": (self._count, self._limits.server),
+            f"gateway {gateway_id!r}": (len(channel) if channel is not None else 0, self._limits.gateway),
         }
         if client_id is not None:
-            held[f"client {client_id!r}"] = (room.held_by(client_id) if room is not None else 0, self._shares.client)
-        for who, (count, most) in held.items():
+            held[f"client {client_id!r}"] = (
+                channel.count_of(client_id) if channel is not None else 0,
+                self._limits.client,
+            )
+        for owner, (count, most) in held.items():
             if count >= most:
                 raise BackpressureError(
-                    f"{who} holds {count} WebSocket connections, its most: try again later, or use HTTP",
+                    f"{owner} holds {count} WebSocket connections, its most: try again later, or use HTTP",
                     retry_after=5,
                 )
 
-    def enter(self, gateway: SyncGateway, connection: LiveConnection) -> Room:
-        """Take in a connection to a gateway."""
-        if self._end is None:
+    def subscribe(self, gateway: SyncGateway, connection: LiveConnection) -> Channel:
+        """Add a connection to a gateway's channel.
+
+        Args:
+            gateway: that the connection is to.
+            connection: the new connection.
+        """
+        if self._stop_watching is None:
             self._loop = asyncio.get_running_loop()
-            self._end = self._store.watch(self._hear)
-        room = self._rooms.setdefault(gateway.gateway_id, Room(gateway, self._count_deltas))
-        room.enter(connection)
+            self._stop_watching = self._store.watch(self._on_commit)
+        channel = self._channels.setdefault(gateway.gateway_id, Channel(gateway, self._on_broadcast))
+        channel.subscribe(connection)
         self._count += 1
-        return room
+        return channel
 
-    def leave(self, gateway: SyncGateway, connection: LiveConnection) -> None:
-        """Let a connection go that has ended."""
-        room = self._rooms[gateway.gateway_id]
-        room.leave(connection)
+    def unsubscribe(self, gateway: SyncGateway, connection: LiveConnection) -> None:
+        """Remove a connection that has ended.
+
+        Args:
+            gateway: that the connection was to.
+            connection: the ended connection.
+        """
+        channel = self._channels[gateway.gateway_id]
+        channel.unsubscribe(connection)
         self._count -= 1
-        if not room:
-            del self._rooms[gateway.gateway_id]
+        if not channel:
+            del self._channels[gateway.gateway_id]
 
-    def followed(self, gateway_id: str) -> dict[str, Followed]:
-        """The connected clients of a gateway that have pulled, by id."""
-        room = self._rooms.get(gateway_id)
-        return room.followed() if room is not None else {}
+    def connected_clients(self, gateway_id: str) -> dict[str, ConnectedClient]:
+        """Return the connected clients of a gateway that have pulled, by client id."""
+        channel = self._channels.get(gateway_id)
+        return channel.connected_clients() if channel is not None else {}
 
     def drain(self) -> None:
-        """End every connection, after the answer that it may be waiting for."""
-        for room in list(self._rooms.values()):
-            room.close(GOING_AWAY, STOPPING)
+        """Close all connections; one whose message is being served is closed after its answer."""
+        for channel in list(self._channels.values()):
+            channel.close(GOING_AWAY, STOPPING)
 
-    def end_signed_by(self, keys: frozenset[Key]) -> None:
-        """End every connection whose token one of these keys has signed."""
-        for room in list(self._rooms.values()):
-            room.close_signed_by(keys)
+    def close_signed_by(self, keys: frozenset[Key]) -> None:
+        """Close all connections whose token was signed by one of these keys."""
+        for channel in list(self._channels.values()):
+            channel.close_signed_by(keys)
 
     def close(self) -> None:
-        """Hear no more of the store."""
-        if self._end is not None:
-            self._end()
+        """Stop watching the store."""
+        if self._stop_watching is not None:
+            self._stop_watching()
         with self._lock:
             self._loop = None
 
-    def _hear(self, notice: Notice) -> None:
-        """In a thread of the store."""
+    def _on_commit(self, notice: Notice) -> None:
+        """Queue a notice for the event loop. The store calls this in one of its threads."""
         with self._lock:
             if self._loop is None:
                 return
-            self._heard.append(notice)
-            if len(self._heard) == 1:
-                self._loop.call_soon_threadsafe(self._pass_on)
+            self._notices.append(notice)
+            if len(self._notices) == 1:
+                self._loop.call_soon_threadsafe(self._deliver_notices)
 
-    def _pass_on(self) -> None:
+    def _deliver_notices(self) -> None:
         with self._lock:
-            heard, self._heard = self._heard, []
-        for notice in heard:
-            room = self._rooms.get(notice.gateway)
-            if room is not None:
-                room.hear(notice)
+            notices, self._notices = self._notices, []
+        for notice in notices:
+            channel = self._channels.get(notice.gateway)
+            if channel is not None:
+                channel.on_commit(notice)

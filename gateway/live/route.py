@@ -1,97 +1,94 @@
-"""The way in: `GET /sync/{gateway}/ws`, under every prefix."""
+"""`GET /sync/{gateway}/ws`: accepts WebSocket connections."""
 
 from __future__ import annotations
 
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import BaseRoute, Route, WebSocketRoute
-from starlette.websockets import WebSocket
+from functools import partial
+from typing import cast
 
-from gateway.admission import Caller, admit
-from gateway.errors import error_response
-from gateway.exchange import Exchange
+from fastapi import APIRouter, Request, Response, WebSocket
+
+from gateway.compat_uvicorn import wire_of
+from gateway.dependencies import Caller, authenticate
+from gateway.errors import code_of, error_response
 from gateway.live.connection import ROUTE, LiveConnection
-from gateway.live.protocol import wire_of
-from gateway.operations import PREFIXES
-from gateway.services import Services
-from gateway.serving import KNOWS_RESYNC
-from lakesync.model.errors import ForbiddenError, LakeSyncError, NotFoundError, StagingUnavailableError, ValidationError
+from gateway.live.hub import Hub
+from gateway.request_log import RequestRecord
+from gateway.services import Services, ServicesDependency
+from gateway.sync_service import RESYNC_HEADER
+from lakesync.model.errors import ForbiddenError, NotFoundError, StagingUnavailableError, ValidationError
+
+router = APIRouter()
+fallback = APIRouter()
+"""Include it last, and without a prefix: it rejects WebSockets on all other paths."""
 
 
-async def live(websocket: WebSocket) -> None:
-    """Hold a connection, or say as HTTP would why not."""
-    services = Services.of(websocket)
-    exchange = Exchange.begin(websocket.scope)
-    exchange.route = ROUTE
+@router.websocket(ROUTE)
+async def live(websocket: WebSocket, gateway: str, services: ServicesDependency) -> None:
+    """Serve a WebSocket connection. A rejected one gets the answer that HTTP would give."""
+    hub = cast("Hub", websocket.app.state.hub)
+    record = RequestRecord.begin(websocket.scope)
+    record.route = ROUTE
     try:
-        caller = await _admitted(websocket, services)
-    except Exception as error:  # every error has to be answered, whatever it is
-        await _refuse(websocket, services, exchange, error)
+        caller = await _admit(websocket, services, hub, gateway)
+    except Exception as error:
+        await _deny(websocket, services, record, error)
         return
     connection = LiveConnection(
-        services, wire_of(websocket.scope), caller, exchange, knows_resync=KNOWS_RESYNC in websocket.headers
+        services, wire_of(websocket.scope), caller, record, knows_resync=RESYNC_HEADER in websocket.headers
     )
-    room = services.hub.enter(caller.gateway, connection)
-    services.metrics.connections.set(len(services.hub))
+    channel = hub.subscribe(caller.gateway, connection)
+    services.metrics.connections.set(len(hub))
     try:
-        await websocket.accept(headers=exchange.headers())
-        exchange.status = 101
-        exchange.record("GET", services.metrics)
-        await connection.run(websocket.receive, room)
+        await websocket.accept(headers=record.response_headers())
+        record.status = 101
+        record.finish("GET", services.metrics)
+        await connection.run(websocket.receive, partial(channel.on_ready, connection))
     finally:
-        services.hub.leave(caller.gateway, connection)
+        hub.unsubscribe(caller.gateway, connection)
         if connection.follower is not None:
-            services.clients.left(caller.gateway.gateway_id, connection.follower)
-        services.metrics.connections.set(len(services.hub))
+            services.clients.record_disconnect(caller.gateway.gateway_id, connection.follower)
+        services.metrics.connections.set(len(hub))
 
 
-async def nowhere(websocket: WebSocket) -> None:
-    """Say as HTTP would that there is no WebSocket under a path."""
+@router.get(ROUTE, include_in_schema=False)
+async def reject_plain_request(request: Request) -> Response:  # noqa: ARG001 FastAPI routes on the signature
+    """Reject an HTTP request to the WebSocket's path."""
+    raise ValidationError("this is a WebSocket: connect with ws:// or wss://, or use push and pull over HTTP")
+
+
+@fallback.websocket("/{path:path}")
+async def reject_other_path(websocket: WebSocket, services: ServicesDependency) -> None:
+    """Answer a WebSocket on any other path with 404."""
     message = f"Not Found: {websocket.url.path} is no WebSocket; connect to /sync/{{gateway}}/ws"
-    await _refuse(websocket, Services.of(websocket), Exchange.begin(websocket.scope), NotFoundError(message))
+    await _deny(websocket, services, RequestRecord.begin(websocket.scope), NotFoundError(message))
 
 
-async def _admitted(websocket: WebSocket, services: Services) -> Caller:
-    """Let a caller in, where there is room.
+async def _admit(websocket: WebSocket, services: Services, hub: Hub, gateway: str) -> Caller:
+    """Authenticate the caller of a new connection and check the limits of connections.
 
     Raises:
-        LakeSyncError: as `admit`, and where the page or the number of connections is not allowed, or the server stops.
+        LakeSyncError: as `authenticate`; or the page's origin is not allowed, a limit is reached, or the server stops.
     """
-    if services.drain.refusing is not None:
-        raise StagingUnavailableError(services.drain.refusing, retry_after=1)
+    if services.gate.rejection_reason is not None:
+        raise StagingUnavailableError(services.gate.rejection_reason, retry_after=1)
     origin = websocket.headers.get("origin")
     allowed = services.settings.allowed_origins
     if origin is not None and "*" not in allowed and origin not in allowed:
         raise ForbiddenError(f"pages of {origin!r} may not connect: add it to cors_origins in [gateway]")
-    caller = await admit(websocket, token=websocket.query_params.get("token"))
+    token_headers = websocket.headers.getlist("authorization")
+    caller = await authenticate(
+        websocket, services, gateway, token_headers, query_token=websocket.query_params.get("token")
+    )
     sub = caller.token_claims["sub"] if caller.token_claims is not None else None
-    services.hub.check(caller.gateway.gateway_id, str(sub) if sub is not None else None)
+    hub.check_limits(caller.gateway.gateway_id, str(sub) if sub is not None else None)
     return caller
 
 
-async def _refuse(websocket: WebSocket, services: Services, exchange: Exchange, error: Exception) -> None:
-    answer = error_response(error, exchange.request_id)
-    exchange.code = error.code if isinstance(error, LakeSyncError) else LakeSyncError.code
-    exchange.status = answer.status_code
-    answer.raw_headers += exchange.headers()
-    exchange.record("GET", services.metrics)
+async def _deny(websocket: WebSocket, services: Services, record: RequestRecord, error: Exception) -> None:
+    """Answer the opening request with an error, as HTTP would."""
+    answer = error_response(error, record.request_id)
+    record.code = code_of(error)
+    record.status = answer.status_code
+    answer.raw_headers += record.response_headers()
+    record.finish("GET", services.metrics)
     await websocket.send_denial_response(answer)
-
-
-async def upgrade_missing(request: Request) -> Response:
-    """What a request gets that does not ask for a WebSocket."""
-    Exchange.of(request).route = ROUTE
-    raise ValidationError("this is a WebSocket: connect with ws:// or wss://, or use push and pull over HTTP")
-
-
-def routes() -> list[BaseRoute]:
-    """The Starlette routes."""
-    known: list[BaseRoute] = [
-        route
-        for prefix in PREFIXES
-        for route in (
-            WebSocketRoute(prefix + ROUTE, live, name=f"live {prefix}"),
-            Route(prefix + ROUTE, upgrade_missing, methods=["GET"], name=f"upgrade {prefix}"),
-        )
-    ]
-    return [*known, WebSocketRoute("/{path:path}", nowhere)]

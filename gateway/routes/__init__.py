@@ -1,17 +1,17 @@
-"""Every operation of the server, one module a family."""
+"""The HTTP routes, one module for each subject; `create_app` includes their routers."""
 
-from gateway.operations import Operation
 from gateway.routes import (
     actions,
-    admin,
     checkpoint,
     connectors,
+    console,
     dead_letters,
+    docs,
     explain,
+    flush,
     health,
     internal,
     metrics,
-    openapi,
     peek,
     rows,
     rules,
@@ -20,21 +20,22 @@ from gateway.routes import (
     sync,
 )
 
-OPERATIONS: tuple[Operation, ...] = (
-    *sync.OPERATIONS,
-    *peek.OPERATIONS,
-    *actions.OPERATIONS,
-    *checkpoint.OPERATIONS,
-    *schema.OPERATIONS,
-    *rules.OPERATIONS,
-    *settings.OPERATIONS,
-    *connectors.OPERATIONS,
-    *admin.OPERATIONS,
-    *metrics.OPERATIONS,
-    *explain.OPERATIONS,
-    *rows.OPERATIONS,
-    *dead_letters.OPERATIONS,
-    *health.OPERATIONS,
-    *openapi.OPERATIONS,
-    *internal.OPERATIONS,
+ROUTERS = (
+    sync.router,  # first: routes are tried in this order, and clients push and pull most
+    peek.router,
+    actions.router,
+    checkpoint.router,
+    schema.router,
+    rules.router,
+    settings.router,
+    connectors.router,
+    flush.router,
+    metrics.router,
+    explain.router,
+    rows.router,
+    dead_letters.router,
+    health.router,
+    docs.router,
+    internal.router,
+    console.router,
 )

@@ -1,69 +1,82 @@
-"""The newest cut, streamed to a client that was never seen."""
+"""`GET /sync/{gateway}/checkpoint`: streams the newest checkpoint to a client that was not seen before."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Annotated
 
 import structlog
+from fastapi import APIRouter, Query, Request
 from starlette.concurrency import run_in_threadpool
-from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import StreamingResponse
 
-from gateway.admission import admit
-from gateway.exchange import Exchange
-from gateway.forms import ID
-from gateway.frames import frame_files, visible_frames
+from gateway.checkpoint_frames import frame_files, visible_frames
+from gateway.dependencies import ClientCaller
+from gateway.futures import result_of
 from gateway.metrics import Metrics
-from gateway.operations import Operation, Parameter
-from gateway.services import Services
-from gateway.waiting import outcome
+from gateway.openapi_schemas import CALLER_ERRORS, AnyId, error_responses
+from gateway.request_log import RequestRecord
+from gateway.services import ServicesDependency
 from lakesync.model.errors import NotFoundError
 
 log = structlog.get_logger("gateway")
 
-MEDIA = "application/x-lakesync-checkpoint-stream"
+router = APIRouter()
+
+MEDIA_TYPE = "application/x-lakesync-checkpoint-stream"
 
 
-async def checkpoint(request: Request) -> Response:
-    """Stream the frames of the newest cut, cut down to what the client may see."""
-    caller = await admit(request)
-    client_id = caller.client_id(request.query_params.get("clientId"))
-    Exchange.of(request).client = client_id
-    claims = caller.claims(client_id)
-    cut = await outcome(await run_in_threadpool(caller.gateway.submit_checkpoint, client_id, claims))
+class CheckpointResponse(StreamingResponse):
+    """A stream of frames, each a 4-byte big-endian length and a protobuf SyncResponse."""
+
+    media_type = MEDIA_TYPE
+
+
+@router.get(
+    "/sync/{gateway}/checkpoint",
+    summary="Stream the newest checkpoint: a 4-byte big-endian length and a protobuf SyncResponse, repeated",
+    response_class=CheckpointResponse,
+    responses=error_responses(*CALLER_ERRORS)
+    | {
+        200: {
+            "content": {MEDIA_TYPE: {}},
+            "headers": {
+                "X-Checkpoint-Hlc": {
+                    "description": "The cursor to pull from",
+                    "schema": {"type": "string", "pattern": "^[0-9]+$"},
+                }
+            },
+        }
+    },
+)
+async def checkpoint(
+    request: Request,
+    caller: ClientCaller,
+    services: ServicesDependency,
+    client_id: Annotated[
+        AnyId | None,
+        Query(alias="clientId", description="Who asks, where the server runs without a secret"),
+    ] = None,
+) -> CheckpointResponse:
+    """Stream the newest checkpoint's frames, reduced to the rows that the client may see."""
+    named = caller.client_id(client_id)
+    RequestRecord.of(request).client = named
+    claims = caller.claims(named)
+    snapshot = await result_of(await run_in_threadpool(caller.gateway.submit_checkpoint, named, claims))
     config = await run_in_threadpool(caller.gateway.config)
     try:
-        files = await run_in_threadpool(frame_files, cut, config.rules)
+        files = await run_in_threadpool(frame_files, snapshot, config.rules)
     except FileNotFoundError as error:
-        log.exception("checkpoint frame is gone", gateway=cut.gateway, arrival=cut.arrival)
+        log.exception("checkpoint frame is gone", gateway=snapshot.gateway, arrival=snapshot.arrival)
         raise NotFoundError("the newest checkpoint is damaged: pull from 0 instead") from error
-    if config.rules_version != cut.rules_version:
+    if config.rules_version != snapshot.rules_version:
         raise NotFoundError("the rules are newer than the newest checkpoint: pull from 0 instead")
-    metrics = Services.of(request).metrics
-    metrics.checkpoints.inc()
-    frames = _counted(visible_frames(files, config.rules, claims), metrics)
-    return StreamingResponse(frames, media_type=MEDIA, headers={"X-Checkpoint-Hlc": str(cut.arrival)})
+    services.metrics.checkpoints.inc()
+    frames = _counted(visible_frames(files, config.rules, claims), services.metrics)
+    return CheckpointResponse(frames, headers={"X-Checkpoint-Hlc": str(snapshot.arrival)})
 
 
 def _counted(frames: Iterator[bytes], metrics: Metrics) -> Iterator[bytes]:
     for frame in frames:
         metrics.checkpoint_bytes.inc(len(frame))
         yield frame
-
-
-OPERATIONS = (
-    Operation(
-        "GET",
-        "/sync/{gateway}/checkpoint",
-        checkpoint,
-        "Stream the newest checkpoint: a 4-byte big-endian length and a protobuf SyncResponse, repeated",
-        parameters=(Parameter("clientId", "Who asks, where the server runs without a secret", ID),),
-        answer_media=(MEDIA,),
-        answer_headers=(
-            Parameter(
-                "X-Checkpoint-Hlc", "The cursor to pull from", {"type": "string", "pattern": "^[0-9]+$"}, "header"
-            ),
-        ),
-        errors=(NotFoundError,),
-    ),
-)

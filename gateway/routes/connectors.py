@@ -1,117 +1,94 @@
-"""Connectors: anyone reads which types there are, an admin registers, lists and unregisters them."""
+"""Connectors: anyone lists the types, an admin registers, lists and unregisters connectors."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from fastapi import APIRouter, Path
+from pydantic import WithJsonSchema
 from starlette.concurrency import run_in_threadpool
-from starlette.requests import Request
-from starlette.responses import Response
 
-from gateway import bodies
-from gateway.admission import admit
-from gateway.forms import CONNECTOR
-from gateway.operations import Operation, Parameter
-from gateway.services import Services
+from gateway.dependencies import AdminCaller
+from gateway.openapi_schemas import CALLER_ERRORS, CONNECTOR, ApiModel, Struct, error_responses, example, request_body
+from gateway.request_body import JsonBody
+from gateway.services import ServicesDependency
 from lakesync.connectors import ConnectorDescriptor
-from lakesync.model.errors import DuplicateError, NotFoundError, PayloadTooLargeError, ValidationError
+from lakesync.model.errors import DuplicateError, PayloadTooLargeError
+
+router = APIRouter()
 
 
 class Connector(msgspec.Struct, frozen=True):
-    """A connector to register: its settings stand under the key that is its type's name."""
+    """A connector to register; its settings are under the key that is its type's name."""
 
     name: str
     type: str
     ingest: dict[str, Any] | None = None
 
 
-class Registered(msgspec.Struct, frozen=True):
+class RegisteredConnector(ApiModel):
     """The answer to a registration."""
 
     registered: bool
     name: str
 
 
-class Unregistered(msgspec.Struct, frozen=True):
+class UnregisteredConnector(ApiModel):
     """The answer to an unregistration."""
 
     unregistered: bool
     name: str
 
 
-class KnownConnector(msgspec.Struct, frozen=True, rename="camel"):
-    """A registered connector, without its settings."""
+class ConnectorSummary(ApiModel):
+    """A registered connector without its settings, which may hold secrets."""
 
     name: str
     type: str
     has_ingest: bool
 
 
-async def connector_types(request: Request) -> Response:
-    """Every connector type, with the JSON Schema of its settings."""
-    engine = Services.of(request).engine
-    return bodies.json_response(await run_in_threadpool(engine.connectors.descriptors))
+@router.get("/connectors/types", summary="Which types of connector there are", responses=error_responses())
+async def list_connector_types(services: ServicesDependency) -> Struct[list[ConnectorDescriptor]]:
+    """Return all connector types with the JSON Schema of their settings."""
+    return await run_in_threadpool(services.engine.connectors.descriptors)
 
 
-async def register_connector(request: Request) -> Response:
-    """Register a connector."""
-    caller = await admit(request, admin=True)
-    body = await bodies.read_object(request, Services.of(request).settings.max_body_bytes)
-    connector = await run_in_threadpool(caller.gateway.register_connector, body)
-    return bodies.json_response(Registered(True, connector.name))
-
-
-async def list_connectors(request: Request) -> Response:
-    """The registered connectors, never what is in them."""
-    caller = await admit(request, admin=True)
-    connectors = await run_in_threadpool(caller.gateway.connectors)
-    return bodies.json_response([KnownConnector(each.name, each.type, each.ingest is not None) for each in connectors])
-
-
-async def unregister_connector(request: Request) -> Response:
-    """Forget a connector."""
-    caller = await admit(request, admin=True)
-    name = request.path_params["name"]
-    await run_in_threadpool(caller.gateway.unregister_connector, name)
-    return bodies.json_response(Unregistered(True, name))
-
-
-OPERATIONS = (
-    Operation(
-        "GET",
-        "/connectors/types",
-        connector_types,
-        "Which types of connector there are",
-        access="open",
-        answer=list[ConnectorDescriptor],
-    ),
-    Operation(
-        "GET",
-        "/admin/connectors/{gateway}",
-        list_connectors,
-        "List the registered connectors",
-        access="admin",
-        answer=list[KnownConnector],
-    ),
-    Operation(
-        "POST",
-        "/admin/connectors/{gateway}",
-        register_connector,
-        "Register a connector",
-        access="admin",
-        body=Connector,
-        answer=Registered,
-        errors=(ValidationError, PayloadTooLargeError, DuplicateError),
-    ),
-    Operation(
-        "DELETE",
-        "/admin/connectors/{gateway}/{name}",
-        unregister_connector,
-        "Unregister a connector",
-        access="admin",
-        parameters=(Parameter("name", "The connector's name", CONNECTOR, "path", example="crm"),),
-        answer=Unregistered,
-        errors=(NotFoundError,),
-    ),
+@router.get(
+    "/admin/connectors/{gateway}",
+    summary="List the registered connectors",
+    responses=error_responses(*CALLER_ERRORS),
 )
+async def list_connectors(caller: AdminCaller) -> list[ConnectorSummary]:
+    """Return the registered connectors."""
+    connectors = await run_in_threadpool(caller.gateway.connectors)
+    return [ConnectorSummary(name=each.name, type=each.type, has_ingest=each.ingest is not None) for each in connectors]
+
+
+@router.post(
+    "/admin/connectors/{gateway}",
+    summary="Register a connector",
+    responses=error_responses(*CALLER_ERRORS, PayloadTooLargeError, DuplicateError),
+    openapi_extra=request_body(Connector),
+)
+async def register_connector(caller: AdminCaller, body: JsonBody) -> RegisteredConnector:
+    """Register a connector."""
+    connector = await run_in_threadpool(caller.gateway.register_connector, body)
+    return RegisteredConnector(registered=True, name=connector.name)
+
+
+@router.delete(
+    "/admin/connectors/{gateway}/{name}",
+    summary="Unregister a connector",
+    responses=error_responses(*CALLER_ERRORS),
+)
+async def unregister_connector(
+    caller: AdminCaller,
+    name: Annotated[
+        str, WithJsonSchema(CONNECTOR), Path(description="The connector's name", openapi_examples=example("crm"))
+    ],
+) -> UnregisteredConnector:
+    """Unregister a connector."""
+    await run_in_threadpool(caller.gateway.unregister_connector, name)
+    return UnregisteredConnector(unregistered=True, name=name)

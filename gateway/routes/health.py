@@ -1,44 +1,94 @@
-"""Whether the process lives, and whether it can serve."""
+"""`/health` and `/ready`: whether the process lives, and whether it accepts work and, if not, why."""
 
 from __future__ import annotations
 
-import msgspec
-from starlette.requests import Request
-from starlette.responses import Response
+import asyncio
+import shutil
+from pathlib import Path
 
-from gateway import bodies
-from gateway.operations import Operation
-from gateway.readiness import check_ready
-from gateway.services import Services
+from fastapi import APIRouter
+from starlette.concurrency import run_in_threadpool
+
+from gateway.openapi_schemas import ApiModel, error_responses
+from gateway.services import Services, ServicesDependency
 from lakesync.model.errors import StagingUnavailableError
+from lakesync.staging.records import Backlog
+
+router = APIRouter()
+
+STORE_TIMEOUT_SECONDS = 5.0
+"""The staging store must answer a small query within this time."""
 
 
-class Health(msgspec.Struct, frozen=True):
-    """The process answers."""
+class Health(ApiModel):
+    """`ok` for `/health`, `ready` for `/ready`."""
 
     status: str
 
 
-async def health(request: Request) -> Response:  # noqa: ARG001 every endpoint takes one
-    """Always good while the process answers."""
-    return bodies.json_response(Health("ok"))
+@router.get("/health", summary="Whether the process lives", responses=error_responses())
+async def health() -> Health:
+    """Return `ok` while the process answers."""
+    return Health(status="ok")
 
 
-async def ready(request: Request) -> Response:
-    """Good while work is taken; otherwise the error says what is missing."""
-    await check_ready(Services.of(request))
-    return bodies.json_response(Health("ready"))
-
-
-OPERATIONS = (
-    Operation("GET", "/health", health, "Whether the process lives", access="open", answer=Health),
-    Operation(
-        "GET",
-        "/ready",
-        ready,
-        "Whether the server takes work; the error begins with what is missing: starting, draining, store, disk, behind",
-        access="open",
-        answer=Health,
-        errors=(StagingUnavailableError,),
-    ),
+@router.get(
+    "/ready",
+    summary="Whether the server takes work; the error begins with what is missing: starting, draining, store, disk, "
+    "behind",
+    responses=error_responses(),
 )
+async def ready(services: ServicesDependency) -> Health:
+    """Return `ready` while the server accepts work."""
+    await check_ready(services)
+    return Health(status="ready")
+
+
+async def check_ready(services: Services) -> None:
+    """Check everything that the server needs to accept work.
+
+    Args:
+        services: of the server.
+
+    Raises:
+        StagingUnavailableError: something is missing; the message begins with `starting`, `draining`, `store`, `disk`
+            or `behind`.
+    """
+    if services.gate.rejection_reason is not None:
+        raise StagingUnavailableError(services.gate.rejection_reason, retry_after=1)
+    try:
+        async with asyncio.timeout(STORE_TIMEOUT_SECONDS):
+            backlog = await run_in_threadpool(services.engine.store.backlog)
+    except TimeoutError:
+        raise StagingUnavailableError(f"store: staging did not answer within {STORE_TIMEOUT_SECONDS:g} s") from None
+    except StagingUnavailableError as error:
+        raise StagingUnavailableError(f"store: {error}") from error
+    settings = services.settings
+    for folder in settings.staging_folders:
+        _check_disk(folder, settings.min_free_disk_bytes)
+    _check_backlog(backlog, settings.limits.max_backpressure_bytes)
+
+
+def _check_disk(folder: Path, min_free_bytes: int) -> None:
+    try:
+        free = shutil.disk_usage(folder).free
+    except OSError as error:
+        raise StagingUnavailableError(f"disk: the folder of staging cannot be looked at: {error}") from error
+    if free < min_free_bytes:
+        raise StagingUnavailableError(
+            f"disk: {free} bytes are free for staging, {min_free_bytes} are needed: make room"
+        )
+
+
+def _check_backlog(backlog: list[Backlog], max_bytes: int) -> None:
+    """Check that at least one shard of one gateway accepts pushes.
+
+    Backpressure is each shard's own. A single tenant that is behind gets it with its pushes; the server is not ready
+    only if it would accept no push at all.
+    """
+    if backlog and all(shard.bytes > max_bytes for shard in backlog):
+        gateways = len({shard.gateway for shard in backlog})
+        raise StagingUnavailableError(
+            f"behind: all {gateways} gateways hold more than {max_bytes} bytes that are not yet in the lake: "
+            "see that the pipeline runs"
+        )

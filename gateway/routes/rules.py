@@ -1,62 +1,48 @@
-"""Sync rules: an admin reads and sets them."""
+"""`/admin/sync-rules/{gateway}`: an admin reads and activates sync rules."""
 
 from __future__ import annotations
 
-import msgspec
+from fastapi import APIRouter
 from starlette.concurrency import run_in_threadpool
-from starlette.requests import Request
-from starlette.responses import Response
 
-from gateway import bodies
-from gateway.admission import admit
-from gateway.operations import Operation
-from gateway.services import Services
-from lakesync.model.errors import PayloadTooLargeError, ValidationError
+from gateway.dependencies import AdminCaller
+from gateway.openapi_schemas import CALLER_ERRORS, ApiModel, Struct, error_responses, request_body
+from gateway.request_body import JsonBody
+from lakesync.model.errors import PayloadTooLargeError
 from lakesync.rules.model import SyncRules, parse_rules
 
+router = APIRouter(prefix="/admin/sync-rules/{gateway}")
 
-class RulesInForce(msgspec.Struct, frozen=True, rename="camel"):
-    """The rules of a gateway; null and 0 before any were set."""
 
-    rules: SyncRules | None
+class ActiveRules(ApiModel):
+    """The active rules of a gateway; null and 0 before any were set."""
+
+    rules: Struct[SyncRules] | None
     rules_version: int
-    """Counts every change, unlike the version inside the rules."""
+    """Incremented by every change; not the version inside the rules."""
 
 
-class SavedRules(msgspec.Struct, frozen=True, rename="camel"):
+class SavedRules(ApiModel):
     """The answer to new rules."""
 
     saved: bool
     rules_version: int
 
 
-async def read_rules(request: Request) -> Response:
-    """The rules in force."""
-    caller = await admit(request, admin=True)
+@router.get("", summary="Read the sync rules", responses=error_responses(*CALLER_ERRORS))
+async def read_rules(caller: AdminCaller) -> ActiveRules:
+    """Return the active sync rules."""
     config = await run_in_threadpool(caller.gateway.config)
-    return bodies.json_response(RulesInForce(config.rules, config.rules_version))
+    return ActiveRules(rules=config.rules, rules_version=config.rules_version)
 
 
-async def set_rules(request: Request) -> Response:
-    """Put rules in force."""
-    caller = await admit(request, admin=True)
-    rules = parse_rules(await bodies.read_object(request, Services.of(request).settings.max_body_bytes))
-    version = await run_in_threadpool(caller.gateway.set_rules, rules)
-    return bodies.json_response(SavedRules(True, version))
-
-
-OPERATIONS = (
-    Operation(
-        "GET", "/admin/sync-rules/{gateway}", read_rules, "Read the sync rules", access="admin", answer=RulesInForce
-    ),
-    Operation(
-        "POST",
-        "/admin/sync-rules/{gateway}",
-        set_rules,
-        "Put sync rules in force",
-        access="admin",
-        body=SyncRules,
-        answer=SavedRules,
-        errors=(ValidationError, PayloadTooLargeError),
-    ),
+@router.post(
+    "",
+    summary="Put sync rules in force",
+    responses=error_responses(*CALLER_ERRORS, PayloadTooLargeError),
+    openapi_extra=request_body(SyncRules),
 )
+async def set_rules(caller: AdminCaller, body: JsonBody) -> SavedRules:
+    """Activate sync rules. Clients gain and lose rows accordingly."""
+    version = await run_in_threadpool(caller.gateway.set_rules, parse_rules(body))
+    return SavedRules(saved=True, rules_version=version)

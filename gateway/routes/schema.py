@@ -1,129 +1,109 @@
-"""Table schemas: a client reads one, an admin registers and lists them."""
+"""Table schemas: a client reads one; an admin lists, registers and retires them."""
 
 from __future__ import annotations
 
-import msgspec
-from starlette.concurrency import run_in_threadpool
-from starlette.requests import Request
-from starlette.responses import Response
+from typing import Annotated
 
-from gateway import bodies
-from gateway.admission import admit
-from gateway.forms import IDENTIFIER
-from gateway.operations import Operation, Parameter
-from gateway.services import Services
+from fastapi import APIRouter, Path, Query
+from pydantic import Field
+from starlette.concurrency import run_in_threadpool
+
+from gateway.dependencies import AdminCaller, ClientCaller
+from gateway.openapi_schemas import CALLER_ERRORS, ApiModel, Identifier, Struct, error_responses, example, request_body
+from gateway.request_body import JsonBody
 from lakesync.model.errors import NotFoundError, PayloadTooLargeError, SchemaError, ValidationError
 from lakesync.model.schema import Column, Reference, TableSchema, parse_schema
 from lakesync.staging.records import SchemaVersion
 
+router = APIRouter()
 
-class KnownSchema(msgspec.Struct, frozen=True, rename="camel"):
+
+class RegisteredSchema(ApiModel):
     """A registered schema."""
 
     table: str
     version: int
-    schema: TableSchema
+    table_schema: Annotated[Struct[TableSchema], Field(alias="schema")]
 
 
-class KnownSchemas(msgspec.Struct, frozen=True, rename="camel"):
-    """Every registered schema of a gateway, by table."""
+class RegisteredSchemas(ApiModel):
+    """All registered schemas of a gateway, ordered by table."""
 
-    schemas: tuple[KnownSchema, ...]
-
-
-class GivenColumn(Column, frozen=True):
-    """A column, whose `references` may be an object too, as the reference's clients send it."""
-
-    references: str | Reference | None = None  # type: ignore[assignment]  # `parse_schema` makes it text
+    schemas: tuple[RegisteredSchema, ...]
 
 
-class GivenSchema(TableSchema, frozen=True, rename="camel"):
-    """A table's schema as an admin gives it."""
+class ColumnBody(Column, frozen=True):
+    """A column; `references` may be an object too, as the reference's clients send it."""
 
-    columns: tuple[GivenColumn, ...]
+    references: str | Reference | None = None  # type: ignore[assignment]  # `parse_schema` converts it to text
 
 
-class SavedSchema(msgspec.Struct, frozen=True, rename="camel"):
+class SchemaBody(TableSchema, frozen=True, rename="camel"):
+    """A table's schema as an admin sends it."""
+
+    columns: tuple[ColumnBody, ...]
+
+
+class SavedSchema(ApiModel):
     """The answer to a registration; an equal schema keeps its version."""
 
     saved: bool
     version: int
 
 
-class RetiredSchema(msgspec.Struct, frozen=True):
-    """The answer to a retirement; a schema that is registered later has a higher version."""
+class RetiredSchema(ApiModel):
+    """The answer to a retirement; a schema that is registered later gets a higher version."""
 
     retired: bool
     version: int
 
 
-async def table_schema(request: Request) -> Response:
-    """One table's schema."""
-    caller = await admit(request)
-    table = request.query_params.get("table")
+@router.get("/sync/{gateway}/schema", summary="Read a table's schema", responses=error_responses(*CALLER_ERRORS))
+async def read_schema(
+    caller: ClientCaller,
+    table: Annotated[Identifier, Query(description="The table", openapi_examples=example("todos"))],
+) -> RegisteredSchema:
+    """Return one table's schema."""
     if not table:
         raise ValidationError("name the table: ?table=NAME")
     schemas = (await run_in_threadpool(caller.gateway.config)).schemas
     if table not in schemas:
         raise NotFoundError(f"no schema is registered for table {table!r}")
-    return bodies.json_response(_known(table, schemas[table]))
+    return _registered(table, schemas[table])
 
 
-async def all_schemas(request: Request) -> Response:
-    """Every table's schema."""
-    caller = await admit(request, admin=True)
+@router.get("/admin/schema/{gateway}", summary="List every schema", responses=error_responses(*CALLER_ERRORS))
+async def list_schemas(caller: AdminCaller) -> RegisteredSchemas:
+    """Return all tables' schemas."""
     schemas = (await run_in_threadpool(caller.gateway.config)).schemas
-    return bodies.json_response(KnownSchemas(tuple(_known(table, schemas[table]) for table in sorted(schemas))))
+    return RegisteredSchemas(schemas=tuple(_registered(table, schemas[table]) for table in sorted(schemas)))
 
 
-async def register(request: Request) -> Response:
-    """Register a schema, or evolve one."""
-    caller = await admit(request, admin=True)
-    schema = parse_schema(await bodies.read_object(request, Services.of(request).settings.max_body_bytes))
-    version = await run_in_threadpool(caller.gateway.register_schema, schema)
-    return bodies.json_response(SavedSchema(True, version))
-
-
-async def retire(request: Request) -> Response:
-    """Retire a schema."""
-    caller = await admit(request, admin=True)
-    version = await run_in_threadpool(caller.gateway.retire_schema, request.path_params["table"])
-    return bodies.json_response(RetiredSchema(True, version))
-
-
-def _known(table: str, known: SchemaVersion) -> KnownSchema:
-    return KnownSchema(table, known.version, known.schema)
-
-
-OPERATIONS = (
-    Operation(
-        "GET",
-        "/sync/{gateway}/schema",
-        table_schema,
-        "Read a table's schema",
-        parameters=(Parameter("table", "The table", IDENTIFIER, required=True, example="todos"),),
-        answer=KnownSchema,
-        errors=(ValidationError, NotFoundError),
-    ),
-    Operation("GET", "/admin/schema/{gateway}", all_schemas, "List every schema", access="admin", answer=KnownSchemas),
-    Operation(
-        "POST",
-        "/admin/schema/{gateway}",
-        register,
-        "Register a table's schema, or evolve it by nullable columns",
-        access="admin",
-        body=GivenSchema,
-        answer=SavedSchema,
-        errors=(ValidationError, PayloadTooLargeError, SchemaError),
-    ),
-    Operation(
-        "DELETE",
-        "/admin/schema/{gateway}/{table}",
-        retire,
-        "Retire a table's schema: pushes to the table are no longer checked; rows and the lake's columns stay",
-        access="admin",
-        parameters=(Parameter("table", "The table", IDENTIFIER, "path", example="todos"),),
-        answer=RetiredSchema,
-        errors=(NotFoundError,),
-    ),
+@router.post(
+    "/admin/schema/{gateway}",
+    summary="Register a table's schema, or evolve it by nullable columns",
+    responses=error_responses(*CALLER_ERRORS, PayloadTooLargeError, SchemaError),
+    openapi_extra=request_body(SchemaBody),
 )
+async def register_schema(caller: AdminCaller, body: JsonBody) -> SavedSchema:
+    """Register a schema, or add columns to a registered one."""
+    version = await run_in_threadpool(caller.gateway.register_schema, parse_schema(body))
+    return SavedSchema(saved=True, version=version)
+
+
+@router.delete(
+    "/admin/schema/{gateway}/{table}",
+    summary="Retire a table's schema: pushes to the table are no longer checked; rows and the lake's columns stay",
+    responses=error_responses(*CALLER_ERRORS),
+)
+async def retire_schema(
+    caller: AdminCaller,
+    table: Annotated[Identifier, Path(description="The table", openapi_examples=example("todos"))],
+) -> RetiredSchema:
+    """Retire a schema: pushes to its table are no longer checked."""
+    version = await run_in_threadpool(caller.gateway.retire_schema, table)
+    return RetiredSchema(retired=True, version=version)
+
+
+def _registered(table: str, known: SchemaVersion) -> RegisteredSchema:
+    return RegisteredSchema(table=table, version=known.version, table_schema=known.schema)

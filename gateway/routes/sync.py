@@ -1,111 +1,111 @@
-"""Push and pull."""
+"""`/sync/{gateway}/push` and `/sync/{gateway}/pull`: what clients push and pull over HTTP."""
 
 from __future__ import annotations
 
-from starlette.requests import Request
-from starlette.responses import Response
+from typing import Any
 
-from gateway import bodies
-from gateway.admission import Caller, admit
-from gateway.exchange import Exchange
-from gateway.forms import HLC, ID
-from gateway.operations import JSON, PROTOBUF, Operation, Parameter
-from gateway.services import Services
-from gateway.serving import KNOWS_RESYNC, serve_pull, serve_push
+from fastapi import APIRouter, Request, Response
+
+from gateway.dependencies import Caller, ClientCaller
+from gateway.openapi_schemas import (
+    CALLER_ERRORS,
+    HLC,
+    ID,
+    PROTOBUF,
+    Struct,
+    error_responses,
+    header_parameter,
+    query_parameter,
+    request_body,
+)
+from gateway.request_body import LimitedBody, decode_pull, decode_push, pull_response, push_response
+from gateway.request_log import RequestRecord
+from gateway.services import Services, ServicesDependency
+from gateway.sync_service import RESYNC_HEADER, serve_pull, serve_push
 from lakesync.engine.limits import DEFAULT_PULL, MAX_PULL
 from lakesync.model.errors import (
     AdapterError,
     BackpressureError,
     ClockDriftError,
-    NotFoundError,
     PayloadTooLargeError,
     ResyncRequiredError,
     SchemaMismatchError,
-    ValidationError,
 )
 from lakesync.model.types import PushResult, SyncPull, SyncPush, SyncResponse
 from lakesync.wire import json
 
-
-async def push(request: Request) -> Response:
-    """Take a client's deltas."""
-    caller = await admit(request)
-    services = Services.of(request)
-    message = await bodies.read_push(request, services.settings.max_body_bytes)
-    seen = message.last_seen_hlc if KNOWS_RESYNC in request.headers else None
-    return bodies.push_response(request, await serve_push(services, Exchange.of(request), caller, message, seen))
-
-
-async def pull_by_query(request: Request) -> Response:
-    """Send what a client lacks, asked by query parameters."""
-    caller = await admit(request)
-    query = dict(request.query_params)
-    query["clientId"] = caller.client_id(query.get("clientId"))
-    return await _pull(request, caller, json.parse_pull(query))
-
-
-async def pull_by_body(request: Request) -> Response:
-    """Send what a client lacks, asked by a body."""
-    caller = await admit(request)
-    return await _pull(request, caller, await bodies.read_pull(request, Services.of(request).settings.max_body_bytes))
-
-
-async def _pull(request: Request, caller: Caller, message: SyncPull) -> Response:
-    knows_resync = KNOWS_RESYNC in request.headers
-    page = await serve_pull(Services.of(request), Exchange.of(request), caller, message, knows_resync=knows_resync)
-    return bodies.pull_response(request, page)
-
+router = APIRouter(prefix="/sync/{gateway}")
 
 LIMIT = {"type": "integer", "minimum": 1, "maximum": MAX_PULL, "default": DEFAULT_PULL}
-_RESYNC = Parameter(
+_RESYNC = header_parameter(
     "X-LakeSync-Client",
     "The client understands RESYNC_REQUIRED; without it a cursor that cannot be served is answered with everything",
-    {"type": "string"},
-    "header",
 )
+_IN_PROTOBUF: dict[str, Any] = {"content": {PROTOBUF: {}}}
 
-OPERATIONS = (
-    Operation(
-        "POST",
-        "/sync/{gateway}/push",
-        push,
-        "Push deltas; all are kept or none, and a repeat changes nothing",
-        body=SyncPush,
-        answer=PushResult,
-        media=(JSON, PROTOBUF),
-        errors=(
-            ValidationError,
-            PayloadTooLargeError,
-            ClockDriftError,
-            SchemaMismatchError,
-            BackpressureError,
-        ),
-    ),
-    Operation(
-        "GET",
-        "/sync/{gateway}/pull",
-        pull_by_query,
-        "Pull what the client lacks",
-        parameters=(
-            Parameter("since", "Cursor: the serverHlc of the last answer, 0 at first", HLC),
-            Parameter("clientId", "Who pulls; equals the token's sub", ID),
-            Parameter("limit", "Most deltas to send", LIMIT),
-            Parameter("source", "Pull from a registered source instead", {"type": "string"}),
-            _RESYNC,
-        ),
-        answer=SyncResponse,
-        media=(JSON, PROTOBUF),
-        errors=(ValidationError, NotFoundError, ResyncRequiredError, AdapterError),
-    ),
-    Operation(
-        "POST",
-        "/sync/{gateway}/pull",
-        pull_by_body,
-        "Pull what the client lacks",
-        parameters=(_RESYNC,),
-        body=SyncPull,
-        answer=SyncResponse,
-        media=(JSON, PROTOBUF),
-        errors=(ValidationError, PayloadTooLargeError, NotFoundError, ResyncRequiredError, AdapterError),
-    ),
+
+@router.post(
+    "/push",
+    summary="Push deltas; all are kept or none, and a repeat changes nothing",
+    response_model=Struct[PushResult],
+    responses=error_responses(
+        *CALLER_ERRORS, PayloadTooLargeError, ClockDriftError, SchemaMismatchError, BackpressureError
+    )
+    | {200: _IN_PROTOBUF},
+    openapi_extra=request_body(SyncPush, PROTOBUF),
 )
+async def push(request: Request, caller: ClientCaller, services: ServicesDependency, body: LimitedBody) -> Response:
+    """Commit a client's deltas.
+
+    The body is decoded by msgspec, not by a pydantic model: for 100 deltas that takes 0.3 ms instead of 2 ms.
+    """
+    message = await decode_push(request, body)
+    confirmed = message.last_seen_hlc if RESYNC_HEADER in request.headers else None
+    result = await serve_push(services, RequestRecord.of(request), caller, message, confirmed)
+    return push_response(request, result)
+
+
+@router.get(
+    "/pull",
+    summary="Pull what the client lacks",
+    response_model=Struct[SyncResponse],
+    responses=error_responses(*CALLER_ERRORS, ResyncRequiredError, AdapterError) | {200: _IN_PROTOBUF},
+    openapi_extra={
+        "parameters": [
+            query_parameter("since", "Cursor: the serverHlc of the last answer, 0 at first", HLC),
+            query_parameter("clientId", "Who pulls; equals the token's sub", ID),
+            query_parameter("limit", "Most deltas to send", LIMIT),
+            query_parameter("source", "Pull from a registered source instead", {"type": "string"}),
+            _RESYNC,
+        ]
+    },
+)
+async def pull_by_query(request: Request, caller: ClientCaller, services: ServicesDependency) -> Response:
+    """Return a page of what a client lacks; the request is in the query.
+
+    The parameters are read from the query as they are: each has a second name, as in the body of a posted pull.
+    """
+    query = dict(request.query_params)
+    query["clientId"] = caller.client_id(query.get("clientId"))
+    return await _pull(request, services, caller, json.parse_pull(query))
+
+
+@router.post(
+    "/pull",
+    summary="Pull what the client lacks",
+    response_model=Struct[SyncResponse],
+    responses=error_responses(*CALLER_ERRORS, PayloadTooLargeError, ResyncRequiredError, AdapterError)
+    | {200: _IN_PROTOBUF},
+    openapi_extra={"parameters": [_RESYNC], **request_body(SyncPull, PROTOBUF)},
+)
+async def pull_by_body(
+    request: Request, caller: ClientCaller, services: ServicesDependency, body: LimitedBody
+) -> Response:
+    """Return a page of what a client lacks; the request is in the body, in JSON or protobuf."""
+    return await _pull(request, services, caller, decode_pull(request, body))
+
+
+async def _pull(request: Request, services: Services, caller: Caller, message: SyncPull) -> Response:
+    knows_resync = RESYNC_HEADER in request.headers
+    page = await serve_pull(services, RequestRecord.of(request), caller, message, knows_resync=knows_resync)
+    return pull_response(request, page)

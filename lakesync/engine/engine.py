@@ -15,6 +15,7 @@ from lakesync.engine.access import RulesCache
 from lakesync.engine.gateway import SyncGateway
 from lakesync.engine.limits import EngineLimits
 from lakesync.engine.names import Names
+from lakesync.engine.rejections import RejectionLog
 from lakesync.engine.sharding import ShardedGateway
 from lakesync.feed import Sender, apply
 from lakesync.feed.apply import by_row
@@ -67,6 +68,7 @@ class Engine:
         self._outlet = outlet.kept_by(store) if outlet is not None else None
         self._sources = dict(sources or {})
         self._names = Names(namespaces.of if namespaces is not None else lambda _: "")
+        self._rejections = RejectionLog(wall)
         self._runner = Runner()
         self._gateways: dict[str, SyncGateway] = {}
         self._lock = threading.Lock()
@@ -162,6 +164,7 @@ class Engine:
             "runner": self._runner,
             "outlet": self._outlet,
             "names": self._names,
+            "rejections": self._rejections,
         }
         gateway = (
             ShardedGateway(gateway_id, self.store, self._wall, limits, **shared)

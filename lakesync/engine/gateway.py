@@ -24,10 +24,11 @@ from lakesync.engine.peek import PeekPage, peek
 from lakesync.engine.pulling import PullRequest, Reading, first_contact, remember_page, settled_cursor
 from lakesync.engine.pushing import CheckedPush, push_work
 from lakesync.engine.reindexing import Reindexer
+from lakesync.engine.rejections import RejectionLog
 from lakesync.engine.whereabouts import Whereabouts
 from lakesync.feed.memory import current, is_blank
 from lakesync.flush import Outlet
-from lakesync.model.errors import ForbiddenError, NotFoundError
+from lakesync.model.errors import BackpressureError, ForbiddenError, LakeSyncError, NotFoundError, RefusedError
 from lakesync.model.schema import TableSchema, parse_schema
 from lakesync.model.types import Claims, PushResult, SyncPage, SyncPull, SyncPush, SyncResponse
 from lakesync.rules.model import SyncRules
@@ -70,6 +71,7 @@ class SyncGateway(ImperativeGateway, Embedding):
         runner: Runner | None = None,
         outlet: Outlet | None = None,
         names: Names | None = None,
+        rejections: RejectionLog | None = None,
     ) -> None:
         """Args:
         wall: the server's clock in milliseconds.
@@ -77,9 +79,14 @@ class SyncGateway(ImperativeGateway, Embedding):
         runner: where actions are carried; gateways may share one.
         outlet: where the gateway itself flushes to; None where a pipeline, or nobody, does.
         names: of tables and columns; the gateways of an engine share them.
+        rejections: of clients' pushes; the gateways of an engine share it.
         """
         self._limits = limits or EngineLimits()
         self.names = names or Names()
+        self.rejections = rejections or RejectionLog(wall)
+        """The latest rejected delta of each row."""
+        self.newest_arrival = 0
+        """The newest arrival that a push found here; 0 before the first push."""
         ImperativeGateway.__init__(self, gateway_id, store, wall, self._limits.actions, connectors, runner)
         Embedding.__init__(self, gateway_id, store, wall, outlet)
         self._reindexer = Reindexer(gateway_id, store, self.rules, self._limits.reindex_rows)
@@ -103,8 +110,24 @@ class SyncGateway(ImperativeGateway, Embedding):
             StagingUnavailableError: the push may or may not have been kept; a repeat is safe.
         """
         now = self._wall()
-        check_request(push, claims, now, self._limits)
-        return self._push(CheckedPush(push, claims, now, seen, trusted=trusted))
+        try:
+            check_request(push, claims, now, self._limits)
+        except RefusedError as error:
+            if not trusted:
+                self._record_rejection(push, claims, error)
+            raise
+        pushing = self._push(CheckedPush(push, claims, now, seen, trusted=trusted))
+        if not trusted:
+            pushing.add_done_callback(lambda done: self._record_if_rejected(push, claims, done))
+        return pushing
+
+    def _record_if_rejected(self, push: SyncPush, claims: Claims, done: Future[PushResult]) -> None:
+        error = None if done.cancelled() else done.exception()
+        if isinstance(error, RefusedError | BackpressureError):
+            self._record_rejection(push, claims, error)
+
+    def _record_rejection(self, push: SyncPush, claims: Claims, error: LakeSyncError) -> None:
+        self.rejections.record(self.gateway_id, str(claims["sub"]), push.deltas, error, self.newest_arrival)
 
     def handle_push(self, push: SyncPush, claims: Claims | None = None) -> PushResult:
         """`submit_push`, waited for; without claims the caller is trusted, and the push's own client id believed."""
@@ -351,9 +374,12 @@ class SyncGateway(ImperativeGateway, Embedding):
 
     def _push(self, request: CheckedPush) -> Future[PushResult]:
         ready = request.made_ready(spelled=self._store.spells_births)
-        return self._store.submit(
-            self.gateway_id, lambda commit: push_work(commit, ready, self.rules, self._limits, self.names)
-        )
+
+        def work(commit: Commit) -> PushResult:
+            self.newest_arrival = commit.arrival
+            return push_work(commit, ready, self.rules, self._limits, self.names)
+
+        return self._store.submit(self.gateway_id, work)
 
     def _page(self, request: PullRequest) -> Future[SyncPage]:
         reading = self._store.read(self.gateway_id, lambda view: self.sources.read_page(view, request))

@@ -36,6 +36,17 @@ from typing import ClassVar
 
 import msgspec
 
+MAX_MESSAGE_CHARS = 1000
+"""Longest message that is sent or kept: a message quotes the invalid value, which may be as long as a body."""
+
+
+def shortened(message: str) -> str:
+    """Return a message of at most about 1,000 characters; its middle is left out, as its end says what to do."""
+    if len(message) <= MAX_MESSAGE_CHARS:
+        return message
+    half = MAX_MESSAGE_CHARS // 2
+    return f"{message[:half]} … {message[-half:]}"
+
 
 class Rejection(msgspec.Struct, frozen=True, rename="camel"):
     """Why one delta of a push was refused."""

@@ -6,14 +6,12 @@ from pathlib import Path
 
 import pytest
 import requests
+from fastapi.routing import iter_route_contexts
 
-from gateway.app import create_app
-from gateway.operations import PREFIXES
-from gateway.routes import OPERATIONS
-from gateway.settings import GatewaySettings
-from lakesync.engine import Engine
-from lakesync.staging import open_store
+from gateway.app import build_routes
+from gateway.settings import PREFIXES
 from tests.integration.gateway_support import DEADLINE, SERVICE, filled, sign
+from tests.integration.operations import OPERATIONS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "security.md").read_text()
 METRICS = "the token that Prometheus shows here"
@@ -48,6 +46,7 @@ def routes():
         access = "metrics" if each.path == "/metrics" else each.access
         yield each.method, each.path, each.summary, access
     yield "GET", "/sync/{gateway}/ws", "Follow a gateway over a WebSocket", "client"
+    yield "GET", "/docs", "Swagger UI over `/openapi.json`", "open"
     yield "GET", "/console", "The console's page, which asks the admin routes", "open"
     yield "GET", "/console/{file}", "A file of the console's page", "open"
 
@@ -71,8 +70,7 @@ def test_the_page_has_the_table_of_routes_and_roles():
 
 
 def test_no_route_is_missing():
-    engine = Engine(open_store("memory://", lambda: 0), lambda: 0)
-    there = {getattr(route, "path", "") for route in create_app(GatewaySettings(), engine).routes}
+    there = {route.path for route in iter_route_contexts(build_routes().routes)}
     nowhere = "/{path:path}"  # answers every other WebSocket with 404
     assert there - {nowhere} == {prefix + path for prefix in PREFIXES for _, path, _, _ in ROUTES}
 

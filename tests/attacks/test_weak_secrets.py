@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from structlog.testing import capture_logs
 
-from gateway.exposure import check_exposure
+from gateway.bind_policy import check_bind_address
 from gateway.settings import GatewaySettings
 from lakesync import config
 from lakesync.model.errors import ConfigurationError
@@ -30,14 +30,14 @@ def settings(monkeypatch):
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "gateway.example"])
 def test_it_is_refused_off_loopback(settings, name, weak, host):
     with pytest.raises(ConfigurationError, match=f"LAKESYNC_{name.upper()} .*32 bytes"):
-        check_exposure(settings(host, **{name: weak}))
+        check_bind_address(settings(host, **{name: weak}))
 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1"])
 def test_it_is_warned_about_on_loopback_without_its_value(settings, name, host):
     with capture_logs() as lines:
-        check_exposure(settings(host, **{name: "guess me"}))
+        check_bind_address(settings(host, **{name: "guess me"}))
     (line,) = lines
     assert line["log_level"] == "warning"
     assert f"LAKESYNC_{name.upper()}" in line["reason"]
@@ -46,7 +46,7 @@ def test_it_is_warned_about_on_loopback_without_its_value(settings, name, host):
 
 def test_a_long_one_is_taken_anywhere(settings):
     with capture_logs() as lines:
-        check_exposure(settings("0.0.0.0", **dict.fromkeys(NAMES, GOOD)))
+        check_bind_address(settings("0.0.0.0", **dict.fromkeys(NAMES, GOOD)))
     assert lines == []
 
 

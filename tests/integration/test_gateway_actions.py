@@ -10,7 +10,7 @@ import msgspec
 import pytest
 import requests
 
-from gateway.operations import PROTOBUF
+from gateway.openapi_schemas import PROTOBUF
 from lakesync.actions import ActionLimits
 from lakesync.engine import EngineLimits
 from lakesync.model.action_handlers import ActionDescriptor

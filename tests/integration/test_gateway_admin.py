@@ -19,7 +19,8 @@ from lakesync.model.types import SyncPull
 from lakesync.staging.records import Cut
 from lakesync.wire import protobuf
 from lakesync.wire.frames import FrameTag, decode_frame, encode_frame
-from tests.integration.gateway_support import DEADLINE, DESCRIBED, DESCRIPTION, delta, until
+from tests.integration.gateway_support import DEADLINE, delta, until
+from tests.integration.operations import DESCRIPTION
 
 TODOS = {"table": "todos", "columns": [{"name": "title", "type": "string"}, {"name": "n", "type": "number"}]}
 MINE = {
@@ -47,7 +48,9 @@ def test_a_schema_is_registered_evolved_and_read(served, prefix):
 @pytest.mark.parametrize("references", ["users.name", {"table": "users", "column": "name", "cardinality": "many"}])
 def test_both_forms_of_a_reference_are_described_and_taken(served, references):
     body = {"table": "todos", "columns": [{"name": "owner", "type": "string", "references": references}]}
-    described = DESCRIBED["/admin/schema/{gateway}"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    described = DESCRIPTION["paths"]["/admin/schema/{gateway}"]["post"]["requestBody"]["content"]["application/json"][
+        "schema"
+    ]
     jsonschema.validate(body, described | {"components": DESCRIPTION["components"]})
     client = served.client()
     assert client.admin().call("POST", "/admin/schema/{gw}", json=body).ok

@@ -15,9 +15,9 @@ import pytest
 import requests
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from gateway.routes import OPERATIONS
 from lakesync.auth import MAX_TOKEN_CHARS
 from tests.integration.gateway_support import DEADLINE, PREVIOUS, SECRET, Client, delta, filled, sign
+from tests.integration.operations import OPERATIONS
 
 KEY = rsa.generate_private_key(public_exponent=65537, key_size=2048)
 GOOD = {"sub": "client-1", "gw": "gw", "exp": int(time.time()) + 86_400}

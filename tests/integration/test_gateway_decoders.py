@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gateway.operations import PROTOBUF
+from gateway.openapi_schemas import PROTOBUF
 from lakesync.model.types import SyncPull
 from lakesync.wire import json as wire_json
 from lakesync.wire import protobuf

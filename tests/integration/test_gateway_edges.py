@@ -9,8 +9,8 @@ import pytest
 import requests
 import websockets.sync.client
 
-from gateway.routes import OPERATIONS
 from tests.integration.gateway_support import DEADLINE, SECRET, SERVICE, delta, raw, until
+from tests.integration.operations import OPERATIONS
 
 ORIGIN = "https://app.example"
 

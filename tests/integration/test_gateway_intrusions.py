@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import requests
 
-from gateway import protocol
+from gateway import compat_uvicorn
 from tests.integration.gateway_support import DEADLINE, delta, raw, until
 
 INJECTIONS = [
@@ -128,7 +128,7 @@ def test_a_head_has_a_bound(served, filler, count):
 
 @pytest.mark.parametrize("sent", [b"", b"GET /health HTTP/1.1\r\nX: "])
 def test_a_head_that_takes_too_long_is_closed(serve, monkeypatch, sent):
-    monkeypatch.setattr(protocol, "HEAD_SECONDS", 0.2)
+    monkeypatch.setattr(compat_uvicorn, "HEAD_SECONDS", 0.2)
     host, port = serve().url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), DEADLINE) as connection:
         connection.sendall(sent)
@@ -138,7 +138,7 @@ def test_a_head_that_takes_too_long_is_closed(serve, monkeypatch, sent):
 
 @pytest.mark.parametrize("seconds", ["LINGER_SECONDS", "BODY_SECONDS"])
 def test_a_body_that_never_comes_does_not_hold_its_connection(serve, monkeypatch, seconds):
-    monkeypatch.setattr(protocol, seconds, 0.2)
+    monkeypatch.setattr(compat_uvicorn, seconds, 0.2)
     server = serve()
     client = server.client()
     token = f"Authorization: Bearer {client.token}" if seconds == "BODY_SECONDS" else "X-Nobody: 1"

@@ -23,11 +23,11 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from gateway.operations import JSON, Operation
-from gateway.routes import OPERATIONS
+from gateway.openapi_schemas import JSON
 from lakesync.flush import MemoryFlushQueue, Outlet
-from tests.integration.gateway_support import DESCRIPTION, SERVICE, Client, delta, sign
+from tests.integration.gateway_support import SERVICE, Client, delta, sign
 from tests.integration.openapi_support import consistent, publish_cut, set_a_job_aside
+from tests.integration.operations import DESCRIPTION, OPERATIONS, Operation
 from tests.integration.test_gateway_fuzz import GOOD, places, replaced
 
 load_all_checks()
@@ -98,7 +98,7 @@ def named(operation: Operation) -> str:
 
 def cases(operation: Operation, mode: GenerationMode, **fixed: Any):
     place = {"path_parameters": {"gateway": GATEWAY}} if "{gateway}" in operation.path else {}
-    media = {"media_type": JSON} if operation.body is not None else {}
+    media = {"media_type": JSON} if operation.has_body else {}
     described = DESCRIBED[operation.path][operation.method]
     return described.as_strategy(generation_mode=mode, **(place | media | fixed))
 
@@ -107,8 +107,8 @@ def examples(operation: Operation) -> dict[str, Any]:
     """The document's own examples of parameters, where it has any."""
     found: dict[str, dict[str, Any]] = {"query": {}, "path": {}}
     for parameter in operation.parameters:
-        if parameter.example is not None:
-            found[parameter.place][parameter.name] = parameter.example
+        for example in parameter.get("examples", {}).values():
+            found[parameter["in"]][parameter["name"]] = example["value"]
     path = found["path"] | ({"gateway": GATEWAY} if "{gateway}" in operation.path else {})
     return {"query": found["query"] or None, "path_parameters": path or None}
 
@@ -137,7 +137,7 @@ def test_nine_operations_in_ten_succeed():
     assert {named(operation) for operation in OPERATIONS} >= UNREACHED
 
 
-@pytest.mark.parametrize("operation", [each for each in OPERATIONS if each.parameters or each.body], ids=named)
+@pytest.mark.parametrize("operation", [each for each in OPERATIONS if each.parameters or each.has_body], ids=named)
 def test_what_the_document_forbids_is_refused(seeded, operation):
     @SETTINGS
     @given(cases(operation, GenerationMode.NEGATIVE))

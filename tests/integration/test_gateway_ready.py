@@ -7,8 +7,8 @@ import threading
 import pytest
 import requests
 
-from gateway import readiness
 from gateway.app import create_app
+from gateway.routes import health
 from gateway.server import GatewayServer, listen
 from gateway.settings import GatewaySettings
 from lakesync.engine import Engine, EngineLimits
@@ -61,7 +61,7 @@ def test_a_server_whose_store_cannot_be_opened_ends(spawn, tmp_path):
 
 
 def test_a_store_that_does_not_answer(serve, monkeypatch):
-    monkeypatch.setattr(readiness, "STORE_SECONDS", 0.2)
+    monkeypatch.setattr(health, "STORE_TIMEOUT_SECONDS", 0.2)
     served = serve()
     client = served.client()
     client.push(delta("t1", {"n": 1}))

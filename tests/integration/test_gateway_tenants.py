@@ -8,8 +8,8 @@ import socket
 import pytest
 import requests
 
-from gateway.routes import OPERATIONS
 from tests.integration.gateway_support import DEADLINE, SERVICE, Client, delta, filled, raw, sign
+from tests.integration.operations import OPERATIONS
 
 GUARDED = [each for each in OPERATIONS if each.access in ("client", "admin")]
 

@@ -10,7 +10,7 @@ import pytest
 import requests
 from typer.testing import CliRunner
 
-from gateway import lag as looking
+from gateway import client_lag
 from lakesync.cli.app import app
 from lakesync.client import open_client
 from lakesync.engine import lag
@@ -252,7 +252,7 @@ def test_a_process_that_a_client_only_pushed_to_goes_by_its_record(serve, own_da
 
 
 def test_one_answer_looks_at_a_bounded_number_of_clients(alone, monkeypatch):
-    monkeypatch.setattr(looking, "LOOKS", 2)
+    monkeypatch.setattr(client_lag, "MAX_CHECKS", 2)
     names = [f"c{number}" for number in range(5)]
     for name in names:
         alone.pull(name)

@@ -199,7 +199,7 @@ def test_a_push_that_is_served_when_the_end_comes_is_answered_first(tmp_path, mo
             engine.store.submit("gw", lambda _: holds.set() or held.wait(DEADLINE))
             assert holds.wait(DEADLINE)
             writer.send(FrameTag.PUSH, protobuf.encode_push(SyncPush("client-1", decoded([delta("t1", {"n": 1})]))))
-            until(lambda: server._drain.in_flight == 1, "the push")
+            until(lambda: server._gate.in_flight == 1, "the push")
             entering = _slow_to_enter(monkeypatch, engine, url)
             server.handle_exit(signal.SIGTERM, None)
             assert idle.closed()[0] == 1001

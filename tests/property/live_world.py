@@ -1,7 +1,7 @@
 """Clients of WebSockets around one gateway, in a world where a history says what happens next.
 
-The rooms, connections and engine are the real ones. What is not is time: the store's works, their answers, its notices
-and the frames on the lines wait until it is their turn.
+The channels, connections and engine are the real ones. What is not is time: the store's works, their answers, its
+notices, and the frames on the lines wait until it is their turn.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 from starlette.types import Message
 
-from gateway.admission import Caller
 from gateway.app import create_app
-from gateway.drain import Drain
-from gateway.exchange import Exchange
+from gateway.compat_uvicorn import LiveWebSocketProtocol
+from gateway.dependencies import Caller
 from gateway.live.connection import LiveConnection
-from gateway.live.hub import Hub, Shares
-from gateway.live.protocol import LiveProtocol
+from gateway.live.hub import ConnectionLimits, Hub
+from gateway.request_gate import RequestGate
+from gateway.request_log import RequestRecord
 from gateway.services import Services
 from gateway.settings import GatewaySettings
 from lakesync.engine import Engine, EngineLimits, SyncGateway
@@ -40,11 +40,11 @@ _AGES = 1e9
 
 
 class Line:
-    """The server's side of a connection, in the place of a `LiveProtocol`."""
+    """The server's side of a connection, in the place of a `LiveWebSocketProtocol`."""
 
-    open = True
-    keeps_up = True
-    queued = 0
+    is_open = True
+    is_writable = True
+    queued_bytes = 0
     on_writable: Callable[[], None] | None = None
 
     def __init__(self) -> None:
@@ -52,27 +52,27 @@ class Line:
         self._messages: asyncio.Queue[Message] = asyncio.Queue()
         self.code: int | None = None
 
-    def begin(self) -> None:
+    def open(self) -> None:
         """Nothing has to be done."""
 
-    async def taken(self) -> None:
+    async def wait_writable(self) -> None:
         """The client reads all the time."""
 
-    def put(self, frame: bytes) -> None:
+    def write_frame(self, frame: bytes) -> None:
         """A frame for the client."""
-        if self.open:
+        if self.is_open:
             self.frames.down.append(frame)
 
-    def end(self, code: int, reason: str) -> None:
+    def close(self, code: int, reason: str) -> None:
         """The server ends the connection."""
-        if self.open:
+        if self.is_open:
             self.code = code
             self.frames.reason = f"{code} {reason}"
             self.gone()
 
     def gone(self) -> None:
         """The server knows that the line has ended."""
-        self.open = False
+        self.is_open = False
         self._messages.put_nowait({"type": "websocket.disconnect", "code": 1006})
 
     def arrive(self) -> None:
@@ -119,7 +119,7 @@ class Crowd:
     def __init__(
         self,
         store: HeldStore | HeldShards,
-        services: Sequence[Services],
+        services: Sequence[tuple[Services, Hub]],
         gateway: SyncGateway,
         clients: Sequence[LiveClient],
     ) -> None:
@@ -174,15 +174,15 @@ class Crowd:
 
     async def close(self) -> None:
         """Every server ends its connections, wherever the history has come to, as one that stops does."""
-        for service in self.services:
-            service.hub.drain()
-            service.drain.draining = True
+        for service, hub in self.services:
+            hub.drain()
+            service.gate.is_draining = True
         await self._settle(_TURNS)
         while event := next(self.store.events(), None):
             event.happen()
             await self._settle(_TURNS)
-        for service in self.services:
-            service.hub.close()
+        for _, hub in self.services:
+            hub.close()
         self.store.held = False
         for each in self._connected:
             assert each.task.done(), f"{each.client.name}'s line does not end"
@@ -193,11 +193,11 @@ class Crowd:
         for each in self._connected:
             frames, name = each.line.frames, each.client.name
             if frames.cut:
-                if each.line.open:
+                if each.line.is_open:
                     yield Event(f"gone {name}", each.line.gone)
             elif frames.down or frames.reason:
                 yield Event(f"take {name}", each.client.take)
-            if frames.up and each.line.open:
+            if frames.up and each.line.is_open:
                 yield Event(f"arrive {name}", each.line.arrive)
         for place, asked in enumerate(self._requested):
             if asked.answer.done():
@@ -206,8 +206,8 @@ class Crowd:
             if client.requests:
                 yield Event(f"request {client.name}", partial(self._request, client))
             if client.frames is None and client.wants_line:
-                for place, services in enumerate(self.services):
-                    yield Event(f"connect {client.name} {place}", partial(self._connect, client, services))
+                for place, (services, hub) in enumerate(self.services):
+                    yield Event(f"connect {client.name} {place}", partial(self._connect, client, services, hub))
             elif client.can_act:
                 yield Event(f"{client.script[0][0]} {client.name}", client.act)
         self._connected = [each for each in self._connected if not each.task.done()]
@@ -225,20 +225,20 @@ class Crowd:
         if client.awaited is message:
             client.receive(answer.result())
 
-    def _connect(self, client: LiveClient, services: Services) -> None:
+    def _connect(self, client: LiveClient, services: Services, hub: Hub) -> None:
         line = Line()
         caller = Caller(self.gateway, client.claims, math.inf)
-        opening = Exchange("live", gateway=self.gateway.gateway_id, client=client.name)
-        wire = cast("LiveProtocol", line)
+        opening = RequestRecord("live", gateway=self.gateway.gateway_id, client=client.name)
+        wire = cast("LiveWebSocketProtocol", line)
         connection = LiveConnection(services, wire, caller, opening, knows_resync=False)
         client.frames = line.frames
 
         async def live() -> None:
-            room = services.hub.enter(self.gateway, connection)
+            channel = hub.subscribe(self.gateway, connection)
             try:
-                await connection.run(line.receive, room)
+                await connection.run(line.receive, partial(channel.on_ready, connection))
             finally:
-                services.hub.leave(self.gateway, connection)
+                hub.unsubscribe(self.gateway, connection)
 
         self._connected.append(_Connected(client, line, asyncio.create_task(live())))
 
@@ -292,13 +292,10 @@ class Places:
             processes: servers.
             loose: as `HeldStore.loose`.
         """
+        limits = ConnectionLimits(1000, 1000, 1000)
+        hubs = [Hub(cast("Any", self._store), limits, lambda _: None) for _ in range(processes)]
         services = [
-            replace(
-                self._services,
-                drain=Drain(),
-                hub=Hub(cast("Any", self._store), Shares(1000, 1000, 1000), lambda _: None),
-            )
-            for _ in range(processes)
+            (replace(self._services, gate=RequestGate(), connected_clients=hub.connected_clients), hub) for hub in hubs
         ]
         self._store.held, self._store.loose = True, loose
         return Crowd(self._store, services, gateway, clients)

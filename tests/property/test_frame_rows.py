@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from gateway.frame_rows import visible
+from gateway.checkpoint_frames import visible_rows
 from lakesync.model.delta import jcs
 from lakesync.model.types import ColumnValue, RowDelta, SyncResponse
 from lakesync.rules.evaluation import matches
@@ -41,7 +41,7 @@ def test_k1_a_frame_shows_the_rows_that_match_and_no_other(rules, table, given_r
         if matches(rules, table, row, claims)
         for delta in deltas
     ]
-    shown = visible(message, rules, claims) if rules.buckets else message
+    shown = visible_rows(message, rules, claims) if rules.buckets else message
     if expected:
         assert shown == encode_response(SyncResponse(tuple(expected), 512))
         assert decode_response(shown).deltas == tuple(expected)
@@ -52,5 +52,5 @@ def test_k1_a_frame_shows_the_rows_that_match_and_no_other(rules, table, given_r
 def test_a_claim_that_is_no_unicode_shows_nothing():
     rule = Bucket("b", (), (Filter("x", "eq", "jwt:team"),))
     message = encode_response(SyncResponse(tuple(spelled("t", 1, {"x": "a"})), 512))
-    assert visible(message, SyncRules(1, (rule,)), {"team": "\ud800"}) == b""
-    assert visible(message, SyncRules(1, (rule,)), {"team": ["b", "a"]}) == message
+    assert visible_rows(message, SyncRules(1, (rule,)), {"team": "\ud800"}) == b""
+    assert visible_rows(message, SyncRules(1, (rule,)), {"team": ["b", "a"]}) == message

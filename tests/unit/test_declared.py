@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from gateway.declared import Declarations
+from gateway.bootstrap import Declarations
 from lakesync.config import load
 from lakesync.config.sections import DeclaredGateway
 from lakesync.connectors import Connectors, Secrets

@@ -9,8 +9,8 @@ import pytest
 
 from gateway.errors import STATUSES, status_of
 from gateway.metrics import Metrics
-from gateway.operations import PREFIXES
-from gateway.routes import OPERATIONS
+from gateway.settings import PREFIXES
+from tests.integration.operations import OPERATIONS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "http-api.md").read_text()
 

@@ -23,15 +23,16 @@ from lakesync.engine.peek import PeekPage
 from lakesync.engine.pulling import PullRequest
 from lakesync.engine.pushing import CheckedPush
 from lakesync.engine.rehydration import kept_by
+from lakesync.engine.rejections import RejectionLog
 from lakesync.engine.sharding import following, lag, peeking, pulling, pushing
 from lakesync.engine.sharding.part import Part
 from lakesync.engine.sharding.steps import Steps, run
 from lakesync.engine.sharding.vectors import Vectors
 from lakesync.engine.whereabouts import Whereabouts
 from lakesync.flush import Outlet
-from lakesync.model.errors import ForbiddenError, NotFoundError
+from lakesync.model.errors import ForbiddenError, LakeSyncError, NotFoundError
 from lakesync.model.schema import TableSchema, parse_schema
-from lakesync.model.types import Claims, PushResult, RowDelta, SyncPage
+from lakesync.model.types import Claims, PushResult, RowDelta, SyncPage, SyncPush
 from lakesync.rules.model import SyncRules
 from lakesync.staging.records import Cut, WriteScope
 from lakesync.staging.sharded import ShardedStore
@@ -57,10 +58,19 @@ class ShardedGateway(SyncGateway):
         runner: Runner | None = None,
         outlet: Outlet | None = None,
         names: Names | None = None,
+        rejections: RejectionLog | None = None,
     ) -> None:
         """Args: as `SyncGateway`."""
         super().__init__(
-            gateway_id, store, wall, limits, connectors=connectors, runner=runner, outlet=outlet, names=names
+            gateway_id,
+            store,
+            wall,
+            limits,
+            connectors=connectors,
+            runner=runner,
+            outlet=outlet,
+            names=names,
+            rejections=rejections,
         )
         self._shards = store.shards
         self._parts = {
@@ -74,6 +84,10 @@ class ShardedGateway(SyncGateway):
         return self._parts[self._shards.default]
 
     # -- push and pull -----------------------------------------------------------------------------------------------
+
+    def _record_rejection(self, push: SyncPush, claims: Claims, error: LakeSyncError) -> None:
+        self.newest_arrival = max(part.newest_arrival for part in self._parts.values())
+        super()._record_rejection(push, claims, error)
 
     def _push(self, request: CheckedPush) -> Future[PushResult]:
         """All or none, where a repeat completes what a crash between two shards cut short."""

@@ -12,7 +12,7 @@ from lakesync.engine.pushing import CheckedPush, check_work
 from lakesync.feed.memory import current
 from lakesync.model.schema import TableSchema
 from lakesync.model.types import Claims, PushResult, SyncPage, SyncPull, SyncPush
-from lakesync.staging.store import View
+from lakesync.staging.store import Commit, View
 
 
 class Part(SyncGateway):
@@ -25,9 +25,12 @@ class Part(SyncGateway):
             SchemaMismatchError, ForbiddenError, BackpressureError: as `submit_push`.
         """
         request = CheckedPush(push, claims, self._wall(), trusted=trusted)
-        return self._store.submit(
-            self.gateway_id, lambda commit: check_work(commit, request, self.rules, self._limits, self.names)
-        )
+
+        def work(commit: Commit) -> None:
+            self.newest_arrival = commit.arrival
+            check_work(commit, request, self.rules, self._limits, self.names)
+
+        return self._store.submit(self.gateway_id, work)
 
     def submit_part(
         self, push: SyncPush, claims: Claims, seen: int | None, *, admitted: bool, trusted: bool = False

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.declared import Declarations
+from gateway.bootstrap import Declarations
 from lakesync import config
 from lakesync.cli.exit_codes import ExitCode
 from lakesync.engine import Engine

@@ -1,0 +1,170 @@
+"""The frames of a published checkpoint snapshot, reduced to the rows that one client may see.
+
+Most rows are not decoded. A row that a bucket shows has, for each filter by equality, one of a few values in that
+filter's column. So each frame is searched for the encoded forms of these values, and only rows that contain one of them
+are decoded and tested against the rules.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import msgspec
+from google.protobuf.internal.encoder import _VarintBytes as varint  # type: ignore[attr-defined]
+
+from lakesync.model.delta import jcs
+from lakesync.model.errors import ValidationError
+from lakesync.model.types import Claims
+from lakesync.rules.evaluation import matches, operands_of
+from lakesync.rules.model import Bucket, SyncRules
+from lakesync.staging.records import Cut
+from lakesync.wire import protobuf
+from lakesync.wire.frame_places import FramePlace
+from lakesync.wire.frames import encode_checkpoint_frame, read_checkpoint
+from lakesync.wire.lakesync_pb2 import RowDelta, SyncResponse
+
+_DELTAS, _COLUMN, _VALUE = 0x0A, b"\x0a", b"\x12"
+_INSERT = b"\x08\x01"
+"""The encoded `op` INSERT, with which the first delta of each row begins."""
+
+
+def frame_files(cut: Cut, rules: SyncRules | None = None) -> list[FramePlace]:
+    """Return the frame files of a snapshot, without tables that no bucket contains.
+
+    Args:
+        cut: the published snapshot.
+        rules: active sync rules; None shows everything.
+
+    Raises:
+        ConfigurationError: a frame is neither on a local disk nor on S3.
+        FileNotFoundError: a frame is gone.
+    """
+    files = [FramePlace(uri) for table in cut.tables if _in_any_bucket(rules, table.table) for uri in table.frames]
+    for file in files:
+        file.check()
+    return files
+
+
+def visible_frames(files: Iterable[FramePlace], rules: SyncRules | None, claims: Claims) -> Iterator[bytes]:
+    """Yield each frame, length and message, with the rows that the rules show to a client.
+
+    It holds one frame in memory at a time.
+
+    Args:
+        files: of `frame_files`.
+        rules: active sync rules; None shows everything.
+        claims: the client's.
+
+    Raises:
+        ValidationError: a file ends within a frame, or a frame is above 16 MB.
+    """
+    for file in files:
+        with file.open() as stream:
+            for message in read_checkpoint(stream):
+                shown = visible_rows(message, rules, claims) if rules is not None and rules.buckets else message
+                if shown:
+                    yield encode_checkpoint_frame(shown)
+
+
+def _in_any_bucket(rules: SyncRules | None, table: str) -> bool:
+    if rules is None or not rules.buckets:
+        return True
+    return any(not bucket.tables or table in bucket.tables for bucket in rules.buckets)
+
+
+def visible_rows(message: bytes, rules: SyncRules, claims: Claims) -> bytes:
+    """Return a frame with only the rows that the rules show to a client, byte for byte; empty if there are none.
+
+    Args:
+        message: a frame, whose rows are all of one table.
+        rules: active sync rules.
+        claims: the client's.
+
+    Raises:
+        ValidationError: the message is not a frame.
+    """
+    starts, tail = _row_offsets(message)
+    if not starts:
+        return b""
+    table = protobuf.parse(SyncResponse(), message[starts[0] : [*starts, tail][1]]).deltas[0].table
+    buckets = [bucket for bucket in rules.buckets if not bucket.tables or table in bucket.tables]
+    columns = {condition.column for bucket in buckets for condition in bucket.filters}
+    kept = []
+    for row in _candidates(message, starts, tail, _needles(buckets, claims)):
+        page = protobuf.parse(SyncResponse(), row)
+        if matches(rules, table, _column_values(page.deltas, columns), claims):
+            kept.append(row)
+    return b"".join([*kept, message[tail:]]) if kept else b""
+
+
+def _row_offsets(message: bytes) -> tuple[list[int], int]:
+    """Return the offset of each row, and the offset after the last row."""
+    starts: list[int] = []
+    offset, size = 0, len(message)
+    while offset < size and message[offset] == _DELTAS:
+        length = shift = 0
+        head = offset + 1
+        while True:
+            part = message[head] if head < size else 0
+            head += 1
+            length |= (part & 0x7F) << shift
+            if part < 0x80:
+                break
+            shift += 7
+        if not starts or message.startswith(_INSERT, head):
+            starts.append(offset)
+        offset = head + length
+    return starts, offset
+
+
+def _candidates(message: bytes, starts: list[int], tail: int, needles: set[bytes] | None) -> Iterator[bytes]:
+    """Yield the rows that may be visible, in order: those that contain one of the needles, or all if that is None."""
+    indexes: Iterable[int] = range(len(starts))
+    if needles is not None:
+        pattern = re.compile(b"|".join(map(re.escape, sorted(needles))) or b"(?!)")
+        indexes = sorted({bisect_right(starts, found.start()) - 1 for found in pattern.finditer(message, 0, tail)})
+    ends = [*starts[1:], tail]
+    for index in indexes:
+        yield message[starts[index] : ends[index]]
+
+
+def _needles(buckets: Iterable[Bucket], claims: Claims) -> set[bytes] | None:
+    """Return byte strings of which each visible row contains at least one; None if any row may be visible."""
+    needles: set[bytes] = set()
+    for bucket in buckets:
+        found = _bucket_needles(bucket, claims)
+        if found is None:
+            return None
+        needles |= found
+    return needles
+
+
+def _bucket_needles(bucket: Bucket, claims: Claims) -> set[bytes] | None:
+    for condition in bucket.filters:
+        if condition.op in ("eq", "in"):
+            column = condition.column.encode()
+            begin = _COLUMN + varint(len(column)) + column + _VALUE
+            encoded = [each for text in operands_of(condition, claims) for each in _encoded_forms(text)]
+            return {begin + varint(len(value)) + value for value in encoded}
+    return None
+
+
+def _encoded_forms(text: str) -> tuple[bytes, ...]:
+    """Return the JSON forms of the values that a rule compares as this text: the string, and the text itself."""
+    try:
+        return jcs(text).encode(), text.encode()
+    except ValidationError:  # the text is not Unicode, so no value equals it
+        return ()
+
+
+def _column_values(deltas: Iterable[RowDelta], columns: set[str]) -> dict[str, Any]:
+    """Return a row's values of some columns; each column is in one of the row's deltas."""
+    return {
+        cell.column: msgspec.json.decode(cell.value)
+        for delta in deltas
+        for cell in delta.columns
+        if cell.column in columns
+    }

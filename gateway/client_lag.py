@@ -1,0 +1,82 @@
+"""Updates the lag of clients before it is shown, by reading the feed for a bounded number of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+from starlette.concurrency import run_in_threadpool
+
+from gateway.client_tracker import Arrivals, LagCheck
+from gateway.futures import result_of
+from gateway.services import Services
+from lakesync.model.errors import StagingUnavailableError
+from lakesync.staging.records import Backlog
+
+MAX_CHECKS = 200
+"""Clients checked for one answer; those that were checked longest ago come first."""
+_BATCH = 16
+"""Clients checked in one read of the store; other requests are served between two batches."""
+
+
+async def refresh_gateway(services: Services, gateway: str, backlog: Sequence[Backlog]) -> None:
+    """Update the lag of a gateway's clients that were not checked since its newest commit.
+
+    Args:
+        services: of the server.
+        gateway: its id.
+        backlog: the gateway's, by shard; it contains the newest arrivals.
+    """
+    arrivals = _arrivals(backlog).get(gateway, ())
+    await _check(services, gateway, arrivals, _checks_due(services, gateway, arrivals, limit=MAX_CHECKS))
+
+
+async def refresh_client(services: Services, gateway: str, client_id: str) -> None:
+    """Update the lag of one client.
+
+    Args:
+        services: of the server.
+        gateway: its id.
+        client_id: of the client.
+    """
+    arrivals = _arrivals(await run_in_threadpool(services.gateways[gateway].backlog)).get(gateway, ())
+    await _check(services, gateway, arrivals, _checks_due(services, gateway, arrivals, client_id))
+
+
+async def refresh_all_gateways(services: Services) -> None:
+    """Update the lag of clients of all gateways; over several calls each gateway gets its turn."""
+    arrivals = _arrivals(await run_in_threadpool(services.engine.store.backlog))
+    left = MAX_CHECKS
+    for gateway in services.clients.gateways():
+        checks = _checks_due(services, gateway, arrivals.get(gateway, ()), limit=left)
+        if checks:
+            await _check(services, gateway, arrivals.get(gateway, ()), checks)
+            services.clients.mark_checked(gateway)
+            left -= len(checks)
+        if left == 0:
+            return
+
+
+def _checks_due(
+    services: Services, gateway: str, arrivals: Arrivals, client_id: str | None = None, limit: int | None = None
+) -> list[LagCheck]:
+    connected, shared = services.connected_clients(gateway), services.engine.store.shared
+    return services.clients.checks_due(gateway, arrivals, connected, client_id, limit=limit, shared=shared)
+
+
+async def _check(services: Services, gateway: str, arrivals: Arrivals, checks: Sequence[LagCheck]) -> None:
+    with suppress(StagingUnavailableError):  # the results of earlier checks stay
+        for start in range(0, len(checks), _BATCH):
+            batch = checks[start : start + _BATCH]
+            results = await result_of(services.gateways[gateway].submit_unsent([check.look for check in batch]))
+            connected = services.connected_clients(gateway)
+            for check, unsent in zip(batch, results, strict=True):
+                services.clients.record_check(gateway, arrivals, connected, check, unsent)
+
+
+def _arrivals(backlog: Sequence[Backlog]) -> dict[str, Arrivals]:
+    """Return the newest arrival of each shard, by gateway."""
+    found: dict[str, Arrivals] = {}
+    for shard in sorted(backlog, key=lambda each: each.shard):
+        found[shard.gateway] = (*found.get(shard.gateway, ()), (shard.shard, shard.last_arrival))
+    return found

@@ -1,0 +1,367 @@
+"""When this process last saw each client, and how far the client is behind. Operators see it; nothing else uses it."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+from math import inf
+from operator import itemgetter
+from typing import NamedTuple
+
+import msgspec
+
+from lakesync.engine.following import Follower
+from lakesync.engine.lag import Look, Unsent
+from lakesync.engine.whereabouts import Whereabouts
+from lakesync.model.hlc import wall_of
+from lakesync.model.types import Claims, SyncPage, SyncPull
+
+REMEMBERED_CLIENTS = 20_000
+"""Clients tracked, over all gateways; the one that was seen longest ago is removed first."""
+
+Arrivals = tuple[tuple[str, int], ...]
+"""The newest arrival in each shard of a gateway."""
+
+
+class ConnectedClient(NamedTuple):
+    """A client that holds a WebSocket to this process and has pulled."""
+
+    follower: Follower
+    has_pending: bool
+    """Whether a change may be on its way to it."""
+
+
+class _CheckResult(NamedTuple):
+    """The result of a client's latest lag check."""
+
+    unsent: Unsent | None
+    sent: object
+    """The client's `_sent_version` at that time."""
+    arrivals: Arrivals
+    """The gateway's newest arrivals at that time."""
+    number: int
+    """Number of the check, ascending over all clients."""
+
+
+@dataclass(slots=True)
+class _ClientState:
+    pulled_ms: int | None = None
+    pushed_ms: int | None = None
+    disconnected_ms: int | None = None
+    """When its latest WebSocket ended."""
+    cursor: int | None = None
+    """The cursor in the latest answer to a pull or the latest broadcast; None before the first."""
+    has_more: bool = False
+    since: int | None = None
+    """The cursor in its latest pull; None before the first."""
+    had_deltas: bool = False
+    """Whether the answer to its latest pull had deltas."""
+    repeats: int = 0
+    knows_resync: bool = False
+    claims: Claims | None = None
+    """The claims of its latest pull."""
+    sent: int = 0
+    """Incremented whenever the client was, or may have been, sent something."""
+    checked: _CheckResult | None = None
+
+    @property
+    def seen_ms(self) -> int:
+        return max(self.pulled_ms or 0, self.pushed_ms or 0, self.disconnected_ms or 0)
+
+
+class ClientStatus(msgspec.Struct, frozen=True, rename="camel"):
+    """The status of one client, as far as this process saw it."""
+
+    client_id: str
+    seen_ms: int
+    """Server wall time of its latest push or pull, or of the end of its latest WebSocket."""
+    offline_since_ms: int | None
+    """`seen_ms` of a client without a WebSocket to this process; null while it holds one."""
+    pulled_ms: int | None
+    pushed_ms: int | None
+    cursor_hlc: int
+    """The cursor in the latest answer to a pull or the latest broadcast; 0 before the first."""
+    cursor_ms: int | None
+    """Server wall time of that cursor."""
+    has_more: bool
+    """Whether more deltas were unsent when it got that cursor."""
+    unsent_since_ms: int | None
+    """Server wall time of the oldest unsent change by others that it may see; null if there is none."""
+    behind_ms: int | None
+    """Age of that change; 0 if everything was sent; null if the client never pulled, or was not checked yet."""
+    repeats: int
+    """How often in a row it pulled with the same cursor although each answer had deltas: it could not apply them, or no
+    answer reached it."""
+    connected: bool
+    """Whether it holds a WebSocket to this process."""
+
+
+class GatewayLag(NamedTuple):
+    """How far the clients of one gateway are behind."""
+
+    clients: int
+    behind: int
+    """Clients with an unsent change."""
+    unsent_since_ms: int | None
+    """Server wall time of the oldest unsent change; None if there is none."""
+
+
+class LagCheck(NamedTuple):
+    """A client whose lag has to be checked."""
+
+    look: Look
+    sent: object
+    """The client's `_sent_version` when the check was planned."""
+
+
+class ClientTracker:
+    """Tracks the clients of all gateways. Use it from the event loop's thread, except `statuses` and `lags`."""
+
+    def __init__(self, wall: Callable[[], int]) -> None:
+        """Args: wall: returns the server's wall time in milliseconds."""
+        self._wall = wall
+        self._seen: OrderedDict[tuple[str, str], _ClientState] = OrderedDict()
+        self._by_gateway: dict[str, dict[str, _ClientState]] = {}
+        self._check_numbers = count(1)
+
+    def record_push(self, gateway: str, client_id: str) -> None:
+        """Record an answered push."""
+        self._touch(gateway, client_id).pushed_ms = self._wall()
+
+    def record_pull(self, gateway: str, pull: SyncPull, page: SyncPage, claims: Claims, *, knows_resync: bool) -> None:
+        """Record an answered pull.
+
+        Args:
+            gateway: its id.
+            pull: the request.
+            page: the answer.
+            claims: the client's.
+            knows_resync: whether the client understands RESYNC_REQUIRED.
+        """
+        seen = self._touch(gateway, pull.client_id)
+        seen.pulled_ms = self._wall()
+        if pull.source is not None:
+            return  # a source has a cursor of its own
+        seen.sent += 1
+        seen.cursor, seen.has_more = page.server_hlc, page.has_more
+        seen.knows_resync, seen.claims = knows_resync, claims
+        again = seen.had_deltas and pull.since_hlc == seen.since
+        seen.had_deltas = bool(page.deltas)
+        seen.repeats = seen.repeats + 1 if again and seen.had_deltas else 0
+        seen.since = pull.since_hlc
+
+    def record_disconnect(self, gateway: str, follower: Follower) -> None:
+        """Record the end of a WebSocket.
+
+        Args:
+            gateway: its id.
+            follower: the client, and how far it was sent changes over the connection.
+        """
+        seen = self._seen.get((gateway, follower.client_id))
+        if seen is None:
+            return
+        seen.disconnected_ms = self._wall()
+        has_cursor = not (follower.standing.unplaced and follower.more)
+        if has_cursor and seen.cursor is not None and follower.cursor >= seen.cursor:
+            seen.sent += 1
+            seen.cursor, seen.has_more = follower.cursor, follower.more
+
+    def checks_due(
+        self,
+        gateway: str,
+        arrivals: Arrivals,
+        connected: Mapping[str, ConnectedClient],
+        client_id: str | None = None,
+        *,
+        limit: int | None = None,
+        shared: bool = False,
+    ) -> list[LagCheck]:
+        """Return the clients whose lag may have changed since their latest check, the one checked longest ago first.
+
+        Args:
+            gateway: its id.
+            arrivals: of its newest commits.
+            connected: its connected clients, by id.
+            client_id: the only client to consider.
+            limit: most clients to return; None for all.
+            shared: whether other processes may have sent a client what it lacked.
+        """
+        found: list[tuple[int, str, _ClientState, object]] = []
+        mine = self._by_gateway.get(gateway, {})
+        for name in mine if client_id is None else mine.keys() & {client_id}:
+            seen = mine[name]
+            if _is_up_to_date(seen, connected.get(name)):
+                continue
+            known, sent = seen.checked, _sent_version(seen, connected.get(name))
+            number = known.number if known is not None else 0
+            if known is None or known.sent != sent or known.arrivals != arrivals or not _is_final(known.unsent, shared):
+                found.append((number, name, seen, sent))
+        found.sort(key=itemgetter(0))
+        return [self._check(gateway, each, connected) for each in found[:limit]]
+
+    def _check(
+        self, gateway: str, found: tuple[int, str, _ClientState, object], connected: Mapping[str, ConnectedClient]
+    ) -> LagCheck:
+        _, name, seen, sent = found
+        before = seen.checked.unsent if seen.checked is not None and seen.checked.sent == sent else None
+        return LagCheck(Look(name, self.whereabouts(gateway, name, connected.get(name)), before), sent)
+
+    def record_check(
+        self,
+        gateway: str,
+        arrivals: Arrivals,
+        connected: Mapping[str, ConnectedClient],
+        check: LagCheck,
+        unsent: Unsent | None,
+    ) -> None:
+        """Record the result of a check, unless the client was sent something meanwhile.
+
+        Args:
+            gateway: its id.
+            arrivals: of its newest commits, before the check.
+            connected: its connected clients now, by id.
+            check: the planned check.
+            unsent: the client's oldest unsent change; None if it never pulled.
+        """
+        name = check.look.client_id
+        seen = self._seen.get((gateway, name))
+        if seen is not None and _sent_version(seen, connected.get(name)) == check.sent:
+            seen.checked = _CheckResult(unsent, check.sent, arrivals, next(self._check_numbers))
+
+    def statuses(self, gateway: str, connected: Mapping[str, ConnectedClient], limit: int) -> list[ClientStatus]:
+        """Return the status of a gateway's clients, the one furthest behind first. Call it in a worker thread.
+
+        Args:
+            gateway: its id.
+            connected: its connected clients, by id.
+            limit: most clients to return.
+        """
+        now = self._wall()
+        mine = list(self._by_gateway.get(gateway, {}).items())
+        found = [_status(name, seen, connected.get(name), now) for name, seen in mine]
+        return sorted(found, key=_by_lag)[:limit]
+
+    def status(self, gateway: str, client_id: str, connected: Mapping[str, ConnectedClient]) -> ClientStatus | None:
+        """Return the status of one client; None if this process has not seen it.
+
+        Args:
+            gateway: its id.
+            client_id: of the client.
+            connected: the gateway's connected clients, by id.
+        """
+        seen = self._seen.get((gateway, client_id))
+        return None if seen is None else _status(client_id, seen, connected.get(client_id), self._wall())
+
+    def lags(self, connected_clients: Callable[[str], Mapping[str, ConnectedClient]]) -> dict[str, GatewayLag]:
+        """Return the lag of each gateway's clients, by their latest checks.
+
+        Args:
+            connected_clients: returns a gateway's connected clients, by id.
+        """
+        found = {}
+        for gateway, mine in self._by_gateway.items():
+            connected = connected_clients(gateway)
+            unsent = [since for name, seen in mine.items() if (since := _unsent_since(seen, connected.get(name)))]
+            oldest = min(unsent, default=None)
+            found[gateway] = GatewayLag(len(mine), len(unsent), None if oldest is None else wall_of(oldest))
+        return found
+
+    def gateways(self) -> Sequence[str]:
+        """Return the gateways that have clients, the one whose clients were checked longest ago first."""
+        return list(self._by_gateway)
+
+    def mark_checked(self, gateway: str) -> None:
+        """Move a gateway to the end of `gateways`."""
+        if gateway in self._by_gateway:
+            self._by_gateway[gateway] = self._by_gateway.pop(gateway)
+
+    def whereabouts(self, gateway: str, client_id: str, connected: ConnectedClient | None) -> Whereabouts:
+        """Return how far a client was sent changes, as the engine needs it to compute what the client lacks.
+
+        Args:
+            gateway: its id.
+            client_id: of the client.
+            connected: the client's connection, if it has one.
+        """
+        seen = self._seen.get((gateway, client_id))
+        if seen is None or seen.since is None:
+            return Whereabouts()
+        return Whereabouts(
+            seen.since if seen.repeats else seen.cursor,
+            seen.since,
+            knows_resync=seen.knows_resync,
+            keeps_cursor=seen.repeats > 0,
+            standing=None if seen.repeats or connected is None else connected.follower.standing,
+            claims=seen.claims,
+        )
+
+    def _touch(self, gateway: str, client_id: str) -> _ClientState:
+        key = (gateway, client_id)
+        seen = self._seen.get(key)
+        if seen is None:
+            seen = self._seen[key] = self._by_gateway.setdefault(gateway, {})[client_id] = _ClientState()
+            if len(self._seen) > REMEMBERED_CLIENTS:
+                self._remove(*self._seen.popitem(last=False)[0])
+        else:
+            self._seen.move_to_end(key)
+        return seen
+
+    def _remove(self, gateway: str, client_id: str) -> None:
+        mine = self._by_gateway[gateway]
+        del mine[client_id]
+        if not mine:
+            del self._by_gateway[gateway]
+
+
+def _sent_version(seen: _ClientState, connected: ConnectedClient | None) -> object:
+    """Return a value that changes whenever the client is sent something."""
+    if connected is None or seen.repeats:
+        return seen.sent
+    return (seen.sent, connected.follower.standing, connected.has_pending)
+
+
+def _is_up_to_date(seen: _ClientState, connected: ConnectedClient | None) -> bool:
+    """Return whether the client is connected and was sent every change that it may see."""
+    return connected is not None and not (connected.has_pending or connected.follower.more or seen.repeats)
+
+
+def _is_final(unsent: Unsent | None, shared: bool) -> bool:
+    """Return whether a check's result holds until the next commit, or until this process sends the client something."""
+    return unsent is None or (unsent.done and not (shared and unsent.since))
+
+
+def _unsent_since(seen: _ClientState, connected: ConnectedClient | None) -> int | None:
+    """Return the arrival of the oldest unsent change; 0 if there is none; None if the client was not checked yet."""
+    if _is_up_to_date(seen, connected):
+        return 0
+    unsent = seen.checked.unsent if seen.checked is not None else None
+    return None if unsent is None else unsent.since
+
+
+def _status(name: str, seen: _ClientState, connected: ConnectedClient | None, now: int) -> ClientStatus:
+    cursor, has_more = seen.cursor or 0, seen.has_more
+    follower = connected.follower if connected is not None else None
+    if follower is not None and follower.cursor > cursor:
+        cursor, has_more = follower.cursor, follower.more
+    unsent = _unsent_since(seen, connected)
+    since = wall_of(unsent) if unsent else None
+    return ClientStatus(
+        client_id=name,
+        seen_ms=seen.seen_ms,
+        offline_since_ms=None if connected is not None else seen.seen_ms,
+        pulled_ms=seen.pulled_ms,
+        pushed_ms=seen.pushed_ms,
+        cursor_hlc=cursor,
+        cursor_ms=wall_of(cursor) or None,
+        has_more=has_more,
+        unsent_since_ms=since,
+        behind_ms=unsent if since is None else max(1, now - since),
+        repeats=seen.repeats,
+        connected=connected is not None,
+    )
+
+
+def _by_lag(client: ClientStatus) -> tuple[float, int, str]:
+    return (-inf if client.behind_ms is None else -client.behind_ms, client.cursor_hlc, client.client_id)

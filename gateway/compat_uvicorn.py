@@ -1,0 +1,373 @@
+"""uvicorn's protocols, extended where uvicorn has no setting for what the gateway promises.
+
+This is the only module that subclasses uvicorn. Each class names what it waits for; delete it when uvicorn has it.
+`GatewayServer` passes the two protocol classes to `uvicorn.Config`, which accepts any class there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, MutableMapping
+from typing import Any
+
+import structlog
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.frames import Frame, Opcode
+from websockets.http11 import Request
+
+from gateway.errors import http_error_response
+from gateway.request_log import RequestRecord, new_request_id
+from lakesync.model.errors import ValidationError
+
+log = structlog.get_logger("gateway")
+
+MAX_HEAD_BYTES = 64 << 10
+HEAD_SECONDS = 20.0
+"""Longest time from the connection, or from a head's first byte, to the head's end."""
+LINGER_SECONDS = 1.0
+"""Time between a rejection, or an answer given before the body was complete, and the connection's end."""
+BODY_SECONDS = 40.0
+"""Longest time from a head's end to its body's end; above the default request timeout."""
+
+WIRE_EXTENSION = "lakesync.wire"
+"""ASGI extension under which the application finds the connection's protocol."""
+CLOSING_SECONDS = 10.0
+"""Time that the peer has to answer a close frame before the connection is cut."""
+_MAX_REASON_BYTES = 123
+_STATUS_LINE_START = b"HTTP/1."
+
+_TOO_LONG = f"the head of the request is above {MAX_HEAD_BYTES} bytes; send fewer or shorter headers"
+
+
+class WriteCoalescingTransport(asyncio.Transport):
+    """A transport that sends an answer's head together with its body, or alone in the event loop's next turn.
+
+    uvicorn writes head and body apart, and uvloop writes at once: two system calls, two packets, and a client that is
+    woken twice. uvicorn has no setting for it.
+    """
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__()
+        self.inner = transport
+        """The transport that it wraps."""
+        self._loop = loop
+        self._held = b""
+        self._ended = False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Write data; hold a head back until the next write. After `write_eof`, drop everything."""
+        if self._ended:
+            return
+        if self._held:
+            head, self._held = self._held, b""
+            self.inner.writelines((head, data))
+        elif data[: len(_STATUS_LINE_START)] == _STATUS_LINE_START:
+            self._held = bytes(data)
+            self._loop.call_soon(self._flush)
+        else:
+            self.inner.write(data)
+
+    def _flush(self) -> None:
+        if self._held:
+            head, self._held = self._held, b""
+            if not self.inner.is_closing():  # the peer may have disconnected meanwhile
+                self.inner.write(head)
+
+    def write_eof(self) -> None:
+        """Close the sending side after the pending data."""
+        self._flush()
+        self._ended = True
+        self.inner.write_eof()
+
+    def close(self) -> None:
+        """Close after the pending data."""
+        self._flush()
+        self.inner.close()
+
+    def abort(self) -> None:
+        """Close without sending the pending data."""
+        self._held = b""
+        self.inner.abort()
+
+    def is_closing(self) -> bool:
+        """Return whether it is closed or closing."""
+        return self.inner.is_closing()
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        """Return what the wrapped transport knows."""
+        return self.inner.get_extra_info(name, default)
+
+
+class LimitedHttpProtocol(HttpToolsProtocol):
+    """HTTP/1.1 with limits on the head of a request, in bytes and in time, and on its body in time.
+
+    A client can send an endless head before any route or middleware sees the request. uvicorn limits heads for h11 only
+    (`h11_max_incomplete_event_size`) and has no time limit: Kludex/uvicorn#157 and #1684. Bytes that are not HTTP
+    get the JSON form of every error, for which uvicorn has no hook either.
+    """
+
+    _in_head = False
+    _head_bytes = 0
+    """Bytes received since the head began, and those before it in the same piece."""
+    _in_body = False
+    _is_rejected = False
+    _is_upgraded = False
+    _timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Start the timer of the first head."""
+        super().connection_made(transport)
+        self.transport = WriteCoalescingTransport(transport, self.loop)
+        self._start_timer()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop the timer."""
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Parse the data in pieces that never pass the limit of an unfinished head."""
+        while data and not self._is_rejected and not self._is_upgraded:
+            room = MAX_HEAD_BYTES - (self._head_bytes if self._in_head else 0)
+            self._parse(data[:room])
+            data = data[room:]
+
+    def _parse(self, piece: bytes) -> None:
+        super().data_received(piece)
+        if not self._in_head:
+            if self._in_body and self._timer is None:
+                self._timer = self.loop.call_later(BODY_SECONDS, self.transport.close)
+            return
+        self._head_bytes += len(piece)
+        if self._head_bytes >= MAX_HEAD_BYTES:
+            self._reject(431, _TOO_LONG)
+        elif self._timer is None:
+            self._start_timer()
+
+    def on_message_begin(self) -> None:
+        """Note that a head begins."""
+        super().on_message_begin()
+        self._in_head, self._head_bytes = True, 0
+
+    def on_headers_complete(self) -> None:
+        """Note that a head has ended."""
+        self._in_head = False
+        self._stop_timer()
+        self._in_body = not self.parser.should_upgrade()
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        """Note that a body has ended."""
+        if self._in_body:
+            self._in_body = False
+            self._stop_timer()
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """Close soon if the body is still incomplete: the application no longer reads it."""
+        super().on_response_complete()
+        if self._in_body:
+            self._stop_timer()
+            self._timer = self.loop.call_later(LINGER_SECONDS, self.transport.close)
+
+    def handle_websocket_upgrade(self) -> None:
+        """Hand the unwrapped connection over to the WebSocket protocol."""
+        self._is_upgraded = True
+        if isinstance(self.transport, WriteCoalescingTransport):
+            self.transport = self.transport.inner
+        super().handle_websocket_upgrade()
+
+    def send_400_response(self, msg: str) -> None:
+        """Reject bytes that are not HTTP."""
+        self._in_head = False
+        self._reject(400, f"{msg} Send HTTP/1.1.")
+
+    def _start_timer(self) -> None:
+        self._timer = self.loop.call_later(HEAD_SECONDS, self._too_slow)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _too_slow(self) -> None:
+        self._timer = None
+        if self._in_head:
+            self._reject(408, f"the head of the request took more than {HEAD_SECONDS:g} s; send it at once")
+        else:
+            self.transport.close()
+
+    def _reject(self, status: int, message: str) -> None:
+        """Send an error answer, drop further data, and close when the client has had time to read the answer.
+
+        Closing a connection with unread data resets it, and the client would lose the answer.
+        """
+        if self._is_rejected or self.transport.is_closing():
+            return
+        self._is_rejected = True
+        self._stop_timer()
+        self.transport.write(head_rejection(status, message))
+        self.transport.write_eof()
+        self._timer = self.loop.call_later(LINGER_SECONDS, self.transport.close)
+
+    def eof_received(self) -> None:
+        """Stop the timer: the client has nothing more to send."""
+        self._stop_timer()
+        super().eof_received()
+
+
+def head_rejection(status: int, message: str) -> bytes:
+    """Return the bytes of the answer to a head that reaches no route, and log it.
+
+    Args:
+        status: HTTP status.
+        message: what is wrong and what to do.
+    """
+    request_id = new_request_id()
+    log.info("head rejected", status=status, reason=message, request_id=request_id)
+    answer = http_error_response(status, message, ValidationError.code, request_id)
+    headers: list[Any] = [*answer.raw_headers, *RequestRecord(request_id).response_headers()]
+    head = b"".join(b"%s: %s\r\n" % header for header in headers)
+    return b"HTTP/1.1 %d Rejected\r\n%sconnection: close\r\n\r\n%s" % (status, head, answer.body)
+
+
+def websocket_frame(message: bytes) -> bytes:
+    """Return the WebSocket frame of a binary message; one frame serves any number of connections."""
+    return Frame(Opcode.BINARY, message).serialize(mask=False)
+
+
+class LiveWebSocketProtocol(WebSocketsSansIOProtocol):
+    """A WebSocket with writes that do not wait, and an end that does not depend on the peer.
+
+    uvicorn waits until the peer reads before it sends even a close frame, and leaves a connection open whose peer never
+    takes what was written; ASGI has no way to ask how much is queued. Kludex/uvicorn#3048 and #3049 have parts of
+    it. The application finds this object under the scope's extension `WIRE_EXTENSION`.
+    """
+
+    is_open = False
+    """Whether frames may be written."""
+    on_writable: Callable[[], None] | None = None
+    """Called when the peer has taken what was queued."""
+
+    def handle_connect(self, event: Request) -> None:
+        """Start the handshake, and add this object to the scope's extensions."""
+        super().handle_connect(event)
+        if not self.handshake_complete:
+            extensions: MutableMapping[str, Any] = self.scope["extensions"]
+            extensions[WIRE_EXTENSION] = self
+
+    def data_received(self, data: bytes) -> None:
+        """Parse data; answer a handshake that `websockets` cannot read with 431.
+
+        uvicorn does not send the rejection that `websockets` prepares, and would leave the connection open.
+        """
+        super().data_received(data)
+        fault = self.conn.handshake_exc
+        if fault is not None and not self.handshake_complete:
+            self.handshake_complete = self.close_sent = True
+            self.transport.write(head_rejection(431, f"the WebSocket's handshake cannot be read: {fault}"))
+            self.transport.close()
+
+    async def send(self, message: Any) -> None:
+        """Send a message of the application.
+
+        A denial response ends the handshake. uvicorn notes that for `websocket.close` only, and logs a denial response
+        as an error of the application.
+        """
+        await super().send(message)
+        if message["type"] == "websocket.http.response.body" and not message.get("more_body"):
+            self.handshake_complete = True
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether the peer reads: the queue is below the transport's high-water mark."""
+        return self.writable.is_set()
+
+    @property
+    def queued_bytes(self) -> int:
+        """Bytes that the operating system has not taken yet."""
+        return self.transport.get_write_buffer_size()
+
+    def write_frame(self, frame: bytes) -> None:
+        """Write a frame of `websocket_frame` without waiting; do nothing if the connection has ended.
+
+        Call it only while `is_writable`: then at most the high-water mark and one frame are queued.
+        """
+        if self.is_open:
+            self.transport.write(frame)
+
+    async def wait_writable(self) -> None:
+        """Wait until the peer reads."""
+        await self.writable.wait()
+
+    def close(self, code: int, reason: str) -> None:
+        """Send a close frame without waiting, and cut the connection if the peer does not answer.
+
+        Args:
+            code: WebSocket close code.
+            reason: cut at 123 bytes.
+        """
+        if not self.is_open:
+            return
+        self.stop_keepalive()
+        reason = reason.encode()[:_MAX_REASON_BYTES].decode(errors="ignore")
+        self.queue.put_nowait({"type": "websocket.disconnect", "code": code, "reason": reason})
+        self.conn.send_close(code, reason)
+        self.transport.write(b"".join(self.conn.data_to_send()))
+        self.close_sent, self.is_open = True, False
+        if self.read_paused:
+            self.read_paused = False
+            self.transport.resume_reading()
+        self.close_timer = self.loop.call_later(CLOSING_SECONDS, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """Tell the application that the peer reads again."""
+        super().resume_writing()
+        if self.on_writable is not None and self.is_open:
+            self.on_writable()
+
+    def keepalive_timeout(self) -> None:
+        """Cut the connection: the peer does not answer pings."""
+        self.is_open = False
+        super().keepalive_timeout()
+        self.transport.abort()
+
+    def handle_parser_exception(self) -> None:
+        """Close after invalid data or a frame that is too large."""
+        self.is_open = False
+        super().handle_parser_exception()
+        self._cut_later()
+
+    def handle_close(self, event: Frame) -> None:
+        """Note the peer's close frame."""
+        self.is_open = False
+        super().handle_close(event)
+        self._cut_later()
+
+    def shutdown(self) -> None:
+        """Close because the server stops."""
+        self.is_open = False
+        super().shutdown()
+        self._cut_later()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Note that the connection is lost."""
+        self.is_open = False
+        super().connection_lost(exc)
+
+    def open(self) -> None:
+        """Allow frames, after the application has accepted the connection."""
+        self.is_open = self.handshake_complete and not (
+            self.close_sent or self.disconnected or self.transport.is_closing()
+        )
+
+    def _cut_later(self) -> None:
+        if not self.disconnected:
+            self.loop.call_later(CLOSING_SECONDS, self.transport.abort)
+
+
+def wire_of(scope: MutableMapping[str, Any]) -> LiveWebSocketProtocol:
+    """Return the protocol of the connection that an ASGI scope belongs to."""
+    protocol: LiveWebSocketProtocol = scope["extensions"][WIRE_EXTENSION]
+    return protocol

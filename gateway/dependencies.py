@@ -1,0 +1,220 @@
+"""FastAPI dependencies that authenticate and authorise a caller; the WebSocket route calls `authenticate` itself.
+
+The order of the checks is fixed: gateway id, token, the token's gateway, role, rate limit, query parameters, gateway.
+"""
+
+from __future__ import annotations
+
+import hmac
+import math
+from collections.abc import Sequence
+from typing import Annotated, NamedTuple
+
+from fastapi import Depends, Path, Request, Security
+from fastapi.openapi.models import HTTPBearer as HTTPBearerModel
+from fastapi.security.base import SecurityBase
+from pydantic import WithJsonSchema
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import HTTPConnection
+
+from gateway.bind_policy import check_page, is_loopback
+from gateway.openapi_schemas import GATEWAY
+from gateway.request_log import RequestRecord
+from gateway.services import Services, ServicesDependency
+from lakesync.auth.keys import Key
+from lakesync.engine import SyncGateway
+from lakesync.model.client_ids import user_of
+from lakesync.model.errors import AuthError, ForbiddenError, ValidationError
+from lakesync.model.types import Claims
+from lakesync.model.validation import check_gateway_id
+
+_NO_TOKEN = {
+    "http": "a token is needed; send it in the header 'Authorization: Bearer TOKEN' (a query would be logged)",
+    "websocket": "a token is needed; send it in the header 'Authorization: Bearer TOKEN', or as ?token=TOKEN",
+}
+
+_NAMED = 3
+"""Gateways of a token that an error message names."""
+
+
+class BearerScheme(SecurityBase):
+    """A bearer token in OpenAPI. The dependency returns the raw `Authorization` headers; the checks read them."""
+
+    def __init__(self, scheme_name: str, *, bearer_format: str | None = None, description: str | None = None) -> None:
+        """Args:
+        scheme_name: name in the OpenAPI document.
+        bearer_format: `JWT`, or None for an opaque token.
+        description: of the token.
+        """
+        self.model = HTTPBearerModel(bearerFormat=bearer_format, description=description)
+        self.scheme_name = scheme_name
+
+    async def __call__(self, request: Request) -> list[str]:
+        """Return all `Authorization` headers of a request."""
+        return request.headers.getlist("authorization")
+
+
+GatewayId = Annotated[str, WithJsonSchema(GATEWAY), Path(description="Id of the gateway")]
+TokenHeaders = Annotated[list[str], Security(BearerScheme("token", bearer_format="JWT"))]
+AdminTokenHeaders = Annotated[
+    list[str], Security(BearerScheme("admin", bearer_format="JWT", description="role `admin`"))
+]
+ServiceTokenHeaders = Annotated[list[str], Security(BearerScheme("service", description="LAKESYNC_SERVICE_TOKEN"))]
+
+
+class Caller(NamedTuple):
+    """An authenticated caller and the gateway that it may use."""
+
+    gateway: SyncGateway
+    token_claims: Claims | None
+    """None if the server runs without a secret: then each message names its client itself."""
+    expires: float
+    """When the token expires, in seconds since the epoch; infinite if the server runs without a secret."""
+    key: Key | None = None
+    """The key that signed the token."""
+
+    def claims(self, client_id: str) -> Claims:
+        """Return the claims that apply to a message of a client: those of the token, or `sub` alone without one."""
+        return {"sub": user_of(client_id)} if self.token_claims is None else self.token_claims
+
+    def client_id(self, named: str | None) -> str:
+        """Return the client id that a request names, or else the token's `sub`, or else `anonymous`."""
+        if named is not None:
+            return named
+        return "anonymous" if self.token_claims is None else str(self.token_claims["sub"])
+
+
+async def client_caller(
+    request: Request, gateway: GatewayId, services: ServicesDependency, token_headers: TokenHeaders
+) -> Caller:
+    """Dependency: the caller, who needs a token of any role."""
+    return await authenticate(request, services, gateway, token_headers)
+
+
+async def admin_caller(
+    request: Request, gateway: GatewayId, services: ServicesDependency, token_headers: AdminTokenHeaders
+) -> Caller:
+    """Dependency: the caller, who needs a token with role `admin`."""
+    return await authenticate(request, services, gateway, token_headers, admin=True)
+
+
+ClientCaller = Annotated[Caller, Depends(client_caller)]
+AdminCaller = Annotated[Caller, Depends(admin_caller)]
+
+
+async def authenticate(
+    request: HTTPConnection,
+    services: Services,
+    gateway_id: str,
+    token_headers: Sequence[str],
+    *,
+    admin: bool = False,
+    query_token: str | None = None,
+) -> Caller:
+    """Authenticate a caller, and find the gateway that it asks for.
+
+    Args:
+        request: an HTTP request, or the one that opens a WebSocket.
+        services: of the server.
+        gateway_id: from the path.
+        token_headers: all `Authorization` headers.
+        admin: whether the token needs role `admin`.
+        query_token: used if there is no `Authorization` header.
+
+    Raises:
+        ValidationError: the gateway id is invalid, or a query parameter is repeated.
+        AuthError: the token is missing or invalid.
+        ForbiddenError: the token is for another gateway, or lacks role `admin`; without a secret, a page of another
+            site sends the request.
+        RateLimitedError: the client is above its rate limit.
+        NotFoundError: the gateway is not declared, and tokens may not create gateways.
+    """
+    record = RequestRecord.of(request)
+    if fault := check_gateway_id(gateway_id):
+        raise ValidationError(fault)
+    record.gateway = gateway_id
+    claims, expires, key = None, math.inf, None
+    if services.verifier is None:
+        check_page(request.headers, services.settings.allowed_origins)
+    else:
+        token = bearer_token(token_headers) or query_token
+        if not token:
+            raise AuthError(_NO_TOKEN[request.scope["type"]])
+        identity = await services.verifier.identify(token)
+        record.client = identity.client_id
+        if gateway_id not in identity.gateways:
+            raise ForbiddenError(f"the token is for {_named(identity.gateways)}, not for {gateway_id!r}")
+        if admin and identity.role != "admin":
+            raise ForbiddenError(f"this needs a token with role 'admin'; this one has {identity.role!r}")
+        services.rate.check(gateway_id, identity.client_id)
+        claims, expires, key = identity.claims, identity.expires, identity.key
+    _check_repeated_parameters(request)
+    gateway = services.gateways.get(gateway_id)
+    if gateway is None:
+        gateway = await run_in_threadpool(services.engine.gateway, gateway_id)
+        services.gateways[gateway_id] = gateway
+    return Caller(gateway, claims, expires, key)
+
+
+async def local_service(request: Request, services: ServicesDependency, token_headers: ServiceTokenHeaders) -> None:
+    """Dependency: requires a process of the same machine with the service token.
+
+    Raises:
+        ForbiddenError: the request is from another machine, or the server has no service token.
+        AuthError: the token is missing or wrong.
+    """
+    expected = services.settings.service_token
+    if request.client is None or not is_loopback(request.client.host):
+        raise ForbiddenError("this route serves processes on the same machine alone")
+    if expected is None:
+        raise ForbiddenError("this route is closed: the server was started without LAKESYNC_SERVICE_TOKEN")
+    if not has_token(token_headers, expected):
+        raise AuthError("the service token is missing or wrong; both sides read LAKESYNC_SERVICE_TOKEN")
+
+
+def bearer_token(headers: Sequence[str]) -> str | None:
+    """Return the token in the `Authorization` header; None if there is no such header.
+
+    Args:
+        headers: all `Authorization` headers of a request.
+
+    Raises:
+        AuthError: there are several headers, of which a proxy may have checked another; or it is not a bearer token.
+    """
+    if len(headers) > 1:
+        raise AuthError("the request has several Authorization headers; send one")
+    if not headers:
+        return None
+    scheme, _, token = headers[0].partition(" ")
+    if scheme.lower() != "bearer" or not token.strip():
+        raise AuthError("the Authorization header must read 'Bearer TOKEN'")
+    return token.strip()
+
+
+def has_token(headers: Sequence[str], expected: str) -> bool:
+    """Return whether a request shows an opaque token; the comparison takes the same time for every wrong one.
+
+    Args:
+        headers: all `Authorization` headers of a request.
+        expected: the token.
+
+    Raises:
+        AuthError: as `bearer_token`.
+    """
+    token = bearer_token(headers)
+    return token is not None and hmac.compare_digest(token.encode(), expected.encode())
+
+
+def _named(gateways: Sequence[str]) -> str:
+    if not gateways:
+        return "no gateway"
+    more = f" and {len(gateways) - _NAMED} more" if len(gateways) > _NAMED else ""
+    return f"gateway{'s' if gateways[1:] else ''} {', '.join(map(repr, gateways[:_NAMED]))}{more}"
+
+
+def _check_repeated_parameters(request: HTTPConnection) -> None:
+    """Raises: ValidationError: a query parameter is given twice, so it is unclear which value counts."""
+    given = [name for name, _ in request.query_params.multi_items()]
+    for name in given:
+        if given.count(name) > 1:
+            raise ValidationError(f"the query parameter {name[:50]!r} is given more than once; give it one value")

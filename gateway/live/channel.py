@@ -1,0 +1,342 @@
+"""All WebSocket connections of one gateway: it finds those that a commit concerns and sends each what it lacks.
+
+`Hub` calls `on_commit`; a connection calls `on_ready`. A single task (`_run`) then serves the connections that are due.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from itertools import islice
+
+import structlog
+
+from gateway.client_tracker import ConnectedClient
+from gateway.compat_uvicorn import websocket_frame
+from gateway.futures import result_of
+from gateway.live.close_codes import close_code_of
+from gateway.live.connection import LiveConnection
+from gateway.live.subscription_index import SubscriptionIndex
+from lakesync.auth.keys import Key
+from lakesync.engine import SyncGateway
+from lakesync.engine.following import Follower, Found, Group, Standing
+from lakesync.engine.greeting import Greeting, heard
+from lakesync.model.errors import LakeSyncError, TransientError
+from lakesync.model.types import SyncPull, SyncResponse
+from lakesync.staging.notices import Notice
+from lakesync.wire import protobuf
+from lakesync.wire.frames import FrameTag, encode_frame
+
+log = structlog.get_logger("gateway")
+
+_BATCH = 256
+"""Connections that one read of the store serves."""
+_PULL_BATCH = 16
+_RETRY_SECONDS = 1.0
+"""Pause after the store failed."""
+
+
+class Channel:
+    """Sends broadcasts to the connections of one gateway. Use it from the event loop's thread."""
+
+    def __init__(self, gateway: SyncGateway, on_broadcast: Callable[[int], None]) -> None:
+        """Args:
+        gateway: whose connections these are.
+        on_broadcast: called with the number of deltas of each broadcast.
+        """
+        self._gateway = gateway
+        self._on_broadcast = on_broadcast
+        self._by_client: defaultdict[str, set[LiveConnection]] = defaultdict(set)
+        """Each client's connections."""
+        self._multi_connected: set[str] = set()
+        """Clients with several connections, to this process or others."""
+        self._connections: set[LiveConnection] = set()
+        self._index = SubscriptionIndex[LiveConnection]()
+        self._unindexed: set[LiveConnection] = set()
+        """Connections whose bucket keys are not known yet; every commit may concern them."""
+        self._index_version = 0
+        """Incremented whenever the index is cleared, as after a change of sync rules."""
+        self._due: dict[LiveConnection, None] = {}
+        """Connections that may lack something, in the order of their commits; a dict used as an ordered set."""
+        self._in_progress: list[LiveConnection] = []
+        """The batch of due connections that is being served."""
+        self._task: asyncio.Task[None] | None = None
+
+    def __len__(self) -> int:
+        return len(self._connections)
+
+    def connected_clients(self) -> dict[str, ConnectedClient]:
+        """Return the clients that have pulled on a connection, by client id."""
+        found = {}
+        for each in self._connections:
+            if each.follower is not None:
+                has_pending = each in self._due or each in self._in_progress
+                found[each.follower.client_id] = ConnectedClient(each.follower, has_pending)
+        return found
+
+    def count_of(self, client_id: str) -> int:
+        """Return the number of a client's connections to this process."""
+        return len(self._by_client.get(client_id, ()))
+
+    def subscribe(self, connection: LiveConnection) -> None:
+        """Add a new connection. It gets no broadcast before its client has pulled."""
+        self._connections.add(connection)
+        self._unindexed.add(connection)
+        self._by_client[connection.client_name].add(connection)
+        self._update_multi_connected(connection.client_name)
+
+    def unsubscribe(self, connection: LiveConnection) -> None:
+        """Remove a connection that has ended."""
+        self._connections.discard(connection)
+        self._by_client[connection.client_name].discard(connection)
+        self._update_multi_connected(connection.client_name)
+        self._unindexed.discard(connection)
+        self._index.unsubscribe(connection)
+        self._due.pop(connection, None)
+
+    def on_commit(self, notice: Notice) -> None:
+        """Mark the connections that a commit concerns as due."""
+        if notice.buckets is None:
+            self._index_version += 1
+            for connection in self._connections:
+                connection.is_announced = False  # other processes may have missed the announcement
+            self._index.clear()
+            self._unindexed |= self._connections
+            concerned = alone = self._unindexed
+        else:
+            concerned = self._index.subscribers_of(notice.buckets) | self._unindexed
+            alone = self._index.subscribers_of({bucket for bucket in notice.buckets if bucket.startswith("@")})
+            concerned |= self._note_siblings(heard(notice.buckets))
+        for connection in alone:
+            if connection.follower is not None:
+                connection.follower.own = True
+        self._due.update(dict.fromkeys(connection for connection in concerned if connection.follower is not None))
+        self._start()
+
+    def _note_siblings(self, greetings: Iterable[Greeting]) -> set[LiveConnection]:
+        """Return the connections whose client has another connection, and that must announce themselves in turn."""
+        met = {
+            connection
+            for greeting in greetings
+            for connection in self._by_client.get(greeting.client_id, ())
+            if connection.connection_id != greeting.line and not connection.has_sibling
+        }
+        for connection in met:
+            connection.has_sibling, connection.is_announced = True, False
+            self._update_multi_connected(connection.client_name)
+        return met
+
+    def _update_multi_connected(self, name: str) -> None:
+        connections = self._by_client[name]
+        if not connections:
+            del self._by_client[name]
+        if len(connections) > 1 or any(connection.has_sibling for connection in connections):
+            self._multi_connected.add(name)
+        else:
+            self._multi_connected.discard(name)
+
+    def on_ready(self, connection: LiveConnection) -> None:
+        """Serve a connection that can take a broadcast again, or whose client has pulled."""
+        follower = connection.follower
+        if follower is not None and (follower.standing.more or not follower.standing.interest.buckets):
+            self._due[connection] = None
+        if connection in self._due:
+            self._start()
+
+    def close(self, code: int, reason: str) -> None:
+        """Close all connections; one whose message is being served is closed after its answer.
+
+        Args:
+            code: WebSocket close code.
+            reason: for the client.
+        """
+        for connection in list(self._connections):
+            connection.close(code, reason)
+
+    def close_signed_by(self, keys: frozenset[Key]) -> None:
+        """Close the connections whose token was signed by one of these keys."""
+        for connection in list(self._connections):
+            connection.close_signed_by(keys)
+
+    # -- broadcasts ----------------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        if self._task is None and self._next_batch():
+            self._task = asyncio.ensure_future(self._run())
+
+    def _next_batch(self) -> list[LiveConnection]:
+        """Return the next due connections that can take a broadcast."""
+        return list(islice((each for each in self._due if each.is_ready), _BATCH))
+
+    async def _run(self) -> None:
+        """Serve batches of due connections until none is left that can take a broadcast."""
+        try:
+            while batch := self._next_batch():
+                self._in_progress = batch
+                for connection in batch:
+                    del self._due[connection]
+                try:
+                    await self._announce(batch)
+                    await self._load_subscriptions(batch)
+                    await self._broadcast(batch)
+                except Exception as error:
+                    self._requeue(batch)
+                    if isinstance(error, TransientError):
+                        log.warning("broadcasts delayed", gateway=self._gateway.gateway_id, reason=str(error))
+                    else:
+                        log.exception("broadcast failed", gateway=self._gateway.gateway_id)
+                    await asyncio.sleep(_RETRY_SECONDS)
+        finally:
+            self._in_progress, self._task = [], None
+
+    async def _announce(self, batch: Sequence[LiveConnection]) -> None:
+        """Announce new connections to all processes of the gateway."""
+        new = [(each, each.follower.client_id) for each in batch if each.follower is not None and not each.is_announced]
+        if not new or not self._gateway.shared:
+            return
+        for connection, _ in new:
+            connection.is_announced = True
+        try:
+            await result_of(self._gateway.submit_greetings([Greeting(name, each.connection_id) for each, name in new]))
+        except BaseException:
+            for connection, _ in new:
+                connection.is_announced = False
+            raise
+
+    async def _load_subscriptions(self, batch: Sequence[LiveConnection]) -> None:
+        """Compute the bucket keys of connections that are not indexed."""
+        new = [
+            (each, each.follower, each.follower.standing)
+            for each in batch
+            if each.follower is not None and each.follower.standing.access is None and not each.follower.standing.more
+        ]
+        if not new:
+            return
+        version = self._index_version
+        asked = [(follower.client_id, follower.claims, standing) for _, follower, standing in new]
+        standings = await result_of(self._gateway.submit_follow(asked))
+        for (connection, follower, before), standing in zip(new, standings, strict=True):
+            if version == self._index_version and connection.follower is follower and follower.standing is before:
+                self._index_connection(connection, follower, standing)
+                follower.standing = standing
+
+    async def _broadcast(self, batch: Sequence[LiveConnection]) -> None:
+        """Read what the connections of a batch lack, and send it."""
+        version = self._index_version
+        by_standing: dict[Standing, list[tuple[LiveConnection, Follower]]] = defaultdict(list)
+        for connection in batch:
+            if connection.follower is not None:
+                by_standing[connection.follower.standing].append((connection, connection.follower))
+        groups = [self._group(standing, members) for standing, members in by_standing.items()]
+        pulls: list[tuple[LiveConnection, Follower]] = []
+        answers = await result_of(self._gateway.submit_look(groups))
+        for group, found in zip(groups, answers, strict=True):
+            pulls += self._send_group(
+                group, found, by_standing[group.standing], same_index=version == self._index_version
+            )
+        await self._pull(pulls)
+
+    def _send_group(
+        self, group: Group, found: Found, members: Sequence[tuple[LiveConnection, Follower]], *, same_index: bool
+    ) -> list[tuple[LiveConnection, Follower]]:
+        """Send the members of a group what they lack, and return those that need a page of their own.
+
+        Args:
+            group: connections with the same position, which one read of the feed serves.
+            found: the result of that read.
+            members: the group's connections.
+            same_index: whether the index was not cleared since the read began.
+        """
+        before, after = group.standing, found.standing
+        shared = _broadcast_frame(found.page, before) if found.page is not None and members else b""
+        deltas = len(found.page.deltas) if found.page is not None else 0
+        sent = 0
+        pulls = []
+        for connection, follower in members:
+            unchanged = connection.follower is follower and follower.standing is before and connection.is_ready
+            known = follower.client_id in group.doubled or follower.client_id not in self._multi_connected
+            if not (unchanged and same_index and known) or follower.own:  # a commit since the read may concern it
+                follower.own |= follower.client_id in group.apart
+                self._requeue((connection,))
+                continue
+            if follower.client_id in found.remembered:
+                pulls.append((connection, follower))
+                continue
+            self._index_connection(connection, follower, after)
+            follower.standing = after
+            if found.pull:
+                pulls.append((connection, follower))
+            elif follower.client_id in found.own:
+                page = found.own[follower.client_id]
+                if page is not None:
+                    connection.send_broadcast(_broadcast_frame(page, before))
+                    sent += len(page.deltas)
+            elif shared:
+                connection.send_broadcast(shared)
+                sent += deltas
+        self._on_broadcast(sent)
+        return pulls
+
+    def _group(self, standing: Standing, members: Sequence[tuple[LiveConnection, Follower]]) -> Group:
+        clients, apart = set(), set()
+        for _, follower in members:
+            clients.add(follower.client_id)
+            if follower.own:
+                apart.add(follower.client_id)
+                follower.own = False
+        return Group(standing, frozenset(clients), frozenset(apart), frozenset(clients & self._multi_connected))
+
+    async def _pull(self, pulls: Sequence[tuple[LiveConnection, Follower]]) -> None:
+        """Send a page of its own to each connection that needs one."""
+        for start in range(0, len(pulls), _PULL_BATCH):
+            part = [(*pull, pull[1].standing) for pull in pulls[start : start + _PULL_BATCH]]
+            futures = [result_of(self._page(follower)) for _, follower, _ in part]
+            for sent, page in zip(part, await asyncio.gather(*futures, return_exceptions=True), strict=True):
+                self._send_page(*sent, page)
+
+    def _page(self, follower: Follower) -> Future[SyncResponse]:
+        pull = SyncPull(follower.client_id, follower.cursor, follower.standing.limit)
+        return self._gateway.submit_pull(
+            pull,
+            follower.claims,
+            resync_refused=follower.knows_resync,
+            confirmed=False,
+            unplaced=follower.standing.unplaced,
+        )
+
+    def _send_page(
+        self, connection: LiveConnection, follower: Follower, before: Standing, page: SyncResponse | BaseException
+    ) -> None:
+        if isinstance(page, LakeSyncError) and not isinstance(page, TransientError):
+            connection.close(*close_code_of(page))
+        elif isinstance(page, BaseException):
+            raise page
+        elif not (connection.follower is follower and follower.standing is before and connection.is_ready):
+            self._requeue((connection,))
+        else:
+            follower.after_page(page.server_hlc, more=page.has_more)
+            if page.deltas:
+                connection.send_broadcast(_broadcast_frame(page, before))
+                self._on_broadcast(len(page.deltas))
+            self._requeue((connection,))
+
+    def _index_connection(self, connection: LiveConnection, follower: Follower, standing: Standing) -> None:
+        interest = standing.interest
+        if connection in self._unindexed or interest != follower.standing.interest:
+            self._index.subscribe(connection, interest.buckets | {follower.own_bucket}, interest.prefixes)
+            self._unindexed.discard(connection)
+
+    def _requeue(self, connections: Iterable[LiveConnection]) -> None:
+        self._due.update(dict.fromkeys(each for each in connections if each in self._connections))
+
+
+def _broadcast_frame(page: SyncResponse, standing: Standing) -> bytes:
+    """Return a page as a broadcast frame; without its cursor if the client's own cursor is unknown.
+
+    Such a client may lack earlier changes, which the page's cursor would skip.
+    """
+    if standing.unplaced:
+        page = SyncResponse(page.deltas, 0, page.has_more)
+    return websocket_frame(encode_frame(FrameTag.BROADCAST, protobuf.encode_response(page)))

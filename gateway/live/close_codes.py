@@ -1,0 +1,48 @@
+"""The close codes and reasons of WebSocket connections."""
+
+from __future__ import annotations
+
+from gateway.errors import INTERNAL
+from lakesync.model.errors import (
+    BackpressureError,
+    LakeSyncError,
+    PayloadTooLargeError,
+    RateLimitedError,
+    TransientError,
+    ValidationError,
+)
+
+GOING_AWAY = 1001
+BAD_FRAME = 1002
+REJECTED = 1008
+TOO_BIG = 1009
+FAILED = 1011
+TRY_LATER = 1013
+_STANDARD_CODES = frozenset({*range(1000, 1004), *range(1005, 1016)})
+STOPPING = "the gateway is stopping: connect again"
+
+
+class BadFrameError(ValidationError):
+    """A frame that is not of the protocol."""
+
+
+def metric_label(code: int) -> str:
+    """Return the metric label of a close code; `other` for the 2,000 codes that applications may define."""
+    return str(code) if code in _STANDARD_CODES else "other"
+
+
+def close_code_of(error: Exception) -> tuple[int, str]:
+    """Return the close code and the reason of an error; the reason is the error's code, a colon and its message."""
+    if not isinstance(error, LakeSyncError) or error.code == LakeSyncError.code:
+        return FAILED, f"{LakeSyncError.code}: {INTERNAL}"
+    return _code_of(error), f"{error.code}: {error}"
+
+
+def _code_of(error: LakeSyncError) -> int:
+    if isinstance(error, BadFrameError):
+        return BAD_FRAME
+    if isinstance(error, PayloadTooLargeError):
+        return TOO_BIG
+    if isinstance(error, TransientError) and not isinstance(error, BackpressureError | RateLimitedError):
+        return TRY_LATER
+    return REJECTED

@@ -1,0 +1,66 @@
+"""An index from bucket keys to the subscribers that they concern. `Channel` keeps its connections in one."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Hashable
+from typing import Generic, TypeVar
+
+from lakesync.rules.keys import prefixes_of
+
+T = TypeVar("T", bound=Hashable)
+
+
+class SubscriptionIndex(Generic[T]):
+    """Maps bucket keys to subscribers; a lookup costs what it finds, however many subscribers there are."""
+
+    def __init__(self) -> None:
+        self._subscriptions: dict[T, tuple[frozenset[str], frozenset[str]]] = {}
+        self._by_bucket: dict[str, set[T]] = defaultdict(set)
+        self._by_prefix: dict[str, set[T]] = defaultdict(set)
+
+    def subscribe(self, subscriber: T, buckets: frozenset[str], prefixes: frozenset[str]) -> None:
+        """Replace the subscription of a subscriber.
+
+        Args:
+            subscriber: to notify.
+            buckets: bucket keys that concern it.
+            prefixes: it is also concerned by each bucket key with one of these prefixes.
+        """
+        if self._subscriptions.get(subscriber) == (buckets, prefixes):
+            return
+        self.unsubscribe(subscriber)
+        self._subscriptions[subscriber] = (buckets, prefixes)
+        for bucket in buckets:
+            self._by_bucket[bucket].add(subscriber)
+        for prefix in prefixes:
+            self._by_prefix[prefix].add(subscriber)
+
+    def unsubscribe(self, subscriber: T) -> None:
+        """Remove a subscriber, if it is subscribed."""
+        buckets, prefixes = self._subscriptions.pop(subscriber, (frozenset(), frozenset()))
+        for bucket in buckets:
+            _remove(self._by_bucket, bucket, subscriber)
+        for prefix in prefixes:
+            _remove(self._by_prefix, prefix, subscriber)
+
+    def clear(self) -> None:
+        """Remove all subscribers."""
+        self._subscriptions.clear()
+        self._by_bucket.clear()
+        self._by_prefix.clear()
+
+    def subscribers_of(self, buckets: Collection[str]) -> set[T]:
+        """Return the subscribers that any of these bucket keys concerns."""
+        found: set[T] = set()
+        for bucket in buckets:
+            found |= self._by_bucket.get(bucket, set())
+            for prefix in prefixes_of(bucket) if self._by_prefix else ():
+                found |= self._by_prefix.get(prefix, set())
+        return found
+
+
+def _remove(index: dict[str, set[T]], key: str, subscriber: T) -> None:
+    index[key].discard(subscriber)
+    if not index[key]:
+        del index[key]

@@ -1,0 +1,164 @@
+"""Bodies of requests and answers: size limits, gzip, and JSON or protobuf by the request's content type."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import Depends
+from starlette.requests import Request
+from starlette.responses import Response
+
+from gateway.openapi_schemas import JSON, PROTOBUF
+from gateway.services import ServicesDependency
+from lakesync.model.errors import PayloadTooLargeError, ValidationError
+from lakesync.model.types import PushResult, SyncPage, SyncPull, SyncPush, SyncResponse
+from lakesync.wire import json, protobuf
+from lakesync.wire.spelled import encode_page
+
+_LARGE_BYTES = 32 << 10
+"""A push above this size is decoded in a worker thread."""
+_GZIP = 16 + zlib.MAX_WBITS
+
+
+async def read_body(request: Request, limit: int) -> bytes:
+    """Return the request's body, unpacked if it is gzipped.
+
+    Args:
+        request: whose body is read.
+        limit: most bytes, packed and unpacked; reading stops above it.
+
+    Raises:
+        PayloadTooLargeError: the body is above the limit.
+        ValidationError: the content encoding is unknown, or the body is not gzip although the header says so.
+    """
+    headers = request.headers
+    declared = headers.get("content-length")
+    if declared is not None and declared.isdigit() and int(declared) > limit:
+        raise _too_large(limit)
+    chunks: list[bytes] = []
+    size = 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size > limit:
+            raise _too_large(limit)
+        chunks.append(chunk)
+    body = b"".join(chunks)
+    encoding = headers.get("content-encoding")
+    if encoding is None or encoding.lower() == "identity":
+        return body
+    if encoding.lower() == "gzip":
+        return _gunzip(body, limit)
+    raise ValidationError(f"the content encoding {encoding!r} is unknown; send gzip, or the body as it is")
+
+
+def _gunzip(body: bytes, limit: int) -> bytes:
+    unpacker = zlib.decompressobj(_GZIP)
+    try:
+        unpacked = unpacker.decompress(body, limit + 1)
+    except zlib.error as error:
+        raise ValidationError(f"the body is not gzip, though its content encoding says so: {error}") from error
+    if len(unpacked) > limit:
+        raise _too_large(limit)
+    if not unpacker.eof or unpacker.unused_data:
+        raise ValidationError("the gzip body must be one whole member; this one ends too early or goes on")
+    return unpacked
+
+
+def _too_large(limit: int) -> PayloadTooLargeError:
+    return PayloadTooLargeError(f"the body is above the limit of {limit} bytes; send it in smaller parts")
+
+
+async def limited_body(request: Request, services: ServicesDependency) -> bytes:
+    """Dependency: the request's body, at most `max_body_bytes` long."""
+    return await read_body(request, services.settings.max_body_bytes)
+
+
+LimitedBody = Annotated[bytes, Depends(limited_body)]
+
+
+async def json_body(body: LimitedBody) -> Any:
+    """Dependency: the JSON value in the request's body, whatever its content type."""
+    return parse_json(body)
+
+
+JsonBody = Annotated[Any, Depends(json_body)]
+
+
+def parse_json(body: bytes) -> Any:
+    """Return the JSON value in a body.
+
+    Raises:
+        ValidationError: the body is not JSON.
+    """
+    try:
+        return msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ValidationError(f"the body is not JSON: {error}") from error
+
+
+async def decode_push(request: Request, body: bytes) -> SyncPush:
+    """Return the push in a request's body, which is JSON or protobuf.
+
+    Raises:
+        ValidationError: the body is not a push.
+    """
+    return await decode_in_time(protobuf.decode_push if sends_protobuf(request) else json.decode_push, body)
+
+
+async def decode_in_time(decode: Callable[[bytes], SyncPush], body: bytes) -> SyncPush:
+    """Decode a push, a large one in a worker thread.
+
+    A mebibyte of nested values takes half a second to decode, in which the event loop would serve no other client.
+
+    Args:
+        decode: the decoder of the body's format.
+        body: the encoded push.
+
+    Raises:
+        ValidationError: the body is not a push.
+    """
+    return decode(body) if len(body) <= _LARGE_BYTES else await asyncio.to_thread(decode, body)
+
+
+def decode_pull(request: Request, body: bytes) -> SyncPull:
+    """Return the pull request in a request's body, which is JSON or protobuf.
+
+    Raises:
+        ValidationError: the body is not a pull request.
+    """
+    return protobuf.decode_pull(body) if sends_protobuf(request) else json.decode_pull(body)
+
+
+def push_response(request: Request, result: PushResult) -> Response:
+    """Return the answer to a push in the push's own format; protobuf has no field for `accepted`."""
+    if sends_protobuf(request):
+        page = SyncResponse(result.deltas, result.server_hlc)
+        return Response(protobuf.encode_response(page), media_type=PROTOBUF)
+    return Response(json.encode_push_result(result), media_type=JSON)
+
+
+def pull_response(request: Request, page: SyncPage) -> Response:
+    """Return the answer to a pull: protobuf if the request is protobuf or accepts it, else JSON."""
+    if sends_protobuf(request) or PROTOBUF in request.headers.get("accept", ""):
+        return Response(protobuf.encode_response(page), media_type=PROTOBUF)
+    return Response(encode_page(page), media_type=JSON)
+
+
+def json_response(value: Any, status: int = 200) -> Response:
+    """Return an answer with a msgspec value as JSON; integers under keys named `hlc` or `*Hlc` become strings.
+
+    Args:
+        value: the answer.
+        status: HTTP status.
+    """
+    return Response(json.encode_json(value), status, media_type=JSON)
+
+
+def sends_protobuf(request: Request) -> bool:
+    """Return whether the request's content type is protobuf."""
+    given = request.headers.get("content-type")
+    return given is not None and given.partition(";")[0].strip().lower() == PROTOBUF

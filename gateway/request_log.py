@@ -1,0 +1,154 @@
+"""The record of one request: its id, the fields of its log line, and the headers that every answer carries.
+
+`RequestLogMiddleware` makes a record for each HTTP request; a WebSocket connection makes one for each message.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+from starlette.requests import HTTPConnection
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from gateway.metrics import Metrics
+
+log = structlog.get_logger("gateway")
+
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+_SCOPE_KEY = "lakesync.request_record"
+_SECURITY_HEADERS = [
+    (b"cache-control", b"no-store"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"cross-origin"),
+]
+
+
+@dataclass(slots=True)
+class RequestRecord:
+    """Facts about one request, collected while it is served."""
+
+    request_id: str
+    started: float = field(default_factory=time.perf_counter)
+    """Seconds on the performance counter."""
+    route: str = "unmatched"
+    """Path template of the route, without the `/v1` prefix."""
+    gateway: str | None = None
+    client: str | None = None
+    deltas: int | None = None
+    """Deltas pushed or pulled."""
+    code: str | None = None
+    """Error code; None for a success."""
+    status: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    content_policy: bytes = b"default-src 'none'; frame-ancestors 'none'"
+    """Value of the answer's Content-Security-Policy header."""
+
+    @staticmethod
+    def of(request: HTTPConnection) -> RequestRecord:
+        """Return the record of a request."""
+        return RequestRecord.in_scope(request.scope)
+
+    @staticmethod
+    def in_scope(scope: Scope) -> RequestRecord:
+        """Return the record that `begin` stored in an ASGI scope."""
+        record: RequestRecord = scope[_SCOPE_KEY]
+        return record
+
+    @staticmethod
+    def begin(scope: Scope) -> RequestRecord:
+        """Create the record of an ASGI scope, with the id of the request's `X-Request-Id` header or a new one."""
+        record = scope[_SCOPE_KEY] = RequestRecord(_request_id(scope))
+        return record
+
+    def response_headers(self) -> list[tuple[bytes, bytes]]:
+        """Return the headers that every answer carries: request id, content policy and security headers."""
+        own = ((b"content-security-policy", self.content_policy), (b"x-request-id", self.request_id.encode()))
+        return [*_SECURITY_HEADERS, *own]
+
+    def finish(self, method: str, metrics: Metrics) -> None:
+        """Count the request in the metrics and write its log line.
+
+        Args:
+            method: HTTP method, or the kind of a WebSocket message (`PUSH`, `PULL`, `MESSAGE`).
+            metrics: of the server.
+        """
+        seconds = time.perf_counter() - self.started
+        metrics.count_request(self.route, method, self.status, seconds)
+        if self.code is not None:
+            metrics.errors.labels(self.code).inc()
+        entry: dict[str, Any] = {
+            "method": method,
+            "route": self.route,
+            "status": self.status,
+            "ms": round(seconds * 1000, 2),
+            "request_id": self.request_id,
+            "gateway": self.gateway,
+            "client": self.client,
+            "deltas": self.deltas,
+            "bytes_in": self.bytes_in,
+            "bytes_out": self.bytes_out,
+            "code": self.code,
+        }
+        log.info("request", **{name: value for name, value in entry.items() if value is not None})
+
+
+class RequestLogMiddleware:
+    """The outermost middleware: creates the request's record, adds its headers, and counts and logs it at the end.
+
+    It passes HEAD on as GET, as FastAPI's routes do not take HEAD by themselves; uvicorn leaves the body out.
+    """
+
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        self._app = app
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        record = RequestRecord.begin(scope)
+        method = scope["method"]
+        inner = {**scope, "method": "GET"} if method == "HEAD" else scope
+
+        async def counting_receive() -> Message:
+            message = await receive()
+            record.bytes_in += len(message.get("body", b""))
+            return message
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                record.status = message["status"]
+                message["headers"] = [*message.get("headers", ()), *record.response_headers()]
+            else:
+                record.bytes_out += len(message.get("body", b""))
+            await send(message)
+
+        try:
+            await self._app(inner, counting_receive, send_with_headers)
+        finally:
+            route = inner.get("route")
+            if route is not None and record.status != 405:
+                record.route = route.path
+            record.finish(method, self._metrics)
+
+
+def _request_id(scope: Scope) -> str:
+    for name, value in scope["headers"]:
+        if name == b"x-request-id":
+            given: str = value.decode("latin-1")
+            return given if _REQUEST_ID.fullmatch(given) else new_request_id()
+    return new_request_id()
+
+
+def new_request_id() -> str:
+    """Return a random id for a request that has none."""
+    return f"{random.getrandbits(128):032x}"

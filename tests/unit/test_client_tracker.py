@@ -1,0 +1,178 @@
+"""What a process remembers of clients is bounded and puts those first that are furthest behind."""
+
+from __future__ import annotations
+
+from gateway import client_tracker
+from gateway.client_tracker import ClientTracker, ConnectedClient, GatewayLag
+from lakesync.engine.following import Follower, Standing
+from lakesync.engine.lag import Unsent
+from lakesync.model.types import RowDelta, SyncPage, SyncPull
+
+ARRIVALS = (("main", 9 << 16),)
+
+
+class Clock:
+    """In milliseconds."""
+
+    now = 5000
+
+    def __call__(self) -> int:
+        return self.now
+
+
+def followed(
+    client_id: str, cursor: int, *, has_pending: bool = False, more: bool = False
+) -> dict[str, ConnectedClient]:
+    return {
+        client_id: ConnectedClient(
+            Follower(client_id, {}, standing=Standing(cursor, limit=100, more=more)), has_pending
+        )
+    }
+
+
+def pulled(
+    seen: ClientTracker,
+    client_id: str,
+    cursor: int,
+    *,
+    gateway: str = "gw",
+    has_more: bool = False,
+    since: int = 0,
+    brings: bool = False,
+    source: str | None = None,
+) -> None:
+    deltas = (RowDelta("INSERT", "todos", "t1", "ann", (), 1, "d"),) if brings else ()
+    page = SyncPage(deltas, cursor, has_more)
+    seen.record_pull(gateway, SyncPull(client_id, since, source=source), page, {"sub": client_id}, knows_resync=True)
+
+
+def look(
+    seen: ClientTracker, found: dict[str, int | None], connected: dict[str, ConnectedClient] | None = None
+) -> set[str]:
+    """Look at all who are due, and find this arrival of each; who was due."""
+    there = connected or {}
+    due = seen.checks_due("gw", ARRIVALS, there)
+    for each in due:
+        since = found.get(each.look.client_id, 0)
+        seen.record_check("gw", ARRIVALS, there, each, None if since is None else Unsent(since))
+    return {each.look.client_id for each in due}
+
+
+def behind(seen: ClientTracker, client_id: str, connected: dict[str, ConnectedClient] | None = None) -> int | None:
+    told = seen.status("gw", client_id, connected or {})
+    assert told is not None
+    return told.behind_ms
+
+
+def test_the_one_that_is_furthest_behind_comes_first():
+    seen = ClientTracker(Clock())
+    pulled(seen, "quick", 9 << 16)
+    pulled(seen, "slow", 3 << 16, has_more=True)
+    seen.record_push("gw", "mute")
+    pulled(seen, "elsewhere", 1 << 16, gateway="other")
+    assert look(seen, {"mute": None, "slow": 4000 << 16}) == {"mute", "slow", "quick"}
+    told = seen.statuses("gw", {}, 10)
+    assert [each.client_id for each in told] == ["mute", "slow", "quick"]
+    assert [(each.cursor_ms, each.has_more) for each in told] == [(None, False), (3, True), (9, False)]
+    assert [(each.behind_ms, each.unsent_since_ms) for each in told] == [(None, None), (1000, 4000), (0, None)]
+    assert {each.seen_ms for each in told} == {each.offline_since_ms for each in told} == {5000}
+    assert [each.client_id for each in seen.statuses("gw", {}, 1)] == ["mute"]
+    assert seen.lags(lambda _: {}) == {"gw": GatewayLag(3, 1, 4000), "other": GatewayLag(1, 0, None)}
+
+
+def test_a_broadcast_takes_a_client_further():
+    seen = ClientTracker(Clock())
+    pulled(seen, "a", 3 << 16, has_more=True)
+    (told,) = seen.statuses("gw", followed("a", 7 << 16), 10)
+    assert (told.cursor_ms, told.has_more, told.connected) == (7, False, True)
+    (told,) = seen.statuses("gw", followed("a", 2 << 16), 10)
+    assert (told.cursor_ms, told.has_more, told.connected) == (3, True, True)
+
+
+def test_a_client_is_looked_at_again_when_it_was_sent_something_or_something_was_committed():
+    seen = ClientTracker(Clock())
+    pulled(seen, "a", 3 << 16)
+    assert look(seen, {"a": 2000 << 16}) == {"a"}
+    assert look(seen, {}) == set()
+    assert [each.look.before for each in seen.checks_due("gw", (("main", 10 << 16),), {})] == [Unsent(2000 << 16)]
+    pulled(seen, "a", 9 << 16, since=3 << 16)
+    assert [each.look.before for each in seen.checks_due("gw", ARRIVALS, {})] == [None]
+
+
+def test_an_answer_that_the_client_overtook_is_dropped():
+    seen = ClientTracker(Clock())
+    pulled(seen, "a", 3 << 16)
+    (due,) = seen.checks_due("gw", ARRIVALS, {})
+    pulled(seen, "a", 9 << 16, since=3 << 16)
+    seen.record_check("gw", ARRIVALS, {}, due, Unsent(2000 << 16))
+    assert behind(seen, "a") is None, "not looked at yet"
+
+
+def test_a_look_that_did_not_come_to_the_end_is_gone_on_with():
+    seen = ClientTracker(Clock())
+    pulled(seen, "a", 3 << 16)
+    (due,) = seen.checks_due("gw", ARRIVALS, {})
+    seen.record_check("gw", ARRIVALS, {}, due, Unsent(0, done=False))
+    assert [each.look.before for each in seen.checks_due("gw", ARRIVALS, {})] == [Unsent(0, done=False)]
+
+
+def test_who_is_connected_was_sent_all_unless_something_waits_for_it():
+    seen = ClientTracker(Clock())
+    pulled(seen, "a", 3 << 16)
+    there = followed("a", 3 << 16)
+    assert look(seen, {"a": 2000 << 16}, there) == set()
+    assert behind(seen, "a", there) == 0
+    for slow in (followed("a", 3 << 16, has_pending=True), followed("a", 3 << 16, more=True)):
+        assert look(seen, {"a": 2000 << 16}, slow) == {"a"}
+        assert behind(seen, "a", slow) == 3000
+
+
+def test_when_a_connection_ends_the_client_has_what_it_was_sent_there():
+    clock = Clock()
+    seen = ClientTracker(clock)
+    pulled(seen, "a", 3 << 16)
+    look(seen, {"a": 2000 << 16})
+    clock.now = 60_000
+    seen.record_disconnect("gw", followed("a", 30_000 << 16)["a"].follower)
+    seen.record_disconnect("gw", followed("stranger", 30_000 << 16)["stranger"].follower)
+    assert seen.status("gw", "stranger", {}) is None
+    (told,) = seen.statuses("gw", {}, 10)
+    assert (told.cursor_ms, told.offline_since_ms, told.pulled_ms) == (30_000, 60_000, 5000)
+    assert seen.whereabouts("gw", "a", None).cursor == 30_000 << 16
+    assert look(seen, {}) == {"a"}
+
+
+def test_a_client_that_cannot_take_its_page_is_looked_at_from_the_cursor_that_it_keeps():
+    seen = ClientTracker(Clock())
+    for _ in range(3):
+        pulled(seen, "a", 9 << 16, since=5 << 16, brings=True)
+    assert seen.whereabouts("gw", "a", None).cursor == 5 << 16
+    (told,) = seen.statuses("gw", {}, 10)
+    assert told.repeats == 2
+    pulled(seen, "a", 3 << 16, since=3 << 16, brings=True, source="jira")
+    assert seen.whereabouts("gw", "a", None).cursor == 5 << 16, "a source has cursors of its own"
+    for _ in range(2):
+        pulled(seen, "a", 9 << 16, since=9 << 16)
+        (told,) = seen.statuses("gw", {}, 10)
+        assert told.repeats == 0, "whoever lacks nothing asks with one cursor all the time"
+
+
+def test_the_one_that_was_not_seen_for_the_longest_time_is_forgotten(monkeypatch):
+    monkeypatch.setattr(client_tracker, "REMEMBERED_CLIENTS", 3)
+    seen = ClientTracker(Clock())
+    for client in ("a", "b", "c", "a", "d", "e"):
+        seen.record_push("gw", client)
+    assert sorted(each.client_id for each in seen.statuses("gw", {}, 10)) == ["a", "d", "e"]
+
+
+def test_gateways_are_looked_at_in_turn_and_forgotten_with_their_last_client(monkeypatch):
+    monkeypatch.setattr(client_tracker, "REMEMBERED_CLIENTS", 3)
+    seen = ClientTracker(Clock())
+    for gateway in ("one", "two", "three"):
+        seen.record_push(gateway, "a")
+    seen.mark_checked("one")
+    assert seen.gateways() == ["two", "three", "one"]
+    seen.record_push("two", "b")
+    assert seen.gateways() == ["two", "three"]
+    seen.mark_checked("one")
+    assert seen.statuses("one", {}, 10) == []

@@ -1,0 +1,32 @@
+"""The share of each client."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway import rate_limit
+from gateway.rate_limit import RateLimiter
+from lakesync.model.errors import RateLimitedError
+
+
+def test_a_burst_passes_and_what_is_above_the_share_waits_for_the_next_window():
+    now = 100.0
+    rate = RateLimiter(2, lambda: now)
+    for _ in range(20):
+        rate.check("gw", "greedy")
+    now = 103.5
+    with pytest.raises(RateLimitedError) as refused:
+        rate.check("gw", "greedy")
+    assert refused.value.retry_after == 6.5
+    rate.check("gw", "modest")
+    rate.check("other", "greedy")
+    now = 110.0
+    rate.check("gw", "greedy")
+
+
+def test_what_is_kept_of_clients_is_bounded(monkeypatch):
+    monkeypatch.setattr(rate_limit, "MAX_CLIENTS", 50)
+    rate = RateLimiter(1, lambda: 100.0)
+    for n in range(1000):
+        rate.check("gw", f"client-{n}")
+        assert len(rate._counts) <= 50

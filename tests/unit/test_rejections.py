@@ -1,0 +1,82 @@
+"""What a process remembers of refusals is bounded, in rows and in what each of them takes."""
+
+from __future__ import annotations
+
+import pytest
+
+from lakesync.engine import rejections
+from lakesync.engine.rejections import RejectionLog
+from lakesync.model.errors import BackpressureError, Rejection, ValidationError
+from lakesync.model.types import RowDelta
+
+
+def note(
+    known: RejectionLog, gateway: str, row: str, *, table: str = "todos", delta_id: str = "d", message: str = "no"
+):
+    delta = RowDelta("INSERT", table, row, "ann", (), 1, delta_id)
+    known.record(gateway, "ann", (delta,), ValidationError("no", [Rejection(delta_id, "VALIDATION", message)]))
+
+
+def test_the_latest_of_each_row_is_remembered_for_its_own_gateway_alone():
+    known = RejectionLog(lambda: 5)
+    note(known, "gw", "r1", message="first")
+    note(known, "gw", "r1", message="second")
+    found = known.latest("gw", "todos", "r1")
+    assert found is not None
+    assert (found.message, found.client_id, found.at_ms) == ("second", "ann", 5)
+    assert known.latest("other", "todos", "r1") is None
+
+
+def test_the_row_that_was_refused_longest_ago_is_forgotten_first(monkeypatch):
+    monkeypatch.setattr(rejections, "_MAX_ROWS", 2)
+    known = RejectionLog(lambda: 5)
+    for row in ("r1", "r2", "r1", "r3"):
+        note(known, "gw", row)
+    assert [known.latest("gw", "todos", row) is not None for row in ("r1", "r2", "r3")] == [True, False, True]
+
+
+@pytest.mark.parametrize("names", [{"table": "t" * 1000}, {"delta_id": "d" * 1000}, {"row": "r" * 1000}])
+def test_names_that_no_row_can_have_are_not_kept(names):
+    known = RejectionLog(lambda: 5)
+    note(known, "gw", **{"row": "r1", **names})
+    assert known.latest("gw", names.get("table", "todos"), names.get("row", "r1")) is None
+
+
+def test_a_message_that_quotes_much_is_cut():
+    known = RejectionLog(lambda: 5)
+    note(known, "gw", "r1", message="x" * 100_000)
+    found = known.latest("gw", "todos", "r1")
+    assert found is not None
+    assert len(found.message) < 2000
+
+
+def test_what_was_pushed_beside_a_refused_delta_is_told_by_that():
+    known = RejectionLog(lambda: 5)
+    bad, good = (RowDelta("INSERT", "todos", row, "ann", (), 1, row) for row in ("bad", "good"))
+    known.record("gw", "ann", (good, bad), ValidationError("no", [Rejection("bad", "SCHEMA_ERROR", "no such column")]))
+    told = {row: known.latest("gw", "todos", row) for row in ("bad", "good")}
+    assert told["bad"] is not None
+    assert (told["bad"].code, told["bad"].message) == ("SCHEMA_ERROR", "no such column")
+    assert told["good"] is not None
+    assert "in the same push, row 'bad' of table 'todos' was refused: no such column" in told["good"].sentence
+
+
+def test_a_push_for_which_there_was_no_room_is_remembered_up_to_a_hundred_rows():
+    known = RejectionLog(lambda: 5)
+    deltas = [RowDelta("INSERT", "todos", f"r{n}", "ann", (), 1, f"d{n}") for n in range(101)]
+    known.record("gw", "ann", deltas, BackpressureError("too much waits for the lake"))
+    found = known.latest("gw", "todos", "r99")
+    assert found is not None
+    assert found.code == "BACKPRESSURE_ERROR"
+    assert known.latest("gw", "todos", "r100") is None
+
+
+def test_a_change_since_hides_a_refusal_also_where_the_gateways_clock_is_ahead():
+    known = RejectionLog(lambda: 5)
+    note(known, "gw", "r1")
+    assert known.latest("gw", "todos", "r1", changed=5 << 16) is not None
+    assert known.latest("gw", "todos", "r1", changed=6 << 16) is None
+    delta = RowDelta("INSERT", "todos", "r2", "ann", (), 1, "d")
+    known.record("gw", "ann", (delta,), ValidationError("no", [Rejection("d", "VALIDATION", "no")]), newest=60 << 16)
+    assert known.latest("gw", "todos", "r2", changed=60 << 16) is not None, "it came before, by a clock that was ahead"
+    assert known.latest("gw", "todos", "r2", changed=61 << 16) is None

@@ -1,0 +1,43 @@
+"""Bodies are read without holding up the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+from starlette.requests import Request
+
+from gateway.request_body import decode_push, read_body
+
+NESTED = json.loads("[" * 90 + "]" * 90)
+
+
+def test_others_are_served_while_a_large_push_is_decoded():
+    deltas = [
+        {
+            "op": "INSERT",
+            "table": "t",
+            "rowId": f"r{n}",
+            "clientId": "c",
+            "columns": [{"column": "a", "value": NESTED}],
+            "hlc": str(n),
+            "deltaId": f"d{n}",
+        }
+        for n in range(2500)
+    ]
+    body = json.dumps({"clientId": "c", "deltas": deltas, "lastSeenHlc": "0"}).encode()
+
+    async def receive():
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def read():
+        request = Request({"type": "http", "headers": []}, receive)
+        reading = asyncio.create_task(decode_push(request, await read_body(request, len(body))))
+        turns = 0
+        while not reading.done():
+            await asyncio.sleep(0)
+            turns += 1
+        assert len((await reading).deltas) == len(deltas)
+        return turns
+
+    assert asyncio.run(read()) > 20

@@ -1,0 +1,80 @@
+"""An answer's head goes out with what follows it, and never waits for longer than a turn of the loop."""
+
+from __future__ import annotations
+
+import asyncio
+
+from gateway.compat_uvicorn import WriteCoalescingTransport
+
+HEAD = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n"
+
+
+class Line(asyncio.Transport):
+    """Keeps each write as it would go to the socket."""
+
+    def __init__(self):
+        super().__init__()
+        self.sent = []
+        self.gone = False
+
+    def is_closing(self):
+        return self.gone
+
+    def write(self, data):
+        self.sent.append(bytes(data))
+
+    def writelines(self, parts):
+        self.sent.append(b"".join(parts))
+
+    def write_eof(self):
+        self.sent.append("eof")
+
+    def close(self):
+        self.sent.append("closed")
+
+    def abort(self):
+        self.sent.append("aborted")
+
+
+def sent(*steps):
+    """What reaches the socket, of calls on a joined transport; None is a turn of the loop."""
+
+    async def run():
+        line = Line()
+        joined = WriteCoalescingTransport(line, asyncio.get_running_loop())
+        for step in steps:
+            if step is None:
+                await asyncio.sleep(0)
+            else:
+                step(joined)
+        await asyncio.sleep(0)
+        return line.sent
+
+    return asyncio.run(run())
+
+
+def write(data):
+    return lambda joined: joined.write(data)
+
+
+def test_head_and_body_are_one_write():
+    assert sent(write(HEAD), write(b"{}"), write(HEAD), write(b"[]")) == [HEAD + b"{}", HEAD + b"[]"]
+
+
+def test_a_head_without_a_body_is_sent():
+    assert sent(write(HEAD), write(b"")) == [HEAD]
+    assert sent(write(HEAD)) == [HEAD]
+
+
+def test_a_head_waits_for_one_turn_at_most():
+    assert sent(write(HEAD), None, write(b"{}"), write(b"more")) == [HEAD, b"{}", b"more"]
+
+
+def test_a_head_whose_caller_has_gone_goes_nowhere():
+    assert sent(write(HEAD), lambda joined: setattr(joined.inner, "gone", True)) == []
+
+
+def test_what_ends_the_connection_comes_after_the_head():
+    assert sent(write(HEAD), WriteCoalescingTransport.close) == [HEAD, "closed"]
+    assert sent(write(HEAD), WriteCoalescingTransport.write_eof) == [HEAD, "eof"]
+    assert sent(write(HEAD), WriteCoalescingTransport.abort) == ["aborted"]
