@@ -43,7 +43,7 @@ def serve(configured: config.Config) -> None:
     """
     settings = GatewaySettings.of(configured)
     check_bind_address(settings)
-    if not settings.asks_for_tokens:
+    if not settings.requires_tokens:
         log.warning("no LAKESYNC_JWT_SECRET is set: every caller on this machine is an admin", host=settings.host)
     wall = WallClock(configured.clock_offset_file).now_ms
     with listen(settings.host, settings.port) as bound, closing(Backends(configured)) as backends:

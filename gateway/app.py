@@ -117,7 +117,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
 
 
 def _token_verifier(settings: GatewaySettings, hub: Hub) -> TokenVerifier | None:
-    if not settings.asks_for_tokens:
+    if not settings.requires_tokens:
         return None
     verifier = TokenVerifier(settings.secrets, issuers=settings.issuers, sole_gateway=settings.sole_gateway)
     verifier.on_withdrawn = hub.close_signed_by

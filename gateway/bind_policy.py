@@ -25,7 +25,7 @@ def check_bind_address(settings: GatewaySettings) -> None:
         ConfigurationError: there is no secret, or a short or blank one, and the host is not a loopback address.
     """
     is_exposed = settings.host != "localhost" and not is_loopback(settings.host)
-    if is_exposed and not settings.asks_for_tokens and not settings.weak_secrets:
+    if is_exposed and not settings.requires_tokens and not settings.weak_secrets:
         raise ConfigurationError(
             f"without a secret the gateway listens on loopback only, not on {settings.host!r}: "
             "set LAKESYNC_JWT_SECRET or [[gateway.issuers]], or use --host 127.0.0.1"

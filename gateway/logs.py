@@ -1,4 +1,4 @@
-"""Logs: one JSON object a line on stderr, those of uvicorn and other libraries included."""
+"""Logging: one JSON object a line on stderr, also for uvicorn and other libraries."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ import structlog
 from structlog.typing import EventDict, Processor
 
 
-class _Stamp:
-    """The time, in UTC, to the microsecond; what stays the same for a second is made once."""
+class _TimestampProcessor:
+    """Adds the UTC time in microseconds. It formats the seconds once a second, as that is slow."""
 
     def __init__(self) -> None:
-        self._known = (0, "")
+        self._formatted = (0, "")
 
     def __call__(self, _: Any, __: str, entry: EventDict) -> EventDict:
         seconds, micros = divmod(time.time_ns() // 1000, 1_000_000)
-        known, text = self._known
-        if known != seconds:
+        second, text = self._formatted
+        if second != seconds:
             text = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
-            self._known = (seconds, text)
+            self._formatted = (seconds, text)
         entry["timestamp"] = f"{text}.{micros:06d}Z"
         return entry
 
 
 def configure_logging() -> None:
-    """Set up logging of this process; once, before anything is logged."""
+    """Set up logging for this process. Call it once, before anything is logged."""
     shared: list[Processor] = [
         structlog.stdlib.add_log_level,
-        _Stamp(),
+        _TimestampProcessor(),
         structlog.processors.format_exc_info,
     ]
     structlog.configure(
         processors=[*shared, _render_bytes],
-        logger_factory=structlog.BytesLoggerFactory(cast("BinaryIO", _Lines(sys.stderr.fileno()))),
+        logger_factory=structlog.BytesLoggerFactory(cast("BinaryIO", _LineWriter(sys.stderr.fileno()))),
         cache_logger_on_first_use=True,
     )
     handler = logging.StreamHandler(sys.stderr)
@@ -51,32 +51,37 @@ def configure_logging() -> None:
     logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
 
 
-class _Lines:
-    """Where lines go, one write each. Who writes one never fails for it, whether the disk is full or its reader gone.
+class _LineWriter:
+    """Writes each line with one system call, and never fails: not if the disk is full, nor if the pipe is closed.
 
-    What was lost is counted, and told of by the next line that can be written.
+    It counts lost lines; the next line that can be written is preceded by their number.
     """
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._lost = 0
-        self._torn = b""
-        """What ends a line of which only a part was written."""
+        self._line_end = b""
+        """The newline that a partly written line still needs."""
 
     def write(self, line: bytes) -> None:
-        """Write a line, with its end; not from two threads at once."""
+        """Write a line that ends with a newline. The caller makes sure that only one thread writes at a time."""
         if self._lost:
-            line = self._torn + _render_bytes(None, "", {"event": "log lines lost", "lines": self._lost}) + b"\n" + line
+            line = (
+                self._line_end
+                + _render_bytes(None, "", {"event": "log lines lost", "lines": self._lost})
+                + b"\n"
+                + line
+            )
         try:
             written = os.write(self._descriptor, line)
         except OSError:
             self._lost += 1
             return
-        whole = written == len(line)
-        self._lost, self._torn = (0, b"") if whole else (self._lost + 1, b"\n")
+        complete = written == len(line)
+        self._lost, self._line_end = (0, b"") if complete else (self._lost + 1, b"\n")
 
     def flush(self) -> None:
-        """Nothing waits."""
+        """Do nothing: there is no buffer."""
 
 
 def _render_bytes(_: Any, __: str, entry: EventDict) -> bytes:

@@ -1,4 +1,4 @@
-"""What one server is told when it starts; `lakesync.config` is where it is read from."""
+"""The settings of one server, converted from the configuration that `lakesync.config` reads."""
 
 from __future__ import annotations
 
@@ -16,67 +16,67 @@ from lakesync.staging.shards import shard_map, shard_urls
 PREFIXES = ("", "/v1")
 """Every route is served under each of these."""
 _DAY_MS = 86_400_000
-_SHOWN = ("jwt_secret", "jwt_secret_previous", "service_token", "metrics_token")
-"""Settings whose secrets callers show, or sign with."""
+_SECRET_SETTINGS = ("jwt_secret", "jwt_secret_previous", "service_token", "metrics_token")
+"""Settings that let a caller in."""
 MIN_SECRET_BYTES = 32
-"""Of a secret that is hard to guess: HS256 asks for as many."""
+"""A shorter secret can be guessed; RFC 7518 requires as many for HS256."""
 
 
 @dataclass(frozen=True)
 class GatewaySettings:
-    """Settings of the server, secrets in plain text."""
+    """Settings of the server, with secrets in plain text."""
 
     host: str = "127.0.0.1"
     port: int = 0
-    """0 takes a free one."""
+    """0 takes a free port."""
     secrets: tuple[str, ...] = ()
-    """One secret, or two while they are rotated; none allows loopback only."""
+    """One secret, or two while they are rotated; without one the server listens on loopback only."""
     issuers: tuple[Issuer, ...] = ()
-    """Others that sign tokens."""
+    """Login providers and backends that sign tokens besides the server itself."""
     sole_gateway: str | None = None
-    """The only declared gateway, which tokens need not name; None where there are several, or none is declared."""
+    """The only declared gateway, which tokens need not name; None unless exactly one is declared."""
     weak_secrets: tuple[str, ...] = ()
-    """Names of settings that hold a secret which is blank, or shorter than 32 bytes."""
+    """Names of settings whose secret is blank or shorter than `MIN_SECRET_BYTES`."""
     service_token: str | None = None
-    """What the pipeline shows at `/internal/staging`; None closes it."""
+    """Bearer token of the pipeline for the internal routes; None closes them."""
     metrics_token: str | None = None
-    """What Prometheus shows at `/metrics`; None opens it."""
+    """Bearer token of Prometheus for `/metrics`; None opens it to everyone."""
     allowed_origins: tuple[str, ...] = ("*",)
     max_body_bytes: int = 1 << 20
     requests_per_second: float = 1000.0
-    """Of one client, averaged over ten seconds."""
+    """Requests of one client, averaged over ten seconds."""
     request_timeout: float = 30.0
-    """Seconds until the answer begins, between the parts of a streamed one, and for what is in flight at the end."""
+    """Seconds until an answer begins, between two parts of a streamed one, and for draining at shutdown."""
     max_connections: int = 2000
-    """WebSocket connections at once."""
+    """Most open WebSocket connections of the server."""
     gateway_connections: int = 1000
-    """Of those, one gateway's share."""
+    """Most open WebSocket connections of one gateway."""
     client_connections: int = 20
-    """Of those, one client's share."""
+    """Most open WebSocket connections of one client."""
     messages_per_second: float = 50.0
-    """Over WebSockets, of one client, averaged over ten seconds."""
+    """WebSocket messages of one client, averaged over ten seconds."""
     slow_reader_seconds: float = 10.0
-    """After which a WebSocket is closed whose client takes nothing of what it was sent."""
-    page_patience: float = 1.0
-    """Seconds in which a client in the middle of its pages is left to pull the next by itself."""
+    """A WebSocket is closed if its client reads nothing for so long."""
+    page_wait_seconds: float = 1.0
+    """Broadcasts pause for so long after a page with `hasMore`, as the client is likely to pull the next page itself."""
     auto_create: bool = True
-    """Whether a valid token may make the gateway that it names."""
+    """Whether a valid token may create the gateway that it names."""
     staging_folders: tuple[Path, ...] = ()
-    """Where staging is kept on this machine, each shard of it."""
+    """Folders of the SQLite staging stores, one a shard; empty for Postgres."""
     min_free_disk_bytes: int = 64 << 20
-    """With less than this free there, the server is not ready."""
+    """`/ready` answers 503 with less free space in one of these folders."""
     limits: EngineLimits = field(default_factory=EngineLimits)
 
     @property
-    def asks_for_tokens(self) -> bool:
-        """Whether callers must show a token."""
+    def requires_tokens(self) -> bool:
+        """Whether callers need a token."""
         return bool(self.secrets or self.issuers)
 
     @staticmethod
     def of(config: Config) -> GatewaySettings:
-        """The server's part of the configuration."""
+        """Convert a configuration."""
         given = (config.jwt_secret, config.jwt_secret_previous)
-        shown = [(name, getattr(config, name)) for name in _SHOWN]
+        shown = [(name, getattr(config, name)) for name in _SECRET_SETTINGS]
         shown += [("gateway_issuers", issuer.secret) for issuer in config.gateway.issuers]
         return GatewaySettings(
             host=config.gateway.host,
@@ -85,8 +85,8 @@ class GatewaySettings:
             issuers=configured_issuers(config),
             sole_gateway=config.sole_gateway,
             weak_secrets=tuple(name for name, secret in shown if secret is not None and _is_weak(secret)),
-            service_token=_filled(config.service_token),
-            metrics_token=_filled(config.metrics_token),
+            service_token=_nonblank(config.service_token),
+            metrics_token=_nonblank(config.metrics_token),
             allowed_origins=config.gateway.cors_origins,
             max_body_bytes=config.limits.max_body_bytes,
             requests_per_second=config.limits.requests_per_second,
@@ -116,8 +116,8 @@ def _is_weak(secret: SecretStr) -> bool:
     return len(_plain(secret).strip().encode()) < MIN_SECRET_BYTES
 
 
-def _filled(secret: SecretStr | None) -> str | None:
-    """A secret that is not blank."""
+def _nonblank(secret: SecretStr | None) -> str | None:
+    """Return a secret in plain text; None if it is blank."""
     return _plain(secret) if secret is not None and _plain(secret).strip() else None
 
 

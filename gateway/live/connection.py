@@ -273,7 +273,7 @@ class LiveConnection:
         if self._page_timer is not None:
             self._page_timer.cancel()
         self._page_timer = asyncio.get_running_loop().call_later(
-            self._services.settings.page_patience, self._resume_broadcasts
+            self._services.settings.page_wait_seconds, self._resume_broadcasts
         )
 
     def _resume_broadcasts(self) -> None:

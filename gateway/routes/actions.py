@@ -65,7 +65,7 @@ class ActionLog(msgspec.Struct, frozen=True):
 
 @router.post(
     "/sync/{gateway}/action",
-    summary="Have actions done; each is done once, however often it is asked for",
+    summary="Execute actions; each is executed once, also if the request is repeated",
     response_model=Struct[ActionOutcomes],
     responses=error_responses(*CALLER_ERRORS, PayloadTooLargeError, ClockDriftError)
     | {200: {"content": {PROTOBUF: {}}}},
@@ -98,7 +98,7 @@ async def execute_actions(
 
 @router.get(
     "/sync/{gateway}/actions",
-    summary="What may be asked of each connector",
+    summary="List the actions of each connector",
     response_model=Struct[ActionDiscovery],
     responses=error_responses(*CALLER_ERRORS),
 )
@@ -109,7 +109,7 @@ async def describe_actions(caller: ClientCaller) -> Response:
 
 @router.get(
     "/admin/actions/{gateway}",
-    summary="Read which actions were tried, newest first",
+    summary="Read the log of attempts at actions, newest first",
     response_model=Struct[ActionLog],
     responses=error_responses(*CALLER_ERRORS),
 )
@@ -119,7 +119,7 @@ async def read_action_log(
         Annotated[int, Field(ge=1, le=_MAX_SEQ), DIGITS] | None,
         Query(description="Only those with a lower seq: the last seq of the page before"),
     ] = None,
-    limit: Annotated[int, Field(ge=1, le=MAX_ENTRIES), DIGITS, Query(description="Most entries to send")] = 100,
+    limit: Annotated[int, Field(ge=1, le=MAX_ENTRIES), DIGITS, Query(description="Most entries to return")] = 100,
 ) -> Response:
     """Return a page of the log of attempts at actions."""
     entries = await run_in_threadpool(caller.gateway.action_log, before, limit)

@@ -34,7 +34,7 @@ class CheckpointResponse(StreamingResponse):
 
 @router.get(
     "/sync/{gateway}/checkpoint",
-    summary="Stream the newest checkpoint: a 4-byte big-endian length and a protobuf SyncResponse, repeated",
+    summary="Stream the newest checkpoint in frames, each a 4-byte big-endian length and a protobuf SyncResponse",
     response_class=CheckpointResponse,
     responses=error_responses(*CALLER_ERRORS)
     | {
@@ -55,7 +55,7 @@ async def checkpoint(
     services: ServicesDependency,
     client_id: Annotated[
         AnyId | None,
-        Query(alias="clientId", description="Who asks, where the server runs without a secret"),
+        Query(alias="clientId", description="Client id, if the server runs without a secret"),
     ] = None,
 ) -> CheckpointResponse:
     """Stream the newest checkpoint's frames, reduced to the rows that the client may see."""

@@ -49,7 +49,7 @@ class ConnectorSummary(ApiModel):
     has_ingest: bool
 
 
-@router.get("/connectors/types", summary="Which types of connector there are", responses=error_responses())
+@router.get("/connectors/types", summary="List the connector types", responses=error_responses())
 async def list_connector_types(services: ServicesDependency) -> Struct[list[ConnectorDescriptor]]:
     """Return all connector types with the JSON Schema of their settings."""
     return await run_in_threadpool(services.engine.connectors.descriptors)

@@ -21,7 +21,7 @@ _JOB_ID = {"type": "string", "pattern": "^[0-9a-f]{16}-[A-Za-z0-9_.-]{1,200}$"}
 JobId = Annotated[
     str,
     WithJsonSchema(_JOB_ID),
-    Path(description="The id that the list tells", openapi_examples=example("0000000000000000-gw.main.1.1-1.todos")),
+    Path(description="A job id from the list", openapi_examples=example("0000000000000000-gw.main.1.1-1.todos")),
 ]
 
 
@@ -60,7 +60,7 @@ class DroppedJob(ApiModel):
 
 @router.get(
     "",
-    summary="List work for destination tables that was set aside",
+    summary="List dead letters: work for destination tables that failed all its retries",
     responses=error_responses(*CALLER_ERRORS, AdapterError),
 )
 async def list_dead_letters(caller: AdminCaller, services: ServicesDependency) -> DeadLetterList:
@@ -72,7 +72,7 @@ async def list_dead_letters(caller: AdminCaller, services: ServicesDependency) -
 
 @router.post(
     "/{job}",
-    summary="Put work that was set aside back into the queue",
+    summary="Put a dead letter back into the queue",
     responses=error_responses(*CALLER_ERRORS, AdapterError),
 )
 async def retry_job(caller: AdminCaller, services: ServicesDependency, job: JobId) -> RetriedJob:
@@ -83,7 +83,7 @@ async def retry_job(caller: AdminCaller, services: ServicesDependency, job: JobI
 
 @router.delete(
     "/{job}",
-    summary="Forget work that was set aside",
+    summary="Delete a dead letter",
     responses=error_responses(*CALLER_ERRORS, AdapterError),
 )
 async def drop_job(caller: AdminCaller, services: ServicesDependency, job: JobId) -> DroppedJob:

@@ -20,7 +20,7 @@ _CONTENT_POLICY = (
 """Swagger UI's files come from the network, as FastAPI's page links them; it calls its own gateway only."""
 
 
-@router.get("/openapi.json", summary="This document", response_model=dict[str, Any], responses=error_responses())
+@router.get("/openapi.json", summary="Read this document", response_model=dict[str, Any], responses=error_responses())
 async def openapi(request: Request) -> Any:
     """Return the OpenAPI document of all routes."""
     return request.app.openapi()

@@ -30,7 +30,7 @@ _CLAIMS: dict[str, Any] = {
     "name": "claims",
     "in": "query",
     "required": False,
-    "description": "JSON object of the client's claims; without it, those that its last pull had are used",
+    "description": "JSON object of the client's claims; by default those of its last pull",
     "content": {
         JSON: {
             "schema": {
@@ -53,7 +53,7 @@ class RowExplanation(Explanation, frozen=True, rename="camel"):
 
 @router.get(
     "/admin/explain/{gateway}",
-    summary="Say in words why a client has a row or lacks it",
+    summary="Explain why a client has a row or lacks it",
     response_model=Struct[RowExplanation],
     responses=error_responses(*CALLER_ERRORS),
     openapi_extra={"parameters": [_CLAIMS]},

@@ -48,7 +48,7 @@ def _check_number(text: Any) -> Any:
 
 @router.post(
     "/admin/flush/{gateway}",
-    summary="Ask for a flush of what waits",
+    summary="Request a flush of everything unflushed",
     status_code=202,
     response_model_exclude_none=True,
     responses=error_responses(*CALLER_ERRORS),
@@ -60,7 +60,7 @@ async def flush(
         float,
         Field(ge=0, le=3600),
         BeforeValidator(_check_number),
-        Query(description="Seconds to wait until it is in the lake; at most a little less than a request may take"),
+        Query(description="Seconds to wait until everything is in the lake; the request timeout limits it"),
     ] = 0.0,
 ) -> FlushRequested:
     """Request a flush of everything unflushed, and wait for it if `wait` is given."""

@@ -26,7 +26,7 @@ class Health(ApiModel):
     status: str
 
 
-@router.get("/health", summary="Whether the process lives", responses=error_responses())
+@router.get("/health", summary="Check that the process answers", responses=error_responses())
 async def health() -> Health:
     """Return `ok` while the process answers."""
     return Health(status="ok")
@@ -34,8 +34,8 @@ async def health() -> Health:
 
 @router.get(
     "/ready",
-    summary="Whether the server takes work; the error begins with what is missing: starting, draining, store, disk, "
-    "behind",
+    summary="Check that the server accepts requests; the error begins with what is missing: "
+    "starting, draining, store, disk, behind",
     responses=error_responses(),
 )
 async def ready(services: ServicesDependency) -> Health:

@@ -61,7 +61,7 @@ async def call_staging(
 
 @router.post(
     "/push/{gateway}",
-    summary="Push the deltas of a connector in its name",
+    summary="Push deltas as a connector",
     response_model=Struct[PushResult],
     responses=error_responses(
         *SERVICE_ERRORS, ValidationError, NotFoundError, ClockDriftError, SchemaMismatchError, BackpressureError

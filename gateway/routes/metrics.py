@@ -136,7 +136,7 @@ class OperatorStats(GatewayStats, frozen=True, rename="camel"):
 
 @router.get(
     "/sync/{gateway}/metrics",
-    summary="What the gateway holds",
+    summary="Read the gateway's metrics",
     response_model=Struct[GatewayStats],
     responses=error_responses(*CALLER_ERRORS),
 )
@@ -147,7 +147,7 @@ async def gateway_metrics(caller: ClientCaller) -> Response:
 
 @router.get(
     "/admin/metrics/{gateway}",
-    summary="What the gateway holds, and how far its clients are",
+    summary="Read the gateway's metrics and its clients' status",
     response_model=Struct[OperatorStats],
     responses=error_responses(*CALLER_ERRORS),
 )
@@ -158,11 +158,11 @@ async def admin_metrics(
         int,
         Field(ge=0, le=MAX_CLIENTS_LISTED),
         DIGITS,
-        Query(description="Most clients to tell of"),
+        Query(description="Most clients to list"),
     ] = 100,
     tables: Annotated[
         Literal["true", "false"],
-        Query(description="`true`: what waits table by table too, which is read from the log"),
+        Query(description="`true`: the unflushed log by table too; that reads the log"),
     ] = "false",
 ) -> Response:
     """Return one gateway's metrics and its clients' status, for an admin."""
@@ -196,7 +196,7 @@ async def admin_metrics(
 
 @router.get(
     "/metrics",
-    summary="Metrics of the server for Prometheus; only with LAKESYNC_METRICS_TOKEN as bearer token where that is set",
+    summary="Read the server's metrics for Prometheus; needs LAKESYNC_METRICS_TOKEN as bearer token if it is set",
     response_class=PlainTextResponse,
     responses=error_responses(AuthError),
 )

@@ -29,16 +29,16 @@ class PeekPage(msgspec.Struct, frozen=True, rename="camel"):
 
 @router.get(
     "/sync/{gateway}/peek",
-    summary="Look at what the client may see, without counting as its app: nothing is remembered",
+    summary="Read what the client may see, without affecting what its app receives",
     response_model=Struct[PeekPage],
     responses=error_responses(*CALLER_ERRORS, ResyncRequiredError),
     openapi_extra={
         "parameters": [
             query_parameter(
-                "since", "The cursor of the page before; without it, all that is there; `now`: nothing of that", CURSOR
+                "since", "The cursor of the page before; without it, all rows; `now`: later changes only", CURSOR
             ),
-            query_parameter("clientId", "Whose rows; equals the token's sub", ID),
-            query_parameter("limit", "Most deltas to show", LIMIT),
+            query_parameter("clientId", "Client id; equals the token's sub", ID),
+            query_parameter("limit", "Most deltas to return", LIMIT),
         ]
     },
 )

@@ -41,7 +41,7 @@ class TableRows(msgspec.Struct, frozen=True, rename="camel"):
 
 @router.get(
     "/admin/rows/{gateway}",
-    summary="Read the rows of a table, whoever may see them",
+    summary="Read the rows of a table, whatever the sync rules are",
     response_model=Struct[TableRows],
     responses=error_responses(*CALLER_ERRORS),
 )
@@ -49,12 +49,12 @@ async def list_rows(
     caller: AdminCaller,
     services: ServicesDependency,
     table: Annotated[Identifier, Query(description="The table", openapi_examples=example("todos"))],
-    after: Annotated[AnyId | None, Query(description="Rows whose ids come after this one")] = None,
+    after: Annotated[AnyId | None, Query(description="Only rows with ids after this one")] = None,
     limit: Annotated[
         int,
         Field(ge=1, le=MAX_ROWS),
         DIGITS,
-        Query(description="Most rows to look at; those that are deleted are left out"),
+        Query(description="Most rows to read; deleted ones are left out"),
     ] = 1000,
 ) -> Response:
     """Return a page of a table's rows, whatever the sync rules are. The values are written as they were pushed."""

@@ -38,7 +38,7 @@ async def read_rules(caller: AdminCaller) -> ActiveRules:
 
 @router.post(
     "",
-    summary="Put sync rules in force",
+    summary="Activate sync rules",
     responses=error_responses(*CALLER_ERRORS, PayloadTooLargeError),
     openapi_extra=request_body(SyncRules),
 )

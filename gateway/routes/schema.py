@@ -72,7 +72,7 @@ async def read_schema(
     return _registered(table, schemas[table])
 
 
-@router.get("/admin/schema/{gateway}", summary="List every schema", responses=error_responses(*CALLER_ERRORS))
+@router.get("/admin/schema/{gateway}", summary="List all schemas", responses=error_responses(*CALLER_ERRORS))
 async def list_schemas(caller: AdminCaller) -> RegisteredSchemas:
     """Return all tables' schemas."""
     schemas = (await run_in_threadpool(caller.gateway.config)).schemas
@@ -81,7 +81,7 @@ async def list_schemas(caller: AdminCaller) -> RegisteredSchemas:
 
 @router.post(
     "/admin/schema/{gateway}",
-    summary="Register a table's schema, or evolve it by nullable columns",
+    summary="Register a table's schema, or add nullable columns to it",
     responses=error_responses(*CALLER_ERRORS, PayloadTooLargeError, SchemaError),
     openapi_extra=request_body(SchemaBody),
 )

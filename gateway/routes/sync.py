@@ -46,7 +46,7 @@ _IN_PROTOBUF: dict[str, Any] = {"content": {PROTOBUF: {}}}
 
 @router.post(
     "/push",
-    summary="Push deltas; all are kept or none, and a repeat changes nothing",
+    summary="Push deltas, all or none; a repeat changes nothing",
     response_model=Struct[PushResult],
     responses=error_responses(
         *CALLER_ERRORS, PayloadTooLargeError, ClockDriftError, SchemaMismatchError, BackpressureError
@@ -67,14 +67,14 @@ async def push(request: Request, caller: ClientCaller, services: ServicesDepende
 
 @router.get(
     "/pull",
-    summary="Pull what the client lacks",
+    summary="Pull the changes that the client lacks",
     response_model=Struct[SyncResponse],
     responses=error_responses(*CALLER_ERRORS, ResyncRequiredError, AdapterError) | {200: _IN_PROTOBUF},
     openapi_extra={
         "parameters": [
             query_parameter("since", "Cursor: the serverHlc of the last answer, 0 at first", HLC),
-            query_parameter("clientId", "Who pulls; equals the token's sub", ID),
-            query_parameter("limit", "Most deltas to send", LIMIT),
+            query_parameter("clientId", "Client id; equals the token's sub", ID),
+            query_parameter("limit", "Most deltas to return", LIMIT),
             query_parameter("source", "Pull from a registered source instead", {"type": "string"}),
             _RESYNC,
         ]
@@ -92,7 +92,7 @@ async def pull_by_query(request: Request, caller: ClientCaller, services: Servic
 
 @router.post(
     "/pull",
-    summary="Pull what the client lacks",
+    summary="Pull the changes that the client lacks",
     response_model=Struct[SyncResponse],
     responses=error_responses(*CALLER_ERRORS, PayloadTooLargeError, ResyncRequiredError, AdapterError)
     | {200: _IN_PROTOBUF},

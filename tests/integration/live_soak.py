@@ -60,7 +60,7 @@ async def live(client: StockClient, chance: random.Random) -> None:
 @pytest.fixture(scope="module")
 def impatient(serve):
     """A server that soon goes on with the pages of a client that does not."""
-    return serve(page_patience=0.01)
+    return serve(page_wait_seconds=0.01)
 
 
 @pytest.mark.parametrize("filtered", [False, True])

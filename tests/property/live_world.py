@@ -267,7 +267,7 @@ class Places:
         self._engine = Engine(cast("Any", self._store), lambda: self._now, EngineLimits(write_scope="any"))
         self._engine.open()
         settings = GatewaySettings(
-            request_timeout=_AGES, slow_reader_seconds=_AGES, page_patience=0.5, messages_per_second=_AGES
+            request_timeout=_AGES, slow_reader_seconds=_AGES, page_wait_seconds=0.5, messages_per_second=_AGES
         )
         self._services: Services = create_app(settings, self._engine).state.services
 
