@@ -46,7 +46,7 @@ class GatewaySettings:
     requests_per_second: float = 1000.0
     """Requests of one client, averaged over ten seconds."""
     request_timeout: float = 30.0
-    """Seconds until an answer begins, between two parts of a streamed one, and for draining at shutdown."""
+    """Seconds until an answer begins, between parts of a streamed one, and for draining at shutdown."""
     max_connections: int = 2000
     """Most open WebSocket connections of the server."""
     gateway_connections: int = 1000
@@ -58,7 +58,7 @@ class GatewaySettings:
     slow_reader_seconds: float = 10.0
     """A WebSocket is closed if its client reads nothing for so long."""
     page_wait_seconds: float = 1.0
-    """Broadcasts pause for so long after a page with `hasMore`, as the client is likely to pull the next page itself."""
+    """Broadcasts pause so long after a page with `hasMore`: the client probably pulls the next page itself."""
     auto_create: bool = True
     """Whether a valid token may create the gateway that it names."""
     staging_folders: tuple[Path, ...] = ()
