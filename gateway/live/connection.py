@@ -71,7 +71,7 @@ class LiveConnection:
         self._knows_resync = knows_resync
         self._messages = 0
         self._pending_close: tuple[int, str] | None = None
-        self._expiry_timer_timer: asyncio.TimerHandle | None = None
+        self._expiry_timer: asyncio.TimerHandle | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
         self._notify_ready: Callable[[], None] = _ignore
         self.is_busy = False
