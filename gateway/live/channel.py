@@ -22,10 +22,9 @@ from gateway.live.subscription_index import SubscriptionIndex
 from lakesync.auth.keys import Key
 from lakesync.engine import SyncGateway
 from lakesync.engine.following import Follower, Found, Group, Standing
-from lakesync.engine.greeting import Greeting, heard
 from lakesync.model.errors import LakeSyncError, TransientError
 from lakesync.model.types import SyncPull, SyncResponse
-from lakesync.staging.notices import Notice
+from lakesync.staging.notices import Notice, Presence
 from lakesync.wire import protobuf
 from lakesync.wire.frames import FrameTag, encode_frame
 
@@ -108,20 +107,20 @@ class Channel:
         else:
             concerned = self._index.subscribers_of(notice.buckets) | self._unindexed
             alone = self._index.subscribers_of({bucket for bucket in notice.buckets if bucket.startswith("@")})
-            concerned |= self._note_siblings(heard(notice.buckets))
+            concerned |= self._note_siblings(notice.presence)
         for connection in alone:
             if connection.follower is not None:
                 connection.follower.own = True
         self._due.update(dict.fromkeys(connection for connection in concerned if connection.follower is not None))
         self._start()
 
-    def _note_siblings(self, greetings: Iterable[Greeting]) -> set[LiveConnection]:
+    def _note_siblings(self, presence: Iterable[Presence]) -> set[LiveConnection]:
         """Return the connections whose client has another connection, and that must announce themselves in turn."""
         met = {
             connection
-            for greeting in greetings
-            for connection in self._by_client.get(greeting.client_id, ())
-            if connection.connection_id != greeting.line and not connection.has_sibling
+            for each in presence
+            for connection in self._by_client.get(each.client_id, ())
+            if connection.connection_id != each.connection_id and not connection.has_sibling
         }
         for connection in met:
             connection.has_sibling, connection.is_announced = True, False
@@ -199,7 +198,7 @@ class Channel:
         for connection, _ in new:
             connection.is_announced = True
         try:
-            await result_of(self._gateway.submit_greetings([Greeting(name, each.connection_id) for each, name in new]))
+            await result_of(self._gateway.submit_presence([Presence(name, each.connection_id) for each, name in new]))
         except BaseException:
             for connection, _ in new:
                 connection.is_announced = False

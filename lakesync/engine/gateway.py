@@ -15,7 +15,6 @@ from lakesync.engine.embedding import Embedding
 from lakesync.engine.explain import explain
 from lakesync.engine.explanation import Explanation
 from lakesync.engine.following import Found, Group, Standing, follow, look, resume
-from lakesync.engine.greeting import Greeting, spelled
 from lakesync.engine.imperative import ImperativeGateway
 from lakesync.engine.lag import Look, Unsent, oldest_unsent
 from lakesync.engine.limits import EngineLimits
@@ -32,6 +31,7 @@ from lakesync.model.errors import BackpressureError, ForbiddenError, LakeSyncErr
 from lakesync.model.schema import TableSchema, parse_schema
 from lakesync.model.types import Claims, PushResult, SyncPage, SyncPull, SyncPush, SyncResponse
 from lakesync.rules.model import SyncRules
+from lakesync.staging.notices import Presence
 from lakesync.staging.records import Backlog, Cut, GatewayConfig, WriteScope
 from lakesync.staging.store import Commit, StagingStore
 
@@ -232,14 +232,9 @@ class SyncGateway(ImperativeGateway, Embedding):
         """Whether other processes may hold connections of the same clients."""
         return self._store.shared
 
-    def submit_greetings(self, greetings: Sequence[Greeting]) -> Future[None]:
-        """Tell every process who follows here."""
-
-        def say(commit: Commit) -> None:
-            for words in spelled(greetings):
-                commit.say(words)
-
-        return self._store.submit(self.gateway_id, say)
+    def submit_presence(self, presence: Sequence[Presence]) -> Future[None]:
+        """Tell all processes of this gateway which clients are connected to this one."""
+        return self._store.submit(self.gateway_id, lambda commit: commit.announce_presence(presence))
 
     def submit_look(self, groups: Sequence[Group]) -> Future[list[Found]]:
         """What the followers of each group lack."""

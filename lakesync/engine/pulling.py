@@ -8,7 +8,6 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from lakesync.engine.access import RulesCache
-from lakesync.engine.greeting import BESIDE, Greeting, spelled
 from lakesync.feed import MAX_PAGE_BYTES, PulledPage, pull_page
 from lakesync.feed.memory import (
     at_rest,
@@ -26,6 +25,7 @@ from lakesync.feed.memory import (
 from lakesync.feed.positions import NOTHING, Access, Position, again, locate, rests
 from lakesync.model.errors import ResyncRequiredError
 from lakesync.model.types import Claims, SyncPage, SyncPull
+from lakesync.staging.notices import PULLS_OVER_HTTP, Presence
 from lakesync.staging.records import ClientRecord, Page
 from lakesync.staging.store import Commit, View
 
@@ -186,8 +186,7 @@ def tell_followers(commit: Commit, record: ClientRecord, *, live: bool) -> None:
         live: it is the connection itself that they are sent on.
     """
     if record.followed and not live:
-        for words in spelled((Greeting(record.client_id, BESIDE),)):
-            commit.say(words)
+        commit.announce_presence((Presence(record.client_id, PULLS_OVER_HTTP),))
 
 
 def first_contact(commit: Commit, client_id: str, arrival: int, access: Access, now_ms: int) -> None:

@@ -1,22 +1,40 @@
-"""Telling others in this process that a gateway has a new visible arrival."""
+"""Notices of commits to the listeners of this process, and of clients' connections to all processes of a gateway."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
+import msgspec
 import structlog
 
 log = structlog.get_logger(__name__)
 
 
+PULLS_OVER_HTTP = ""
+"""`connection_id` of a client that follows over a connection and is sent rows by an HTTP request besides."""
+_MAX_PRESENCE_BYTES = 4000
+"""Size of the presence in one notice; Postgres limits a notice to 7,999 bytes."""
+
+
+class Presence(NamedTuple):
+    """A client is connected to a process of its gateway."""
+
+    client_id: str
+    connection_id: str
+    """Unique among the connections of all processes; or `PULLS_OVER_HTTP`."""
+
+
 class Notice(NamedTuple):
-    """Commits of a gateway have become visible."""
+    """Commits of a gateway have become visible, or clients have connected to it."""
 
     gateway: str
     buckets: frozenset[str] | None
-    """The bucket keys in which anything moved; None: any may be concerned."""
+    """Bucket keys under which rows moved; None if any may be concerned."""
+    presence: tuple[Presence, ...] = ()
+    """Clients that are connected. A process that holds another connection of one of them announces that in turn, so
+    both know that the client may get rows on the other connection."""
 
 
 Listener = Callable[[Notice], None]
@@ -59,7 +77,7 @@ class Announcement:
 
     def __init__(self) -> None:
         self._moved: dict[str, set[str] | None] = {}
-        self._said: list[Notice] = []
+        self._presence: list[Notice] = []
 
     def moved(self, gateway: str, buckets: Iterable[str]) -> None:
         """Note moves under these bucket keys."""
@@ -71,15 +89,29 @@ class Announcement:
         """Note a change that may concern any bucket key."""
         self._moved[gateway] = None
 
-    def say(self, gateway: str, words: Iterable[str]) -> None:
-        """Note words between processes, a few at a time, in a notice of their own."""
-        self._said.append(Notice(gateway, frozenset(words)))
+    def announce_presence(self, gateway: str, presence: Iterable[Presence]) -> None:
+        """Note connected clients, in notices of their own that are small enough for Postgres."""
+        self._presence += [Notice(gateway, frozenset(), part) for part in _in_parts(presence)]
 
     def take(self) -> list[Notice]:
         """What was noted; nothing is, afterwards."""
         noted = [
             Notice(gateway, None if buckets is None else frozenset(buckets)) for gateway, buckets in self._moved.items()
         ]
-        noted += self._said
-        self._moved, self._said = {}, []
+        noted += self._presence
+        self._moved, self._presence = {}, []
         return noted
+
+
+def _in_parts(presence: Iterable[Presence]) -> Iterator[tuple[Presence, ...]]:
+    part: list[Presence] = []
+    size = 0
+    for each in presence:
+        bytes_ = len(msgspec.json.encode(each))
+        if part and size + bytes_ > _MAX_PRESENCE_BYTES:
+            yield tuple(part)
+            part, size = [], 0
+        part.append(each)
+        size += bytes_
+    if part:
+        yield tuple(part)

@@ -16,7 +16,7 @@ from lakesync.rules.model import SyncRules
 from lakesync.staging.head import MAIN_SHARD
 from lakesync.staging.hot_rows import HotRow
 from lakesync.staging.moves import Stays
-from lakesync.staging.notices import Listener
+from lakesync.staging.notices import Listener, Presence
 from lakesync.staging.records import (
     ActionEntry,
     ActionRecord,
@@ -171,8 +171,8 @@ class Commit(View, Protocol):
             stays: sums up what rows tell of.
         """
 
-    def say(self, words: Collection[str]) -> None:
-        """Have listeners told of these bucket keys, under which nothing moved; few and short, as a notice is small."""
+    def announce_presence(self, presence: Collection[Presence]) -> None:
+        """Tell all processes of the gateway which clients are connected, once the commit is visible."""
 
     def put_rows(self, rows: Iterable[StoredRow]) -> None:
         """Write rows whole."""

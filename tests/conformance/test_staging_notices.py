@@ -10,7 +10,7 @@ import pytest
 
 from lakesync.rules.model import SyncRules
 from lakesync.staging import open_store
-from lakesync.staging.notices import Notice
+from lakesync.staging.notices import Notice, Presence
 from lakesync.staging.records import ClientRecord
 from tests.conformance.book import EVERYONE, Book, contents, make_delta
 from tests.conformance.calls import push, read
@@ -90,6 +90,20 @@ def test_what_moves_nothing_is_not_told(store, book):
     assert {bucket for notice in told.notices for bucket in notice.buckets or ()} <= {'"red"'}
 
 
+def test_connected_clients_are_announced_in_order_and_without_bucket_keys(store):
+    clients = [Presence(f"client-{number}", "connection") for number in range(300)]
+    notices: list[Notice] = []
+    told = Told()
+    store.watch(notices.append)
+    store.watch(told)
+    store.submit("g", lambda commit: commit.announce_presence(clients)).result()
+    told.wait(lambda notice: clients[-1] in notice.presence)
+    announced = [notice for notice in notices if notice.presence]
+    assert [each for notice in announced for each in notice.presence] == clients
+    assert {notice.buckets for notice in announced} == {frozenset()}
+    assert len(announced) > 1
+
+
 def test_a_failed_work_does_not_keep_its_group_from_being_told(store, book):
     def failing(commit):
         raise ValueError("on purpose")
@@ -165,6 +179,12 @@ class TestOnPostgres:
         deltas = [make_delta("c", 10 + n, f"r{n}", team="x" * 100 + str(n)) for n in range(100)]
         push(pair[0], Book(), *deltas)
         listening[1].wait(lambda notice: notice == Notice("g", None))
+
+    def test_connected_clients_are_announced_to_the_other_process(self, pair, listening):
+        clients = [Presence(f"client-{number}", "connection") for number in range(300)]
+        pair[0].submit("g", lambda commit: commit.announce_presence(clients)).result()
+        listening[1].wait(lambda notice: clients[0] in notice.presence)
+        listening[1].wait(lambda notice: clients[-1] in notice.presence)
 
     def test_a_killed_listening_connection_comes_back_and_misses_nothing(self, url, pair, listening):
         book = Book()

@@ -15,6 +15,7 @@ from lakesync.staging.head import Head
 from lakesync.staging.head_view import HeadView
 from lakesync.staging.hot_rows import HotRow
 from lakesync.staging.moves import Stays, buckets_of
+from lakesync.staging.notices import Presence
 from lakesync.staging.postgres import feed
 from lakesync.staging.postgres.connection import Connection
 from lakesync.staging.postgres.journal import Journal, client
@@ -127,9 +128,9 @@ class PostgresCommit(PostgresView, RestoringCommit, SideCommit):
         self.put_rows([row.merged() for row in rows.values()])
         self._put_moves(moves, rows, stays)
 
-    def say(self, words: Collection[str]) -> None:
-        """Have listeners told of these bucket keys."""
-        self._journal.announcement.say(self.gateway, words)
+    def announce_presence(self, presence: Collection[Presence]) -> None:
+        """Tell all processes which clients are connected."""
+        self._journal.announcement.announce_presence(self.gateway, presence)
 
     def put_rows(self, rows: Iterable[StoredRow]) -> None:
         """Write rows whole."""

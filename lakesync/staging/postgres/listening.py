@@ -14,7 +14,7 @@ import msgspec
 import psycopg
 import structlog
 
-from lakesync.staging.notices import Notice, Notices
+from lakesync.staging.notices import Notice, Notices, Presence
 from lakesync.staging.postgres.connection import Connection
 
 log = structlog.get_logger(__name__)
@@ -28,8 +28,8 @@ _WAIT_SECONDS = (0.05, 0.2, 1.0, 5.0)
 """Before each further attempt to connect."""
 _NAME = "lakesync notices"
 
-_Told = tuple[str, int, str, list[str] | None]
-"""Which process committed, the number of the commit there, the gateway, the bucket keys."""
+_Told = tuple[str, int, str, list[str] | None, tuple[Presence, ...]]
+"""Which process committed, the number of the commit there, the gateway, the bucket keys, the connected clients."""
 _decode = msgspec.json.Decoder(_Told).decode
 
 
@@ -70,9 +70,9 @@ class Listening:
         if self._thread is not None:
             self._own.add(number)
         buckets = None if notice.buckets is None else sorted(notice.buckets)
-        payload = msgspec.json.encode((self._me, number, notice.gateway, buckets))
+        payload = msgspec.json.encode((self._me, number, notice.gateway, buckets, notice.presence))
         if len(payload) > _MAX_PAYLOAD:
-            payload = msgspec.json.encode((self._me, number, notice.gateway, None))
+            payload = msgspec.json.encode((self._me, number, notice.gateway, None, ()))
         connection.execute("SELECT pg_notify(%s, %s)", (_CHANNEL, payload.decode()))
         return number
 
@@ -135,8 +135,8 @@ class Listening:
             selector.unregister(socket)
 
     def _pass_on(self, payload: str) -> None:
-        process, number, gateway, buckets = _decode(payload)
+        process, number, gateway, buckets, presence = _decode(payload)
         if process == self._me and number in self._own:
             self._own.discard(number)
         else:
-            self.notices.tell([Notice(gateway, None if buckets is None else frozenset(buckets))])
+            self.notices.tell([Notice(gateway, None if buckets is None else frozenset(buckets), presence)])

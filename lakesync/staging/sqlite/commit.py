@@ -14,7 +14,7 @@ from lakesync.staging.head import Head
 from lakesync.staging.head_view import HeadView
 from lakesync.staging.hot_rows import HotRow
 from lakesync.staging.moves import Stays, buckets_of
-from lakesync.staging.notices import Announcement
+from lakesync.staging.notices import Announcement, Presence
 from lakesync.staging.records import ClientRecord, Entry, LogEntry, Move, StoredRow, WriteScope
 from lakesync.staging.side_tables import SideCommit, SideView
 from lakesync.staging.sqlite.journal import Journal, MustRunAloneError
@@ -140,9 +140,9 @@ class SqliteCommit(SqliteView, SideCommit):
             self._announcement.moved(self.gateway, buckets_of(moves, stays))
             self._state.put_moves(self.gateway, moves)
 
-    def say(self, words: Collection[str]) -> None:
-        """Have listeners told of these bucket keys."""
-        self._announcement.say(self.gateway, words)
+    def announce_presence(self, presence: Collection[Presence]) -> None:
+        """Tell all processes which clients are connected."""
+        self._announcement.announce_presence(self.gateway, presence)
 
     def put_rows(self, rows: Iterable[StoredRow]) -> None:
         """Write rows whole."""
