@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import dagster as dg
 
 from assets.labels import DELTAS, OWNERS, leaf_key
-from lakesync.adapters.places import backends_of, leaves, place_of
+from lakesync.adapters.backend_config import resolve_backend, single_backends, write_targets
 from lakesync.adapters.uri import without_password
 from lakesync.config import Config
 from lakesync.config.backends import LAKE
@@ -29,18 +29,20 @@ def source_keys(config: Config, place: str) -> Sequence[dg.AssetKey]:
     """What lies upstream of whatever reads a place."""
     if place == LAKE:
         return [DELTAS]
-    return [backend_key(each.name) for each in backends_of(place_of(config, place))]
+    return [backend_key(each.name) for each in single_backends(resolve_backend(config, place))]
 
 
 def backends(config: Config) -> list[dg.AssetSpec]:
     """An external asset for each adapter that a flow, a tier or a migration reads, behind the leaf that fills it."""
     filled: dict[str, list[dg.AssetKey]] = {}
     for name, declared in config.destinations.items():
-        for leaf in leaves(place_of(config, declared.to), declared.tables):
+        for leaf in write_targets(resolve_backend(config, declared.to), declared.tables):
             filled.setdefault(leaf.name, []).append(leaf_key(name, leaf.name))
     read = [*(flow.source for flow in config.flows.values()), *(each.source for each in config.migrations.values())]
     read += [tiers.hot for tiers in config.tiers.values()]
-    found = {each.name: each for place in read if place != LAKE for each in backends_of(place_of(config, place))}
+    found = {
+        each.name: each for place in read if place != LAKE for each in single_backends(resolve_backend(config, place))
+    }
     return [
         dg.AssetSpec(
             backend_key(name),

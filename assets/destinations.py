@@ -24,7 +24,7 @@ from assets.labels import (
 )
 from assets.outcome import brief, outcome
 from assets.series import Told, content_version, through
-from lakesync.adapters.places import Leaf, leaves, place_of
+from lakesync.adapters.backend_config import WriteTarget, resolve_backend, write_targets
 from lakesync.adapters.uri import without_password
 from lakesync.analysis.marks import Follower, FollowerMark, Visit, followed_state
 from lakesync.config import Config
@@ -54,7 +54,7 @@ class Follow(dg.Config):
     """Also write the chosen days again from the lake: missing, altered and surplus deltas and rows."""
 
 
-def mark_name(name: str, leaf: Leaf) -> str:
+def mark_name(name: str, leaf: WriteTarget) -> str:
     """Return the name of a leaf's mark, at the destination and in staging."""
     return f"destinations/{name}/{leaf.name}"
 
@@ -82,20 +82,20 @@ def followers(config: Config, store: PipelineStore, wall: Callable[[], int] = wa
     return found
 
 
-def chosen(leaf: Leaf, declared: DeclaredDestination) -> str:
+def chosen(leaf: WriteTarget, declared: DeclaredDestination) -> str:
     """Return what a leaf follows, as text."""
     parts = [sorted(leaf.tables), sorted(leaf.without), sorted(declared.gateways)]
     return msgspec.json.encode(parts).decode()
 
 
-def all_leaves(config: Config) -> Iterator[tuple[str, DeclaredDestination, Leaf]]:
+def all_leaves(config: Config) -> Iterator[tuple[str, DeclaredDestination, WriteTarget]]:
     """Every leaf of every destination, with the destination's name.
 
     Raises:
         ConfigurationError: a destination reaches one adapter in two ways.
     """
     for name, declared in config.destinations.items():
-        for leaf in leaves(place_of(config, declared.to), declared.tables):
+        for leaf in write_targets(resolve_backend(config, declared.to), declared.tables):
             yield name, declared, leaf
 
 
@@ -105,7 +105,7 @@ def destinations(config: Config, days: dg.PartitionsDefinition) -> list[dg.Asset
 
 
 def destination(
-    name: str, declared: DeclaredDestination, leaf: Leaf, days: dg.PartitionsDefinition
+    name: str, declared: DeclaredDestination, leaf: WriteTarget, days: dg.PartitionsDefinition
 ) -> dg.AssetsDefinition:
     """A leaf that takes what it lacks, in transactions of its own; a failure holds nobody else up.
 
@@ -152,7 +152,7 @@ def destination(
             retry_ms = min((each.retry_ms for each in found.set_aside), default=None)
             mark = FollowerMark(
                 chosen(leaf, declared),
-                found.standing.streams,
+                found.progress.streams,
                 staging.now_ms(),
                 retry_ms,
                 tuple(each.table for each in found.set_aside),
@@ -160,8 +160,10 @@ def destination(
             )
             staging.store.put_mark(mark_name(name, leaf), msgspec.json.encode(mark).decode())
             told = {**_told(found), **through(settled, staging.now_ms()), "dagster/uri": without_password(leaf.uri)}
-        at = found.standing
-        return dg.MaterializeResult(metadata=told, data_version=content_version([at.choice, at.deltas, str(at.id_sum)]))
+        at = found.progress
+        return dg.MaterializeResult(
+            metadata=told, data_version=content_version([at.selection, at.deltas, str(at.id_sum)])
+        )
 
     return followed
 
@@ -171,7 +173,7 @@ def equal_lake(config: Config) -> list[dg.AssetChecksDefinition]:
     return [_equals_lake(name, declared, leaf) for name, declared, leaf in all_leaves(config)]
 
 
-def _equals_lake(name: str, declared: DeclaredDestination, leaf: Leaf) -> dg.AssetChecksDefinition:
+def _equals_lake(name: str, declared: DeclaredDestination, leaf: WriteTarget) -> dg.AssetChecksDefinition:
     key = leaf_key(name, leaf.name)
     description = (
         "Compares, by table and day, what the destination holds with the lake up to the destination's mark: counts and "
@@ -228,7 +230,7 @@ def _compared(found: "Comparison") -> dg.AssetCheckResult:
     return dg.AssetCheckResult(passed=found.holds, description=". ".join(said) or None, metadata=metadata)
 
 
-def follower(store: PipelineStore, name: str, declared: DeclaredDestination, leaf: Leaf) -> "moving.Follower":
+def follower(store: PipelineStore, name: str, declared: DeclaredDestination, leaf: WriteTarget) -> "moving.Follower":
     """What a leaf is to a Spark task."""
     from resources.destinations import Follower as Task
     from resources.destinations import choice_of
@@ -249,7 +251,7 @@ def _report_by_day(context: dg.AssetExecutionContext, found: "moving.Followed") 
 
 
 def _told(found: "moving.Followed") -> Told:
-    at = found.standing
+    at = found.progress
     marks = {stream: str(arrival) for stream, arrival in sorted(at.streams.items())}
     asides = {each.table: f"{each.reason} ({each.failures} attempts)" for each in found.set_aside}
     return {
@@ -257,7 +259,7 @@ def _told(found: "moving.Followed") -> Told:
         "deltas_in": found.deltas,
         "transactions": found.parts,
         "dagster/row_count": at.deltas,
-        "tables_of_rows": ", ".join(sorted(at.shown)),
+        "tables_of_rows": ", ".join(sorted(at.row_columns)),
         "marks": dg.MetadataValue.json(marks),
         "mark": dg.MetadataValue.timestamp(wall_of(max(at.streams.values(), default=0)) / 1000),
     }

@@ -18,7 +18,7 @@ from assets.labels import leaf_key, leaf_pool
 from assets.migration import migration_key
 from assets.outcome import outcome
 from assets.tiering import tier_key
-from lakesync.adapters.places import Backend, Leaf, backends_of, place_of
+from lakesync.adapters.backend_config import SingleBackend, WriteTarget, resolve_backend, single_backends
 from lakesync.config import Config
 from lakesync.config.backends import LAKE, DeclaredDestination, DeclaredFlow
 from lakesync.staging.store import PipelineStore
@@ -28,7 +28,7 @@ from resources.run_state import RunState
 from resources.spark import SparkConnectResource
 
 if TYPE_CHECKING:
-    from lakesync.adapters.redaction import Redaction
+    from lakesync.adapters.redaction import RedactionRequest
     from resources.erasing import Erasing
 
 
@@ -67,7 +67,7 @@ def cleared_tiers(config: Config, due: Due) -> list[dg.OpDefinition]:
             f"lakesync_tier_{name}",
             f"The deltas of both tiers of `{name}` without erased values.",
             due,
-            partial(_of_tiers, backends_of(place_of(config, name))),
+            partial(_of_tiers, single_backends(resolve_backend(config, name))),
         )
         for name in config.tiers
     ]
@@ -108,43 +108,52 @@ def cleared_migrations(config: Config, due: Due) -> list[dg.OpDefinition]:
 
 
 def _of_leaf(
-    name: str, declared: DeclaredDestination, leaf: Leaf, store: PipelineStore, requests: "tuple[Redaction, ...]"
+    name: str,
+    declared: DeclaredDestination,
+    leaf: WriteTarget,
+    store: PipelineStore,
+    requests: "tuple[RedactionRequest, ...]",
 ) -> "list[Erasing]":
     from resources.erasing import Erasing
 
     schemas = follower(store, name, declared, leaf).schemas
-    return [Erasing(Backend(leaf.name, leaf.uri), requests, schemas, leaf.cold)]
+    return [Erasing(SingleBackend(leaf.name, leaf.uri), requests, schemas, leaf.cold)]
 
 
-def _of_tiers(backends: Sequence[Backend], _store: PipelineStore, requests: "tuple[Redaction, ...]") -> "list[Erasing]":
+def _of_tiers(
+    backends: Sequence[SingleBackend], _store: PipelineStore, requests: "tuple[RedactionRequest, ...]"
+) -> "list[Erasing]":
     from resources.erasing import Erasing
 
     return [Erasing(each, requests) for each in backends]
 
 
 def _of_flow(
-    config: Config, name: str, declared: DeclaredFlow, store: PipelineStore, requests: "tuple[Redaction, ...]"
+    config: Config, name: str, declared: DeclaredFlow, store: PipelineStore, requests: "tuple[RedactionRequest, ...]"
 ) -> "list[Erasing]":
     from resources.erasing import Erasing
 
     targets = flow_works(config, store, name, declared) if declared.to != LAKE else []
     return [
-        *(Erasing(Backend(to.leaf.name, to.leaf.uri), requests, to.schemas, to.leaf.cold, to.sieve) for to in targets),
+        *(
+            Erasing(SingleBackend(to.leaf.name, to.leaf.uri), requests, to.schemas, to.leaf.cold, to.row_filter)
+            for to in targets
+        ),
         *_of_ends(config, (declared.source,), store, requests),
     ]
 
 
 def _of_ends(
-    config: Config, places: Sequence[str], _store: PipelineStore, requests: "tuple[Redaction, ...]"
+    config: Config, places: Sequence[str], _store: PipelineStore, requests: "tuple[RedactionRequest, ...]"
 ) -> "list[Erasing]":
     from resources.erasing import Erasing
 
     return [Erasing(each, requests) for each in _backends(config, places)]
 
 
-def _backends(config: Config, places: Sequence[str]) -> list[Backend]:
+def _backends(config: Config, places: Sequence[str]) -> list[SingleBackend]:
     """Every adapter of declared places but the lake, each once."""
-    found = (each for place in places if place != LAKE for each in backends_of(place_of(config, place)))
+    found = (each for place in places if place != LAKE for each in single_backends(resolve_backend(config, place)))
     return list({each.name: each for each in found}.values())
 
 
@@ -153,7 +162,7 @@ def _cleared(
     pool: str,
     description: str,
     due: Due,
-    works: "Callable[[PipelineStore, tuple[Redaction, ...]], list[Erasing]]",
+    works: "Callable[[PipelineStore, tuple[RedactionRequest, ...]], list[Erasing]]",
 ) -> dg.OpDefinition:
     @erasing_op(place.path, pool, description)
     def cleared(

@@ -11,7 +11,7 @@ from assets.columns import followed_columns
 from assets.labels import MOVE_SENSOR, OWNERS, arrivals_of, days_of, is_requested_by, move_mark, nearest_key
 from assets.outcome import outcome
 from assets.series import Told
-from lakesync.adapters.places import leaves, place_of
+from lakesync.adapters.backend_config import resolve_backend, write_targets
 from lakesync.adapters.uri import without_password
 from lakesync.config import Config
 from lakesync.config.backends import LAKE, DeclaredFlow
@@ -22,7 +22,7 @@ from resources.snapshot import registered
 from resources.spark import SparkConnectResource
 
 if TYPE_CHECKING:
-    from lakesync.adapters.flowing import Flowed
+    from lakesync.adapters.transfer.flows import FlowStep
     from resources.flows import Flow, LakeFlow
 
 GROUP = "flows"
@@ -49,7 +49,7 @@ def flow_asset(config: Config, name: str, declared: DeclaredFlow, days: dg.Parti
     over again what reached the source on these days.
     """
     to_lake = declared.to == LAKE
-    targets = [] if to_lake else leaves(place_of(config, declared.to), declared.tables)
+    targets = [] if to_lake else write_targets(resolve_backend(config, declared.to), declared.tables)
     uris = [without_password(leaf.uri) for leaf in targets]
 
     @dg.asset(
@@ -88,25 +88,27 @@ def flow_asset(config: Config, name: str, declared: DeclaredFlow, days: dg.Parti
 
 def works(config: Config, store: PipelineStore, name: str, declared: DeclaredFlow) -> "list[Flow]":
     """A flow's part for each leaf that it leads to."""
-    from lakesync.adapters.flowing import Sieve
+    from lakesync.adapters.transfer.flows import RowFilter
     from resources.flows import Flow
 
-    source = place_of(config, declared.source)
+    source = resolve_backend(config, declared.source)
     registry, found = registered(store), []
-    for leaf in leaves(place_of(config, declared.to), declared.tables):
-        sieve = Sieve.of(declared.where, tables=leaf.tables, without=leaf.without, gateways=declared.gateways)
-        wanted = registry.of(sieve.tables, sieve.without) if declared.rows else ()
-        found.append(Flow(f"flows/{name}/{leaf.name}", source, leaf, sieve, wanted))
+    for leaf in write_targets(resolve_backend(config, declared.to), declared.tables):
+        row_filter = RowFilter.from_conditions(
+            declared.where, tables=leaf.tables, without=leaf.without, gateways=declared.gateways
+        )
+        wanted = registry.of(row_filter.tables, row_filter.without) if declared.rows else ()
+        found.append(Flow(f"flows/{name}/{leaf.name}", source, leaf, row_filter, wanted))
     return found
 
 
 def _lake_flow(config: Config, name: str, declared: DeclaredFlow) -> "LakeFlow":
-    from lakesync.adapters.flowing import Sieve
+    from lakesync.adapters.transfer.flows import RowFilter
     from resources.flows import LakeFlow
 
-    sieve = Sieve.of(declared.where, tables=declared.tables, gateways=declared.gateways)
-    source, progress = place_of(config, declared.source), config.data_dir / "flows" / f"{name}.json"
-    return LakeFlow(source, sieve, declared.into, config, progress)
+    row_filter = RowFilter.from_conditions(declared.where, tables=declared.tables, gateways=declared.gateways)
+    source, progress = resolve_backend(config, declared.source), config.data_dir / "flows" / f"{name}.json"
+    return LakeFlow(source, row_filter, declared.into, config, progress)
 
 
 def _described(name: str, declared: DeclaredFlow) -> str:
@@ -117,7 +119,7 @@ def _described(name: str, declared: DeclaredFlow) -> str:
     )
 
 
-def _report_by_day(context: dg.AssetExecutionContext, pages: "Sequence[Flowed]", *, is_replay: bool) -> None:
+def _report_by_day(context: dg.AssetExecutionContext, pages: "Sequence[FlowStep]", *, is_replay: bool) -> None:
     """Add to each partition how many deltas of its day went over; the first has those of earlier days too."""
     keys = context.partition_keys
     for key in keys:
@@ -125,7 +127,7 @@ def _report_by_day(context: dg.AssetExecutionContext, pages: "Sequence[Flowed]",
         context.add_asset_metadata({**none, **_on_day(pages, key, keys)}, partition_key=key)
 
 
-def _on_day(pages: "Sequence[Flowed]", key: str, keys: Sequence[str]) -> dict[str, int]:
+def _on_day(pages: "Sequence[FlowStep]", key: str, keys: Sequence[str]) -> dict[str, int]:
     found: dict[str, int] = {}
     for page in pages:
         name = "deltas_replayed" if page.is_replay else "deltas_in"
@@ -134,12 +136,12 @@ def _on_day(pages: "Sequence[Flowed]", key: str, keys: Sequence[str]) -> dict[st
     return found
 
 
-def _told(leaves: "Sequence[Sequence[Flowed]]") -> Told:
-    pages = [page for of_leaf in leaves for page in of_leaf]
+def _told(write_targets: "Sequence[Sequence[FlowStep]]") -> Told:
+    pages = [page for of_leaf in write_targets for page in of_leaf]
     new = [page for page in pages if not page.is_replay]
-    positions = [at.value for of_leaf in leaves if of_leaf and (at := of_leaf[-1].mark.position) is not None]
+    positions = [at.value for of_leaf in write_targets if of_leaf and (at := of_leaf[-1].mark.position) is not None]
     told: Told = {
-        "looked_at": sum(page.looked_at for page in pages),
+        "scanned": sum(page.scanned for page in pages),
         "deltas_in": sum(page.deltas for page in new),
         "dagster/row_count": max((page.mark.deltas for page in pages), default=0),
     }

@@ -10,7 +10,7 @@ from assets.backends import kind_of, source_keys
 from assets.columns import followed_columns
 from assets.labels import OWNERS, day_of_key
 from assets.outcome import outcome
-from lakesync.adapters.places import backends_of, place_of
+from lakesync.adapters.backend_config import resolve_backend, single_backends
 from lakesync.adapters.uri import without_password
 from lakesync.config import Config
 from lakesync.config.backends import DeclaredMigration
@@ -18,7 +18,7 @@ from lakesync.model import hlc
 from resources.spark import SparkConnectResource
 
 if TYPE_CHECKING:
-    from lakesync.adapters.migrate import MigrationReport
+    from lakesync.adapters.transfer.migration import MigrationReport
     from resources.moves import Migration
 
 GROUP = "migrations"
@@ -36,7 +36,7 @@ def migration_key(name: str) -> dg.AssetKey:
 
 def migration_asset(config: Config, name: str, declared: DeclaredMigration) -> dg.AssetsDefinition:
     """A migration; the days and tables of one run are tasks that executors share."""
-    target = backends_of(place_of(config, declared.to))
+    target = single_backends(resolve_backend(config, declared.to))
 
     @dg.asset(
         key=migration_key(name),
@@ -105,15 +105,15 @@ def ended_days(
 
 
 def _work(config: Config, name: str, declared: DeclaredMigration, key: dg.MultiPartitionKey) -> "Migration":
-    from lakesync.adapters.migrate import Scope
+    from lakesync.adapters.transfer.migration import MigrationScope
     from resources.moves import Migration
 
     table, day = key.keys_by_dimension["table"], day_of_key(key.keys_by_dimension["day"])
-    scope = Scope(declared.gateway, (table,), _start(day) - 1, _start(day + timedelta(days=1)) - 1)
+    scope = MigrationScope(declared.gateway, (table,), _start(day) - 1, _start(day + timedelta(days=1)) - 1)
     return Migration(
         f"migrations/{name}/{table}/{day}",
-        place_of(config, declared.source),
-        place_of(config, declared.to),
+        resolve_backend(config, declared.source),
+        resolve_backend(config, declared.to),
         scope,
         declared.page_size,
         str(config.data_dir / "migrations"),

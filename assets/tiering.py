@@ -10,14 +10,14 @@ from assets.backends import kind_of, source_keys
 from assets.columns import followed_columns
 from assets.labels import MOVE_SENSOR, OWNERS, day_of_key, days_of, is_requested_by, move_mark
 from assets.outcome import outcome
-from lakesync.adapters.places import DAY_MS, Tiered, backends_of, place_of
+from lakesync.adapters.backend_config import DAY_MS, TieredBackend, resolve_backend, single_backends
 from lakesync.adapters.uri import without_password
 from lakesync.config import Config
 from resources.gateways import StagingResource
 from resources.spark import SparkConnectResource
 
 if TYPE_CHECKING:
-    from lakesync.adapters.lifecycle import TierReport
+    from lakesync.adapters.compositions.lifecycle import TierReport
 
 GROUP = "tiers"
 
@@ -46,8 +46,8 @@ def tier_asset(config: Config, name: str, days: dg.PartitionsDefinition) -> dg.A
 
     What is younger than the tiers' greatest age stays, whichever day is asked for.
     """
-    place = place_of(config, name)
-    assert isinstance(place, Tiered)
+    place = resolve_backend(config, name)
+    assert isinstance(place, TieredBackend)
     declared = config.tiers[name]
 
     @dg.asset(
@@ -58,11 +58,11 @@ def tier_asset(config: Config, name: str, days: dg.PartitionsDefinition) -> dg.A
         pool=f"lakesync_tier_{name}",
         description=f"Deltas of the day and older at `{declared.cold}`, compared there and gone from `{declared.hot}`.",
         group_name=GROUP,
-        kinds={"spark", *(kind_of(backend.uri) for backend in backends_of(place.cold))},
+        kinds={"spark", *(kind_of(backend.uri) for backend in single_backends(place.cold))},
         owners=OWNERS,
         metadata={
             "dagster/column_schema": followed_columns(),
-            "dagster/uri": ", ".join(without_password(backend.uri) for backend in backends_of(place.cold)),
+            "dagster/uri": ", ".join(without_password(backend.uri) for backend in single_backends(place.cold)),
         },
     )
     def tiered(

@@ -23,11 +23,11 @@ from pydantic import SecretStr
 from benchmarks.lake import Lake, Story, lake, write_history
 from benchmarks.server import SECRET
 from benchmarks.usage import Shared, Watched
-from lakesync.adapters.flowing import Sieve
-from lakesync.adapters.following import Choice
-from lakesync.adapters.migrate import Scope
-from lakesync.adapters.moving import PAGE
-from lakesync.adapters.places import Backend, Leaf, Tiered
+from lakesync.adapters.backend_config import SingleBackend, TieredBackend, WriteTarget
+from lakesync.adapters.page_copy import PAGE_DELTAS
+from lakesync.adapters.transfer.flows import RowFilter
+from lakesync.adapters.transfer.follower import DeltaSelection
+from lakesync.adapters.transfer.migration import MigrationScope
 from resources.destinations import Follower, follow
 from resources.flows import Flow, LakeFlow, flow, flow_to_lake
 from resources.moves import Migration, migrate, move_to_tier
@@ -59,7 +59,7 @@ def _measured(place: Path, how: str, source: str, target: str, heap: str) -> dic
             together.measured() as memory,
         ):
             begun = time.perf_counter()
-            count = _WAYS[how](bench, Backend("source", source), target, place)
+            count = _WAYS[how](bench, SingleBackend("source", source), target, place)
             seconds = time.perf_counter() - begun
     return {
         "moved": count,
@@ -73,32 +73,34 @@ def _measured(place: Path, how: str, source: str, target: str, heap: str) -> dic
     }
 
 
-def _migrate(bench: Lake, source: Backend, target: str, folder: Path) -> int:
-    work = Migration("migrations/bench", source, Backend("target", target), Scope(), PAGE, str(folder))
+def _migrate(bench: Lake, source: SingleBackend, target: str, folder: Path) -> int:
+    work = Migration(
+        "migrations/bench", source, SingleBackend("target", target), MigrationScope(), PAGE_DELTAS, str(folder)
+    )
     return migrate(bench.spark, [work])[0].deltas
 
 
-def _tier(bench: Lake, source: Backend, target: str, folder: Path) -> int:  # noqa: ARG001
-    place = Tiered(source, Backend("target", target), 0)
+def _tier(bench: Lake, source: SingleBackend, target: str, folder: Path) -> int:  # noqa: ARG001
+    place = TieredBackend(source, SingleBackend("target", target), 0)
     return move_to_tier(bench.spark, "bench", place, time.time_ns() // 1_000_000).deltas
 
 
-def _flow(bench: Lake, source: Backend, target: str, folder: Path) -> int:  # noqa: ARG001
-    (pages,) = flow(bench.spark, [Flow("flows/bench", source, Leaf("target", target), Sieve())])
+def _flow(bench: Lake, source: SingleBackend, target: str, folder: Path) -> int:  # noqa: ARG001
+    (pages,) = flow(bench.spark, [Flow("flows/bench", source, WriteTarget("target", target), RowFilter())])
     return sum(page.deltas for page in pages)
 
 
-def _push(bench: Lake, source: Backend, target: str, folder: Path) -> int:
+def _push(bench: Lake, source: SingleBackend, target: str, folder: Path) -> int:
     config = bench.config.replace(gateway={"url": target}, service_token=SecretStr(SECRET))
-    pages = flow_to_lake(bench.spark, LakeFlow(source, Sieve(), None, config, folder / "progress.json"))
+    pages = flow_to_lake(bench.spark, LakeFlow(source, RowFilter(), None, config, folder / "progress.json"))
     return sum(page.deltas for page in pages)
 
 
-def _follow(bench: Lake, source: Backend, target: str, folder: Path) -> int:  # noqa: ARG001
-    return follow(bench.spark, Follower("destinations/bench", Leaf("target", target), Choice())).deltas
+def _follow(bench: Lake, source: SingleBackend, target: str, folder: Path) -> int:  # noqa: ARG001
+    return follow(bench.spark, Follower("destinations/bench", WriteTarget("target", target), DeltaSelection())).deltas
 
 
-_WAYS: dict[str, Callable[[Lake, Backend, str, Path], int]] = {
+_WAYS: dict[str, Callable[[Lake, SingleBackend, str, Path], int]] = {
     "migrate": _migrate,
     "tier": _tier,
     "flow": _flow,

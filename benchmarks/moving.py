@@ -18,11 +18,11 @@ import pyarrow as pa
 import pymysql
 
 from benchmarks.suite.adapters import deltas_between
+from lakesync.adapters.arrow_access import write_arrow
 from lakesync.adapters.base import DatabaseAdapter
-from lakesync.adapters.lifecycle import LifecycleAdapter
-from lakesync.adapters.migrate import migrate_adapter
+from lakesync.adapters.compositions.lifecycle import LifecycleAdapter
 from lakesync.adapters.registry import as_database, open_adapter
-from lakesync.adapters.several import write_arrow
+from lakesync.adapters.transfer.migration import migrate_adapter
 from tests.backend_servers import mariadb_server
 from tests.postgres_server import postgres_server
 

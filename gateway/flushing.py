@@ -13,13 +13,13 @@ import structlog
 from gateway.bootstrap import Declarations
 from gateway.metrics import Metrics
 from lakesync.adapters import Adapter, open_adapter
-from lakesync.adapters.places import open_place, place_of
+from lakesync.adapters.backend_config import open_backend, resolve_backend
 from lakesync.config import Config
 from lakesync.engine import Engine
 from lakesync.engine.flushing import Housekeeping
 from lakesync.flush import FlushReport, FlushSettings, ObjectFlushQueue, Outlet
-from lakesync.flush.object_queue import opened_objects
-from lakesync.flush.settings import adaptive
+from lakesync.flush.object_queue import open_queue_store
+from lakesync.flush.settings import adaptive_buffer
 from lakesync.model.errors import LakeSyncError
 
 log = structlog.get_logger("gateway")
@@ -102,12 +102,12 @@ def _outlet(config: Config, opening: ExitStack) -> Outlet | None:
         max_buffer_bytes=config.flush.max_bytes,
         max_buffer_age_ms=round(config.flush.max_age_seconds * 1000),
         per_table_budget_bytes=config.flush.max_table_bytes,
-        adaptive=adaptive(config.flush.wide_row_columns, config.flush.wide_row_reduction),
+        adaptive=adaptive_buffer(config.flush.wide_row_columns, config.flush.wide_row_reduction),
         flush_format=config.flush.format,
         batch_deltas=config.flush.batch_deltas or _BATCH_DELTAS,
     )
     adapter = _opened(config.flush.to_uri, opening)
-    queue = ObjectFlushQueue(opened_objects(config.flush.queue, opening)) if config.flush.queue else None
+    queue = ObjectFlushQueue(open_queue_store(config.flush.queue, opening)) if config.flush.queue else None
     return Outlet.to(adapter, settings, queue)
 
 
@@ -115,7 +115,7 @@ def _source(config: Config, named: str, opening: ExitStack) -> Adapter:
     """Open the adapter of a URI or of a declared backend."""
     if ":" in named:
         return _opened(named, opening)
-    place = open_place(place_of(config, named))
+    place = open_backend(resolve_backend(config, named))
     opening.callback(place.close)
     return place
 

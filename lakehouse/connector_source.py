@@ -18,7 +18,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from lakehouse.landing.poll_tasks import OpenSource, Part, PollWork
 from lakehouse.landing.rows import LANDED_COLUMNS
 from lakesync.connectors.base import ConnectorConfig
-from lakesync.connectors.source import Piece, SourceRow, Spreading
+from lakesync.connectors.source import ParallelSource, SourceRow, TablePart
 from lakesync.model.errors import ConfigurationError, NotFoundError
 
 if TYPE_CHECKING:
@@ -120,8 +120,8 @@ class TableReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """One, or one a part of a large table."""
         with closing(self._open_source(self._config)) as source:
-            whole = source.spread(self._table, None) if isinstance(source, Spreading) else None
-        return [InputPartition(piece) for piece in (whole.pieces if whole is not None else [None])]
+            whole = source.split(self._table, None) if isinstance(source, ParallelSource) else None
+        return [InputPartition(piece) for piece in (whole.parts if whole is not None else [None])]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a part."""
@@ -129,7 +129,7 @@ class TableReader(DataSourceReader):
         for rows in self._rows(partition.value):
             yield _batch(rows, columns)
 
-    def _rows(self, piece: Piece | None) -> Iterator[Sequence[SourceRow]]:
+    def _rows(self, piece: TablePart | None) -> Iterator[Sequence[SourceRow]]:
         if piece is not None:
             yield from piece.pages()
             return

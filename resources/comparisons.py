@@ -17,12 +17,26 @@ from lakehouse.catalogue import open_table
 from lakehouse.history.ordered import Stretch, in_order, stretches
 from lakehouse.spark_errors import lake_errors
 from lakehouse.table_definitions import NAMES, LakeNames, ensure_deltas
+from lakesync.adapters.arrow_access import max_writers
 from lakesync.adapters.base import StateWriter
-from lakesync.adapters.dead_letters import Isolating, SetAside
-from lakesync.adapters.digests import DAY, MODULUS, Difference, Digest, Digestible, Scope, day_number, differences
-from lakesync.adapters.following import HISTORY, OlderRows, Standing, standing
-from lakesync.adapters.restoring import restore
-from lakesync.adapters.several import max_writers
+from lakesync.adapters.dead_letters import SuspendedTable, TableIsolation
+from lakesync.adapters.digests import (
+    ARRIVAL_MODULUS,
+    ARRIVALS_PER_DAY,
+    Difference,
+    Digest,
+    Digestible,
+    DigestScope,
+    day_number,
+    diff_digests,
+)
+from lakesync.adapters.transfer.follower import (
+    HISTORY_COLUMNS,
+    ColdTierContents,
+    FollowerProgress,
+    read_follower_progress,
+)
+from lakesync.adapters.transfer.restore import restore
 from lakesync.model.errors import ConfigurationError, TransientError
 from resources.destinations import by_stream, chosen
 from resources.tasks import on_executors, opened
@@ -52,14 +66,14 @@ class DestinationMovedError(TransientError):
 class Comparison(msgspec.Struct, frozen=True):
     """What a comparison of a destination with the lake found."""
 
-    standing: Standing
+    progress: FollowerProgress
     """Of the follower, up to which both were compared."""
     deltas_there: int
     deltas_in_lake: int
     rows_there: int
     rows_in_lake: int
     differences: list[Difference]
-    set_aside: list[SetAside]
+    set_aside: list[SuspendedTable]
     dead_letters: int
     """At most a thousand are counted."""
 
@@ -72,11 +86,11 @@ class Comparison(msgspec.Struct, frozen=True):
 class Digested(msgspec.Struct, frozen=True):
     """What a destination tells of itself."""
 
-    standing: Standing
+    progress: FollowerProgress
     digests: list[Digest]
     tables: tuple[str, ...]
     """Of the tables of rows that it keeps."""
-    set_aside: list[SetAside] = []
+    set_aside: list[SuspendedTable] = []
     dead_letters: int = 0
     is_settled: bool = True
     """Whether the mark was the same afterwards; else the figures are of no one mark."""
@@ -103,22 +117,22 @@ class Digesting(NamedTuple):
             schemas = follower.schemas if isinstance(adapter, StateWriter) else ()
             scope = scope_of(follower, schemas, self.days)
             for _ in range(_TRIES):
-                before = standing(adapter, follower.name, follower.choice)
+                before = read_follower_progress(adapter, follower.name, follower.selection)
                 found = _digests(adapter, scope, leaf.name)
                 for place in cold:
                     found += _digests(place, replace(scope, schemas=()), leaf.name)
-                is_settled = standing(adapter, follower.name, follower.choice) == before
+                is_settled = read_follower_progress(adapter, follower.name, follower.selection) == before
                 if is_settled:
                     break
-            asides = adapter.set_aside(follower.name) if isinstance(adapter, Isolating) else []
-            letters = len(adapter.dead_letters(_LETTERS)) if isinstance(adapter, Isolating) else 0
+            asides = adapter.suspended_tables(follower.name) if isinstance(adapter, TableIsolation) else []
+            letters = len(adapter.dead_letters(_LETTERS)) if isinstance(adapter, TableIsolation) else 0
             yield Digested(before, found, tuple(each.table for each in schemas), asides, letters, is_settled)
 
 
-def scope_of(follower: Follower, schemas: Sequence[TableSchema], days: Sequence[int]) -> Scope:
+def scope_of(follower: Follower, schemas: Sequence[TableSchema], days: Sequence[int]) -> DigestScope:
     """What of a destination is compared."""
-    choice = follower.choice
-    return Scope(choice.tables, choice.without, choice.gateways, tuple(schemas), tuple(days))
+    choice = follower.selection
+    return DigestScope(choice.tables, choice.without, choice.gateways, tuple(schemas), tuple(days))
 
 
 def compare(spark: SparkSession, follower: Follower, names: LakeNames = NAMES, days: Sequence[date] = ()) -> Comparison:
@@ -144,14 +158,14 @@ def compare(spark: SparkSession, follower: Follower, names: LakeNames = NAMES, d
             "compare it again when its backlog is taken"
         )
     schemas = [each for each in follower.schemas if each.table in there.tables]
-    lake = lake_digests(spark, there.standing, {each.table: each.soft_delete for each in schemas}, names, numbers)
+    lake = lake_digests(spark, there.progress, {each.table: each.soft_delete for each in schemas}, names, numbers)
     return Comparison(
-        there.standing,
+        there.progress,
         sum(each.deltas for each in there.digests),
         sum(each.deltas for each in lake),
         sum(each.rows for each in there.digests),
         sum(each.rows for each in lake),
-        differences(lake, there.digests),
+        diff_digests(lake, there.digests),
         there.set_aside,
         there.dead_letters,
     )
@@ -160,7 +174,7 @@ def compare(spark: SparkSession, follower: Follower, names: LakeNames = NAMES, d
 @lake_errors
 def lake_digests(
     spark: SparkSession,
-    reached: Standing,
+    reached: FollowerProgress,
     tables: Mapping[str, bool],
     names: LakeNames = NAMES,
     days: Sequence[int] = (),
@@ -177,7 +191,7 @@ def lake_digests(
     if not reached.streams:
         return []
     ensure_deltas(spark, names)
-    deltas = chosen(spark.table(names.deltas), reached.choice)
+    deltas = chosen(spark.table(names.deltas), reached.selection)
     deltas = deltas.where(sf.col("arrival") <= sf.coalesce(by_stream(reached.streams), sf.lit(-1)))
     found = [
         Digest(row["table_name"], row["day"], deltas=row["count"], delta_sum=row["total"])
@@ -212,7 +226,7 @@ def _lake_rows(deltas: DataFrame, tables: Mapping[str, bool], days: Sequence[int
             sf.count("*").alias("rows"),
             sf.sum(sf.expr("CASE WHEN visible THEN 0 ELSE 1 END")).alias("deleted"),
             sf.sum("checksum").alias("row_sum"),
-            sf.sum(sf.expr(f"arrival % {MODULUS}")).alias("arrival_sum"),
+            sf.sum(sf.expr(f"arrival % {ARRIVAL_MODULUS}")).alias("arrival_sum"),
         )
     )
     return [
@@ -259,10 +273,10 @@ class Rebuilding(NamedTuple):
             batches = pa.array(sorted(self.batches), pa.string())
             history = (
                 batch.filter(pc.is_in(batch.column("batch_id"), batches))
-                for batch in in_order(self.found, self.after, self.until, follower.choice, HISTORY)
+                for batch in in_order(self.found, self.after, self.until, follower.selection, HISTORY_COLUMNS)
             )
             some = (batch for batch in history if batch.num_rows)
-            yield Rebuilt(restore(adapter, follower.name, some, scope, cold, OlderRows(cold)))
+            yield Rebuilt(restore(adapter, follower.name, some, scope, cold, ColdTierContents(cold)))
 
 
 def rebuild(spark: SparkSession, follower: Follower, days: Sequence[date], names: LakeNames = NAMES) -> dict[date, int]:
@@ -284,7 +298,7 @@ def rebuild(spark: SparkSession, follower: Follower, days: Sequence[date], names
     """
     adapter = follower.open()
     try:
-        reached = standing(adapter, follower.name, follower.choice)
+        reached = read_follower_progress(adapter, follower.name, follower.selection)
         writers = max_writers(adapter)
     finally:
         adapter.close()
@@ -298,11 +312,13 @@ def rebuild(spark: SparkSession, follower: Follower, days: Sequence[date], names
 
 
 @lake_errors
-def _planned(spark: SparkSession, follower: Follower, reached: Standing, day: date, names: LakeNames) -> Rebuilding:
+def _planned(
+    spark: SparkSession, follower: Follower, reached: FollowerProgress, day: date, names: LakeNames
+) -> Rebuilding:
     """A day's batches, and the arrivals between which they lie."""
     number = day_number(day)
     version = ensure_deltas(spark, names)
-    deltas = chosen(spark.table(names.deltas), follower.choice)
+    deltas = chosen(spark.table(names.deltas), follower.selection)
     if reached.streams:
         deltas = deltas.where(sf.col("arrival") <= sf.coalesce(by_stream(reached.streams), sf.lit(-1)))
     else:
@@ -328,7 +344,7 @@ def _planned(spark: SparkSession, follower: Follower, reached: Standing, day: da
     return Rebuilding(follower, found, after, until, frozenset(row["batch_id"] for row in spans), (number,))
 
 
-def _digests(adapter: DatabaseAdapter, scope: Scope, name: str) -> list[Digest]:
+def _digests(adapter: DatabaseAdapter, scope: DigestScope, name: str) -> list[Digest]:
     if not isinstance(adapter, Digestible):
         raise ConfigurationError(
             f"the adapter {name!r} ({type(adapter).__name__}) cannot add up what it holds: give it the method `digests`"
@@ -337,7 +353,7 @@ def _digests(adapter: DatabaseAdapter, scope: Scope, name: str) -> list[Digest]:
 
 
 def _with_day(rows: DataFrame) -> DataFrame:
-    return rows.withColumn("day", sf.expr(f"cast(arrival div {DAY} as int)"))
+    return rows.withColumn("day", sf.expr(f"cast(arrival div {ARRIVALS_PER_DAY} as int)"))
 
 
 def _on_days(rows: DataFrame, days: Sequence[int]) -> DataFrame:

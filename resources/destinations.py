@@ -1,7 +1,7 @@
 """Destinations follow `deltas`: Spark's tasks read what a leaf lacks and write it, transaction by transaction.
 
 A task reads the lake's files and writes to the destination; the step plans, and sees marks, counts and errors alone. A
-small increment is one task. A large one is a load, divided among tasks (`lakesync.adapters.loads`).
+small increment is one task. A large one is a load, divided among tasks (`lakesync.adapters.transfer.loads`).
 """
 
 from __future__ import annotations
@@ -18,22 +18,29 @@ from lakehouse.catalogue import open_table
 from lakehouse.history.ordered import Stretch, in_order, latest_arrivals, stretches
 from lakehouse.spark_errors import lake_errors
 from lakehouse.table_definitions import NAMES, LakeNames, ensure_deltas
-from lakesync.adapters.dead_letters import Isolating, SetAside
-from lakesync.adapters.following import (
-    HISTORY,
-    Choice,
-    Load,
-    OlderRows,
-    Standing,
-    Taken,
-    columns_shown,
-    follow_history,
-    standing,
-)
-from lakesync.adapters.loads import begin_load, finish_load, is_announced, load_to_resume, part_name, withdraw
-from lakesync.adapters.places import Leaf
+from lakesync.adapters.arrow_access import max_writers
+from lakesync.adapters.backend_config import WriteTarget
+from lakesync.adapters.dead_letters import SuspendedTable, TableIsolation
 from lakesync.adapters.registry import as_database, open_adapter
-from lakesync.adapters.several import max_writers
+from lakesync.adapters.transfer.follower import (
+    HISTORY_COLUMNS,
+    ColdTierContents,
+    DeltaSelection,
+    FollowedPart,
+    FollowerProgress,
+    Load,
+    columns_of_tables,
+    follow_history,
+    read_follower_progress,
+)
+from lakesync.adapters.transfer.loads import (
+    begin_load,
+    finish_load,
+    is_announced,
+    load_to_resume,
+    part_name,
+    withdraw_load,
+)
 from lakesync.model.hlc import wall_clock
 from lakesync.model.schema import TableSchema
 from resources.tasks import on_executors, opened, task_slots
@@ -55,8 +62,8 @@ class Follower(msgspec.Struct, frozen=True):
 
     name: str
     """Of its mark."""
-    leaf: Leaf
-    choice: Choice
+    leaf: WriteTarget
+    selection: DeltaSelection
     schemas: tuple[TableSchema, ...] = ()
     """Of the tables of rows that it keeps."""
 
@@ -76,12 +83,12 @@ class Followed(msgspec.Struct, frozen=True):
     parts: int
     """Transactions, or batches."""
     tasks: int
-    standing: Standing
+    progress: FollowerProgress
     history: dict[str, int]
     """`GATEWAY/SHARD` → how far the lake is, or how far was asked for."""
     days: dict[str, int] = {}
     """UTC day of arrival → deltas."""
-    set_aside: tuple[SetAside, ...] = ()
+    set_aside: tuple[SuspendedTable, ...] = ()
     """Tables of rows that it continues without."""
     dead_letters: dict[str, int] = {}
     """Gateway → values that its tables of rows cannot take; a thousand are counted at most."""
@@ -89,7 +96,7 @@ class Followed(msgspec.Struct, frozen=True):
     @property
     def behind(self) -> bool:
         """Whether it lacks something of what the lake had when it began."""
-        return any(self.standing.streams.get(name, -1) < arrival for name, arrival in self.history.items())
+        return any(self.progress.streams.get(name, -1) < arrival for name, arrival in self.history.items())
 
 
 def follow(spark: SparkSession, follower: Follower, names: LakeNames = NAMES, through: int | None = None) -> Followed:
@@ -119,10 +126,10 @@ def follow(spark: SparkSession, follower: Follower, names: LakeNames = NAMES, th
             days=_together([found.days, rest.days]),
         )
     with closing(follower.open()) as adapter:
-        if not isinstance(adapter, Isolating):
+        if not isinstance(adapter, TableIsolation):
             return found
         letters = Counter(letter.gateway for letter in adapter.dead_letters(_LETTERS))
-        return replace(found, set_aside=tuple(adapter.set_aside(follower.name)), dead_letters=dict(letters))
+        return replace(found, set_aside=tuple(adapter.suspended_tables(follower.name)), dead_letters=dict(letters))
 
 
 @lake_errors
@@ -132,9 +139,9 @@ def latest(spark: SparkSession, snapshot: int, names: LakeNames = NAMES) -> dict
         return latest_arrivals(table, snapshot)
 
 
-def choice_of(leaf: Leaf, gateways: Sequence[str]) -> Choice:
+def choice_of(leaf: WriteTarget, gateways: Sequence[str]) -> DeltaSelection:
     """What a leaf follows."""
-    return Choice(tuple(leaf.tables), tuple(leaf.without), tuple(sorted(gateways)))
+    return DeltaSelection(tuple(leaf.tables), tuple(leaf.without), tuple(sorted(gateways)))
 
 
 class Taking(NamedTuple):
@@ -147,18 +154,18 @@ class Taking(NamedTuple):
     load: Load | None = None
     number: int = 0
 
-    def run(self) -> Iterator[Taken]:
+    def run(self) -> Iterator[FollowedPart]:
         """Take it, transaction by transaction."""
-        name, choice = self.follower.name, self.follower.choice
+        name, choice = self.follower.name, self.follower.selection
         if self.load is not None:
             name, choice = part_name(name, self.number), replace(choice, part=self.load.part(self.number))
         with ExitStack() as open_adapters:
             adapter = self.follower.open()
             open_adapters.callback(adapter.close)
-            older = OlderRows(opened(self.follower.leaf.cold, open_adapters))
-            at = standing(adapter, name, choice, self.after)
+            older = ColdTierContents(opened(self.follower.leaf.cold, open_adapters))
+            at = read_follower_progress(adapter, name, choice, self.after)
             after = {stream: max(low, at.streams.get(stream, -1)) for stream, low in self.after.items()}
-            history = in_order(self.found, after, self.until, choice, HISTORY)
+            history = in_order(self.found, after, self.until, choice, HISTORY_COLUMNS)
             schemas = self.follower.schemas
             yield from follow_history(adapter, name, choice, history, schemas, older, self.until, since=self.after)
 
@@ -166,17 +173,17 @@ class Taking(NamedTuple):
 def _advance(spark: SparkSession, follower: Follower, names: LakeNames, through: int | None) -> Followed:
     """Take what the leaf lacks, or the rest of the load that it has begun."""
     with closing(follower.open()) as adapter:
-        begun = standing(adapter, follower.name, follower.choice)
+        begun = read_follower_progress(adapter, follower.name, follower.selection)
         load = load_to_resume(adapter, begun, follower.schemas)
-        is_shown = columns_shown(adapter, follower.schemas) == begun.shown
+        is_shown = columns_of_tables(adapter, follower.schemas) == begun.row_columns
         announced = is_announced(adapter, follower.name)
-        asides = adapter.set_aside(follower.name) if isinstance(adapter, Isolating) else []
+        asides = adapter.suspended_tables(follower.name) if isinstance(adapter, TableIsolation) else []
         writers = max_writers(adapter)
     wanted_again = any(each.retry_ms <= wall_clock() for each in asides)
     snapshot = ensure_deltas(spark, names).snapshot_id
     if snapshot is None:
         return Followed(0, 0, 0, begun, {})
-    wanted = follower.choice.gateways
+    wanted = follower.selection.gateways
     everything = latest(spark, snapshot, names)
     history = {
         name: last if through is None else min(last, through)
@@ -194,14 +201,14 @@ def _advance(spark: SparkSession, follower: Follower, names: LakeNames, through:
             load = _begun(spark, follower, begun, {name: until[name] for name in after}, parts, is_shown=is_shown)
     whole = Taking(follower, found, after, until)
     works = [whole] if load is None else [whole._replace(load=load, number=number) for number in range(load.parts)]
-    taken = [part for each in on_executors(spark, works, Taken) for part in each]
-    reached = taken[-1].standing if taken and load is None else begun
+    taken = [part for each in on_executors(spark, works, FollowedPart) for part in each]
+    reached = taken[-1].progress if taken and load is None else begun
     if load is not None or announced:
         with closing(follower.open()) as adapter:
             if load is not None:
-                reached = finish_load(adapter, follower.name, follower.choice)
+                reached = finish_load(adapter, follower.name, follower.selection)
             else:
-                withdraw(adapter, follower.name)
+                withdraw_load(adapter, follower.name)
     days = _together([part.days for part in taken])
     return Followed(reached.deltas - begun.deltas, len(taken), len(works), reached, history, days)
 
@@ -232,13 +239,19 @@ def _parts(spark: SparkSession, found: Sequence[Stretch], after: Mapping[str, in
 
 
 def _begun(
-    spark: SparkSession, follower: Follower, begun: Standing, until: Mapping[str, int], parts: int, *, is_shown: bool
+    spark: SparkSession,
+    follower: Follower,
+    begun: FollowerProgress,
+    until: Mapping[str, int],
+    parts: int,
+    *,
+    is_shown: bool,
 ) -> Load:
     """Begin a load, its tables of rows in line with what is there already."""
     if begun.deltas and not is_shown:
-        on_executors(spark, [Taking(follower, [], {}, {})], Taken)
+        on_executors(spark, [Taking(follower, [], {}, {})], FollowedPart)
     with closing(follower.open()) as adapter:
-        return begin_load(adapter, follower.name, follower.choice, until, parts, follower.schemas)
+        return begin_load(adapter, follower.name, follower.selection, until, parts, follower.schemas)
 
 
 def by_stream(arrivals: Mapping[str, int]) -> Column:
@@ -247,7 +260,7 @@ def by_stream(arrivals: Mapping[str, int]) -> Column:
     return sf.create_map(*entries)[sf.concat_ws("/", "gateway", "shard")]
 
 
-def chosen(rows: DataFrame, choice: Choice) -> DataFrame:
+def chosen(rows: DataFrame, choice: DeltaSelection) -> DataFrame:
     """The rows of the history that a follower wants."""
     if choice.tables:
         rows = rows.where(sf.col("table_name").isin(*choice.tables))

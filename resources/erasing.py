@@ -9,10 +9,10 @@ import msgspec
 
 from lakehouse.erasure.conditions import deltas_of
 from lakehouse.spark_errors import lake_errors
-from lakesync.adapters.flowing import Filtered, Sieve
-from lakesync.adapters.following import OlderRows
-from lakesync.adapters.places import Backend, Place, backends_of
-from lakesync.adapters.redaction import Redaction, TouchedRow, redactable
+from lakesync.adapters.backend_config import Backend, SingleBackend, single_backends
+from lakesync.adapters.redaction import RedactionRequest, TouchedRow, require_redactable
+from lakesync.adapters.transfer.flows import FilteredContents, RowFilter
+from lakesync.adapters.transfer.follower import ColdTierContents
 from lakesync.model.schema import TableSchema
 from resources.tasks import on_executors, opened
 
@@ -37,28 +37,30 @@ class ErasedThere(msgspec.Struct, frozen=True):
 class Erasing(msgspec.Struct, frozen=True):
     """A backend that is to lose what requests cover, with the cold tiers behind it first."""
 
-    backend: Backend
-    requests: tuple[Redaction, ...]
+    backend: SingleBackend
+    requests: tuple[RedactionRequest, ...]
     schemas: tuple[TableSchema, ...] = ()
     """Of the tables of rows that are kept there."""
-    cold: tuple[Place, ...] = ()
+    cold: tuple[Backend, ...] = ()
     """Where older deltas of its rows may be."""
-    sieve: Sieve | None = None
+    row_filter: RowFilter | None = None
     """Of the flow that leads there: what of its rows is shown."""
 
     def run(self) -> Iterator[ErasedThere]:
         """Erase there."""
         deltas, touched = 0, set[TouchedRow]()
         with ExitStack() as closing:
-            for cold in (each for place in self.cold for each in backends_of(place)):
+            for cold in (each for place in self.cold for each in single_backends(place)):
                 (adapter,) = opened([cold], closing)
-                done = redactable(adapter, cold.name).redact(self.requests)
+                done = require_redactable(adapter, cold.name).redact(self.requests)
                 deltas += done.deltas
                 touched.update(done.touched)
-            older = OlderRows(opened(self.cold, closing))
-            beside = older if self.sieve is None else Filtered(self.sieve, older)
+            older = ColdTierContents(opened(self.cold, closing))
+            transform = older if self.row_filter is None else FilteredContents(self.row_filter, older)
             (adapter,) = opened([self.backend], closing)
-            done = redactable(adapter, self.backend.name).redact(self.requests, self.schemas, beside, touched)
+            done = require_redactable(adapter, self.backend.name).redact(
+                self.requests, self.schemas, transform, touched
+            )
         yield ErasedThere(deltas + done.deltas, done.rows)
 
 
@@ -77,7 +79,7 @@ def erase_there(spark: SparkSession, works: Sequence[Erasing]) -> ErasedThere:
 @lake_errors
 def redactions(
     spark: SparkSession, requests: Mapping[str, Sequence[Erasure]], names: LakeNames
-) -> tuple[Redaction, ...]:
+) -> tuple[RedactionRequest, ...]:
     """Requests by gateway as backends are told of them.
 
     A request that covers some shards alone covers the tables of which those have deltas: backends know no shards.
@@ -93,5 +95,5 @@ def redactions(
             tables = tuple(sorted(row["table_name"] for row in rows))
             if not tables:
                 continue
-        found.append(Redaction(each.gateway, each.hlc, each.table, each.row_id, each.client_id, tables))
+        found.append(RedactionRequest(each.gateway, each.hlc, each.table, each.row_id, each.client_id, tables))
     return tuple(found)

@@ -10,12 +10,21 @@ import msgspec
 from msgspec.structs import replace
 
 from lakesync.adapters.arrow import from_arrow
-from lakesync.adapters.base import DeltaQuery
-from lakesync.adapters.flowing import PAGE, Flowed, FlowMark, Sieve, flow_to, going_over, new_deltas, replay_to
-from lakesync.adapters.following import by_day
-from lakesync.adapters.loads import Settled
-from lakesync.adapters.places import Backend, Leaf, Place
-from lakesync.adapters.progress import ProgressKept
+from lakesync.adapters.backend_config import Backend, SingleBackend, WriteTarget
+from lakesync.adapters.deltas import DeltaQuery
+from lakesync.adapters.transfer.flows import (
+    PAGE_DELTAS,
+    FlowProgress,
+    FlowStep,
+    RowFilter,
+    filtered_pages,
+    new_deltas_query,
+    replay_flow,
+    run_flow,
+)
+from lakesync.adapters.transfer.follower import count_by_day
+from lakesync.adapters.transfer.loads import LoadBarrier
+from lakesync.adapters.transfer.progress import ProgressInFile
 from lakesync.config import Config
 from lakesync.model.crash_points import crash_point
 from lakesync.model.schema import TableSchema
@@ -39,43 +48,43 @@ class Flow(msgspec.Struct, frozen=True):
 
     name: str
     """Of its mark."""
-    source: Place
-    leaf: Leaf
-    sieve: Sieve
+    source: Backend
+    leaf: WriteTarget
+    row_filter: RowFilter
     schemas: tuple[TableSchema, ...] = ()
     again: tuple[int, int] | None = None
     """The arrivals that go over again, after what is new of them and of earlier ones; None: only what is new."""
 
-    def run(self) -> Iterator[Flowed]:
+    def run(self) -> Iterator[FlowStep]:
         """Carry over what is new, and what goes over again."""
         with ExitStack() as closing:
             source, target, *cold = opened(
-                [self.source, Backend(self.leaf.name, self.leaf.uri), *self.leaf.cold], closing
+                [self.source, SingleBackend(self.leaf.name, self.leaf.uri), *self.leaf.cold], closing
             )
-            settled, until = Settled(source), self.again[1] if self.again else None
-            yield from flow_to(settled, target, self.name, self.sieve, self.schemas, cold=cold, until=until)
+            settled, until = LoadBarrier(source), self.again[1] if self.again else None
+            yield from run_flow(settled, target, self.name, self.row_filter, self.schemas, cold=cold, until=until)
             if self.again:
-                yield from replay_to(settled, target, self.name, self.sieve, self.schemas, self.again, cold=cold)
+                yield from replay_flow(settled, target, self.name, self.row_filter, self.schemas, self.again, cold=cold)
 
 
-def flow(spark: SparkSession, flows: Sequence[Flow]) -> list[list[Flowed]]:
+def flow(spark: SparkSession, flows: Sequence[Flow]) -> list[list[FlowStep]]:
     """Carry over what is new, and again what the flows say, each leaf in a task of its own.
 
     Returns:
         The pages of each leaf.
 
     Raises:
-        AdapterError, IntegrityError, ConfigurationError: as `flow_to`.
+        AdapterError, IntegrityError, ConfigurationError: as `run_flow`.
         LakeUnavailableError: Spark is gone.
     """
-    return [list(pages) for pages in on_executors(spark, flows, Flowed)]
+    return [list(pages) for pages in on_executors(spark, flows, FlowStep)]
 
 
 class LakeFlow(NamedTuple):
     """A flow into the lake, as a task is told of it."""
 
-    source: Place
-    sieve: Sieve
+    source: Backend
+    row_filter: RowFilter
     into: str | None
     """The gateway that takes the deltas; None: the one that each is of."""
     config: Config
@@ -85,31 +94,31 @@ class LakeFlow(NamedTuple):
     again: tuple[int, int] | None = None
     """As of `Flow`."""
 
-    def run(self) -> Iterator[Flowed]:
+    def run(self) -> Iterator[FlowStep]:
         """Push what is new, page by page; rows that do not meet the filter do not go, however they did before."""
-        kept = ProgressKept(self.progress, FlowMark)
+        kept = ProgressInFile(self.progress, FlowProgress)
         found = kept.read()
-        at = found if found is not None and found.sieve == self.sieve else FlowMark(self.sieve)
+        at = found if found is not None and found.row_filter == self.row_filter else FlowProgress(self.row_filter)
         with ExitStack() as closing:
             (source,) = opened([self.source], closing)
             intake = closing.enter_context(open_intake(self.config))
-            settled, until = Settled(source), self.again[1] if self.again else None
-            query = new_deltas(at, self.sieve, until=until)
-            for looked_at, deltas, after in going_over(settled, query, at, self.sieve, lambda *_: set()):
+            settled, until = LoadBarrier(source), self.again[1] if self.again else None
+            query = new_deltas_query(at, self.row_filter, until=until)
+            for scanned, deltas, after in filtered_pages(settled, query, at, self.row_filter, lambda *_: set()):
                 _push(intake, deltas, self.into)
                 crash_point("flow.after_push")
                 at = replace(at, position=after or at.position, deltas=at.deltas + len(deltas))
                 kept.write(at)
-                yield Flowed(looked_at, len(deltas), at, by_day(deltas))
+                yield FlowStep(scanned, len(deltas), at, count_by_day(deltas))
             if self.again:
                 low, high = self.again
-                query = DeltaQuery(since=low - 1, until=high, tables=self.sieve.tables, limit=PAGE)
-                for looked_at, deltas, _ in going_over(settled, query, at, self.sieve, lambda *_: set()):
+                query = DeltaQuery(since=low - 1, until=high, tables=self.row_filter.tables, limit=PAGE_DELTAS)
+                for scanned, deltas, _ in filtered_pages(settled, query, at, self.row_filter, lambda *_: set()):
                     _push(intake, deltas, self.into)
-                    yield Flowed(looked_at, len(deltas), at, by_day(deltas), is_replay=True)
+                    yield FlowStep(scanned, len(deltas), at, count_by_day(deltas), is_replay=True)
 
 
-def flow_to_lake(spark: SparkSession, flow: LakeFlow) -> list[Flowed]:
+def flow_to_lake(spark: SparkSession, flow: LakeFlow) -> list[FlowStep]:
     """Push what is new, and again what the flow says, into gateways, whose flushes carry it to the lake.
 
     A repeat changes nothing, as a gateway knows every delta by its id: progress that was lost costs time alone.
@@ -123,7 +132,7 @@ def flow_to_lake(spark: SparkSession, flow: LakeFlow) -> list[Flowed]:
         LakeSyncError: a gateway refuses a delta.
         LakeUnavailableError: Spark is gone.
     """
-    (pages,) = on_executors(spark, [flow], Flowed)
+    (pages,) = on_executors(spark, [flow], FlowStep)
     return list(pages)
 
 

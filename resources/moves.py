@@ -1,7 +1,7 @@
 """Moves between places by Spark's tasks: tiers by age, and migrations by day and table.
 
-A large move is divided into ranges of hlc, a task each (`lakesync.adapters.ranges`). The step plans, and sees counts,
-marks and errors alone.
+A large move is divided into ranges of hlc, a task each (`lakesync.adapters.transfer.ranges`). The step plans, and sees
+counts, marks and errors alone.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from lakesync.adapters.base import Marked
-from lakesync.adapters.lifecycle import LifecycleAdapter, TierReport
-from lakesync.adapters.migrate import (
+from lakesync.adapters.arrow_access import max_writers
+from lakesync.adapters.backend_config import Backend, TieredBackend
+from lakesync.adapters.base import MarkStore
+from lakesync.adapters.compositions.lifecycle import LifecycleAdapter, TierReport
+from lakesync.adapters.transfer.migration import (
+    MigrationInFile,
+    MigrationInMark,
     MigrationReport,
-    ProgressFile,
-    ProgressKeeper,
-    ProgressMark,
-    Scope,
+    MigrationScope,
+    MigrationStore,
     migrate_adapter,
 )
-from lakesync.adapters.places import Place, Tiered
-from lakesync.adapters.progress import Kept, MarkKept, ProgressKept
-from lakesync.adapters.ranges import Division, division_of, end_division
-from lakesync.adapters.several import max_writers
+from lakesync.adapters.transfer.progress import ProgressInFile, ProgressInMark, ProgressStore
+from lakesync.adapters.transfer.ranges import Division, begin_division, end_division
 from lakesync.model import hlc
 from resources.tasks import on_executors, opened
 
@@ -46,8 +46,8 @@ DELTAS_A_RANGE = 50_000
 class Tiering(msgspec.Struct, frozen=True):
     """Old deltas go to the cold tier: copied, compared, and only then removed from the hot one."""
 
-    hot: Place
-    cold: Place
+    hot: Backend
+    cold: Backend
     since: int
     """Deltas above this hlc."""
     until: int | None
@@ -65,9 +65,9 @@ class Migration(msgspec.Struct, frozen=True):
 
     name: str
     """Of its progress."""
-    source: Place
-    target: Place
-    scope: Scope
+    source: Backend
+    target: Backend
+    scope: MigrationScope
     page: int
     folder: str
     """Where progress is kept for a target that keeps no marks."""
@@ -78,24 +78,24 @@ class Migration(msgspec.Struct, frozen=True):
         """Copy and compare; cut short, the next run goes on where it was."""
         with ExitStack() as closing:
             source, target = opened([self.source, self.target], closing)
-            progress: ProgressKeeper = (
-                ProgressMark(target, self.name, self.division)
-                if isinstance(target, Marked)
-                else ProgressFile(self._file(""), self.division)
+            progress: MigrationStore = (
+                MigrationInMark(target, self.name, self.division)
+                if isinstance(target, MarkStore)
+                else MigrationInFile(self._file(""), self.division)
             )
             yield migrate_adapter(source, target, self.scope, progress=progress, page=self.page)
 
-    def ranges_kept(self, target: DatabaseAdapter) -> Kept[Division]:
+    def ranges_kept(self, target: DatabaseAdapter) -> ProgressStore[Division]:
         """Where its division is kept."""
-        if isinstance(target, Marked):
-            return MarkKept(target, f"{self.name} ranges", Division)
-        return ProgressKept(self._file(".ranges"), Division)
+        if isinstance(target, MarkStore):
+            return ProgressInMark(target, f"{self.name} ranges", Division)
+        return ProgressInFile(self._file(".ranges"), Division)
 
     def _file(self, what: str) -> Path:
         return Path(self.folder) / f"{self.name.replace('/', '.')}{what}.json"
 
 
-def move_to_tier(spark: SparkSession, name: str, place: Tiered, until_ms: int) -> TierReport:
+def move_to_tier(spark: SparkSession, name: str, place: TieredBackend, until_ms: int) -> TierReport:
     """Move what is older than an instant.
 
     Args:
@@ -110,12 +110,12 @@ def move_to_tier(spark: SparkSession, name: str, place: Tiered, until_ms: int) -
         ConfigurationError: the hot tier does not support deleting deltas.
         LakeUnavailableError: Spark is gone.
     """
-    scope, reports = Scope(until=hlc.encode(until_ms, hlc.MAX_COUNTER)), list[TierReport]()
+    scope, reports = MigrationScope(until=hlc.encode(until_ms, hlc.MAX_COUNTER)), list[TierReport]()
     with ExitStack() as closing:
         hot, cold = opened([place.hot, place.cold], closing)
-        kept = MarkKept(hot, f"tiers/{name}", Division) if isinstance(hot, Marked) else None
+        kept = ProgressInMark(hot, f"tiers/{name}", Division) if isinstance(hot, MarkStore) else None
         while True:
-            division = division_of(hot, scope, kept, max_writers(cold), DELTAS_A_RANGE, any_scope=True)
+            division = begin_division(hot, scope, kept, max_writers(cold), DELTAS_A_RANGE, any_scope=True)
             works = [Tiering(place.hot, place.cold, *each) for each in division.ranges()]
             reports += [report for (report,) in on_executors(spark, works, TierReport)]
             end_division(division, kept)
@@ -147,12 +147,12 @@ class _Divided(NamedTuple):
 
     works: list[Migration]
     division: Division
-    kept: Kept[Division]
+    kept: ProgressStore[Division]
 
     @classmethod
     def of(cls, migration: Migration, source: DatabaseAdapter, target: DatabaseAdapter) -> _Divided:
         kept = migration.ranges_kept(target)
-        division = division_of(source, migration.scope, kept, max_writers(target), DELTAS_A_RANGE)
+        division = begin_division(source, migration.scope, kept, max_writers(target), DELTAS_A_RANGE)
         if not division.id:
             return cls([migration], division, kept)
         found = [
@@ -174,7 +174,7 @@ class _Places:
         self._closing = closing
         self._opened: dict[bytes, DatabaseAdapter] = {}
 
-    def opened(self, place: Place) -> DatabaseAdapter:
+    def opened(self, place: Backend) -> DatabaseAdapter:
         key = msgspec.json.encode(place)
         if key not in self._opened:
             (self._opened[key],) = opened([place], self._closing)

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from lakehouse.landing.landings import LakeLanding, Polled
 from lakesync.connectors import Connectors
-from lakesync.connectors.ingest import Ingest
-from lakesync.connectors.polling import PollReport, TableReport
+from lakesync.connectors.polling import IngestSettings, PollReport, TableReport
 from lakesync.model.errors import LakeSyncError, LakeUnavailableError, NotFoundError, StagingUnavailableError
 from resources.delivery import Delivered, Delivery
 
@@ -101,7 +100,7 @@ def replay_connector(connection: Connection, gateway: str, name: str, days: Sequ
 
 def _open(
     stack: ExitStack, connection: Connection, gateway: str, name: str
-) -> tuple[Polled, LakeLanding, Delivery, Ingest]:
+) -> tuple[Polled, LakeLanding, Delivery, IngestSettings]:
     config, spark, names, staging, intake = connection
     stored = next((each for each in staging.store.connectors(gateway) if each.name == name), None)
     if stored is None or stored.ingest is None:
@@ -111,7 +110,7 @@ def _open(
     kind = types.find(stored.type)
     assert kind is not None
     source = stack.enter_context(closing(kind.open_source(opened)))
-    ingest = Ingest.of(stored.ingest)
+    ingest = IngestSettings.of(stored.ingest)
     polled = Polled(opened, kind.open_source, source.tables)
     landing = LakeLanding(spark, polled, staging.now_ms, names)
     delivery = Delivery(

@@ -11,7 +11,7 @@ import msgspec
 
 from lakesync.analysis.marks import StateTable
 from lakesync.connectors import Connectors
-from lakesync.connectors.ingest import Ingest
+from lakesync.connectors.polling import IngestSettings
 from lakesync.model.errors import ConfigurationError
 from lakesync.model.schema import TableSchema
 
@@ -139,7 +139,7 @@ def _polled(gateway: str, connectors: Iterable[StoredConnector], types: Connecto
         known = types.find(each.type)
         tables = known.polled(each.settings, each.ingest) if known is not None else ()
         if tables:
-            interval = Ingest.of(each.ingest or {}).interval_ms
+            interval = IngestSettings.of(each.ingest or {}).interval_ms
             yield PolledConnector(gateway, each.name, each.type, tables, interval)
 
 

@@ -13,7 +13,7 @@ from pyspark.sql import functions as sf
 from lakehouse.failures import failure_text, raise_failure
 from lakehouse.spark_errors import lake_errors
 from lakehouse.task_runner import in_tasks
-from lakesync.adapters.places import Place, open_place
+from lakesync.adapters.backend_config import Backend, open_backend
 from lakesync.model.errors import LakeSyncError
 
 if TYPE_CHECKING:
@@ -82,11 +82,11 @@ class _Task:
             yield _row(place, None, failure_text(error))
 
 
-def opened(places: Sequence[Place], closing: ExitStack) -> list[DatabaseAdapter]:
+def opened(places: Sequence[Backend], closing: ExitStack) -> list[DatabaseAdapter]:
     """Places as adapters, closed with the stack."""
     adapters = []
     for place in places:
-        adapters.append(open_place(place))
+        adapters.append(open_backend(place))
         closing.callback(adapters[-1].close)
     return adapters
 

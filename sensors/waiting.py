@@ -7,9 +7,9 @@ from functools import partial
 import msgspec
 
 from lakesync.config.sections import FlushSection
-from lakesync.flush.settings import FlushSettings, adaptive
-from lakesync.flush.thresholds import Thresholds
-from lakesync.flush.waiting import Waiting
+from lakesync.flush.backlog_stats import BacklogStats
+from lakesync.flush.flusher import Thresholds
+from lakesync.flush.settings import FlushSettings, adaptive_buffer
 from lakesync.staging.records import Backlog
 from lakesync.staging.store import PipelineStore
 
@@ -31,9 +31,9 @@ class Watcher:
             max_buffer_bytes=limits.max_bytes,
             max_buffer_age_ms=round(limits.max_age_seconds * 1000),
             per_table_budget_bytes=limits.max_table_bytes,
-            adaptive=adaptive(limits.wide_row_columns, limits.wide_row_reduction),
+            adaptive=adaptive_buffer(limits.wide_row_columns, limits.wide_row_reduction),
         )
-        self._waiting: dict[str, Waiting] = {}
+        self._waiting: dict[str, BacklogStats] = {}
 
     def exceeded(self, store: PipelineStore, backlog: list[Backlog]) -> Exceeded:
         """Which gateways hold too much of a table, or too many wide rows; nobody is looked into without such bounds.
@@ -50,7 +50,7 @@ class Watcher:
                 shards.setdefault(each.gateway, []).append(each)
         table, wide = set(), set()
         for gateway, own in shards.items():
-            waiting = self._waiting.setdefault(gateway, Waiting(gateway, store))
+            waiting = self._waiting.setdefault(gateway, BacklogStats(gateway, store))
             waiting.store = store
             oldest = min(each.oldest_ms or 0 for each in own)
             thresholds = Thresholds(waiting, settings, partial(int, oldest))  # of that moment, nothing is old

@@ -25,14 +25,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import csv
 
-from lakesync.adapters.arrow import arrow_schema, spelled
-from lakesync.adapters.base import DeltaQuery
-from lakesync.adapters.objects import ObjectDeltas
-from lakesync.adapters.postgres_wire import binary
-from lakesync.adapters.several import walk
+from lakesync.adapters.arrow import arrow_schema, columns_as_text
+from lakesync.adapters.arrow_access import read_pages
+from lakesync.adapters.backends.postgres_wire import binary
+from lakesync.adapters.deltas import DeltaQuery
+from lakesync.adapters.object_store.deltas import ObjectDeltas
 from lakesync.adapters.sql import SqlAdapter
-from lakesync.adapters.sql.rows import rows_schema
-from lakesync.adapters.sql.stored import DELTAS, stored_rows
+from lakesync.adapters.sql.delta_table import DELTAS_TABLE, to_table_rows
+from lakesync.adapters.sql.row_values import rows_schema
 from lakesync.model.schema import parse_schema
 
 _SCHEMA = parse_schema(
@@ -79,7 +79,7 @@ def run(options: Namespace) -> dict[str, Any]:
 def _postgres(servers: ExitStack, deltas: pa.Table, options: Namespace) -> dict[str, Any]:
     import psycopg
 
-    from lakesync.adapters.postgres import PostgresAdapter
+    from lakesync.adapters.backends.postgres import PostgresAdapter
     from tests.postgres_server import postgres_server
 
     server = servers.enter_context(postgres_server())
@@ -91,7 +91,7 @@ def _postgres(servers: ExitStack, deltas: pa.Table, options: Namespace) -> dict[
     uri, pid = server.uri, int((server.data / "postmaster.pid").read_text().split()[0])
     adapter = servers.enter_context(closing(PostgresAdapter(uri)))
     sql = servers.enter_context(psycopg.connect(uri, autocommit=True))
-    plain = spelled(stored_rows(deltas))
+    plain = columns_as_text(to_table_rows(deltas))
     sql.execute(
         "CREATE TABLE plain AS SELECT *, NULL::text AS long_id FROM (SELECT 0::bigint AS hlc, '' AS client_id,"
         " '' AS delta_id, '' AS gateway, 0::bigint AS arrival, '' AS table_name, '' AS row_id, '' AS op,"
@@ -116,7 +116,7 @@ def _postgres(servers: ExitStack, deltas: pa.Table, options: Namespace) -> dict[
     names = ", ".join(f'"{name}"' for name in plain.column_names)
 
     def append_keyed(table: str = "keyed") -> None:
-        sql.execute(f"CREATE TABLE {table} (LIKE {DELTAS} INCLUDING ALL)")
+        sql.execute(f"CREATE TABLE {table} (LIKE {DELTAS_TABLE} INCLUDING ALL)")
         for parts in ready:
             with sql.cursor() as cursor, cursor.copy(f"COPY {table} ({names}) FROM STDIN (FORMAT binary)") as copy:
                 for part in parts:
@@ -135,7 +135,7 @@ def _postgres(servers: ExitStack, deltas: pa.Table, options: Namespace) -> dict[
 def _mariadb(servers: ExitStack, deltas: pa.Table, options: Namespace) -> dict[str, Any]:
     import pymysql
 
-    from lakesync.adapters.mysql import MySqlAdapter, _lines
+    from lakesync.adapters.backends.mysql import MySqlAdapter, _lines
     from tests.backend_servers import mariadb_server
 
     server = servers.enter_context(mariadb_server())
@@ -148,7 +148,7 @@ def _mariadb(servers: ExitStack, deltas: pa.Table, options: Namespace) -> dict[s
             " arrival BIGINT, table_name TEXT, row_id TEXT, op TEXT, columns LONGTEXT, long_id TEXT)"
         )
     adapter = servers.enter_context(closing(MySqlAdapter(f"{server.uri}/bench")))
-    plain, pid = spelled(stored_rows(deltas)), server.pid
+    plain, pid = columns_as_text(to_table_rows(deltas)), server.pid
 
     def append() -> None:
         with tempfile.NamedTemporaryFile() as file, sql.cursor() as cursor:
@@ -190,7 +190,7 @@ def _sql_figures(
 def _s3(servers: ExitStack, deltas: pa.Table, options: Namespace) -> dict[str, Any]:  # noqa: ARG001 it keeps no rows
     import boto3
 
-    from lakesync.adapters.s3 import S3Objects
+    from lakesync.adapters.object_store.s3 import S3Objects
     from tests.backend_servers import s3_server
 
     endpoint = servers.enter_context(s3_server())
@@ -232,7 +232,7 @@ def _append(adapter: SqlAdapter | ObjectDeltas, deltas: pa.Table) -> None:
 
 
 def _read(adapter: SqlAdapter | ObjectDeltas) -> None:
-    for page in walk(adapter.query_arrow, DeltaQuery(limit=_PAGE)):
+    for page in read_pages(adapter.query_arrow, DeltaQuery(limit=_PAGE)):
         assert len(page.deltas)
 
 

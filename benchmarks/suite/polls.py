@@ -26,9 +26,9 @@ from benchmarks.lake import Lake, lake
 from benchmarks.usage import Usage, Watched
 from lakesync.connectors import Connectors, Secrets
 from lakesync.connectors.base import ConnectorConfig
-from lakesync.connectors.hosts import HostPolicy
+from lakesync.connectors.host_policy import HostPolicy
 from lakesync.connectors.jira.api import PAGE
-from lakesync.connectors.salesforce.bulk import PIECE
+from lakesync.connectors.salesforce.bulk import RECORDS_PER_PAGE
 from lakesync.connectors.salesforce.source import BULK_ROWS
 from lakesync_dagster.resources import run_resources
 from resources.polls import Connection, ConnectorPoll, poll_connector
@@ -143,7 +143,7 @@ def _needed(source: str, rows: int) -> int:
         return -(-rows // PAGE) + 1
     if rows <= BULK_ROWS:
         return 2 + -(-rows // 2_000)
-    return 2 + 1 + 1 + -(-rows // PIECE)  # sign in, count, begin, one look whether it is done, its pieces
+    return 2 + 1 + 1 + -(-rows // RECORDS_PER_PAGE)  # sign in, count, begin, one look whether it is done, its pieces
 
 
 @contextmanager

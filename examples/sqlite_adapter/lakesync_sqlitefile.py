@@ -13,8 +13,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-from lakesync.adapters.checksums import checksum
-from lakesync.adapters.sql import Column, Connection, Dialect, Kind, Refusal, SqlAdapter, Value, arrow_of
+from lakesync.adapters.digests import text_checksum
+from lakesync.adapters.sql import Column, Connection, Dialect, Kind, SqlAdapter, StatementError, Value, arrow_of
 from lakesync.model.errors import AdapterError
 
 if TYPE_CHECKING:
@@ -29,16 +29,18 @@ def open_file(uri: str) -> SqlAdapter:
 class FileDialect(Dialect):
     """Four methods, as SQLite quotes names like the base."""
 
-    def column(self, kind: Kind) -> str:
+    def column_type(self, kind: Kind) -> str:
         """The type of a column."""
         return {"integer": "INTEGER", "boolean": "INTEGER", "number": "NUMERIC"}.get(kind, "TEXT")
 
-    def scratch(self, name: str, columns: Sequence[Column], key: Sequence[str]) -> Sequence[str]:
+    def create_scratch(self, name: str, columns: Sequence[Column], key: Sequence[str]) -> Sequence[str]:
         """A temporary table."""
-        body = ", ".join(self.define(column) for column in columns)
+        body = ", ".join(self.column_definition(column) for column in columns)
         return f"DROP TABLE IF EXISTS {name}", f"CREATE TEMP TABLE {name} ({body}, UNIQUE ({', '.join(key)}))"
 
-    def merge(self, table: str, scratch: str, columns: Sequence[str], key: Sequence[str], update: Sequence[str]) -> str:
+    def merge_statement(
+        self, table: str, scratch: str, columns: Sequence[str], key: Sequence[str], update: Sequence[str]
+    ) -> str:
         """INSERT … ON CONFLICT, which needs a WHERE to know that it is no join's ON."""
         listed = ", ".join(columns)
         taken = ", ".join(f"{name} = excluded.{name}" for name in update)
@@ -46,7 +48,7 @@ class FileDialect(Dialect):
         rows = f"SELECT {listed} FROM {scratch} s WHERE 1"
         return f"INSERT INTO {table} ({listed}) {rows} ON CONFLICT ({', '.join(key)}) {what}"
 
-    def checksum(self, text: str) -> str:
+    def checksum_expression(self, text: str) -> str:
         """A function that each connection is given."""
         return f"md5_checksum({text})"
 
@@ -66,7 +68,7 @@ class FileExecutor:
             try:
                 opened.execute("PRAGMA journal_mode = WAL")
                 opened.execute("PRAGMA synchronous = FULL")
-                opened.create_function("md5_checksum", 1, checksum, deterministic=True)
+                opened.create_function("md5_checksum", 1, text_checksum, deterministic=True)
                 yield FileConnection(opened)
             finally:
                 opened.close()
@@ -88,29 +90,29 @@ class FileConnection:
         """Run a statement; how many rows it changed."""
         return max(self._opened.execute(statement, [plain(value) for value in values]).rowcount, 0)
 
-    def rows(self, statement: str, values: Sequence[Value] = ()) -> list[tuple[Any, ...]]:
+    def query(self, statement: str, values: Sequence[Value] = ()) -> list[tuple[Any, ...]]:
         """Run a query."""
         return list(self._opened.execute(statement, [plain(value) for value in values]))
 
-    def arrow(self, statement: str, values: Sequence[Value], schema: pa.Schema) -> pa.Table:
+    def query_arrow(self, statement: str, values: Sequence[Value], schema: pa.Schema) -> pa.Table:
         """Run a query that may find much."""
-        return arrow_of(self.rows(statement, values), schema)
+        return arrow_of(self.query(statement, values), schema)
 
-    def columns(self, table: str) -> list[str]:
+    def column_names(self, table: str) -> list[str]:
         """The names of a table's columns."""
         return [row[1] for row in self._opened.execute(f'PRAGMA table_info("{table}")')]
 
-    def load(self, table: str, rows: pa.Table) -> None:
+    def load_scratch(self, table: str, rows: pa.Table) -> None:
         """Add rows to a scratch table."""
         marks = ", ".join("?" * rows.num_columns)
         values = ([plain(value) for value in row.values()] for row in rows.to_pylist())
         self._opened.executemany(f"INSERT INTO {table} VALUES ({marks})", values)
 
-    def refusal(self, error: BaseException) -> Refusal | None:
+    def statement_error(self, error: BaseException) -> StatementError | None:
         """What an error says of a statement, where the transaction goes on."""
         if not isinstance(error, sqlite3.Error) or not self._opened.in_transaction:
             return None
-        return Refusal(str(error), isinstance(error, sqlite3.IntegrityError))
+        return StatementError(str(error), isinstance(error, sqlite3.IntegrityError))
 
     @contextmanager
     def transaction(self) -> Iterator[None]:

@@ -21,7 +21,7 @@ from gateway.services import ServicesDependency
 from lakesync.analysis.marks import DeadLetters, QueuedRun, Report, report_in
 from lakesync.engine import GatewayStats
 from lakesync.flush import TableStats
-from lakesync.flush.waiting import Waiting
+from lakesync.flush.backlog_stats import BacklogStats
 from lakesync.model.errors import AuthError
 from lakesync.staging.records import Backlog, Cut
 
@@ -171,7 +171,7 @@ async def admin_metrics(
     backlog = await run_in_threadpool(gateway.backlog)
     by_table = None
     if tables == "true":
-        by_table = await run_in_threadpool(Waiting(gateway.gateway_id, store).table_stats)
+        by_table = await run_in_threadpool(BacklogStats(gateway.gateway_id, store).table_stats)
     if clients:
         await refresh_gateway(services, gateway.gateway_id, backlog)
     connected = services.connected_clients(gateway.gateway_id)

@@ -17,7 +17,7 @@ from lakehouse.side_by_side import side_by_side
 from lakehouse.spark_errors import brief, is_lost, is_unanswered, lake_errors
 from lakehouse.table_definitions import NAMES, LakeNames, at
 from lakehouse.task_runner import in_tasks
-from lakesync.adapters.digests import DAY
+from lakesync.adapters.digests import ARRIVALS_PER_DAY
 from lakesync.feed import render
 from lakesync.model.errors import ValidationError
 from lakesync.model.types import SyncResponse
@@ -128,7 +128,7 @@ def _unlike_whole(spark: SparkSession, cut: Cut, table: CutTable, rows: DataFram
         .when(sf.col("sum") != sf.col("sent"), "altered")
         .otherwise(_SAME)
     )
-    day = f"cast(date_add(DATE'1970-01-01', cast(arrival div {DAY} as int)) as string)"
+    day = f"cast(date_add(DATE'1970-01-01', cast(arrival div {ARRIVALS_PER_DAY} as int)) as string)"
     found = (
         held.join(sent, "row_id", "full_outer")
         .select(verdict.alias("verdict"), sf.expr(day).alias("day"), "row_id", "faults", sf.col("sum").isNotNull())

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from pyiceberg.table import FileScanTask, Table
 
-    from lakesync.adapters.following import Choice
+    from lakesync.adapters.transfer.follower import DeltaSelection
 
 PART = 25_000
 """Rows that are put in order in memory."""
@@ -114,7 +114,7 @@ def in_order(
     found: Sequence[Stretch],
     after: Mapping[str, int],
     until: Mapping[str, int],
-    choice: Choice,
+    choice: DeltaSelection,
     columns: Sequence[str],
     part: int = PART,
 ) -> Iterator[pa.RecordBatch]:
@@ -259,7 +259,7 @@ def _spill(rows: Iterable[pa.Table], path: Path) -> None:
             writer.write_table(some, max_chunksize=_BATCH)
 
 
-def _wanted(rows: pa.Table, low: int, high: int, choice: Choice) -> pa.Table:
+def _wanted(rows: pa.Table, low: int, high: int, choice: DeltaSelection) -> pa.Table:
     arrival = rows.column("arrival")
     mask = pc.and_(pc.greater(arrival, low), pc.less_equal(arrival, high))
     if choice.tables:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakehouse.landing.row_versions import Keys
-from lakesync.connectors.polling import Comparison
+from lakesync.connectors.polling import CensusComparison
 from lakesync.connectors.source import Page, SourceRow
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _spelled = msgspec.json.Encoder(order="sorted").encode
 
 
-def compared(rows: Folding, census: Census) -> Comparison:
+def compared(rows: Folding, census: Census) -> CensusComparison:
     """What a census has and is not among the rows, and the other way round."""
     there = pc.unique(pa.chunked_array([pa.array(piece, pa.string()) for piece in census.values], pa.string()))
     keys = Keys([census.column] if census.column is not None else [])
@@ -39,9 +39,9 @@ def compared(rows: Folding, census: Census) -> Comparison:
             for row_id, columns in zip(missing["row_id"].to_pylist(), missing["columns"].to_pylist(), strict=True)
         ]
     if census.column is not None:
-        return Comparison(known, absent, [])
+        return CensusComparison(known, absent, [])
     unknown = there.filter(pc.invert(pc.is_in(there, value_set=pa.concat_arrays(met))))
-    return Comparison(known, absent, sorted(unknown.to_pylist()))
+    return CensusComparison(known, absent, sorted(unknown.to_pylist()))
 
 
 class Digests:

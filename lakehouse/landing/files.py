@@ -15,7 +15,7 @@ from lakehouse.file_systems import on_s3, place_of
 from lakehouse.landing.landed_files import OLD_MARK, LandedFile
 from lakehouse.landing.row_versions import KNOWN, Claims, Keys, Version, story
 from lakehouse.landing.rows import GONE, PLACE, ROW, WHOLE
-from lakesync.connectors.diff import changed
+from lakesync.connectors.source import changed_columns
 from lakesync.model.delta import delta_id
 from lakesync.model.types import ColumnValue, Op, RowDelta
 from lakesync.wire.json import encode_delta
@@ -243,4 +243,4 @@ def _change(columns: str | None, before: str | None) -> tuple[Op, Mapping[str, A
         return "DELETE", {}
     if before is None:
         return "INSERT", _decode(columns)
-    return "UPDATE", changed(_decode(before), _decode(columns))
+    return "UPDATE", changed_columns(_decode(before), _decode(columns))

@@ -32,8 +32,7 @@ from lakehouse.landing.rows import PLACE, REPORT, Constants, Place
 from lakehouse.landing.tables import ConnectorTables, landing_name
 from lakehouse.spark_errors import lake_errors
 from lakehouse.table_definitions import NAMES, LakeNames
-from lakesync.connectors.ingest import Ingest
-from lakesync.connectors.polling import PollReport, TableReport
+from lakesync.connectors.polling import IngestSettings, PollReport, TableReport
 from lakesync.connectors.source import Table, Usage
 from lakesync.model import hlc
 from lakesync.model.crash_points import crash_point
@@ -82,7 +81,7 @@ class LakeLanding(LandedTables):
         return self._place(table).cursor
 
     @lake_errors
-    def poll(self, ingest: Ingest) -> PollReport:
+    def poll(self, ingest: IngestSettings) -> PollReport:
         """Read what changed at the source into `landing`, in tasks of Spark. Tables fail apart from each other.
 
         Raises:
@@ -117,7 +116,7 @@ class LakeLanding(LandedTables):
         self,
         tables: Sequence[str],
         noted: Collection[str],
-        ingest: Ingest,
+        ingest: IngestSettings,
         report: PollReport,
         counting: Collection[str] = (),
     ) -> list[TableResult]:

@@ -20,9 +20,9 @@ from lakehouse.landing.files import Landed
 from lakehouse.landing.folding import Folding
 from lakehouse.landing.rows import Constants, LandedRows, Place
 from lakesync.connectors.base import ConnectorConfig
-from lakesync.connectors.polling import Comparison, census_pages
-from lakesync.connectors.seen import Seen
-from lakesync.connectors.source import Census, Page, Piece, Source, Spread, Spreading, Usage
+from lakesync.connectors.polling import CensusComparison, census_pages
+from lakesync.connectors.seen_rows import SeenRows
+from lakesync.connectors.source import Census, Page, ParallelRead, ParallelSource, Source, TablePart, Usage
 from lakesync.model.errors import ConfigurationError, LakeSyncError
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class TableResult(msgspec.Struct, kw_only=True):
 class Part(InputPartition):
     """What one task reads: a table, a piece of one, or in a census all of them."""
 
-    def __init__(self, table: int = 0, piece: Piece | None = None, place: Place | None = None) -> None:
+    def __init__(self, table: int = 0, piece: TablePart | None = None, place: Place | None = None) -> None:
         """Args: table: its number; piece: of it, alone; place: of the table once all its pieces have landed."""
         super().__init__(table)
         self.table = table
@@ -120,7 +120,7 @@ class PollWork(NamedTuple):
         found = [Part(number) for number in range(len(self.tables))]
         try:
             with closing(self.open_source(self.config)) as source:
-                if isinstance(source, Spreading):
+                if isinstance(source, ParallelSource):
                     found = self._divided(source)
         except LakeSyncError as error:
             for part in found:
@@ -152,14 +152,14 @@ class PollWork(NamedTuple):
 
     def _divided(self, source: Source) -> list[Part]:
         """One part a table, or as many as the source divides one table into; another such table waits."""
-        assert isinstance(source, Spreading)
+        assert isinstance(source, ParallelSource)
         parts: list[Part] = []
         spread = False
         calls = 0
         for number, table in enumerate(self.tables):
             mine = [Part(number)]
             try:
-                whole = source.spread(table.name, table.place.cursor)
+                whole = source.split(table.name, table.place.cursor)
             except LakeSyncError as error:
                 mine[0].failure = Failure.of(error)
             else:
@@ -240,7 +240,7 @@ class PollWork(NamedTuple):
     ) -> Iterator[pa.RecordBatch]:
         identities = {each.name: each.identity for each in self.tables}
 
-        def compare(_: str, census: Census) -> Comparison:
+        def compare(_: str, census: Census) -> CensusComparison:
             found = compared(Folding(table.landed, self.newest), census)
             table.place.seen.forget(found.unknown)
             return found
@@ -261,13 +261,13 @@ class PollWork(NamedTuple):
         return msgspec.structs.replace(place, counted_ms=self.now_ms) if table.counted else place
 
 
-def _pieces(number: int, place: Place, whole: Spread) -> list[Part]:
-    parts = [Part(number, piece) for piece in whole.pieces]
-    parts[-1].place = msgspec.structs.replace(place, cursor=dict(whole.cursor), seen=Seen())
+def _pieces(number: int, place: Place, whole: ParallelRead) -> list[Part]:
+    parts = [Part(number, piece) for piece in whole.parts]
+    parts[-1].place = msgspec.structs.replace(place, cursor=dict(whole.cursor), seen=SeenRows())
     return parts
 
 
-def _piece(piece: Piece, table: str, rows: LandedRows, result: TableResult) -> Iterator[pa.RecordBatch]:
+def _piece(piece: TablePart, table: str, rows: LandedRows, result: TableResult) -> Iterator[pa.RecordBatch]:
     result.pages = 1
     for some in piece.pages():
         page = Page(table, some)

@@ -1,4 +1,4 @@
-"""The law of `lakesync.connectors.diff` over what landed, a row's versions at a time, in a task of Spark."""
+"""The law of `lakesync.testing.landing` over what landed, a row's versions at a time, in a task of Spark."""
 
 from __future__ import annotations
 

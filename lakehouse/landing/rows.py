@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 import pyarrow as pa
 
-from lakesync.connectors.seen import Seen
+from lakesync.connectors.seen_rows import SeenRows
 from lakesync.model import hlc
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class Place(msgspec.Struct, frozen=True):
     cursor: dict[str, Any] | None = None
     counted_ms: int | None = None
     """When its rows were last counted."""
-    seen: Seen = msgspec.field(default_factory=Seen)
+    seen: SeenRows = msgspec.field(default_factory=SeenRows)
     """What landed last of its newest rows."""
 
 

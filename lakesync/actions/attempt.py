@@ -1,4 +1,4 @@
-"""One attempt at an action: what the handler gave back or raised, as an outcome."""
+"""Runs one attempt at an action and converts the handler's result or error to an outcome."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import msgspec
 import structlog
 
 from lakesync.actions.leases import Outcome
-from lakesync.actions.offers import failure
-from lakesync.actions.runner import execute
+from lakesync.actions.runner import call_handler
+from lakesync.actions.supported_actions import failure
 from lakesync.model.action_handlers import ActionContext, ActionData, ActionHandler
 from lakesync.model.errors import LakeSyncError, TransientError
 from lakesync.model.types import Action, ActionResult
@@ -20,19 +20,26 @@ FAILED = "ACTION_EXECUTION_ERROR"
 _log = structlog.get_logger(__name__)
 
 
-async def attempt(
+async def run_attempt(
     handler: Callable[[], ActionHandler],
     action: Action,
     context: ActionContext,
     server_hlc: Callable[[], int],
     max_data_bytes: int,
 ) -> Outcome:
-    """Have the action done by the handler that `handler` gives.
+    """Let a handler execute an action.
 
-    An error that was not raised on purpose is told without its inner detail, and logged.
+    Unexpected errors are logged; clients get a message without internal details.
+
+    Args:
+        handler: returns the handler.
+        action: the action.
+        context: gateway, claims and number of the attempt.
+        server_hlc: the gateway's clock.
+        max_data_bytes: limit of the result.
     """
     try:
-        data = await execute(handler(), action, context)
+        data = await call_handler(handler(), action, context)
         return ActionResult(action.action_id, _encoded(data, max_data_bytes), server_hlc())
     except asyncio.CancelledError:
         raise
@@ -47,10 +54,10 @@ async def attempt(
 
 
 def _encoded(data: ActionData, limit: int) -> msgspec.Raw:
-    """What the handler gave back; what is above the limit is left out, for the action was done.
+    """Encode a handler's result. A result above the limit is omitted, because the action was executed.
 
     Raises:
-        TypeError: it is no JSON object.
+        TypeError: the result is not a mapping.
     """
     if data is not None and not isinstance(data, Mapping):
         raise TypeError(f"the handler gave back a {type(data).__name__}, it must be a mapping or None")

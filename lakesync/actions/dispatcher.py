@@ -1,4 +1,4 @@
-"""Actions of one gateway: each is done once, whoever asks how often, over restarts and processes."""
+"""Executes the actions of one gateway exactly once, across repeated requests, restarts and processes."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import TypeVar
 import msgspec
 import structlog
 
-from lakesync.actions.attempt import attempt
-from lakesync.actions.checks import check_identity, check_request
-from lakesync.actions.leases import Outcome, claim, decode, is_known, renew, settle
+from lakesync.actions.action_services import ActionService, ActionServices
+from lakesync.actions.attempt import run_attempt
+from lakesync.actions.leases import Outcome, claim, decode, is_done_or_claimed, record_outcome, renew
 from lakesync.actions.limits import ActionLimits
-from lakesync.actions.offers import INVALID, failure, unknown_connector
-from lakesync.actions.runner import Runner
-from lakesync.actions.services import Service, Services
+from lakesync.actions.runner import ActionRunner
+from lakesync.actions.supported_actions import INVALID_PARAMS, failure, unknown_connector
+from lakesync.actions.validation import validate_action_id, validate_request
 from lakesync.model.action_handlers import ActionContext
 from lakesync.model.crash_points import crash_point
 from lakesync.model.errors import StagingUnavailableError
@@ -32,28 +32,37 @@ T = TypeVar("T")
 PENDING = "ACTION_PENDING"
 BUSY = "ACTION_BUSY"
 
-_FIRST_LOOK = 0.05
-_LONGEST_LOOK = 0.5
-"""Seconds between two looks at an action that another process is at."""
-_SETTLE_AGAIN = (0.5, 2.0, 5.0)
-"""Seconds between tries to store an outcome."""
+_FIRST_POLL_SECONDS = 0.05
+_MAX_POLL_SECONDS = 0.5
+"""Bounds of the pause between two checks of an action that another process is executing."""
+_STORE_RETRY_SECONDS = (0.5, 2.0, 5.0)
+"""Pauses between attempts to store an outcome."""
 
 _log = structlog.get_logger(__name__)
 
 
 class Dispatcher:
-    """Has the actions of one gateway done. All but `submit` runs on the runner's loop."""
+    """Executes the actions of one gateway. All methods except `submit` run on the runner's event loop."""
 
     def __init__(
         self,
         gateway_id: str,
         store: StagingStore,
         wall: Callable[[], int],
-        services: Services,
-        runner: Runner,
+        services: ActionServices,
+        runner: ActionRunner,
         limits: ActionLimits,
     ) -> None:
-        """Args: wall: the server's clock in milliseconds."""
+        """Create a dispatcher.
+
+        Args:
+            gateway_id: the gateway id.
+            store: the staging store with claims and outcomes.
+            wall: the server's clock, milliseconds since 1970.
+            services: finds the handlers.
+            runner: provides the event loop.
+            limits: the gateway's limits.
+        """
         self._gateway = gateway_id
         self._store = store
         self._wall = wall
@@ -66,14 +75,18 @@ class Dispatcher:
         """By `("id" or "key", client, action id or idempotency key)`."""
 
     def submit(self, push: ActionPush, claims: Claims) -> Future[ActionResponse]:
-        """Do a client's actions, one after another; one outcome each.
+        """Execute a client's actions one after another, and return one outcome each.
+
+        Args:
+            push: the request.
+            claims: the token's claims.
 
         Raises:
-            ValidationError, ForbiddenError, ClockDriftError: nothing was done.
-        Raises (in the future):
-            StagingUnavailableError: the store cannot be reached; what was done is known when it is asked for again.
+            ValidationError, ForbiddenError, ClockDriftError: nothing was executed.
+            StagingUnavailableError: in the future, if the store cannot be reached. Repeat the request to get the
+                outcomes.
         """
-        check_request(push, claims, self._wall(), self._limits)
+        validate_request(push, claims, self._wall(), self._limits)
         return self._runner.submit(self._respond(push, claims))
 
     async def _respond(self, push: ActionPush, claims: Claims) -> ActionResponse:
@@ -82,10 +95,10 @@ class Dispatcher:
         return ActionResponse(tuple(results), self._clock.now())
 
     async def _outcome(self, action: Action, claims: Claims, deadline: float) -> Outcome:
-        """What became of an action until the deadline, told under its own id."""
-        fault = check_identity(action)
+        """Return an action's outcome up to the deadline, under its own id."""
+        fault = validate_action_id(action)
         if fault is not None:
-            return self._refused(action, failure(action, INVALID, fault))
+            return self._log_rejection(action, failure(action, INVALID_PARAMS, fault))
         twin = self._running.get(_by_key(action))
         if twin is not None and _by_id(action) not in self._running:
             outcome = await self._wait(twin, action, deadline)
@@ -109,7 +122,7 @@ class Dispatcher:
         return msgspec.structs.replace(task.result(), action_id=action.action_id)
 
     def _start(self, action: Action, claims: Claims) -> asyncio.Task[Outcome]:
-        task = self._runner.start(self._carry(action, claims))
+        task = self._runner.start(self._run_once(action, claims))
         keys = [_by_id(action), _by_key(action)] if action.idempotency_key is not None else [_by_id(action)]
         self._running.update(dict.fromkeys(keys, task))
 
@@ -121,21 +134,25 @@ class Dispatcher:
         task.add_done_callback(forget)
         return task
 
-    # -- one action, whoever waits for it ------------------------------------------------------------------------
+    # -- one action ------------------------------------------------------------------------------------------------
 
-    async def _carry(self, action: Action, claims: Claims) -> Outcome:
+    async def _run_once(self, action: Action, claims: Claims) -> Outcome:
         service = await self._services.find(action.connector)
-        refusal = unknown_connector(action) if service is None else service.offer.refuse(action)
+        refusal = unknown_connector(action) if service is None else service.actions.reject(action)
         if service is None or refusal is not None:
             known = await self._read(
                 lambda view: view.action(action.client_id, action.action_id, action.idempotency_key)
             )
-            if known is not None and known.outcome is not None and is_known(known, self._wall(), self._limits):
+            if (
+                known is not None
+                and known.outcome is not None
+                and is_done_or_claimed(known, self._wall(), self._limits)
+            ):
                 return decode(known.outcome, action.action_id)
-            return self._refused(action, refusal or unknown_connector(action))
+            return self._log_rejection(action, refusal or unknown_connector(action))
         holder = uuid.uuid4().hex
         until = time.monotonic() + self._limits.timeout
-        pause = _FIRST_LOOK
+        pause = _FIRST_POLL_SECONDS
         while True:
             async with self._slots:
                 record = await self._commit(lambda commit: claim(commit, action, holder, self._wall(), self._limits))
@@ -146,17 +163,17 @@ class Dispatcher:
             if time.monotonic() >= until:
                 return _pending(action)
             await asyncio.sleep(pause)
-            pause = min(_LONGEST_LOOK, pause * 1.5)
+            pause = min(_MAX_POLL_SECONDS, pause * 1.5)
 
-    async def _run(self, service: Service, action: Action, claims: Claims, record: ActionRecord) -> Outcome:
+    async def _run(self, service: ActionService, action: Action, claims: Claims, record: ActionRecord) -> Outcome:
         crash_point("actions.claimed")
         context = ActionContext(self._gateway, claims, record.attempts)
-        keeping = asyncio.create_task(self._keep(record))
+        renewing = asyncio.create_task(self._renew_lease(record))
         started = time.monotonic()
         try:
-            outcome = await attempt(service.handler, action, context, self._clock.now, self._limits.max_data_bytes)
+            outcome = await run_attempt(service.handler, action, context, self._clock.now, self._limits.max_data_bytes)
         finally:
-            keeping.cancel()
+            renewing.cancel()
         crash_point("actions.done")
         entry = ActionEntry(
             seq=0,
@@ -169,7 +186,7 @@ class Dispatcher:
             code=outcome.code if isinstance(outcome, ActionFailure) else "OK",
             ms=round((time.monotonic() - started) * 1000),
         )
-        await self._settle(record, outcome, entry)
+        await self._store_outcome(record, outcome, entry)
         _log.info(
             "action",
             gateway=self._gateway,
@@ -183,8 +200,8 @@ class Dispatcher:
         )
         return outcome
 
-    async def _keep(self, record: ActionRecord) -> None:
-        """Renew the lease while the handler is at work."""
+    async def _renew_lease(self, record: ActionRecord) -> None:
+        """Renew the lease while the handler runs."""
         while True:
             await asyncio.sleep(self._limits.lease / 3)
             try:
@@ -192,11 +209,13 @@ class Dispatcher:
             except StagingUnavailableError:
                 _log.warning("lease not renewed", gateway=self._gateway, action_id=record.action_id, exc_info=True)
 
-    async def _settle(self, record: ActionRecord, outcome: Outcome, entry: ActionEntry) -> None:
-        """Store an outcome. The client is told of it even where that fails: then a repeat would be done again."""
-        for pause in (*_SETTLE_AGAIN, None):
+    async def _store_outcome(self, record: ActionRecord, outcome: Outcome, entry: ActionEntry) -> None:
+        """Store an outcome. The client gets it even if that fails; then a repeated action would be executed again."""
+        for pause in (*_STORE_RETRY_SECONDS, None):
             try:
-                await self._commit(lambda commit: settle(commit, record, outcome, entry, self._wall(), self._limits))
+                await self._commit(
+                    lambda commit: record_outcome(commit, record, outcome, entry, self._wall(), self._limits)
+                )
                 return
             except StagingUnavailableError:
                 if pause is None:
@@ -204,7 +223,7 @@ class Dispatcher:
                     return
                 await asyncio.sleep(pause)
 
-    def _refused(self, action: Action, refusal: ActionFailure) -> ActionFailure:
+    def _log_rejection(self, action: Action, refusal: ActionFailure) -> ActionFailure:
         _log.info(
             "action refused",
             gateway=self._gateway,

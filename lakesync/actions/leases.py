@@ -1,4 +1,4 @@
-"""Who may run an action, and what became of it: the units of work by which processes agree on that in the store."""
+"""Claims and outcomes of actions in the staging store, with which processes agree on who executes an action."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from lakesync.staging.records import ActionEntry, ActionRecord
 from lakesync.staging.store import Commit
 
 Outcome = ActionResult | ActionFailure
-"""How an action ended, or where it stands."""
+"""An action's result or failure; a retryable failure may also mean that it is still running."""
 
 
 class _Kept(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An outcome as it is stored."""
+    """An outcome as stored."""
 
     hlc: int = 0
     data: msgspec.Raw = msgspec.Raw(b"{}")
     code: str = ""
-    """Of a failure; empty where it was done."""
+    """Of a failure; empty on success."""
     message: str = ""
 
 
@@ -27,11 +27,19 @@ _decode = msgspec.json.Decoder(_Kept).decode
 
 
 def claim(commit: Commit, action: Action, holder: str, now_ms: int, limits: ActionLimits) -> ActionRecord:
-    """Take an action for `holder`, unless it was done or somebody is at it; what stands afterwards."""
+    """Claim an action unless it is done or claimed by another process. Returns the record after that.
+
+    Args:
+        commit: the store's transaction.
+        action: the action.
+        holder: the id of this attempt.
+        now_ms: milliseconds since 1970.
+        limits: the gateway's limits.
+    """
     known = commit.action(action.client_id, action.action_id)
     twin = commit.action(action.client_id, "", action.idempotency_key)  # no action's id is empty: by its key alone
     for found in (known, twin):
-        if found is not None and is_known(found, now_ms, limits):
+        if found is not None and is_done_or_claimed(found, now_ms, limits):
             return found
     known = known or twin
     record = ActionRecord(
@@ -47,26 +55,37 @@ def claim(commit: Commit, action: Action, holder: str, now_ms: int, limits: Acti
     return record
 
 
-def is_known(record: ActionRecord, now_ms: int, limits: ActionLimits) -> bool:
-    """Whether an action is not to be done now: it was, within the retention, or somebody is at it."""
+def is_done_or_claimed(record: ActionRecord, now_ms: int, limits: ActionLimits) -> bool:
+    """Return whether an action must not be executed now.
+
+    It was executed within the retention period, or another process runs it.
+    """
     if record.outcome is not None:
         return record.touched_ms >= now_ms - limits.retention_ms
     return record.lease_ms > now_ms
 
 
 def renew(commit: Commit, record: ActionRecord, now_ms: int, limits: ActionLimits) -> None:
-    """Keep others from an action that its holder is still at."""
+    """Extend the lease of an action that its holder is still executing."""
     if _is_held(commit, record):
         lease_ms = now_ms + round(limits.lease * 1000)
         commit.put_action(msgspec.structs.replace(record, lease_ms=lease_ms, touched_ms=now_ms))
 
 
-def settle(
+def record_outcome(
     commit: Commit, record: ActionRecord, outcome: Outcome, entry: ActionEntry, now_ms: int, limits: ActionLimits
 ) -> None:
-    """Remember how an action ended and tell it to the admin; one that may be tried again is only let go.
+    """Store an action's outcome and a log entry. A retryable failure only releases the claim.
 
-    A claim that another took over meanwhile, or that was erased, is left alone.
+    A claim that another process has taken over, or that was erased, is left unchanged.
+
+    Args:
+        commit: the store's transaction.
+        record: the claim.
+        outcome: the attempt's outcome.
+        entry: the log entry for admins.
+        now_ms: milliseconds since 1970.
+        limits: the gateway's limits.
     """
     if _is_held(commit, record):
         again = isinstance(outcome, ActionFailure) and outcome.retryable
@@ -77,14 +96,17 @@ def settle(
 
 
 def encode(outcome: Outcome) -> bytes:
-    """An outcome that is final, as it is stored."""
+    """Encode a final outcome for the store."""
     if isinstance(outcome, ActionResult):
         return msgspec.json.encode(_Kept(hlc=outcome.server_hlc, data=outcome.data))
     return msgspec.json.encode(_Kept(code=outcome.code, message=outcome.message))
 
 
 def decode(kept: bytes, action_id: str) -> Outcome:
-    """A stored outcome as the answer to `action_id`, which may share an idempotency key with the one that ran."""
+    """Decode a stored outcome as the answer to `action_id`.
+
+    It may share an idempotency key with the executed action.
+    """
     found = _decode(kept)
     if found.code:
         return ActionFailure(action_id, found.code, found.message, retryable=False)

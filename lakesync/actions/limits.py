@@ -1,4 +1,4 @@
-"""How much actions may ask for, how long they may take, and how long they are remembered."""
+"""Limits of a gateway's actions."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ _DAY_MS = 86_400_000
 
 
 class ActionLimits(msgspec.Struct, frozen=True):
-    """Limits of one gateway's actions."""
+    """Limits of one gateway's actions: size, duration and retention."""
 
     max_actions: int = 100
-    """In one request."""
+    """Per request."""
     max_params_bytes: int = 256 << 10
-    """Of one action."""
+    """Per action."""
     max_data_bytes: int = 256 << 10
-    """Of what one action gives back; more is left out."""
+    """Of an action's result; a larger result is omitted."""
     max_running: int = 16
-    """Handlers at work at once; further actions wait."""
+    """Handlers that run at the same time; further actions wait."""
     max_waiting: int = 1000
-    """Actions that run or wait; further ones are told to come again."""
+    """Actions that run or wait; further ones are rejected as retryable."""
     timeout: float = 20.0
-    """Seconds that a request waits for its actions; they go on after that."""
+    """Seconds that a request waits for its actions. They continue after that."""
     lease: float = 30.0
-    """Seconds after which an action whose process died may be tried again. A process at work renews it."""
+    """Seconds after which another process may retry an action whose process died. Running processes renew it."""
     retention_ms: int = 7 * _DAY_MS
-    """How long a repeat is known."""
+    """How long a repeated action is recognised."""
     kept_entries: int = 10_000
-    """Attempts that are told to an admin, the newest."""
+    """Number of log entries kept for admins."""

@@ -1,4 +1,4 @@
-"""Where actions are carried: an event loop in a thread of its own, apart from the store's and from the server's."""
+"""An event loop in its own thread that runs actions, separate from the store's and the server's threads."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ T = TypeVar("T")
 _log = structlog.get_logger(__name__)
 
 
-class Runner:
-    """Carries the actions of any number of gateways. The thread starts with the first action."""
+class ActionRunner:
+    """Runs the actions of any number of gateways. Its thread starts with the first action."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -47,14 +47,18 @@ class Runner:
             return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """On the loop: run a coroutine that goes on although nobody waits for it."""
+        """Start a background task; must be called on the loop."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
         return task
 
     def close(self, patience: float) -> None:
-        """Take no more work, wait up to `patience` seconds for what runs, then leave it to the next process."""
+        """Stop accepting work, and wait for running actions. The next process retries those that do not end in time.
+
+        Args:
+            patience: seconds to wait.
+        """
         with self._lock:
             self._closed = True
             loop, thread = self._loop, self._thread
@@ -89,10 +93,10 @@ class Runner:
             task.exception()  # whoever waits is told; where nobody does, a repeat of the action is
 
 
-async def execute(handler: ActionHandler, action: Action, context: ActionContext) -> ActionData:
-    """Have a handler do an action: a coroutine on this loop, anything else in a thread of its own.
+async def call_handler(handler: ActionHandler, action: Action, context: ActionContext) -> ActionData:
+    """Let a handler execute an action: a coroutine on this loop, any other function in a thread of its own.
 
-    A thread for each, so that one that never ends holds up nothing but itself, the end of the process included.
+    With one thread per action, a handler that never returns blocks neither other actions nor the end of the process.
     """
     if inspect.iscoroutinefunction(handler.execute_action):
         found: ActionData = await handler.execute_action(action, context)

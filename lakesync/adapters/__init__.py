@@ -1,58 +1,65 @@
-"""Backends: where deltas are flushed to, and where they may be pulled from. `docs/adapters.md` is for authors."""
+"""Adapters: the databases and object stores that deltas are flushed to and read from.
 
+`docs/adapters.md` is the guide for authors of adapters.
+"""
+
+from lakesync.adapters.backends.sqlite import SqliteAdapter
 from lakesync.adapters.base import (
     Adapter,
     ArrowAdapter,
-    ArrowPage,
     DatabaseAdapter,
+    LakeAdapter,
+    MarkStore,
+    Materialisable,
+    ObjectInfo,
+    ObjectPage,
+    Prunable,
+    StateWriter,
+)
+from lakesync.adapters.compositions.composite import CompositeAdapter, Route
+from lakesync.adapters.compositions.fan_out import FanOutAdapter, Lag
+from lakesync.adapters.compositions.lifecycle import LifecycleAdapter, TierReport
+from lakesync.adapters.deltas import (
+    ArrowPage,
+    BatchChecksum,
     DeltaBatch,
     DeltaPage,
     DeltaQuery,
-    Held,
-    Mark,
-    Marked,
-    Materialisable,
-    Position,
-    Prunable,
-    StateWriter,
+    MarkUpdate,
     StoredDelta,
 )
-from lakesync.adapters.composite import CompositeAdapter, Route
-from lakesync.adapters.fan_out import FanOutAdapter, Lag
-from lakesync.adapters.lifecycle import LifecycleAdapter, TierReport
-from lakesync.adapters.local import LocalDisk
-from lakesync.adapters.migrate import MigrationReport, Scope, migrate_adapter
-from lakesync.adapters.object_store import LakeAdapter, ObjectInfo, ObjectPage
-from lakesync.adapters.objects import ObjectDeltas
+from lakesync.adapters.object_store.deltas import ObjectDeltas
+from lakesync.adapters.object_store.local import LocalDisk
 from lakesync.adapters.registry import as_database, open_adapter, schemes
-from lakesync.adapters.sqlite import SqliteAdapter
+from lakesync.adapters.transfer.migration import MigrationReport, MigrationScope, migrate_adapter
+from lakesync.model.position import Position
 
 __all__ = [
     "Adapter",
     "ArrowAdapter",
     "ArrowPage",
+    "BatchChecksum",
     "CompositeAdapter",
     "DatabaseAdapter",
     "DeltaBatch",
     "DeltaPage",
     "DeltaQuery",
     "FanOutAdapter",
-    "Held",
     "Lag",
     "LakeAdapter",
     "LifecycleAdapter",
     "LocalDisk",
-    "Mark",
-    "Marked",
+    "MarkStore",
+    "MarkUpdate",
     "Materialisable",
     "MigrationReport",
+    "MigrationScope",
     "ObjectDeltas",
     "ObjectInfo",
     "ObjectPage",
     "Position",
     "Prunable",
     "Route",
-    "Scope",
     "SqliteAdapter",
     "StateWriter",
     "StoredDelta",

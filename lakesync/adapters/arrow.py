@@ -1,8 +1,8 @@
-"""Deltas as Arrow and Parquet, with the names and types that the lake's own table `deltas` has.
+"""Deltas as Arrow tables and Parquet files, with the column names and types of the lake's table `deltas`.
 
-The column `columns` comes in two forms: **mapped**, column name to the value's JSON text, as the lake and Parquet
-files have it, and **spelled**, one JSON object in a text, as SQL databases have it. `mapped` and `spelled` change one
-into the other; what takes tables of deltas takes both.
+The column `columns` has two forms. As a **map** from column name to the value's JSON text, as in the lake and in
+Parquet files; and as **text**, one JSON object, as in SQL databases. `columns_as_map` and `columns_as_text` convert
+between them. Functions that take a table of deltas accept both forms.
 
 Needs pyarrow and numpy: `pip install 'lakesync[parquet]'`.
 """
@@ -13,32 +13,66 @@ import binascii
 import io
 from collections.abc import Iterable, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 from msgspec import Raw
 
-from lakesync.adapters.base import Held, StoredDelta
-from lakesync.adapters.flat import COLUMNS, FlatDelta, flat, unflat
+from lakesync.adapters.deltas import BatchChecksum, StoredDelta
 from lakesync.model.delta import id_number, jcs_raw
 from lakesync.model.errors import ConfigurationError, IntegrityError
-from lakesync.model.types import ColumnValue, RowDelta
+from lakesync.model.types import ColumnValue, Op, RowDelta
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
     import pyarrow as pa
 
-HASH = 32
-"""Bytes of a delta id that is a hash; it is spelled in as many pairs of hexadecimal digits."""
+C = TypeVar("C")
+
+DELTA_COLUMNS = ("gateway", "arrival", "table_name", "row_id", "op", "client_id", "hlc", "delta_id", "columns")
+
+FlatRow = tuple[str, int, str, str, Op, str, int, str, C]
+"""One value for each of `DELTA_COLUMNS`."""
+
+
+def to_flat_row(stored: StoredDelta, columns: C) -> FlatRow[C]:
+    """Return a delta as a tuple in the order of `DELTA_COLUMNS`.
+
+    Args:
+        stored: the delta.
+        columns: the delta's columns, encoded as the backend needs them.
+    """
+    delta = stored.delta
+    return (
+        stored.gateway,
+        stored.arrival,
+        delta.table,
+        delta.row_id,
+        delta.op,
+        delta.client_id,
+        delta.hlc,
+        delta.delta_id,
+        columns,
+    )
+
+
+def from_flat_row(row: FlatRow[tuple[ColumnValue, ...]]) -> StoredDelta:
+    """Return the delta of a tuple in the order of `DELTA_COLUMNS`, with its columns decoded."""
+    gateway, arrival, table, row_id, op, client_id, hlc, delta_id, columns = row
+    return StoredDelta(gateway, arrival, RowDelta(op, table, row_id, client_id, columns, hlc, delta_id))
+
+
+HASH_BYTES = 32
+"""Bytes of a delta id that is a SHA-256 hash. Its text has twice as many hexadecimal digits."""
 _NUMBER = 8
-"""Of these, those that are its number."""
+"""How many of these bytes form the id's number."""
 _HEX_DIGITS = b"0123456789abcdef"
 _decode_object = msgspec.json.Decoder(dict[str, Raw]).decode
 
 
 def require_pyarrow() -> None:
-    """Find out now, rather than at the first flush, whether Parquet can be written.
+    """Check that Parquet can be written, so that a missing package is reported before the first flush.
 
     Raises:
         ConfigurationError: pyarrow is not installed.
@@ -53,46 +87,46 @@ def require_pyarrow() -> None:
 
 @cache
 def arrow_schema() -> pa.Schema:
-    """The columns of deltas; values are their RFC 8785 texts."""
+    """Return the schema of deltas with `columns` as a map. Values are RFC 8785 texts."""
     import pyarrow as pa
 
     text, number = pa.string(), pa.int64()
     types = (text, number, text, text, text, text, number, text, pa.map_(text, text))
-    return pa.schema([pa.field(name, kind, nullable=False) for name, kind in zip(COLUMNS, types, strict=True)])
+    return pa.schema([pa.field(name, kind, nullable=False) for name, kind in zip(DELTA_COLUMNS, types, strict=True)])
 
 
 def to_arrow(deltas: Sequence[StoredDelta]) -> pa.Table:
-    """Deltas as an Arrow table, in their order."""
+    """Return deltas as an Arrow table, in their order."""
     import pyarrow as pa
 
-    rows = [flat(stored, _cells(stored.delta)) for stored in deltas]
-    columns = zip(*rows, strict=True) if rows else [()] * len(COLUMNS)
+    rows = [to_flat_row(stored, _cells(stored.delta)) for stored in deltas]
+    columns = zip(*rows, strict=True) if rows else [()] * len(DELTA_COLUMNS)
     schema = arrow_schema()
     arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
 def from_arrow(table: pa.Table) -> list[StoredDelta]:
-    """What `to_arrow` made a table of, in either form."""
-    rows: Iterable[FlatDelta[Any]] = zip(*(table.column(name).to_pylist() for name in COLUMNS), strict=True)
-    read = _columns_of_text if is_spelled(table) else _columns
-    return [unflat((*row[:-1], read(row[-1]))) for row in rows]
+    """Return the deltas of a table in either form."""
+    rows: Iterable[FlatRow[Any]] = zip(*(table.column(name).to_pylist() for name in DELTA_COLUMNS), strict=True)
+    read = _columns_of_text if has_text_columns(table) else _columns
+    return [from_flat_row((*row[:-1], read(row[-1]))) for row in rows]
 
 
-def is_spelled(table: pa.Table) -> bool:
-    """Whether a table of deltas has its `columns` as text."""
+def has_text_columns(table: pa.Table) -> bool:
+    """Return whether a table of deltas has `columns` as JSON text."""
     import pyarrow as pa
 
     kind = table.schema.field("columns").type
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
-def spelled(table: pa.Table) -> pa.Table:
-    """A table of deltas with its `columns` as JSON objects."""
+def columns_as_text(table: pa.Table) -> pa.Table:
+    """Return a table of deltas with `columns` as JSON objects."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    if is_spelled(table):
+    if has_text_columns(table):
         return table
     place = table.schema.get_field_index("columns")
     chunks = []
@@ -106,11 +140,11 @@ def spelled(table: pa.Table) -> pa.Table:
     return table.set_column(place, "columns", pa.chunked_array(chunks, pa.string()))
 
 
-def mapped(table: pa.Table) -> pa.Table:
-    """A table of deltas with its `columns` as maps."""
+def columns_as_map(table: pa.Table) -> pa.Table:
+    """Return a table of deltas with `columns` as maps."""
     import pyarrow as pa
 
-    if not is_spelled(table):
+    if not has_text_columns(table):
         return table
     place = table.schema.get_field_index("columns")
     cells = [
@@ -121,16 +155,16 @@ def mapped(table: pa.Table) -> pa.Table:
     return table.set_column(place, field, pa.array(cells, field.type))
 
 
-def chosen(
+def select_deltas(
     deltas: pa.Table, tables: Sequence[str] = (), without: Sequence[str] = (), gateways: Sequence[str] = ()
 ) -> pa.Table:
     """Return the deltas of some tables and gateways.
 
     Args:
         deltas: in either form.
-        tables: names; empty for every table.
-        without: names of tables that are left out.
-        gateways: ids; empty for every gateway.
+        tables: table names; empty selects every table.
+        without: table names to leave out.
+        gateways: gateway ids; empty selects every gateway.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -146,91 +180,95 @@ def chosen(
     return deltas
 
 
-def held_in_table(table: pa.Table) -> Held:
-    """How many deltas a table has, and the sum of their ids."""
-    return held_of_ids(table.column("delta_id"))
+def table_checksum(table: pa.Table) -> BatchChecksum:
+    """Return the count and id sum of a table's deltas."""
+    return ids_checksum(table.column("delta_id"))
 
 
-def held_of_ids(delta_ids: pa.ChunkedArray) -> Held:
-    """How many deltas, and the sum of their ids, which are texts or, all of them, `hashes_of` texts."""
-    return Held(len(delta_ids), sum(int(id_numbers(chunk).sum()) for chunk in delta_ids.chunks) % 2**64)
+def ids_checksum(delta_ids: pa.ChunkedArray) -> BatchChecksum:
+    """Return the count and id sum of delta ids, which are texts or results of `hashes_of`."""
+    return BatchChecksum(len(delta_ids), sum(int(id_numbers(chunk).sum()) for chunk in delta_ids.chunks) % 2**64)
 
 
 def id_numbers(delta_ids: pa.Array) -> npt.NDArray[np.uint64]:
-    """The `lakesync.model.delta.id_number` of each, none null."""
+    """Return the `lakesync.model.delta.id_number` of each id. No id may be null."""
     import numpy as np
     import pyarrow as pa
 
     hashes = delta_ids if pa.types.is_fixed_size_binary(delta_ids.type) else hashes_of(delta_ids.cast(pa.string()))
     if hashes is None:
         return np.array([id_number(each) for each in delta_ids.to_pylist()], np.uint64)
-    rows = np.frombuffer(hashes.buffers()[1], np.uint8).reshape(-1, HASH)[hashes.offset : hashes.offset + len(hashes)]
+    rows = np.frombuffer(hashes.buffers()[1], np.uint8).reshape(-1, HASH_BYTES)[
+        hashes.offset : hashes.offset + len(hashes)
+    ]
     return np.ascontiguousarray(rows[:, :_NUMBER]).view(">u8").ravel().astype(np.uint64)
 
 
 def hashes_of(delta_ids: pa.Array) -> pa.FixedSizeBinaryArray | None:
-    """What ids of 64 hexadecimal digits say, 32 bytes each; None where one is no such id."""
+    """Decode ids of 64 hexadecimal digits to 32 bytes each; return None if any id has another form."""
     import numpy as np
     import pyarrow.compute as pc
 
     count = len(delta_ids)
-    if not count or set(pc.unique(pc.binary_length(delta_ids)).to_pylist()) != {2 * HASH}:
+    if not count or set(pc.unique(pc.binary_length(delta_ids)).to_pylist()) != {2 * HASH_BYTES}:
         return None
     offset, data = delta_ids.offset, delta_ids.buffers()[2]
     begin = np.frombuffer(delta_ids.buffers()[1], np.int32)[offset]
-    letters = np.frombuffer(data, np.uint8)[begin : begin + count * 2 * HASH].tobytes()
-    return None if letters.translate(None, _HEX_DIGITS) else hashes_in(binascii.unhexlify(letters))
+    letters = np.frombuffer(data, np.uint8)[begin : begin + count * 2 * HASH_BYTES].tobytes()
+    return None if letters.translate(None, _HEX_DIGITS) else hashes_from_bytes(binascii.unhexlify(letters))
 
 
-def hashes_in(joined: bytes) -> pa.FixedSizeBinaryArray:
-    """Hashes of 32 bytes that come joined."""
+def hashes_from_bytes(joined: bytes) -> pa.FixedSizeBinaryArray:
+    """Split concatenated hashes of 32 bytes into an array."""
     import pyarrow as pa
 
-    return pa.FixedSizeBinaryArray.from_buffers(pa.binary(HASH), len(joined) // HASH, [None, pa.py_buffer(joined)])
+    return pa.FixedSizeBinaryArray.from_buffers(
+        pa.binary(HASH_BYTES), len(joined) // HASH_BYTES, [None, pa.py_buffer(joined)]
+    )
 
 
 def encode_parquet(deltas: pa.Table, about: dict[str, str]) -> bytes:
-    """A Parquet file of deltas.
+    """Encode deltas as a Parquet file.
 
     Args:
         deltas: in order, in either form.
-        about: kept in the file's metadata.
+        about: key-value metadata of the file.
     """
     import pyarrow.parquet as pq
 
     file = io.BytesIO()
-    table = mapped(deltas).select(list(COLUMNS)).cast(arrow_schema()).replace_schema_metadata(about)
+    table = columns_as_map(deltas).select(list(DELTA_COLUMNS)).cast(arrow_schema()).replace_schema_metadata(about)
     pq.write_table(table, file, compression="zstd")
     return file.getvalue()
 
 
 def decode_parquet(data: bytes) -> pa.Table:
-    """The deltas of a Parquet file.
+    """Decode the deltas of a Parquet file.
 
     Raises:
-        IntegrityError: the file is damaged, or is not one of deltas.
+        IntegrityError: the file is damaged, or does not contain deltas.
     """
-    return _table(data, COLUMNS)
+    return _read_columns(data, DELTA_COLUMNS)
 
 
-def about_parquet(data: bytes) -> dict[str, str]:
-    """What `encode_parquet` was told to keep in a file's metadata."""
+def parquet_metadata(data: bytes) -> dict[str, str]:
+    """Return the metadata that `encode_parquet` wrote to a file."""
     import pyarrow.parquet as pq
 
     found = pq.read_schema(io.BytesIO(data)).metadata or {}
     return {name.decode(): value.decode() for name, value in found.items() if name.startswith(b"lakesync.")}
 
 
-def held_in_parquet(data: bytes) -> Held:
-    """How many deltas a Parquet file has, and the sum of their ids; nothing else of them is read.
+def parquet_checksum(data: bytes) -> BatchChecksum:
+    """Return the count and id sum of a Parquet file's deltas. Reads only the column `delta_id`.
 
     Raises:
         IntegrityError: as `decode_parquet`.
     """
-    return held_in_table(_table(data, ("delta_id",)))
+    return table_checksum(_read_columns(data, ("delta_id",)))
 
 
-def _table(data: bytes, columns: Sequence[str]) -> pa.Table:
+def _read_columns(data: bytes, columns: Sequence[str]) -> pa.Table:
     import pyarrow as pa
     import pyarrow.parquet as pq
 

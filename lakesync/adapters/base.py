@@ -1,280 +1,215 @@
-"""What a backend is to LakeSync: a place that takes deltas and gives them back.
+"""The adapter protocols: what a backend must implement to store deltas.
 
-An object store implements `LakeAdapter` and becomes a place for deltas through `ObjectDeltas`; a database implements
-`DatabaseAdapter`. Compositions (by table, fan-out, hot and cold) are `DatabaseAdapter`s of `DatabaseAdapter`s. What not
-every backend can do stands in a further protocol: `Materialisable`.
+An object store implements `LakeAdapter`; `ObjectDeltas` turns it into a `DatabaseAdapter`. A database implements
+`DatabaseAdapter` directly. Compositions (routes by table, fan-out, tiers) are `DatabaseAdapter`s over
+`DatabaseAdapter`s. The optional protocols describe what only some backends can do.
 
-Adapters block, may be called from several threads at once, and hold no state of their own that a crash could lose.
-Every failure of the backend is an `AdapterError`, which a repeat may cure; each method is safe to repeat.
-`tests/conformance/test_adapters.py` and `test_adapters_objects.py` run over every implementation.
+Adapters block, are safe to call from several threads, and keep no state that a crash could lose. They report every
+backend failure as `AdapterError`. Every method may be retried. `tests/conformance/test_adapters.py` and
+`test_adapters_objects.py` run against every implementation.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import msgspec
 
-from lakesync.adapters.contents import RowContent, RowId
-from lakesync.adapters.object_store import LakeAdapter
+from lakesync.adapters.deltas import (
+    ArrowPage,
+    BatchChecksum,
+    DeltaBatch,
+    DeltaIdentity,
+    DeltaPage,
+    DeltaQuery,
+    MarkUpdate,
+    Order,
+    StoredDelta,
+    position_of,
+)
+from lakesync.adapters.row_content import RowContent, RowId
 from lakesync.model.merge import RowState
 from lakesync.model.position import Position
 from lakesync.model.schema import TableSchema
-from lakesync.model.types import RowDelta
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from typing_extensions import TypeIs
 
 __all__ = [
-    "NOTHING_BESIDE",
+    "UNCHANGED",
     "Adapter",
     "ArrowAdapter",
     "ArrowPage",
-    "Beside",
+    "BatchChecksum",
     "ConcurrentWriters",
+    "ContentTransform",
     "DatabaseAdapter",
     "DeltaBatch",
+    "DeltaIdentity",
     "DeltaPage",
     "DeltaQuery",
-    "Divisible",
-    "Held",
-    "Identity",
-    "Mark",
-    "Marked",
+    "MarkStore",
+    "MarkUpdate",
     "Materialisable",
     "Order",
     "Position",
     "Prunable",
+    "Splittable",
     "StateWriter",
     "StoredDelta",
     "is_object_store",
     "position_of",
 ]
 
-DEFAULT_PAGE = 10_000
-
-
-class StoredDelta(msgspec.Struct, frozen=True, gc=False):
-    """A delta as a backend keeps it."""
-
-    gateway: str
-    arrival: int
-    """When it reached its gateway: the gateway's own clock, for all deltas of one push the same."""
-    delta: RowDelta
-
-    @property
-    def identity(self) -> Identity:
-        """What makes it this delta and no other: one client's delta ids are its own affair."""
-        return (self.gateway, self.delta.client_id, self.delta.hlc, self.delta.delta_id)
-
-
-Identity = tuple[str, str, int, str]
-"""`(gateway, client id, hlc, delta id)`."""
-
-
-class DeltaBatch(msgspec.Struct, frozen=True):
-    """Deltas of one gateway that belong together: the unit in which they are written."""
-
-    batch_id: str
-    """Names this very set of deltas for ever: a batch that is written again under its id is the same batch."""
-    gateway: str
-    deltas: tuple[StoredDelta, ...]
-    """In order of arrival; at least one."""
-
-
-class Held(msgspec.Struct, frozen=True):
-    """What an adapter holds of a batch, as read back from it."""
-
-    deltas: int
-    id_sum: int
-    """Sum of `delta.id_number` modulo 2**64."""
-
-
-Order = Literal["arrival", "hlc"]
-
-
-def position_of(stored: StoredDelta, order: Order) -> Position:
-    """The place just after a delta."""
-    delta = stored.delta
-    value = stored.arrival if order == "arrival" else delta.hlc
-    return Position(value, delta.hlc, delta.client_id, delta.delta_id, stored.gateway)
-
-
-class DeltaQuery(msgspec.Struct, frozen=True):
-    """Which deltas are asked for, and in which order; every condition must hold."""
-
-    order: Order = "arrival"
-    """By arrival a follower misses nothing that one gateway's flushes write; by hlc deltas stand by their age."""
-    since: int = -1
-    """Above this arrival or hlc, by `order`."""
-    until: int | None = None
-    """At or below this arrival or hlc, by `order`."""
-    after: Position | None = None
-    """Behind this place: the `end` of the page before."""
-    gateway: str | None = None
-    """None: of every gateway."""
-    tables: tuple[str, ...] = ()
-    """Empty: of every table."""
-    rows: tuple[str, ...] = ()
-    """Row ids; empty: of every row."""
-    limit: int = DEFAULT_PAGE
-
-
-class DeltaPage(msgspec.Struct, frozen=True):
-    """A part of what a query finds."""
-
-    deltas: tuple[StoredDelta, ...]
-    """In the query's order, at most its limit."""
-    end: Position | None
-    """Where the next page starts; None when nothing is left."""
-
-
-class ArrowPage(msgspec.Struct, frozen=True):
-    """A part of what a query finds, as a table."""
-
-    deltas: pa.Table
-    """In the query's order, at most its limit; the columns of `arrow.arrow_schema`, in either form."""
-    end: Position | None
-    """Where the next page starts; None when nothing is left."""
-
 
 class DatabaseAdapter(Protocol):
-    """A place that keeps deltas, one by one, for good."""
+    """Stores deltas permanently."""
 
-    def insert_deltas(self, batch: DeltaBatch) -> Held:
-        """Keep a batch, whole or not at all, durably before this returns.
+    def insert_deltas(self, batch: DeltaBatch) -> BatchChecksum:
+        """Store a batch atomically and durably.
 
-        A delta that is held already, by `StoredDelta.identity`, stays as it is, from whichever batch it came: so a
-        batch may be inserted again after an answer that was lost or a crash at any point.
+        A delta that is already stored, by `StoredDelta.identity`, is left unchanged, whichever batch it came from. So a
+        batch can be inserted again after a lost answer or a crash.
 
         Returns:
-            What the adapter holds of the batch's deltas now, read back after the commit.
+            Count and id sum of the batch's deltas, read back after the commit.
 
         Raises:
-            AdapterError: the batch may or may not be there; a repeat is safe.
+            AdapterError: the batch may or may not be stored; retry.
         """
 
     def query_deltas_since(self, query: DeltaQuery) -> DeltaPage:
-        """A page of the deltas that a query asks for.
+        """Return one page of the deltas that match a query.
 
-        Following `end` gives each delta once. A value comes back as its RFC 8785 text or as it came in.
+        Following `end` returns each delta once. A value is returned as its RFC 8785 text or as it was written.
 
         Raises:
             AdapterError: the backend cannot be read.
         """
 
     def get_latest_state(self, gateway: str | None, table: str, row_ids: Collection[str]) -> dict[str, RowState]:
-        """The merge of all deltas held of each row, also of rows that are deleted; a row without any is absent.
+        """Return the merged state of each row, including deleted rows. Rows without deltas are absent.
 
         Args:
-            gateway: None for deltas of every gateway, merged as if they were one's.
+            gateway: None merges the deltas of every gateway as if they were one gateway's.
             table: the rows' table.
-            row_ids: the rows.
+            row_ids: the rows to return.
 
         Raises:
             AdapterError: the backend cannot be read.
         """
 
     def newest_position(self) -> Position | None:
-        """The place after the last of all deltas held, in order of arrival; None where there are none.
+        """Return the position after the last delta in arrival order; None if there are no deltas.
 
         Raises:
             AdapterError: the backend cannot be read.
         """
 
     def close(self) -> None:
-        """Release connections; nothing else is called afterwards."""
+        """Close all connections. No other method is called afterwards."""
 
 
 @runtime_checkable
 class Materialisable(Protocol):
-    """A `DatabaseAdapter` that can keep a table of rows beside the deltas."""
+    """A `DatabaseAdapter` that can also maintain destination tables: one table of rows for each synced table."""
 
     def ensure_schema(self, schema: TableSchema) -> None:
-        """Make the destination's table (`source_table`, or `table`), or add the columns that it lacks.
+        """Create the destination table (`source_table`, or `table`), or add its missing columns.
 
-        The table is unique by `gateway` and `row_id` alone: two rows may have one key of the user's. Besides the
-        schema's columns it has `props` (JSON, the user's own, never written again), `synced_at`, `last_arrival`,
+        The table is unique by `gateway` and `row_id` only, because two rows may share a user's key. Besides the
+        schema's columns it has `props` (JSON, owned by the user, never overwritten), `synced_at`, `last_arrival`,
         `checksum` and, with soft delete, `deleted_at`.
 
         Raises:
-            AdapterError: the backend refused.
+            AdapterError: the backend rejected the statement.
         """
 
     def materialise(self, gateway: str, schema: TableSchema, row_ids: Sequence[str]) -> int:
-        """Bring one gateway's rows of the destination's table in line with the deltas that this adapter holds of them.
+        """Rewrite one gateway's rows of the destination table from the deltas that this adapter stores.
 
-        Repeatable at any time and in any order, as it reads what it writes from the deltas alone. A deleted row's row
-        gets `deleted_at` and keeps its values where the schema says soft delete, and is removed otherwise.
+        Can be repeated at any time and in any order, because it reads only deltas. With soft delete, a deleted row gets
+        `deleted_at` and keeps its values; otherwise the row is removed.
+
+        Args:
+            gateway: the gateway id.
+            schema: the table's schema; `ensure_schema` was called with it.
+            row_ids: the rows to rewrite.
 
         Returns:
-            How many rows were looked at.
+            The number of rows examined.
 
         Raises:
-            AdapterError: the backend refused; nothing was changed.
+            AdapterError: the backend rejected the write; nothing was changed.
         """
 
 
 @runtime_checkable
 class StateWriter(Materialisable, Protocol):
-    """A `Materialisable` that takes rows' states from elsewhere, as compositions of several places need."""
+    """A `Materialisable` that writes row states which the caller computes, as compositions need."""
 
     def write_states(self, schema: TableSchema, read: Callable[[], Mapping[RowId, RowContent]]) -> int:
-        """Bring rows of the destination's table in line with contents.
+        """Write rows of the destination table from given contents.
 
         Args:
-            schema: the table's; `ensure_schema` has been called with it.
-            read: returns the contents by row, called once nobody else writes the table any more.
+            schema: the table's schema; `ensure_schema` was called with it.
+            read: returns the contents by row. Called once, after the table has been locked against other writers.
 
         Raises:
-            AdapterError: the backend refused; nothing was changed.
+            AdapterError: the backend rejected the write; nothing was changed.
         """
 
 
 @runtime_checkable
 class ArrowAdapter(Protocol):
-    """A `DatabaseAdapter` that takes and gives large amounts as Arrow tables; the promises are the same."""
+    """A `DatabaseAdapter` that reads and writes large amounts as Arrow tables, with the same guarantees."""
 
-    def insert_arrow(self, batch_id: str, gateway: str, deltas: pa.Table) -> Held:
-        """`insert_deltas` of a table with the columns of `arrow.arrow_schema`, in either form."""
+    def insert_arrow(self, batch_id: str, gateway: str, deltas: pa.Table) -> BatchChecksum:
+        """Store a batch like `insert_deltas`.
+
+        Args:
+            batch_id: identifies this exact set of deltas permanently.
+            gateway: the gateway id.
+            deltas: a table with the columns of `arrow.arrow_schema`, in either form.
+        """
 
     def query_arrow(self, query: DeltaQuery) -> ArrowPage:
-        """`query_deltas_since` as a table."""
+        """Return a page like `query_deltas_since`, as a table."""
 
 
 @runtime_checkable
 class Prunable(Protocol):
-    """A `DatabaseAdapter` that can let go of deltas: what a hot tier must be able to do."""
+    """A `DatabaseAdapter` that can delete deltas. A hot tier needs this."""
 
     def delete_deltas(self, deltas: pa.Table) -> int:
-        """Remove, durably, exactly these deltas, by their identity; nothing where one is not held.
+        """Delete exactly these deltas, by their identity, durably. Deltas that are not stored are ignored.
 
         Args:
-            deltas: as `ArrowAdapter` has them.
+            deltas: a table as in `ArrowAdapter`.
 
         Returns:
-            How many were removed.
+            The number of deltas deleted.
 
         Raises:
-            AdapterError: some may be gone; a repeat is safe.
+            AdapterError: some deltas may be deleted; retry.
         """
 
 
 @runtime_checkable
-class Divisible(Protocol):
-    """A `DatabaseAdapter` that can divide a query into ranges, so that several tasks move what it finds."""
+class Splittable(Protocol):
+    """A `DatabaseAdapter` that can divide a query into ranges, so that several tasks can process it."""
 
     def split_points(self, query: DeltaQuery, size: int) -> list[int]:
-        """Return the values that cut a query's deltas into ranges of about `size`.
+        """Return the values that divide a query's deltas into ranges of about `size`.
 
         Args:
-            query: what is to be divided; its limit does not count.
-            size: deltas a range; an estimate will do.
+            query: the query to divide; its limit is ignored.
+            size: deltas per range; an estimate is enough.
 
         Returns:
-            Values of the query's order, ascending, each the last of its range; empty if one range holds everything.
+            Values of the query's order, ascending, each the last of its range. Empty if one range holds everything.
 
         Raises:
             AdapterError: the backend cannot be read.
@@ -283,101 +218,181 @@ class Divisible(Protocol):
 
 @runtime_checkable
 class ConcurrentWriters(Protocol):
-    """A `DatabaseAdapter` that several processes write at the same time without waiting for each other."""
+    """A `DatabaseAdapter` that several processes can write to without blocking each other."""
 
     @property
     def max_writers(self) -> int:
-        """How many processes at most gain by writing at the same time; 1 if they would only wait."""
+        """The number of processes up to which parallel writes are faster; 1 if they would only wait."""
 
 
-class Mark(msgspec.Struct, frozen=True):
-    """How far a follower is, as the place that it writes to knows it."""
+class ContentTransform(Protocol):
+    """Changes row contents before they are written to a destination table, for example to merge in a cold tier."""
 
-    name: str
-    """Of the follower: 1 to 512 characters."""
-    was: str | None
-    """What it found there when it began; None where there was none."""
-    now: str
-    """What is true once the batch is in."""
-
-
-class Beside(Protocol):
-    """What is shown in tables of rows besides what the follower's own deltas say."""
-
-    def shown(
+    def apply(
         self, schema: TableSchema, rows: Sequence[RowId], contents: Mapping[RowId, RowContent]
     ) -> Mapping[RowId, RowContent]:
         """Return the contents to write.
 
         Args:
-            schema: the table's.
+            schema: the table's schema.
             rows: the rows to write.
-            contents: the merge of the deltas held of them.
+            contents: the merge of the deltas that the destination stores of them.
         """
 
 
-class _NothingBeside:
-    def shown(
+class _Unchanged:
+    def apply(
         self,
-        schema: TableSchema,  # noqa: ARG002 the protocol's
+        schema: TableSchema,  # noqa: ARG002 required by the protocol
         rows: Sequence[RowId],  # noqa: ARG002
         contents: Mapping[RowId, RowContent],
     ) -> Mapping[RowId, RowContent]:
         return contents
 
 
-NOTHING_BESIDE: Beside = _NothingBeside()
+UNCHANGED: ContentTransform = _Unchanged()
+"""Writes contents as they are."""
 
 
 @runtime_checkable
-class Marked(Protocol):
-    """A `DatabaseAdapter` that keeps followers' marks beside the deltas, so that both change together."""
+class MarkStore(Protocol):
+    """A `DatabaseAdapter` that stores followers' marks, so that deltas and mark change in one transaction."""
 
-    def mark(self, name: str) -> str | None:
-        """The mark of a follower; None where it never wrote one."""
+    def read_mark(self, name: str) -> str | None:
+        """Return the value of a mark; None if it was never written."""
 
-    def move_mark(self, mark: Mark) -> None:
-        """Move a follower's mark alone.
-
-        Raises:
-            IntegrityError: the mark is neither `was` nor `now`: another run has moved it.
-            AdapterError: it may or may not have happened; a repeat is safe.
-        """
-
-    def follow(self, batch: DeltaBatch, mark: Mark, schemas: Sequence[TableSchema] = ()) -> Held:
-        """`insert_deltas`, the tables of rows that `schemas` name brought in line, and the mark: all or nothing.
-
-        A row of such a table is the merge of all deltas of its gateway and id. May be repeated after an answer that
-        was lost: a mark that is `now` already is left so. Where the backend has no transactions the mark
-        comes last, so that a crash repeats work and loses none.
+    def move_mark(self, mark: MarkUpdate) -> None:
+        """Update a mark without writing deltas.
 
         Raises:
-            IntegrityError: the mark is neither `was` nor `now`: another run has moved it.
-            AdapterError: it may or may not have happened; a repeat is safe.
+            IntegrityError: the mark has neither the expected nor the new value: another run has moved it.
+            AdapterError: the mark may or may not have moved; retry.
         """
 
-    def follow_arrow(
+    def apply_batch(self, batch: DeltaBatch, mark: MarkUpdate, schemas: Sequence[TableSchema] = ()) -> BatchChecksum:
+        """Insert a batch, rewrite its rows in destination tables, and move the mark, all in one transaction.
+
+        Each written row is the merge of all deltas of its gateway and row id. Can be repeated after a lost answer: a
+        mark that already has the new value is left unchanged. A backend without transactions writes the mark last, so
+        that a crash repeats work and loses none.
+
+        Args:
+            batch: the deltas to insert.
+            mark: the follower's mark.
+            schemas: the tables whose rows are rewritten.
+
+        Returns:
+            Count and id sum of the batch's deltas, read back after the commit.
+
+        Raises:
+            IntegrityError: the mark has neither the expected nor the new value: another run has moved it.
+            AdapterError: the batch may or may not be stored; retry.
+        """
+
+    def apply_arrow(
         self,
         batch_id: str,
         deltas: pa.Table,
-        mark: Mark,
+        mark: MarkUpdate,
         schemas: Sequence[TableSchema] = (),
-        beside: Beside = NOTHING_BESIDE,
-    ) -> Held:
-        """`follow` of a table as `ArrowAdapter` has them, of any gateways; raises as that.
+        transform: ContentTransform = UNCHANGED,
+    ) -> BatchChecksum:
+        """Apply a batch like `apply_batch`, given as a table as in `ArrowAdapter`, of any gateways.
 
         Args:
-            batch_id: names this very set of deltas for ever.
+            batch_id: identifies this exact set of deltas permanently.
             deltas: at least one.
-            mark: of the follower.
-            schemas: of the tables of rows to be brought in line.
-            beside: what those show besides.
+            mark: the follower's mark.
+            schemas: the tables whose rows are rewritten.
+            transform: changes row contents before they are written.
+
+        Raises:
+            IntegrityError, AdapterError: as `apply_batch`.
         """
+
+
+class ObjectInfo(msgspec.Struct, frozen=True):
+    """Metadata of an object."""
+
+    key: str
+    size: int
+    """Bytes."""
+    modified_ms: int
+    etag: str
+    """Changes when the content changes, as far as the store can tell."""
+
+
+class ObjectPage(msgspec.Struct, frozen=True):
+    """One page of a listing."""
+
+    objects: tuple[ObjectInfo, ...]
+    more: bool
+    """Whether objects follow after the last of these."""
+
+
+class LakeAdapter(Protocol):
+    """An object store: whole objects under keys whose parts are separated by `/`.
+
+    A key has 1 to 1,024 bytes of UTF-8. Its parts are not empty and not `.` or `..`; no key is a folder of another
+    key. Reads are strongly consistent: every later call sees what an earlier call wrote (as in S3 since 2020).
+    """
+
+    def put_object(self, key: str, data: bytes, *, if_absent: bool = False) -> bool:
+        """Write a whole object durably. Readers see either the old or the new content.
+
+        Args:
+            key: the object's key.
+            data: the content.
+            if_absent: keep an existing object (`If-None-Match: *`). One of several concurrent writers wins.
+
+        Returns:
+            Whether `data` was written.
+
+        Raises:
+            ValidationError: the key is invalid.
+            AdapterError: the object may or may not have been written.
+        """
+
+    def get_object(self, key: str) -> bytes:
+        """Return an object's content.
+
+        Raises:
+            NotFoundError: there is no object with this key.
+            AdapterError: the store cannot be read.
+        """
+
+    def head_object(self, key: str) -> ObjectInfo:
+        """Return an object's metadata. Raises the errors of `get_object`."""
+
+    def list_objects(self, prefix: str = "", *, after: str = "", limit: int = 1000) -> ObjectPage:
+        """List objects in the order of the UTF-8 bytes of their keys.
+
+        Args:
+            prefix: only keys that start with it.
+            after: only keys that are greater.
+            limit: objects per page.
+
+        Raises:
+            AdapterError: the store cannot be read.
+        """
+
+    def delete_object(self, key: str) -> None:
+        """Delete an object durably. Does nothing if it does not exist.
+
+        Raises:
+            AdapterError: the object may or may not be deleted.
+        """
+
+    def delete_objects(self, keys: Collection[str]) -> None:
+        """Delete several objects. After a failure some of them may be deleted."""
+
+    def close(self) -> None:
+        """Close all connections. No other method is called afterwards."""
 
 
 Adapter = DatabaseAdapter | LakeAdapter
 
 
 def is_object_store(adapter: Adapter) -> TypeIs[LakeAdapter]:
-    """Whether an adapter keeps objects rather than deltas."""
+    """Return whether an adapter is an object store rather than a database."""
     return hasattr(adapter, "put_object")

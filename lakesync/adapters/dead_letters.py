@@ -1,4 +1,4 @@
-"""Values that a destination's table of rows cannot take: kept beside it, listed and retried by `lakesync dlq`."""
+"""Values and tables that a destination cannot write: stored at the destination, listed by `lakesync dlq`."""
 
 from __future__ import annotations
 
@@ -8,63 +8,68 @@ from typing import Protocol, runtime_checkable
 import msgspec
 
 WHOLE_ROW = ""
-"""In place of a column's name: the database refuses the row whatever its values are."""
+"""Stands for the column name if the database rejects the row regardless of its values."""
 
 
 class DeadLetter(msgspec.Struct, frozen=True):
-    """A value that is null in its row, or a row that is not written, and why."""
+    """A value that is null in its row, or a row that is not written, with the reason."""
 
     gateway: str
     table: str
     row_id: str
     column: str
-    """Or `WHOLE_ROW`."""
+    """A column name, or `WHOLE_ROW`."""
     value: str
-    """Its JSON text."""
+    """JSON text."""
     reason: str
 
 
-class SetAside(msgspec.Struct, frozen=True):
-    """A table of rows that could not be written; its deltas are kept, and its rows are written once it can be."""
+class SuspendedTable(msgspec.Struct, frozen=True):
+    """A destination table that could not be written. Its deltas are stored; a successful retry rewrites its rows."""
 
     table: str
     reason: str
     failures: int
-    """Attempts in a row that failed."""
+    """Consecutive failed attempts."""
     retry_ms: int
     """When the next attempt is due, milliseconds since 1970."""
 
 
 @runtime_checkable
-class Isolating(Protocol):
-    """A destination that continues without a table, or a value, that it cannot write."""
+class TableIsolation(Protocol):
+    """A destination that continues without tables or values that it cannot write."""
 
-    def set_aside(self, follower: str) -> list[SetAside]:
-        """Return the tables that a follower continues without."""
+    def suspended_tables(self, follower: str) -> list[SuspendedTable]:
+        """Return the follower's suspended tables."""
 
-    def put_aside(self, follower: str, table: str, reason: str) -> SetAside:
-        """Continue without a table; each further failure doubles the pause before the next attempt.
+    def suspend_table(self, follower: str, table: str, reason: str) -> SuspendedTable:
+        """Suspend a table. Each further failure doubles the pause before the next attempt.
 
-        Raises:
-            AdapterError: the backend cannot be reached.
-        """
-
-    def bring_back(self, follower: str, table: str) -> None:
-        """Write a table again with each batch: all of its rows have been written.
+        Args:
+            follower: the follower's name.
+            table: the synced table.
+            reason: why it cannot be written.
 
         Raises:
             AdapterError: the backend cannot be reached.
         """
 
-    def retry_now(self, follower: str, tables: Sequence[str]) -> None:
-        """Have the follower's next run write all rows of tables, whether or not they are set aside.
+    def resume_table(self, follower: str, table: str) -> None:
+        """Write a table with each batch again, after all of its rows have been rewritten.
+
+        Raises:
+            AdapterError: the backend cannot be reached.
+        """
+
+    def retry_tables(self, follower: str, tables: Sequence[str]) -> None:
+        """Make the follower's next run rewrite all rows of these tables, suspended or not.
 
         Raises:
             AdapterError: the backend cannot be reached.
         """
 
     def dead_letters(self, limit: int) -> list[DeadLetter]:
-        """Return the values that do not fit, of every table, ordered by table, gateway, row and column.
+        """Return dead letters of all tables, ordered by table, gateway, row and column.
 
         Raises:
             AdapterError: the backend cannot be reached.

@@ -1,53 +1,53 @@
-"""What a destination holds, day by day, in figures that are computed where it lies and compared with the lake's.
+"""Digests of a destination by table and day, computed at the destination and compared with the lake's.
 
-A day is a UTC day of arrival: a delta's, and of a row that of its newest delta. Sums are of 32-bit checksums, so that
-a database adds them up without overflow.
+A day is a UTC day of arrival: a delta's own, and for a row that of its newest delta. Sums are of 32-bit checksums, so
+that a database can add them without overflow.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Sequence
 from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import msgspec
 
-from lakesync.adapters.arrow import spelled
-from lakesync.adapters.checksums import checksum
+from lakesync.adapters.arrow import columns_as_text
 from lakesync.model import hlc
 from lakesync.model.schema import TableSchema
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-DAY = 86_400_000 << hlc.COUNTER_BITS
-"""Arrivals of one day."""
-MODULUS = (1 << 31) - 1
-"""By which arrivals are divided before what is left over is added up."""
+ARRIVALS_PER_DAY = 86_400_000 << hlc.COUNTER_BITS
+"""The length of a day in arrivals."""
+ARRIVAL_MODULUS = (1 << 31) - 1
+"""Arrivals are summed modulo this number."""
 
 
 class Digest(msgspec.Struct, frozen=True):
-    """What a place has of one table on one day."""
+    """Counts and checksums of one table on one day."""
 
     table: str
     day: int
     """Days since 1970."""
     deltas: int = 0
     delta_sum: int = 0
-    """Of the checksums of `ID|OP|COLUMNS`."""
+    """Sum of the checksums of `ID|OP|COLUMNS`."""
     rows: int = 0
-    """Of the table of rows."""
+    """Rows of the destination table."""
     deleted: int = 0
     """Rows of these that are marked as deleted."""
     row_sum: int = 0
-    """Of the checksums of `GATEWAY/ROW ID`."""
+    """Sum of the checksums of `GATEWAY/ROW ID`."""
     arrival_sum: int = 0
-    """Of what is left of the rows' newest arrivals, modulo `MODULUS`."""
+    """Sum of the rows' newest arrivals, each modulo `ARRIVAL_MODULUS`."""
     altered: int = 0
-    """Rows whose cells are not as they were written."""
+    """Rows whose cells do not match the checksum that was written with them."""
 
     def plus(self, other: Digest) -> Digest:
-        """The figures of two parts of a table's day together."""
+        """Add the figures of another part of the same table and day."""
         sums = {name: getattr(self, name) + getattr(other, name) for name in _FIGURES}
         return Digest(self.table, self.day, **sums)
 
@@ -55,38 +55,38 @@ class Digest(msgspec.Struct, frozen=True):
 _FIGURES = ("deltas", "delta_sum", "rows", "deleted", "row_sum", "arrival_sum", "altered")
 
 
-class Scope(msgspec.Struct, frozen=True):
-    """What is compared."""
+class DigestScope(msgspec.Struct, frozen=True):
+    """The tables, gateways and days that are compared."""
 
     tables: tuple[str, ...] = ()
-    """Empty: every table."""
+    """Empty selects every table."""
     without: tuple[str, ...] = ()
     gateways: tuple[str, ...] = ()
-    """Empty: every gateway."""
+    """Empty selects every gateway."""
     schemas: tuple[TableSchema, ...] = ()
-    """Of the tables of rows."""
+    """Schemas of the destination tables."""
     days: tuple[int, ...] = ()
-    """Days since 1970; empty: every day."""
+    """Days since 1970; empty selects every day."""
 
     def has_table(self, table: str) -> bool:
-        """Whether a table is compared."""
+        """Return whether a table is in scope."""
         return table not in self.without and (not self.tables or table in self.tables)
 
 
 @runtime_checkable
 class Digestible(Protocol):
-    """A `DatabaseAdapter` that adds up what it holds where it lies."""
+    """A `DatabaseAdapter` that computes digests where the data is."""
 
-    def digests(self, scope: Scope) -> list[Digest]:
-        """Return the figures of each table and day of which there is something.
+    def digests(self, scope: DigestScope) -> list[Digest]:
+        """Return the digest of each table and day that has deltas or rows.
 
         Raises:
             AdapterError: the backend cannot be read.
         """
 
 
-def together(digests: Iterable[Digest]) -> dict[tuple[str, int], Digest]:
-    """Figures by table and day, those of several places added."""
+def merge_digests(digests: Iterable[Digest]) -> dict[tuple[str, int], Digest]:
+    """Add up digests by `(table, day)`."""
     found: dict[tuple[str, int], Digest] = {}
     for each in digests:
         key = (each.table, each.day)
@@ -94,22 +94,24 @@ def together(digests: Iterable[Digest]) -> dict[tuple[str, int], Digest]:
     return found
 
 
-def digests_of(deltas: pa.Table, scope: Scope) -> list[Digest]:
-    """The figures of deltas that are at hand, in either form."""
+def digest_deltas(deltas: pa.Table, scope: DigestScope) -> list[Digest]:
+    """Compute the digests of deltas in either form."""
     names = ("table_name", "arrival", "delta_id", "op", "columns")
     days = frozenset(scope.days)
     found: dict[tuple[str, int], list[int]] = {}
-    for table, arrival, *parts in zip(*(spelled(deltas).column(name).to_pylist() for name in names), strict=True):
+    for table, arrival, *parts in zip(
+        *(columns_as_text(deltas).column(name).to_pylist() for name in names), strict=True
+    ):
         day = day_of(arrival)
         if scope.has_table(table) and (not days or day in days):
             figures = found.setdefault((table, day), [0, 0])
             figures[0] += 1
-            figures[1] += checksum("|".join(parts))
+            figures[1] += text_checksum("|".join(parts))
     return [Digest(table, day, count, total) for (table, day), (count, total) in found.items()]
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """A day of a table on which a destination does not have what the lake has."""
+    """A table and day on which destination and lake differ."""
 
     table: str
     day: str
@@ -118,7 +120,7 @@ class Difference(msgspec.Struct, frozen=True):
     there: Digest
 
     def __str__(self) -> str:
-        """In words, with the figures that differ."""
+        """Describe the figures that differ."""
         names = {"deltas": "deltas", "rows": "rows", "deleted": "deleted rows", "altered": "altered rows"}
         told = [
             f"{getattr(self.there, name)} {words} of {getattr(self.lake, name)}"
@@ -128,35 +130,48 @@ class Difference(msgspec.Struct, frozen=True):
         return f"{self.table} on {self.day}: {', '.join(told) or 'other contents'}"
 
 
-def differences(lake: Iterable[Digest], there: Iterable[Digest]) -> list[Difference]:
-    """The days on which two places do not have the same, by day and table."""
-    wanted, found = together(lake), together(there)
+def diff_digests(lake: Iterable[Digest], there: Iterable[Digest]) -> list[Difference]:
+    """Return the tables and days that differ, ordered by day and table.
+
+    Args:
+        lake: digests of the lake.
+        there: digests of the destination.
+    """
+    wanted, found = merge_digests(lake), merge_digests(there)
     keys = sorted({*wanted, *found}, key=lambda key: (key[1], key[0]))
     pairs = [(wanted.get(key, Digest(*key)), found.get(key, Digest(*key))) for key in keys]
     return [Difference(one.table, day_text(one.day), one, other) for one, other in pairs if one != other]
 
 
 def day_of(arrival: int) -> int:
-    """The day of an arrival, in days since 1970."""
-    return arrival // DAY
+    """Return the day of an arrival, in days since 1970."""
+    return arrival // ARRIVALS_PER_DAY
 
 
 def day_text(day: int) -> str:
-    """`YYYY-MM-DD` of days since 1970."""
+    """Format days since 1970 as `YYYY-MM-DD`."""
     return datetime.fromtimestamp(day * 86_400, UTC).strftime("%Y-%m-%d")
 
 
 def day_number(day: date) -> int:
-    """Days since 1970."""
+    """Return a date as days since 1970."""
     return (day - date(1970, 1, 1)).days
 
 
-def ranges(days: Sequence[int]) -> list[tuple[int, int]]:
-    """The first arrival of each run of days, and the first one after it."""
+def arrival_ranges(days: Sequence[int]) -> list[tuple[int, int]]:
+    """Return the arrivals of each run of consecutive days, as `(first, first after the run)`."""
     found: list[tuple[int, int]] = []
     for day in sorted(set(days)):
-        if found and found[-1][1] == day * DAY:
-            found[-1] = (found[-1][0], (day + 1) * DAY)
+        if found and found[-1][1] == day * ARRIVALS_PER_DAY:
+            found[-1] = (found[-1][0], (day + 1) * ARRIVALS_PER_DAY)
         else:
-            found.append((day * DAY, (day + 1) * DAY))
+            found.append((day * ARRIVALS_PER_DAY, (day + 1) * ARRIVALS_PER_DAY))
     return found
+
+
+def text_checksum(text: str) -> int:
+    """Return the first eight hexadecimal digits of the MD5 of a text's UTF-8 bytes, as an integer.
+
+    Every supported database can compute it.
+    """
+    return int(hashlib.md5(text.encode("utf-8", "surrogatepass"), usedforsecurity=False).hexdigest()[:8], 16)

@@ -1,7 +1,7 @@
-"""What an erasure is to a backend: of the deltas that it covers their places stay, and what they said goes.
+"""Erasure at an adapter: covered deltas keep their place, but lose their content.
 
-The law is the lake's own: a covered delta becomes an UPDATE of no columns, under its hlc, client and id, so that it
-changes nothing wherever it is merged, counts and sums of ids stay, and a batch that comes again finds it there.
+The rule is the lake's: a covered delta becomes an UPDATE without columns, with the same hlc, client and id. It changes
+nothing when merged, counts and id sums stay the same, and a repeated batch still finds it.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import msgspec
 
-from lakesync.adapters.arrow import spelled
-from lakesync.adapters.base import NOTHING_BESIDE, Beside, DatabaseAdapter
+from lakesync.adapters.arrow import columns_as_text
+from lakesync.adapters.base import UNCHANGED, ContentTransform, DatabaseAdapter
 from lakesync.model.errors import ConfigurationError
 from lakesync.model.schema import TableSchema
 
@@ -24,75 +24,83 @@ TouchedRow = tuple[str, str, str]
 """`(gateway, table, row id)`."""
 
 
-class Redaction(msgspec.Struct, frozen=True):
-    """What is to be erased of one gateway: a row, or what a client wrote."""
+class RedactionRequest(msgspec.Struct, frozen=True):
+    """What to erase of one gateway: a row, or everything that a client wrote."""
 
     gateway: str
     hlc: int
-    """What is stamped up to here."""
+    """Covers deltas with an hlc up to this one."""
     table: str | None = None
     row_id: str | None = None
     client_id: str | None = None
-    """Either this, or `table` and `row_id`."""
+    """Set either this, or `table` and `row_id`."""
     tables: tuple[str, ...] = ()
-    """Of a client's deltas those of these tables; empty: of every table."""
+    """Restricts a client's deltas to these tables; empty covers every table."""
 
 
-class Redacted(msgspec.Struct, frozen=True):
-    """What a backend has erased."""
+class RedactionResult(msgspec.Struct, frozen=True):
+    """What an adapter has erased."""
 
     deltas: int = 0
-    """That said something until now."""
+    """Covered deltas that still had content."""
     rows: int = 0
-    """Rows of tables of rows that were made again from what is left, whether or not that changed them."""
+    """Destination rows that were rebuilt from the remaining content, changed or not."""
     touched: tuple[TouchedRow, ...] = ()
-    """Every row of which it holds a covered delta, also one that said nothing any more, each once."""
+    """Every row with a covered delta, including deltas that were already empty, each once."""
 
 
 @runtime_checkable
 class Redactable(Protocol):
-    """A `DatabaseAdapter` that can take from deltas what they said."""
+    """A `DatabaseAdapter` that can erase the content of deltas."""
 
     def redact(
         self,
-        requests: Sequence[Redaction],
+        requests: Sequence[RedactionRequest],
         schemas: Sequence[TableSchema] = (),
-        beside: Beside = NOTHING_BESIDE,
+        transform: ContentTransform = UNCHANGED,
         also: Collection[TouchedRow] = (),
-    ) -> Redacted:
-        """Redact what requests cover, and make the rows of it again, durably before this returns.
+    ) -> RedactionResult:
+        """Erase covered deltas and rebuild their rows, durably.
 
-        May be repeated, also after a crash at any point: rows are made again whether or not their deltas still said
-        something. A row that is not shown any more is removed, with soft delete too, and `props` with it. Nobody may
-        write older deltas meanwhile.
+        Can be repeated, also after a crash: rows are rebuilt even if their deltas are already empty. A row that is no
+        longer visible is removed together with `props`, also with soft delete. No one may write older deltas meanwhile.
 
         Args:
-            requests: what is to be erased.
-            schemas: of the tables of rows that are kept here.
-            beside: what those show besides.
-            also: further rows to be made again.
+            requests: what to erase.
+            schemas: the destination tables of this adapter.
+            transform: changes row contents before they are written.
+            also: further rows to rebuild.
 
         Raises:
-            AdapterError: some of it may be done; a repeat is safe.
+            AdapterError: the erasure may be incomplete; retry.
         """
 
 
-def redactable(adapter: DatabaseAdapter, name: str) -> Redactable:
-    """An adapter that can erase; `name` is what the user calls it.
+def require_redactable(adapter: DatabaseAdapter, name: str) -> Redactable:
+    """Return an adapter as `Redactable`.
+
+    Args:
+        adapter: the adapter.
+        name: its name in `lakesync.toml`, for the message.
 
     Raises:
-        ConfigurationError: it cannot.
+        ConfigurationError: the adapter cannot erase.
     """
     if not isinstance(adapter, Redactable):
         raise ConfigurationError(
-            f"the adapter {name!r} ({type(adapter).__name__}) cannot erase: give it the method `redact`, or erase "
-            "there by hand and take it out of lakesync.toml"
+            f"the adapter {name!r} ({type(adapter).__name__}) does not support erasure: implement `redact`, or erase "
+            "manually and remove it from lakesync.toml"
         )
     return adapter
 
 
-def covered(deltas: pa.Table, requests: Sequence[Redaction]) -> pa.Table:
-    """Which deltas requests cover, as a mask: of a table as `ArrowAdapter` has them."""
+def covered_mask(deltas: pa.Table, requests: Sequence[RedactionRequest]) -> pa.Table:
+    """Return a mask of the deltas that any request covers.
+
+    Args:
+        deltas: a table as in `ArrowAdapter`.
+        requests: what to erase.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -109,13 +117,13 @@ def covered(deltas: pa.Table, requests: Sequence[Redaction]) -> pa.Table:
     return found
 
 
-def redacted(deltas: pa.Table, requests: Sequence[Redaction]) -> tuple[pa.Table, Redacted]:
-    """Deltas, spelled, without what requests cover of them, and what that was."""
+def redact_table(deltas: pa.Table, requests: Sequence[RedactionRequest]) -> tuple[pa.Table, RedactionResult]:
+    """Return deltas with the covered ones emptied, `columns` as text, and what was erased."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    deltas = spelled(deltas)
-    mine = covered(deltas, requests)
+    deltas = columns_as_text(deltas)
+    mine = covered_mask(deltas, requests)
     saying = pc.and_(mine, pc.not_equal(deltas.column("columns"), NO_COLUMNS))
     named = ["gateway", "table_name", "row_id"]
     keys = deltas.filter(mine).select(named).group_by(named).aggregate([])
@@ -123,4 +131,4 @@ def redacted(deltas: pa.Table, requests: Sequence[Redaction]) -> tuple[pa.Table,
     for name, value in (("op", "UPDATE"), ("columns", NO_COLUMNS)):
         column = pc.if_else(saying, pa.scalar(value, pa.string()), deltas.column(name).cast(pa.string()))
         deltas = deltas.set_column(deltas.schema.get_field_index(name), name, column)
-    return deltas, Redacted(pc.sum(saying).as_py() or 0, touched=touched)
+    return deltas, RedactionResult(pc.sum(saying).as_py() or 0, touched=touched)

@@ -1,7 +1,7 @@
-"""Adapters by URI: the scheme names the kind.
+"""Opens adapters by URI; the scheme names the kind of adapter.
 
-A package of its own brings a kind by an entry point in the group `lakesync.adapters`, whose name is the scheme and
-whose value a function from the URI to the adapter:
+A package adds a scheme with an entry point in the group `lakesync.adapters`. The entry point's name is the scheme, its
+value a function from the URI to the adapter:
 
     [project.entry-points."lakesync.adapters"]
     azure = "my_package:open_azure"
@@ -15,7 +15,8 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from lakesync.adapters.base import Adapter, DatabaseAdapter, is_object_store
-from lakesync.adapters.objects import FlushFormat, ObjectDeltas
+from lakesync.adapters.object_store.delta_files import FlushFormat
+from lakesync.adapters.object_store.deltas import ObjectDeltas
 from lakesync.adapters.uri import without_password
 from lakesync.model.errors import ConfigurationError
 
@@ -25,15 +26,15 @@ Factory = Callable[[str], Adapter]
 
 
 def open_adapter(uri: str) -> Adapter:
-    """The adapter that a URI names.
+    """Open the adapter of a URI.
 
     Args:
         uri: `file:///ABSOLUTE/FOLDER` (objects on disk), `s3://BUCKET/PREFIX`, `sqlite:///ABSOLUTE/FILE`,
             `postgresql://…`, `mysql://…`, `bigquery://PROJECT/DATASET`, `iceberg://NAMESPACE?…` (read only), or a
-            scheme that an installed package brings.
+            scheme of an installed package.
 
     Raises:
-        ConfigurationError: no adapter has this scheme, or the package that brings it cannot be loaded.
+        ConfigurationError: no adapter has this scheme, or its package cannot be loaded.
         AdapterError: the backend cannot be opened.
     """
     scheme = uri.partition(":")[0]
@@ -46,12 +47,17 @@ def open_adapter(uri: str) -> Adapter:
 
 
 def schemes() -> list[str]:
-    """Every scheme that `open_adapter` knows."""
+    """Return every scheme that `open_adapter` supports."""
     return sorted({*_BUILT_IN, *(point.name for point in entry_points(group=GROUP))})
 
 
 def as_database(adapter: Adapter, flush_format: FlushFormat = "parquet") -> DatabaseAdapter:
-    """The adapter as a place for deltas; of an object store, one object a batch in the format given."""
+    """Return an adapter as a `DatabaseAdapter`; an object store is wrapped in `ObjectDeltas`.
+
+    Args:
+        adapter: the adapter.
+        flush_format: of new objects in an object store.
+    """
     return ObjectDeltas(adapter, flush_format) if is_object_store(adapter) else adapter
 
 
@@ -69,49 +75,49 @@ def _path(uri: str) -> Path:
     parts = urlsplit(uri)
     if parts.netloc or not parts.path.startswith("/") or not parts.path.strip("/"):
         raise ConfigurationError(
-            f"the adapter URI {without_password(uri)!r} names no absolute path: write {parts.scheme}:///ABSOLUTE/PATH"
+            f"the adapter URI {without_password(uri)!r} has no absolute path: write {parts.scheme}:///ABSOLUTE/PATH"
         )
     return Path("/") / unquote(parts.path).lstrip("/")
 
 
 def _local(uri: str) -> Adapter:
-    from lakesync.adapters.local import LocalDisk
+    from lakesync.adapters.object_store.local import LocalDisk
 
     return LocalDisk(_path(uri))
 
 
 def _sqlite(uri: str) -> Adapter:
-    from lakesync.adapters.sqlite import SqliteAdapter
+    from lakesync.adapters.backends.sqlite import SqliteAdapter
 
     return SqliteAdapter(_path(uri))
 
 
 def _postgres(uri: str) -> Adapter:
-    from lakesync.adapters.postgres import PostgresAdapter
+    from lakesync.adapters.backends.postgres import PostgresAdapter
 
     return PostgresAdapter(uri)
 
 
 def _mysql(uri: str) -> Adapter:
-    from lakesync.adapters.mysql import MySqlAdapter
+    from lakesync.adapters.backends.mysql import MySqlAdapter
 
     return MySqlAdapter(uri)
 
 
 def _s3(uri: str) -> Adapter:
-    from lakesync.adapters.s3 import S3Objects
+    from lakesync.adapters.object_store.s3 import S3Objects
 
     return S3Objects.of(uri)
 
 
 def _bigquery(uri: str) -> Adapter:
-    from lakesync.adapters.bigquery import BigQueryAdapter
+    from lakesync.adapters.backends.bigquery import BigQueryAdapter
 
     return BigQueryAdapter(uri)
 
 
 def _iceberg(uri: str) -> Adapter:
-    from lakesync.adapters.iceberg import IcebergDeltas
+    from lakesync.adapters.backends.iceberg import IcebergDeltas
 
     return IcebergDeltas.of(uri)
 

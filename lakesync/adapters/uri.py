@@ -1,4 +1,4 @@
-"""What the URI of a backend says, and how it is shown without what is secret."""
+"""Parses adapter URIs, and hides passwords in URIs that are shown."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _PASSWORD = re.compile(r"(://[^:@/?#]*):.*@", re.DOTALL)
 _SECRET_OPTION = re.compile(r"(?<=[?&])(password|secret_key)=[^&]*")
 
 
-class Address(msgspec.Struct, frozen=True):
-    """The parts of a URI, decoded."""
+class BackendUri(msgspec.Struct, frozen=True):
+    """The decoded parts of a URI."""
 
     scheme: str
     user: str
@@ -26,25 +26,25 @@ class Address(msgspec.Struct, frozen=True):
     options: dict[str, str]
 
     @classmethod
-    def of(cls, uri: str, options: frozenset[str] = frozenset()) -> Address:
-        """Read one.
+    def parse(cls, uri: str, options: frozenset[str] = frozenset()) -> BackendUri:
+        """Parse a URI.
 
         Args:
-            uri: the URI.
-            options: what may stand behind the `?`.
+            uri: the URI to parse.
+            options: names of the query options that are allowed.
 
         Raises:
-            ConfigurationError: it is no URI, or has an option that is not known.
+            ConfigurationError: the URI is invalid, or has an unknown option.
         """
         try:
             parts = urlsplit(uri)
             port = parts.port
         except ValueError as error:
-            raise ConfigurationError(f"{without_password(uri)!r} is no URI: {error}") from error
+            raise ConfigurationError(f"{without_password(uri)!r} is not a valid URI: {error}") from error
         given = dict(parse_qsl(parts.query, keep_blank_values=True))
         if unknown := given.keys() - options:
             raise ConfigurationError(
-                f"{without_password(uri)!r} has the option {min(unknown)!r}, which is not known "
+                f"{without_password(uri)!r} has the option {min(unknown)!r}, which is unknown "
                 f"(known: {', '.join(sorted(options)) or 'none'})"
             )
         return cls(
@@ -59,5 +59,5 @@ class Address(msgspec.Struct, frozen=True):
 
 
 def without_password(uri: str) -> str:
-    """A URI for messages, or a message that has one in it."""
+    """Replace passwords and secret keys with `…` in a URI, or in a message that contains one."""
     return _SECRET_OPTION.sub(r"\1=…", _PASSWORD.sub(r"\1:…@", uri))

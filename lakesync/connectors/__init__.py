@@ -1,4 +1,4 @@
-"""Connectors: sources and targets outside, registered at run time."""
+"""Connectors: external systems that are polled for rows or execute actions, registered at run time."""
 
 from lakesync.connectors.base import ConnectorConfig, ConnectorType
 from lakesync.connectors.registry import Connectors

@@ -1,4 +1,4 @@
-"""What a connector type is, and the configuration of one connector of it."""
+"""`ConnectorType`, and the configuration of one connector."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from lakesync.connectors.hosts import HostPolicy
+from lakesync.connectors.host_policy import HostPolicy
 from lakesync.connectors.source import Source
 from lakesync.model.action_handlers import ActionDescriptor, ActionHandler, ConnectorDescriptor
 from lakesync.model.errors import ConfigurationError
+from lakesync.model.schema import Column, TableSchema
 
 
 @dataclass(frozen=True)
 class ConnectorConfig:
-    """A connector as its code gets it, secrets in plain text; its `repr` shows none of them."""
+    """A connector's configuration with secrets in plain text. Its `repr` does not show them."""
 
     gateway: str
     name: str
@@ -22,9 +23,9 @@ class ConnectorConfig:
     settings: Mapping[str, Any] = field(repr=False)
     ingest: Mapping[str, Any] | None = None
     hosts: HostPolicy = field(default_factory=HostPolicy)
-    """The hosts that the server's connectors may call."""
+    """The hosts that connectors of this server may call."""
     own_identity: bool = False
-    """Whether the connector may use the identity that the server itself has at a cloud."""
+    """Whether the connector may use the server's own cloud identity."""
 
 
 def _none(config: ConnectorConfig) -> ActionHandler:
@@ -37,23 +38,39 @@ def _no_source(config: ConnectorConfig) -> Source:
 
 @dataclass(frozen=True)
 class ConnectorType:
-    """A type of connector. One is found by an entry point of the group `lakesync.connectors` that names it."""
+    """A type of connector. Packages add types with entry points of the group `lakesync.connectors`."""
 
     descriptor: ConnectorDescriptor
     actions: tuple[ActionDescriptor, ...] = ()
-    """What its connectors do."""
+    """The actions that its connectors support."""
     make_handler: Callable[[ConnectorConfig], ActionHandler] = _none
-    """Called for each action, so it is quick and opens nothing that is not closed."""
+    """Called for each action: must be fast, and must not leave connections open."""
     open_source: Callable[[ConnectorConfig], Source] = _no_source
-    """Called for each poll, which closes it."""
+    """Called for each poll, which closes the source."""
     switches: Mapping[str, str] = field(default_factory=dict)
-    """By output table, the setting by which it is not polled."""
+    """By output table, the setting that turns its polling off."""
 
     def polled(self, settings: Mapping[str, Any], ingest: Mapping[str, Any] | None) -> tuple[str, ...]:
-        """The tables that a connector's polls fill, by its settings alone; none where it is not polled."""
+        """Return the tables that a connector's polls fill, according to its settings; empty if it is not polled.
+
+        Args:
+            settings: the connector's settings.
+            ingest: its ingest settings; None if it is not polled.
+        """
         if ingest is None:
             return ()
         if self.descriptor.output_tables is None:
             return tuple(each["table"] for each in ingest.get("tables", ()))
         named = [schema.table for schema in self.descriptor.output_tables]
         return tuple(name for name in named if settings.get(self.switches.get(name, ""), True))
+
+
+def text_table(name: str, columns: str, **references: str) -> TableSchema:
+    """Return a schema whose columns are all strings.
+
+    Args:
+        name: the table.
+        columns: column names separated by blanks.
+        references: by column, the `TABLE.COLUMN` that it references.
+    """
+    return TableSchema(name, tuple(Column(each, "string", references.get(each)) for each in columns.split()))

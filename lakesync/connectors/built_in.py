@@ -1,6 +1,6 @@
-"""The connector types that LakeSync comes with: what describes them, what they do, how they are polled.
+"""The built-in connector types: descriptors with their settings as JSON Schema, actions and sources.
 
-The code of a type is imported when one of its connectors is first used.
+A type's code is imported when one of its connectors is first used.
 """
 
 from __future__ import annotations
@@ -9,12 +9,212 @@ from importlib import import_module
 from typing import Any
 
 from lakesync.connectors.base import ConnectorConfig, ConnectorType
-from lakesync.connectors.descriptors import BUILT_IN as DESCRIPTORS
-from lakesync.connectors.jira.offers import ADD_COMMENT, CREATE_ISSUE, TRANSITION
-from lakesync.connectors.salesforce.offers import CREATE_RECORD, UPDATE_RECORD
-from lakesync.connectors.tables import JIRA_SWITCHES, SALESFORCE_SWITCHES
-from lakesync.connectors.webhook.offers import SEND
-from lakesync.model.action_handlers import ActionDescriptor, ConnectorDescriptor
+from lakesync.connectors.jira.schemas import ADD_COMMENT, CREATE_ISSUE, JIRA, JIRA_SWITCHES, TRANSITION
+from lakesync.connectors.salesforce.schemas import CREATE_RECORD, SALESFORCE, SALESFORCE_SWITCHES, UPDATE_RECORD
+from lakesync.connectors.webhook.schemas import SEND
+from lakesync.model.action_handlers import SECRET, SERVER_FILE, ActionDescriptor, ConnectorDescriptor
+
+_IDENTIFIER = "^[a-zA-Z_][a-zA-Z0-9_]{0,63}$"
+_SITE = "^(https://)?[A-Za-z0-9-]{1,63}(\\.atlassian\\.net)?/?$"
+_DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+
+def _text(description: str, **more: Any) -> dict[str, Any]:
+    return {"type": "string", "minLength": 1, "description": description, **more}
+
+
+def _secret(description: str) -> dict[str, Any]:
+    return _text(f"{description} Or a reference: env:NAME, file:PATH.", format="password", **{SECRET: True})
+
+
+def _flag(description: str, *, default: bool) -> dict[str, Any]:
+    return {"type": "boolean", "description": description, "default": default}
+
+
+def _count(description: str, **more: Any) -> dict[str, Any]:
+    return {"type": "integer", "minimum": 1, "description": description, **more}
+
+
+def _object(properties: dict[str, Any], *required: str, **more: Any) -> dict[str, Any]:
+    return {
+        "$schema": _DIALECT,
+        "type": "object",
+        "properties": properties,
+        "required": list(required),
+        "additionalProperties": False,
+        **more,
+    }
+
+
+_PACE = {
+    "intervalMs": _count("Milliseconds between two polls.", default=10_000),
+    "chunkSize": _count("Deltas in one push.", default=500, maximum=10_000),
+    "memoryBudgetBytes": _count("A quarter of the bytes that a task lands at once of a long reading."),
+    "maxCalls": _count("Calls that a poll may make, repeats included; the next poll goes on."),
+}
+
+_CENSUS = {
+    "censusIntervalMs": _count(
+        "Milliseconds between two counts of what is still there, for deletes.", default=86_400_000
+    ),
+    "deletedShare": {
+        "type": "number",
+        "minimum": 0,
+        "maximum": 1,
+        "description": "The share of a table's rows that a count may delete; above it, it stops and says so.",
+        "default": 0.2,
+    },
+}
+
+_STRATEGY = {
+    "type": "object",
+    "description": "How changes are found.",
+    "properties": {
+        "type": {"enum": ["cursor", "diff"]},
+        "cursorColumn": _text("A column that grows with every change; for cursor."),
+        "lookbackMs": {"type": "integer", "minimum": 0, "description": "How far behind the cursor to look again."},
+    },
+    "required": ["type"],
+    "if": {"properties": {"type": {"const": "cursor"}}},
+    "then": {"required": ["cursorColumn"]},
+    "additionalProperties": False,
+}
+
+DATABASE_INGEST = _object(
+    {
+        "tables": {
+            "type": "array",
+            "minItems": 1,
+            "description": "What is polled.",
+            "items": {
+                "type": "object",
+                "properties": {
+                    "table": {
+                        "type": "string",
+                        "pattern": _IDENTIFIER,
+                        "description": "The table that it becomes.",
+                    },
+                    "query": _text("SQL that gives the row id and the columns."),
+                    "rowIdColumn": _text("The column that identifies a row.", default="id"),
+                    "strategy": _STRATEGY,
+                },
+                "required": ["table", "query", "strategy"],
+                "additionalProperties": False,
+            },
+        },
+        **_PACE,
+        **_CENSUS,
+    },
+    "tables",
+)
+
+API_INGEST = _object({**_PACE, **_CENSUS})
+
+
+def _database(kind: str, name: str, config: dict[str, Any]) -> ConnectorDescriptor:
+    return ConnectorDescriptor(
+        kind, name, f"Polls tables of a {name} database by SQL.", "database", config, DATABASE_INGEST
+    )
+
+
+def _connection(scheme: str) -> dict[str, Any]:
+    return _object({"connectionString": _secret(f"{scheme}://USER:PASSWORD@HOST/DATABASE.")}, "connectionString")
+
+
+DESCRIPTORS = (
+    _database("postgres", "PostgreSQL", _connection("postgresql")),
+    _database("mysql", "MySQL", _connection("mysql")),
+    _database(
+        "bigquery",
+        "BigQuery",
+        _object(
+            {
+                "projectId": _text("The Google Cloud project."),
+                "dataset": _text("The dataset."),
+                "keyFilename": _text(
+                    "File of a service account's key; without one, the machine's own identity.", format=SERVER_FILE
+                ),
+                "location": _text("Where the dataset is.", default="US"),
+                "endpoint": _text(
+                    "An emulator's address, asked without credentials.", pattern="^https?://[^/]+/?$", format="uri"
+                ),
+            },
+            "projectId",
+            "dataset",
+        ),
+    ),
+    ConnectorDescriptor(
+        "jira",
+        "Jira Cloud",
+        "Polls issues, comments and projects of a Jira Cloud site.",
+        "api",
+        _object(
+            {
+                "domain": _text("SITE of SITE.atlassian.net.", pattern=_SITE),
+                "email": _text("Whose token it is."),
+                "apiToken": _secret("An API token of that account."),
+                "jql": _text("Which issues; all, unless given."),
+                "includeComments": _flag("Whether comments are polled.", default=True),
+                "includeProjects": _flag("Whether projects are polled.", default=True),
+                "baseUrl": _text(
+                    "Where the site is, if not at atlassian.net.", pattern="^https?://[^/]+/?$", format="uri"
+                ),
+            },
+            "domain",
+            "email",
+            "apiToken",
+        ),
+        API_INGEST,
+        JIRA,
+    ),
+    ConnectorDescriptor(
+        "salesforce",
+        "Salesforce",
+        "Polls accounts, contacts, opportunities and leads of a Salesforce organisation.",
+        "api",
+        _object(
+            {
+                "instanceUrl": _text("https://NAME.my.salesforce.com.", pattern="^https?://[^/]+/?$", format="uri"),
+                "clientId": _text("Consumer key of the connected app."),
+                "clientSecret": _secret("Consumer secret of the connected app."),
+                "username": _text("Who signs in; without, the app itself does, by the client credentials flow."),
+                "password": _secret("That user's password, followed by the security token."),
+                "loginUrl": _text(
+                    "Where to sign in, if not where isSandbox says.", pattern="^https?://[^/]+/?$", format="uri"
+                ),
+                "apiVersion": _text("Of the REST API.", default="v62.0", pattern="^v[0-9]{1,3}\\.[0-9]$"),
+                "isSandbox": _flag("Whether it is a sandbox, which signs in elsewhere.", default=False),
+                "soqlFilter": _text("A condition that every query gets besides its own."),
+                "includeAccounts": _flag("Whether accounts are polled.", default=True),
+                "includeContacts": _flag("Whether contacts are polled.", default=True),
+                "includeOpportunities": _flag("Whether opportunities are polled.", default=True),
+                "includeLeads": _flag("Whether leads are polled.", default=True),
+            },
+            "instanceUrl",
+            "clientId",
+            "clientSecret",
+            dependentRequired={"username": ["password"], "password": ["username"]},
+        ),
+        API_INGEST,
+        SALESFORCE,
+    ),
+    ConnectorDescriptor(
+        "webhook",
+        "Webhook",
+        "Posts what clients send to one address, signed.",
+        "api",
+        _object(
+            {
+                "url": _text("Where it is posted.", pattern="^https?://", format="uri"),
+                "secret": _secret("By which the receiver knows that it came from here."),
+            },
+            "url",
+            "secret",
+        ),
+        {"not": {}, "description": "A webhook is not polled."},
+    ),
+)
+
 
 _ACTIONS: dict[str, tuple[str, tuple[ActionDescriptor, ...]]] = {
     "jira": ("lakesync.connectors.jira.actions:handler", (CREATE_ISSUE, ADD_COMMENT, TRANSITION)),
@@ -32,7 +232,7 @@ _SWITCHES = {"jira": JIRA_SWITCHES, "salesforce": SALESFORCE_SWITCHES}
 
 
 class _Late:
-    """What a module makes of a configuration; it is imported when it is first asked."""
+    """A factory that imports its module on the first call."""
 
     def __init__(self, place: str) -> None:
         self._place = place
@@ -55,4 +255,4 @@ def _whole(descriptor: ConnectorDescriptor) -> ConnectorType:
 
 
 BUILT_IN = tuple(_whole(descriptor) for descriptor in DESCRIPTORS)
-"""By type: postgres, mysql, bigquery, jira, salesforce, webhook."""
+"""postgres, mysql, bigquery, jira, salesforce, webhook."""

@@ -1,4 +1,4 @@
-"""The connector types that this process knows, and what they make of a configuration."""
+"""The registry of connector types: validates configurations and opens them for the connector's code."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 
 from lakesync.connectors.base import ConnectorConfig, ConnectorType
 from lakesync.connectors.built_in import BUILT_IN
-from lakesync.connectors.hosts import HostPolicy
+from lakesync.connectors.host_policy import HostPolicy
 from lakesync.connectors.secrets import Secrets
 from lakesync.model.action_handlers import ConnectorDescriptor
 from lakesync.model.errors import ConfigurationError, ValidationError
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from lakesync.config import Config
 
 GROUP = "lakesync.connectors"
-"""The entry points by which further types are found: each names a `ConnectorType`, under its type's name."""
+"""Entry point group of further types; each entry is a `ConnectorType`, under its type's name."""
 
 _FIELDS = ("name", "type", "ingest")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
 class Connectors:
-    """Checks and seals configurations on their way in, opens them on their way to the connector's code."""
+    """Validates and seals configurations when they are stored, and opens them when they are used."""
 
     def __init__(
         self,
@@ -39,10 +39,12 @@ class Connectors:
         types: Iterable[ConnectorType] | None = None,
         hosts: HostPolicy | None = None,
     ) -> None:
-        """Args:
-        secrets: seals and opens the secrets of connectors.
-        types: those that there are; unless given, LakeSync's own and those of installed packages.
-        hosts: that connectors may call; without, every host at a public address.
+        """Create a registry.
+
+        Args:
+            secrets: seals and opens the connectors' secrets.
+            types: the connector types; the default is the built-in and installed ones.
+            hosts: the hosts that connectors may call; None allows every public host.
         """
         self._hosts = hosts or HostPolicy()
         self._secrets = secrets or Secrets()
@@ -50,10 +52,10 @@ class Connectors:
 
     @classmethod
     def configured(cls, config: Config) -> Connectors:
-        """The installed types, with the keys and the references that a configuration allows.
+        """Create a registry of installed types with the keys and references of a configuration.
 
         Raises:
-            ConfigurationError: a key is too short, or an installed type cannot be used.
+            ConfigurationError: a key is too short, or an installed type cannot be loaded.
         """
         keys = [key.get_secret_value() for key in (config.secret_key, config.secret_key_previous) if key is not None]
         made = cls(
@@ -68,18 +70,22 @@ class Connectors:
         return _by_name(installed() if self._given is None else self._given)
 
     def find(self, kind: str) -> ConnectorType | None:
-        """A type by its name."""
+        """Return a type by name."""
         return self._types.get(kind)
 
     def descriptors(self) -> list[ConnectorDescriptor]:
-        """What is known of every type, by name."""
+        """Return the descriptor of every type, by name."""
         return [self._types[name].descriptor for name in sorted(self._types)]
 
     def take(self, gateway: str, body: Any) -> StoredConnector:
-        """The connector that a decoded JSON body describes, its secrets sealed: `{name, type, TYPE: {…}, ingest?}`.
+        """Validate a decoded JSON body `{name, type, TYPE: {…}, ingest?}` and return the connector with sealed secrets.
+
+        Args:
+            gateway: the gateway id.
+            body: the decoded body.
 
         Raises:
-            ValidationError: the message names the field and what is allowed, and never shows a secret.
+            ValidationError: names the field and what is allowed; never contains a secret.
         """
         if not isinstance(body, Mapping):
             raise ValidationError("a connector is a JSON object: {name, type, TYPE: {…}, ingest?}")
@@ -110,11 +116,14 @@ class Connectors:
         return StoredConnector(name, kind, kept, ingest)
 
     def open(self, gateway: str, stored: StoredConnector) -> ConnectorConfig:
-        """The configuration with its secrets in plain text.
+        """Return a connector's configuration with its secrets in plain text.
+
+        Args:
+            gateway: the gateway id.
+            stored: the connector.
 
         Raises:
-            ConfigurationError: the type is not installed here, or a secret or a file cannot be had; the message names
-                it.
+            ConfigurationError: the type is not installed, or a secret or file cannot be read; names it.
         """
         known = self.find(stored.type)
         if known is None:
@@ -139,11 +148,11 @@ class Connectors:
 
     @property
     def rotating(self) -> bool:
-        """Whether secrets may be under an older key than the one in use."""
+        """Whether secrets may be sealed with an older key."""
         return self._secrets.rotating
 
     def resealed(self, stored: StoredConnector) -> StoredConnector:
-        """The connector with its secrets under the key in use, as far as they can be opened here."""
+        """Return the connector with its secrets sealed with the current key, as far as they can be opened."""
         known = self.find(stored.type)
         secret = known.descriptor.secrets if known is not None else frozenset()
         settings = {
@@ -154,10 +163,10 @@ class Connectors:
 
 
 def installed() -> list[ConnectorType]:
-    """LakeSync's own types and those of installed packages.
+    """Return the built-in types and those of installed packages.
 
     Raises:
-        ConfigurationError: a package's entry point cannot be loaded, or names something else.
+        ConfigurationError: an entry point cannot be loaded, or is not a `ConnectorType` of its name.
     """
     found = list(BUILT_IN)
     for entry in entry_points(group=GROUP):

@@ -1,4 +1,4 @@
-"""Secrets of connectors: sealed where they are kept, or references to where they are."""
+"""Secrets of connectors: sealed where they are stored, or references to where they are."""
 
 from __future__ import annotations
 
@@ -23,19 +23,21 @@ _GATEWAY = "{gateway}"
 
 
 class Secrets:
-    """Seals secrets with a key, opens them with it or with the one before it, and follows references.
+    """Seals secrets with the current key, opens them with the current or the previous key, and resolves references.
 
-    A sealed secret is Fernet (AES-128-CBC with HMAC-SHA256) and opens only for the gateway, connector and setting
-    that it was sealed for.
+    A sealed secret is a Fernet token (AES-128-CBC with HMAC-SHA256). It can only be opened for the gateway, connector
+    and setting that it was sealed for.
     """
 
     def __init__(self, keys: Sequence[str] = (), references: Sequence[str] = ()) -> None:
-        """Args:
-            keys: the key in use, then older ones that still open; none: literal secrets are not taken.
-            references: patterns of the references that may be used; `{gateway}` stands for the gateway's id.
+        """Set the keys and the allowed references.
+
+        Args:
+            keys: the current key, then older ones; without keys, literal secrets are rejected.
+            references: patterns of allowed references; `{gateway}` stands for the gateway id.
 
         Raises:
-            ConfigurationError: a key is shorter than MIN_KEY_CHARS, or a pattern cannot keep gateways apart.
+            ConfigurationError: a key is shorter than MIN_KEY_CHARS, or a pattern does not separate gateways.
         """
         if any(len(key) < MIN_KEY_CHARS for key in keys):
             raise ConfigurationError(
@@ -50,10 +52,16 @@ class Secrets:
         self._references = tuple(references)
 
     def keep(self, gateway: str, connector: str, setting: str, value: str) -> Any:
-        """What is kept of a secret: the reference as it is, or the sealed text.
+        """Return what is stored for a secret: a reference unchanged, or the sealed text.
+
+        Args:
+            gateway: the gateway id.
+            connector: the connector's name.
+            setting: the setting's name.
+            value: the literal secret or the reference.
 
         Raises:
-            ValidationError: the reference is not allowed, or a literal is given and there is no key.
+            ValidationError: the reference is not allowed, or the value is a literal and there is no key.
         """
         where = f"{setting} of connector {connector!r}"
         if value.startswith(KINDS):
@@ -68,10 +76,10 @@ class Secrets:
         return {_SEALED: self._newest.encrypt(text).decode()}
 
     def check_file(self, gateway: str, connector: str, setting: str, path: str) -> None:
-        """See that a setting may name a file of the server: as a reference to it would be followed.
+        """Check that a setting may name a file on the server, by the rules for references to files.
 
         Raises:
-            ConfigurationError: it may not.
+            ConfigurationError: the file is not allowed.
         """
         try:
             self._check_reference(gateway, f"{setting} of connector {connector!r}", f"file:{path}")
@@ -79,14 +87,20 @@ class Secrets:
             raise ConfigurationError(str(error)) from None
 
     def lends_identity(self, gateway: str) -> bool:
-        """Whether the operator lends a gateway's connectors the identity that this server has at a cloud."""
+        """Return whether the operator allows a gateway's connectors to use this server's cloud identity."""
         return any(_matches(f"google:{gateway}", pattern, gateway) for pattern in self._references)
 
     def reveal(self, gateway: str, connector: str, setting: str, kept: Any) -> str:
-        """The secret itself.
+        """Return the secret in plain text.
+
+        Args:
+            gateway: the gateway id.
+            connector: the connector's name.
+            setting: the setting's name.
+            kept: what `keep` returned.
 
         Raises:
-            ConfigurationError: it cannot be opened, or its reference leads nowhere or is not allowed any more.
+            ConfigurationError: the secret cannot be opened, or its reference is not allowed or does not exist.
         """
         where = f"{setting} of connector {connector!r}"
         if isinstance(kept, str):
@@ -110,11 +124,11 @@ class Secrets:
 
     @property
     def rotating(self) -> bool:
-        """Whether there is an older key besides the one in use."""
+        """Whether there is an older key."""
         return self._older
 
     def resealed(self, kept: Any) -> Any:
-        """The same secret under the key in use; `kept` itself where it is, is a reference, or opens with no key."""
+        """Return a secret sealed with the current key; references and unreadable secrets stay as they are."""
         if isinstance(kept, str) or self._newest is None or self._all is None:
             return kept
         token = kept[_SEALED].encode()
@@ -141,10 +155,10 @@ class Secrets:
 
 
 def _matches(reference: str, pattern: str, gateway: str) -> bool:
-    """Whether a pattern allows a gateway's reference.
+    """Return whether a pattern allows a gateway's reference.
 
-    A variable's name has no character that a gateway's id cannot have. So `*` stands for no `_` where a pattern has
-    the gateway: `CONNECTOR_shop_eu_TOKEN` is of `shop_eu` alone, and not `eu_TOKEN` of `shop`.
+    A variable's name has only characters that a gateway id may have, too. Therefore `*` does not match `_` in a pattern
+    with `{gateway}`: `CONNECTOR_shop_eu_TOKEN` belongs to `shop_eu`, and is not `eu_TOKEN` of `shop`.
     """
     if not pattern.startswith("env:") or _GATEWAY not in pattern:
         return fnmatch.fnmatchcase(reference, pattern.replace(_GATEWAY, gateway))
@@ -156,10 +170,10 @@ def _matches(reference: str, pattern: str, gateway: str) -> bool:
 
 
 def _check_pattern(pattern: str) -> None:
-    """Refuse a pattern by which a variable's name could be of two gateways.
+    """Reject a pattern with which one variable could belong to two gateways.
 
     Raises:
-        ConfigurationError: the pattern's `{gateway}` has no `_` behind it, or it has other wildcards than `*`.
+        ConfigurationError: `{gateway}` is not followed by `_`, or there are wildcards other than `*`.
     """
     _, gateway, behind = pattern.partition(_GATEWAY)
     if not gateway:
@@ -180,5 +194,5 @@ def _cipher(key: str) -> Fernet:
 
 
 def _is_plain(path: str) -> bool:
-    """Whether a path is absolute and says what it means: no `.`, `..` or doubled slash that a pattern would not see."""
+    """Return whether a path is absolute and normalised, without parts that a pattern would miss."""
     return path.startswith("/") and ".." not in PurePosixPath(path).parts and str(PurePosixPath(path)) == path

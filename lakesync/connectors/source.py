@@ -1,4 +1,4 @@
-"""What a connector is to a poll: tables, what changed in them since a place, and which rows are still there."""
+"""The source protocol: what a connector implements to be polled."""
 
 from __future__ import annotations
 
@@ -6,50 +6,66 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
+from lakesync.model.delta import jcs
+
 if TYPE_CHECKING:
     from lakesync.model.schema import TableSchema
 
 Cursor = Mapping[str, Any]
-"""Where a source's reading goes on: a JSON object that only its connector reads."""
+"""A position in a source: a JSON object that only the connector interprets."""
 
 
 class SourceRow(NamedTuple):
-    """A row as the source has it now, whole."""
+    """A complete row as the source has it now."""
 
     row_id: str
     columns: Mapping[str, Any]
     """JSON values by column."""
 
 
+def changed_columns(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the columns that differ between two versions of a row, with the later values; null for missing ones.
+
+    This comparison is the core of the poll's diff, which `lakehouse.landing` computes.
+    """
+    return {name: after.get(name) for name in {**before, **after} if _differ(before.get(name), after.get(name))}
+
+
+def _differ(before: Any, after: Any) -> bool:
+    if isinstance(before, str) and isinstance(after, str):
+        return before != after
+    return jcs(before) != jcs(after)
+
+
 @dataclass(frozen=True)
 class Page:
-    """A piece of what changed. It lands whole, with its cursor, or not at all."""
+    """Some changes of one table. A page lands completely with its cursor, or not at all."""
 
     table: str
     rows: Sequence[SourceRow]
     cursor: Cursor | None = None
-    """Where to go on once this page has landed; None leaves the place as it is."""
+    """Where to continue after this page has landed; None keeps the previous cursor."""
     deleted: Sequence[str] = ()
-    """Row ids that the source says are gone."""
+    """Row ids that the source reports as deleted."""
     whole: Sequence[tuple[str, str]] = ()
-    """(column, value): of the rows that have this value in this column, those of this page are all that there are."""
+    """`(column, value)` pairs for which the page is complete: other known rows with this value are deleted."""
 
 
 class Census(NamedTuple):
-    """What is still there of a table."""
+    """All rows that a table has now."""
 
     column: str | None
-    """The column whose values are counted; None is the row id."""
+    """The column whose values are listed; None for the row id."""
     values: Iterator[Sequence[str]]
-    """Every value, in pieces."""
+    """Every value, in pages."""
 
 
 class Usage(NamedTuple):
-    """What a source was asked for, and what it still allows."""
+    """API calls made, and the remaining budget."""
 
     calls: int
     left: int | None = None
-    """Calls left of the budget that the source tells of; None where it tells of none."""
+    """Calls remaining, if the source reports a budget."""
     limit: int | None = None
 
 
@@ -62,73 +78,72 @@ class Table(NamedTuple):
 
     name: str
     identity: str | None = None
-    """A column that identifies what a row is about even where its row id changes: a row with the value of another takes
-    that one's place."""
+    """A column that identifies a row even when its row id changes: a row with the same value replaces the other row."""
     schema: Callable[[], TableSchema | None] = _no_schema
-    """What a gateway is to register for it, where it has no schema yet; asked when something has landed."""
+    """Returns the schema to register if the gateway has none yet; called after something has landed."""
     counted: bool = False
-    """Its rows are counted at each poll, as nothing else tells of deletes."""
+    """Whether every poll takes a census, because deletes are not reported otherwise."""
 
 
 class Source(Protocol):
-    """A source while it is polled, for one connector. Nobody else uses it meanwhile, and it is closed at the end.
+    """A connector's source during one poll. It is used by one caller at a time and closed at the end.
 
-    Its methods raise what `lakesync.model.errors` has: terminal errors for what a person must mend (`AuthError`,
-    `ForbiddenError`, `ConfigurationError`), transient ones for what passes (`RateLimitedError`, `AdapterError`).
+    Methods raise errors of `lakesync.model.errors`: terminal ones that a person must fix (`AuthError`,
+    `ForbiddenError`, `ConfigurationError`), and transient ones (`RateLimitedError`, `AdapterError`).
     """
 
     @property
     def tables(self) -> Sequence[Table]:
-        """What it fills, in the order in which it is polled."""
+        """The tables, in the order in which they are polled."""
 
     @property
     def usage(self) -> Usage:
-        """What was asked so far."""
+        """The calls made so far."""
 
     def changes(self, table: str, cursor: Cursor | None) -> Iterator[Page]:
-        """What changed since a place; everything where there is none.
+        """Yield changes after a cursor; all rows if there is none.
 
-        A row may come again that did not change, and must come again rather than be missed. Each page is of `table`.
+        Unchanged rows may be returned again; no change may be missed. All pages belong to `table`.
         """
 
     def census(self, table: str) -> Census | None:
-        """What is there now; None where its deletes come by `changes`."""
+        """Return all rows that are there now; None if `changes` reports deletes."""
 
     def read(self, table: str, row_ids: Sequence[str]) -> Iterator[Page]:
-        """Rows that a census has and nobody knew of, with what belongs to them in other tables."""
+        """Yield rows that only the census has, with dependent rows of other tables."""
 
     def gone(self, table: str, rows: Sequence[SourceRow]) -> set[str]:
-        """Which of these rows, which a census lacks, are certainly deleted or outside of what is polled.
+        """Return which rows missing in a census are certainly deleted or outside the filter.
 
-        What may be there and only hidden from us is not among them.
+        Rows that may exist but are hidden from this account must not be returned.
         """
 
     def close(self) -> None:
-        """Give back what it holds."""
+        """Close the connections."""
 
 
-# A source may have `probes() -> Iterable[Probe]` as well, see `lakesync.connectors.probing`, `spread`, see below, and
+# A source may have `probes() -> Iterable[Probe]` as well, see `lakesync.connectors.probes`, `spread`, see below, and
 # `resumable = True`, if reading goes on behind any page from that page's cursor: a long reading lands in pieces then.
 
 
-class Piece(Protocol):
-    """A part of a large table that any process can read by itself; it can be pickled."""
+class TablePart(Protocol):
+    """A part of a large table that any process can read independently. It can be pickled."""
 
     def pages(self) -> Iterator[Sequence[SourceRow]]:
-        """Its rows, in pieces that can be held."""
+        """Yield its rows in pages."""
 
 
-class Spread(NamedTuple):
-    """A whole table in parts that are read at once."""
+class ParallelRead(NamedTuple):
+    """A whole table divided into parts that are read in parallel."""
 
-    pieces: Sequence[Piece]
+    parts: Sequence[TablePart]
     cursor: Cursor
-    """Where to go on once all of them have landed."""
+    """Where to continue after all parts have landed."""
 
 
 @runtime_checkable
-class Spreading(Protocol):
-    """A source that may divide its reading."""
+class ParallelSource(Protocol):
+    """A source that can divide a read."""
 
-    def spread(self, table: str, cursor: Cursor | None) -> Spread | None:
-        """All of a table in parts; None where it is to be read by `changes`."""
+    def split(self, table: str, cursor: Cursor | None) -> ParallelRead | None:
+        """Return all of a table in parts; None if it must be read with `changes`."""

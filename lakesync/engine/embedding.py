@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from itertools import islice
 
-from lakesync.adapters.base import Adapter, StoredDelta
-from lakesync.adapters.loads import Settled
+from lakesync.adapters.base import Adapter
+from lakesync.adapters.deltas import StoredDelta
 from lakesync.adapters.registry import as_database
+from lakesync.adapters.transfer.loads import LoadBarrier
 from lakesync.engine.access import RulesCache
 from lakesync.engine.rehydration import kept_by, rehydrate
 from lakesync.engine.sources import Sources
@@ -40,11 +41,11 @@ class Embedding:
 
     def buffer_stats(self) -> BufferStats:
         """What waits for a flush: deltas, the rows that they are of, stored bytes."""
-        return self.flusher.waiting.buffer_stats()
+        return self.flusher.backlog_stats.buffer_stats()
 
     def table_stats(self) -> list[TableStats]:
         """What waits, table by table."""
-        return self.flusher.waiting.table_stats()
+        return self.flusher.backlog_stats.table_stats()
 
     # -- flush -------------------------------------------------------------------------------------------------------
 
@@ -101,7 +102,7 @@ class Embedding:
 
     def register_source(self, name: str, adapter: Adapter) -> None:
         """Let clients pull from an adapter by `source=name`, through this gateway's rules."""
-        self.sources.register(name, Settled(as_database(adapter)))
+        self.sources.register(name, LoadBarrier(as_database(adapter)))
 
     def unregister_source(self, name: str) -> None:
         """Take a source away; the adapter stays open.

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from lakesync.actions import Runner
+from lakesync.actions import ActionRunner
 from lakesync.adapters import Adapter
 from lakesync.connectors import Connectors
 from lakesync.engine.access import RulesCache
@@ -69,7 +69,7 @@ class Engine:
         self._sources = dict(sources or {})
         self._names = Names(namespaces.of if namespaces is not None else lambda _: "")
         self._rejections = RejectionLog(wall)
-        self._runner = Runner()
+        self._runner = ActionRunner()
         self._gateways: dict[str, SyncGateway] = {}
         self._lock = threading.Lock()
 

@@ -11,8 +11,8 @@ from lakesync.adapters.base import Materialisable
 from lakesync.adapters.registry import as_database
 from lakesync.engine.engine import Engine
 from lakesync.flush import FlushReport, Materialiser, Outlet
-from lakesync.flush.consumer import OnFailure
-from lakesync.flush.loop import Loop
+from lakesync.flush.materialiser import OnFailure
+from lakesync.flush.periodic import PeriodicTask
 from lakesync.model.errors import LakeSyncError
 
 log = structlog.get_logger("flush")
@@ -56,8 +56,8 @@ class Housekeeping:
         self._on_materialisation_failure = on_materialisation_failure
         database = as_database(outlet.adapter, outlet.settings.flush_format)
         self._destination = database if isinstance(database, Materialisable) else None
-        self._flushes = Loop("flush", self.flush_due, LOOK_SECONDS)
-        self._tables = Loop("materialise", self.work_off, WORK_SECONDS)
+        self._flushes = PeriodicTask("flush", self.flush_due, LOOK_SECONDS)
+        self._tables = PeriodicTask("materialise", self.work_off, WORK_SECONDS)
 
     def start(self) -> None:
         """Begin, in threads of its own."""

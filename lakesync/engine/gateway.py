@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from lakesync.actions import Runner
+from lakesync.actions import ActionRunner
 from lakesync.connectors import Connectors
 from lakesync.engine.checks import check_limit, check_pull, check_request
 from lakesync.engine.embedding import Embedding
@@ -68,7 +68,7 @@ class SyncGateway(ImperativeGateway, Embedding):
         limits: EngineLimits | None = None,
         *,
         connectors: Connectors | None = None,
-        runner: Runner | None = None,
+        runner: ActionRunner | None = None,
         outlet: Outlet | None = None,
         names: Names | None = None,
         rejections: RejectionLog | None = None,

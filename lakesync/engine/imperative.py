@@ -6,7 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from lakesync.actions import ActionLimits, Dispatcher, Runner, Services
+from lakesync.actions import ActionLimits, ActionRunner, ActionServices, Dispatcher
 from lakesync.connectors import Connectors
 from lakesync.model.action_handlers import ActionDiscovery, ActionHandler, ConnectorDescriptor
 from lakesync.model.errors import DuplicateError, NotFoundError
@@ -25,13 +25,13 @@ class ImperativeGateway:
         wall: Callable[[], int],
         limits: ActionLimits,
         connectors: Connectors | None = None,
-        runner: Runner | None = None,
+        runner: ActionRunner | None = None,
     ) -> None:
         self.gateway_id = gateway_id
         self._store = store
         self._connectors = connectors or Connectors()
-        self._services = Services(gateway_id, store, self._connectors)
-        self._dispatcher = Dispatcher(gateway_id, store, wall, self._services, runner or Runner(), limits)
+        self._services = ActionServices(gateway_id, store, self._connectors)
+        self._dispatcher = Dispatcher(gateway_id, store, wall, self._services, runner or ActionRunner(), limits)
 
     def submit_action(self, push: ActionPush, claims: Claims) -> Future[ActionResponse]:
         """Do a client's actions, each once however often it is asked for; one outcome each, in order.

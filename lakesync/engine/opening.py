@@ -13,7 +13,7 @@ from lakesync.engine.flushing import Housekeeping, OnFlushed
 from lakesync.engine.gateway import SyncGateway
 from lakesync.engine.limits import EngineLimits
 from lakesync.flush import FlushQueue, FlushSettings, Outlet
-from lakesync.flush.consumer import OnFailure
+from lakesync.flush.materialiser import OnFailure
 from lakesync.model import hlc
 from lakesync.model.schema import TableSchema
 from lakesync.rules.model import SyncRules

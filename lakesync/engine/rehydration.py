@@ -7,7 +7,8 @@ from itertools import islice
 
 import msgspec
 
-from lakesync.adapters.base import DatabaseAdapter, DeltaQuery
+from lakesync.adapters.base import DatabaseAdapter
+from lakesync.adapters.deltas import DeltaQuery
 from lakesync.engine.access import RulesCache
 from lakesync.engine.limits import EngineLimits
 from lakesync.engine.names import Names

@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from lakesync.adapters.base import DatabaseAdapter, DeltaQuery, StoredDelta, position_of
+from lakesync.adapters.base import DatabaseAdapter
+from lakesync.adapters.deltas import DeltaQuery, StoredDelta, position_of
 from lakesync.feed import render
 from lakesync.model.merge import RowState
 from lakesync.model.position import Position

@@ -1,8 +1,8 @@
-"""The flush of a gateway without a pipeline: planned by staging, written to an adapter, confirmed, trimmed.
+"""Flush for gateways without a pipeline: plan a batch, write it to an adapter, confirm it, trim the log.
 
-A batch is a whole prefix of what waits, fixed by `plan` before anything is written, and is written under its id. So
-whatever dies in between, the next flush finds the same batch planned, writes the same thing again, which changes
-nothing where it is there already, and confirms it by what the adapter was read to hold.
+A batch is a prefix of the unflushed log. `plan` fixes it before anything is written, and it is written under its id.
+After a crash the next flush finds the same planned batch, writes it again (which changes nothing if it is already
+stored), and confirms it with the count that the adapter reads back.
 """
 
 from __future__ import annotations
@@ -16,77 +16,150 @@ from typing import NamedTuple
 import msgspec
 import structlog
 
-from lakesync.adapters.base import Adapter, DatabaseAdapter, DeltaBatch, Held, Identity, Materialisable, StoredDelta
+from lakesync.adapters.base import Adapter, DatabaseAdapter, Materialisable
+from lakesync.adapters.deltas import BatchChecksum, DeltaBatch, DeltaIdentity, StoredDelta, checksum_of
 from lakesync.adapters.registry import as_database
-from lakesync.adapters.selection import held
+from lakesync.flush.backlog_stats import BacklogStats
 from lakesync.flush.queue import FlushContext, FlushQueue, TableWork
 from lakesync.flush.settings import FlushSettings
 from lakesync.flush.staging_queue import StagingFlushQueue
-from lakesync.flush.thresholds import Thresholds
-from lakesync.flush.waiting import Waiting
 from lakesync.model.crash_points import crash_point
 from lakesync.model.errors import AdapterError, FlushError
 from lakesync.staging.log_reader import Stretch, read_log
-from lakesync.staging.records import Batch
+from lakesync.staging.records import Backlog, Batch
 from lakesync.staging.store import PipelineStore, StagingStore
 
 log = structlog.get_logger("flush")
 
 
 class FlushReport(msgspec.Struct, frozen=True, rename="camel"):
-    """What one flush carried."""
+    """The result of one flush."""
 
     gateway_id: str
     batches: int
     deltas: int
     bytes: int
-    """Stored bytes that staging gave up."""
+    """Stored bytes that staging released."""
     seconds: float
 
 
 class Outlet(NamedTuple):
-    """Where a gateway's deltas go."""
+    """Where a gateway flushes to."""
 
     adapter: Adapter
     settings: FlushSettings = FlushSettings()
     queue: FlushQueue | None = None
-    """Told of each flush's tables that have a schema; None: the staging store's own, where the destination keeps
-    tables."""
+    """Receives a job for each flushed table with a schema.
+
+    With None the staging store's own queue is used, if the destination has destination tables.
+    """
 
     @staticmethod
     def to(adapter: Adapter, settings: FlushSettings, queue: FlushQueue | None = None) -> Outlet:
-        """An outlet to an adapter."""
+        """Return an outlet for an adapter.
+
+        Args:
+            adapter: the adapter.
+            settings: thresholds and format.
+            queue: receives jobs for destination tables.
+        """
         return Outlet(as_database(adapter, settings.flush_format), settings, queue)
 
     def kept_by(self, store: StagingStore) -> Outlet:
-        """The outlet with a queue in a staging store, where it needs one and has none."""
+        """Return the outlet with a queue in the staging store, if it needs a queue and has none."""
         database = as_database(self.adapter, self.settings.flush_format) if self.queue is None else None
         return self._replace(queue=StagingFlushQueue(store)) if isinstance(database, Materialisable) else self
 
 
-class _Sink(NamedTuple):
-    """Where batches go, and what needs no writing."""
+class _BatchWriter(NamedTuple):
+    """Writes batches, and skips those that are known to be stored."""
 
     database: DatabaseAdapter
-    known: frozenset[Identity]
-    """It was read to hold these."""
+    known: frozenset[DeltaIdentity]
+    """Deltas that the adapter was read to store."""
 
-    def take(self, batch: DeltaBatch) -> Held:
-        """Write a batch, unless all of it is held."""
+    def take(self, batch: DeltaBatch) -> BatchChecksum:
+        """Write a batch unless all of its deltas are stored."""
         if self.known and all(stored.identity in self.known for stored in batch.deltas):
-            return held(batch.deltas)
+            return checksum_of(batch.deltas)
         return self.database.insert_deltas(batch)
 
 
+class Thresholds:
+    """Decides when to flush one gateway. Safe to use from several threads."""
+
+    def __init__(self, backlog_stats: BacklogStats, settings: FlushSettings, wall: Callable[[], int]) -> None:
+        """Create the thresholds.
+
+        Args:
+            backlog_stats: the gateway's backlog.
+            settings: the limits.
+            wall: the server's clock, milliseconds since 1970.
+        """
+        self._backlog_stats = backlog_stats
+        self._settings = settings
+        self._wall = wall
+
+    def exceeded(self, backlog: list[Backlog] | None = None) -> bool:
+        """Return whether the backlog is too large or too old.
+
+        Args:
+            backlog: the gateway's backlog, if the caller has it.
+        """
+        shards = self._backlog_stats.backlog() if backlog is None else backlog
+        waiting = sum(shard.bytes for shard in shards)
+        oldest = min((shard.oldest_ms for shard in shards if shard.oldest_ms is not None), default=None)
+        if oldest is None:
+            return False
+        age = abs(self._wall() - oldest)  # below zero where the clock was put back since
+        return waiting >= self._bytes(waiting) or age >= self._settings.max_buffer_age_ms
+
+    def due(self, backlog: list[Backlog]) -> bool:
+        """Return whether to flush now.
+
+        That is so if the backlog is too large or too old, a table exceeds its budget, or a flush was requested.
+
+        Args:
+            backlog: the gateway's backlog.
+        """
+        if any(shard.flush_requested_ms is not None for shard in backlog) or self.exceeded(backlog):
+            return True
+        return any(shard.deltas for shard in backlog) and bool(self.tables_exceeding_budget())
+
+    def tables_exceeding_budget(self) -> list[str]:
+        """Return the tables whose backlog exceeds the budget per table."""
+        budget = self._settings.per_table_budget_bytes
+        if budget is None:
+            return []
+        return [stats.table for stats in self._backlog_stats.table_stats() if stats.byte_size > budget]
+
+    def _bytes(self, waiting: int) -> int:
+        """Return the byte threshold, reduced while rows are wide."""
+        whole, adaptive = self._settings.max_buffer_bytes, self._settings.adaptive
+        if adaptive is None:
+            return whole
+        reduced = int(whole * (1 - adaptive.reduction_factor))
+        if not reduced <= waiting < whole:
+            return whole  # the width cannot change the answer, so it is not looked at
+        return reduced if self._backlog_stats.columns_per_delta() > adaptive.wide_column_threshold else whole
+
+
 class Flusher:
-    """Flushes one gateway, one flush at a time. Safe between threads and processes."""
+    """Flushes one gateway, one flush at a time. Safe to use from several threads and processes."""
 
     def __init__(self, gateway_id: str, store: PipelineStore, wall: Callable[[], int], outlet: Outlet | None) -> None:
-        """Args: wall: the server's clock in milliseconds; outlet: None where another, or nobody, flushes."""
+        """Create a flusher.
+
+        Args:
+            gateway_id: the gateway id.
+            store: the staging store.
+            wall: the server's clock, milliseconds since 1970.
+            outlet: where to flush to; None if another process flushes, or none.
+        """
         self.gateway_id = gateway_id
-        self.waiting = Waiting(gateway_id, store)
+        self.backlog_stats = BacklogStats(gateway_id, store)
         self.settings = outlet.settings if outlet is not None else FlushSettings()
-        self.thresholds = Thresholds(self.waiting, self.settings, wall)
+        self.thresholds = Thresholds(self.backlog_stats, self.settings, wall)
         self._store = store
         self._queue = outlet.queue if outlet is not None else None
         self._database: DatabaseAdapter | None = None
@@ -97,10 +170,10 @@ class Flusher:
 
     @property
     def destination(self) -> DatabaseAdapter:
-        """The adapter, as a place for deltas.
+        """The adapter, as a `DatabaseAdapter`.
 
         Raises:
-            FlushError: the gateway has none.
+            FlushError: the gateway has no adapter.
         """
         if self._database is None:
             raise FlushError(f"gateway {self.gateway_id!r} has no adapter to flush to: open it with one")
@@ -108,48 +181,52 @@ class Flusher:
 
     @property
     def flushing(self) -> bool:
-        """Whether a flush is under way in this process."""
+        """Whether this process is flushing."""
         return self._running.locked()
 
     # -- how ---------------------------------------------------------------------------------------------------------
 
     def flush(self) -> FlushReport:
-        """Carry everything that waits now.
+        """Flush the whole backlog.
 
         Raises:
-            FlushError: there is no adapter, a flush is under way, or a batch could not be written; nothing is lost,
-                and the next flush begins with that batch.
-            IntegrityError: the adapter does not hold what was written; nothing was confirmed.
+            FlushError: there is no adapter, a flush is running, or a batch could not be written. Nothing is lost; the
+                next flush starts with that batch.
+            IntegrityError: the adapter does not store what was written; nothing was confirmed.
             StagingUnavailableError: staging cannot be reached.
         """
         return self._run(self._all)
 
     def flush_table(self, table: str) -> FlushReport:
-        """Carry everything up to the last waiting push that names a table, other tables' deltas among it.
+        """Flush the backlog up to the last push that contains a table, including other tables' deltas.
 
-        A batch is a whole prefix of the log, so that one mark says what was flushed: a table cannot go alone.
+        A batch is a prefix of the log, so that one mark describes what was flushed. Therefore a table cannot be flushed
+        alone.
 
         Raises:
-            As `flush`.
+            FlushError, IntegrityError, StagingUnavailableError: as `flush`.
         """
-        return self._run(lambda: self.waiting.deltas_up_to(table))
+        return self._run(lambda: self.backlog_stats.deltas_up_to(table))
 
-    def adopt(self, known: Collection[Identity]) -> FlushReport:
-        """Confirm what waits without writing it, as far as it is among deltas that the adapter was read to hold.
+    def adopt(self, known: Collection[DeltaIdentity]) -> FlushReport:
+        """Confirm backlog without writing it, as far as the adapter is known to store it.
 
-        A batch that holds any other is written, those deltas of it for a second time; waits for a flush under way.
+        A batch with any other delta is written completely. Waits for a running flush.
+
+        Args:
+            known: the deltas that the adapter was read to store.
 
         Raises:
-            As `flush`.
+            FlushError, IntegrityError, StagingUnavailableError: as `flush`.
         """
         return self._run(self._all, wait=True, known=frozenset(known))
 
     def _all(self) -> dict[str, int]:
-        """How many deltas wait, by shard."""
-        return {shard.shard: shard.deltas for shard in self.waiting.backlog()}
+        """Return the number of unflushed deltas by shard."""
+        return {shard.shard: shard.deltas for shard in self.backlog_stats.backlog()}
 
     def _run(
-        self, wanted: Callable[[], dict[str, int]], *, wait: bool = False, known: frozenset[Identity] = frozenset()
+        self, wanted: Callable[[], dict[str, int]], *, wait: bool = False, known: frozenset[DeltaIdentity] = frozenset()
     ) -> FlushReport:
         database = self.destination
         if not self._running.acquire(blocking=wait):
@@ -159,7 +236,7 @@ class Flusher:
             self._publish_again()
             carried: list[Batch] = []
             for shard, deltas in wanted().items():
-                self._flush_shard(_Sink(database, known), shard, deltas, carried)
+                self._flush_shard(_BatchWriter(database, known), shard, deltas, carried)
             seconds = time.perf_counter() - started
         finally:
             self._running.release()
@@ -171,7 +248,7 @@ class Flusher:
             seconds,
         )
 
-    def _flush_shard(self, sink: _Sink, shard: str, deltas: int, carried: list[Batch]) -> None:
+    def _flush_shard(self, sink: _BatchWriter, shard: str, deltas: int, carried: list[Batch]) -> None:
         left = deltas
         while left > 0:
             batch = self._store.plan(self.gateway_id, shard, min(left, self.settings.batch_deltas))
@@ -182,7 +259,7 @@ class Flusher:
             carried.append(batch)
             left -= batch.deltas
 
-    def _carry(self, sink: _Sink, batch: Batch) -> None:
+    def _carry(self, sink: _BatchWriter, batch: Batch) -> None:
         deltas = self._deltas(batch)
         if len(deltas) == batch.deltas:
             try:
@@ -202,7 +279,7 @@ class Flusher:
         self._store.trim(batch.gateway, batch.shard)
 
     def _confirmed(self, batch: Batch) -> bool:
-        shards = [shard for shard in self.waiting.backlog() if shard.shard == batch.shard]
+        shards = [shard for shard in self.backlog_stats.backlog() if shard.shard == batch.shard]
         return any(shard.flushed_seq >= batch.to_seq for shard in shards)
 
     def _deltas(self, batch: Batch) -> tuple[StoredDelta, ...]:
@@ -216,7 +293,7 @@ class Flusher:
     # -- what follows --------------------------------------------------------------------------------------------------
 
     def _publish(self, batch: Batch, deltas: tuple[StoredDelta, ...]) -> None:
-        """Tell the queue before the batch is confirmed, so that a crash repeats it; what fails is tried again later."""
+        """Publish jobs before the batch is confirmed, so that a crash repeats it. Failures are retried later."""
         if self._queue is None:
             return
         rows: dict[str, dict[str, int]] = defaultdict(dict)

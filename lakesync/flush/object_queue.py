@@ -1,7 +1,7 @@
-"""Jobs as objects: they outlive every process, and any of them may work them off.
+"""Flush queue in an object store: jobs outlive every process, and any process can run them.
 
-`materialise-jobs/GATEWAY/JOB.json`; those set aside are under `materialise-failed/GATEWAY/`, and what is no job at all
-under `materialise-unreadable/`.
+Pending jobs are `materialise-jobs/GATEWAY/JOB.json`, jobs set aside `materialise-failed/GATEWAY/…`, and unreadable
+objects are moved to `materialise-unreadable/`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ import msgspec
 import structlog
 
 from lakesync.adapters import open_adapter
-from lakesync.adapters.base import is_object_store
-from lakesync.adapters.object_store import LakeAdapter
+from lakesync.adapters.base import LakeAdapter, is_object_store
 from lakesync.flush.queue import FlushContext, Job, TableWork, jobs_of
 from lakesync.model.errors import ConfigurationError, NotFoundError
 from lakesync.wire.json import encode_json
@@ -36,12 +35,12 @@ class ObjectFlushQueue:
         self._objects = objects
 
     def publish(self, work: Sequence[TableWork], context: FlushContext) -> None:
-        """Add a flush's work: objects named by batch and table, written once."""
+        """Add jobs as objects named by batch and table, each written once."""
         for job in jobs_of(work, context):
             self._objects.put_object(_key(JOBS_PREFIX, job), encode_json(job), if_absent=True)
 
     def pending(self, gateway_id: str, limit: int = 100) -> list[Job]:
-        """Jobs of a gateway, oldest flush first."""
+        """Return a gateway's pending jobs, oldest flush first."""
         return list(self._read(f"{JOBS_PREFIX}/{gateway_id}/", limit))
 
     def begin(self, job: Job) -> Job:
@@ -51,28 +50,28 @@ class ObjectFlushQueue:
         return begun
 
     def done(self, job: Job) -> None:
-        """Take a job out."""
+        """Remove a job."""
         self._objects.delete_object(_key(JOBS_PREFIX, job))
 
     def set_aside(self, job: Job, failure: str) -> None:
-        """Take a job out of the way; killed in between, it is in both places, and worked off once more."""
+        """Set a job aside. After a crash in between it is in both places and runs once more."""
         aside = msgspec.structs.replace(job, failure=failure)
         self._objects.put_object(_key(FAILED_PREFIX, job), encode_json(aside))
         self._objects.delete_object(_key(JOBS_PREFIX, job))
 
     def gateways(self) -> list[str]:
-        """Return the gateways of which jobs wait."""
+        """Return the gateways with pending jobs."""
         found: list[str] = []
-        while page := self._objects.list_objects(f"{JOBS_PREFIX}/", after=_behind(found), limit=1).objects:
+        while page := self._objects.list_objects(f"{JOBS_PREFIX}/", after=_key_after(found), limit=1).objects:
             found.append(page[0].key.split("/")[1])
         return found
 
     def failed(self, gateway_id: str) -> list[Job]:
-        """Jobs that were set aside."""
+        """Return the jobs that were set aside."""
         return list(self._read(f"{FAILED_PREFIX}/{gateway_id}/", None))
 
     def retry(self, job: Job) -> None:
-        """Put a job back."""
+        """Put a job back into the queue."""
         key = _key(FAILED_PREFIX, job)
         found = self._job(key)
         if found is None:
@@ -82,7 +81,7 @@ class ObjectFlushQueue:
         self._objects.delete_object(key)
 
     def drop(self, job: Job) -> None:
-        """Forget a job."""
+        """Delete a job that was set aside."""
         key = _key(FAILED_PREFIX, job)
         if self._job(key) is None:
             raise NotFoundError(f"no job {job.job_id!r} was set aside")
@@ -102,7 +101,7 @@ class ObjectFlushQueue:
             more = page.more
 
     def _job(self, key: str) -> Job | None:
-        """The job in an object; None where another worker was quicker, or where it is none and was put away."""
+        """Read a job; None if another worker removed it, or if it is unreadable and was moved away."""
         try:
             data = self._objects.get_object(key)
         except NotFoundError:
@@ -117,16 +116,16 @@ class ObjectFlushQueue:
             return None
 
 
-def opened_objects(uri: str, opening: ExitStack) -> LakeAdapter:
+def open_queue_store(uri: str, opening: ExitStack) -> LakeAdapter:
     """Open the object store of a queue.
 
     Args:
-        uri: of an adapter.
-        opening: closes it at its end.
+        uri: of the adapter.
+        opening: closes it when it exits.
 
     Raises:
-        ConfigurationError: the URI names no object store.
-        AdapterError: it cannot be opened.
+        ConfigurationError: the URI is not an object store's.
+        AdapterError: the store cannot be opened.
     """
     adapter = open_adapter(uri)
     opening.callback(adapter.close)
@@ -139,6 +138,6 @@ def _key(prefix: str, job: Job) -> str:
     return f"{prefix}/{job.context.gateway_id}/{quote(job.job_id, safe='')}.json"
 
 
-def _behind(gateways: Sequence[str]) -> str:
-    """A key behind every job of the last gateway."""
+def _key_after(gateways: Sequence[str]) -> str:
+    """Return a key after every job of the last gateway."""
     return f"{JOBS_PREFIX}/{gateways[-1]}/\U0010ffff" if gateways else ""

@@ -1,4 +1,4 @@
-"""Work that follows a flush: rows of a destination's tables to be brought in line."""
+"""Flush queues: jobs that update destination tables after a flush."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from lakesync.model.schema import TableSchema
 
 
 class TableWork(msgspec.Struct, frozen=True, rename="camel"):
-    """What a flush changed of one table."""
+    """What a flush changed in one table."""
 
     table_schema: TableSchema
-    """As it was in force when the batch was flushed."""
+    """The schema when the batch was flushed."""
     row_ids: tuple[str, ...]
     delta_count: int
 
@@ -27,73 +27,77 @@ class TableWork(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class FlushContext(msgspec.Struct, frozen=True, rename="camel"):
-    """Which flush it was."""
+    """Identifies the flush."""
 
     gateway_id: str
     batch_id: str
     arrival: int
-    """The batch's last."""
+    """The batch's last arrival."""
 
 
 class Job(msgspec.Struct, frozen=True, rename="camel"):
-    """One table of one flush: to be repeated until it is done, since doing it twice does no harm."""
+    """One table of one flush. Jobs are idempotent and are repeated until they succeed."""
 
     job_id: str
     context: FlushContext
     work: TableWork
     attempts: int = 0
-    """How often it was begun."""
+    """Number of attempts."""
     failure: str | None = None
     """Why it was set aside."""
 
 
 def jobs_of(work: Sequence[TableWork], context: FlushContext) -> list[Job]:
-    """One job a table, named by the batch, so that work published twice is one."""
+    """Return one job per table, with ids made from the batch, so that work published twice is one job."""
     return [Job(f"{context.arrival:016x}-{context.batch_id}.{table.table}", context, table) for table in work]
 
 
 class FlushQueue(Protocol):
-    """Jobs of any number of gateways. A job stays in the queue until it is done or set aside. Safe between threads."""
+    """Jobs of any number of gateways, kept until they are done or set aside. Safe to use from several threads."""
 
     def publish(self, work: Sequence[TableWork], context: FlushContext) -> None:
-        """Add a flush's work, one job a table; what is there already stays as it is.
+        """Add one job per table; existing jobs are left unchanged.
+
+        Args:
+            work: the flushed tables.
+            context: the flush.
 
         Raises:
-            AdapterError: not all of it may be there; a repeat is safe.
+            AdapterError: some jobs may be missing; retry.
         """
 
     def pending(self, gateway_id: str, limit: int = 100) -> list[Job]:
-        """Jobs of a gateway, oldest flush first."""
+        """Return a gateway's pending jobs, oldest flush first."""
 
     def begin(self, job: Job) -> Job:
-        """Count an attempt before it is made, so that a job that kills its worker is known by its count."""
+        """Count an attempt before it is made, so that a job that kills its worker is detected."""
 
     def done(self, job: Job) -> None:
-        """Take a job out."""
+        """Remove a job."""
 
     def set_aside(self, job: Job, failure: str) -> None:
-        """Take a job out of the way, to be looked at."""
+        """Set a job aside for inspection."""
 
     def failed(self, gateway_id: str) -> list[Job]:
-        """Jobs that were set aside, oldest flush first, with why."""
+        """Return the jobs that were set aside with their failure, oldest flush first."""
 
     def retry(self, job: Job) -> None:
-        """Put a job that was set aside back, as if it were new.
+        """Put a job that was set aside back into the queue as a new one.
 
         Raises:
-            NotFoundError: it is not among those.
+            NotFoundError: the job was not set aside.
         """
 
     def drop(self, job: Job) -> None:
-        """Forget a job that was set aside.
+        """Delete a job that was set aside.
 
         Raises:
-            NotFoundError: it is not among those.
+            NotFoundError: the job was not set aside.
         """
 
 
 class MemoryFlushQueue:
-    """`FlushQueue` of one process; what is in it ends with the process, so publish to objects where that matters."""
+    """`FlushQueue` in memory. Its jobs are lost with the process; use another queue if that matters."""
 
     def __init__(self) -> None:
         self._pending: dict[str, Job] = {}
@@ -101,13 +105,13 @@ class MemoryFlushQueue:
         self._lock = threading.Lock()
 
     def publish(self, work: Sequence[TableWork], context: FlushContext) -> None:
-        """Add a flush's work."""
+        """Add one job per table."""
         with self._lock:
             for job in jobs_of(work, context):
                 self._pending.setdefault(job.job_id, job)
 
     def pending(self, gateway_id: str, limit: int = 100) -> list[Job]:
-        """Jobs of a gateway, oldest flush first."""
+        """Return a gateway's pending jobs, oldest flush first."""
         with self._lock:
             return _of(self._pending, gateway_id)[:limit]
 
@@ -119,23 +123,23 @@ class MemoryFlushQueue:
         return begun
 
     def done(self, job: Job) -> None:
-        """Take a job out."""
+        """Remove a job."""
         with self._lock:
             self._pending.pop(job.job_id, None)
 
     def set_aside(self, job: Job, failure: str) -> None:
-        """Take a job out of the way."""
+        """Set a job aside."""
         with self._lock:
             self._pending.pop(job.job_id, None)
             self._failed[job.job_id] = msgspec.structs.replace(job, failure=failure)
 
     def failed(self, gateway_id: str) -> list[Job]:
-        """Jobs that were set aside."""
+        """Return the jobs that were set aside."""
         with self._lock:
             return _of(self._failed, gateway_id)
 
     def retry(self, job: Job) -> None:
-        """Put a job back."""
+        """Put a job back into the queue."""
         with self._lock:
             found = self._failed.pop(job.job_id, None)
             if found is None:
@@ -143,7 +147,7 @@ class MemoryFlushQueue:
             self._pending[job.job_id] = msgspec.structs.replace(found, attempts=0, failure=None)
 
     def drop(self, job: Job) -> None:
-        """Forget a job."""
+        """Delete a job that was set aside."""
         with self._lock:
             if self._failed.pop(job.job_id, None) is None:
                 raise NotFoundError(f"no job {job.job_id!r} was set aside")

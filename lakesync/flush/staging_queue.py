@@ -1,4 +1,4 @@
-"""Jobs in the staging store: they are as durable as the deltas that they follow, and any of its processes does them."""
+"""Flush queue in the staging store: jobs are as durable as the deltas, and any of its processes can run them."""
 
 from __future__ import annotations
 
@@ -20,11 +20,15 @@ class StagingFlushQueue:
     """`FlushQueue` in a staging store."""
 
     def __init__(self, store: StagingStore) -> None:
-        """Args: store: of the gateways whose flushes it follows."""
+        """Create a queue.
+
+        Args:
+            store: the store of the gateways whose flushes it follows.
+        """
         self._store = store
 
     def publish(self, work: Sequence[TableWork], context: FlushContext) -> None:
-        """Add a flush's work."""
+        """Add one job per table."""
         jobs = jobs_of(work, context)
 
         def add(commit: Commit) -> None:
@@ -35,7 +39,7 @@ class StagingFlushQueue:
             self._commit(context.gateway_id, add)
 
     def pending(self, gateway_id: str, limit: int = 100) -> list[Job]:
-        """Return jobs of a gateway, oldest flush first."""
+        """Return a gateway's pending jobs, oldest flush first."""
         return self._listed(gateway_id, limit, set_aside=False)
 
     def begin(self, job: Job) -> Job:
@@ -50,7 +54,7 @@ class StagingFlushQueue:
         return begun
 
     def done(self, job: Job) -> None:
-        """Take a job out."""
+        """Remove a job."""
 
         def end(commit: Commit) -> None:
             commit.take_flush_job(job.job_id, set_aside=False)
@@ -58,7 +62,7 @@ class StagingFlushQueue:
         self._commit(job.context.gateway_id, end)
 
     def set_aside(self, job: Job, failure: str) -> None:
-        """Take a job out of the way."""
+        """Set a job aside."""
         failed = msgspec.structs.replace(job, failure=failure)
 
         def move(commit: Commit) -> None:
@@ -69,14 +73,14 @@ class StagingFlushQueue:
         self._commit(job.context.gateway_id, move)
 
     def failed(self, gateway_id: str) -> list[Job]:
-        """Return jobs that were set aside."""
+        """Return the jobs that were set aside."""
         return self._listed(gateway_id, _EVERY, set_aside=True)
 
     def retry(self, job: Job) -> None:
-        """Put a job back.
+        """Put a job back into the queue.
 
         Raises:
-            NotFoundError: it was not set aside.
+            NotFoundError: the job was not set aside.
         """
 
         def back(commit: Commit) -> None:
@@ -87,10 +91,10 @@ class StagingFlushQueue:
         self._commit(job.context.gateway_id, back)
 
     def drop(self, job: Job) -> None:
-        """Forget a job.
+        """Delete a job that was set aside.
 
         Raises:
-            NotFoundError: it was not set aside.
+            NotFoundError: the job was not set aside.
         """
 
         def forget(commit: Commit) -> None:

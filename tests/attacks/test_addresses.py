@@ -8,10 +8,10 @@ from ipaddress import ip_address
 import msgspec
 import pytest
 
-from lakesync.connectors import http
+from lakesync.connectors import http_api
 from lakesync.connectors.base import ConnectorConfig
-from lakesync.connectors.hosts import HostPolicy
-from lakesync.connectors.http import HttpApi
+from lakesync.connectors.host_policy import HostPolicy
+from lakesync.connectors.http_api import HttpApi
 from lakesync.connectors.registry import Connectors
 from lakesync.connectors.secrets import Secrets
 from lakesync.connectors.webhook.actions import WebhookActions
@@ -125,7 +125,7 @@ def test_a_name_is_checked_by_what_it_resolves_to():
 def test_a_name_that_resolves_otherwise_the_second_time_gains_nothing(monkeypatch):
     """DNS rebinding: public when it is checked, private when it is connected to."""
     rebind(monkeypatch, "93.184.215.14", "127.0.0.1")
-    monkeypatch.setattr(http, "TIMEOUT_S", (0.2, 1))
+    monkeypatch.setattr(http_api, "TIMEOUT_S", (0.2, 1))
     receiver = Receiver()
     with serving(receiver) as served:
         api = HttpApi(f"http://rebound.example:{served.url.rpartition(':')[2]}", lambda _: None, attempts=1)

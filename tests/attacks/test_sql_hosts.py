@@ -12,7 +12,7 @@ import pymysql
 import pytest
 
 from lakesync.connectors.base import ConnectorConfig
-from lakesync.connectors.hosts import HostPolicy
+from lakesync.connectors.host_policy import HostPolicy
 from lakesync.connectors.registry import Connectors
 from lakesync.connectors.secrets import Secrets
 from lakesync.connectors.sql import bigquery, mysql, postgres

@@ -17,9 +17,9 @@ from lakehouse.sessions import session
 from lakehouse.table_definitions import LakeNames, ensure_gateways, read_version, set_properties
 from lakesync.adapters import DeltaBatch, DeltaQuery, StoredDelta
 from lakesync.analysis.duckdb_merge import FRAGMENTS, quoted, visible_rows
-from lakesync.connectors.conditions import condition
 from lakesync.connectors.jira import jql
-from lakesync.connectors.salesforce.rows import quoted as soql_text
+from lakesync.connectors.salesforce.rows import soql_literal as soql_text
+from lakesync.connectors.user_filters import balanced_condition
 from lakesync.model.errors import ConfigurationError
 from lakesync.staging import open_store
 from lakesync.staging.records import Erasure
@@ -65,7 +65,7 @@ _VALUES = {
 }
 """Names under which values of tenants are found."""
 _NAMES = {
-    ("lakesync/adapters/sql/tables.py", "{row_id}"),
+    ("lakesync/adapters/sql/row_tables.py", "{row_id}"),
     ("lakesync/client/growing.py", "{values}"),
     ("lakesync/client/growing.py", "{', '.join(cells.values())}"),
     ("lakesync/client/own_tables.py", "{NO_ID.format('row_id')}"),
@@ -202,7 +202,7 @@ anything = st.one_of(texts, st.text(st.characters(codec="utf-8"), min_size=1))
 
 @given(anything)
 def test_jql_reads_a_text_as_it_is(text):
-    written = jql.quoted(text)
+    written = jql.quote(text)
     assert read_text(f"{written} AND", '"', {**LETTERS, " ": " "}, refused_by_jql) == (text, " AND")
     tokens = fake_jql._tokens(f"key = {written}")
     assert [fake_jql._unquoted(each) for each in tokens[2:]] == [text]
@@ -220,14 +220,14 @@ def test_soql_reads_a_text_as_it_is(text):
 def test_a_filter_does_not_leave_its_brackets(text):
     """JQL takes a backslash outside of quotation marks, so that the one behind it opens nothing."""
     with pytest.raises(ConfigurationError):
-        condition(text, "jql")
+        balanced_condition(text, "jql")
 
 
 @given(st.text(alphabet="ab \"'\\()", max_size=12))
 @settings(max_examples=3000, deadline=None)
 def test_no_filter_that_is_taken_leaves_its_brackets(text):
     try:
-        kept = condition(text, "jql")
+        kept = balanced_condition(text, "jql")
     except ConfigurationError:
         return
     depth, quote, at = 0, "", 0

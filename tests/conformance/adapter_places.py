@@ -28,11 +28,11 @@ from lakesync.adapters import (
     as_database,
     open_adapter,
 )
-from lakesync.adapters.bigquery import BigQueryAdapter
-from lakesync.adapters.mysql import MySqlAdapter
-from lakesync.adapters.postgres import PostgresAdapter
-from lakesync.adapters.s3 import S3Objects
-from lakesync.adapters.uri import Address
+from lakesync.adapters.backends.bigquery import BigQueryAdapter
+from lakesync.adapters.backends.mysql import MySqlAdapter
+from lakesync.adapters.backends.postgres import PostgresAdapter
+from lakesync.adapters.object_store.s3 import S3Objects
+from lakesync.adapters.uri import BackendUri
 
 SERVERS: dict[str, str] = {}
 """Where the servers of this session listen, by their fixture: filled when a test asks for them."""
@@ -60,7 +60,7 @@ def postgres_uri(folder: Path) -> str:
 
 def mysql_uri(folder: Path) -> str:
     """A database of the folder's own."""
-    name, server = _own(folder), Address.of(SERVERS["mariadb_uri"])
+    name, server = _own(folder), BackendUri.parse(SERVERS["mariadb_uri"])
     sql = pymysql.connect(host=server.host, port=server.port or 0, user=server.user, password=server.password)
     with sql, sql.cursor() as cursor:
         cursor.execute(f"CREATE DATABASE IF NOT EXISTS {name}")

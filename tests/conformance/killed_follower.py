@@ -8,8 +8,15 @@ from pathlib import Path
 import pyarrow as pa
 
 from lakesync.adapters import DatabaseAdapter
-from lakesync.adapters.following import Choice, Load, Standing, Taken, follow_history, standing
-from lakesync.adapters.loads import begin_load, finish_load, load_to_resume, part_name
+from lakesync.adapters.transfer.follower import (
+    DeltaSelection,
+    FollowedPart,
+    FollowerProgress,
+    Load,
+    follow_history,
+    read_follower_progress,
+)
+from lakesync.adapters.transfer.loads import begin_load, finish_load, load_to_resume, part_name
 from lakesync.model.types import RowDelta
 from tests.conformance import adapter_places
 from tests.conformance.test_adapter_tables import NOTES
@@ -22,7 +29,7 @@ def follow(kind: str, folder: Path, servers: Mapping[str, str], count: int) -> N
     """Follow so many pushes to a place, whose servers listen as told."""
     adapter_places.SERVERS.update(servers)
     adapter = adapter_places.DATABASES[kind](folder)
-    list(follow_history(adapter, "leaf", Choice(), history(pushes(count)), [NOTES], at_once=5))
+    list(follow_history(adapter, "leaf", DeltaSelection(), history(pushes(count)), [NOTES], at_once=5))
 
 
 def load(kind: str, folder: Path, servers: Mapping[str, str], count: int, parts: int = 3) -> None:
@@ -35,31 +42,31 @@ def take_part(kind: str, folder: Path, servers: Mapping[str, str], count: int, n
     """Take one part of a load that has begun."""
     adapter_places.SERVERS.update(servers)
     adapter = adapter_places.DATABASES[kind](folder)
-    begun = standing(adapter, "leaf", Choice()).load
+    begun = read_follower_progress(adapter, "leaf", DeltaSelection()).load
     assert begun is not None
     part_of_load(adapter, begun, pushes(count), number)
 
 
-def take_load(adapter: DatabaseAdapter, made: Pushes, parts: int = 3) -> Standing:
+def take_load(adapter: DatabaseAdapter, made: Pushes, parts: int = 3) -> FollowerProgress:
     """Begin a load, or go on with the one that has begun, and end it."""
-    at = standing(adapter, "leaf", Choice())
+    at = read_follower_progress(adapter, "leaf", DeltaSelection())
     begun = load_to_resume(adapter, at, [NOTES])
     if begun is None:
         until = last_arrivals(made)
-        begun = begin_load(adapter, "leaf", Choice(), until, parts, [NOTES])
+        begun = begin_load(adapter, "leaf", DeltaSelection(), until, parts, [NOTES])
     for number in range(begun.parts):
         part_of_load(adapter, begun, made, number, at.streams)
-    return finish_load(adapter, "leaf", Choice())
+    return finish_load(adapter, "leaf", DeltaSelection())
 
 
 def part_of_load(
     adapter: DatabaseAdapter, begun: Load, made: Pushes, number: int, since: Mapping[str, int] | None = None
-) -> list[Taken]:
+) -> list[FollowedPart]:
     """Take one part, beyond the arrivals that the follower had taken before the load."""
     part = begun.part(number)
     wanted = [batch.filter(part.mask(pa.Table.from_batches([batch])).combine_chunks()) for batch in history(made)]
     start = {stream: (since or {}).get(stream, -1) for stream in begun.until}
-    name, choice = part_name("leaf", number), Choice(part=part)
+    name, choice = part_name("leaf", number), DeltaSelection(part=part)
     return list(follow_history(adapter, name, choice, wanted, [NOTES], upto=begun.until, at_once=5, since=start))
 
 

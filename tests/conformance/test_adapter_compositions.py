@@ -23,8 +23,8 @@ from lakesync.adapters import (
     StoredDelta,
     migrate_adapter,
 )
-from lakesync.adapters.base import position_of
-from lakesync.adapters.migrate import Scope, digest
+from lakesync.adapters.deltas import position_of
+from lakesync.adapters.transfer.migration import MigrationScope, scope_checksum
 from lakesync.model.crash_points import VARIABLE
 from lakesync.model.errors import AdapterError, ConfigurationError, IntegrityError
 from lakesync.model.hlc import encode
@@ -119,7 +119,7 @@ def test_a_secondary_that_fails_holds_nobody_up_and_catches_up(databases):
     assert len(everything(fan_out)) == 5
     assert everything(databases("secondary")) == []
     slow.refuses = False
-    assert fan_out.settle(WAIT)
+    assert fan_out.wait_until_replicated(WAIT)
     for name in ("secondary", "other"):
         assert identities(databases(name)) == identities(databases("primary"))
     assert [(lag.deltas, lag.catching_up, lag.error) for lag in fan_out.lags()] == [(0, False, None)] * 2
@@ -129,7 +129,7 @@ def test_a_secondary_that_fails_holds_nobody_up_and_catches_up(databases):
 def test_what_was_not_replicated_when_the_process_ended_is_read_again(databases):
     databases("primary").insert_deltas(batch(1, make_delta("c", 1, "r", x=1)))
     fan_out = FanOutAdapter(databases("primary"), {"copy": databases("secondary")})
-    assert fan_out.settle(WAIT)
+    assert fan_out.wait_until_replicated(WAIT)
     assert identities(databases("secondary")) == identities(databases("primary")) != []
     fan_out.close()
 
@@ -185,8 +185,9 @@ def test_readers_miss_nothing_while_days_move(databases):
 
 
 MOVE = (
-    "import sys; from lakesync.adapters import LifecycleAdapter, SqliteAdapter, lifecycle;"
-    "lifecycle.PAGE = 40;"
+    "import sys; from lakesync.adapters import LifecycleAdapter, SqliteAdapter;"
+    "from lakesync.adapters.compositions import lifecycle;"
+    "lifecycle.PAGE_DELTAS = 40;"
     "LifecycleAdapter(SqliteAdapter(sys.argv[1]), SqliteAdapter(sys.argv[2]), 0).migrate_to_tier()"
 )
 
@@ -219,7 +220,7 @@ def test_what_does_not_arrive_stays_where_it_was_and_is_told(databases, tmp_path
     made = aged(100)
     hot.insert_deltas(made)
     for move in (LifecycleAdapter(hot, forgetful, 0).migrate_to_tier, lambda: migrate_adapter(hot, forgetful)):
-        with pytest.raises(IntegrityError, match=r"100 deltas of gateway 'g' were written .* and 99 read back"):
+        with pytest.raises(IntegrityError, match=r"100 deltas of gateway 'g' were written .* but 99 were read back"):
             move()
         assert sorted(identities(hot)) == sorted(stored.identity for stored in made.deltas)
     forgetful.close()
@@ -248,7 +249,11 @@ def test_from_any_to_any_and_back(kind, tmp_path):
         assert (report.deltas, report.copied, report.pages, report.verified) == (240, 240, 5, True)
         assert migrate_adapter(source, destination, page=50).deltas == 240
     assert everything(start) == before
-    assert digest(start, Scope()) == digest(there, Scope()) == digest(back, Scope())
+    assert (
+        scope_checksum(start, MigrationScope())
+        == scope_checksum(there, MigrationScope())
+        == scope_checksum(back, MigrationScope())
+    )
     assert [stored.identity for stored in everything(back, DeltaQuery(order="hlc"))] == [
         stored.identity for stored in everything(start, DeltaQuery(order="hlc"))
     ]
@@ -268,7 +273,7 @@ def test_once_round_every_kind(request, tmp_path):
         opened.append(DATABASES[kind](tmp_path / kind))
         report = migrate_adapter(*opened[-2:])
         assert (report.copied, report.verified) == (240, True), kind
-    assert {digest(each, Scope()) for each in opened} == {digest(start, Scope())}
+    assert {scope_checksum(each, MigrationScope()) for each in opened} == {scope_checksum(start, MigrationScope())}
     for each in opened:
         each.close()
 
@@ -283,7 +288,7 @@ def kind(request):
 def test_a_choice_of_deltas(databases):
     source, destination = databases("source"), databases("destination")
     fill(source)
-    scope = Scope(gateway="h", tables=("t",), since=10, until=50)
+    scope = MigrationScope(gateway="h", tables=("t",), since=10, until=50)
     assert migrate_adapter(source, destination, scope).deltas == 20
     assert {(stored.gateway, stored.delta.table) for stored in everything(destination)} == {("h", "t")}
     destination.insert_deltas(batch(9, make_delta("other", 20, "r", table="t", x=1), gateway="h"))
@@ -330,7 +335,7 @@ def test_the_command_goes_on_after_a_kill(tmp_path):
     assert "240 deltas in 5 pages" in ended.stderr
     assert everything(source) == before
     objects = ObjectDeltas(LocalDisk(tmp_path / "objects"))
-    assert digest(objects, Scope()) == digest(source, Scope())
+    assert scope_checksum(objects, MigrationScope()) == scope_checksum(source, MigrationScope())
     assert sorted(identities(objects, DeltaQuery(order="hlc"))) == sorted(identities(source))
     source.close()
 

@@ -16,11 +16,12 @@ import pymysql
 import pytest
 import requests
 
-from lakesync.adapters import DeltaQuery, LocalDisk, ObjectDeltas, SqliteAdapter, bigquery
-from lakesync.adapters.mysql import MySqlAdapter
-from lakesync.adapters.postgres import PostgresAdapter
-from lakesync.adapters.s3 import S3Objects
-from lakesync.adapters.selection import held
+from lakesync.adapters import DeltaQuery, LocalDisk, ObjectDeltas, SqliteAdapter
+from lakesync.adapters.backends import bigquery
+from lakesync.adapters.backends.mysql import MySqlAdapter
+from lakesync.adapters.backends.postgres import PostgresAdapter
+from lakesync.adapters.deltas import checksum_of
+from lakesync.adapters.object_store.s3 import S3Objects
 from lakesync.cli.up.process import free_ports
 from lakesync.model.errors import AdapterError
 from tests.backend_servers import bigquery_server, mariadb_server, strict_s3_server
@@ -76,7 +77,7 @@ def test_a_commit_whose_answer_is_lost_is_repeated_safely(wired):
     assert wired.wire.passed == 1
     assert "secret" not in str(told.value)
     assert len(everything(wired.adapter)) == 499, "it was done"
-    assert wired.adapter.insert_deltas(SOME) == held(SOME.deltas)
+    assert wired.adapter.insert_deltas(SOME) == checksum_of(SOME.deltas)
     assert len(everything(wired.adapter)) == 499
 
 
@@ -88,7 +89,7 @@ def test_a_server_that_dies_while_it_is_loading_holds_all_or_nothing(wired):
     assert wired.wire.passed == 1
     assert wired.up.wait(60)
     assert everything(wired.adapter) == []
-    assert wired.adapter.insert_deltas(SOME) == held(SOME.deltas)
+    assert wired.adapter.insert_deltas(SOME) == checksum_of(SOME.deltas)
 
 
 def test_connections_that_waited_through_a_restart_are_not_used(wired):
@@ -106,7 +107,7 @@ def test_connections_that_were_cut_are_made_again(request, kind, tmp_path):
     adapter.insert_deltas(SOME)
     assert wire.cut() > 0
     more = batch(2, make_delta("c", 1_000, "r", x="v"))
-    assert adapter.insert_deltas(more) == held(more.deltas)
+    assert adapter.insert_deltas(more) == checksum_of(more.deltas)
     assert len(everything(adapter)) == 500
     adapter.close()
     wire.close()
@@ -129,7 +130,7 @@ def test_an_object_store_that_dies_while_it_is_written_holds_all_or_nothing(monk
             adapter.insert_deltas(SOME)
         assert wire.passed == 1
         assert len(everything(adapter)) in {0, 499}
-        assert adapter.insert_deltas(SOME) == held(SOME.deltas)
+        assert adapter.insert_deltas(SOME) == checksum_of(SOME.deltas)
         assert len(everything(adapter)) == 499
         adapter.close()
         wire.close()
@@ -170,7 +171,7 @@ def test_an_answer_of_bigquery_that_is_lost_doubles_nothing(bigquery_endpoint, t
     with suppress(AdapterError):  # or the driver asks what became of its job
         adapter.insert_deltas(SOME)
     assert wire.passed == 1
-    assert adapter.insert_deltas(SOME) == held(SOME.deltas)
+    assert adapter.insert_deltas(SOME) == checksum_of(SOME.deltas)
     assert len(everything(adapter)) == 499
     adapter.close()
     wire.close()
@@ -196,7 +197,7 @@ def test_a_bigquery_that_dies_in_the_middle_holds_all_or_nothing(monkeypatch, tm
         server.again()
         monkeypatch.setattr(bigquery, "_SECONDS", 60.0)
         assert everything(adapter) == []
-        assert adapter.insert_deltas(SOME) == held(SOME.deltas)
+        assert adapter.insert_deltas(SOME) == checksum_of(SOME.deltas)
         assert len(everything(adapter)) == 499
         adapter.close()
 
@@ -351,7 +352,7 @@ def test_a_full_disk_loses_nothing_that_was_held(request, small_disk, place):
         if start_again is not None:
             start_again()
             assert len(everything(adapter)) == kept
-        assert adapter.insert_deltas(made) == held(made.deltas)
+        assert adapter.insert_deltas(made) == checksum_of(made.deltas)
         assert len(everything(adapter)) == kept + 20
         adapter.close()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lakesync.adapters import DeltaBatch, StoredDelta
-from lakesync.adapters.bigquery import BigQueryAdapter
+from lakesync.adapters.backends.bigquery import BigQueryAdapter
 from lakesync.model.types import SyncPull
 from lakesync.rules.model import parse_rules
 from tests.conformance.adapter_places import DATABASES, DEEP, start_server

@@ -11,7 +11,7 @@ from pyiceberg.transforms import BucketTransform, IdentityTransform
 
 from lakesync.adapters import DeltaQuery, SqliteAdapter, open_adapter
 from lakesync.adapters.arrow import to_arrow
-from lakesync.adapters.migrate import Scope, digest, migrate_adapter
+from lakesync.adapters.transfer.migration import MigrationScope, migrate_adapter, scope_checksum
 from lakesync.model.errors import AdapterError, ConfigurationError
 from lakesync.model.hlc import decode, encode
 from tests.conformance.book import make_delta
@@ -76,7 +76,7 @@ def test_every_query_finds_what_a_database_would(lake, tmp_path):
     )
     copy = SqliteAdapter(tmp_path / "copy.db")
     assert migrate_adapter(adapter, copy, page=7).deltas == 24
-    assert digest(copy, Scope()) == digest(same, Scope())
+    assert scope_checksum(copy, MigrationScope()) == scope_checksum(same, MigrationScope())
     copy.close()
 
 

@@ -6,9 +6,10 @@ import psycopg
 import pymysql
 import pytest
 
-from lakesync.adapters import DeltaQuery, mysql, postgres
-from lakesync.adapters.following import Choice, follow_history, standing
-from lakesync.adapters.uri import Address
+from lakesync.adapters import DeltaQuery
+from lakesync.adapters.backends import mysql, postgres
+from lakesync.adapters.transfer.follower import DeltaSelection, follow_history, read_follower_progress
+from lakesync.adapters.uri import BackendUri
 from lakesync.model.schema import parse_schema
 from tests.conformance.adapter_places import DATABASES, SERVERS, start_server
 from tests.conformance.book import make_delta
@@ -48,7 +49,7 @@ def pushes(count, start=1):
 
 
 def follow(adapter, made, schemas=BOTH):
-    return list(follow_history(adapter, "leaf", Choice(), history(made), schemas))
+    return list(follow_history(adapter, "leaf", DeltaSelection(), history(made), schemas))
 
 
 def sql(adapter, statement):
@@ -60,18 +61,18 @@ def test_b11_a_table_that_cannot_be_made_holds_up_no_other_and_is_retried(adapte
     sql(adapter, "CREATE TABLE notes (owner VARCHAR(80))")  # the operator's own
     follow(adapter, pushes(3))
     assert float(rows(adapter, "lines")["l"]["n"]) == 3
-    assert standing(adapter, "leaf", Choice()).deltas == len(everything(adapter)) == 6
-    (aside,) = adapter.set_aside("leaf")
-    assert (aside.table, aside.failures, "did not make" in aside.reason) == ("notes", 1, True)
+    assert read_follower_progress(adapter, "leaf", DeltaSelection()).deltas == len(everything(adapter)) == 6
+    (aside,) = adapter.suspended_tables("leaf")
+    assert (aside.table, aside.failures, "was not created by LakeSync" in aside.reason) == ("notes", 1, True)
     follow(adapter, pushes(4))  # its next attempt is not due yet
     assert float(rows(adapter, "lines")["l"]["n"]) == 4
-    adapter.retry_now("leaf", ["notes"])
+    adapter.retry_tables("leaf", ["notes"])
     follow(adapter, pushes(4))
-    assert [each.failures for each in adapter.set_aside("leaf")] == [2]
+    assert [each.failures for each in adapter.suspended_tables("leaf")] == [2]
     sql(adapter, "DROP TABLE notes")
-    adapter.retry_now("leaf", ["notes"])
+    adapter.retry_tables("leaf", ["notes"])
     follow(adapter, pushes(4))
-    assert adapter.set_aside("leaf") == []
+    assert adapter.suspended_tables("leaf") == []
     assert rows(adapter).keys() == {f"n{number}" for number in range(1, 5)}
     follow(adapter, pushes(5))
     assert "n5" in rows(adapter)
@@ -83,7 +84,7 @@ def lock(kind, folder):
         held = psycopg.connect(DATABASES[kind](folder)._executor._uri)
         held.execute("LOCK TABLE notes IN ACCESS EXCLUSIVE MODE")
         return held
-    server = Address.of(SERVERS["mariadb_uri"])
+    server = BackendUri.parse(SERVERS["mariadb_uri"])
     database = DATABASES[kind](folder)._executor._address.path
     held = pymysql.connect(
         host=server.host, port=server.port, user=server.user, password=server.password, database=database
@@ -107,10 +108,10 @@ def test_b11_a_table_that_somebody_holds_is_given_up_in_time_and_holds_up_no_oth
     follow(adapter, pushes(3))
     held.close()
     assert float(rows(adapter, "lines")["l"]["n"]) == 3
-    (aside,) = adapter.set_aside("leaf")
+    (aside,) = adapter.suspended_tables("leaf")
     assert (aside.table, "lock" in aside.reason.lower()) == ("notes", True)
     assert rows(adapter).keys() == {"n1"}
-    adapter.retry_now("leaf", ["notes"])
+    adapter.retry_tables("leaf", ["notes"])
     follow(adapter, pushes(3))
     assert rows(adapter).keys() == {"n1", "n2", "n3"}
     adapter.close()
@@ -124,7 +125,7 @@ def test_b11_a_statement_that_takes_too_long_is_ended(request, tmp_path, monkeyp
         start_server(request)
         adapter = DATABASES[kind](tmp_path)
         with adapter._executor.connect() as connection, pytest.raises((psycopg.Error, pymysql.Error)) as ended:
-            connection.rows(slow)
+            connection.query(slow)
         assert "time" in str(ended.value)
         adapter.close()
 
@@ -141,12 +142,12 @@ def test_b11_rows_that_a_rule_of_the_users_refuses_are_dead_letters_and_are_repl
     assert (found["again"]["title"], float(found["again"]["size"]), found["n1"]["title"]) == (None, 5, "t1")
     (letter,) = adapter.dead_letters(10)
     assert (letter.table, letter.row_id, letter.column, letter.value) == ("notes", "again", "title", '"t1"')
-    assert adapter.set_aside("leaf") == []
+    assert adapter.suspended_tables("leaf") == []
     sql(adapter, "DROP INDEX mine" + (" ON notes" if isinstance(adapter, mysql.MySqlAdapter) else ""))
-    adapter.retry_now("leaf", ["notes"])
+    adapter.retry_tables("leaf", ["notes"])
     follow(adapter, made)
     assert rows(adapter)["again"]["title"] == "t1"
-    assert (adapter.dead_letters(10), adapter.set_aside("leaf")) == ([], [])
+    assert (adapter.dead_letters(10), adapter.suspended_tables("leaf")) == ([], [])
 
 
 def test_json_that_is_too_deep_for_the_database_is_a_dead_letter(adapter):
@@ -167,8 +168,8 @@ def test_what_is_said_to_be_too_deep_for_mariadb_is(mariadb_uri, depth, tmp_path
     adapter = DATABASES["mariadb"](tmp_path)
     text = "[" * depth + "]" * depth
     with adapter._executor.connect() as connection:
-        ((is_valid,),) = connection.rows("SELECT JSON_VALID(?)", [text])
-    assert bool(is_valid) == (depth <= adapter._dialect.json_depth)
+        ((is_valid,),) = connection.query("SELECT JSON_VALID(?)", [text])
+    assert bool(is_valid) == (depth <= adapter._dialect.max_json_depth)
     adapter.close()
 
 
@@ -179,14 +180,14 @@ def test_an_object_store_takes_a_table_that_is_chosen_later(request, kind, tmp_p
     adapter, made = DATABASES[kind](tmp_path), pushes(4)
 
     def take(*tables):
-        choice = Choice(tables=tables)
+        choice = DeltaSelection(tables=tables)
         wanted = [
             (gateway, arrival, own)
             for gateway, arrival, some in made
             if (own := [delta for delta in some if not tables or delta.table in tables])
         ]
         list(follow_history(adapter, "leaf", choice, history(wanted)))
-        return standing(adapter, "leaf", choice).deltas
+        return read_follower_progress(adapter, "leaf", choice).deltas
 
     assert take("notes") == 4
     assert take("notes", "lines") == 8

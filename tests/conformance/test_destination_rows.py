@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from lakesync.adapters.following import Choice, follow_history
-from lakesync.adapters.selection import merged
+from lakesync.adapters.row_content import states_of
+from lakesync.adapters.transfer.follower import DeltaSelection, follow_history
 from lakesync.model.schema import parse_schema
 from tests.conformance.adapter_places import DATABASES, EXAMPLES, TABLES, start_server
 from tests.conformance.book import make_delta
@@ -24,7 +24,7 @@ def follow(adapter, schema, pushes, at_once=25_000, calls=1):
     """Take pushes, in so many runs; transactions of so many deltas."""
     size = -(-len(pushes) // calls) or 1
     for end in range(size, len(pushes) + size, size):
-        list(follow_history(adapter, "leaf", Choice(), history(pushes[:end]), [schema], at_once=at_once))
+        list(follow_history(adapter, "leaf", DeltaSelection(), history(pushes[:end]), [schema], at_once=at_once))
 
 
 def shown(adapter, schema):
@@ -32,7 +32,7 @@ def shown(adapter, schema):
     names = ["gateway", "row_id", "sku", "ext", "title", "last_arrival", "checksum"]
     names += ["deleted_at"] if schema.soft_delete else []
     with adapter._executor.connect() as connection:
-        found = connection.rows(f"SELECT {', '.join(names)} FROM goods")
+        found = connection.query(f"SELECT {', '.join(names)} FROM goods")
     return {(row[0], row[1]): dict(zip(names[2:], row[2:], strict=True)) for row in found}
 
 
@@ -157,7 +157,7 @@ def expected(made):
     """What is visible, by an independent merge of each gateway's deltas."""
     found = {}
     for gateway in "gh":
-        states = merged(delta for name, some in made if name == gateway for delta in some)
+        states = states_of(delta for name, some in made if name == gateway for delta in some)
         for row_id, state in states.items():
             if state.visible:
                 cells = {column: bytes(raw).decode() for column, raw in state.values().items()}

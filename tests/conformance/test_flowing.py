@@ -17,7 +17,7 @@ from lakesync.adapters import (
     SqliteAdapter,
     StoredDelta,
 )
-from lakesync.adapters.flowing import Sieve, flow_to, replay_to
+from lakesync.adapters.transfer.flows import RowFilter, replay_flow, run_flow
 from lakesync.client import LocalTransport
 from lakesync.model.errors import ConfigurationError
 from lakesync.rules.model import parse_rules
@@ -26,7 +26,7 @@ from tests.conformance.book import make_delta
 from tests.conformance.test_adapter_tables import NOTES, parsed, rows
 from tests.conformance.test_adapters import everything
 
-LARGE = Sieve(tables=("notes",), where=(("size", "gte", "10"),))
+LARGE = RowFilter(tables=("notes",), where=(("size", "gte", "10"),))
 """Rows of `notes` whose size is 10 at least."""
 HOUR = 3_600_000 << 16
 
@@ -36,8 +36,8 @@ def put(adapter, arrival, *deltas, gateway="g"):
     adapter.insert_deltas(DeltaBatch(f"{gateway}.{arrival}", gateway, stored))
 
 
-def flow(source, target, sieve=LARGE, **options):
-    return list(flow_to(source, target, "flows/f", sieve, [NOTES], **options))
+def flow(source, target, row_filter=LARGE, **options):
+    return list(run_flow(source, target, "flows/f", row_filter, [NOTES], **options))
 
 
 def shown(adapter):
@@ -67,7 +67,7 @@ def test_rows_join_and_leave_a_slice(places):
     assert parsed(found["large"]["props"]) == {"mine": 1}
     put(source, 768, make_delta("c", 3, "large", size=40), make_delta("c", 3, "small"))
     (done,) = flow(source, target)
-    assert done.deltas <= done.looked_at + 1
+    assert done.deltas <= done.scanned + 1
     assert shown(target) == {"large": 40}
 
 
@@ -78,12 +78,12 @@ def test_what_another_gateway_wrote_late_is_found_and_another_filter_begins_anew
     put(source, HOUR - 256, make_delta("c", 6, "r2", size=11), gateway="h")
     flow(source, target)
     assert shown(target) == {"r1": 10, "r2": 11}
-    everything_of_g = Sieve(tables=("notes",), gateways=("g",))
+    everything_of_g = RowFilter(tables=("notes",), gateways=("g",))
     put(source, HOUR + 256, make_delta("c", 7, "r3", size=1))
     assert sum(part.deltas for part in flow(source, target, everything_of_g)) == 2
-    assert [part.looked_at for part in flow(source, target, everything_of_g)] == []  # one gateway writes in order
-    with pytest.raises(ConfigurationError, match="keeps no marks"):
-        list(flow_to(source, object(), "f", LARGE))
+    assert [part.scanned for part in flow(source, target, everything_of_g)] == []  # one gateway writes in order
+    with pytest.raises(ConfigurationError, match="does not store marks"):
+        list(run_flow(source, object(), "f", LARGE))
 
 
 def test_a_row_whose_older_deltas_went_to_a_cold_tier_is_shown_whole(places, tmp_path):
@@ -109,10 +109,10 @@ def test_a_replay_of_days_writes_what_the_target_lacks_and_nothing_twice(tmp_pat
     for n in range(1, 6):
         put(source, 256 * n, make_delta("c", n, f"r{n}", size=10 * n))
     assert sum(page.deltas for page in flow(source, target)) == 5
-    marked = target.mark("flows/f")
+    marked = target.read_mark("flows/f")
 
     def again():
-        return sum(page.deltas for page in replay_to(source, target, "flows/f", LARGE, [NOTES], (512, 1024), page=2))
+        return sum(page.deltas for page in replay_flow(source, target, "flows/f", LARGE, [NOTES], (512, 1024), page=2))
 
     assert again() == 3
     assert sorted(stored.arrival for stored in everything(target)) == [256, 512, 768, 1024, 1280], "none is there twice"
@@ -129,7 +129,7 @@ def test_a_replay_of_days_writes_what_the_target_lacks_and_nothing_twice(tmp_pat
             path.unlink()
         assert again() == 3
         assert sorted(stored.arrival for stored in everything(target)) == [512, 768, 1024]
-    assert target.mark("flows/f") == marked
+    assert target.read_mark("flows/f") == marked
     source.close()
     target.close()
 
@@ -149,12 +149,12 @@ def test_a_slice_is_the_rows_that_meet_the_filter(tmp_path_factory, history, whe
     for number, (row, hlc, size) in enumerate(history, 1):
         put(source, 256 * number, make_delta("c", hlc, row, **({} if size is None else {"size": size})))
         if when[number - 1]:
-            next(flow_to(source, target, "flows/f", LARGE, [NOTES], page=page), None)  # and is cut short
+            next(run_flow(source, target, "flows/f", LARGE, [NOTES], page=page), None)  # and is cut short
     flow(source, target, page=page)
     target.ensure_schema(NOTES)
     states = source.get_latest_state(None, "notes", ["a", "b", "c"])
     assert shown(target) == {
-        row: int(bytes(state.values()["size"])) for row, state in states.items() if LARGE.meets(state)
+        row: int(bytes(state.values()["size"])) for row, state in states.items() if LARGE.matches(state)
     }
     target.close()
     source.close()

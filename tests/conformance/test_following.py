@@ -9,10 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from lakesync.adapters import SqliteAdapter, StoredDelta, bigquery
-from lakesync.adapters.base import DeltaBatch
-from lakesync.adapters.contents import united
-from lakesync.adapters.following import Choice, OlderRows, Standing, follow_history, standing
+from lakesync.adapters import SqliteAdapter, StoredDelta
+from lakesync.adapters.backends import bigquery
+from lakesync.adapters.deltas import DeltaBatch
+from lakesync.adapters.row_content import merge_states
+from lakesync.adapters.transfer.follower import (
+    ColdTierContents,
+    DeltaSelection,
+    FollowerProgress,
+    follow_history,
+    read_follower_progress,
+)
 from lakesync.cli.up.process import free_ports
 from lakesync.model.crash_points import VARIABLE
 from lakesync.model.errors import AdapterError, ConfigurationError, IntegrityError
@@ -27,7 +34,7 @@ from tests.conformance.told_history import history, pushes
 from tests.conformance.wire import Wire
 from tests.forked import Forked
 
-EVERYTHING = Choice()
+EVERYTHING = DeltaSelection()
 
 
 def carry(adapter, made, **options):
@@ -39,7 +46,7 @@ def once(adapter, made):
     wanted = sorted((gateway, arrival, delta.delta_id) for gateway, arrival, deltas in made for delta in deltas)
     found = [(each.gateway, each.arrival, each.delta.delta_id) for each in everything(adapter)]
     assert sorted(found) == wanted
-    at = standing(adapter, "leaf", EVERYTHING)
+    at = read_follower_progress(adapter, "leaf", EVERYTHING)
     assert at.deltas == len(wanted)
 
 
@@ -57,7 +64,7 @@ def test_what_a_follower_lacks_it_takes_once(request, kind, tmp_path):
     request.param = kind
     start_server(request)
     adapter, made = DATABASES[kind](tmp_path), pushes(5 if kind == "bigquery" else 12)
-    assert standing(adapter, "leaf", EVERYTHING) == Standing()
+    assert read_follower_progress(adapter, "leaf", EVERYTHING) == FollowerProgress()
     first = carry(adapter, made[:4], at_once=5)
     assert sum(part.deltas for part in first) == 12
     assert len(first) > 1
@@ -81,16 +88,16 @@ def test_another_choice_begins_anew_and_another_run_is_refused(tmp_path):
     adapter = SqliteAdapter(tmp_path / "d.db")
     made = pushes()
     carry(adapter, made)
-    narrow = Choice(tables=("notes",))
-    assert standing(adapter, "leaf", narrow) == Standing(narrow)
+    narrow = DeltaSelection(tables=("notes",))
+    assert read_follower_progress(adapter, "leaf", narrow) == FollowerProgress(narrow)
     ahead = follow_history(adapter, "leaf", narrow, history(made), at_once=6)
     next(ahead)
     list(follow_history(adapter, "leaf", narrow, history(made), at_once=6))
     with pytest.raises(IntegrityError, match="another run has moved it"):
         next(ahead)
     assert len(everything(adapter)) == 36
-    with pytest.raises(ConfigurationError, match="keeps no followers' marks"):
-        standing(object(), "leaf", EVERYTHING)
+    with pytest.raises(ConfigurationError, match="does not store marks"):
+        read_follower_progress(object(), "leaf", EVERYTHING)
     adapter.close()
 
 
@@ -119,7 +126,7 @@ def test_a_follower_that_is_killed_goes_on(request, kind, place, tmp_path):
     environment = {**os.environ, VARIABLE: place}
     assert Forked(follow, kind, tmp_path, dict(SERVERS), count, environment=environment).wait(120) == -9
     adapter, made = DATABASES[kind](tmp_path), pushes(count)
-    before = standing(adapter, "leaf", EVERYTHING).deltas
+    before = read_follower_progress(adapter, "leaf", EVERYTHING).deltas
     again = carry(adapter, made, at_once=5)
     assert 0 < sum(part.deltas for part in again) == 3 * count - before
     once(adapter, made)
@@ -141,7 +148,7 @@ def test_a_follower_whose_bigquery_dies_in_the_middle_goes_on(kind, dies, tmp_pa
         assert not server.listens()
         server.again()
         monkeypatch.setattr(bigquery, "_SECONDS", 60.0)
-        before = standing(adapter, "leaf", EVERYTHING).deltas
+        before = read_follower_progress(adapter, "leaf", EVERYTHING).deltas
         assert sum(part.deltas for part in carry(adapter, made, at_once=5)) == 12 - before
         once(adapter, made)
         shows(adapter, made)
@@ -170,7 +177,7 @@ def test_rows_of_a_hot_tier_know_what_went_to_the_cold_one(tmp_path):
     hot, cold = SqliteAdapter(tmp_path / "hot.db"), SqliteAdapter(tmp_path / "cold.db")
     older = make_delta("c", 5, "r", title="from long ago", size=1)
     cold.insert_deltas(DeltaBatch("b", "g", (StoredDelta("g", 256, older),)))
-    carry(hot, [("g", 512, [make_delta("c", 6, "r", size=2)])], beside=OlderRows([cold]))
+    carry(hot, [("g", 512, [make_delta("c", 6, "r", size=2)])], beside=ColdTierContents([cold]))
     row = rows(hot)["r"]
     assert (row["title"], row["size"]) == ("from long ago", 2)
     hot.close()
@@ -192,7 +199,7 @@ def test_two_states_united_are_the_merge_of_all(first, second):
     for part, some in zip(parts, (first, second, [*first, *second]), strict=True):
         for delta in some:
             part.merge(delta)
-    both = united(parts[0], parts[1])
+    both = merge_states(parts[0], parts[1])
     assert {name: bytes(raw) for name, raw in both.values().items()} == {
         name: bytes(raw) for name, raw in parts[2].values().items()
     }

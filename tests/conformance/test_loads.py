@@ -9,11 +9,11 @@ import pytest
 from msgspec.structs import replace
 
 from lakesync.adapters import LifecycleAdapter, SqliteAdapter
-from lakesync.adapters.base import DeltaQuery
+from lakesync.adapters.arrow_access import max_writers
 from lakesync.adapters.buckets import BUCKETS, Part, bucket_of
-from lakesync.adapters.following import Choice, follow_history, standing
-from lakesync.adapters.loads import Settled, begin_load, finish_load, is_announced, load_to_resume
-from lakesync.adapters.several import max_writers
+from lakesync.adapters.deltas import DeltaQuery
+from lakesync.adapters.transfer.follower import DeltaSelection, follow_history, read_follower_progress
+from lakesync.adapters.transfer.loads import LoadBarrier, begin_load, finish_load, is_announced, load_to_resume
 from lakesync.model.crash_points import VARIABLE
 from lakesync.model.errors import IntegrityError
 from lakesync.model.schema import Column
@@ -25,7 +25,7 @@ from tests.conformance.test_following import carry, once, shows
 from tests.conformance.told_history import history, pushes
 from tests.forked import Forked
 
-EVERYTHING = Choice()
+EVERYTHING = DeltaSelection()
 STORES = ("parquet on local disk", "parquet on s3")
 
 
@@ -39,10 +39,10 @@ def test_a_load_takes_what_is_lacking_once(request, kind, tmp_path):
     start_server(request)
     adapter, made = DATABASES[kind](tmp_path), pushes(size_of(kind))
     carry(adapter, made[:2], at_once=5)
-    before = standing(adapter, "leaf", EVERYTHING)
+    before = read_follower_progress(adapter, "leaf", EVERYTHING)
     until = last_arrivals(made)
     begun = begin_load(adapter, "leaf", EVERYTHING, until, 3, [NOTES])
-    assert standing(adapter, "leaf", EVERYTHING) == replace(before, load=begun)
+    assert read_follower_progress(adapter, "leaf", EVERYTHING) == replace(before, load=begun)
     since = before.streams
     taken = [sum(each.deltas for each in part_of_load(adapter, begun, made, number, since)) for number in range(3)]
     assert sum(taken) == 3 * len(made) - 6
@@ -79,7 +79,7 @@ def test_a_load_that_is_killed_goes_on(request, kind, point, tmp_path):
     environment = {**os.environ, VARIABLE: point}
     assert Forked(load, kind, tmp_path, dict(SERVERS), count, environment=environment).wait(120) == -9
     adapter, made = DATABASES[kind](tmp_path), pushes(count)
-    if standing(adapter, "leaf", EVERYTHING).deltas < 3 * count:  # killed before the load had ended
+    if read_follower_progress(adapter, "leaf", EVERYTHING).deltas < 3 * count:  # killed before the load had ended
         take_load(adapter, made)
     once(adapter, made)
     if kind in TABLES:
@@ -118,11 +118,11 @@ def test_parts_are_taken_by_several_processes_at_once(request, kind, tmp_path):
 def test_a_reader_by_arrival_waits_for_the_end_of_a_load(tmp_path):
     adapter, cold, made = SqliteAdapter(tmp_path / "a.db"), SqliteAdapter(tmp_path / "cold.db"), pushes()
     carry(adapter, made[:4], at_once=5)
-    reader, place = Settled(adapter), Settled(LifecycleAdapter(adapter, cold, 0))
+    reader, place = LoadBarrier(adapter), LoadBarrier(LifecycleAdapter(adapter, cold, 0))
     first = reader.query_deltas_since(DeltaQuery())
     after = DeltaQuery(after=adapter.newest_position())
     begun = begin_load(adapter, "leaf", EVERYTHING, last_arrivals(made), 2, [NOTES])
-    since = standing(adapter, "leaf", EVERYTHING).streams
+    since = read_follower_progress(adapter, "leaf", EVERYTHING).streams
     part_of_load(adapter, begun, made, 1, since)
     assert adapter.query_deltas_since(after).deltas  # some of what is new; the rest would come before it
     for each in (reader, place):
@@ -146,10 +146,10 @@ def test_a_page_is_not_given_during_which_a_load_came_and_went(tmp_path):
             take_load(adapter, made)
             return page
 
-    adapter, reader = SqliteAdapter(tmp_path / "a.db"), Settled(Reading(tmp_path / "a.db"))
+    adapter, reader = SqliteAdapter(tmp_path / "a.db"), LoadBarrier(Reading(tmp_path / "a.db"))
     carry(adapter, made[:4])
     assert reader.query_deltas_since(DeltaQuery()).deltas == ()
-    assert len(Settled(adapter).query_deltas_since(DeltaQuery()).deltas) == 36
+    assert len(LoadBarrier(adapter).query_deltas_since(DeltaQuery()).deltas) == 36
     adapter.close()
     reader.close()
 
@@ -158,14 +158,14 @@ def test_a_load_under_other_schemas_begins_again(tmp_path):
     adapter, made = SqliteAdapter(tmp_path / "a.db"), pushes()
     begun = begin_load(adapter, "leaf", EVERYTHING, last_arrivals(made), 2, [NOTES])
     part_of_load(adapter, begun, made, 0)
-    at = standing(adapter, "leaf", EVERYTHING)
+    at = read_follower_progress(adapter, "leaf", EVERYTHING)
     assert load_to_resume(adapter, at, [NOTES]) == begun
     wider = replace(NOTES, columns=(*NOTES.columns, Column("more", "string")))
     assert load_to_resume(adapter, at, [wider]) is None
     list(follow_history(adapter, "leaf", EVERYTHING, history(made), [wider], at_once=5))
     once(adapter, made)
     shows(adapter, made)
-    with pytest.raises(IntegrityError, match="has ended already"):
+    with pytest.raises(IntegrityError, match="is already finished"):
         finish_load(adapter, "leaf", EVERYTHING)
     adapter.close()
 
@@ -173,11 +173,11 @@ def test_a_load_under_other_schemas_begins_again(tmp_path):
 def test_another_run_of_a_load_is_refused(tmp_path):
     adapter, made = SqliteAdapter(tmp_path / "a.db"), pushes()
     begun = begin_load(adapter, "leaf", EVERYTHING, last_arrivals(made), 2, [NOTES])
-    with pytest.raises(IntegrityError, match="part 0 of the load of 'leaf' has not ended"):
+    with pytest.raises(IntegrityError, match="part 0 of the load of 'leaf' is not finished"):
         finish_load(adapter, "leaf", EVERYTHING)
     part = begun.part(0)
     wanted = [batch.filter(part.mask(pa.Table.from_batches([batch])).combine_chunks()) for batch in history(made)]
-    slow = follow_history(adapter, "leaf#0", Choice(part=part), wanted, upto=begun.until, at_once=5)
+    slow = follow_history(adapter, "leaf#0", DeltaSelection(part=part), wanted, upto=begun.until, at_once=5)
     next(slow)
     part_of_load(adapter, begun, made, 0)
     with pytest.raises(IntegrityError, match="another run has moved it"):

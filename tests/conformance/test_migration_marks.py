@@ -9,21 +9,22 @@ import sys
 import pytest
 
 from lakesync.adapters import LocalDisk, ObjectDeltas, SqliteAdapter, migrate_adapter
-from lakesync.adapters.migrate import Progress, ProgressMark, Scope, digest
+from lakesync.adapters.transfer.migration import MigrationInMark, MigrationProgress, MigrationScope, scope_checksum
 from lakesync.model.crash_points import VARIABLE
 from lakesync.model.errors import IntegrityError
 from tests.conformance.test_adapter_compositions import fill
 from tests.conformance.test_adapters import everything
 
-SCOPE = Scope(tables=("t",))
+SCOPE = MigrationScope(tables=("t",))
 KILLED = """
 import sys
 from lakesync.adapters import LocalDisk, ObjectDeltas, SqliteAdapter, migrate_adapter
-from lakesync.adapters.migrate import ProgressMark, Scope
+from lakesync.adapters.transfer.migration import MigrationInMark, MigrationScope
 
 kind, source, path = sys.argv[1:]
 target = SqliteAdapter(path) if kind == "sqlite" else ObjectDeltas(LocalDisk(path))
-migrate_adapter(SqliteAdapter(source), target, Scope(tables=("t",)), progress=ProgressMark(target, "m"), page=20)
+scope = MigrationScope(tables=("t",))
+migrate_adapter(SqliteAdapter(source), target, scope, progress=MigrationInMark(target, "m"), page=20)
 """
 
 
@@ -39,11 +40,11 @@ def test_it_goes_on_where_the_destination_says(tmp_path, kind, place):
     command = [sys.executable, "-c", KILLED, kind, str(tmp_path / "source.db"), path]
     assert subprocess.run(command, env={**os.environ, VARIABLE: place}, check=False).returncode == -9
     target = opened(kind, path)
-    report = migrate_adapter(source, target, SCOPE, progress=ProgressMark(target, "m"), page=20)
+    report = migrate_adapter(source, target, SCOPE, progress=MigrationInMark(target, "m"), page=20)
     assert 0 < report.copied < report.deltas == 120
-    assert digest(target, SCOPE) == digest(source, SCOPE)
+    assert scope_checksum(target, SCOPE) == scope_checksum(source, SCOPE)
     assert everything(source) == before
-    again = migrate_adapter(source, target, SCOPE, progress=ProgressMark(target, "m"), page=20)
+    again = migrate_adapter(source, target, SCOPE, progress=MigrationInMark(target, "m"), page=20)
     assert again.copied == 120  # it ended, so the next one looks at everything
     source.close()
     target.close()
@@ -52,7 +53,7 @@ def test_it_goes_on_where_the_destination_says(tmp_path, kind, place):
 def test_two_runs_of_one_migration_are_told_apart(tmp_path):
     source, target = SqliteAdapter(tmp_path / "source.db"), SqliteAdapter(tmp_path / "target.db")
     fill(source)
-    first, second = ProgressMark(target, "m"), ProgressMark(target, "m")
+    first, second = MigrationInMark(target, "m"), MigrationInMark(target, "m")
     assert first.read(SCOPE) == second.read(SCOPE)
     migrate_adapter(source, target, SCOPE, progress=first, page=60)
     with pytest.raises(IntegrityError, match="another run has moved it"):
@@ -68,4 +69,4 @@ class _Stale:
         self.write, self.remove = progress.write, progress.remove
 
     def read(self, scope):
-        return Progress(scope)
+        return MigrationProgress(scope)

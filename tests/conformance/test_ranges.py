@@ -6,17 +6,18 @@ import pytest
 from msgspec.structs import replace
 
 from lakesync.adapters import DeltaBatch, LifecycleAdapter, SqliteAdapter, StoredDelta, migrate_adapter
-from lakesync.adapters.base import DeltaQuery, Marked
-from lakesync.adapters.migrate import ProgressFile, ProgressMark, Scope, digest
-from lakesync.adapters.progress import MarkKept, ProgressKept
-from lakesync.adapters.ranges import Division, division_of, end_division
-from lakesync.adapters.several import split_points
+from lakesync.adapters.arrow_access import split_points
+from lakesync.adapters.base import MarkStore
+from lakesync.adapters.deltas import DeltaQuery
+from lakesync.adapters.transfer.migration import MigrationInFile, MigrationInMark, MigrationScope, scope_checksum
+from lakesync.adapters.transfer.progress import ProgressInFile, ProgressInMark
+from lakesync.adapters.transfer.ranges import Division, begin_division, end_division
 from lakesync.model.errors import IntegrityError
 from tests.conformance.adapter_places import COARSE_ARRIVALS, DATABASES, DEEP, start_server
 from tests.conformance.book import make_delta
 from tests.conformance.test_adapters import everything
 
-SCOPE = Scope(tables=("t",))
+SCOPE = MigrationScope(tables=("t",))
 
 
 def fill(adapter, count=60, each=4, first=0):
@@ -78,10 +79,10 @@ class Plain:
 def test_an_adapter_that_cannot_divide_is_one_range(tmp_path):
     source = SqliteAdapter(tmp_path / "a.db")
     fill(source)
-    kept = ProgressKept(tmp_path / "ranges.json", Division)
-    assert division_of(Plain(source), SCOPE, kept, 4, 5) == Division(scope=SCOPE)
-    assert division_of(source, SCOPE, kept, 1, 5) == Division(scope=SCOPE)
-    assert division_of(source, SCOPE, None, 4, 5) == Division(scope=SCOPE)
+    kept = ProgressInFile(tmp_path / "ranges.json", Division)
+    assert begin_division(Plain(source), SCOPE, kept, 4, 5) == Division(scope=SCOPE)
+    assert begin_division(source, SCOPE, kept, 1, 5) == Division(scope=SCOPE)
+    assert begin_division(source, SCOPE, None, 4, 5) == Division(scope=SCOPE)
     assert Division(scope=SCOPE).ranges() == [(-1, None)]
     assert split_points(LifecycleAdapter(source, Plain(source), 0), DeltaQuery("hlc"), 5) == []
     assert kept.read() is None
@@ -93,33 +94,35 @@ def test_a_division_stays_until_its_ranges_are_done(target, tmp_path):
     source, there = SqliteAdapter(tmp_path / "source.db"), DATABASES[target](tmp_path)
     fill(source)
 
-    def kept():
-        if isinstance(there, Marked):
-            return MarkKept(there, "m ranges", Division)
-        return ProgressKept(tmp_path / "ranges.json", Division)
+    def stored_division():
+        if isinstance(there, MarkStore):
+            return ProgressInMark(there, "m ranges", Division)
+        return ProgressInFile(tmp_path / "ranges.json", Division)
 
     def copy(number, division):
         since, until = division.ranges()[number]
         name, scope = f"m#{number}", replace(SCOPE, since=since, until=until)
-        marked = isinstance(there, Marked)
+        marked = isinstance(there, MarkStore)
         progress = (
-            ProgressMark(there, name, division.id) if marked else ProgressFile(tmp_path / f"{name}.json", division.id)
+            MigrationInMark(there, name, division.id)
+            if marked
+            else MigrationInFile(tmp_path / f"{name}.json", division.id)
         )
         return migrate_adapter(source, there, scope, progress=progress, page=3)
 
-    division = division_of(source, SCOPE, kept(), 4, 5)
+    division = begin_division(source, SCOPE, stored_division(), 4, 5)
     assert len(division.ranges()) == 4
     first = copy(1, division)
     assert first.copied == first.deltas > 0
     fill(source, 8, first=90)  # meanwhile
-    again = kept()
-    assert division_of(source, SCOPE, again, 4, 5) == division
+    again = stored_division()
+    assert begin_division(source, SCOPE, again, 4, 5) == division
     reports = [copy(number, division) for number in range(4)]
     assert reports[1].copied == 0
-    assert sum(each.deltas for each in reports) == digest(source, SCOPE).deltas == 34
-    assert digest(there, SCOPE) == digest(source, SCOPE)
+    assert sum(each.deltas for each in reports) == scope_checksum(source, SCOPE).deltas == 34
+    assert scope_checksum(there, SCOPE) == scope_checksum(source, SCOPE)
     end_division(division, again)
-    fresh = division_of(source, SCOPE, kept(), 4, 5)
+    fresh = begin_division(source, SCOPE, stored_division(), 4, 5)
     assert fresh.id not in {"", division.id}
     assert copy(1, fresh).copied > 0  # the next migration looks at everything
     source.close()
@@ -129,12 +132,12 @@ def test_a_division_stays_until_its_ranges_are_done(target, tmp_path):
 def test_two_runs_that_divide_one_move_are_told_apart(tmp_path):
     adapter = SqliteAdapter(tmp_path / "a.db")
     fill(adapter)
-    first, second = (MarkKept(adapter, "tiers/aged", Division) for _ in range(2))
+    first, second = (ProgressInMark(adapter, "tiers/aged", Division) for _ in range(2))
     assert first.read() == second.read() is None
-    division = division_of(adapter, SCOPE, first, 4, 5)
+    division = begin_division(adapter, SCOPE, first, 4, 5)
     with pytest.raises(IntegrityError, match="another run has moved it"):
         second.write(Division())
     later = replace(SCOPE, until=20)
-    assert division_of(adapter, later, second, 4, 5, any_scope=True) == division
-    assert division_of(adapter, later, second, 4, 5).scope == later
+    assert begin_division(adapter, later, second, 4, 5, any_scope=True) == division
+    assert begin_division(adapter, later, second, 4, 5).scope == later
     adapter.close()

@@ -10,9 +10,9 @@ import sys
 import pytest
 
 from lakesync.adapters import DeltaBatch, LocalDisk, ObjectDeltas, SqliteAdapter, StoredDelta
-from lakesync.adapters.base import DeltaQuery, Mark
-from lakesync.adapters.following import OlderRows
-from lakesync.adapters.redaction import Redaction, redactable
+from lakesync.adapters.deltas import DeltaQuery, MarkUpdate
+from lakesync.adapters.redaction import RedactionRequest, require_redactable
+from lakesync.adapters.transfer.follower import ColdTierContents
 from lakesync.model.crash_points import VARIABLE
 from lakesync.model.errors import AdapterError, ConfigurationError
 from lakesync.model.schema import parse_schema
@@ -22,8 +22,8 @@ from tests.conformance.test_adapter_tables import NOTES, parsed, rows
 from tests.conformance.test_adapters import everything
 
 SECRET = "the-erased-text"
-ROW = Redaction("g", 100, table="notes", row_id="erased")
-ANN = Redaction("g", 100, client_id="ann")
+ROW = RedactionRequest("g", 100, table="notes", row_id="erased")
+ANN = RedactionRequest("g", 100, client_id="ann")
 OBJECTS = ("parquet on local disk", "json on local disk", "parquet on s3")
 
 
@@ -44,8 +44,8 @@ def written():
 def fill(adapter, schemas=()):
     for number, (gateway, deltas) in enumerate(written(), 1):
         stored = tuple(StoredDelta(gateway, 256 * number, delta) for delta in deltas)
-        mark = Mark(f"leaf {number}", None, "there")
-        adapter.follow(DeltaBatch(f"{gateway}.main.1.{number}-{number}", gateway, stored), mark, schemas)
+        mark = MarkUpdate(f"leaf {number}", None, "there")
+        adapter.apply_batch(DeltaBatch(f"{gateway}.main.1.{number}-{number}", gateway, stored), mark, schemas)
 
 
 def said(adapter):
@@ -101,9 +101,9 @@ def test_b7_what_is_covered_loses_what_it_said_and_keeps_its_place(request, kind
         return  # each statement costs it seconds
     fill(adapter, schemas)  # a batch that comes again, as it was, brings nothing back
     is_clean(adapter, kind, before)
-    one_table = Redaction("h", 100, client_id="ann", tables=("other",))
+    one_table = RedactionRequest("h", 100, client_id="ann", tables=("other",))
     assert adapter.redact([one_table], schemas).deltas == 0
-    assert adapter.redact([Redaction("h", 100, client_id="ann", tables=("notes",))], schemas).deltas == 1
+    assert adapter.redact([RedactionRequest("h", 100, client_id="ann", tables=("notes",))], schemas).deltas == 1
     for each in (adapter, reader):
         each.close()
 
@@ -155,7 +155,7 @@ def test_sqlite_says_when_a_reader_keeps_the_bytes_in_the_log(tmp_path):
     reader = sqlite3.connect(adapter.path, isolation_level=None)
     reader.execute("BEGIN")
     reader.execute("SELECT * FROM lakesync_deltas").fetchone()
-    with pytest.raises(AdapterError, match="somebody reads it"):
+    with pytest.raises(AdapterError, match="another connection is reading it"):
         adapter.redact([ROW])
     reader.close()
     assert adapter.redact([ROW, ANN]).deltas == 3
@@ -168,12 +168,12 @@ def test_rows_of_a_hot_tier_lose_what_the_cold_one_had(tmp_path):
     fill(hot, [NOTES])
     older = [StoredDelta("g", 256, make_delta("ann", 1, "old", title=SECRET))]
     both = DeltaBatch("g.main.1.0-0", "g", (*older, StoredDelta("g", 256, make_delta("bob", 2, "old", size=3))))
-    hot.follow(both, Mark("old", None, "there"), [NOTES])
+    hot.apply_batch(both, MarkUpdate("old", None, "there"), [NOTES])
     cold.insert_deltas(DeltaBatch("tier", "g", tuple(older)))
     hot.delete_deltas(cold.query_arrow(DeltaQuery()).deltas)
     assert rows(hot)["old"]["title"] == SECRET
     touched = cold.redact([ANN]).touched
-    assert hot.redact([ANN], [NOTES], OlderRows([cold]), touched).rows == 3
+    assert hot.redact([ANN], [NOTES], ColdTierContents([cold]), touched).rows == 3
     assert (rows(hot)["old"]["title"], rows(hot)["old"]["size"]) == (None, 3)
     for each in (hot, cold):
         each.close()
@@ -184,7 +184,7 @@ def test_a_row_whose_key_was_erased_is_shown_without_it(tmp_path):
     adapter = SqliteAdapter(tmp_path / "d.db")
     deltas = (make_delta("ann", 1, "r", title=SECRET), make_delta("bob", 2, "r", size=1))
     stored = tuple(StoredDelta("g", 256, delta) for delta in deltas)
-    adapter.follow(DeltaBatch("b", "g", stored), Mark("leaf", None, "there"), [keyed])
+    adapter.apply_batch(DeltaBatch("b", "g", stored), MarkUpdate("leaf", None, "there"), [keyed])
     assert rows(adapter).keys() == {"r"}
     adapter.redact([ANN], [keyed])
     assert rows(adapter)["r"]["title"] is None
@@ -192,5 +192,5 @@ def test_a_row_whose_key_was_erased_is_shown_without_it(tmp_path):
 
 
 def test_an_adapter_that_cannot_erase_is_named():
-    with pytest.raises(ConfigurationError, match="'warehouse' \\(object\\) cannot erase"):
-        redactable(object(), "warehouse")
+    with pytest.raises(ConfigurationError, match="'warehouse' \\(object\\) does not support erasure"):
+        require_redactable(object(), "warehouse")

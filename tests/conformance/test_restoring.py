@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from lakesync.adapters.base import DeltaBatch, DeltaQuery, StoredDelta
-from lakesync.adapters.digests import DAY, Scope, day_of, differences, together
-from lakesync.adapters.following import Choice, follow_history
-from lakesync.adapters.restoring import restore
+from lakesync.adapters.deltas import DeltaBatch, DeltaQuery, StoredDelta
+from lakesync.adapters.digests import ARRIVALS_PER_DAY, DigestScope, day_of, diff_digests, merge_digests
+from lakesync.adapters.transfer.follower import DeltaSelection, follow_history
+from lakesync.adapters.transfer.restore import restore
 from lakesync.model.schema import parse_schema
 from tests.conformance.adapter_places import DATABASES, TABLES, start_server
 from tests.conformance.book import make_delta
@@ -40,7 +40,7 @@ def made():
                 make_delta("c", 10 * number + 2, f"gone {day}", table, title="then deleted"),
                 make_delta("c", 10 * number + 3, f"gone {day}", table),
             ]
-        found.append((gateway, day * DAY + 256 * number, deltas))
+        found.append((gateway, day * ARRIVALS_PER_DAY + 256 * number, deltas))
     return found
 
 
@@ -48,23 +48,23 @@ def made():
 def adapter(request, tmp_path):
     start_server(request)
     opened = DATABASES[request.param](tmp_path)
-    list(follow_history(opened, "leaf", Choice(), history(made()), SCHEMAS))
+    list(follow_history(opened, "leaf", DeltaSelection(), history(made()), SCHEMAS))
     yield opened
     opened.close()
 
 
-WHOLE = Scope(schemas=SCHEMAS)
+WHOLE = DigestScope(schemas=SCHEMAS)
 
 
 def test_digests_say_what_there_is(adapter):
-    found = together(adapter.digests(WHOLE))
+    found = merge_digests(adapter.digests(WHOLE))
     assert found.keys() == {(table, day) for table in ("notes", "hard") for day in (FIRST, SECOND)}
     assert [found["notes", day].deltas for day in (FIRST, SECOND)] == [8, 8]
     assert [(found["notes", day].rows, found["notes", day].deleted) for day in (FIRST, SECOND)] == [(4, 2), (6, 2)]
     assert [(found["hard", day].rows, found["hard", day].deleted) for day in (FIRST, SECOND)] == [(2, 0), (4, 0)]
     assert sum(each.altered for each in found.values()) == 0
-    one_day = Scope(tables=("notes",), gateways=("g",), schemas=(NOTES,), days=(SECOND,))
-    ((key, only),) = together(adapter.digests(one_day)).items()
+    one_day = DigestScope(tables=("notes",), gateways=("g",), schemas=(NOTES,), days=(SECOND,))
+    ((key, only),) = merge_digests(adapter.digests(one_day)).items()
     assert (key, only.deltas, only.rows) == (("notes", SECOND), 4, 3)
 
 
@@ -87,16 +87,16 @@ def test_bigquery_adds_up_and_is_mended_too(request, tmp_path):
     request.param = "bigquery"
     start_server(request)
     adapter = DATABASES["bigquery"](tmp_path)
-    list(follow_history(adapter, "leaf", Choice(), history(made()), SCHEMAS))
+    list(follow_history(adapter, "leaf", DeltaSelection(), history(made()), SCHEMAS))
     before = adapter.digests(WHOLE)
     assert sum(each.altered for each in before) == 0
     with adapter._executor.connect() as connection:
         connection.execute(f"UPDATE notes SET title = 'by hand' WHERE row_id = 'kept {FIRST}'")
         connection.execute("DELETE FROM hard WHERE true")
-    found = differences(before, adapter.digests(WHOLE))
+    found = diff_digests(before, adapter.digests(WHOLE))
     assert {(each.table, each.lake.day) for each in found} == {("notes", FIRST), ("hard", FIRST), ("hard", SECOND)}
-    restore(adapter, "leaf", history(made()), Scope(schemas=SCHEMAS, days=(FIRST, SECOND)))
-    assert differences(before, adapter.digests(WHOLE)) == []
+    restore(adapter, "leaf", history(made()), DigestScope(schemas=SCHEMAS, days=(FIRST, SECOND)))
+    assert diff_digests(before, adapter.digests(WHOLE)) == []
     adapter.close()
 
 
@@ -106,13 +106,13 @@ def test_damage_is_named_by_day_and_mended_by_the_days_restoration(adapter, dama
     statement, tables, days = DAMAGES[damage]
     with adapter._executor.connect() as connection:
         assert connection.execute(statement) > 0
-    found = differences(before, adapter.digests(WHOLE))
+    found = diff_digests(before, adapter.digests(WHOLE))
     assert {each.table for each in found} == tables
     assert {each.lake.day for each in found} == days
     for day in days:
         some = [push for push in made() if day_of(push[1]) == day]
-        restore(adapter, "leaf", history(some), Scope(schemas=SCHEMAS, days=(day,)))
-    assert differences(before, adapter.digests(WHOLE)) == []
+        restore(adapter, "leaf", history(some), DigestScope(schemas=SCHEMAS, days=(day,)))
+    assert diff_digests(before, adapter.digests(WHOLE)) == []
     again = rows_of_gateways(adapter)
     for each in (*shown.values(), *again.values()):
         del each["synced_at"]
@@ -121,16 +121,18 @@ def test_damage_is_named_by_day_and_mended_by_the_days_restoration(adapter, dama
 
 def test_what_is_surplus_is_removed(adapter):
     before = adapter.digests(WHOLE)
-    planted = StoredDelta("g", FIRST * DAY + 999, make_delta("c", 5, "planted", title="never pushed"))
-    newer = StoredDelta("g", FIRST * DAY + 999, make_delta("c", 999, "both days", title="never pushed"))
+    planted = StoredDelta("g", FIRST * ARRIVALS_PER_DAY + 999, make_delta("c", 5, "planted", title="never pushed"))
+    newer = StoredDelta("g", FIRST * ARRIVALS_PER_DAY + 999, make_delta("c", 999, "both days", title="never pushed"))
     adapter.insert_deltas(DeltaBatch("planted", "g", (planted, newer)))
     adapter.materialise("g", NOTES, ["planted", "both days"])
     with adapter._executor.connect() as connection:
-        connection.execute("INSERT INTO hard (gateway, row_id, last_arrival) VALUES ('g', 'by hand', ?)", [FIRST * DAY])
-    assert {each.lake.day for each in differences(before, adapter.digests(WHOLE))} == {FIRST}
+        connection.execute(
+            "INSERT INTO hard (gateway, row_id, last_arrival) VALUES ('g', 'by hand', ?)", [FIRST * ARRIVALS_PER_DAY]
+        )
+    assert {each.lake.day for each in diff_digests(before, adapter.digests(WHOLE))} == {FIRST}
     some = [push for push in made() if day_of(push[1]) == FIRST]
-    restore(adapter, "leaf", history(some), Scope(schemas=SCHEMAS, days=(FIRST,)))
-    assert differences(before, adapter.digests(WHOLE)) == []
+    restore(adapter, "leaf", history(some), DigestScope(schemas=SCHEMAS, days=(FIRST,)))
+    assert diff_digests(before, adapter.digests(WHOLE)) == []
 
 
 @pytest.mark.parametrize("kind", ["parquet on local disk", "parquet on s3"])
@@ -138,15 +140,15 @@ def test_an_object_that_is_lost_is_named_by_day_and_written_again(request, kind,
     request.param = kind
     start_server(request)
     adapter = DATABASES[kind](tmp_path)
-    list(follow_history(adapter, "leaf", Choice(), history(made())))
-    before = adapter.digests(Scope())
+    list(follow_history(adapter, "leaf", DeltaSelection(), history(made())))
+    before = adapter.digests(DigestScope())
     assert {each.day for each in before} == {FIRST, SECOND}
     lost = next(each for each in adapter.objects.list_objects("deltas/g/").objects if "notes" in each.key)
     adapter.objects.delete_object(lost.key)
-    ((table, day),) = {(each.table, each.lake.day) for each in differences(before, adapter.digests(Scope()))}
+    ((table, day),) = {(each.table, each.lake.day) for each in diff_digests(before, adapter.digests(DigestScope()))}
     assert (table, day) == ("notes", FIRST)
     some = [push for push in made() if day_of(push[1]) == day]
-    restore(adapter, "leaf", history(some), Scope(days=(day,)))
-    assert differences(before, adapter.digests(Scope())) == []
+    restore(adapter, "leaf", history(some), DigestScope(days=(day,)))
+    assert diff_digests(before, adapter.digests(DigestScope())) == []
     assert adapter.query_deltas_since(DeltaQuery()).end is None
     adapter.close()

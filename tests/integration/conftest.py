@@ -16,7 +16,7 @@ import structlog
 from gateway.app import create_app
 from gateway.server import GatewayServer, listen
 from gateway.settings import GatewaySettings
-from lakesync.connectors.hosts import HostPolicy
+from lakesync.connectors.host_policy import HostPolicy
 from lakesync.connectors.registry import Connectors
 from lakesync.connectors.secrets import Secrets
 from lakesync.engine import Engine, EngineLimits

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from lakesync.connectors.base import ConnectorConfig
-from lakesync.connectors.hosts import HostPolicy
+from lakesync.connectors.host_policy import HostPolicy
 from lakesync.connectors.jira.actions import handler as jira_actions
 from lakesync.connectors.salesforce.actions import handler as salesforce_actions
 from lakesync.connectors.webhook.actions import WebhookActions

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from lakesync.adapters import DeltaBatch, SqliteAdapter, StoredDelta
-from lakesync.adapters.postgres import PostgresAdapter
+from lakesync.adapters.backends.postgres import PostgresAdapter
 from tests.conformance.book import make_delta
 
 DECLARED = """

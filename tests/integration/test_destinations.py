@@ -15,12 +15,12 @@ from assets.destinations import all_leaves, follower, followers
 from assets.labels import MOVE_SENSOR, REQUESTED_BY
 from lakehouse.history.flush import flush_due
 from lakesync.adapters import DeltaBatch, DeltaQuery, LocalDisk, ObjectDeltas, SqliteAdapter, StoredDelta
-from lakesync.adapters.following import Choice
-from lakesync.adapters.loads import begin_load, is_announced
-from lakesync.adapters.migrate import Scope, digest
-from lakesync.adapters.places import Leaf
-from lakesync.adapters.postgres import PostgresAdapter
+from lakesync.adapters.backend_config import WriteTarget
+from lakesync.adapters.backends.postgres import PostgresAdapter
 from lakesync.adapters.sql import SqlAdapter
+from lakesync.adapters.transfer.follower import DeltaSelection
+from lakesync.adapters.transfer.loads import begin_load, is_announced
+from lakesync.adapters.transfer.migration import MigrationScope, scope_checksum
 from lakesync.analysis.marks import FollowerMark
 from lakesync.config.backends import (
     DeclaredCopies,
@@ -276,7 +276,7 @@ def test_a_leaf_that_is_away_holds_nobody_up_and_catches_up_by_itself(warehouse)
         "copy": SqliteAdapter(warehouse.folder / "copy.db"),
         "objects": ObjectDeltas(LocalDisk(warehouse.folder / "objects")),
     }
-    found = {name: digest(adapter, Scope()) for name, adapter in there.items()}
+    found = {name: scope_checksum(adapter, MigrationScope()) for name, adapter in there.items()}
     assert found["pg"] == found["copy"]
     assert (found["pg"].deltas, found["objects"].deltas) == (30 + 3 * away, 5)
     assert warehouse.check() == dict.fromkeys(LEAVES, (True, []))
@@ -375,7 +375,7 @@ def test_b11_each_table_in_turn_is_poisoned_and_every_other_one_goes_on(warehous
         assert [each.table for each in compared.set_aside] == [poisoned]
         sql(f"DROP TABLE {poisoned}", f"ALTER TABLE mine RENAME TO {poisoned}")
         with closing(PostgresAdapter(warehouse.postgres.uri)) as adapter:
-            adapter.retry_now("destinations/warehouse/pg", [poisoned])  # rather than after the pause
+            adapter.retry_tables("destinations/warehouse/pg", [poisoned])  # rather than after the pause
         again = told(warehouse.run("pg"))
         assert (again["set_aside"], again["deltas_in"]) == ({}, 0)
         assert warehouse.compare("pg").holds
@@ -387,26 +387,28 @@ def test_a_large_backlog_is_taken_by_several_tasks(warehouse, monkeypatch):
         sql.execute("CREATE SCHEMA late")
     uri = f"{warehouse.postgres.uri}?options=-csearch_path%3Dlate"
     schemas = registered(warehouse.engine.store).tables
-    late = Follower("late", Leaf("late", uri), Choice(without=("events",)), schemas)
+    late = Follower("late", WriteTarget("late", uri), DeltaSelection(without=("events",)), schemas)
     with a_run(warehouse.config) as run, closing(late.open()) as adapter:
         spark, names = run.pyspark.spark_session, run.lake.names
         run.pyspark.start_measuring()
         with only_in_tasks(monkeypatch):
             first = destinations.follow(spark, late, names)
         assert run.pyspark.work().tasks > 2  # those that moved rows, and the few of the plan
-        assert (first.tasks, first.deltas, first.behind) == (2, first.standing.deltas, False)
+        assert (first.tasks, first.deltas, first.behind) == (2, first.progress.deltas, False)
         assert first.deltas >= 30
         assert compare(spark, late, names).holds
         assert destinations.follow(spark, late, names).tasks == 0
 
-        begin_load(adapter, late.name, late.choice, first.standing.streams, 2, schemas)  # by a run that was killed then
+        begin_load(
+            adapter, late.name, late.selection, first.progress.streams, 2, schemas
+        )  # by a run that was killed then
         warehouse.flush([("flights", range(25, 40), {"number": 99})])
         again = destinations.follow(spark, late, names)
-        assert (again.tasks, again.deltas, again.behind, again.standing.load) == (3, 15, False, None)
+        assert (again.tasks, again.deltas, again.behind, again.progress.load) == (3, 15, False, None)
         assert not is_announced(adapter, late.name)
         assert compare(spark, late, names).holds
-        found = digest(adapter, Scope())
-        assert (again.standing.deltas, again.standing.id_sum) == (found.deltas, found.id_sum)
+        found = scope_checksum(adapter, MigrationScope())
+        assert (again.progress.deltas, again.progress.id_sum) == (found.deltas, found.id_sum)
     with psycopg.connect(uri) as sql:
         rows = dict(sql.execute("SELECT row_id, number FROM flights").fetchall())
     assert len(rows) == 40
@@ -422,7 +424,7 @@ def only_in_tasks(monkeypatch):
 
     with monkeypatch.context() as patched:
         for adapter in (SqlAdapter, ObjectDeltas):
-            for method in ("query_arrow", "insert_arrow", "follow_arrow"):
+            for method in ("query_arrow", "insert_arrow", "apply_arrow"):
                 patched.setattr(adapter, method, refuse)
         yield
 
@@ -432,7 +434,7 @@ def test_flows_tiers_and_migrations_are_done_by_executors(warehouse, tmp_path, m
     moves.fill(moves.old, range(40), -3, carrier="AA", delay=1)
     moves.fill(moves.old, range(40, 60), -1, carrier="UA", delay=2)
     first = moves.carry("flows_american")
-    assert (first["looked_at"], first["deltas_in"]) == (60, 40)
+    assert (first["scanned"], first["deltas_in"]) == (60, 40)
     moves.fill(moves.old, [0], 0, carrier="UA")  # leaves the slice
     moves.fill(moves.old, [50], 0, carrier="AA")  # joins it
     moves.carry("flows_american")
@@ -459,12 +461,12 @@ def test_flows_tiers_and_migrations_are_done_by_executors(warehouse, tmp_path, m
         tiered = moves.run("tiers_aged", partition_key=f"{moves.day(-3)}")
     assert (tiered["deltas_moved"], tiered["spark/tasks"], tiered["pages"]) == (60, 5, 5)
     cold = ObjectDeltas(LocalDisk(tmp_path / "cold"))
-    assert (digest(hot, Scope()).deltas, digest(cold, Scope()).deltas) == (30, 60)
+    assert (scope_checksum(hot, MigrationScope()).deltas, scope_checksum(cold, MigrationScope()).deltas) == (30, 60)
 
     asset = moves.definitions.resolve_asset_graph().get(dg.AssetKey(["migrations", "away"])).assets_def
     with only_in_tasks(monkeypatch):
         done = dg.materialize([asset], instance=moves.instance, partition_key=f"{moves.day(-3)}|flights")
     assert (told(done)["copied"], told(done)["spark/tasks"], told(done)["pages"]) == (40, 4, 4)
-    assert digest(ObjectDeltas(LocalDisk(tmp_path / "new")), Scope()).deltas == 40
+    assert scope_checksum(ObjectDeltas(LocalDisk(tmp_path / "new")), MigrationScope()).deltas == 40
     for each in (moves.old, there, hot):
         each.close()

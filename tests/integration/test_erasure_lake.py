@@ -27,8 +27,8 @@ from lakehouse.sessions import session
 from lakehouse.table_definitions import LakeNames
 from lakehouse.tables import writes
 from lakehouse.tables.increments import merge_table
-from lakesync.adapters.migrate import Scope
-from lakesync.adapters.places import place_of
+from lakesync.adapters.backend_config import resolve_backend
+from lakesync.adapters.transfer.migration import MigrationScope
 from lakesync.config.backends import DeclaredCopies, DeclaredDestination, DeclaredFlow, DeclaredMigration
 from lakesync.engine import Engine
 from lakesync.model.delta import extract_delta
@@ -136,8 +136,8 @@ class World:
             for name, declared in config.flows.items():
                 flow(spark, works(config, self.store, name, declared))
             for name, declared in config.migrations.items():
-                ends = (place_of(config, place) for place in (declared.source, declared.to))
-                migrate(spark, [Migration(name, *ends, Scope(tables=declared.tables), 100, str(self.folder))])
+                ends = (resolve_backend(config, place) for place in (declared.source, declared.to))
+                migrate(spark, [Migration(name, *ends, MigrationScope(tables=declared.tables), 100, str(self.folder))])
 
     def differing(self, config):
         """By leaf: the days on which it does not hold what the lake holds."""

@@ -11,10 +11,9 @@ import pytest
 
 from lakesync.connectors.base import ConnectorConfig
 from lakesync.connectors.built_in import BUILT_IN
-from lakesync.connectors.hosts import HostPolicy
-from lakesync.connectors.polling import poll
-from lakesync.connectors.probing import probes_of
-from lakesync.testing.landing import MemoryLanding
+from lakesync.connectors.host_policy import HostPolicy
+from lakesync.connectors.probes import probes_of
+from lakesync.testing.landing import MemoryLanding, poll
 
 
 @pytest.mark.parametrize(
@@ -32,7 +31,7 @@ def test_what_it_prints_can_be_polled(kind, option, table):
         assert len(landing.rows[table]) == 7
         assert source.usage.limit == 321
         clock = next(each for each in probes_of(source) if each.what == "clock")
-        assert "behind this machine's" in clock.ask()
+        assert "behind this machine's" in clock.run()
         source.close()
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 0

@@ -13,8 +13,8 @@ from pydantic import SecretStr
 from assets.labels import MOVE_SENSOR, REQUESTED_BY
 from lakehouse.history.flush import flush_due
 from lakesync.adapters import DeltaBatch, StoredDelta
-from lakesync.adapters.bigquery import BigQueryAdapter
-from lakesync.adapters.postgres import PostgresAdapter
+from lakesync.adapters.backends.bigquery import BigQueryAdapter
+from lakesync.adapters.backends.postgres import PostgresAdapter
 from lakesync.client import open_client
 from lakesync.config.backends import DeclaredFlow
 from lakesync.model.schema import parse_schema
@@ -85,7 +85,7 @@ def test_the_flows_of_the_overview(analytics, own_database, spark_server, spawn,
             done = definitions.resolve_job_def(job).execute_in_process(instance=instance, tags=tags)
         (event,) = done.get_asset_materialization_events()
         metadata = event.step_materialization_data.materialization.metadata
-        return metadata["looked_at"].value, metadata["deltas_in"].value
+        return metadata["scanned"].value, metadata["deltas_in"].value
 
     assert run("flows_american") == (6, 3)
     there = PostgresAdapter(own_database)

@@ -17,7 +17,7 @@ from assets.labels import leaf_key
 from lakehouse.checkpoints import cutting
 from lakehouse.sessions import session
 from lakesync.adapters import open_adapter
-from lakesync.adapters.places import Leaf
+from lakesync.adapters.backend_config import WriteTarget
 from lakesync.analysis.lake_marks import MarkReader
 from lakesync.analysis.marks import StateTable, report_in
 from lakesync.config.backends import DeclaredDestination
@@ -76,7 +76,7 @@ class Pipeline:
         lags = PipelineLags(self.config, self.snapshot, partial(followers, self.config))
         days = arrival_days("2026-01-01")
         job = self.definitions.resolve_job_def
-        leaf = Leaf("copy", self.config.adapters["copy"])
+        leaf = WriteTarget("copy", self.config.adapters["copy"])
         self.sensors = {
             "flush": flush_sensor(self.config, flush_job(600), days, open_staging, lags),
             "destinations": destination_sensor(

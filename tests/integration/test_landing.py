@@ -1,4 +1,4 @@
-"""The lake's landing: what a poll's pages change there is what `lakesync.connectors.diff` says, cut short or not."""
+"""The lake's landing: what a poll's pages change there is what `lakesync.testing.landing` says, cut short or not."""
 
 import itertools
 import os
@@ -21,15 +21,15 @@ from lakehouse.maintenance import location_of
 from lakehouse.sessions import session
 from lakehouse.table_definitions import LakeNames
 from lakesync.connectors.base import ConnectorConfig
-from lakesync.connectors.diff import Change, diff
-from lakesync.connectors.hosts import HostPolicy
-from lakesync.connectors.ingest import Ingest
+from lakesync.connectors.host_policy import HostPolicy
+from lakesync.connectors.polling import IngestSettings
 from lakesync.connectors.source import Census, Page, SourceRow, Table, Usage
 from lakesync.connectors.sql import postgres
 from lakesync.connectors.sql import source as sql_source
 from lakesync.model.delta import jcs
 from lakesync.model.errors import BackpressureError, FlushError
 from lakesync.staging.records import Erasure
+from lakesync.testing.landing import RowChange, diff_page
 from lakesync.wire.json import decode_push
 from resources.delivery import Delivery
 
@@ -87,7 +87,9 @@ class Gateway:
     def changes(self):
         """What was pushed, in the order of stamps, each once."""
         told = sorted(self.pushed.values(), key=lambda delta: delta.hlc)
-        return [Change(each.op, each.row_id, {cell.column: cell.decoded() for cell in each.columns}) for each in told]
+        return [
+            RowChange(each.op, each.row_id, {cell.column: cell.decoded() for cell in each.columns}) for each in told
+        ]
 
 
 class Scripted:
@@ -127,7 +129,7 @@ def no_schema():
 def land(spark, names, pages, tables=(ISSUES,), **ingest):
     """One poll that brings these pages."""
     landing = opened(spark, names, pages, tables)
-    report = landing.poll(Ingest(**ingest))
+    report = landing.poll(IngestSettings(**ingest))
     assert report.error is None
     return landing
 
@@ -185,7 +187,7 @@ def test_it_follows_the_law_of_diff_in_any_steps_and_replays_to_the_same_ids(spa
             land(spark, names, pages[:11])
         landing = land(spark, names, pages[11 * number :])
         for each in pages:
-            expected += diff(known, each, "uid")
+            expected += diff_page(known, each, "uid")
         delivery(landing, gateway, chunk=7).deliver(ISSUES)
         assert same(gateway.changes()) == same(expected)
     assert delivery(opened(spark, names), gateway).deliver(ISSUES).deltas == 0
@@ -196,7 +198,7 @@ def test_it_follows_the_law_of_diff_in_any_steps_and_replays_to_the_same_ids(spa
     assert done.deltas == len(gateway.pushed)
 
     landing = opened(spark, names, counted=["r0", "r1", "new"])
-    report = landing.poll(Ingest(census_interval_ms=0, deleted_share=1.0)).tables[0]
+    report = landing.poll(IngestSettings(census_interval_ms=0, deleted_share=1.0)).tables[0]
     assert (report.error, report.counted) == (None, True)
     done = delivery(landing, gateway).deliver(ISSUES)
     absent = {"r0", "r1", "new"} - known.keys()
@@ -212,7 +214,7 @@ def test_a_delivery_that_is_cut_short_is_made_good_and_a_second_poll_is_refused(
     rows = [SourceRow(f"n{number}", {"text": "x" * 50}) for number in range(40)]
     rival = opened(spark, names, [Page("notes", rows, {"at": 3})], [table])
     landing = land(spark, names, [Page("notes", rows[:20], {"at": 1}), Page("notes", rows[20:], {"at": 2})], [table])
-    refused = rival.poll(Ingest()).error
+    refused = rival.poll(IngestSettings()).error
     assert isinstance(refused, FlushError)
     assert "another poll of it may be under way" in str(refused)
 
@@ -233,7 +235,7 @@ def test_a_delivery_that_is_cut_short_is_made_good_and_a_second_poll_is_refused(
 
 
 def test_a_large_table_is_read_by_ranges_of_its_key_on_sparks_workers(spark, names, own_database):
-    rows = sql_source.SPREAD_ROWS
+    rows = sql_source.PARALLEL_ROWS
     with psycopg.connect(own_database) as sql:
         sql.execute("CREATE TABLE orders (id int PRIMARY KEY, name text, changed timestamptz)")
         sql.execute("INSERT INTO orders SELECT n * 3, 'n' || n, '2026-01-01' FROM generate_series(1, %s) n", [rows])
@@ -246,10 +248,10 @@ def test_a_large_table_is_read_by_ranges_of_its_key_on_sparks_workers(spark, nam
         landing = LakeLanding(
             spark, Polled(config, postgres.source, source.tables), lambda: time.time_ns() // 1_000_000, names
         )
-        first = landing.poll(Ingest()).tables[0]
+        first = landing.poll(IngestSettings()).tables[0]
         assert (first.error, first.rows, first.pages, first.landings) == (None, rows, 2, 1)
         assert spark.table(landing_name(names)).where("kind = 'row'").count() == rows
-        assert landing.poll(Ingest()).tables[0].rows > 0, "from then on it is read above its cursor"
+        assert landing.poll(IngestSettings()).tables[0].rows > 0, "from then on it is read above its cursor"
 
 
 def test_a_poll_that_brings_nothing_new_writes_nothing_and_known_follows(spark, names, gateways):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lakesync.connectors.salesforce.session import login_address
+from lakesync.connectors.salesforce.session import login_url
 from lakesync.model.errors import (
     AdapterError,
     AuthError,
@@ -150,7 +150,7 @@ def test_a_result_that_salesforce_forgets_is_asked_for_again(acme):
 
 
 def test_a_large_first_load_is_a_bulk_job_and_tells_the_same(acme, monkeypatch):
-    monkeypatch.setattr("lakesync.connectors.salesforce.source.ROWS_A_PAGE", 4)
+    monkeypatch.setattr("lakesync.connectors.salesforce.source.ROWS_PER_PAGE", 4)
     for number in range(30):
         acme.org.add("Account", Name=f'He said "{number}",\nthen left', AnnualRevenue=number * 1.5, Phone="")
     acme.poll()
@@ -165,7 +165,7 @@ def test_a_large_first_load_is_a_bulk_job_and_tells_the_same(acme, monkeypatch):
 
 
 def test_a_bulk_job_goes_on_where_a_kill_ended_it(acme, monkeypatch):
-    monkeypatch.setattr("lakesync.connectors.salesforce.bulk.PIECE", 10)
+    monkeypatch.setattr("lakesync.connectors.salesforce.bulk.RECORDS_PER_PAGE", 10)
     acme.bulk_rows = 10
     for number in range(35):
         acme.org.add("Account", Name=str(number))
@@ -229,7 +229,7 @@ def test_the_older_flow_signs_in_with_a_user(acme):
     ],
 )
 def test_a_user_signs_in_where_the_sandbox_is_and_an_app_at_its_own_organisation(settings, login):
-    assert login_address({"instanceUrl": "https://acme.my.salesforce.com", **settings}) == login
+    assert login_url({"instanceUrl": "https://acme.my.salesforce.com", **settings}) == login
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,10 @@ import requests
 from google.api_core import exceptions as google
 from google.auth.exceptions import RefreshError
 
-from lakesync.adapters.uri import Address
+from lakesync.adapters.uri import BackendUri
 from lakesync.connectors.base import ConnectorConfig
-from lakesync.connectors.hosts import HostPolicy
-from lakesync.connectors.polling import poll
-from lakesync.connectors.probing import probes_of
+from lakesync.connectors.host_policy import HostPolicy
+from lakesync.connectors.probes import probes_of
 from lakesync.connectors.sql import bigquery, mysql, postgres
 from lakesync.connectors.sql import source as sql_source
 from lakesync.model.errors import (
@@ -27,7 +26,7 @@ from lakesync.model.errors import (
     LakeSyncError,
     RateLimitedError,
 )
-from lakesync.testing.landing import MemoryLanding
+from lakesync.testing.landing import MemoryLanding, poll
 
 HERE = HostPolicy(("127.0.0.1", "localhost"))
 
@@ -75,7 +74,7 @@ def in_postgres(own_database):
 
 @pytest.fixture
 def in_mariadb(mariadb_uri):
-    server, name = Address.of(mariadb_uri), f"own_{uuid.uuid4().hex[:12]}"
+    server, name = BackendUri.of(mariadb_uri), f"own_{uuid.uuid4().hex[:12]}"
 
     def connect(database=name):
         return pymysql.connect(
@@ -103,7 +102,7 @@ def in_bigquery(bigquery_endpoint):
 
     def run(*statements):
         reader = bigquery.reader(ConnectorConfig("gw", "db", "bigquery", settings, hosts=HERE))
-        with closing(reader), reader.reading() as reading:
+        with closing(reader), reader.snapshot() as reading:
             for statement in statements:
                 list(reading.pages(statement))
 
@@ -273,8 +272,8 @@ def test_in_bigquery_all_of_a_table_is_read_in_pieces_and_by_ranges(in_bigquery,
     monkeypatch.setattr(sql_source, "SPREAD_ROWS", 100)
     monkeypatch.setattr(sql_source, "ROWS_A_PART", 200)
     with in_bigquery.source(**BY_CHANGE) as source:
-        spread = source.spread("orders", None)
-    parts = [[row.row_id for page in piece.pages() for row in page] for piece in spread.pieces]
+        spread = source.split("orders", None)
+    parts = [[row.row_id for page in piece.pages() for row in page] for piece in spread.parts]
     assert len(parts) == 2
     assert sorted(row_id for part in parts for row_id in part) == sorted(in_bigquery.rows())
     assert spread.cursor["settled"] == "2026-01-01T00:00:00Z"
@@ -293,7 +292,7 @@ def test_in_bigquery_all_of_a_table_is_read_in_pieces_and_by_ranges(in_bigquery,
     ],
 )
 def test_what_bigquerys_client_raises_is_of_our_tree(error, becomes):
-    assert type(bigquery.fault(error)) is becomes
+    assert type(bigquery.map_error(error)) is becomes
 
 
 def test_in_mysql_a_row_that_commits_late_is_found_by_who_may_know_of_transactions(in_mariadb):
@@ -324,9 +323,9 @@ def asked(orders, query="SELECT * FROM orders", uri=None):
     with orders.source(query, uri, **BY_CHANGE) as source:
         for probe in probes_of(source):
             try:
-                told[probe.what] = probe.ask()
+                told[probe.name] = probe.run()
             except LakeSyncError as error:
-                told[probe.what] = f"{error.code}: {error}"
+                told[probe.name] = f"{error.code}: {error}"
     return told
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from contextlib import contextmanager
 
 from lakesync.connectors.base import ConnectorConfig
-from lakesync.connectors.hosts import HostPolicy
-from lakesync.connectors.polling import poll
-from lakesync.testing.landing import MemoryLanding
+from lakesync.connectors.host_policy import HostPolicy
+from lakesync.testing.landing import MemoryLanding, poll
 from lakesync.testing.servers import serving
 
 LOOPBACK = HostPolicy(("127.0.0.1",))
@@ -40,7 +39,9 @@ class Vendor:
 
     @contextmanager
     def source(self, **settings):
-        source = type(self).make_source(self.config(**settings), attempts=3, patience_s=1.5, **self.source_options())
+        source = type(self).make_source(
+            self.config(**settings), attempts=3, retry_timeout_s=1.5, **self.source_options()
+        )
         try:
             yield source
         finally:

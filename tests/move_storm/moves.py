@@ -12,27 +12,29 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 from msgspec.structs import replace
 
-from lakesync.adapters import DatabaseAdapter, LifecycleAdapter, as_database, lifecycle, migrate_adapter, open_adapter
-from lakesync.adapters.arrow import mapped
-from lakesync.adapters.base import DeltaQuery, Marked
-from lakesync.adapters.flowing import Sieve, flow_to
-from lakesync.adapters.following import Choice, follow_history, standing
-from lakesync.adapters.loads import (
+from lakesync.adapters import DatabaseAdapter, LifecycleAdapter, as_database, migrate_adapter, open_adapter
+from lakesync.adapters.arrow import columns_as_map
+from lakesync.adapters.arrow_access import read_arrow, read_pages
+from lakesync.adapters.base import MarkStore
+from lakesync.adapters.compositions import lifecycle
+from lakesync.adapters.deltas import DeltaQuery
+from lakesync.adapters.transfer.flows import RowFilter, run_flow
+from lakesync.adapters.transfer.follower import DeltaSelection, follow_history, read_follower_progress
+from lakesync.adapters.transfer.loads import (
     begin_load,
     finish_load,
     is_announced,
     load_to_resume,
     part_name,
-    withdraw,
+    withdraw_load,
 )
-from lakesync.adapters.migrate import ProgressMark, Scope
-from lakesync.adapters.progress import MarkKept
-from lakesync.adapters.ranges import Division, Range, division_of, end_division
-from lakesync.adapters.several import read_arrow, walk
+from lakesync.adapters.transfer.migration import MigrationInMark, MigrationScope
+from lakesync.adapters.transfer.progress import ProgressInMark
+from lakesync.adapters.transfer.ranges import Division, HlcRange, begin_division, end_division
 from lakesync.model.schema import parse_schema
 
 TABLE = parse_schema({"table": "notes", "columns": [{"name": "size", "type": "number"}]})
-SCOPE = Scope(tables=("notes",))
+SCOPE = MigrationScope(tables=("notes",))
 Deltas = Counter[tuple[object, ...]]
 """Each delta, whole, and how often it is held."""
 
@@ -53,38 +55,38 @@ class Verdict(NamedTuple):
 def migration(source: str, target: str, page: int) -> int:
     """Copy everything; how many deltas this run copied."""
     with _opened(source, target) as (there, here):
-        assert isinstance(here, Marked)
-        return migrate_adapter(there, here, SCOPE, progress=ProgressMark(here, "migrations/storm"), page=page).copied
+        assert isinstance(here, MarkStore)
+        return migrate_adapter(there, here, SCOPE, progress=MigrationInMark(here, "migrations/storm"), page=page).copied
 
 
 def tiering(source: str, target: str, page: int) -> int:
     """Move everything; how many deltas this run moved."""
-    lifecycle.PAGE = page
+    lifecycle.PAGE_DELTAS = page
     with _opened(source, target) as (hot, cold):
         return LifecycleAdapter(hot, cold, 0).migrate_to_tier().deltas
 
 
 def flow(source: str, target: str, page: int) -> int:
     """Carry over what is new, of one gateway; how many deltas this run carried."""
-    sieve = Sieve(tables=("notes",), gateways=("g",))
+    row_filter = RowFilter(tables=("notes",), gateways=("g",))
     with _opened(source, target) as (there, here):
-        return sum(part.deltas for part in flow_to(there, here, "flows/storm", sieve, [TABLE], page=page))
+        return sum(part.deltas for part in run_flow(there, here, "flows/storm", row_filter, [TABLE], page=page))
 
 
 def migration_in_ranges(source: str, target: str, page: int) -> int:
     """Copy everything in ranges, several at a time; how many deltas this run copied."""
 
-    def copy(number: int, part: Range) -> int:
+    def copy(number: int, part: HlcRange) -> int:
         scope = replace(SCOPE, since=part.since, until=part.until)
         with _opened(source, target) as (there, here):
-            assert isinstance(here, Marked)
-            progress = ProgressMark(here, f"migrations/storm#{number}", division.id)
+            assert isinstance(here, MarkStore)
+            progress = MigrationInMark(here, f"migrations/storm#{number}", division.id)
             return migrate_adapter(there, here, scope, progress=progress, page=page).copied
 
     with _opened(source, target) as (there, here):
-        assert isinstance(here, Marked)
-        kept = MarkKept(here, "migrations/storm ranges", Division)
-        division = division_of(there, SCOPE, kept, 3, 2 * page)
+        assert isinstance(here, MarkStore)
+        kept = ProgressInMark(here, "migrations/storm ranges", Division)
+        division = begin_division(there, SCOPE, kept, 3, 2 * page)
         copied = sum(_at_once(copy, enumerate(division.ranges())))
         end_division(division, kept)
     return copied
@@ -92,16 +94,16 @@ def migration_in_ranges(source: str, target: str, page: int) -> int:
 
 def tiering_in_ranges(source: str, target: str, page: int) -> int:
     """Move everything in ranges, several at a time; how many deltas this run moved."""
-    lifecycle.PAGE = page
+    lifecycle.PAGE_DELTAS = page
 
-    def move(part: Range) -> int:
+    def move(part: HlcRange) -> int:
         with _opened(source, target) as (hot, cold):
             return LifecycleAdapter(hot, cold, 0).move_range(*part).deltas
 
     with _opened(source, target) as (hot, _):
-        assert isinstance(hot, Marked)
-        kept = MarkKept(hot, "tiers/storm", Division)
-        division = division_of(hot, SCOPE, kept, 3, 2 * page)
+        assert isinstance(hot, MarkStore)
+        kept = ProgressInMark(hot, "tiers/storm", Division)
+        division = begin_division(hot, SCOPE, kept, 3, 2 * page)
         moved = sum(_at_once(move, ((part,) for part in division.ranges())))
         end_division(division, kept)
     return moved
@@ -109,7 +111,7 @@ def tiering_in_ranges(source: str, target: str, page: int) -> int:
 
 def load(source: str, target: str, page: int) -> int:
     """Follow the source's deltas by the parts of a load, several at a time; how many deltas this run took."""
-    name, choice = "destinations/storm", Choice()
+    name, choice = "destinations/storm", DeltaSelection()
     history = _history(source, page)
     until = {"g/main": max(batch.column("arrival")[-1].as_py() for batch in history)}
 
@@ -123,10 +125,10 @@ def load(source: str, target: str, page: int) -> int:
             return sum(each.deltas for each in taken)
 
     with closing(as_database(open_adapter(target))) as here:
-        at = standing(here, name, choice)
+        at = read_follower_progress(here, name, choice)
         begun = load_to_resume(here, at, [TABLE])
         if begun is None and at.deltas:
-            withdraw(here, name)  # killed when the load had ended
+            withdraw_load(here, name)  # killed when the load had ended
             return 0
         begun = begun or begin_load(here, name, choice, until, 3, [TABLE])
         taken = sum(_at_once(take, ((number,) for number in range(3))))
@@ -184,8 +186,8 @@ def held(uri: str) -> Deltas:
     """What a place holds."""
     found: Deltas = Counter()
     with closing(as_database(open_adapter(uri))) as adapter:
-        for part in walk(partial(read_arrow, adapter), DeltaQuery(tables=("notes",))):
-            found.update(tuple(map(str, row.values())) for row in mapped(part.deltas).to_pylist())
+        for part in read_pages(partial(read_arrow, adapter), DeltaQuery(tables=("notes",))):
+            found.update(tuple(map(str, row.values())) for row in columns_as_map(part.deltas).to_pylist())
     return found
 
 
@@ -208,8 +210,8 @@ def _at_once(work: Callable[..., int], parts: Iterable[tuple[Any, ...]]) -> list
 def _history(source: str, page: int) -> list[pa.RecordBatch]:
     """The source's deltas as the lake's history tells them: a batch a page."""
     with closing(as_database(open_adapter(source))) as there:
-        pages = walk(partial(read_arrow, there), DeltaQuery(tables=("notes",), limit=page))
-        found = [mapped(each.deltas) for each in pages]
+        pages = read_pages(partial(read_arrow, there), DeltaQuery(tables=("notes",), limit=page))
+        found = [columns_as_map(each.deltas) for each in pages]
     batches = []
     for number, table in enumerate(each for each in found if len(each)):
         whole = table.append_column("shard", pa.repeat("main", len(table)))

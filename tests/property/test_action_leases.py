@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from lakesync.actions.leases import claim, decode, renew, settle
+from lakesync.actions.leases import claim, decode, record_outcome, renew
 from lakesync.actions.limits import ActionLimits
 from lakesync.engine import Engine
 from lakesync.model.types import Action, ActionFailure, ActionResult
@@ -83,7 +83,7 @@ class Leases(RuleBasedStateMachine):
         )
         entry = ActionEntry(0, 0, record.client_id, record.action_id, "desk", "do", record.attempts, kind, 0)
         now = self.clock.now_ms
-        self.run(lambda commit: settle(commit, record, outcome, entry, now, LIMITS))
+        self.run(lambda commit: record_outcome(commit, record, outcome, entry, now, LIMITS))
         if mine and kind != "again":
             final = msgspec.structs.replace(outcome, action_id="")
             self.told[record.client_id, "id", record.action_id] = (final, now)

@@ -10,8 +10,7 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakesync.connectors.polling import poll
-from lakesync.testing.landing import MemoryLanding
+from lakesync.testing.landing import MemoryLanding, poll
 from tests.integration.jira_support import Moving, desk
 
 

@@ -1,4 +1,4 @@
-"""What is read from the files of landings is what `lakesync.connectors.diff` says, whatever `known` has of them."""
+"""What is read from the files of landings is what `lakesync.testing.landing` says, whatever `known` has of them."""
 
 import copy
 import random
@@ -16,9 +16,9 @@ from lakehouse.landing.files import KNOWN_ROWS, Landed, Telling
 from lakehouse.landing.folding import Folding
 from lakehouse.landing.landed_files import BUCKETS, LandedFile
 from lakehouse.landing.rows import Constants, LandedRows
-from lakesync.connectors.diff import Change, diff
 from lakesync.connectors.source import Census, Page, SourceRow
 from lakesync.model.delta import jcs
+from lakesync.testing.landing import RowChange, diff_page
 from lakesync.wire.json import decode_push
 
 CLIENT = "connector:desk"
@@ -72,7 +72,7 @@ def changes(batches):
     made = pa.Table.from_batches(batches).sort_by("hlc")["delta"].to_pylist()
     body = ('{"clientId":"' + CLIENT + '","deltas":[' + ",".join(made) + "]}").encode()
     deltas = decode_push(body).deltas if made else ()
-    return [Change(each.op, each.row_id, {cell.column: cell.decoded() for cell in each.columns}) for each in deltas]
+    return [RowChange(each.op, each.row_id, {cell.column: cell.decoded() for cell in each.columns}) for each in deltas]
 
 
 def same(told):
@@ -95,7 +95,7 @@ def test_files_tell_what_diff_says(tmp_path_factory, identity, claimed, seed, pa
     cuts = sorted(chance.randrange(len(pages) + 1) for _ in range(3))
     told, rows, states = [], {}, []
     for each in pages:
-        told.append(diff(rows, each, identity))
+        told.append(diff_page(rows, each, identity))
         states.append({row_id: jcs(columns) for row_id, columns in rows.items()})
     last = [-1, *places][cuts[0]]
     nothing = Landed("issues", identity, tuple(files), (), -1)

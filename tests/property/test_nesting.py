@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakesync.adapters import CompositeAdapter, FanOutAdapter, LifecycleAdapter, LocalDisk, ObjectDeltas, Route
-from lakesync.adapters.base import DeltaQuery
-from lakesync.adapters.selection import merged
-from lakesync.adapters.sqlite import SqliteAdapter
+from lakesync.adapters.backends.sqlite import SqliteAdapter
+from lakesync.adapters.deltas import DeltaQuery
+from lakesync.adapters.row_content import states_of
 from lakesync.model.schema import parse_schema
 from tests.conformance.book import make_delta
 from tests.conformance.test_adapter_tables import rows
@@ -63,7 +63,7 @@ class Made:
             found = [each.delta.delta_id for each in everything(self.adapter, DeltaQuery(order=order, limit=2))]
             assert sorted(found) == sorted(each.delta.delta_id for each in stored)
         for schema in SCHEMAS:
-            wanted = merged(each.delta for each in stored if each.delta.table == schema.table)
+            wanted = states_of(each.delta for each in stored if each.delta.table == schema.table)
             ids = [f"r{n}" for n in range(1, 4)]
             states = self.adapter.get_latest_state("g", schema.table, ids)
             assert {row: texts(state) for row, state in states.items()} == {

@@ -7,7 +7,7 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakesync.connectors.polling import poll
+from lakesync.testing.landing import poll
 from tests.integration.salesforce_support import ACCOUNTS_ALONE, Moving, company
 from tests.property.test_jira_polls import Dying, Killed
 

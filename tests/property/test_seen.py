@@ -3,10 +3,10 @@
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from lakesync.connectors import seen
-from lakesync.connectors.diff import diff
-from lakesync.connectors.seen import Seen
+from lakesync.connectors import seen_rows
+from lakesync.connectors.seen_rows import SeenRows
 from lakesync.connectors.source import Page, SourceRow
+from lakesync.testing.landing import diff_page
 
 ROW = st.builds(
     lambda row_id, uid, of, size: SourceRow(f"r{row_id}", {"uid": f"u{uid}", "of": f"o{of}", "size": size}),
@@ -28,25 +28,25 @@ def _of_one(*row_ids):
 @example(pages=[_of_one("r0", "r1"), _of_one("r0")], repeats=[], identity="uid")
 @given(pages=st.lists(PAGE, max_size=30), repeats=st.lists(st.integers(0, 29)), identity=st.sampled_from([None, "uid"]))
 def test_what_is_left_out_changes_nothing(pages, repeats, identity):
-    truth, known, remembered = {}, {}, Seen()
+    truth, known, remembered = {}, {}, SeenRows()
     for page in [*pages, *(pages[number] for number in repeats if number < len(pages))]:
-        diff(truth, page, identity)
-        diff(known, remembered.news(page, identity), identity)
+        diff_page(truth, page, identity)
+        diff_page(known, remembered.news(page, identity), identity)
         assert known == truth
 
 
 @given(rows=ONCE)
 def test_a_page_that_comes_again_lands_nothing(rows):
     page = Page("issues", rows, None, ["r0"], [("of", "o1")])
-    known, remembered = {}, Seen()
-    diff(known, remembered.news(page, None), None)
+    known, remembered = {}, SeenRows()
+    diff_page(known, remembered.news(page, None), None)
     again = remembered.news(page, None)
     assert (again.rows, again.deleted, again.whole) == ([], [], [])
 
 
 def test_little_is_remembered():
-    remembered = Seen()
-    rows = [SourceRow(f"r{number}", {"n": number}) for number in range(seen.MOST + 1)]
+    remembered = SeenRows()
+    rows = [SourceRow(f"r{number}", {"n": number}) for number in range(seen_rows.MAX_REMEMBERED + 1)]
     assert remembered.news(Page("issues", rows), None).rows == rows
     assert remembered.rows == {}
     for row in rows:

@@ -12,13 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakesync.connectors.base import ConnectorConfig
-from lakesync.connectors.polling import poll
-from lakesync.connectors.sql.reader import Column, Horizon
+from lakesync.connectors.sql.reader import Column, TransactionHorizon
+from lakesync.connectors.sql.reader import format_placeholders as marked
 from lakesync.connectors.sql.source import SqlSource
-from lakesync.connectors.sql.statements import marked
-from lakesync.connectors.sql.values import as_json
+from lakesync.connectors.sql.values import to_json_value
 from lakesync.model.errors import AdapterError, ConfigurationError
-from lakesync.testing.landing import MemoryLanding
+from lakesync.testing.landing import MemoryLanding, poll
 from tests.property.test_jira_polls import Dying, Killed
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -41,7 +40,7 @@ class Database:
         self.rows.append((transaction, row_id, START + timedelta(seconds=self.clock)))
 
     @contextmanager
-    def reading(self):
+    def snapshot(self):
         """A snapshot."""
         yield Snapshot(self, [row[1:] for row in self.rows if row[0] not in self.open])
 
@@ -55,7 +54,7 @@ class Database:
 class Snapshot:
     def __init__(self, database, rows):
         self.rows, self.dies_after = rows, database.dies_after
-        self.horizon = Horizon(min(database.open, default=database.next), database.next)
+        self.horizon = TransactionHorizon(min(database.open, default=database.next), database.next)
 
     def columns(self, query):
         assert query == "SELECT * FROM orders"
@@ -117,7 +116,7 @@ class Whole:
         self.chance, self.rows, self.gone, self.rests = chance, {}, set(), False
 
     @contextmanager
-    def reading(self):
+    def snapshot(self):
         for _ in range(0 if self.rests else self.chance.randrange(3)):
             row_id = f"r{self.chance.randrange(12)}"
             if self.chance.random() < 0.4:
@@ -187,13 +186,13 @@ def test_a_table_that_is_compared_whole_ends_as_it_is(seed):
     ],
 )
 def test_values_are_spelled_as_json(value, json):
-    assert as_json(value, "c") == json
+    assert to_json_value(value, "c") == json
 
 
 @pytest.mark.parametrize("value", [2**53 + 1, Decimal("0.12345678901234567890"), -(2**60)])
 def test_a_number_that_json_would_round_is_refused(value):
     with pytest.raises(ConfigurationError, match="column 'c' holds"):
-        as_json(value, "c")
+        to_json_value(value, "c")
 
 
 def test_marks_stand_for_values_behind_what_a_user_wrote_alone():

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakesync.adapters import DeltaBatch, DeltaQuery, LifecycleAdapter, SqliteAdapter, StoredDelta
-from lakesync.adapters.moving import copy_page
-from lakesync.adapters.several import delete_arrow, read_arrow, walk
+from lakesync.adapters.arrow_access import delete_arrow, read_arrow, read_pages
+from lakesync.adapters.page_copy import copy_page
 from lakesync.model.hlc import encode
 from tests.conformance.book import make_delta
 
@@ -50,7 +50,7 @@ class World:
                 delete_arrow(self.hot, deltas.slice(0, 1 + len(deltas) // 2))
 
     def reader(self, order):
-        for page in walk(self.tiers.query_arrow, DeltaQuery(order=order, limit=PAGE)):
+        for page in read_pages(self.tiers.query_arrow, DeltaQuery(order=order, limit=PAGE)):
             yield list(zip(page.deltas["hlc"].to_pylist(), page.deltas["delta_id"].to_pylist(), strict=True))
 
 

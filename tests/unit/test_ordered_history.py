@@ -13,7 +13,7 @@ from pyiceberg.types import DateType, IntegerType, LongType, MapType, NestedFiel
 from lakehouse.history.decoding import DELTAS_ARROW, day_of
 from lakehouse.history.ordered import in_order, latest_arrivals, ordered, stretches
 from lakesync.adapters.buckets import Part
-from lakesync.adapters.following import Choice
+from lakesync.adapters.transfer.follower import DeltaSelection
 from lakesync.model.errors import IntegrityError
 
 DAY_START = 1_790_000_000_000 << 16
@@ -36,8 +36,10 @@ def test_rows_come_in_order_whatever_is_in_memory(places, chunk, part):
         pa.table(dict(zip(("arrival", "seq", "ordinal"), map(list, zip(*some, strict=True)), strict=True)))
         for some in (places[start : start + chunk] for start in range(0, len(places), chunk))
     ]
-    pieces = [piece for table in tables for piece in (table, table.slice(0, 0))]  # nothing of the latter is wanted
-    found = [tuple(row.values()) for table in ordered(pieces, part) for row in table.to_pylist()]
+    segments = [
+        segment for table in tables for segment in (table, table.slice(0, 0))
+    ]  # nothing of the latter is wanted
+    found = [tuple(row.values()) for table in ordered(segments, part) for row in table.to_pylist()]
     assert found == sorted(places)
 
 
@@ -94,17 +96,17 @@ def test_files_are_read_in_order_of_arrival_beyond_the_marks(history):
     joined = deltas("main", [*range(20, 30), *range(40, 50)])
     table = commit(history, deltas("main", range(30, 40)), deltas("main", range(20)), deltas("two", range(12)), joined)
     after = {"g/main": DAY_START + 256 * 4, "g/two": DAY_START + 256 * 99}
-    found, rows = read(table, after, Choice())
+    found, rows = read(table, after, DeltaSelection())
     assert [(stretch.shard, len(stretch.files)) for stretch in found] == [("main", 1), ("main", 2)]
     assert [stretch.deltas_beyond(after["g/main"]) for stretch in found] == [pytest.approx(15, abs=1), 30]
     assert found[0].deltas_beyond(DAY_START + 256 * 19) == 0
     assert rows == [("main", str(number)) for number in range(5, 50)]
-    assert read(table, {"g/main": -1, "g/two": -1}, Choice(tables=("notes",), without=("events",)))[1] == [
+    assert read(table, {"g/main": -1, "g/two": -1}, DeltaSelection(tables=("notes",), without=("events",)))[1] == [
         *(("main", str(number)) for number in range(0, 50, 2)),
         *(("two", str(number)) for number in range(0, 12, 2)),
     ]
-    assert read(table, {"g/main": -1}, Choice(without=("notes",), gateways=("other",)))[1] == []
-    assert read(table, {}, Choice()) == ([], [])
+    assert read(table, {"g/main": -1}, DeltaSelection(without=("notes",), gateways=("other",)))[1] == []
+    assert read(table, {}, DeltaSelection()) == ([], [])
     last = {"g/main": DAY_START + 256 * 49, "g/two": DAY_START + 256 * 11}
     assert latest_arrivals(table, table.current_snapshot().snapshot_id) == last
 
@@ -112,9 +114,11 @@ def test_files_are_read_in_order_of_arrival_beyond_the_marks(history):
 def test_parts_of_a_load_read_what_belongs_to_them_up_to_its_end(history):
     table = commit(history, deltas("main", range(30)), deltas("main", range(30, 60)))
     until = {"g/main": DAY_START + 256 * 24}
-    found, everything = read(table, {"g/main": -1}, Choice(), until=until)
+    found, everything = read(table, {"g/main": -1}, DeltaSelection(), until=until)
     assert (len(found), len(everything)) == (1, 25)
-    parts = [read(table, {"g/main": -1}, Choice(part=Part("l", number, 3)), until=until)[1] for number in range(3)]
+    parts = [
+        read(table, {"g/main": -1}, DeltaSelection(part=Part("l", number, 3)), until=until)[1] for number in range(3)
+    ]
     assert all(parts)
     assert all(part == [row for row in everything if row in part] for part in parts)
     assert sorted(row for part in parts for row in part) == sorted(everything)

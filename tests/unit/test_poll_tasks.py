@@ -10,7 +10,7 @@ from lakehouse.landing.files import Landed
 from lakehouse.landing.poll_tasks import STAMPS, PollWork, TableResult, TableWork
 from lakehouse.landing.rows import PLACE, REPORT, ROW, Constants, Place
 from lakesync.connectors.base import ConnectorConfig
-from lakesync.connectors.source import Census, Page, SourceRow, Spread, Table, Usage
+from lakesync.connectors.source import Census, Page, ParallelRead, SourceRow, Table, Usage
 from lakesync.model.errors import AuthError, CensusError, RateLimitedError
 
 FIRST = 1 << 40
@@ -65,7 +65,7 @@ class Piece:
 class Divided(Source):
     """Divides the tables that its settings say."""
 
-    def spread(self, table, _cursor):
+    def split(self, table, _cursor):
         return self.settings.get(f"{table} divided")
 
 
@@ -125,7 +125,7 @@ def test_a_long_reading_stops_behind_a_page_and_a_budget_is_divided_among_the_ta
 
 def test_one_table_is_divided_at_a_time_and_lands_whole_or_not_at_all():
     row = SourceRow("r", {})
-    whole = Spread([Piece([row]), Piece([row], [row])], {"at": 9})
+    whole = ParallelRead([Piece([row]), Piece([row], [row])], {"at": 9})
     rows, results = done(work({"a divided": whole, "b divided": whole}, Divided))
     assert [(each.table, each.rows, each.more, each.whole) for each in results] == [
         ("a", 1, False, False),
@@ -134,7 +134,7 @@ def test_one_table_is_divided_at_a_time_and_lands_whole_or_not_at_all():
     ]
     assert [each.place and each.place.cursor for each in results] == [None, {"at": 9}, None]
     assert max(row["hlc"] for row in rows if row["kind"] == ROW) < max(row["hlc"] for row in rows)
-    broken = Spread([Piece([row], RateLimitedError("slowly", retry_after=3.0)), Piece([row])], {"at": 9})
+    broken = ParallelRead([Piece([row], RateLimitedError("slowly", retry_after=3.0)), Piece([row])], {"at": 9})
     _, (first, *_) = done(work({"a divided": broken}, Divided))
     assert (first.whole, first.failure.error().retry_after) == (False, 3.0)
 

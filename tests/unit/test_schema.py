@@ -4,10 +4,10 @@ from msgspec import Raw
 
 from lakehouse.tables.merge_job import CHECKS, STATE_NAMES
 from lakehouse.tables.writes import TOUCHED
-from lakesync.adapters.sql import incoming, keys, letters, tables
-from lakesync.adapters.sql.letters import LETTERS
-from lakesync.adapters.sql.marks import MARKS
-from lakesync.adapters.sql.stored import DELTAS
+from lakesync.adapters.sql import dead_letters, delta_writes, row_tables
+from lakesync.adapters.sql.dead_letters import DEAD_LETTERS_TABLE
+from lakesync.adapters.sql.delta_table import DELTAS_TABLE
+from lakesync.adapters.sql.marks import MARKS_TABLE
 from lakesync.analysis.plans import KEYS
 from lakesync.model.errors import SchemaError
 from lakesync.model.schema import RESERVED_COLUMNS, RESERVED_TABLES, check_delta, evolve, parse_schema
@@ -83,7 +83,15 @@ def test_a_wrong_schema_is_refused_by_name(changes, message):
 
 
 def test_the_reserved_tables_are_those_that_destinations_make():
-    assert {DELTAS, MARKS, LETTERS, keys.KEYS, letters._SCRATCH, incoming._SCRATCH, tables._SCRATCH} == RESERVED_TABLES
+    assert {
+        DELTAS_TABLE,
+        MARKS_TABLE,
+        DEAD_LETTERS_TABLE,
+        dead_letters.ROW_KEYS_TABLE,
+        dead_letters._SCRATCH,
+        delta_writes._SCRATCH,
+        row_tables._SCRATCH,
+    } == RESERVED_TABLES
 
 
 @pytest.mark.parametrize("obj", [None, [], "x", 1, {}])

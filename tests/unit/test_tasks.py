@@ -2,9 +2,9 @@
 
 import pytest
 
-from lakesync.adapters.flowing import Sieve
-from lakesync.adapters.migrate import Scope
-from lakesync.adapters.places import Backend, Leaf, Tiered
+from lakesync.adapters.backend_config import SingleBackend, TieredBackend, WriteTarget
+from lakesync.adapters.transfer.flows import RowFilter
+from lakesync.adapters.transfer.migration import MigrationScope
 from lakesync.model.errors import AdapterError, ConfigurationError
 from lakesync.model.schema import parse_schema
 from resources.destinations import Choice, Follower, Taking
@@ -17,7 +17,7 @@ SCHEMA = parse_schema({"table": "flights", "columns": [{"name": "delay", "type":
 
 @pytest.fixture
 def backend(tmp_path):
-    return lambda name: Backend(name, f"sqlite://{tmp_path}/{name}.db")
+    return lambda name: SingleBackend(name, f"sqlite://{tmp_path}/{name}.db")
 
 
 def run(work):
@@ -28,11 +28,11 @@ def run(work):
 
 
 def test_each_work_is_done_from_its_value_alone(backend, tmp_path):
-    leaf = Leaf("a", backend("a").uri, cold=(Tiered(backend("h"), backend("c"), 5),))
-    sieve = Sieve(where=(("delay", "gt", "3"),))
-    assert run(Flow("f", backend("s"), leaf, sieve, (SCHEMA,))) == []
+    leaf = WriteTarget("a", backend("a").uri, cold=(TieredBackend(backend("h"), backend("c"), 5),))
+    row_filter = RowFilter(where=(("delay", "gt", "3"),))
+    assert run(Flow("f", backend("s"), leaf, row_filter, (SCHEMA,))) == []
     assert len(run(Tiering(backend("h"), backend("c"), -1, 5))) == 1
-    assert len(run(Migration("m", backend("s"), backend("d"), Scope(), 10, str(tmp_path)))) == 1
+    assert len(run(Migration("m", backend("s"), backend("d"), MigrationScope(), 10, str(tmp_path)))) == 1
     follower = Follower("l", leaf, Choice(), (SCHEMA,))
     (report,) = run(Taking(follower, [], {}, {"g/main": 512}))
     assert '"g/main":512' in report
@@ -43,4 +43,4 @@ def test_an_error_is_raised_as_what_it_was(backend, tmp_path):
     with pytest.raises(AdapterError, match=r"broken\.db cannot be used"):
         run(Tiering(backend("broken"), backend("c"), -1, 5))
     with pytest.raises(ConfigurationError, match="no adapter has the scheme 'gopher'"):
-        run(Tiering(Backend("x", "gopher://hole"), backend("c"), -1, 5))
+        run(Tiering(SingleBackend("x", "gopher://hole"), backend("c"), -1, 5))

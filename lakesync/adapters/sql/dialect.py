@@ -1,4 +1,4 @@
-"""What differs from one SQL database to the next in words: five methods, and some that rarely differ."""
+"""`Dialect`: the SQL that differs between databases."""
 
 from __future__ import annotations
 
@@ -6,112 +6,115 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 Kind = Literal["id", "name", "text", "integer", "string", "number", "boolean", "json", "time"]
-"""What a column holds.
+"""The kind of values in a column.
 
-`id` and `name`: text of at most 512 and 64 characters that compares by code point, blanks at the end included, and may
-stand in a key. `text`: text of any length. `integer`: signed, 64 bits. The rest is for tables of rows: `string`,
-`number` (loaded as its JSON text), `boolean`, `json` (its text), `time` (UTC, milliseconds).
+`id` and `name`: text of at most 512 and 64 characters, compared by code point including trailing blanks, usable in a
+key. `text`: text of any length. `integer`: signed, 64 bits. For destination tables: `string`, `number` (loaded as JSON
+text), `boolean`, `json` (loaded as text), `time` (UTC, milliseconds).
 """
 
 
 class Column(NamedTuple):
-    """A column of a table that is made."""
+    """A column of a table to create."""
 
     name: str
     kind: Kind
     required: bool = True
     default: str | None = None
-    """As SQL."""
+    """SQL expression."""
 
 
 class Dialect:
-    """How a database wants things said. `?` stands for a value in every statement.
+    """SQL statements and expressions of one database. `?` is the placeholder for a value in every statement.
 
-    A subclass says `column`, `scratch`, `merge` and `checksum`, and overrides of the rest what differs.
+    A subclass implements `column_type`, `create_scratch`, `merge_statement` and `checksum_expression`, and overrides
+    other methods where the database differs.
     """
 
-    transactions = True
-    """Whether several statements are done or undone as one; where not, a follower's mark is written last."""
-    concurrent = False
-    """Whether transactions that write different rows run at the same time; then large loads are divided among tasks."""
+    has_transactions = True
+    """Whether several statements can be committed atomically. If not, a follower's mark is written last."""
+    concurrent_writers = False
+    """Whether transactions on different rows run concurrently. If so, large loads are divided among tasks."""
 
-    json_depth: int | None = None
-    """The deepest JSON value that a `json` column takes; None for no limit of its own."""
+    max_json_depth: int | None = None
+    """The nesting limit of a `json` column; None if there is none."""
 
-    def column(self, kind: Kind) -> str:
-        """The type of a column that holds values of a kind."""
+    def column_type(self, kind: Kind) -> str:
+        """Return the SQL type of a column."""
         raise NotImplementedError
 
-    def scratch(self, name: str, columns: Sequence[Column], key: Sequence[str]) -> Sequence[str]:
-        """Statements that leave an empty table that this connection alone sees, whatever was there before.
+    def create_scratch(self, name: str, columns: Sequence[Column], key: Sequence[str]) -> Sequence[str]:
+        """Return statements that create an empty table visible to this connection only, replacing an existing one.
 
         Args:
-            name: of it.
+            name: the scratch table's name.
             columns: its columns.
-            key: what it will be unique by, and looked into by, where the database wants to know.
+            key: the columns that it is unique and looked up by.
         """
         raise NotImplementedError
 
-    def merge(self, table: str, scratch: str, columns: Sequence[str], key: Sequence[str], update: Sequence[str]) -> str:
-        """The statement that brings the rows of a scratch table into another.
+    def merge_statement(
+        self, table: str, scratch: str, columns: Sequence[str], key: Sequence[str], update: Sequence[str]
+    ) -> str:
+        """Return the statement that merges the rows of a scratch table into another table.
 
         Args:
-            table: where to, quoted; unique by `key`.
-            scratch: where from, a name or a query in parentheses, to be given an alias; may hold a key twice only where
-                `update` is empty.
-            columns: to bring, quoted.
-            key: quoted. Another unique key that is in the way is an error.
-            update: the columns, quoted, that a row which is there already gets; empty: it stays as it is.
+            table: the target, quoted; unique by `key`.
+            scratch: the source: a table name, or a query in parentheses that needs an alias. It may contain a key twice
+                only if `update` is empty.
+            columns: the columns to merge, quoted.
+            key: quoted. A conflict with another unique key must fail.
+            update: the columns, quoted, to update in existing rows; empty leaves existing rows unchanged.
         """
         raise NotImplementedError
 
     def quote(self, name: str) -> str:
-        """A name of the user's, so that it is one whatever it is called."""
+        """Quote an identifier chosen by the user."""
         return f'"{name}"'
 
-    def checksum(self, text: str) -> str:
-        """An integer from 0 to 2**32 - 1: the first eight hexadecimal digits of the MD5 of a text's UTF-8 bytes.
+    def checksum_expression(self, text: str) -> str:
+        """Return an integer expression: the first eight hexadecimal digits of the MD5 of a text's UTF-8 bytes.
 
         Args:
-            text: as SQL, never null.
+            text: a SQL expression, never null.
         """
         raise NotImplementedError
 
-    def text(self, column: Column) -> str:
-        """A column's value as text, null where it is; the same for a scratch table and another."""
+    def text_expression(self, column: Column) -> str:
+        """Return a column's value as text, null if it is null. Must be equal for a scratch table and its target."""
         return f"CAST({column.name} AS TEXT)"
 
-    def divided(self, number: str, by: int) -> str:
-        """A positive integer divided by another, without what is left over."""
+    def integer_division(self, number: str, by: int) -> str:
+        """Return the integer quotient of two positive integers."""
         return f"({number} / {by})"
 
-    def table(self, name: str, columns: Sequence[Column], key: Sequence[str]) -> Sequence[str]:
-        """Statements that make a table where there is none.
+    def create_table(self, name: str, columns: Sequence[Column], key: Sequence[str]) -> Sequence[str]:
+        """Return statements that create a table if it does not exist.
 
         Args:
-            name: quoted, as are all others.
-            columns: its columns.
-            key: of the primary key.
+            name: quoted, like all other names.
+            columns: the table's columns.
+            key: the primary key.
         """
-        parts = [self.define(column) for column in columns]
+        parts = [self.column_definition(column) for column in columns]
         parts.append(f"PRIMARY KEY ({', '.join(key)})")
         return [f"CREATE TABLE IF NOT EXISTS {name} ({', '.join(parts)})"]
 
-    def index(self, name: str, table: str, columns: Sequence[str]) -> Sequence[str]:
-        """Statements that make an index where there is none."""
+    def create_index(self, name: str, table: str, columns: Sequence[str]) -> Sequence[str]:
+        """Return statements that create an index if it does not exist."""
         return [f"CREATE INDEX IF NOT EXISTS {name} ON {table} ({', '.join(columns)})"]
 
-    def lookup(self, name: str, table: str, column: Column) -> Sequence[str]:
-        """Statements that make an index by which a value of any length is found, where the database has such a one.
+    def create_lookup_index(self, name: str, table: str, column: Column) -> Sequence[str]:
+        """Return statements that create an index for equality on values of any length, if the database supports it.
 
         Args:
-            name: of the index.
+            name: the index's name.
             table: quoted.
-            column: of the table, its name quoted.
+            column: the column, its name quoted.
         """
-        return self.index(name, table, [column.name])
+        return self.create_index(name, table, [column.name])
 
-    def define(self, column: Column) -> str:
-        """A column within CREATE TABLE or ADD COLUMN."""
+    def column_definition(self, column: Column) -> str:
+        """Return a column's definition for CREATE TABLE or ADD COLUMN."""
         default = f" DEFAULT {column.default}" if column.default is not None else ""
-        return f"{column.name} {self.column(column.kind)}{' NOT NULL' * column.required}{default}"
+        return f"{column.name} {self.column_type(column.kind)}{' NOT NULL' * column.required}{default}"

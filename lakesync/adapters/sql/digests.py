@@ -1,77 +1,88 @@
-"""Digests of a SQL database: the tables of deltas and of rows, added up by queries of its own."""
+"""Digests of a SQL destination: its deltas and rows, summed by queries."""
 
 from __future__ import annotations
 
 from msgspec.structs import replace
 
-from lakesync.adapters.digests import DAY, MODULUS, Digest, Scope, ranges
+from lakesync.adapters.digests import ARRIVAL_MODULUS, ARRIVALS_PER_DAY, Digest, DigestScope, arrival_ranges
+from lakesync.adapters.sql.delta_table import DELTAS_TABLE, ID_EXPRESSION
 from lakesync.adapters.sql.dialect import Dialect
 from lakesync.adapters.sql.executor import Connection, Value
-from lakesync.adapters.sql.rows import own_column
-from lakesync.adapters.sql.stored import DELTAS, TRUE_ID
-from lakesync.adapters.sql.tables import checksum_of, destination, key_of, table_columns
+from lakesync.adapters.sql.row_tables import checksum_of, key_of, table_columns, table_name
+from lakesync.adapters.sql.row_values import system_column
 from lakesync.model.schema import TableSchema
 
 
-def digests(connection: Connection, dialect: Dialect, scope: Scope) -> list[Digest]:
-    """The figures of the deltas of each table and day, and of the rows of each table of rows and day.
+def digests(connection: Connection, dialect: Dialect, scope: DigestScope) -> list[Digest]:
+    """Return the digests of deltas and of destination rows by table and day.
 
-    A table that is somebody else's has no rows of ours. Cells are compared once the table has all of the schema's
-    columns, which the follower adds.
+    A table that LakeSync did not create is skipped. Cells are compared only if the table has all columns of the schema;
+    the follower adds missing ones.
     """
     found = _of_deltas(connection, dialect, scope)
     for schema in scope.schemas:
-        present = set(connection.columns(destination(schema)))
+        present = set(connection.column_names(table_name(schema)))
         if {own.name for own in table_columns(schema)} <= present:
             found += _of_rows(connection, dialect, scope, schema, checksum_of(dialect, schema))
-        elif {*key_of(schema), own_column(schema, "last_arrival"), own_column(schema, "checksum")} <= present:
-            found += _of_rows(connection, dialect, scope, schema, dialect.quote(own_column(schema, "checksum")))
+        elif {*key_of(schema), system_column(schema, "last_arrival"), system_column(schema, "checksum")} <= present:
+            found += _of_rows(connection, dialect, scope, schema, dialect.quote(system_column(schema, "checksum")))
     return found
 
 
-def remove_unknown(connection: Connection, dialect: Dialect, scope: Scope, schema: TableSchema) -> int:
-    """Remove rows of the scope's days, or of none, of which no delta is held; how many."""
-    name = destination(schema)
-    if not {*key_of(schema), own_column(schema, "last_arrival")} <= set(connection.columns(name)):
+def delete_orphan_rows(connection: Connection, dialect: Dialect, scope: DigestScope, schema: TableSchema) -> int:
+    """Delete rows of the scope's days, or without a day, for which no delta is stored. Returns the number of rows.
+
+    Args:
+        connection: an open connection.
+        dialect: the database's dialect.
+        scope: gateways and days.
+        schema: the table's schema.
+    """
+    name = table_name(schema)
+    if not {*key_of(schema), system_column(schema, "last_arrival")} <= set(connection.column_names(name)):
         return 0
     table = dialect.quote(name)
     gateway, row_id = (f"{table}.{dialect.quote(column)}" for column in key_of(schema))
-    arrival = f"COALESCE({dialect.quote(own_column(schema, 'last_arrival'))}, 0)"
+    arrival = f"COALESCE({dialect.quote(system_column(schema, 'last_arrival'))}, 0)"
     where, values = _chosen(replace(scope, days=(0, *scope.days)), gateway, arrival)
-    held = f"SELECT 1 FROM {DELTAS} d WHERE d.row_id = {row_id} AND d.table_name = ? AND d.gateway = {gateway}"
+    held = f"SELECT 1 FROM {DELTAS_TABLE} d WHERE d.row_id = {row_id} AND d.table_name = ? AND d.gateway = {gateway}"
     return connection.execute(f"DELETE FROM {table} WHERE {where} AND NOT EXISTS ({held})", [*values, schema.table])
 
 
-def _of_deltas(connection: Connection, dialect: Dialect, scope: Scope) -> list[Digest]:
-    day = dialect.divided("arrival", DAY)
-    summed = dialect.checksum(f"{TRUE_ID} || '|' || op || '|' || columns")
+def _of_deltas(connection: Connection, dialect: Dialect, scope: DigestScope) -> list[Digest]:
+    day = dialect.integer_division("arrival", ARRIVALS_PER_DAY)
+    summed = dialect.checksum_expression(f"{ID_EXPRESSION} || '|' || op || '|' || columns")
     where, values = _chosen(scope, "gateway", "arrival")
     for names, negated in ((scope.tables, ""), (scope.without, "NOT ")):
         if names:
             where += f" AND table_name {negated}IN ({', '.join('?' * len(names))})"
             values += names
-    rows = connection.rows(
-        f"SELECT table_name, {day}, COUNT(*), SUM({summed}) FROM {DELTAS} WHERE {where} GROUP BY table_name, {day}",
+    rows = connection.query(
+        f"SELECT table_name, {day}, COUNT(*), SUM({summed}) FROM {DELTAS_TABLE} WHERE {where}"
+        f" GROUP BY table_name, {day}",
         values,
     )
     return [Digest(table, int(number), int(count), int(total)) for table, number, count, total in rows]
 
 
 def _of_rows(
-    connection: Connection, dialect: Dialect, scope: Scope, schema: TableSchema, checksum: str
+    connection: Connection, dialect: Dialect, scope: DigestScope, schema: TableSchema, checksum: str
 ) -> list[Digest]:
     quote = dialect.quote
     gateway, row_id = (quote(name) for name in key_of(schema))
-    arrival = f"COALESCE({quote(own_column(schema, 'last_arrival'))}, 0)"
-    day, rest = dialect.divided(arrival, DAY), f"({arrival} - {dialect.divided(arrival, MODULUS)} * {MODULUS})"
-    is_deleted = f"{quote(own_column(schema, 'deleted_at'))} IS NOT NULL" if schema.soft_delete else "1 = 0"
-    is_intact = f"{quote(own_column(schema, 'checksum'))} = {checksum}"
+    arrival = f"COALESCE({quote(system_column(schema, 'last_arrival'))}, 0)"
+    day, rest = (
+        dialect.integer_division(arrival, ARRIVALS_PER_DAY),
+        f"({arrival} - {dialect.integer_division(arrival, ARRIVAL_MODULUS)} * {ARRIVAL_MODULUS})",
+    )
+    is_deleted = f"{quote(system_column(schema, 'deleted_at'))} IS NOT NULL" if schema.soft_delete else "1 = 0"
+    is_intact = f"{quote(system_column(schema, 'checksum'))} = {checksum}"
     where, values = _chosen(scope, gateway, arrival)
-    row_sum = dialect.checksum(f"{gateway} || '/' || {row_id}")
-    rows = connection.rows(
+    row_sum = dialect.checksum_expression(f"{gateway} || '/' || {row_id}")
+    rows = connection.query(
         f"SELECT {day}, COUNT(*), SUM(CASE WHEN {is_deleted} THEN 1 ELSE 0 END), SUM({row_sum}), SUM({rest}),"
         f" SUM(CASE WHEN {is_intact} THEN 0 ELSE 1 END)"
-        f" FROM {quote(destination(schema))} WHERE {where} GROUP BY {day}",
+        f" FROM {quote(table_name(schema))} WHERE {where} GROUP BY {day}",
         values,
     )
     return [
@@ -88,14 +99,14 @@ def _of_rows(
     ]
 
 
-def _chosen(scope: Scope, gateway: str, arrival: str) -> tuple[str, list[Value]]:
-    """A condition on gateways and days, and its values."""
+def _chosen(scope: DigestScope, gateway: str, arrival: str) -> tuple[str, list[Value]]:
+    """Return a condition on gateways and days, and its values."""
     where, values = "1 = 1", list[Value]()
     if scope.gateways:
         where += f" AND {gateway} IN ({', '.join('?' * len(scope.gateways))})"
         values += scope.gateways
     if scope.days:
-        spans = ranges(scope.days)
+        spans = arrival_ranges(scope.days)
         where += f" AND ({' OR '.join([f'({arrival} >= ? AND {arrival} < ?)'] * len(spans))})"
         values += [bound for span in spans for bound in span]
     return where, values

@@ -1,4 +1,4 @@
-"""How statements reach a database: the driver's side of an adapter."""
+"""`Executor` and `Connection`: how statements reach a database through its driver."""
 
 from __future__ import annotations
 
@@ -11,86 +11,87 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Value = str | int | datetime | None
-"""What stands for a `?`; instants are UTC and know it."""
+"""A statement parameter. Datetimes are aware and in UTC."""
 
 
-class Refusal(NamedTuple):
-    """An error of the database that leaves the connection usable once the statement is undone."""
+class StatementError(NamedTuple):
+    """A database error after which the connection is usable once the statement is rolled back."""
 
     reason: str
-    """What the database said, without a password."""
-    of_values: bool
-    """It refuses a value of a row; without that value the statement may succeed."""
+    """The database's message, without passwords."""
+    is_value_error: bool
+    """Whether the database rejected a value of a row, so that the statement may succeed without it."""
 
 
 class Connection(Protocol):
-    """One connection; each statement is a transaction of its own unless one is open."""
+    """One connection. Without an open transaction each statement commits on its own."""
 
     def execute(self, statement: str, values: Sequence[Value] = ()) -> int:
-        """Run a statement; how many rows it changed."""
+        """Execute a statement and return the number of rows changed."""
 
-    def rows(self, statement: str, values: Sequence[Value] = ()) -> list[tuple[Any, ...]]:
-        """Run a query that finds little."""
+    def query(self, statement: str, values: Sequence[Value] = ()) -> list[tuple[Any, ...]]:
+        """Execute a query with a small result."""
 
-    def arrow(self, statement: str, values: Sequence[Value], schema: pa.Schema) -> pa.Table:
-        """Run a query that may find much: strings and 64-bit integers, none of them null, as the schema names them."""
+    def query_arrow(self, statement: str, values: Sequence[Value], schema: pa.Schema) -> pa.Table:
+        """Execute a query with a large result: strings and 64-bit integers without nulls, named as in the schema."""
 
-    def columns(self, table: str) -> list[str]:
-        """The names of a table's columns."""
+    def column_names(self, table: str) -> list[str]:
+        """Return the names of a table's columns; empty if there is no such table."""
 
-    def load(self, table: str, rows: pa.Table) -> None:
-        """Add rows to a scratch table by the quickest way there is.
+    def load_scratch(self, table: str, rows: pa.Table) -> None:
+        """Append rows to a scratch table by the driver's fastest path.
 
-        Columns have the scratch table's names and order: strings, 64-bit integers, booleans and
-        `timestamp("ms", "UTC")`, nulls among them; numbers and JSON come as text.
+        The columns have the scratch table's names and order: strings, 64-bit integers, booleans and `timestamp("ms",
+        "UTC")`, with nulls. Numbers and JSON are passed as text.
         """
 
-    def refusal(self, error: BaseException) -> Refusal | None:
-        """What an error says of a statement; None if it is not the database's, or the connection is lost."""
+    def statement_error(self, error: BaseException) -> StatementError | None:
+        """Classify an error. Returns None if it is not the database's, or if the connection is lost."""
 
     def transaction(self) -> AbstractContextManager[None]:
-        """All statements within, or none. What others have committed when the first query begins is seen."""
+        """Run the statements inside atomically. The first query sees everything committed before it."""
 
 
 @runtime_checkable
-class Appending(Protocol):
-    """A `Connection` that has a way to add many rows without a scratch table."""
+class DirectAppend(Protocol):
+    """A `Connection` that can append many rows without a scratch table."""
 
     def append(self, table: str, columns: Sequence[str], rows: Iterator[pa.Table]) -> bool:
-        """Add rows straight to a table, within the caller's transaction, unless a unique key is in the way.
+        """Append rows to a table within the caller's transaction, unless a unique key conflicts.
 
         Args:
-            table: of texts and 64-bit integers alone.
-            columns: of the rows.
-            rows: in parts, each made ready while the one before it travels; integers are not null.
+            table: with text and 64-bit integer columns only.
+            columns: the rows' columns.
+            rows: in chunks, each encoded while the previous one is sent. Integers must not be null.
 
         Returns:
-            Whether they were added; where not, none was, and the transaction goes on.
+            Whether the rows were appended. If not, none was, and the transaction remains open.
         """
 
 
 @runtime_checkable
-class Hashing(Protocol):
+class HashReader(Protocol):
     """A `Connection` that can read many ids in half their size."""
 
-    def hashes(self, statement: str, values: Sequence[Value]) -> pa.FixedSizeBinaryArray | None:
-        """What 64 hexadecimal digits a row say: `arrow.hashes_of` a query's column `id`, of texts no longer than that.
+    def read_hashes(self, statement: str, values: Sequence[Value]) -> pa.FixedSizeBinaryArray | None:
+        """Return `arrow.hashes_of` of a query's column `id`, whose texts are at most 64 characters long.
 
         Returns:
-            None where a row has something else.
+            None if any row is not a hash.
         """
 
 
 class Executor(Protocol):
-    """Makes connections, keeps them for the next, and is safe between threads."""
+    """Opens and pools connections. Safe to use from several threads."""
 
     def connect(self) -> AbstractContextManager[Connection]:
-        """A connection for as long as the `with` lasts: a live one, also after the database was started again.
+        """Return a live connection for the duration of a `with` block, also after a restart of the database.
 
-        A second one may be asked for meanwhile, by the same thread too, and reads beside a transaction of the first.
+        A second connection can be requested meanwhile, also by the same thread; it reads independently of the first
+        one's transaction.
 
         Raises:
-            AdapterError: whatever the driver raises within, saying which database and what went wrong.
+            AdapterError: any driver error raised inside the block; names the database and the cause.
         """
 
     def close(self) -> None:
@@ -98,7 +99,7 @@ class Executor(Protocol):
 
 
 def arrow_of(rows: Sequence[tuple[Any, ...]], schema: pa.Schema) -> pa.Table:
-    """Rows that a driver gives one by one, as `Connection.arrow` wants them."""
+    """Convert rows to an Arrow table, for drivers that return rows one by one."""
     import pyarrow as pa
 
     columns = zip(*rows, strict=True) if rows else [()] * len(schema)

@@ -1,4 +1,4 @@
-"""Connections that wait for their next use, whatever the driver."""
+"""A connection pool for any driver."""
 
 from __future__ import annotations
 
@@ -13,13 +13,19 @@ _MOST_IDLE = 4
 
 
 class Pool(Generic[C]):
-    """Hands out one connection to one user at a time. Safe between threads.
+    """Lends each connection to one user at a time. Safe to use from several threads.
 
-    A connection whose use failed is closed, as nobody knows what state it is in; one that waited is looked at first.
+    A connection whose use failed is closed, because its state is unknown. An idle one is checked before it is reused.
     """
 
     def __init__(self, make: Callable[[], C], alive: Callable[[C], bool], close: Callable[[C], None]) -> None:
-        """Args: make: a new one; alive: whether one that waited can be used; close: never raises."""
+        """Create an empty pool.
+
+        Args:
+            make: opens a connection.
+            alive: returns whether an idle connection can be used.
+            close: closes a connection; never raises.
+        """
         self._make = make
         self._alive = alive
         self._close = close
@@ -28,7 +34,7 @@ class Pool(Generic[C]):
 
     @contextmanager
     def lease(self) -> Iterator[C]:
-        """A connection, for as long as the `with` lasts."""
+        """Lend a connection for the duration of a `with` block."""
         connection = self._waiting() or self._make()
         try:
             yield connection
@@ -42,7 +48,7 @@ class Pool(Generic[C]):
         self._close(connection)
 
     def close(self) -> None:
-        """Close those that wait."""
+        """Close the idle connections."""
         with self._lock:
             idle, self._idle = self._idle, []
         for connection in idle:

@@ -45,7 +45,7 @@ def _run(data: Path | None, stop: threading.Event, *, once: bool) -> int:
     from lakesync.adapters.base import Materialisable
     from lakesync.adapters.registry import as_database
     from lakesync.flush import Materialiser, ObjectFlushQueue
-    from lakesync.flush.object_queue import opened_objects
+    from lakesync.flush.object_queue import open_queue_store
     from lakesync.model.errors import ConfigurationError, TransientError
 
     flush = settings(data).flush
@@ -58,7 +58,7 @@ def _run(data: Path | None, stop: threading.Event, *, once: bool) -> int:
         destination = as_database(adapter, flush.format)
         if not isinstance(destination, Materialisable):
             raise ConfigurationError(f"{flush.to_uri.partition(':')[0]} keeps no tables of rows: nothing is to be done")
-        queue = ObjectFlushQueue(opened_objects(flush.queue, opening))
+        queue = ObjectFlushQueue(open_queue_store(flush.queue, opening))
         while not stop.is_set():
             try:
                 done += sum(Materialiser(each, queue, destination).run_once() for each in queue.gateways())

@@ -53,10 +53,10 @@ def migrate(
     A run that was killed goes on where it was when the same command is given again.
     """
     from lakesync.adapters import as_database, open_adapter
-    from lakesync.adapters.base import Held
-    from lakesync.adapters.migrate import ProgressFile, Scope, digest, migrate_adapter
+    from lakesync.adapters.deltas import BatchChecksum
+    from lakesync.adapters.transfer.migration import MigrationInFile, MigrationScope, migrate_adapter, scope_checksum
 
-    scope = Scope(
+    scope = MigrationScope(
         gateway,
         tuple(table or ()),
         _hlc(since) - 1 if since is not None else -1,
@@ -71,16 +71,16 @@ def migrate(
         old = as_database(open_adapter(uris[0]))
         closing.callback(old.close)
         if dry_run and _absent(uris[1]) is not None:
-            theirs = digest(old, scope)
-            _tell({"source": theirs.deltas, "destination": 0, "equal": theirs == Held(0, 0)}, as_json=as_json)
+            theirs = scope_checksum(old, scope)
+            _tell({"source": theirs.deltas, "destination": 0, "equal": theirs == BatchChecksum(0, 0)}, as_json=as_json)
             return
         new = as_database(open_adapter(uris[1]))
         closing.callback(new.close)
         if dry_run:
-            theirs, ours = digest(old, scope), digest(new, scope)
+            theirs, ours = scope_checksum(old, scope), scope_checksum(new, scope)
             _tell({"source": theirs.deltas, "destination": ours.deltas, "equal": theirs == ours}, as_json=as_json)
             return
-        progress = ProgressFile(folder / f"{named}.json")
+        progress = MigrationInFile(folder / f"{named}.json")
         try:
             report = migrate_adapter(
                 old,

@@ -117,7 +117,7 @@ def check(
 
     from lakesync.cli.connection import which_gateway
     from lakesync.cli.store_access import opened_store
-    from lakesync.connectors.probing import probes_of
+    from lakesync.connectors.probes import probes_of
     from lakesync.model.errors import LakeSyncError, NotFoundError
 
     config = settings(data)
@@ -135,12 +135,12 @@ def check(
     with closing(kind.open_source(opened)) as source, _once():
         for probe in probes_of(source):
             try:
-                said, code = probe.ask(), None
+                said, code = probe.run(), None
             except LakeSyncError as error:
                 failed.append(error)
                 said, code = str(error), error.code
-            _tell(probe.what, said, code, as_json=as_json)
-            if code is not None and probe.what == "credentials":
+            _tell(probe.name, said, code, as_json=as_json)
+            if code is not None and probe.name == "credentials":
                 break
     if failed:
         raise typer.Exit(exit_codes.code_of(type(failed[0])) or exit_codes.ExitCode.FAILED)

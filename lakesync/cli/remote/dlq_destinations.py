@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from lakesync.model.errors import LakeSyncError, NotFoundError
 
 if TYPE_CHECKING:
-    from lakesync.adapters.places import Leaf
+    from lakesync.adapters.backend_config import WriteTarget
     from lakesync.config import Config
 
 LIMIT = 1_000
@@ -51,7 +51,7 @@ def retry(config: Config, entry: str) -> str:
         NotFoundError: no such destination is declared, or it sets nothing aside.
         AdapterError: the destination cannot be reached.
     """
-    from lakesync.adapters.dead_letters import Isolating
+    from lakesync.adapters.dead_letters import TableIsolation
     from lakesync.adapters.registry import as_database, open_adapter
 
     parts = _ID.fullmatch(entry)
@@ -60,28 +60,28 @@ def retry(config: Config, entry: str) -> str:
     for name, leaf in _leaves(config):
         if (name, leaf.name) == (parts["destination"], parts["leaf"]):
             with closing(as_database(open_adapter(leaf.uri))) as adapter:
-                if isinstance(adapter, Isolating):
-                    adapter.retry_now(f"destinations/{name}/{leaf.name}", [parts["table"]])
+                if isinstance(adapter, TableIsolation):
+                    adapter.retry_tables(f"destinations/{name}/{leaf.name}", [parts["table"]])
                     return f"destinations/{name}/{leaf.name}"
     raise NotFoundError(f"no destination {parts['destination']}/{parts['leaf']} is declared that sets tables aside")
 
 
-def _leaves(config: Config) -> Iterator[tuple[str, Leaf]]:
-    from lakesync.adapters.places import leaves, place_of
+def _leaves(config: Config) -> Iterator[tuple[str, WriteTarget]]:
+    from lakesync.adapters.backend_config import resolve_backend, write_targets
 
     for name, declared in config.destinations.items():
-        for leaf in leaves(place_of(config, declared.to), declared.tables):
+        for leaf in write_targets(resolve_backend(config, declared.to), declared.tables):
             yield name, leaf
 
 
-def _of_leaf(name: str, leaf: Leaf, gateway: str | None) -> Iterator[dict[str, Any]]:
-    from lakesync.adapters.dead_letters import Isolating
+def _of_leaf(name: str, leaf: WriteTarget, gateway: str | None) -> Iterator[dict[str, Any]]:
+    from lakesync.adapters.dead_letters import TableIsolation
     from lakesync.adapters.registry import as_database, open_adapter
 
     with closing(as_database(open_adapter(leaf.uri))) as adapter:
-        if not isinstance(adapter, Isolating):
+        if not isinstance(adapter, TableIsolation):
             return
-        for aside in adapter.set_aside(f"destinations/{name}/{leaf.name}"):
+        for aside in adapter.suspended_tables(f"destinations/{name}/{leaf.name}"):
             yield {
                 "id": f"{name}/{leaf.name}!{aside.table}",
                 "kind": "destination",

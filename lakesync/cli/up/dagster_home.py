@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from lakesync.adapters.places import leaves, place_of
+from lakesync.adapters.backend_config import resolve_backend, write_targets
 from lakesync.cli.up.service_environment import STORAGE_VARIABLE
 from lakesync.config import Config
 from lakesync.model.errors import ConfigurationError
@@ -198,7 +198,7 @@ def run_slots(config: Config) -> dict[str, int]:
 
 def _leaves(config: Config) -> Iterator[int]:
     for declared in config.destinations.values():
-        yield len(leaves(place_of(config, declared.to), declared.tables))
+        yield len(write_targets(resolve_backend(config, declared.to), declared.tables))
 
 
 def run_socket(config: Config) -> Path:

@@ -1,1 +1,1 @@
-"""Jira Cloud: issues, comments and projects, and what can be done to issues."""
+"""Jira Cloud connector: polls issues, comments and projects; creates issues, adds comments, changes statuses."""

@@ -1,4 +1,4 @@
-"""What clients can have done in Jira: an issue created, a comment added, an issue brought to another status."""
+"""Jira actions: create an issue, add a comment, change an issue's status."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import Any
 
-from lakesync.connectors.acting import ApiActions, Params
+from lakesync.connectors.api_actions import ApiActions, Params
 from lakesync.connectors.base import ConnectorConfig
 from lakesync.connectors.jira.api import PAGE, JiraClient, Json
-from lakesync.connectors.jira.jql import combined, quoted
-from lakesync.connectors.jira.offers import ADD_COMMENT, CREATE_ISSUE, TRANSITION
+from lakesync.connectors.jira.jql import build_jql, quote
+from lakesync.connectors.jira.schemas import ADD_COMMENT, CREATE_ISSUE, TRANSITION
 from lakesync.model.action_handlers import ActionContext
 from lakesync.model.errors import ValidationError
 from lakesync.model.types import Action
 
-MARK = "lakesync.action"
-"""The property of an issue or comment that names the action that made it."""
+ACTION_PROPERTY = "lakesync.action"
+"""Property of an issue or comment with the id of the action that created it."""
 
 DAY_MS = 86_400_000
 
@@ -30,7 +30,7 @@ def _create_issue(client: JiraClient, action: Action, params: Params, context: A
         "issuetype": {"name": params.get("issueType", "Task")},
     }
     if "description" in params:
-        fields["description"] = document(params["description"])
+        fields["description"] = to_document(params["description"])
     if "priority" in params:
         fields["priority"] = {"name": params["priority"]}
     if "labels" in params:
@@ -40,21 +40,23 @@ def _create_issue(client: JiraClient, action: Action, params: Params, context: A
 
 
 def _made_before(client: JiraClient, action: Action, params: Params) -> Mapping[str, Any] | None:
-    """The issue that an earlier try created, if it did."""
+    """Return the issue that an earlier attempt created, if there is one."""
     issues = chain(_young(client, params["project"]), _indexed(client, params["project"], action.hlc >> 16))
     for issue in issues:
-        if issue.get("properties", {}).get(MARK) == action.action_id:
+        if issue.get("properties", {}).get(ACTION_PROPERTY) == action.action_id:
             return {"key": issue["key"], "id": issue["id"]}
     return None
 
 
 def _young(client: JiraClient, project: str) -> Iterator[Json]:
-    """A project's newest issues by their keys, which are given in order: the search may not find them yet."""
-    newest = client.search(combined(None, f"project = {quoted(project)}", order="key DESC"), ("summary",), 1)["issues"]
+    """Yield a project's newest issues by key, because the search may not find them yet. Keys are assigned in order."""
+    newest = client.search(build_jql(None, f"project = {quote(project)}", order="key DESC"), ("summary",), 1)["issues"]
     number = max((int(issue["key"].rpartition("-")[2]) for issue in newest), default=0)
     first = max(number - PAGE, 0) + 1
     while True:
-        found = client.fetch([f"{project}-{first + place}" for place in range(PAGE)], ("summary",), properties=(MARK,))
+        found = client.fetch(
+            [f"{project}-{first + place}" for place in range(PAGE)], ("summary",), properties=(ACTION_PROPERTY,)
+        )
         yield from found
         first += PAGE
         if not found and first > number:
@@ -62,9 +64,9 @@ def _young(client: JiraClient, project: str) -> Iterator[Json]:
 
 
 def _indexed(client: JiraClient, project: str, asked_ms: int) -> Iterator[Json]:
-    """Those that the search finds, from a day before an action was asked for by a clock that may be wrong."""
-    jql = combined(None, f"project = {quoted(project)}", f"created >= {asked_ms - DAY_MS}", order="created ASC")
-    return chain.from_iterable(client.searched(jql, ("summary",), properties=(MARK,)))
+    """Yield issues that the search finds, from a day before the action's time, because its clock may be wrong."""
+    jql = build_jql(None, f"project = {quote(project)}", f"created >= {asked_ms - DAY_MS}", order="created ASC")
+    return chain.from_iterable(client.searched(jql, ("summary",), properties=(ACTION_PROPERTY,)))
 
 
 def _add_comment(client: JiraClient, action: Action, params: Params, context: ActionContext) -> Mapping[str, Any]:
@@ -72,9 +74,9 @@ def _add_comment(client: JiraClient, action: Action, params: Params, context: Ac
     if context.attempt > 1:
         for page in client.pages(path, "comments", expand="properties", orderBy="-created"):
             for comment in page:
-                if {"key": MARK, "value": action.action_id} in comment.get("properties", ()):
+                if {"key": ACTION_PROPERTY, "value": action.action_id} in comment.get("properties", ()):
                     return {"id": comment["id"]}
-    made = client.post(path, {"body": document(params["body"]), **_marked(action)}, repeatable=False)
+    made = client.post(path, {"body": to_document(params["body"]), **_marked(action)}, repeatable=False)
     return {"id": made["id"]}
 
 
@@ -93,11 +95,11 @@ def _transition(client: JiraClient, _: Action, params: Params, __: ActionContext
 
 
 def _marked(action: Action) -> dict[str, Any]:
-    return {"properties": [{"key": MARK, "value": action.action_id}]}
+    return {"properties": [{"key": ACTION_PROPERTY, "value": action.action_id}]}
 
 
-def document(text: str) -> dict[str, Any]:
-    """Plain text as a document of Atlassian's format."""
+def to_document(text: str) -> dict[str, Any]:
+    """Convert plain text to an Atlassian document."""
     paragraphs = [part for part in text.split("\n\n") if part.strip()]
     return {
         "type": "doc",
@@ -107,9 +109,9 @@ def document(text: str) -> dict[str, Any]:
 
 
 def handler(config: ConnectorConfig) -> ApiActions[JiraClient]:
-    """What a connector does; a repeat looks for what its first try may have done.
+    """Return a connector's actions. A repeated attempt first looks for what an earlier one created.
 
-    It tells `{key, id}` of an issue, `{id}` of a comment, `{status}` of a transition.
+    Results: `{key, id}` of an issue, `{id}` of a comment, `{status}` of a transition.
     """
     does = ((CREATE_ISSUE, _create_issue), (ADD_COMMENT, _add_comment), (TRANSITION, _transition))
     return ApiActions(lambda: JiraClient(config.settings, hosts=config.hosts), does)

@@ -1,4 +1,4 @@
-"""Jira Cloud's REST API v3, as far as the connector calls it."""
+"""The parts of Jira Cloud's REST API v3 that the connector uses."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import requests
 
-from lakesync.connectors.http import HttpApi, PlaceLostError, Words, by_status, number
+from lakesync.connectors.http_api import CursorLostError, HttpApi, StatusMessages, error_for_status, int_header
 from lakesync.connectors.jira.rows import FIELDS
 from lakesync.connectors.source import Usage
 from lakesync.model.errors import (
@@ -21,21 +21,26 @@ from lakesync.model.errors import (
 )
 
 PAGE = 100
-"""Issues, comments or projects a call: what Jira gives at most where fields are asked for."""
+"""Issues, comments or projects per call: Jira's maximum when fields are requested."""
 
 KEYS_PAGE = 5_000
-"""Issues a call where only keys are asked for."""
+"""Issues per call when only keys are requested."""
 
 Json = dict[str, Any]
 
 
 class JiraClient:
-    """One account on one site."""
+    """A client for one account on one site."""
 
-    def __init__(self, settings: Mapping[str, Any], **patience: Any) -> None:
-        """Args: settings: of the connector; patience: of `HttpApi`."""
-        base = settings.get("baseUrl") or f"https://{site_of(settings['domain'])}.atlassian.net"
-        self._api = HttpApi(f"{base.rstrip('/')}/rest/api/3", _fault, **patience)
+    def __init__(self, settings: Mapping[str, Any], **http_options: Any) -> None:
+        """Create a client; nothing is sent yet.
+
+        Args:
+            settings: the connector's settings.
+            http_options: keyword arguments of `HttpApi`.
+        """
+        base = settings.get("baseUrl") or f"https://{site_name(settings['domain'])}.atlassian.net"
+        self._api = HttpApi(f"{base.rstrip('/')}/rest/api/3", _map_error, **http_options)
         self._api.session.auth = (settings["email"], settings["apiToken"])
         self._api.session.headers["Accept"] = "application/json"
         self._left: int | None = None
@@ -43,19 +48,19 @@ class JiraClient:
 
     @property
     def usage(self) -> Usage:
-        """Calls made, and what is left of the rate that the site allows."""
+        """Calls made, and the remainder of the site's rate limit."""
         return Usage(self._api.calls, self._left, self._limit)
 
     def get(self, path: str, **params: Any) -> Json:
-        """What a path gives.
+        """GET a path.
 
         Raises:
-            LakeSyncError: by the answer's class.
+            LakeSyncError: the API's error.
         """
         return self._json("GET", path, params=params)
 
     def post(self, path: str, body: Json, *, repeatable: bool = True) -> Json:
-        """What a path answers to a body; an empty object where it answers none."""
+        """POST a body; returns an empty object if there is no answer body."""
         return self._json("POST", path, json=body, repeatable=repeatable)
 
     def search(
@@ -67,7 +72,7 @@ class JiraClient:
         token: str | None = None,
         properties: Sequence[str] = (),
     ) -> Json:
-        """One page of a search: `{issues, nextPageToken?}`; the last page has no token, or null."""
+        """Return one page of a search: `{issues, nextPageToken?}`. The last page has no token, or null."""
         asked: Json = {"jql": jql, "fields": list(fields), "maxResults": size}
         if token is not None:
             asked["nextPageToken"] = token
@@ -78,7 +83,7 @@ class JiraClient:
     def searched(
         self, jql: str, fields: Sequence[str], size: int = PAGE, *, properties: Sequence[str] = ()
     ) -> Iterator[list[Json]]:
-        """The issues of a search, page by page."""
+        """Yield the issues of a search, page by page."""
         token = None
         while True:
             page = self.search(jql, fields, size, token=token, properties=properties)
@@ -87,7 +92,7 @@ class JiraClient:
                 return
 
     def fetch(self, keys: Sequence[str], fields: Sequence[str], *, properties: Sequence[str] = ()) -> list[Json]:
-        """Those of at most 100 issues that are there and may be seen, as they are now."""
+        """Return those of at most 100 issues that exist and are visible to the account."""
         body = {"issueIdsOrKeys": list(keys), "fields": list(fields)}
         if properties:
             body["properties"] = list(properties)
@@ -95,7 +100,7 @@ class JiraClient:
         return found
 
     def pages(self, path: str, field: str, **params: Any) -> Iterator[list[Json]]:
-        """The pages of a list that is paged by `startAt`."""
+        """Yield the pages of a list that is paged by `startAt`."""
         start = 0
         while True:
             page = self.get(path, startAt=start, maxResults=PAGE, **params)
@@ -106,13 +111,13 @@ class JiraClient:
                 return
 
     def close(self) -> None:
-        """Close its connections."""
+        """Close the connections."""
         self._api.close()
 
     def _json(self, method: str, path: str, **more: Any) -> Json:
         answer = self._api.call(method, path, **more)
-        self._limit = number(answer.headers.get("X-RateLimit-Limit")) or self._limit
-        left = number(answer.headers.get("X-RateLimit-Remaining"))
+        self._limit = int_header(answer.headers.get("X-RateLimit-Limit")) or self._limit
+        left = int_header(answer.headers.get("X-RateLimit-Remaining"))
         self._left = self._left if left is None else left
         if not answer.content:
             return {}
@@ -127,12 +132,12 @@ class JiraClient:
         return body
 
 
-def site_of(domain: str) -> str:
-    """The site of a domain, which may be spelled as a browser shows it."""
+def site_name(domain: str) -> str:
+    """Return the site's name from a domain, which may be a URL."""
     return domain.removeprefix("https://").rstrip("/").removesuffix(".atlassian.net")
 
 
-_WORDS: Words = {
+_STATUS_MESSAGES: StatusMessages = {
     401: (AuthError, "Jira does not know this account ({said}): check email and apiToken, or make a new token"),
     403: (ForbiddenError, "Jira forbids {path} ({said}): give the account's role that permission"),
     404: (NotFoundError, "Jira has nothing at {path} that this account may see ({said})"),
@@ -141,19 +146,19 @@ _WORDS: Words = {
 }
 
 
-def _fault(answer: requests.Response) -> LakeSyncError | None:
+def _map_error(answer: requests.Response) -> LakeSyncError | None:
     status = answer.status_code
     if status < 300:
         return None
-    said = _said(answer)
+    said = _error_text(answer)
     if status == 400 and "page token" in said.lower():
-        return PlaceLostError(f"Jira's search forgot its place ({said}): the poll goes on from its last page")
+        return CursorLostError(f"Jira's search forgot its place ({said}): the poll goes on from its last page")
     if status == 400 and "jql" in answer.request.path_url:
         return ConfigurationError(f"Jira refuses the query ({said}): mend the connector's jql")
-    return by_status(answer, "Jira", said, _WORDS)
+    return error_for_status(answer, "Jira", said, _STATUS_MESSAGES)
 
 
-def _said(answer: requests.Response) -> str:
+def _error_text(answer: requests.Response) -> str:
     try:
         body = answer.json()
     except requests.JSONDecodeError:

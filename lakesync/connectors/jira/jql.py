@@ -1,27 +1,32 @@
-"""A user's JQL and our own conditions in one query."""
+"""Combines a user's JQL filter with generated conditions."""
 
 from __future__ import annotations
 
 import re
 
-from lakesync.connectors.conditions import ESCAPES, condition, escaped
+from lakesync.connectors.user_filters import ESCAPES, balanced_condition, escape
 
 _SPECIAL = re.compile(r"""["'\\\x00-\x1f\x7f-\x9f\ufdd0-\ufdef\ufffe\uffff]""")
 
 
-def combined(user: str | None, *conditions: str, order: str) -> str:
-    """A query of what matches a user's filter and the conditions, in an order of ours.
+def build_jql(user: str | None, *conditions: str, order: str) -> str:
+    """Return a query for what matches the user's filter and all conditions, with its own sort order.
 
-    The filter is one bracketed condition, so that an OR in it frees nothing; its own ORDER BY is dropped.
+    The filter is put in brackets, so that an OR in it cannot bypass other conditions. Its ORDER BY is dropped.
+
+    Args:
+        user: the user's filter.
+        conditions: further conditions.
+        order: the sort order.
 
     Raises:
-        ConfigurationError: the filter's quotation marks or brackets do not match.
+        ConfigurationError: quotation marks or brackets in the filter are not balanced.
     """
-    kept = condition(user, "jql", stop=("ORDER", "BY")) if user is not None else ""
+    kept = balanced_condition(user, "jql", stop=("ORDER", "BY")) if user is not None else ""
     parts = [f"({kept})"] if kept else []
     return f"{' AND '.join([*parts, *conditions])} ORDER BY {order}"
 
 
-def quoted(value: str) -> str:
-    """Spell a value as a JQL text; JQL takes no control characters or non-characters as they are."""
-    return f'"{escaped(value, _SPECIAL, ESCAPES)}"'
+def quote(value: str) -> str:
+    """Quote a JQL string; control characters and non-characters are escaped."""
+    return f'"{escape(value, _SPECIAL, ESCAPES)}"'

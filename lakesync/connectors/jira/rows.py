@@ -1,4 +1,4 @@
-"""Jira's issues, comments and projects as rows: every column a text, objects as JSON."""
+"""Converts Jira's issues, comments and projects to rows; all columns are text, objects are JSON."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ FIELDS = (
     "created",
     "updated",
 )
-"""What is asked of an issue."""
+"""The fields requested of an issue."""
 
 Json = Mapping[str, Any]
 
 
 def issue_row(issue: Json) -> SourceRow:
-    """An issue of `search/jql` or `issue/bulkfetch` with `FIELDS`; its row id is its key."""
+    """Convert an issue of `search/jql` or `issue/bulkfetch` with `FIELDS`; the row id is its key."""
     fields: Json = issue["fields"]
     return SourceRow(
         issue["key"],
@@ -54,7 +54,7 @@ def issue_row(issue: Json) -> SourceRow:
 
 
 def comment_row(key: str, comment: Json) -> SourceRow:
-    """A comment of an issue; its row id is `KEY:ID`."""
+    """Convert a comment; the row id is `KEY:ID`."""
     return SourceRow(
         f"{key}:{comment['id']}",
         {
@@ -70,7 +70,7 @@ def comment_row(key: str, comment: Json) -> SourceRow:
 
 
 def project_row(project: Json) -> SourceRow:
-    """A project; its row id is its key."""
+    """Convert a project; the row id is its key."""
     return SourceRow(
         project["key"],
         {
@@ -83,8 +83,8 @@ def project_row(project: Json) -> SourceRow:
     )
 
 
-def milliseconds(moment: str) -> int:
-    """A time as Jira spells it (`2026-01-02T03:04:05.678+0100`), in milliseconds since the epoch."""
+def to_milliseconds(moment: str) -> int:
+    """Parse Jira's timestamps (`2026-01-02T03:04:05.678+0100`) to milliseconds since 1970."""
     at = datetime.fromisoformat(moment)
     return int(at.timestamp()) * 1000 + at.microsecond // 1000
 

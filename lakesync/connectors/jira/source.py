@@ -1,4 +1,4 @@
-"""Jira as a source: issues and comments by when issues were updated, projects as a whole, deletes by a census."""
+"""Jira source: issues and comments by update time, projects completely, deletes by census."""
 
 from __future__ import annotations
 
@@ -8,30 +8,36 @@ from typing import Any
 
 from lakesync.connectors.base import ConnectorConfig
 from lakesync.connectors.jira.api import KEYS_PAGE, PAGE, JiraClient
-from lakesync.connectors.jira.jql import combined, quoted
-from lakesync.connectors.jira.rows import FIELDS, comment_row, issue_row, milliseconds, project_row
-from lakesync.connectors.probing import Probe, clock_told
+from lakesync.connectors.jira.jql import build_jql, quote
+from lakesync.connectors.jira.rows import FIELDS, comment_row, issue_row, project_row, to_milliseconds
+from lakesync.connectors.jira.schemas import JIRA, JIRA_SWITCHES
+from lakesync.connectors.probes import Probe, describe_clock_skew
 from lakesync.connectors.source import Census, Cursor, Page, SourceRow, Table, Usage
-from lakesync.connectors.tables import JIRA, JIRA_SWITCHES
 from lakesync.model.errors import ConfigurationError, ForbiddenError, NotFoundError
 
 OVERLAP_MS = 120_000
-"""How far behind the newest change a poll looks again: Jira's search may find a change a minute after it was made."""
+"""How far before the newest change a poll reads again, because Jira's search finds changes up to a minute late."""
 
 COMMENTS_PAGE = 1_000
-"""Comments that are held at once; an issue's own are never divided."""
+"""Comments held at once; the comments of one issue are never split."""
 
 ISSUES, COMMENTS, PROJECTS = "jira_issues", "jira_comments", "jira_projects"
 
 
 class JiraSource:
-    """A site as one account sees it. Its cursors know for which filter they are: with another they begin again."""
+    """Polls a site as one account sees it. A cursor stores its filter; with another filter the poll starts again."""
 
     resumable = True
 
-    def __init__(self, config: ConnectorConfig, **patience: Any) -> None:
+    def __init__(self, config: ConnectorConfig, **http_options: Any) -> None:
+        """Create the source.
+
+        Args:
+            config: the connector's configuration.
+            http_options: keyword arguments of `HttpApi`.
+        """
         settings = config.settings
-        self._client = JiraClient(settings, hosts=config.hosts, **patience)
+        self._client = JiraClient(settings, hosts=config.hosts, **http_options)
         self._jql: str | None = settings.get("jql")
         schemas = {schema.table: schema for schema in JIRA}
         self.tables = tuple(
@@ -42,24 +48,24 @@ class JiraSource:
 
     @property
     def usage(self) -> Usage:
-        """Calls made, and what the site allows yet."""
+        """Calls made, and the remainder of the site's rate limit."""
         return self._client.usage
 
     def changes(self, table: str, cursor: Cursor | None) -> Iterator[Page]:
-        """Issues and comments updated since a cursor; projects always whole."""
+        """Yield issues or comments updated since a cursor; projects always completely."""
         if table == PROJECTS:
             return self._projects()
         place = cursor["updated"] if cursor is not None and cursor["jql"] == self._jql else 0
         return self._issues(place) if table == ISSUES else self._comments(place)
 
     def census(self, table: str) -> Census | None:
-        """The keys of all issues; comments are counted by their issues; projects tell of their deletes themselves."""
+        """List the keys of all issues; comments are counted by their issue; projects report deletes themselves."""
         if table == PROJECTS:
             return None
         return Census(None if table == ISSUES else "issue_key", self._keys())
 
     def read(self, table: str, row_ids: Sequence[str]) -> Iterator[Page]:
-        """Issues by key, as they are now, with their comments."""
+        """Yield issues by key, with their comments."""
         for start in range(0, len(row_ids), PAGE):
             issues = self._client.fetch(row_ids[start : start + PAGE], FIELDS)
             yield Page(table, [issue_row(issue) for issue in issues])
@@ -67,10 +73,10 @@ class JiraSource:
                 yield from self._comments_among(issues)
 
     def gone(self, table: str, rows: Sequence[SourceRow]) -> set[str]:
-        """Those whose issue is deleted, or is outside of the filter.
+        """Return rows whose issue is deleted or no longer matches the filter.
 
-        An issue of a project that the account may not browse any more is hidden, not gone. An issue that a security
-        level hides within a project that it may browse cannot be told from a deleted one.
+        Issues of a project that the account can no longer browse are hidden, not deleted. An issue hidden by a security
+        level in a visible project cannot be told apart from a deleted one.
         """
         if table == COMMENTS:
             gone = self._gone({row.columns["issue_key"] for row in rows})
@@ -78,14 +84,14 @@ class JiraSource:
         return self._gone({row.row_id for row in rows})
 
     def probes(self) -> Iterator[Probe]:
-        """Whether the account may read what the connector polls."""
+        """Check that the account can read what the connector polls."""
         yield Probe("credentials", self._signed_in)
         yield Probe("clock", self._clock)
         yield Probe("permissions", self._permitted)
         yield Probe(ISSUES, self._one_page)
 
     def close(self) -> None:
-        """Close its connections."""
+        """Close the connections."""
         self._client.close()
 
     def _signed_in(self) -> str:
@@ -96,7 +102,7 @@ class JiraSource:
         return f"signed in as {account.get('emailAddress', 'an account that hides its address')}"
 
     def _clock(self) -> str:
-        return clock_told(milliseconds(self._client.get("/serverInfo")["serverTime"]), "the site's")
+        return describe_clock_skew(to_milliseconds(self._client.get("/serverInfo")["serverTime"]), "the site's")
 
     def _permitted(self) -> str:
         told = self._client.get("/mypermissions", permissions="BROWSE_PROJECTS")["permissions"]
@@ -107,7 +113,9 @@ class JiraSource:
         return "it may browse projects"
 
     def _one_page(self) -> str:
-        found = self._client.search(combined(self._jql, "updated >= 0", order="updated ASC, key ASC"), FIELDS)["issues"]
+        found = self._client.search(build_jql(self._jql, "updated >= 0", order="updated ASC, key ASC"), FIELDS)[
+            "issues"
+        ]
         if not found:
             return "no issue is found: check jql, and which projects the account may browse"
         return f"{len(found)} issues on the first page, the first is {found[0]['key']}"
@@ -137,7 +145,7 @@ class JiraSource:
             yield Page(COMMENTS, rows, whole=whole)
 
     def _comments_of(self, key: str) -> list[SourceRow] | None:
-        """An issue's comments; None where it has gone since it was found."""
+        """Return an issue's comments; None if it was deleted meanwhile."""
         try:
             pages = list(self._client.pages(f"/issue/{key}/comment", "comments", orderBy="created"))
         except NotFoundError:
@@ -152,19 +160,19 @@ class JiraSource:
             yield Page(PROJECTS, [], {}, deleted=trash)
 
     def _updated(self, place: int, fields: Sequence[str]) -> Iterator[tuple[list[dict[str, Any]], int]]:
-        """Issues that were updated since a place, oldest first, with the newest time so far; `updated` is a field.
+        """Yield issues updated since a position, oldest first, with the newest time so far.
 
-        Each page begins at the last time of the one before, rather than at its token: a token counts places in a
-        result that changes while it is read. Only issues of one and the same time are paged by token. No time of this
-        machine's clock is in it.
+        `fields` must include `updated`. Each page starts at the last time of the previous one instead of at its token,
+        because a token is an offset into a result that changes while it is read. Only issues with equal times are paged
+        by token. This machine's clock is not used.
         """
         at, newest, token = max(place - OVERLAP_MS, 0), place, None
         told: set[tuple[str, str]] = set()
         while True:
-            jql = combined(self._jql, f"updated >= {at}", order="updated ASC, key ASC")
+            jql = build_jql(self._jql, f"updated >= {at}", order="updated ASC, key ASC")
             page = self._client.search(jql, fields, token=token)
             issues: list[dict[str, Any]] = page["issues"]
-            last = max((milliseconds(issue["fields"]["updated"]) for issue in issues), default=at)
+            last = max((to_milliseconds(issue["fields"]["updated"]) for issue in issues), default=at)
             newest = max(newest, last)
             versions = {(issue["id"], issue["fields"]["updated"]) for issue in issues}
             yield [issue for issue in issues if (issue["id"], issue["fields"]["updated"]) not in told], newest
@@ -174,7 +182,7 @@ class JiraSource:
             at, told = last, versions
 
     def _keys(self) -> Iterator[Sequence[str]]:
-        jql = combined(self._jql, "updated >= 0", order="key ASC")
+        jql = build_jql(self._jql, "updated >= 0", order="key ASC")
         for issues in self._client.searched(jql, ("key",), KEYS_PAGE):
             yield [issue["key"] for issue in issues]
 
@@ -192,16 +200,16 @@ class JiraSource:
         return {key for key in absent if key.rpartition("-")[0] in shown}
 
     def _shown(self) -> set[str]:
-        """The keys of the projects that the account may browse now."""
+        """Return the keys of the projects that the account can browse."""
         return {project["key"] for page in self._client.pages("/project/search", "values") for project in page}
 
     def _matching(self, keys: Sequence[str]) -> set[str]:
-        """Which of these issues, which are there, are in the filter."""
-        jql = combined(self._jql, f"key IN ({', '.join(map(quoted, keys))})", order="key ASC")
+        """Return which of these existing issues match the filter."""
+        jql = build_jql(self._jql, f"key IN ({', '.join(map(quote, keys))})", order="key ASC")
         return {issue["key"] for issue in self._client.search(jql, ("key",), KEYS_PAGE)["issues"]}
 
     def _trash(self) -> set[str]:
-        """The keys of deleted projects, as far as the account may know of them."""
+        """Return the keys of deleted projects, if the account may list them."""
         try:
             pages = list(self._client.pages("/project/search", "values", status="deleted"))
         except ForbiddenError:

@@ -1,1 +1,1 @@
-"""Salesforce: accounts, contacts, opportunities and leads, and records created and changed there."""
+"""Salesforce connector: polls accounts, contacts, opportunities and leads; creates and updates records."""

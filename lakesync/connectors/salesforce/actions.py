@@ -1,4 +1,4 @@
-"""What clients can have done in Salesforce: a record created, or changed."""
+"""Salesforce actions: create a record, update a record."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
-from lakesync.connectors.acting import ApiActions, Params
+from lakesync.connectors.api_actions import ApiActions, Params
 from lakesync.connectors.base import ConnectorConfig
 from lakesync.connectors.salesforce.api import SalesforceClient
-from lakesync.connectors.salesforce.offers import CREATE_RECORD, UPDATE_RECORD
-from lakesync.connectors.salesforce.rows import literal, quoted
+from lakesync.connectors.salesforce.rows import datetime_literal, soql_literal
+from lakesync.connectors.salesforce.schemas import CREATE_RECORD, UPDATE_RECORD
 from lakesync.model.action_handlers import ActionContext
 from lakesync.model.types import Action
 
@@ -26,9 +26,9 @@ def _create(client: SalesforceClient, action: Action, params: Params, context: A
 
 
 def _made_before(client: SalesforceClient, action: Action, kind: str, fields: Mapping[str, Any]) -> str | None:
-    """The record that an earlier try made, if it did: the newest with the same values since the action was asked."""
-    since = literal(max((action.hlc >> 16) - 60_000, 0))
-    same = " AND ".join(f"{name} = {quoted(value)}" for name, value in fields.items())
+    """Return the id of the record that an earlier attempt created: the newest one with equal values."""
+    since = datetime_literal(max((action.hlc >> 16) - 60_000, 0))
+    same = " AND ".join(f"{name} = {soql_literal(value)}" for name, value in fields.items())
     soql = f"SELECT Id FROM {kind} WHERE CreatedDate >= {since} AND {same} ORDER BY CreatedDate DESC LIMIT 1"
     records = next(client.query(soql))["records"]
     return records[0]["Id"] if records else None
@@ -40,7 +40,7 @@ def _update(client: SalesforceClient, _: Action, params: Params, __: ActionConte
 
 
 def handler(config: ConnectorConfig) -> ApiActions[SalesforceClient]:
-    """What a connector does; it tells the record's `{id}`."""
+    """Return a connector's actions; the result is the record's `{id}`."""
     return ApiActions(
         lambda: SalesforceClient(config.settings, hosts=config.hosts),
         ((CREATE_RECORD, _create), (UPDATE_RECORD, _update)),

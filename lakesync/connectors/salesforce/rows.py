@@ -1,4 +1,4 @@
-"""Salesforce's records as rows: every column a text, spelled alike whether it came as JSON or as CSV."""
+"""Converts Salesforce records to rows; all columns are text, equal for JSON and CSV results."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from lakesync.connectors.conditions import ESCAPES, escaped
+from lakesync.connectors.salesforce.schemas import SALESFORCE
 from lakesync.connectors.source import SourceRow
-from lakesync.connectors.tables import SALESFORCE
+from lakesync.connectors.user_filters import ESCAPES, escape
 
 Json = Mapping[str, Any]
 _SPECIAL = re.compile(r"""["'\\\x00-\x1f\x7f-\x9f]""")
 
 
-class Object(NamedTuple):
-    """An object of Salesforce and the table that it becomes."""
+class SalesforceObject(NamedTuple):
+    """A Salesforce object and the fields of its table."""
 
     name: str
     fields: Mapping[str, str]
-    """Field of the object by column."""
+    """The object's field by column."""
 
 
 _NAMES = {"sf_id": "Id", "owner_name": "Owner.Name", "account_name": "Account.Name"}
@@ -33,38 +33,38 @@ def _field(column: str) -> str:
 
 _OBJECTS = ("Account", "Contact", "Opportunity", "Lead")
 OBJECTS = {
-    table.table: Object(name, {column.name: _field(column.name) for column in table.columns})
+    table.table: SalesforceObject(name, {column.name: _field(column.name) for column in table.columns})
     for table, name in zip(SALESFORCE, _OBJECTS, strict=True)
 }
 """By table."""
 
 
 def record_row(table: str, record: Json) -> SourceRow:
-    """A record of a query; its row id is its Id."""
+    """Convert a record of a query; the row id is its Id."""
     columns = OBJECTS[table].fields
     return SourceRow(record["Id"], {column: _text(_of(record, field)) for column, field in columns.items()})
 
 
-def line_row(table: str, line: Mapping[str, str]) -> SourceRow:
-    """A line of a bulk job's CSV. An empty field is none: Salesforce keeps no empty text."""
+def csv_row(table: str, line: Mapping[str, str]) -> SourceRow:
+    """Convert a line of a bulk job's CSV. An empty field is null, because Salesforce does not store empty text."""
     columns = OBJECTS[table].fields
     return SourceRow(line["Id"], {column: _of_csv(field, line[field]) for column, field in columns.items()})
 
 
-def milliseconds(moment: str) -> int:
-    """A time as Salesforce spells it (`2026-01-02T03:04:05.000+0000`), in milliseconds since the epoch."""
+def to_milliseconds(moment: str) -> int:
+    """Parse Salesforce's timestamps (`2026-01-02T03:04:05.000+0000`) to milliseconds since 1970."""
     return round(datetime.fromisoformat(moment).timestamp() * 1000)
 
 
-def literal(ms: int) -> str:
-    """A time as SOQL reads it."""
+def datetime_literal(ms: int) -> str:
+    """Format a time as a SOQL literal."""
     return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%dT%H:%M:%S}.{ms % 1000:03d}Z"
 
 
-def quoted(value: str | float | bool | None) -> str:
-    """Spell a value as SOQL reads it."""
+def soql_literal(value: str | float | bool | None) -> str:
+    """Format a value as a SOQL literal."""
     if isinstance(value, str):
-        return f"'{escaped(value, _SPECIAL, ESCAPES)}'"
+        return f"'{escape(value, _SPECIAL, ESCAPES)}'"
     if isinstance(value, bool):
         return "true" if value else "false"
     return "null" if value is None else str(value)

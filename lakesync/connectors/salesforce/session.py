@@ -1,4 +1,4 @@
-"""Signing in to Salesforce: the client credentials flow, or the older one with a user's password."""
+"""Signs in to Salesforce: client credentials flow, or the older username-password flow."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import requests
 
-from lakesync.connectors.http import HttpApi
+from lakesync.connectors.http_api import HttpApi
 from lakesync.model.errors import AdapterError, AuthError, LakeSyncError, RateLimitedError
 
 _ADVICE = {
@@ -18,8 +18,8 @@ _ADVICE = {
 }
 
 
-def login_address(settings: Mapping[str, Any]) -> str:
-    """Where a connector signs in: a user at the login server that `isSandbox` names, an app at its organisation."""
+def login_url(settings: Mapping[str, Any]) -> str:
+    """Return where a connector signs in: a user at the login server of `isSandbox`, an app at its organisation."""
     if named := settings.get("loginUrl"):
         return str(named)
     if settings.get("username"):
@@ -27,21 +27,25 @@ def login_address(settings: Mapping[str, Any]) -> str:
     return str(settings["instanceUrl"])
 
 
-def sign_in(settings: Mapping[str, Any], **patience: Any) -> tuple[str, str]:
-    """The address of the organisation and a token for it.
+def sign_in(settings: Mapping[str, Any], **http_options: Any) -> tuple[str, str]:
+    """Return the organisation's URL and an access token.
 
-    With a username the password flow is used, without one that of client credentials.
+    With a username the username-password flow is used, otherwise the client credentials flow.
+
+    Args:
+        settings: the connector's settings.
+        http_options: keyword arguments of `HttpApi`.
 
     Raises:
-        AuthError: Salesforce does not take them; the message says which.
+        AuthError: Salesforce rejected the credentials; names which.
     """
     form = {"client_id": settings["clientId"], "client_secret": settings["clientSecret"]}
     if settings.get("username"):
         form |= {"grant_type": "password", "username": settings["username"], "password": settings["password"]}
     else:
         form["grant_type"] = "client_credentials"
-    login = login_address(settings)
-    api = HttpApi(login, _fault, **patience)
+    login = login_url(settings)
+    api = HttpApi(login, _map_error, **http_options)
     try:
         answer = api.call("POST", "/services/oauth2/token", data=form).json()
         return str(answer["instance_url"]), str(answer["access_token"])
@@ -51,7 +55,7 @@ def sign_in(settings: Mapping[str, Any], **patience: Any) -> tuple[str, str]:
         api.close()
 
 
-def _fault(answer: requests.Response) -> LakeSyncError | None:
+def _map_error(answer: requests.Response) -> LakeSyncError | None:
     if answer.status_code < 300:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Salesforce as a source: records by `SystemModstamp`, deleted ones with them, large first loads as a bulk job."""
+"""Salesforce source: records by `SystemModstamp` including deleted ones; large first loads as a bulk job."""
 
 from __future__ import annotations
 
@@ -9,40 +9,55 @@ from itertools import islice
 from typing import Any
 
 from lakesync.connectors.base import ConnectorConfig
-from lakesync.connectors.conditions import condition
-from lakesync.connectors.http import PlaceLostError
-from lakesync.connectors.probing import Probe, clock_told
+from lakesync.connectors.http_api import CursorLostError
+from lakesync.connectors.probes import Probe, describe_clock_skew
 from lakesync.connectors.salesforce import bulk
-from lakesync.connectors.salesforce.api import JobEndedError, SalesforceClient
-from lakesync.connectors.salesforce.rows import OBJECTS, line_row, literal, milliseconds, quoted, record_row
+from lakesync.connectors.salesforce.api import BulkJobLostError, SalesforceClient
+from lakesync.connectors.salesforce.rows import (
+    OBJECTS,
+    csv_row,
+    datetime_literal,
+    record_row,
+    soql_literal,
+    to_milliseconds,
+)
+from lakesync.connectors.salesforce.schemas import SALESFORCE, SALESFORCE_SWITCHES
 from lakesync.connectors.source import Census, Cursor, Page, SourceRow, Table, Usage
-from lakesync.connectors.tables import SALESFORCE, SALESFORCE_SWITCHES
+from lakesync.connectors.user_filters import balanced_condition
 
 OVERLAP_MS = 300_000
-"""How far behind the newest change a poll looks again: a transaction shows its changes when it ends, stamped with when
-they were made."""
+"""How far before the newest change a poll reads again.
+
+Changes become visible when their transaction commits, but carry the time at which they were made.
+"""
 
 BULK_ROWS = 20_000
-"""A first load of more records is a bulk job."""
+"""A first load of more records uses a bulk job."""
 
-ROWS_A_PAGE = 2_000
-"""Rows of a piece of a bulk job that are held at once."""
+ROWS_PER_PAGE = 2_000
+"""Rows of a bulk job held at once."""
 
 _PIECE = 200
 _LOG_MS = 29 * 86_400_000
 
 
 class SalesforceSource:
-    """An organisation as one user sees it. A cursor knows for which filter it is: with another it begins again."""
+    """Polls an organisation as one user sees it. A cursor stores its filter; another filter starts the poll again."""
 
     resumable = True
 
-    def __init__(self, config: ConnectorConfig, *, bulk_rows: int | None = None, **patience: Any) -> None:
-        """Args: bulk_rows: instead of `BULK_ROWS`; patience: of `HttpApi`."""
+    def __init__(self, config: ConnectorConfig, *, bulk_rows: int | None = None, **http_options: Any) -> None:
+        """Create the source.
+
+        Args:
+            config: the connector's configuration.
+            bulk_rows: overrides `BULK_ROWS`.
+            http_options: keyword arguments of `HttpApi`.
+        """
         settings = config.settings
-        self._client = SalesforceClient(settings, hosts=config.hosts, **patience)
+        self._client = SalesforceClient(settings, hosts=config.hosts, **http_options)
         self._filter: str | None = settings.get("soqlFilter")
-        self._condition = condition(self._filter, "soqlFilter") if self._filter else ""
+        self._condition = balanced_condition(self._filter, "soqlFilter") if self._filter else ""
         self._bulk_rows = BULK_ROWS if bulk_rows is None else bulk_rows
         schemas = {schema.table: schema for schema in SALESFORCE}
         self.tables = tuple(
@@ -53,11 +68,11 @@ class SalesforceSource:
 
     @property
     def usage(self) -> Usage:
-        """Calls made, and what the day's budget allows yet."""
+        """Calls made, and the remainder of the daily limit."""
         return self._client.usage
 
     def changes(self, table: str, cursor: Cursor | None) -> Iterator[Page]:
-        """Records changed since a cursor, deleted ones included."""
+        """Yield records changed since a cursor, including deleted ones."""
         if cursor is None or cursor["filter"] != self._filter:
             return self._first(table)
         if "job" in cursor:
@@ -65,20 +80,20 @@ class SalesforceSource:
         return self._changed(table, cursor["modified"])
 
     def census(self, table: str) -> Census | None:
-        """The ids of all records."""
+        """List the ids of all records."""
         return Census(None, self._ids(table))
 
     def read(self, table: str, row_ids: Sequence[str]) -> Iterator[Page]:
-        """Records by id."""
+        """Yield records by id."""
         for piece in _divided(row_ids):
             for page in self._client.query(self._select(table, f"Id IN ({_list(piece)})")):
                 yield Page(table, [record_row(table, record) for record in page["records"]])
 
     def gone(self, table: str, rows: Sequence[SourceRow]) -> set[str]:
-        """Those that are deleted, or outside of the filter.
+        """Return records that are deleted or no longer match the filter.
 
-        A record of which nothing is told, neither by queries nor by the log of deletes, is hidden from this user, or
-        was deleted for good more than 30 days ago: it stays.
+        A record that neither queries nor the log of deletes mention is hidden from this user, or was deleted more than
+        30 days ago; it is kept.
         """
         ids = {row.row_id for row in rows}
         logged = self._log(table) & ids
@@ -89,7 +104,7 @@ class SalesforceSource:
         return logged | deleted
 
     def _there(self, table: str, ids: set[str]) -> tuple[set[str], set[str]]:
-        """Which of these records are deleted, and which are there, as far as the user sees them."""
+        """Return which of these records are deleted and which exist, as far as the user sees them."""
         deleted, here = set[str](), set[str]()
         for piece in _divided(sorted(ids)):
             soql = f"SELECT Id, IsDeleted FROM {OBJECTS[table].name} WHERE Id IN ({_list(piece)})"
@@ -99,14 +114,14 @@ class SalesforceSource:
         return deleted, here
 
     def probes(self) -> Iterator[Probe]:
-        """Whether the user may read what the connector polls."""
+        """Check that the user can read what the connector polls."""
         yield Probe("credentials", self._signed_in)
         yield Probe("clock", self._clock)
         for table in self.tables:
             yield Probe(table.name, partial(self._one_page, table.name))
 
     def close(self) -> None:
-        """Close its connections."""
+        """Close the connections."""
         self._client.close()
 
     def _signed_in(self) -> str:
@@ -116,7 +131,9 @@ class SalesforceSource:
 
     def _clock(self) -> str:
         answer = self._client.call("GET", "/limits")
-        return clock_told(parsedate_to_datetime(answer.headers["Date"]).timestamp() * 1000, "the organisation's")
+        return describe_clock_skew(
+            parsedate_to_datetime(answer.headers["Date"]).timestamp() * 1000, "the organisation's"
+        )
 
     def _one_page(self, table: str) -> str:
         records = next(self._client.query(f"{self._select(table)} LIMIT 1"))["records"]
@@ -129,44 +146,44 @@ class SalesforceSource:
         if count <= self._bulk_rows:
             yield from self._changed(table, 0)
             return
-        job, made = bulk.begin(self._client, self._select(table))
+        job, made = bulk.start_job(self._client, self._select(table))
         # a kill from here on costs nothing: the job is found again
-        cursor = {**self._cursor(milliseconds(made)), "job": job, "locator": None}
+        cursor = {**self._cursor(to_milliseconds(made)), "job": job, "locator": None}
         yield Page(table, [], cursor)
         yield from self._loaded(table, cursor)
 
     def _resumed(self, table: str, cursor: Cursor) -> Iterator[Page]:
-        """What is left of an earlier poll's job; all of it by a new one, where that job gives nothing any more."""
+        """Yield the rest of an earlier poll's job, or start a new job if that one is lost."""
         try:
             yield from self._loaded(table, cursor)
-        except JobEndedError:
+        except BulkJobLostError:
             yield from self._first(table)
 
     def _loaded(self, table: str, cursor: Cursor) -> Iterator[Page]:
-        bulk.wait(self._client, cursor["job"])
-        for piece in bulk.pieces(self._client, cursor["job"], cursor["locator"]):
+        bulk.wait_for_job(self._client, cursor["job"])
+        for piece in bulk.read_results(self._client, cursor["job"], cursor["locator"]):
             done = self._cursor(cursor["modified"])
             place = done if piece.locator is None else {**cursor, "locator": piece.locator}
-            rows = (line_row(table, line) for line in piece.lines)
-            some = list(islice(rows, ROWS_A_PAGE))
-            while following := list(islice(rows, ROWS_A_PAGE)):
+            rows = (csv_row(table, line) for line in piece.lines)
+            some = list(islice(rows, ROWS_PER_PAGE))
+            while following := list(islice(rows, ROWS_PER_PAGE)):
                 yield Page(table, some)
                 some = following
             yield Page(table, some, place)
-        bulk.end(self._client, cursor["job"])
+        bulk.delete_job(self._client, cursor["job"])
         yield from self._changed(table, cursor["modified"])
 
     def _changed(self, table: str, place: int) -> Iterator[Page]:
-        """Records modified since a place, oldest first. No time of this machine's clock is in it."""
+        """Yield records modified since a position, oldest first. This machine's clock is not used."""
         newest = place
         while True:
             begun = newest
-            since = literal(max(newest - OVERLAP_MS, 0))
+            since = datetime_literal(max(newest - OVERLAP_MS, 0))
             soql = self._select(table, f"SystemModstamp >= {since}", more=", IsDeleted, SystemModstamp")
             try:
                 for page in self._client.query(f"{soql} ORDER BY SystemModstamp ASC, Id ASC", deleted=True):
                     records = page["records"]
-                    newest = max([newest, *(milliseconds(record["SystemModstamp"]) for record in records)])
+                    newest = max([newest, *(to_milliseconds(record["SystemModstamp"]) for record in records)])
                     yield Page(
                         table,
                         [record_row(table, record) for record in records if not record["IsDeleted"]],
@@ -174,7 +191,7 @@ class SalesforceSource:
                         deleted=[record["Id"] for record in records if record["IsDeleted"]],
                     )
                 return
-            except PlaceLostError:
+            except CursorLostError:
                 if newest == begun:
                     raise
 
@@ -191,11 +208,11 @@ class SalesforceSource:
         return found
 
     def _log(self, table: str) -> set[str]:
-        """What the log of deletes holds of an object, by Salesforce's clock."""
+        """Return the ids in an object's log of deletes, by Salesforce's clock."""
         name = OBJECTS[table].name
         answer = self._client.call("GET", "/limits")
         now = int(parsedate_to_datetime(answer.headers["Date"]).timestamp() * 1000)
-        span = {"start": literal(now - _LOG_MS), "end": literal(now + 60_000)}
+        span = {"start": datetime_literal(now - _LOG_MS), "end": datetime_literal(now + 60_000)}
         told = self._client.call("GET", f"/sobjects/{name}/deleted", params=span).json()
         return {record["id"] for record in told["deletedRecords"]}
 
@@ -217,4 +234,4 @@ def _divided(ids: Sequence[str]) -> Iterator[Sequence[str]]:
 
 
 def _list(ids: Sequence[str]) -> str:
-    return ", ".join(map(quoted, ids))
+    return ", ".join(map(soql_literal, ids))

@@ -1,5 +1,5 @@
-"""Databases as sources: what a query gives, by a column that grows or by comparing all of it.
+"""SQL databases as sources: the result of a query, polled by a growing column or compared completely.
 
-The drivers are this package's own: an adapter's connection reads tables of deltas, strings and integers, whole; a
-poller reads anybody's query, of any type, in pieces.
+The drivers' code is separate from the adapters': an adapter reads its own tables of strings and integers, a source
+reads any query with any types in pages.
 """

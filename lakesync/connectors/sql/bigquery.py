@@ -1,4 +1,4 @@
-"""BigQuery as a source, by its own client: a statement is a job, its result comes in pages."""
+"""BigQuery source: each statement is a job whose result is read in pages."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from lakesync.connectors.base import ConnectorConfig
-from lakesync.connectors.hosts import PinnedAdapter
-from lakesync.connectors.http import no_auth
-from lakesync.connectors.sql.reader import PAGE, Column
+from lakesync.connectors.host_policy import PinnedAdapter
+from lakesync.connectors.http_api import no_auth
+from lakesync.connectors.sql.reader import ROWS_PER_PAGE, Column
 from lakesync.connectors.sql.source import SqlSource
 from lakesync.model.errors import (
     AdapterError,
@@ -34,12 +34,12 @@ _TYPES: dict[str, ColumnType] = {
 
 
 def source(config: ConnectorConfig) -> SqlSource:
-    """The source of one connector."""
+    """Return the source of a connector."""
     return SqlSource(reader, config)
 
 
 def reader(config: ConnectorConfig) -> BigQueryReader:
-    """The dataset of one connector."""
+    """Return the reader of a connector's dataset."""
     return BigQueryReader(_client(config), config.settings["dataset"])
 
 
@@ -70,38 +70,38 @@ def _client(config: ConnectorConfig) -> bigquery.Client:
 
 
 class BigQueryReader:
-    """A dataset, in which queries name their tables."""
+    """Opens snapshots of a dataset."""
 
     def __init__(self, client: bigquery.Client, dataset: str) -> None:
         self._client = client
         self._dataset = dataset
 
     @contextmanager
-    def reading(self) -> Iterator[BigQueryReading]:
-        """Statements one after another: each sees the moment at which it begins."""
+    def snapshot(self) -> Iterator[BigQuerySnapshot]:
+        """Yield a connection. Each statement sees the time at which it starts."""
         from google.api_core.exceptions import GoogleAPIError
         from google.auth.exceptions import GoogleAuthError
         from requests import RequestException
 
         try:
-            yield BigQueryReading(self._client, self._dataset)
+            yield BigQuerySnapshot(self._client, self._dataset)
         except (GoogleAPIError, GoogleAuthError, RequestException) as error:
-            raise fault(error) from error
+            raise map_error(error) from error
 
     def quoted(self, name: str) -> str:
-        """A name in backquotes."""
+        """Quote a name with backticks."""
         return "`" + name.replace("`", "\\`") + "`"
 
     def text(self, expression: str) -> str:
-        """A value as text."""
+        """Return an expression for a value as text."""
         return f"CAST({expression} AS STRING)"
 
     def close(self) -> None:
-        """Close its connections."""
+        """Close the connections."""
         self._client.close()  # type: ignore[no-untyped-call]
 
 
-class BigQueryReading:
+class BigQuerySnapshot:
     """Statements in one dataset."""
 
     horizon = None
@@ -111,15 +111,17 @@ class BigQueryReading:
         self._dataset = dataset
 
     def columns(self, query: str) -> list[Column]:
-        """The columns of a query."""
+        """Return the columns of a query."""
         found = self._run(f"SELECT * FROM ({query}) polled LIMIT 0", ()).schema
         return [
             Column(each.name, "json" if each.mode == "REPEATED" else _TYPES.get(each.field_type, "string"))
             for each in found
         ]
 
-    def pages(self, statement: str, values: Sequence[Any] = ()) -> Iterator[tuple[list[str], list[tuple[Any, ...]]]]:
-        """Rows page by page."""
+    def query_pages(
+        self, statement: str, values: Sequence[Any] = ()
+    ) -> Iterator[tuple[list[str], list[tuple[Any, ...]]]]:
+        """Yield rows page by page."""
         result = self._run(statement, values)
         names = [each.name for each in result.schema]
         for page in result.pages:
@@ -133,15 +135,15 @@ class BigQueryReading:
             default_dataset=f"{self._client.project}.{self._dataset}",
             query_parameters=[bigquery.ScalarQueryParameter(None, _kind(value), value) for value in values],
         )
-        return self._client.query(statement, job_config=config).result(page_size=PAGE)
+        return self._client.query(statement, job_config=config).result(page_size=ROWS_PER_PAGE)
 
 
 _PASSING = frozenset({"rateLimitExceeded", "quotaExceeded", "jobRateLimitExceeded", "backendError", "internalError"})
-"""Reasons that BigQuery gives with the status of a refusal, and that pass."""
+"""Error reasons that are transient although BigQuery returns them with a client error."""
 
 
-def fault(error: Exception) -> LakeSyncError:
-    """The client's error in our tree."""
+def map_error(error: Exception) -> LakeSyncError:
+    """Map an error of the client library."""
     from google.api_core import exceptions
     from google.auth.exceptions import GoogleAuthError, TransportError
 

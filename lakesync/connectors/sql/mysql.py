@@ -1,4 +1,4 @@
-"""MySQL as a source, by pymysql: one consistent snapshot a reading, rows as the server sends them."""
+"""MySQL source: one consistent snapshot per read, rows streamed from the server."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from lakesync.connectors.base import ConnectorConfig
-from lakesync.connectors.hosts import HostPolicy
-from lakesync.connectors.sql.reader import PAGE, Column, Unseen
+from lakesync.connectors.host_policy import HostPolicy
+from lakesync.connectors.sql.reader import ROWS_PER_PAGE, AgeHorizon, Column, format_placeholders
 from lakesync.connectors.sql.source import SqlSource
-from lakesync.connectors.sql.statements import marked
 from lakesync.model.errors import AdapterError, AuthError, ConfigurationError, ForbiddenError, LakeSyncError
 from lakesync.model.optional_imports import extra
 from lakesync.model.schema import ColumnType
@@ -32,39 +31,39 @@ _OLDEST = """
 SELECT MAX(TIMESTAMPDIFF(SECOND, trx_started, CONVERT_TZ(UTC_TIMESTAMP(), '+00:00', 'SYSTEM')))
 FROM information_schema.innodb_trx WHERE trx_is_read_only = 0 AND trx_mysql_thread_id <> CONNECTION_ID()
 """
-"""Begins of transactions are told in the time zone of the server's machine."""
+"""Start times of transactions are in the time zone of the server's machine."""
 
 _INEXACT_SECONDS = 2.0
-"""They are whole seconds, as they were known a tenth of a second ago."""
+"""They are whole seconds, and up to a tenth of a second old."""
 _TYPES: dict[int, ColumnType] = {
     **dict.fromkeys((0, 1, 2, 3, 4, 5, 8, 9, 13, 246), "number"),
     _JSON: "json",
 }
-"""By the number of a field's type in the protocol; every other is text."""
+"""By type code of the protocol; others are text."""
 
 
 def source(config: ConnectorConfig) -> SqlSource:
-    """The source of one connector."""
+    """Return the source of a connector."""
     return SqlSource(reader, config)
 
 
 def reader(config: ConnectorConfig) -> MySqlReader:
-    """The database of one connector."""
+    """Return the reader of a connector's database."""
     return MySqlReader(config.settings["connectionString"], config.hosts)
 
 
 class MySqlReader:
-    """A database; each reading has a connection of its own."""
+    """Opens snapshots of a database, with one connection each."""
 
     def __init__(self, uri: str, hosts: HostPolicy) -> None:
-        """Read a connection string, and connect to nothing yet.
+        """Parse a connection string; connects to nothing yet.
 
         Args:
             uri: `mysql://USER:PASSWORD@HOST:PORT/DATABASE`.
-            hosts: that connectors may call.
+            hosts: the hosts that connectors may call.
 
         Raises:
-            ConfigurationError: the driver is not installed, or the address is none.
+            ConfigurationError: the driver is not installed, or the URI is invalid.
         """
         with extra("mysql", "MySQL needs its driver"):
             import pymysql
@@ -87,8 +86,8 @@ class MySqlReader:
         }
 
     @contextmanager
-    def reading(self) -> Iterator[MySqlReading]:
-        """A transaction that reads one moment and writes nothing."""
+    def snapshot(self) -> Iterator[MySqlSnapshot]:
+        """Yield a read-only transaction with a consistent snapshot."""
         try:
             with closing(self._connected()) as connection:
                 with connection.cursor() as cursor:
@@ -97,12 +96,14 @@ class MySqlReader:
                     cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
                     cursor.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
                     since = time.monotonic() - asked
-                yield MySqlReading(connection, None if oldest is None else Unseen(oldest + since + _INEXACT_SECONDS))
+                yield MySqlSnapshot(
+                    connection, None if oldest is None else AgeHorizon(oldest + since + _INEXACT_SECONDS)
+                )
         except self._driver.Error as error:
-            raise fault(error) from error
+            raise map_error(error) from error
 
     def _connected(self) -> pymysql.connections.Connection[Any]:
-        """A connection to the address that the policy has checked; TLS is for the host's name."""
+        """Connect to an address that the policy has checked; TLS verifies the host's name."""
         connection = self._driver.connect(
             **self._place,
             charset="utf8mb4",
@@ -122,18 +123,18 @@ class MySqlReader:
         return connection
 
     def quoted(self, name: str) -> str:
-        """A name in backquotes."""
+        """Quote a name with backticks."""
         return "`" + name.replace("`", "``") + "`"
 
     def text(self, expression: str) -> str:
-        """A value as text."""
+        """Return an expression for a value as text."""
         return f"CAST({expression} AS CHAR)"
 
     def close(self) -> None:
-        """Nothing: each reading has closed what it opened."""
+        """Do nothing: each snapshot closes its connection."""
 
     def _oldest_seconds(self, cursor: pymysql.cursors.Cursor) -> float | None:
-        """For how long the oldest transaction that may write has been open; None where the user may not know."""
+        """Return the age of the oldest transaction that may write; None if the user may not see it."""
         try:
             cursor.execute(_OLDEST)
             ((seconds,),) = cursor.fetchall()
@@ -144,33 +145,35 @@ class MySqlReader:
         return max(0.0, float(seconds or 0))
 
 
-class MySqlReading:
-    """One connection."""
+class MySqlSnapshot:
+    """One transaction."""
 
-    def __init__(self, connection: pymysql.connections.Connection[Any], horizon: Unseen | None) -> None:
+    def __init__(self, connection: pymysql.connections.Connection[Any], horizon: AgeHorizon | None) -> None:
         self._connection = connection
         self.horizon = horizon
 
     def columns(self, query: str) -> list[Column]:
-        """The columns of a query."""
+        """Return the columns of a query."""
         with self._connection.cursor() as cursor:
             cursor.execute(f"SELECT * FROM ({query}) polled LIMIT 0")
             return [Column(each[0], _TYPES.get(each[1], "string")) for each in cursor.description or ()]
 
-    def pages(self, statement: str, values: Sequence[Any] = ()) -> Iterator[tuple[list[str], list[tuple[Any, ...]]]]:
-        """Rows as they come."""
+    def query_pages(
+        self, statement: str, values: Sequence[Any] = ()
+    ) -> Iterator[tuple[list[str], list[tuple[Any, ...]]]]:
+        """Yield rows as they are streamed."""
         with self._connection.cursor() as cursor:
             given = [_naive(value) for value in values]
-            cursor.execute(marked(statement) if given else statement, given or None)
+            cursor.execute(format_placeholders(statement) if given else statement, given or None)
             described = cursor.description or ()
             names = [each[0] for each in described]
             documents = [place for place, each in enumerate(described) if each[1] == _JSON]
-            while rows := cursor.fetchmany(PAGE):
+            while rows := cursor.fetchmany(ROWS_PER_PAGE):
                 yield names, [_decoded(row, documents) for row in rows]
 
 
-def fault(error: pymysql.Error) -> LakeSyncError:
-    """A driver's error in our tree."""
+def map_error(error: pymysql.Error) -> LakeSyncError:
+    """Map an error of the driver."""
     number = error.args[0] if error.args else None
     said = str(error.args[1] if len(error.args) > 1 else error)
     if number in (1045, 1698):
@@ -183,7 +186,7 @@ def fault(error: pymysql.Error) -> LakeSyncError:
 
 
 def _naive(value: Any) -> Any:
-    """A moment without the zone, which the session has: UTC."""
+    """Remove the time zone of a datetime; the session's is UTC."""
     return value.replace(tzinfo=None) if hasattr(value, "tzinfo") else value
 
 

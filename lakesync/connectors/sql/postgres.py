@@ -1,4 +1,4 @@
-"""Postgres as a source, by psycopg: one transaction a reading, a cursor of the server's a statement."""
+"""Postgres source: one transaction per read, one server-side cursor per statement."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from lakesync.connectors.base import ConnectorConfig
-from lakesync.connectors.hosts import HostPolicy
-from lakesync.connectors.sql.reader import PAGE, Column, Horizon
+from lakesync.connectors.host_policy import HostPolicy
+from lakesync.connectors.sql.reader import ROWS_PER_PAGE, Column, TransactionHorizon, format_placeholders
 from lakesync.connectors.sql.source import SqlSource
-from lakesync.connectors.sql.statements import marked
 from lakesync.model.errors import AdapterError, AuthError, ConfigurationError, ForbiddenError, LakeSyncError
 from lakesync.model.optional_imports import extra
 from lakesync.model.schema import ColumnType
@@ -27,7 +26,7 @@ _PARAMETERS = frozenset(
     | {"application_name", "options", "keepalives", "keepalives_idle", "keepalives_interval", "keepalives_count"}
     | {"tcp_user_timeout", "client_encoding", "load_balance_hosts"}
 )
-"""Parameters of a connection string that name no file, service, socket or identity of this machine."""
+"""Connection parameters that refer to no file, service, socket or identity of this machine."""
 _NOT_OF_THE_SERVER = {
     "passfile": _NOWHERE,
     "sslcert": _NOWHERE,
@@ -36,7 +35,7 @@ _NOT_OF_THE_SERVER = {
     "require_auth": "password,md5,scram-sha-256,none",
     "connect_timeout": _CONNECT_SECONDS,
 }
-"""Keeps libpq from presenting this machine's own passwords, certificates and Kerberos tickets to a tenant's host."""
+"""Keeps libpq from sending this machine's passwords, certificates and Kerberos tickets to a tenant's host."""
 _TYPES: dict[str, ColumnType] = {
     "bool": "boolean",
     **dict.fromkeys(("int2", "int4", "int8", "oid", "float4", "float8", "numeric"), "number"),
@@ -45,27 +44,28 @@ _TYPES: dict[str, ColumnType] = {
 
 
 def source(config: ConnectorConfig) -> SqlSource:
-    """The source of one connector."""
+    """Return the source of a connector."""
     return SqlSource(reader, config)
 
 
 def reader(config: ConnectorConfig) -> PostgresReader:
-    """The database of one connector."""
+    """Return the reader of a connector's database."""
     return PostgresReader(config.settings["connectionString"], config.hosts)
 
 
 class PostgresReader:
-    """A database; each reading is a transaction of its own, which sees one moment."""
+    """Opens snapshots of a database, with one transaction each."""
 
     def __init__(self, uri: str, hosts: HostPolicy) -> None:
-        """Read a connection string, and connect to nothing yet.
+        """Parse a connection string; connects to nothing yet.
 
         Args:
             uri: `postgresql://USER:PASSWORD@HOST:PORT/DATABASE`, as libpq reads it.
-            hosts: that connectors may call.
+            hosts: the hosts that connectors may call.
 
         Raises:
-            ConfigurationError: the driver is not installed, or the string names no host or what is the server's own.
+            ConfigurationError: the driver is not installed, or the string has no host or a parameter that is not
+                allowed.
         """
         with extra("postgres", "Postgres needs its driver"):
             import psycopg
@@ -97,19 +97,19 @@ class PostgresReader:
             ) from None
 
     @contextmanager
-    def reading(self) -> Iterator[PostgresReading]:
-        """A transaction that reads one moment and writes nothing."""
+    def snapshot(self) -> Iterator[PostgresSnapshot]:
+        """Yield a read-only transaction with a consistent snapshot."""
         try:
             with self._driver.connect(**self._pinned()) as connection:
                 connection.read_only = True
                 connection.isolation_level = self._driver.IsolationLevel.REPEATABLE_READ
                 connection.execute("SET TIME ZONE 'UTC'")
-                yield PostgresReading(connection)
+                yield PostgresSnapshot(connection)
         except self._driver.Error as error:
-            raise fault(error) from error
+            raise map_error(error) from error
 
     def _pinned(self) -> dict[str, Any]:
-        """Where to connect to: the hosts' addresses, which the policy has just checked; TLS is for their names."""
+        """Return connection parameters with checked addresses; TLS verifies the hosts' names."""
         try:
             addresses = [self._hosts.address(host, port) for host, port in self._places]
         except OSError as error:
@@ -117,18 +117,18 @@ class PostgresReader:
         return {"password": "", **self._given, **_NOT_OF_THE_SERVER, "hostaddr": ",".join(addresses)}
 
     def quoted(self, name: str) -> str:
-        """A name in double quotes."""
+        """Quote a name with double quotes."""
         return '"' + name.replace('"', '""') + '"'
 
     def text(self, expression: str) -> str:
-        """A value as text."""
+        """Return an expression for a value as text."""
         return f"CAST({expression} AS text)"
 
     def close(self) -> None:
-        """Nothing: each reading has closed what it opened."""
+        """Do nothing: each snapshot closes its connection."""
 
 
-class PostgresReading:
+class PostgresSnapshot:
     """One transaction."""
 
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
@@ -137,20 +137,22 @@ class PostgresReading:
         told = connection.execute(
             "SELECT pg_snapshot_xmin(s)::text::bigint, pg_snapshot_xmax(s)::text::bigint FROM pg_current_snapshot() s"
         ).fetchone()
-        self.horizon = Horizon(*told) if told is not None else None
+        self.horizon = TransactionHorizon(*told) if told is not None else None
 
     def columns(self, query: str) -> list[Column]:
-        """The columns of a query."""
+        """Return the columns of a query."""
         found = self._connection.execute(f"SELECT * FROM ({query}) polled LIMIT 0".encode())
         types = self._connection.adapters.types
         return [Column(each.name, _type(types.get(each.type_code), each.type_code)) for each in found.description or ()]
 
-    def pages(self, statement: str, values: Sequence[Any] = ()) -> Iterator[tuple[list[str], list[tuple[Any, ...]]]]:
-        """Rows by a cursor of the server's."""
+    def query_pages(
+        self, statement: str, values: Sequence[Any] = ()
+    ) -> Iterator[tuple[list[str], list[tuple[Any, ...]]]]:
+        """Yield rows from a server-side cursor."""
         with self._connection.cursor(name=f"polled_{next(self._numbers)}") as cursor:
-            cursor.execute(marked(statement).encode(), list(values))
+            cursor.execute(format_placeholders(statement).encode(), list(values))
             names = [each.name for each in cursor.description or ()]
-            while rows := cursor.fetchmany(PAGE):
+            while rows := cursor.fetchmany(ROWS_PER_PAGE):
                 yield names, rows
 
 
@@ -160,8 +162,8 @@ def _type(known: psycopg.types.TypeInfo | None, code: int) -> ColumnType:
     return "json" if code == known.array_oid else _TYPES.get(known.name, "string")
 
 
-def fault(error: psycopg.Error) -> LakeSyncError:
-    """A driver's error in our tree, without the address that it was for."""
+def map_error(error: psycopg.Error) -> LakeSyncError:
+    """Map an error of the driver; the message does not contain the server's address."""
     said = str(error).strip().partition("\n")[0]
     state = error.sqlstate or ""
     if state.startswith("28") or "authentication failed" in said or "no password" in said:

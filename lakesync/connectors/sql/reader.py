@@ -1,4 +1,4 @@
-"""How a database is read: what each driver does in its own way."""
+"""The interface of a database driver for SQL sources."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from typing import Any, NamedTuple, Protocol
 
 from lakesync.model.schema import ColumnType
 
-PAGE = 5_000
-"""Rows that are held at once."""
+ROWS_PER_PAGE = 5_000
+"""Rows held at once."""
 
 
-class Horizon(NamedTuple):
-    """What a reading cannot have seen: changes by transactions that were open, or not begun, when it began."""
+class TransactionHorizon(NamedTuple):
+    """Which transactions a snapshot cannot have seen completely."""
 
     oldest_open: int
-    """Every transaction with a lower number has ended."""
+    """All transactions with a lower number have ended."""
     next: int
-    """Every transaction that begins to write from now on has this number or a higher one."""
+    """Transactions that start writing from now on get this number or a higher one."""
 
 
-class Unseen(NamedTuple):
-    """The same where a database tells ages alone."""
+class AgeHorizon(NamedTuple):
+    """The same for databases that only report the age of transactions."""
 
     seconds: float
-    """What it cannot have seen was stamped by the database's clock at most so long before the newest that it saw."""
+    """Unseen changes were stamped at most this long before the newest seen change, by the database's clock."""
 
 
 class Column(NamedTuple):
@@ -35,37 +35,48 @@ class Column(NamedTuple):
     type: ColumnType
 
 
-class Reading(Protocol):
-    """One consistent reading of a database, as it is at its begin as far as the database can tell."""
+class Snapshot(Protocol):
+    """A consistent snapshot of a database, as far as the database supports it."""
 
     @property
-    def horizon(self) -> Horizon | Unseen | None:
-        """What it cannot have seen; None where the database does not tell."""
+    def horizon(self) -> TransactionHorizon | AgeHorizon | None:
+        """What the snapshot cannot have seen; None if the database does not report it."""
 
     def columns(self, query: str) -> list[Column]:
-        """The columns of a query, which is not run."""
+        """Return the columns of a query without running it."""
 
-    def pages(self, statement: str, values: Sequence[Any] = ()) -> Iterator[tuple[list[str], list[tuple[Any, ...]]]]:
-        """Names of columns, and rows, at most PAGE at a time, never all at once; `?` stands for a value."""
+    def query_pages(
+        self, statement: str, values: Sequence[Any] = ()
+    ) -> Iterator[tuple[list[str], list[tuple[Any, ...]]]]:
+        """Yield column names and at most `ROWS_PER_PAGE` rows; `?` is the placeholder for a value."""
 
 
 class Reader(Protocol):
-    """A database."""
+    """Opens snapshots of a database."""
 
-    def reading(self) -> AbstractContextManager[Reading]:
-        """A reading, for as long as the `with` lasts.
+    def snapshot(self) -> AbstractContextManager[Snapshot]:
+        """Return a snapshot for the duration of a `with` block.
 
         Raises:
-            AuthError, ForbiddenError: the database does not know, or does not let, the user.
-            ConfigurationError: it refuses a query.
-            AdapterError: it cannot be reached, or failed.
+            AuthError, ForbiddenError: the database rejects the user.
+            ConfigurationError: the database rejects a query.
+            AdapterError: the database cannot be reached, or failed.
         """
 
     def quoted(self, name: str) -> str:
-        """A name of a column as the database has it in SQL."""
+        """Quote a column name."""
 
     def text(self, expression: str) -> str:
-        """A value as text, in SQL."""
+        """Return an expression for a value as text."""
 
     def close(self) -> None:
-        """Give back what it holds."""
+        """Close all connections."""
+
+
+def format_placeholders(statement: str) -> str:
+    """Replace `?` with the `%s` of psycopg and pymysql, and escape other `%`.
+
+    The user's query stands in brackets before `polled`; placeholders come after it.
+    """
+    head, bracket, tail = statement.rpartition(") polled")
+    return head.replace("%", "%%") + bracket + tail.replace("%", "%%").replace("?", "%s")

@@ -1,4 +1,4 @@
-"""A database's values as JSON, nothing of them rounded: what JSON's numbers cannot hold is refused with its column."""
+"""Converts database values to JSON without rounding."""
 
 from __future__ import annotations
 
@@ -14,11 +14,15 @@ from lakesync.model.errors import ConfigurationError
 _EXACT = 2**53
 
 
-def as_json(value: Any, column: str) -> Any:
-    """A value as JSON has it: times as ISO 8601, instants in UTC, bytes as base64.
+def to_json_value(value: Any, column: str) -> Any:
+    """Convert a value: times to ISO 8601 (in UTC if they have a zone), bytes to base64.
+
+    Args:
+        value: the driver's value.
+        column: its column, for the message.
 
     Raises:
-        ConfigurationError: it is a number that no double holds.
+        ConfigurationError: a number cannot be represented exactly as a double.
     """
     match value:
         case None | bool() | str():
@@ -32,20 +36,20 @@ def as_json(value: Any, column: str) -> Any:
         case Decimal():
             return _decimal(value, column)
         case datetime():
-            return instant(value)
+            return format_time(value)
         case date() | time():
             return value.isoformat()
         case bytes() | bytearray() | memoryview():
             return base64.b64encode(bytes(value)).decode()
         case list() | tuple():
-            return [as_json(each, column) for each in value]
+            return [to_json_value(each, column) for each in value]
         case Mapping():
-            return {str(name): as_json(each, column) for name, each in value.items()}
+            return {str(name): to_json_value(each, column) for name, each in value.items()}
     return str(value)
 
 
-def instant(value: datetime) -> str:
-    """A time as ISO 8601: with `Z` where it knows its zone, without where it does not."""
+def format_time(value: datetime) -> str:
+    """Format a time as ISO 8601, with `Z` if it has a time zone."""
     if value.tzinfo is None:
         return value.isoformat()
     return value.astimezone(UTC).isoformat().removesuffix("+00:00") + "Z"

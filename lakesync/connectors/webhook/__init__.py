@@ -1,1 +1,1 @@
-"""Webhooks that are signed."""
+"""Webhook connector: posts signed events."""

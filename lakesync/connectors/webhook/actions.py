@@ -1,4 +1,4 @@
-"""A webhook that is signed: what clients send is posted to one address, which can tell that it came from here."""
+"""The webhook's action: posts an event to one URL with a signature."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ import msgspec
 import requests
 
 from lakesync.connectors.base import ConnectorConfig
-from lakesync.connectors.http import HttpApi, retry_after
-from lakesync.connectors.webhook.offers import SEND
+from lakesync.connectors.http_api import HttpApi, retry_after
+from lakesync.connectors.webhook.schemas import SEND
 from lakesync.model.action_handlers import ActionContext, ActionData
 from lakesync.model.errors import AdapterError, ForbiddenError, LakeSyncError, RateLimitedError, ValidationError
 from lakesync.model.types import Action
 
 MAX_ANSWER_BYTES = 1 << 20
-"""An answer is an action's result, and goes to the client that asked."""
+"""The answer becomes the action's result, which is sent to the client."""
 
 
 class WebhookActions:
-    """The one action of a webhook.
+    """The `ActionHandler` of a webhook.
 
-    The request has `X-LakeSync-Action`, the action's id, by which the receiver knows a repeat; `X-LakeSync-Timestamp`,
-    seconds since the epoch; and `X-LakeSync-Signature`, of `sign`.
+    The request has the headers `X-LakeSync-Action` (the action's id, with which the receiver recognises a repeat),
+    `X-LakeSync-Timestamp` (seconds since 1970) and `X-LakeSync-Signature` (see `sign`).
     """
 
     supported_actions = (SEND,)
@@ -36,10 +36,10 @@ class WebhookActions:
         self._clock = clock
 
     def execute_action(self, action: Action, context: ActionContext) -> ActionData:
-        """Post it; what the receiver answers as a JSON object is the action's result.
+        """Post an event. An answer that is a JSON object becomes the action's result.
 
         Raises:
-            LakeSyncError: the receiver refused it, by its status; 408, 409, 425, 429 and 5xx may be tried again.
+            LakeSyncError: the receiver rejected it; 408, 409, 425, 429 and 5xx may be retried.
         """
         settings, at = self._config.settings, str(int(self._clock()))
         params = msgspec.json.decode(action.params)
@@ -47,7 +47,12 @@ class WebhookActions:
         sender = {"actionId": action.action_id, "clientId": action.client_id, "gateway": context.gateway}
         body = msgspec.json.encode({**told, **sender})
         api = HttpApi(
-            settings["url"], _fault, attempts=3, patience_s=20.0, hosts=self._config.hosts, max_bytes=MAX_ANSWER_BYTES
+            settings["url"],
+            _map_error,
+            attempts=3,
+            retry_timeout_s=20.0,
+            hosts=self._config.hosts,
+            max_bytes=MAX_ANSWER_BYTES,
         )
         api.session.headers.update(
             {
@@ -64,9 +69,14 @@ class WebhookActions:
 
 
 def sign(secret: str, timestamp: str, body: bytes) -> str:
-    """`sha256=` and the HMAC-SHA256, in hex, of the timestamp, a full stop and the body.
+    """Return `sha256=` and the hex HMAC-SHA256 of timestamp, full stop and body.
 
-    A receiver compares it by `hmac.compare_digest`, and refuses timestamps that are minutes old.
+    A receiver compares it with `hmac.compare_digest`, and rejects timestamps that are minutes old.
+
+    Args:
+        secret: shared with the receiver.
+        timestamp: seconds since 1970.
+        body: of the request.
     """
     return "sha256=" + hmac.digest(secret.encode(), timestamp.encode() + b"." + body, hashlib.sha256).hex()
 
@@ -79,7 +89,7 @@ def _object(answer: requests.Response) -> Mapping[str, Any]:
     return body if isinstance(body, dict) else {}
 
 
-def _fault(answer: requests.Response) -> LakeSyncError | None:
+def _map_error(answer: requests.Response) -> LakeSyncError | None:
     status = answer.status_code
     if status < 300:
         return None

@@ -9,8 +9,8 @@ from typing import Any
 
 from msgspec.structs import replace as with_fields
 
-from lakesync.actions import Runner
-from lakesync.adapters.base import StoredDelta
+from lakesync.actions import ActionRunner
+from lakesync.adapters.deltas import StoredDelta
 from lakesync.connectors import Connectors
 from lakesync.engine.checks import check_limit
 from lakesync.engine.explanation import Explanation
@@ -55,7 +55,7 @@ class ShardedGateway(SyncGateway):
         limits: EngineLimits | None = None,
         *,
         connectors: Connectors | None = None,
-        runner: Runner | None = None,
+        runner: ActionRunner | None = None,
         outlet: Outlet | None = None,
         names: Names | None = None,
         rejections: RejectionLog | None = None,

@@ -11,7 +11,8 @@ from typing import Any
 import msgspec
 
 from lakesync.adapters import DeltaQuery, LocalDisk, ObjectDeltas, SqliteAdapter
-from lakesync.adapters.base import DatabaseAdapter, DeltaBatch, Held, StoredDelta
+from lakesync.adapters.base import DatabaseAdapter
+from lakesync.adapters.deltas import BatchChecksum, DeltaBatch, StoredDelta
 from lakesync.engine import Engine, EngineLimits, SyncGateway
 from lakesync.flush import FlushQueue, FlushSettings, Outlet
 from lakesync.model.delta import extract_delta
@@ -97,7 +98,7 @@ class Failing:
         self.less = 0
         self.batches: list[str] = []
 
-    def insert_deltas(self, batch: DeltaBatch) -> Held:
+    def insert_deltas(self, batch: DeltaBatch) -> BatchChecksum:
         """Write, or fail."""
         self.batches.append(batch.batch_id)
         if self.before:
@@ -109,7 +110,7 @@ class Failing:
             raise AdapterError("the answer was lost")
         if self.less:
             self.less -= 1
-            return Held(held.deltas - 1, held.id_sum)
+            return BatchChecksum(held.deltas - 1, held.id_sum)
         return held
 
     def __getattr__(self, name: str) -> Any:

@@ -13,19 +13,19 @@ import pyarrow.parquet as pq
 import pytest
 
 from lakehouse.history.decoding import DELTAS_ARROW
-from lakesync.adapters import Held, StoredDelta
+from lakesync.adapters import BatchChecksum, StoredDelta
 from lakesync.adapters.arrow import (
-    COLUMNS,
+    DELTA_COLUMNS,
+    columns_as_text,
     decode_parquet,
     encode_parquet,
     from_arrow,
     hashes_of,
-    held_in_parquet,
-    held_of_ids,
-    spelled,
+    ids_checksum,
+    parquet_checksum,
     to_arrow,
 )
-from lakesync.adapters.selection import held as held_of
+from lakesync.adapters.deltas import checksum_of as held_of
 from lakesync.model.delta import id_number
 from lakesync.model.errors import IntegrityError
 from tests.conformance.book import make_delta
@@ -38,7 +38,7 @@ DELTAS = [
 
 def test_names_and_types_are_the_lakes():
     table = to_arrow(DELTAS)
-    assert table.schema.names == list(COLUMNS)
+    assert table.schema.names == list(DELTA_COLUMNS)
     for field in table.schema:
         assert field.type == DELTAS_ARROW.field(field.name).type
     assert to_arrow([]).num_rows == 0
@@ -57,22 +57,22 @@ def test_a_part_of_a_table_is_spelled_as_it_is():
         [StoredDelta("g", n, make_delta("c", n, f"r{n}", **{"x": n, "y": [n]} if n % 3 else {})) for n in range(20)]
     )
     for part in (many.slice(5, 9), many.slice(0, 4), many.slice(19), pa.Table.from_batches(many.to_batches(6)[1:])):
-        assert from_arrow(spelled(part)) == from_arrow(part)
+        assert from_arrow(columns_as_text(part)) == from_arrow(part)
 
 
 def test_the_tally_is_that_of_the_deltas():
-    assert held_in_parquet(encode_parquet(to_arrow(DELTAS), {})) == held_of(DELTAS)
+    assert parquet_checksum(encode_parquet(to_arrow(DELTAS), {})) == held_of(DELTAS)
 
 
 @pytest.mark.parametrize("odd", [None, "AB" * 32, "ab" * 31 + "zz", "é" * 32, "ab", " " * 64])
 def test_ids_count_alike_as_texts_and_as_hashes(odd):
     ids = [hashlib.sha256(bytes([n])).hexdigest() for n in range(5)] + ([odd] if odd else [])
-    held = held_of_ids(pa.chunked_array([ids[:2], ids[2:]], pa.string()))
-    assert held == Held(len(ids), sum(map(id_number, ids)) % 2**64)
+    checksum_of = ids_checksum(pa.chunked_array([ids[:2], ids[2:]], pa.string()))
+    assert checksum_of == BatchChecksum(len(ids), sum(map(id_number, ids)) % 2**64)
     hashes = hashes_of(pa.array(["", *ids], pa.string())[1:])  # a part of a longer one
     assert (hashes is None) == (odd is not None)
     if hashes is not None:
-        assert held_of_ids(pa.chunked_array([hashes[:2], hashes[2:]])) == held
+        assert ids_checksum(pa.chunked_array([hashes[:2], hashes[2:]])) == checksum_of
 
 
 def test_what_is_damaged_is_refused():
@@ -80,7 +80,7 @@ def test_what_is_damaged_is_refused():
     other = io.BytesIO()
     pq.write_table(pa.table({"x": [1]}), other)
     for damaged in (b"", whole[:-9], b"PAR1" + b"x" * 100 + b"PAR1", other.getvalue()):
-        for read in (decode_parquet, held_in_parquet):
+        for read in (decode_parquet, parquet_checksum):
             with pytest.raises(IntegrityError, match="not a Parquet file"):
                 read(damaged)
 

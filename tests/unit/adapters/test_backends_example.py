@@ -9,9 +9,10 @@ import pytest
 
 from lakesync import config
 from lakesync.adapters import DeltaBatch, SqliteAdapter, StoredDelta
-from lakesync.adapters.flowing import Sieve, flow_to
-from lakesync.adapters.following import Choice, follow_history
-from lakesync.adapters.places import leaves, open_place, place_of
+from lakesync.adapters.backend_config import open_backend, resolve_backend, write_targets
+from lakesync.adapters.transfer.flows import RowFilter, run_flow
+from lakesync.adapters.transfer.follower import DeltaSelection, follow_history
+from lakesync.config import backends
 from lakesync_dagster.movement import movement
 from lakesync_dagster.partitions import arrival_days
 from resources.snapshot import SchemaSnapshot
@@ -55,21 +56,21 @@ def test_its_destination_and_flow_move_what_they_say(example, tmp_path):
         ),
         ("shop", 512, [make_delta("c", 3, "k1", table="clicks", x=1)]),
     ]
-    place = place_of(example, example.destinations["main"].to)
-    for leaf in leaves(place):
-        adapter = open_place(place_of(example, leaf.name))
+    place = resolve_backend(example, example.destinations["main"].to)
+    for leaf in write_targets(place):
+        adapter = open_backend(resolve_backend(example, leaf.name))
         wanted = [push for push in pushes if (push[2][0].table in leaf.tables) == bool(leaf.tables)]
-        list(follow_history(adapter, leaf.name, Choice(leaf.tables, leaf.without), history(wanted)))
+        list(follow_history(adapter, leaf.name, DeltaSelection(leaf.tables, leaf.without), history(wanted)))
         assert adapter.newest_position() is not None, leaf.name
         adapter.close()
-    whole = open_place(place)
+    whole = open_backend(place)
     assert set(whole.get_latest_state("shop", "clicks", ["k1"])) == {"k1"}
     whole.close()
     declared = example.flows["large_orders"]
-    source, target = open_place(place_of(example, declared.source)), SqliteAdapter(tmp_path / "slice.db")
+    source, target = open_backend(resolve_backend(example, declared.source)), SqliteAdapter(tmp_path / "slice.db")
     source_rows = StoredDelta("shop", 768, make_delta("c", 9, "o3", table="orders", total=2000))
     source.insert_deltas(DeltaBatch("b", "shop", (source_rows,)))
-    list(flow_to(source, target, "f", Sieve.of(declared.where, tables=declared.tables)))
+    list(run_flow(source, target, "f", RowFilter.from_conditions(declared.where, tables=declared.tables)))
     assert set(target.get_latest_state(None, "orders", ["o1", "o2", "o3"])) == {"o1", "o3"}
     source.close()
     target.close()
@@ -81,5 +82,5 @@ def test_the_page_names_every_section_and_key():
     sections |= {"flows": "Flow", "migrations": "Migration"}
     for section, model in sections.items():
         (row,) = re.findall(rf"^\| `\[{section}\.NAME\]` \|.*\| (.+) \|$", text, re.MULTILINE)
-        fields = getattr(config, f"Declared{model}").model_fields
+        fields = getattr(backends, f"Declared{model}").model_fields
         assert re.findall(r"`(\w+)`", row) == [field.alias or name for name, field in fields.items()], section

@@ -8,7 +8,7 @@ import pytest
 
 from lakesync import config
 from lakesync.adapters import DeltaBatch, DeltaQuery, SqliteAdapter, StoredDelta
-from lakesync.adapters.places import Leaf, leaves, open_place, place_of
+from lakesync.adapters.backend_config import WriteTarget, open_backend, resolve_backend, write_targets
 from lakesync.config import backends as config_places
 from lakesync.model.errors import ConfigurationError
 from lakesync.rules.model import Operator
@@ -49,16 +49,16 @@ def declared(tmp_path, monkeypatch):
 
 
 def test_each_leaf_knows_its_tables_and_its_cold_tier(declared, tmp_path):
-    place = place_of(declared(), "main")
+    place = resolve_backend(declared(), "main")
     uris = {name: f"sqlite://{tmp_path}/{name}.db" for name in ("pg", "copy")}
-    cold = place_of(declared(), "cold")
+    cold = resolve_backend(declared(), "cold")
     others = ("clicks", "events")
-    assert leaves(place) == [
-        Leaf("events", f"file://{tmp_path}/events", others),
-        Leaf("pg", uris["pg"], (), others, (cold,)),
-        Leaf("copy", uris["copy"], (), others),
+    assert write_targets(place) == [
+        WriteTarget("events", f"file://{tmp_path}/events", others),
+        WriteTarget("pg", uris["pg"], (), others, (cold,)),
+        WriteTarget("copy", uris["copy"], (), others),
     ]
-    assert [(leaf.name, leaf.tables) for leaf in leaves(place, ("orders", "events"))] == [
+    assert [(leaf.name, leaf.tables) for leaf in write_targets(place, ("orders", "events"))] == [
         ("events", ("events",)),
         ("pg", ("orders",)),
         ("copy", ("orders",)),
@@ -69,7 +69,7 @@ def test_a_place_opens_as_what_it_is_made_of(declared, tmp_path):
     hot = SqliteAdapter(tmp_path / "pg.db")
     delta = StoredDelta("g", 256, make_delta("c", 1, "r", table="orders", x=1))
     hot.insert_deltas(DeltaBatch("b", "g", (delta,)))
-    opened = open_place(place_of(declared(), "main"))
+    opened = open_backend(resolve_backend(declared(), "main"))
     assert opened.query_deltas_since(DeltaQuery()).deltas == (delta,)
     opened.close()
     hot.close()
@@ -160,8 +160,8 @@ def test_who_hides_nothing_of_anothers_may_share_its_adapter(declared, flow):
 
 def test_an_adapter_that_is_reached_twice_is_refused(declared):
     loaded = declared('[copies.twice]\nprimary = "pg"\nsecondaries = ["aged"]\n')
-    with pytest.raises(ConfigurationError, match="'pg' is reached in two ways"):
-        leaves(place_of(loaded, "twice"))
+    with pytest.raises(ConfigurationError, match="'pg' would be written twice"):
+        write_targets(resolve_backend(loaded, "twice"))
 
 
 def test_a_flows_operators_are_those_of_rules():

@@ -3,7 +3,7 @@
 import pytest
 
 from lakesync.adapters import DeltaBatch, DeltaQuery, SqliteAdapter, StoredDelta
-from lakesync.adapters.sql import reading
+from lakesync.adapters.sql import delta_reads as reading
 from tests.conformance.book import make_delta
 from tests.conformance.test_adapters import everything
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 import requests
 
-from lakesync.connectors.http import retry_after
+from lakesync.connectors.http_api import retry_after
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,8 @@
 """A poll of several tables: what it holds, when that lands, and which tables learn that it did not."""
 
-from lakesync.connectors.polling import poll
 from lakesync.connectors.source import Page, SourceRow, Table, Usage
 from lakesync.model.errors import AdapterError, FlushError
-from lakesync.testing.landing import MemoryLanding
+from lakesync.testing.landing import MemoryLanding, poll
 
 TABLES = (Table("issues"), Table("comments"), Table("projects"))
 

@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 from lakesync.cli.remote.connectors import check
 from lakesync.config import load
 from lakesync.connectors import Connectors
-from lakesync.connectors.jira.api import site_of
-from lakesync.connectors.probing import clock_told, probes_of
+from lakesync.connectors.jira.api import site_name
+from lakesync.connectors.probes import describe_clock_skew, probes_of
 from lakesync.connectors.source import Table
 from lakesync.engine import Engine
 from lakesync.model.errors import ConfigurationError, LakeSyncError, NotFoundError
@@ -29,9 +29,9 @@ def asked(source):
     told = {}
     for probe in probes_of(source):
         try:
-            told[probe.what] = probe.ask()
+            told[probe.name] = probe.run()
         except LakeSyncError as error:
-            told[probe.what] = error.code
+            told[probe.name] = error.code
     return told
 
 
@@ -86,19 +86,19 @@ def test_a_source_without_probes_of_its_own_is_read_for_a_page():
     ("theirs", "says"), [(1_000, "agrees"), (100_000, "100 s ahead of this"), (-100_000, "100 s behind this")]
 )
 def test_clocks_that_differ_are_told(theirs, says):
-    assert says in clock_told(theirs, "the site's", lambda: 0.0)
+    assert says in describe_clock_skew(theirs, "the site's", lambda: 0.0)
 
 
 def test_an_address_where_no_jira_answers_is_said_to_be_that():
     with desk() as made, made.source() as source:
         made.api.failures.append(Answer(404, "<html>not here</html>"))
         with pytest.raises(ConfigurationError, match=r"no Jira answers there .* check domain, or baseUrl"):
-            next(probe for probe in probes_of(source) if probe.what == "credentials").ask()
+            next(probe for probe in probes_of(source) if probe.name == "credentials").run()
 
 
 @pytest.mark.parametrize("domain", ["acme", "acme.atlassian.net", "https://acme.atlassian.net/"])
 def test_a_site_is_named_as_a_browser_shows_it_too(domain):
-    assert site_of(domain) == "acme"
+    assert site_name(domain) == "acme"
 
 
 @pytest.mark.parametrize(

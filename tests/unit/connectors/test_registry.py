@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from lakesync.connectors import ConnectorDescriptor, Connectors, ConnectorType, Secrets
-from lakesync.connectors.descriptors import BUILT_IN
+from lakesync.connectors.built_in import DESCRIPTORS
 from lakesync.model.errors import ConfigurationError, ValidationError
 from lakesync.model.json_schema import Form
 
@@ -158,7 +158,7 @@ def test_the_built_in_types_describe_themselves(connectors):
         "salesforce": ["clientSecret", "password"],
         "webhook": ["secret"],
     }
-    tables = {table.table: len(table.columns) for each in BUILT_IN for table in each.output_tables or ()}
+    tables = {table.table: len(table.columns) for each in DESCRIPTORS for table in each.output_tables or ()}
     assert tables == {
         "jira_issues": 16,
         "jira_comments": 7,
@@ -170,16 +170,16 @@ def test_the_built_in_types_describe_themselves(connectors):
     }
     known = {
         f"{table.table}.{column.name}"
-        for each in BUILT_IN
+        for each in DESCRIPTORS
         for table in each.output_tables or ()
         for column in table.columns
     }
     references = {
-        column.references for each in BUILT_IN for table in each.output_tables or () for column in table.columns
+        column.references for each in DESCRIPTORS for table in each.output_tables or () for column in table.columns
     } - {None}
     assert len(references) == 5
     assert references <= known
-    for each in BUILT_IN:
+    for each in DESCRIPTORS:
         fields = each.config_schema["properties"]
         assert all(field["description"] for field in fields.values())
         assert set(each.config_schema["required"]) <= set(fields)

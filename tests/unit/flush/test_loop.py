@@ -8,7 +8,7 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakesync.flush.loop import Loop, _next
+from lakesync.flush.periodic import PeriodicTask, _next
 
 LONG = 3600.0
 
@@ -32,7 +32,7 @@ def until(condition):
 
 def test_it_calls_again_and_again_until_it_is_stopped():
     calls = []
-    loop = Loop("test", lambda: calls.append(1), seconds=0.01)
+    loop = PeriodicTask("test", lambda: calls.append(1), seconds=0.01)
     loop.start()
     until(lambda: len(calls) >= 3)
     loop.stop()
@@ -44,7 +44,7 @@ def test_it_calls_again_and_again_until_it_is_stopped():
 
 def test_it_is_woken_before_its_time():
     called = threading.Event()
-    loop = Loop("test", called.set, seconds=LONG)
+    loop = PeriodicTask("test", called.set, seconds=LONG)
     loop.start()
     loop.wake()
     assert called.wait(30)
@@ -59,7 +59,7 @@ def test_what_fails_is_called_again():
         if len(calls) < 3:
             raise RuntimeError("not yet")
 
-    loop = Loop("test", work, seconds=0.01, patience=0.02)
+    loop = PeriodicTask("test", work, seconds=0.01, patience=0.02)
     loop.start()
     until(lambda: len(calls) >= 4)
     loop.stop()
@@ -69,9 +69,9 @@ def test_after_failures_it_waits_longer_and_never_too_long():
     def work():
         raise RuntimeError("never")
 
-    loop = Loop("test", work, seconds=1.0, patience=30.0)
+    loop = PeriodicTask("test", work, seconds=1.0, patience=30.0)
     assert [loop._call() for _ in range(6)] == [2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
 
 
 def test_one_that_was_never_started_stops():
-    Loop("test", lambda: None).stop()
+    PeriodicTask("test", lambda: None).stop()

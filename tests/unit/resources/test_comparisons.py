@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from lakesync.adapters.following import Choice, follow_history
-from lakesync.adapters.places import Leaf
+from lakesync.adapters.backend_config import WriteTarget
+from lakesync.adapters.transfer.follower import DeltaSelection, follow_history
 from resources.comparisons import Digesting
 from resources.destinations import Follower
 from tests.conformance.told_history import history, pushes
@@ -27,7 +27,7 @@ class Busy(Follower, frozen=True):
         def moving(scope):
             found = digests(scope)
             for end in self.left:
-                list(follow_history(adapter, self.name, self.choice, history(PUSHES[:end])))
+                list(follow_history(adapter, self.name, self.selection, history(PUSHES[:end])))
                 break
             return found
 
@@ -37,9 +37,9 @@ class Busy(Follower, frozen=True):
 
 @pytest.mark.parametrize(("moves", "is_settled"), [(0, True), (4, True), (12, False)])
 def test_figures_of_a_destination_that_moved_in_between_are_not_taken(tmp_path, moves, is_settled):
-    leaf = Leaf("copy", f"sqlite://{tmp_path / 'copy.db'}")
-    follower = Busy("destinations/shop/copy", leaf, Choice(), left=iter(range(1, moves + 1)))
+    leaf = WriteTarget("copy", f"sqlite://{tmp_path / 'copy.db'}")
+    follower = Busy("destinations/shop/copy", leaf, DeltaSelection(), left=iter(range(1, moves + 1)))
     (found,) = Digesting(follower).run()
     assert found.is_settled == is_settled
     if is_settled:
-        assert sum(digest.deltas for digest in found.digests) == found.standing.deltas == 3 * moves
+        assert sum(digest.deltas for digest in found.digests) == found.progress.deltas == 3 * moves

@@ -1,0 +1,80 @@
+"""Validates a request with actions before any of them is executed."""
+
+from __future__ import annotations
+
+from lakesync.actions.limits import ActionLimits
+from lakesync.model import hlc
+from lakesync.model.delta import action_id
+from lakesync.model.errors import ClockDriftError, ForbiddenError, ValidationError
+from lakesync.model.types import Action, ActionPush, Claims
+from lakesync.model.validation import check_hlc, check_id
+
+
+def validate_request(push: ActionPush, claims: Claims, now_ms: int, limits: ActionLimits) -> None:
+    """Validate a request. If it is invalid, none of its actions is executed.
+
+    Args:
+        push: the request.
+        claims: the token's claims.
+        now_ms: the server's clock, milliseconds since 1970.
+        limits: the gateway's limits.
+
+    Raises:
+        ValidationError: there are too many actions, or an action is malformed; names its position.
+        ForbiddenError: the request or an action has another client's id.
+        ClockDriftError: an hlc is too far ahead of the server.
+    """
+    if len(push.actions) > limits.max_actions:
+        raise ValidationError(
+            f"the request holds {len(push.actions)} actions, at most {limits.max_actions} are taken: send it in parts"
+        )
+    sender = claims.get("sub")
+    for where, client_id in _names(push):
+        if client_id != sender:
+            raise ForbiddenError(
+                f"{where} is {client_id!r} but the token's sub is {sender!r}: ask with a token of that client"
+            )
+    for place, action in enumerate(push.actions):
+        fault = _fault(action, limits)
+        if fault is not None:
+            raise ValidationError(f"actions[{place}].{fault}")
+        ahead = hlc.decode(action.hlc)[0] - now_ms
+        if ahead > hlc.MAX_DRIFT_MS:
+            raise ClockDriftError(
+                f"actions[{place}].hlc {action.hlc} is {ahead} ms ahead of the server, {hlc.MAX_DRIFT_MS} are allowed; "
+                "set the client's clock"
+            )
+
+
+def validate_action_id(action: Action) -> str | None:
+    """Check that an action's id is the hash of its content. Returns the error message, or None."""
+    expected = action_id(
+        client_id=action.client_id,
+        hlc=action.hlc,
+        connector=action.connector,
+        action_type=action.action_type,
+        params=action.params,
+    )
+    if action.action_id == expected:
+        return None
+    return f"actionId is not the SHA-256 of the action's canonical JSON, which is {expected}: make it of what is sent"
+
+
+def _names(push: ActionPush) -> list[tuple[str, str]]:
+    of_actions = [(f"actions[{place}].clientId", action.client_id) for place, action in enumerate(push.actions)]
+    return [("clientId", push.client_id), *of_actions]
+
+
+def _fault(action: Action, limits: ActionLimits) -> str | None:
+    size = len(bytes(action.params))
+    if size > limits.max_params_bytes:
+        return f"params has {size} bytes, at most {limits.max_params_bytes} are taken: make them smaller"
+    key = action.idempotency_key
+    return (
+        check_id("actionId", action.action_id)
+        or check_id("clientId", action.client_id)
+        or check_id("connector", action.connector)
+        or check_id("actionType", action.action_type)
+        or (check_id("idempotencyKey", key) if key is not None else None)
+        or check_hlc("hlc", action.hlc)
+    )

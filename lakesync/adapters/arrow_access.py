@@ -1,0 +1,93 @@
+"""Arrow access to any adapter: calls an optional protocol if the adapter implements it, and falls back otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from lakesync.adapters.arrow import from_arrow, to_arrow
+from lakesync.adapters.base import ArrowAdapter, ConcurrentWriters, DatabaseAdapter, Prunable, Splittable
+from lakesync.adapters.deltas import ArrowPage, BatchChecksum, DeltaBatch, DeltaQuery
+from lakesync.adapters.row_content import RowContent, RowId, contents_of
+from lakesync.model.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_ROWS_AT_ONCE = 500
+
+
+def read_arrow(adapter: DatabaseAdapter, query: DeltaQuery) -> ArrowPage:
+    """Return a page of any adapter's deltas as an Arrow table."""
+    if isinstance(adapter, ArrowAdapter):
+        return adapter.query_arrow(query)
+    page = adapter.query_deltas_since(query)
+    return ArrowPage(to_arrow(page.deltas), page.end)
+
+
+def read_contents(adapter: DatabaseAdapter, table: str, rows: Sequence[RowId]) -> dict[RowId, RowContent]:
+    """Return the merged content of rows of one table. Rows without deltas are absent.
+
+    Args:
+        adapter: stores the deltas.
+        table: the rows' table.
+        rows: the rows to read.
+    """
+    by_gateway: dict[str, list[str]] = {}
+    for gateway, row_id in rows:
+        by_gateway.setdefault(gateway, []).append(row_id)
+    found: dict[RowId, RowContent] = {}
+    for gateway, row_ids in by_gateway.items():
+        for start in range(0, len(row_ids), _ROWS_AT_ONCE):
+            query = DeltaQuery(gateway=gateway, tables=(table,), rows=tuple(row_ids[start : start + _ROWS_AT_ONCE]))
+            pages = read_pages(partial(read_arrow, adapter), query)
+            found |= contents_of(stored for page in pages for stored in from_arrow(page.deltas))
+    return found
+
+
+def write_arrow(adapter: DatabaseAdapter, batch_id: str, gateway: str, deltas: pa.Table) -> BatchChecksum:
+    """Insert a batch into any adapter; see `ArrowAdapter.insert_arrow`."""
+    if isinstance(adapter, ArrowAdapter):
+        return adapter.insert_arrow(batch_id, gateway, deltas)
+    return adapter.insert_deltas(DeltaBatch(batch_id, gateway, tuple(from_arrow(deltas))))
+
+
+def delete_arrow(adapter: DatabaseAdapter, deltas: pa.Table) -> int:
+    """Delete deltas from an adapter; see `Prunable.delete_deltas`.
+
+    Raises:
+        ConfigurationError: the adapter does not support deleting deltas.
+    """
+    if not isinstance(adapter, Prunable):
+        raise ConfigurationError(
+            f"{type(adapter).__name__} does not support deleting deltas and cannot be a hot tier: use a database"
+        )
+    return adapter.delete_deltas(deltas)
+
+
+def split_points(adapter: DatabaseAdapter, query: DeltaQuery, size: int) -> list[int]:
+    """Return the adapter's split points for a query; empty if it does not support splitting."""
+    return adapter.split_points(query, size) if isinstance(adapter, Splittable) else []
+
+
+def max_writers(adapter: DatabaseAdapter) -> int:
+    """Return the adapter's `max_writers`; 1 if it does not declare any."""
+    return adapter.max_writers if isinstance(adapter, ConcurrentWriters) else 1
+
+
+def read_pages(read: Callable[[DeltaQuery], ArrowPage], query: DeltaQuery) -> Iterator[ArrowPage]:
+    """Yield every page of a query, starting at `query.after`.
+
+    Args:
+        read: reads one page, for example `partial(read_arrow, adapter)`.
+        query: the query of the first page.
+    """
+    while True:
+        page = read(query)
+        yield page
+        if page.end is None:
+            return
+        query = replace(query, after=page.end)

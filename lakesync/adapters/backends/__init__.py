@@ -1,0 +1,1 @@
+"""Databases and the lake as adapters: one module each, imported when the URI scheme is first used."""

@@ -1,0 +1,285 @@
+"""BigQuery adapter: a load job into a scratch table, then one atomic MERGE.
+
+BigQuery has no transactions over several statements here. Rows are written first and the mark last, and each step can
+be repeated, so that a crash repeats work and loses none. Every call costs jobs: use it for batches, not for single
+rows.
+
+Needs google-cloud-bigquery: `pip install 'lakesync[bigquery]'`. Tested on an emulator.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import Raw
+
+from lakesync.adapters.sql import Column, Connection, Dialect, Kind, SqlAdapter, StatementError, Value
+from lakesync.adapters.uri import BackendUri, without_password
+from lakesync.model.errors import AdapterError, ConfigurationError
+from lakesync.model.optional_imports import extra
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from google.cloud import bigquery
+
+_TYPES: dict[Kind, str] = {
+    "integer": "INT64",
+    "number": "FLOAT64",
+    "boolean": "BOOL",
+    "json": "JSON",
+    "time": "TIMESTAMP",
+}
+_OPTIONS = frozenset({"location", "endpoint"})
+_SCRATCH = re.compile(r"\blakesync_(?:incoming|rows|keys|letters)\b")
+_SECONDS = 60.0
+
+
+class BigQueryAdapter(SqlAdapter):
+    """Adapter for one dataset."""
+
+    def __init__(self, uri: str) -> None:
+        """Create the adapter; it connects on the first call.
+
+        Args:
+            uri: `bigquery://PROJECT/DATASET?location=EU`. `endpoint=…` addresses an emulator, without credentials.
+
+        Raises:
+            ConfigurationError: the URI names no dataset, or the driver is not installed.
+        """
+        super().__init__(BigQueryExecutor(uri), BigQueryDialect())
+
+
+class BigQueryDialect(Dialect):
+    """BigQuery's SQL."""
+
+    has_transactions = False
+
+    def column_type(self, kind: Kind) -> str:
+        """Return the column's type; strings compare by code point."""
+        return _TYPES.get(kind, "STRING")
+
+    def create_scratch(self, name: str, columns: Sequence[Column], key: Sequence[str]) -> Sequence[str]:  # noqa: ARG002
+        """Create a table that the executor renames per connection and drops; after a crash it expires in a day."""
+        defined = ", ".join(f"{column.name} {self.column_type(column.kind)}" for column in columns)
+        gone = "expiration_timestamp = TIMESTAMP_ADD(CURRENT_TIMESTAMP(), INTERVAL 1 DAY)"
+        return [f"CREATE OR REPLACE TABLE {name} ({defined}) OPTIONS ({gone})"]
+
+    def merge_statement(
+        self, table: str, scratch: str, columns: Sequence[str], key: Sequence[str], update: Sequence[str]
+    ) -> str:
+        """Return a MERGE statement."""
+        same = " AND ".join(f"t.{column} = s.{column}" for column in key)
+        matched = ", ".join(f"{column} = s.{column}" for column in update)
+        return (
+            f"MERGE INTO {table} t USING {scratch} s ON {same}"
+            + (f" WHEN MATCHED THEN UPDATE SET {matched}" if matched else "")
+            + f" WHEN NOT MATCHED THEN INSERT ({', '.join(columns)})"
+            + f" VALUES ({', '.join(f's.{column}' for column in columns)})"
+        )
+
+    def checksum_expression(self, text: str) -> str:
+        """Read the digits of an MD5 as a hexadecimal number."""
+        return f"CAST(CONCAT('0x', SUBSTR(TO_HEX(MD5({text})), 1, 8)) AS INT64)"
+
+    def text_expression(self, column: Column) -> str:
+        """Cast to text; JSON is serialised."""
+        if column.kind == "json":
+            return f"TO_JSON_STRING({column.name})"
+        return f"CAST({column.name} AS STRING)"
+
+    def integer_division(self, number: str, by: int) -> str:
+        """Use DIV, because `/` returns fractions."""
+        return f"DIV({number}, {by})"
+
+    def quote(self, name: str) -> str:
+        """Quote with backticks."""
+        return f"`{name}`"
+
+    def create_table(
+        self,
+        name: str,
+        columns: Sequence[Column],
+        key: Sequence[str],
+    ) -> Sequence[str]:
+        """Create a table clustered by its key."""
+        defined = ", ".join(self.column_definition(column) for column in columns)
+        return [f"CREATE TABLE IF NOT EXISTS {name} ({defined}) CLUSTER BY {', '.join(key)}"]
+
+    def create_index(self, name: str, table: str, columns: Sequence[str]) -> Sequence[str]:  # noqa: ARG002
+        """Return nothing: BigQuery has no indexes."""
+        return []
+
+    def column_definition(self, column: Column) -> str:
+        """Put the default before NOT NULL, and mark JSON defaults as JSON."""
+        default = f" DEFAULT JSON {column.default}" if column.default is not None else ""
+        return f"{column.name} {self.column_type(column.kind)}{default}{' NOT NULL' * column.required}"
+
+
+class BigQueryExecutor:
+    """Holds one client; a "connection" is a namespace for scratch tables."""
+
+    def __init__(self, uri: str) -> None:
+        """Check the URI and the driver.
+
+        Args:
+            uri: `bigquery://PROJECT/DATASET`.
+
+        Raises:
+            ConfigurationError: the URI names no dataset, or the driver is not installed.
+        """
+        with extra("bigquery", "BigQuery needs its driver"):
+            from google.api_core.exceptions import GoogleAPIError
+            from google.auth.exceptions import GoogleAuthError
+            from google.cloud import bigquery
+            from requests import RequestException
+        address = BackendUri.parse(uri, _OPTIONS)
+        self._project, self._dataset = address.host, address.path
+        if not self._project or not self._dataset or "/" in self._dataset:
+            raise ConfigurationError(f"{without_password(uri)!r} names no dataset: write bigquery://PROJECT/DATASET")
+        self._driver = bigquery
+        self._errors = (GoogleAPIError, GoogleAuthError, RequestException)
+        self._options = address.options
+        self._client: bigquery.Client | None = None
+
+    @contextmanager
+    def connect(self) -> Iterator[Connection]:
+        """Yield a namespace for scratch tables, and drop its tables afterwards."""
+        try:
+            if self._client is None:
+                self._client = self._made()
+            connection = _BigQueryConnection(self._client, f"{self._project}.{self._dataset}")
+            try:
+                yield connection
+            finally:
+                connection.clear()
+        except self._errors as error:
+            raise AdapterError(
+                f"BigQuery dataset {self._dataset!r} of project {self._project!r} failed: {error}"
+            ) from error
+
+    def close(self) -> None:
+        """Close the client."""
+        if self._client is not None:
+            self._client.close()  # type: ignore[no-untyped-call]
+
+    def _made(self) -> bigquery.Client:
+        given: dict[str, Any] = {"project": self._project, "location": self._options.get("location")}
+        if "endpoint" in self._options:
+            from google.auth.credentials import AnonymousCredentials
+
+            given |= {
+                "credentials": AnonymousCredentials(),  # type: ignore[no-untyped-call]
+                "client_options": {"api_endpoint": self._options["endpoint"]},
+            }
+        return self._driver.Client(**given)
+
+
+class _BigQueryConnection:
+    def __init__(self, client: bigquery.Client, dataset: str) -> None:
+        from google.cloud.bigquery import retry
+
+        self._client = client
+        self._dataset = dataset
+        self._token = uuid.uuid4().hex[:12]
+        self._scratch: set[str] = set()
+        self._retry = retry.DEFAULT_RETRY.with_timeout(_SECONDS)
+        self._job_retry = retry.DEFAULT_JOB_RETRY.with_timeout(_SECONDS)
+
+    def execute(self, statement: str, values: Sequence[Value] = ()) -> int:
+        job = self._job(statement, values)
+        self._result(job)
+        return int(job.num_dml_affected_rows or 0)
+
+    def query(self, statement: str, values: Sequence[Value] = ()) -> list[tuple[Any, ...]]:
+        return [tuple(row.values()) for row in self._result(self._job(statement, values))]
+
+    def query_arrow(self, statement: str, values: Sequence[Value], schema: pa.Schema) -> pa.Table:
+        found = self._result(self._job(statement, values))
+        return found.to_arrow(create_bqstorage_client=False).cast(schema)
+
+    def column_names(self, table: str) -> list[str]:
+        from google.api_core.exceptions import NotFound
+
+        try:
+            found = self._client.get_table(f"{self._dataset}.{table}", retry=self._retry, timeout=_SECONDS)
+        except NotFound:
+            return []
+        return [field.name for field in found.schema]
+
+    def load_scratch(self, table: str, rows: pa.Table) -> None:
+        from google.cloud import bigquery
+
+        config = bigquery.LoadJobConfig(
+            source_format=bigquery.SourceFormat.NEWLINE_DELIMITED_JSON,
+            write_disposition=bigquery.WriteDisposition.WRITE_APPEND,
+        )
+        name = self._own(table)
+        schema = self._client.get_table(f"{self._dataset}.{name}", retry=self._retry, timeout=_SECONDS).schema
+        job = self._client.load_table_from_file(
+            io.BytesIO(_lines(rows, {field.name: field.field_type for field in schema})),
+            f"{self._dataset}.{name}",
+            job_config=config,
+            rewind=True,
+            num_retries=3,
+            timeout=_SECONDS,
+        )
+        job.result(retry=self._retry, timeout=None)
+
+    def statement_error(self, error: BaseException) -> StatementError | None:
+        from google.api_core.exceptions import BadRequest, ClientError
+
+        return StatementError(str(error), isinstance(error, BadRequest)) if isinstance(error, ClientError) else None
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        yield
+
+    def clear(self) -> None:
+        """Drop the scratch tables of this connection."""
+        for name in self._scratch:
+            self._client.delete_table(f"{self._dataset}.{name}", retry=self._retry, timeout=_SECONDS, not_found_ok=True)
+
+    def _own(self, name: str) -> str:
+        own = f"{name}_{self._token}"
+        self._scratch.add(own)
+        return own
+
+    def _job(self, statement: str, values: Sequence[Value]) -> bigquery.QueryJob:
+        from google.cloud import bigquery
+
+        parameters = [
+            bigquery.ScalarQueryParameter(
+                None,
+                "INT64" if isinstance(value, int) else "TIMESTAMP" if isinstance(value, datetime) else "STRING",
+                value,
+            )
+            for value in values
+        ]
+        config = bigquery.QueryJobConfig(default_dataset=self._dataset, query_parameters=parameters)
+        named = _SCRATCH.sub(lambda found: self._own(found[0]), statement)
+        # Without `job_retry=None` the driver tries for five minutes to begin a job where nobody is there any more.
+        return self._client.query(named, job_config=config, retry=self._retry, timeout=_SECONDS, job_retry=None)
+
+    def _result(self, job: bigquery.QueryJob) -> Any:
+        """Return a job's result; a job that failed for a transient reason is started again."""
+        return job.result(retry=self._retry, timeout=None, job_retry=self._job_retry)
+
+
+def _lines(rows: pa.Table, types: dict[str, str]) -> bytes:
+    """Encode rows as newline-delimited JSON. Numbers and JSON are inserted as they are."""
+    columns = []
+    for name in rows.column_names:
+        values = rows.column(name).to_pylist()
+        if types[name] in {"FLOAT", "FLOAT64", "JSON"}:
+            values = [None if value is None else Raw(value.encode()) for value in values]
+        columns.append(values)
+    encode = msgspec.json.Encoder().encode
+    names = rows.column_names
+    return b"\n".join(encode(dict(zip(names, row, strict=True))) for row in zip(*columns, strict=True))

@@ -1,0 +1,172 @@
+"""Read-only adapter for the lake's table `deltas`, through pyiceberg, using the file statistics in the manifests.
+
+Only the pipeline writes the lake, with Spark, so writes are rejected.
+Needs pyiceberg: `pip install 'lakesync[query]'`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, urlsplit
+
+from lakesync.adapters.arrow import DELTA_COLUMNS, arrow_schema, from_arrow
+from lakesync.adapters.batch_scan import (
+    BatchCache,
+    Segment,
+    last_position,
+    matching,
+    read_page,
+    sort_unique,
+    split_points,
+)
+from lakesync.adapters.deltas import ArrowPage, BatchChecksum, DeltaBatch, DeltaPage, DeltaQuery
+from lakesync.adapters.row_content import states_of
+from lakesync.model.errors import AdapterError, ConfigurationError
+from lakesync.model.merge import RowState
+from lakesync.model.optional_imports import extra
+from lakesync.model.position import Position
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.table import FileScanTask, Table
+
+_DELTAS = "deltas"
+_GREATEST = (1 << 63) - 1
+
+
+class IcebergDeltas:
+    """Read-only `DatabaseAdapter` for the lake's table of deltas."""
+
+    def __init__(self, catalog: Catalog, namespace: str = "lakesync") -> None:
+        """Create the adapter.
+
+        Args:
+            catalog: the pyiceberg catalog.
+            namespace: the system namespace, which contains `deltas`.
+        """
+        self._catalog = catalog
+        self._name = f"{namespace}.{_DELTAS}"
+        self._recent = BatchCache()
+
+    @classmethod
+    def of(cls, uri: str) -> IcebergDeltas:
+        """Open `iceberg://NAMESPACE?uri=CATALOGUE&warehouse=…`; the query options are pyiceberg properties.
+
+        The option `catalogue=NAME` is the catalog's name; the default is `lake`.
+
+        Raises:
+            ConfigurationError: pyiceberg is not installed, or rejects the properties.
+        """
+        with extra("query", "Iceberg needs pyiceberg"):
+            from pyiceberg.catalog import load_catalog
+        parts = urlsplit(uri)
+        try:
+            properties = dict(parse_qsl(parts.query))
+            name = properties.pop("catalogue", "lake")
+            return cls(load_catalog(name, **properties), parts.netloc or "lakesync")
+        except Exception as error:  # pyiceberg raises ValueError, NotImplementedError and driver errors
+            raise ConfigurationError(
+                f"the catalog of {uri.partition('?')[0]!r} cannot be opened: {error}; check the URI's options"
+            ) from error
+
+    def insert_deltas(self, batch: DeltaBatch) -> BatchChecksum:
+        """Reject the write.
+
+        Raises:
+            ConfigurationError: always.
+        """
+        raise ConfigurationError(
+            f"batch {batch.batch_id!r} cannot be written to {self._name}: only the pipeline writes the lake"
+        )
+
+    def query_deltas_since(self, query: DeltaQuery) -> DeltaPage:
+        """Return a page, reading only files that may match."""
+        page = self.query_arrow(query)
+        return DeltaPage(tuple(from_arrow(page.deltas)), page.end)
+
+    def query_arrow(self, query: DeltaQuery) -> ArrowPage:
+        """Return a page, reading only files that may match."""
+        table = self._table()
+        return read_page(self._segments(table, query), lambda task: self._read(table, task), query)
+
+    def split_points(self, query: DeltaQuery, size: int) -> list[int]:
+        """Return split points of a query, from the record counts in the manifests."""
+        segments = ((segment, segment.source.file.record_count) for segment in self._segments(self._table(), query))
+        return split_points(segments, query, size)
+
+    def get_latest_state(self, gateway: str | None, table: str, row_ids: Collection[str]) -> dict[str, RowState]:
+        """Return the merged state of each row."""
+        if not row_ids:
+            return {}
+        query, lake = DeltaQuery(gateway=gateway, tables=(table,), rows=tuple(row_ids)), self._table()
+        found = (matching(self._read(lake, segment.source), query) for segment in self._segments(lake, query))
+        return states_of(stored.delta for some in found for stored in from_arrow(some))
+
+    def newest_position(self) -> Position | None:
+        """Return the position after the last delta, reading only the files with the greatest arrival."""
+        table = self._table()
+        segments = list(self._segments(table, DeltaQuery()))
+        latest = max((segment.high for segment in segments), default=0)
+        last = [self._read(table, segment.source) for segment in segments if segment.high == latest]
+        return max((last_position(sort_unique(some, "arrival"), "arrival") for some in last if len(some)), default=None)
+
+    def close(self) -> None:
+        """Close the catalog."""
+        self._catalog.close()
+
+    def _table(self) -> Table:
+        """Load the table's current metadata."""
+        try:
+            return self._catalog.load_table(self._name)
+        except Exception as error:  # the catalog's driver may raise anything
+            raise AdapterError(f"the lake's table {self._name} cannot be read: {error}") from error
+
+    def _segments(self, table: Table, query: DeltaQuery) -> Iterator[Segment[FileScanTask]]:
+        """Yield the files that may match the query."""
+        from pyiceberg import expressions as ice
+
+        parts: list[tuple[Any, str, Any]] = [
+            (ice.GreaterThanOrEqual, query.order, max(query.since, query.after.value if query.after else -1))
+        ]
+        if query.until is not None:
+            parts.append((ice.LessThanOrEqual, query.order, query.until))
+        if query.gateway is not None:
+            parts.append((ice.EqualTo, "gateway", query.gateway))
+        if query.tables:
+            parts.append((ice.In, "table_name", query.tables))
+        wanted: ice.BooleanExpression = ice.AlwaysTrue()
+        for holds, column, value in parts:  # mypy does not understand pyiceberg's metaclass
+            wanted = ice.And(wanted, holds(column, value))
+        field = table.schema().find_field(query.order)
+        for task in table.scan(row_filter=wanted).plan_files():
+            segment = Segment(task, *_span(task, field.field_id))
+            if segment.overlaps(query):
+                yield segment
+
+    def _read(self, table: Table, task: FileScanTask) -> pa.Table:
+        key = f"{task.file.file_path} {len(task.delete_files)}"
+        return self._recent.get(key, lambda _: _decoded(table, task))
+
+
+def _span(task: FileScanTask, field: int) -> tuple[int, int]:
+    """Return a file's minimum and maximum of a column; the whole range if it has no statistics."""
+    low, high = ((bounds or {}).get(field) for bounds in (task.file.lower_bounds, task.file.upper_bounds))
+    if low is None or high is None:
+        return 0, _GREATEST
+    return int.from_bytes(low, "little", signed=True), int.from_bytes(high, "little", signed=True)
+
+
+def _decoded(table: Table, task: FileScanTask) -> pa.Table:
+    import pyarrow as pa
+    from pyiceberg.expressions import AlwaysTrue
+    from pyiceberg.io.pyarrow import ArrowScan
+
+    try:
+        projected = table.schema().select(*DELTA_COLUMNS)
+        found = ArrowScan(table.metadata, table.io, projected, AlwaysTrue()).to_table([task])
+    except (OSError, pa.ArrowException) as error:
+        raise AdapterError(f"the lake's file {task.file.file_path} cannot be read: {error}") from error
+    schema = arrow_schema()
+    return pa.Table.from_arrays([found.column(field.name).cast(field.type) for field in schema], schema=schema)

@@ -1,0 +1,241 @@
+"""Postgres adapter: writes batches with COPY from bytes that Arrow builds, and reads results column by column.
+
+Needs psycopg: `pip install 'lakesync[postgres]'`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from lakesync.adapters.arrow import HASH_BYTES, hashes_from_bytes
+from lakesync.adapters.backends.postgres_wire import binary, columns_of, copied, csv_of, read_csv
+from lakesync.adapters.sql import Column, Connection, Dialect, Kind, SqlAdapter, StatementError, Value
+from lakesync.adapters.sql.pool import Pool
+from lakesync.adapters.uri import without_password
+from lakesync.model.errors import AdapterError
+from lakesync.model.optional_imports import extra
+
+if TYPE_CHECKING:
+    import psycopg
+    import pyarrow as pa
+
+_TYPES: dict[Kind, str] = {
+    "id": 'text COLLATE "C"',
+    "name": 'text COLLATE "C"',
+    "text": "text",
+    "string": "text",
+    "integer": "bigint",
+    "number": "numeric",
+    "boolean": "boolean",
+    "json": "jsonb",
+    "time": "timestamptz",
+}
+_MAKERS = 0x1A4E_57AC
+"""Advisory lock for creating tables, because concurrent `IF NOT EXISTS` statements can fail."""
+_CONNECT_SECONDS = 10
+_STATEMENT_SECONDS = 300
+"""A longer statement is cancelled, unless the URI or the role sets a limit."""
+_LOCK_SECONDS = 30
+_OF_VALUES = ("22", "23", "54")
+"""SQLSTATE classes for rejected values: data exceptions, constraint violations, and program limits."""
+
+
+class PostgresAdapter(SqlAdapter):
+    """Adapter for one database; any number of processes may write it."""
+
+    def __init__(self, uri: str) -> None:
+        """Create the adapter; it connects on the first call.
+
+        Args:
+            uri: `postgresql://USER:PASSWORD@HOST:PORT/DATABASE`, as libpq reads it.
+
+        Raises:
+            ConfigurationError: the driver is not installed.
+        """
+        super().__init__(PostgresExecutor(uri), PostgresDialect())
+
+    def _reclaim_space(self, connection: Connection, tables: Sequence[str]) -> None:
+        """Remove old row versions."""
+        connection.execute("SET statement_timeout = 0")
+        for table in tables:
+            connection.execute(f"VACUUM {table}")
+        connection.execute(f"SET statement_timeout = '{_STATEMENT_SECONDS}s'")
+
+
+class PostgresDialect(Dialect):
+    """SQL of Postgres."""
+
+    concurrent_writers = True
+
+    def column_type(self, kind: Kind) -> str:
+        """Return the column's type; the collation C compares by code point."""
+        return _TYPES[kind]
+
+    def create_scratch(self, name: str, columns: Sequence[Column], key: Sequence[str]) -> Sequence[str]:  # noqa: ARG002
+        """Create a temporary table."""
+        defined = ", ".join(self.column_definition(column) for column in columns)
+        return [f"DROP TABLE IF EXISTS pg_temp.{name}", f"CREATE TEMPORARY TABLE {name} ({defined})"]
+
+    def merge_statement(
+        self, table: str, scratch: str, columns: Sequence[str], key: Sequence[str], update: Sequence[str]
+    ) -> str:
+        """Return an INSERT … ON CONFLICT ordered by key, so that two writers of the same rows cannot deadlock."""
+        names = ", ".join(columns)
+        do = f"UPDATE SET {', '.join(f'{column} = excluded.{column}' for column in update)}" if update else "NOTHING"
+        keys = ", ".join(key)
+        rows = f"SELECT {names} FROM {scratch} s ORDER BY {keys}"
+        return f"INSERT INTO {table} ({names}) {rows} ON CONFLICT ({keys}) DO {do}"
+
+    def checksum_expression(self, text: str) -> str:
+        """Read the digits of an MD5 as a bit string."""
+        return f"('x' || left(md5({text}), 8))::bit(32)::bigint"
+
+    def create_table(self, name: str, columns: Sequence[Column], key: Sequence[str]) -> Sequence[str]:
+        """Create a table under an advisory lock."""
+        return [f"SELECT pg_advisory_xact_lock({_MAKERS})", *super().create_table(name, columns, key)]
+
+    def create_lookup_index(self, name: str, table: str, column: Column) -> Sequence[str]:
+        """Create a hash index: a B-tree rejects values of more than 2,704 bytes."""
+        return [f"CREATE INDEX IF NOT EXISTS {name} ON {table} USING hash ({column.name})"]
+
+
+class PostgresExecutor:
+    """Connections through psycopg."""
+
+    def __init__(self, uri: str) -> None:
+        """Check the driver.
+
+        Args:
+            uri: as libpq reads it.
+
+        Raises:
+            ConfigurationError: the driver is not installed.
+        """
+        with extra("postgres", "Postgres needs its driver"):
+            import psycopg
+        self._driver = psycopg
+        self._uri = uri
+        self._pool = Pool(self._connect, _alive, lambda connection: connection.close())
+
+    @contextmanager
+    def connect(self) -> Iterator[Connection]:
+        """Lend a connection of the pool."""
+        try:
+            with self._pool.lease() as connection:
+                yield _PostgresConnection(connection)
+        except self._driver.Error as error:
+            told = without_password(_told(error))
+            raise AdapterError(f"Postgres at {without_password(self._uri)} failed: {told}") from None
+
+    def close(self) -> None:
+        """Close every connection."""
+        self._pool.close()
+
+    def _connect(self) -> psycopg.Connection[Any]:
+        connection = self._driver.connect(self._uri, autocommit=True, connect_timeout=_CONNECT_SECONDS)
+        connection.execute("SET TIME ZONE 'UTC'")
+        for name, seconds in (("statement_timeout", _STATEMENT_SECONDS), ("lock_timeout", _LOCK_SECONDS)):
+            connection.execute(
+                f"SELECT set_config('{name}', '{seconds}s', false) WHERE current_setting('{name}') = '0'".encode()
+            )
+        return connection
+
+
+class _PostgresConnection:
+    def __init__(self, connection: psycopg.Connection[Any]) -> None:
+        self._sql = connection
+
+    def execute(self, statement: str, values: Sequence[Value] = ()) -> int:
+        return max(0, self._sql.execute(_marked(statement), list(values)).rowcount)
+
+    def query(self, statement: str, values: Sequence[Value] = ()) -> list[tuple[Any, ...]]:
+        return self._sql.execute(_marked(statement), list(values)).fetchall()
+
+    def query_arrow(self, statement: str, values: Sequence[Value], schema: pa.Schema) -> pa.Table:
+        from psycopg.errors import OutOfMemory, ProgramLimitExceeded
+
+        try:
+            with self._sql.transaction():  # a savepoint if a transaction is open
+                return columns_of(self._sql, _marked(statement), values, schema)
+        except (OutOfMemory, ProgramLimitExceeded):  # a column exceeds one gigabyte
+            return self._copied_out(statement, values, schema)
+
+    def read_hashes(self, statement: str, values: Sequence[Value]) -> pa.FixedSizeBinaryArray | None:
+        from psycopg.errors import DataError, OutOfMemory, ProgramLimitExceeded
+
+        query = b"SELECT count(*), string_agg(decode(id, 'hex'), ''::bytea) FROM (" + _marked(statement) + b") AS ids"
+        try:
+            with self._sql.transaction(), self._sql.cursor(binary=True) as cursor:
+                ((count, joined),) = cursor.execute(query, list(values)).fetchall()
+        except (DataError, OutOfMemory, ProgramLimitExceeded):  # an id is not hexadecimal, or the result is too large
+            return None
+        return hashes_from_bytes(joined or b"") if len(joined or b"") == HASH_BYTES * count else None
+
+    def _copied_out(self, statement: str, values: Sequence[Value], schema: pa.Schema) -> pa.Table:
+        from psycopg import ClientCursor
+
+        query = ClientCursor(self._sql).mogrify(_marked(statement), list(values))  # COPY takes no parameters
+        return read_csv(copied(self._sql, f"COPY ({query}) TO STDOUT (FORMAT csv)".encode()), schema)
+
+    def column_names(self, table: str) -> list[str]:
+        found = self.query(
+            "SELECT attname FROM pg_attribute WHERE attrelid = to_regclass(?) AND attnum > 0 AND NOT attisdropped"
+            " ORDER BY attnum",
+            [f'"{table}"'],
+        )
+        return [name for (name,) in found]
+
+    def load_scratch(self, table: str, rows: pa.Table) -> None:
+        self._copy(f"pg_temp.{table}", rows.column_names, "csv", [csv_of(rows)])
+
+    def append(self, table: str, columns: Sequence[str], rows: Iterator[pa.Table]) -> bool:
+        from psycopg.errors import UniqueViolation
+
+        try:
+            with self._sql.transaction():  # a savepoint
+                self._copy(table, columns, "binary", binary(rows))
+        except UniqueViolation:
+            return False
+        return True
+
+    def _copy(self, table: str, columns: Sequence[str], form: str, parts: Iterable[memoryview | bytes]) -> None:
+        names = ", ".join(f'"{name}"' for name in columns)
+        with (
+            self._sql.cursor() as cursor,
+            cursor.copy(f"COPY {table} ({names}) FROM STDIN (FORMAT {form})".encode()) as copy,
+        ):
+            for part in parts:
+                copy.write(part)
+
+    def statement_error(self, error: BaseException) -> StatementError | None:
+        import psycopg
+
+        if not isinstance(error, psycopg.Error) or self._sql.broken or self._sql.closed:
+            return None
+        code = error.sqlstate or ""
+        return StatementError(without_password(_told(error)), code.startswith(_OF_VALUES))
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        with self._sql.transaction():
+            yield
+
+
+def _marked(statement: str) -> bytes:
+    return statement.replace("%", "%%").replace("?", "%s").encode()
+
+
+def _alive(connection: psycopg.Connection[Any]) -> bool:
+    import psycopg
+
+    try:
+        connection.execute("SELECT 1")
+    except psycopg.Error:
+        return False
+    return True
+
+
+def _told(error: psycopg.Error) -> str:
+    return (error.diag.message_primary or str(error)).strip()

@@ -1,0 +1,166 @@
+"""SQLite adapter: one file on one machine, readable with any tool."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lakesync.adapters.digests import text_checksum
+from lakesync.adapters.sql import Column, Connection, Dialect, Kind, SqlAdapter, StatementError, Value
+from lakesync.adapters.sql.executor import arrow_of
+from lakesync.adapters.sql.pool import Pool
+from lakesync.model.errors import AdapterError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_TYPES: dict[Kind, str] = {"integer": "INTEGER", "number": "NUMERIC", "boolean": "INTEGER"}
+
+
+class SqliteAdapter(SqlAdapter):
+    """Adapter for a file. One process writes it at a time; any number may read."""
+
+    def __init__(self, path: Path | str) -> None:
+        """Open or create the file.
+
+        Args:
+            path: created with its folder if it does not exist.
+
+        Raises:
+            AdapterError: the file is not a SQLite database, or cannot be opened.
+        """
+        self.path = Path(path).expanduser().absolute()
+        super().__init__(SqliteExecutor(self.path), SqliteDialect())
+        self.prepare()
+
+    def _reclaim_space(self, connection: Connection, tables: Sequence[str]) -> None:  # noqa: ARG002 VACUUM rewrites all tables
+        """Rewrite the file and truncate its write-ahead log."""
+        connection.execute("VACUUM")
+        ((busy, _, _),) = connection.query("PRAGMA wal_checkpoint(TRUNCATE)")
+        if busy:
+            raise AdapterError(
+                f"the write-ahead log of {self.path} still contains erased data, because another connection is "
+                "reading it. Close that connection and repeat the erasure."
+            )
+
+
+class SqliteDialect(Dialect):
+    """SQL of SQLite."""
+
+    def column_type(self, kind: Kind) -> str:
+        """Return the column's type; text compares by its bytes, which is by code point."""
+        return _TYPES.get(kind, "TEXT")
+
+    def create_scratch(self, name: str, columns: Sequence[Column], key: Sequence[str]) -> Sequence[str]:
+        """Create a temporary table."""
+        defined = ", ".join([*map(self.column_definition, columns), f"PRIMARY KEY ({', '.join(key)})"])
+        return [f"DROP TABLE IF EXISTS temp.{name}", f"CREATE TEMP TABLE {name} ({defined})"]
+
+    def merge_statement(
+        self, table: str, scratch: str, columns: Sequence[str], key: Sequence[str], update: Sequence[str]
+    ) -> str:
+        """Return an INSERT … ON CONFLICT."""
+        names = ", ".join(columns)
+        do = f"UPDATE SET {', '.join(f'{column} = excluded.{column}' for column in update)}" if update else "NOTHING"
+        return (
+            f"INSERT INTO {table} ({names}) SELECT {names} FROM {scratch} s WHERE true"
+            f" ON CONFLICT ({', '.join(key)}) DO {do}"
+        )
+
+    def checksum_expression(self, text: str) -> str:
+        """Call a function that each connection registers."""
+        return f"lakesync_checksum({text})"
+
+    def create_table(self, name: str, columns: Sequence[Column], key: Sequence[str]) -> Sequence[str]:
+        """Create a table stored in the order of its key."""
+        return [f"{statement} WITHOUT ROWID" for statement in super().create_table(name, columns, key)]
+
+
+class SqliteExecutor:
+    """Connections to a file."""
+
+    def __init__(self, path: Path) -> None:
+        """Create the executor.
+
+        Args:
+            path: created with its folder on the first connection.
+        """
+        self._path = path
+        self._pool = Pool(self._opened, lambda _: True, lambda sql: sql.close())
+
+    @contextmanager
+    def connect(self) -> Iterator[Connection]:
+        """Lend a connection of the pool."""
+        try:
+            with self._pool.lease() as sql:
+                yield _SqliteConnection(sql)
+        except (sqlite3.Error, OSError) as error:
+            raise AdapterError(f"the database {self._path} cannot be used: {error}") from error
+
+    def close(self) -> None:
+        """Close every connection."""
+        self._pool.close()
+
+    def _opened(self) -> sqlite3.Connection:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        sql = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
+        for pragma in ("busy_timeout=20000", "journal_mode=WAL", "synchronous=FULL", "temp_store=MEMORY"):
+            sql.execute(f"PRAGMA {pragma}").fetchall()
+        sql.create_function("lakesync_checksum", 1, text_checksum, deterministic=True)
+        return sql
+
+
+class _SqliteConnection:
+    def __init__(self, sql: sqlite3.Connection) -> None:
+        self._sql = sql
+
+    def execute(self, statement: str, values: Sequence[Value] = ()) -> int:
+        return max(0, self._sql.execute(statement, [_spelled(value) for value in values]).rowcount)
+
+    def query(self, statement: str, values: Sequence[Value] = ()) -> list[tuple[Any, ...]]:
+        return self._sql.execute(statement, values).fetchall()
+
+    def query_arrow(self, statement: str, values: Sequence[Value], schema: pa.Schema) -> pa.Table:
+        return arrow_of(self.query(statement, values), schema)
+
+    def column_names(self, table: str) -> list[str]:
+        return [name for (name,) in self._sql.execute("SELECT name FROM pragma_table_info(?)", [table])]
+
+    def load_scratch(self, table: str, rows: pa.Table) -> None:
+        import pyarrow as pa
+
+        columns = []
+        for column in rows.columns:
+            values = column.to_pylist()
+            columns.append([_spelled(value) for value in values] if pa.types.is_timestamp(column.type) else values)
+        places = ", ".join("?" * len(columns))
+        alone = not self._sql.in_transaction
+        if alone:
+            self._sql.execute("BEGIN")
+        self._sql.executemany(f"INSERT INTO temp.{table} VALUES ({places})", zip(*columns, strict=True))
+        if alone:
+            self._sql.execute("COMMIT")
+
+    def statement_error(self, error: BaseException) -> StatementError | None:
+        if not isinstance(error, sqlite3.Error) or not self._sql.in_transaction:
+            return None
+        return StatementError(str(error), isinstance(error, (sqlite3.IntegrityError, sqlite3.DataError)))
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        self._sql.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._sql.execute("COMMIT")
+        except BaseException:
+            if self._sql.in_transaction:
+                self._sql.execute("ROLLBACK")
+            raise
+
+
+def _spelled(value: Value) -> str | int | None:
+    return value.isoformat(timespec="milliseconds") if isinstance(value, datetime) else value

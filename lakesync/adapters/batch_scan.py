@@ -1,0 +1,207 @@
+"""Queries over deltas in immutable files whose minimum and maximum arrivals and hlcs are known.
+
+`ObjectDeltas` and `IcebergDeltas` use it. Files are read in the order of their minimum, until the page is complete
+below the minimum of all remaining files. So a page costs what it returns plus the files that overlap it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+
+from lakesync.adapters.arrow import arrow_schema
+from lakesync.adapters.deltas import ArrowPage, DeltaQuery, Order
+from lakesync.model.position import Position
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_SORT_COLUMNS = {
+    "arrival": ("arrival", "hlc", "client_id", "delta_id", "gateway"),
+    "hlc": ("hlc", "client_id", "delta_id", "gateway"),
+}
+
+_INTEGER_COLUMNS = ("arrival", "hlc")
+
+P = TypeVar("P")
+
+
+class Segment(NamedTuple, Generic[P]):
+    """A file of deltas and the range of its values in the query's order."""
+
+    source: P
+    low: int
+    high: int
+
+    def overlaps(self, query: DeltaQuery) -> bool:
+        """Return whether the file may contain deltas that match the query."""
+        after = query.after.value if query.after is not None else query.since
+        return self.high >= max(after, query.since) and (query.until is None or self.low <= query.until)
+
+
+def read_page(segments: Iterable[Segment[P]], read: Callable[[P], pa.Table], query: DeltaQuery) -> ArrowPage:
+    """Read one page of a query.
+
+    Args:
+        segments: the files that overlap the query, with ranges in the query's order.
+        read: reads the deltas of one file.
+        query: the query.
+    """
+    import pyarrow as pa
+
+    left = sorted(segments, key=lambda segment: segment.low)
+    found: list[pa.Table] = [arrow_schema().empty_table()]
+    count = 0
+    for place, segment in enumerate(left):
+        some = matching(read(segment.source), query)
+        found.append(some)
+        count += len(some)
+        if count > query.limit and place + 1 < len(left):
+            together = sort_unique(pa.concat_tables(found), query.order)
+            found, count = [together], len(together)
+            if count > query.limit and together.column(query.order)[query.limit].as_py() < left[place + 1].low:
+                break
+    whole = sort_unique(pa.concat_tables(found), query.order) if len(found) > 1 else found[0]
+    page = whole.slice(0, query.limit)
+    return ArrowPage(page, last_position(page, query.order) if len(whole) > query.limit else None)
+
+
+def split_points(segments: Iterable[tuple[Segment[P], int]], query: DeltaQuery, size: int) -> list[int]:
+    """Return the values that divide a query's result into ranges of about `size` deltas.
+
+    Args:
+        segments: the files that overlap the query, each with its number of deltas. Deltas are assumed to be evenly
+            distributed within a file.
+        query: the query to divide.
+        size: deltas per range.
+    """
+    steps: list[tuple[int, float]] = []
+    for segment, count in segments:
+        low, high = (
+            max(segment.low, query.since + 1),
+            segment.high if query.until is None else min(segment.high, query.until),
+        )
+        reached = count * (high - low + 1) / (segment.high - segment.low + 1)
+        parts = max(1, round(reached / size))
+        steps += ((low + (high - low) * number // parts, reached / parts) for number in range(parts))
+    points, held = list[int](), 0.0
+    for low, some in sorted(steps):
+        if held and held + some > size and low - 1 > (points[-1] if points else query.since):
+            points.append(low - 1)
+            held = 0
+        held += some
+    return points
+
+
+def matching(deltas: pa.Table, query: DeltaQuery) -> pa.Table:
+    """Return the deltas that match a query, regardless of its limit."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    value = deltas.column(query.order)
+    keep = [pc.greater(value, query.since)] if query.since >= 0 else []
+    if query.until is not None:
+        keep.append(pc.less_equal(value, query.until))
+    if query.gateway is not None:
+        keep.append(pc.equal(deltas.column("gateway"), query.gateway))
+    for name, wanted in (("table_name", query.tables), ("row_id", query.rows)):
+        if wanted:
+            keep.append(pc.is_in(deltas.column(name), pa.array(wanted, pa.string())))
+    if query.after is not None:
+        keep.append(_is_after(deltas, query.order, query.after))
+    for mask in keep[1:]:
+        keep[0] = pc.and_(keep[0], mask)
+    return deltas.filter(keep[0]) if keep else deltas
+
+
+def sort_unique(deltas: pa.Table, order: Order) -> pa.Table:
+    """Sort deltas by position and drop duplicates; of duplicates the earliest arrival is kept."""
+    import pyarrow.compute as pc
+
+    names = _SORT_COLUMNS[order]
+    if len(deltas) < 2:
+        return deltas
+    if not _is_ascending(deltas, [name for name in names if name in _INTEGER_COLUMNS]):
+        deltas = deltas.take(
+            pc.sort_indices(deltas, sort_keys=[(name, "ascending") for name in dict.fromkeys((*names, "arrival"))])
+        )
+        same = pc.equal(deltas.column(names[0]).slice(1), deltas.column(names[0]).slice(0, len(deltas) - 1))
+        for name in names[1:]:
+            if not pc.any(same).as_py():
+                return deltas
+            column = deltas.column(name)
+            same = pc.and_(same, pc.equal(column.slice(1), column.slice(0, len(deltas) - 1)))
+        if pc.any(same).as_py():
+            return deltas.filter([True, *pc.invert(same).to_pylist()])
+    return deltas
+
+
+def last_position(deltas: pa.Table, order: Order) -> Position:
+    """Return the position just after the last of some deltas. The table must not be empty."""
+    last: dict[str, Any] = {name: deltas.column(name)[-1].as_py() for name in _SORT_COLUMNS["arrival"]}
+    return Position(last[order], last["hlc"], last["client_id"], last["delta_id"], last["gateway"])
+
+
+def _is_ascending(deltas: pa.Table, numbers: Sequence[str]) -> bool:
+    """Return whether each delta is greater than the one before, comparing integer columns only."""
+    import pyarrow.compute as pc
+
+    above: Any = None
+    for name in reversed(numbers):
+        here, before = deltas.column(name).slice(1), deltas.column(name).slice(0, len(deltas) - 1)
+        greater = pc.greater(here, before)
+        above = greater if above is None else pc.or_(greater, pc.and_(pc.equal(here, before), above))
+    return bool(pc.all(above).as_py())
+
+
+def _is_after(deltas: pa.Table, order: Order, after: Position) -> Any:
+    """Return a mask of the deltas after a position."""
+    import pyarrow.compute as pc
+
+    place = {
+        "arrival": after.value,
+        "hlc": after.hlc,
+        "client_id": after.client_id,
+        "delta_id": after.delta_id,
+        "gateway": after.gateway,
+    }
+    behind: Any = None
+    for name in reversed(_SORT_COLUMNS[order]):
+        column = deltas.column(name)
+        above = pc.greater(column, place[name])
+        behind = above if behind is None else pc.or_(above, pc.and_(pc.equal(column, place[name]), behind))
+    return behind
+
+
+MAX_CACHED_DELTAS = 100_000
+
+
+class BatchCache:
+    """Caches the deltas of recently read files up to a number of deltas. Safe to use from several threads.
+
+    Keys must identify immutable content. A single file may exceed the limit.
+    """
+
+    def __init__(self, most: int = MAX_CACHED_DELTAS) -> None:
+        self._most = most
+        self._held: OrderedDict[str, pa.Table] = OrderedDict()
+        self._deltas = 0
+        self._lock = threading.Lock()
+
+    def get(self, key: str, read: Callable[[str], pa.Table]) -> pa.Table:
+        """Return the deltas under a key, calling `read` on a miss."""
+        with self._lock:
+            if key in self._held:
+                self._held.move_to_end(key)
+                return self._held[key]
+        found = read(key)
+        with self._lock:
+            if key not in self._held:
+                self._held[key] = found
+                self._deltas += len(found)
+            while self._deltas > self._most and len(self._held) > 1:
+                _, dropped = self._held.popitem(last=False)
+                self._deltas -= len(dropped)
+        return found

@@ -1,0 +1,1 @@
+"""Several adapters used as one: routed by table, copied, or tiered by age."""

@@ -1,0 +1,100 @@
+"""Routes tables to adapters, for example append-heavy tables to the lake and looked-up tables to a database."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from lakesync.adapters.arrow import to_arrow
+from lakesync.adapters.arrow_access import write_arrow
+from lakesync.adapters.base import DatabaseAdapter, Materialisable, StateWriter
+from lakesync.adapters.compositions.composite_base import CompositeBase
+from lakesync.adapters.deltas import BatchChecksum, DeltaBatch, DeltaQuery
+from lakesync.adapters.row_content import RowContent, RowId
+from lakesync.model.errors import ConfigurationError
+from lakesync.model.merge import RowState
+from lakesync.model.schema import TableSchema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class Route(NamedTuple):
+    """Tables that are stored in one adapter."""
+
+    tables: frozenset[str]
+    adapter: DatabaseAdapter
+
+
+class CompositeAdapter(CompositeBase):
+    """`DatabaseAdapter` and `StateWriter` that stores each table in its route's adapter, others in the default adapter.
+
+    A batch for several adapters is split into one batch per adapter. Each is atomic and repeatable, so a retry
+    completes what a crash interrupted. Rows of a table whose adapter has no destination tables are not materialised.
+    """
+
+    def __init__(self, routes: Sequence[Route], default: DatabaseAdapter) -> None:
+        """Check and store the routes.
+
+        Args:
+            routes: each table in at most one route.
+            default: stores all other tables.
+
+        Raises:
+            ConfigurationError: a table has two routes.
+        """
+        self._routes: dict[str, DatabaseAdapter] = {}
+        for route in routes:
+            if twice := self._routes.keys() & route.tables:
+                raise ConfigurationError(f"table {min(twice)!r} has two routes: keep one of them")
+            self._routes |= dict.fromkeys(route.tables, route.adapter)
+        self._default = default
+        super().__init__(list({id(each): each for each in (default, *self._routes.values())}.values()))
+
+    def insert_deltas(self, batch: DeltaBatch) -> BatchChecksum:
+        """Insert each table's deltas into its adapter."""
+        return self.insert_arrow(batch.batch_id, batch.gateway, to_arrow(batch.deltas))
+
+    def insert_arrow(self, batch_id: str, gateway: str, deltas: pa.Table) -> BatchChecksum:
+        """Insert each table's deltas into its adapter."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        by_adapter: dict[int, list[str]] = {}
+        for table in pc.unique(deltas.column("table_name")).to_pylist():
+            by_adapter.setdefault(self.adapters.index(self._of(table)), []).append(table)
+        count, total = 0, 0
+        for place, tables in sorted(by_adapter.items()):
+            some = deltas.filter(pc.is_in(deltas.column("table_name"), pa.array(tables, pa.string())))
+            held = write_arrow(self.adapters[place], f"{batch_id}.{place}", gateway, some)
+            count, total = count + held.deltas, total + held.id_sum
+        return BatchChecksum(count, total % 2**64)
+
+    def get_latest_state(self, gateway: str | None, table: str, row_ids: Collection[str]) -> dict[str, RowState]:
+        """Return the states from the table's adapter."""
+        return self._of(table).get_latest_state(gateway, table, row_ids)
+
+    def ensure_schema(self, schema: TableSchema) -> None:
+        """Create the table in its adapter, if that has destination tables."""
+        adapter = self._of(schema.table)
+        if isinstance(adapter, Materialisable):
+            adapter.ensure_schema(schema)
+
+    def materialise(self, gateway: str, schema: TableSchema, row_ids: Sequence[str]) -> int:
+        """Rewrite rows in the table's adapter, if that has destination tables."""
+        adapter = self._of(schema.table)
+        return adapter.materialise(gateway, schema, row_ids) if isinstance(adapter, Materialisable) else 0
+
+    def write_states(self, schema: TableSchema, read: Callable[[], Mapping[RowId, RowContent]]) -> int:
+        """Write rows in the table's adapter, if that has destination tables."""
+        adapter = self._of(schema.table)
+        return adapter.write_states(schema, read) if isinstance(adapter, StateWriter) else 0
+
+    def _of(self, table: str) -> DatabaseAdapter:
+        return self._routes.get(table, self._default)
+
+    def _asked(self, query: DeltaQuery) -> Sequence[DatabaseAdapter]:
+        if not query.tables:
+            return self.adapters
+        wanted = {id(self._of(table)) for table in query.tables}
+        return [each for each in self.adapters if id(each) in wanted]

@@ -1,0 +1,218 @@
+"""Fan-out: writes wait for a primary adapter only; secondaries replicate it asynchronously.
+
+Each secondary has a thread that applies batches in order and retries until they succeed. Batches that were not
+replicated when the process ended, or did not fit into the queue, are read from the primary again: from a day before the
+secondary's newest delta, when its thread starts.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+import msgspec
+import structlog
+
+from lakesync.adapters.arrow import to_arrow
+from lakesync.adapters.arrow_access import read_arrow, read_pages, write_arrow
+from lakesync.adapters.base import DatabaseAdapter, Materialisable, StateWriter
+from lakesync.adapters.compositions.composite_base import CompositeBase
+from lakesync.adapters.deltas import BatchChecksum, DeltaBatch, DeltaQuery
+from lakesync.adapters.page_copy import PAGE_DELTAS, copy_page
+from lakesync.adapters.row_content import RowContent, RowId
+from lakesync.model import hlc
+from lakesync.model.errors import LakeSyncError
+from lakesync.model.schema import TableSchema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_R = TypeVar("_R")
+log = structlog.get_logger("adapters")
+
+MAX_QUEUED_DELTAS = 200_000
+"""Limit of deltas queued in memory per secondary. Above it they are read from the primary again."""
+LOOK_BACK_MS = 24 * 3600 * 1000
+"""How much older than a secondary's newest delta a missing delta may be."""
+_FIRST_WAIT = 0.5
+_LONGEST_WAIT = 60.0
+
+
+class Lag(msgspec.Struct, frozen=True):
+    """How far a secondary lags behind."""
+
+    name: str
+    deltas: int
+    """Deltas queued in memory."""
+    catching_up: bool
+    """Whether it also reads from the primary what it may have missed."""
+    failures: int
+    """Consecutive failed attempts."""
+    error: str | None
+    """The message of the last failure."""
+
+
+class FanOutAdapter(CompositeBase):
+    """`DatabaseAdapter` and `StateWriter` that reads and writes the primary, and replicates writes to secondaries."""
+
+    def __init__(
+        self, primary: DatabaseAdapter, secondaries: Mapping[str, DatabaseAdapter], *, first_wait: float = _FIRST_WAIT
+    ) -> None:
+        """Start one replication thread for each secondary.
+
+        Args:
+            primary: answers all calls.
+            secondaries: by name.
+            first_wait: seconds before the first retry; doubled for each further one.
+        """
+        super().__init__((primary,))
+        self._primary = primary
+        self._followers = [_Follower(name, each, primary, first_wait) for name, each in secondaries.items()]
+
+    def insert_deltas(self, batch: DeltaBatch) -> BatchChecksum:
+        """Insert a batch into the primary and queue it for the secondaries."""
+        return self.insert_arrow(batch.batch_id, batch.gateway, to_arrow(batch.deltas))
+
+    def insert_arrow(self, batch_id: str, gateway: str, deltas: pa.Table) -> BatchChecksum:
+        """Insert a batch into the primary and queue it for the secondaries."""
+        held = write_arrow(self._primary, batch_id, gateway, deltas)
+        for follower in self._followers:
+            follower.take(_Task(len(deltas), lambda to: write_arrow(to, batch_id, gateway, deltas)))
+        return held
+
+    def ensure_schema(self, schema: TableSchema) -> None:
+        """Create the table in the primary, then in the secondaries, if they have destination tables."""
+        self._everywhere(lambda to: to.ensure_schema(schema) if isinstance(to, Materialisable) else None)
+
+    def materialise(self, gateway: str, schema: TableSchema, row_ids: Sequence[str]) -> int:
+        """Rewrite rows in the primary, then in the secondaries, if they have destination tables."""
+        return self._everywhere(
+            lambda to: to.materialise(gateway, schema, row_ids) if isinstance(to, Materialisable) else 0
+        )
+
+    def write_states(self, schema: TableSchema, read: Callable[[], Mapping[RowId, RowContent]]) -> int:
+        """Write rows in the primary, then in the secondaries, if they have destination tables."""
+        return self._everywhere(lambda to: to.write_states(schema, read) if isinstance(to, StateWriter) else 0)
+
+    def lags(self) -> list[Lag]:
+        """Return the lag of each secondary."""
+        return [follower.lag() for follower in self._followers]
+
+    def wait_until_replicated(self, seconds: float) -> bool:
+        """Wait until every secondary is up to date; return False after a timeout in seconds."""
+        return all(follower.wait_until_replicated(seconds) for follower in self._followers)
+
+    def close(self) -> None:
+        """Stop replication and close all adapters. A reopened adapter replicates what is missing."""
+        for follower in self._followers:
+            follower.stop()
+        super().close()
+
+    def _everywhere(self, work: Callable[[DatabaseAdapter], _R]) -> _R:
+        done = work(self._primary)
+        for follower in self._followers:
+            follower.take(_Task(0, work))
+        return done
+
+
+class _Task(NamedTuple):
+    deltas: int
+    work: Callable[[DatabaseAdapter], object]
+
+
+class _Follower:
+    """One secondary and its replication thread."""
+
+    def __init__(self, name: str, adapter: DatabaseAdapter, primary: DatabaseAdapter, first_wait: float) -> None:
+        self._name = name
+        self._adapter = adapter
+        self._primary = primary
+        self._first_wait = first_wait
+        self._tasks: deque[_Task] = deque()
+        self._deltas = 0
+        self._behind = True  # the previous process may have lost queued tasks
+        self._reading = False
+        self._failures = 0
+        self._error: str | None = None
+        self._changed = threading.Condition()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"follows: {name}", daemon=True)
+        self._thread.start()
+
+    def take(self, task: _Task) -> None:
+        """Queue a task after all earlier ones."""
+        with self._changed:
+            if task.deltas and self._deltas + task.deltas > MAX_QUEUED_DELTAS:
+                self._behind = True
+            else:
+                self._tasks.append(task)
+                self._deltas += task.deltas
+            self._changed.notify_all()
+
+    def lag(self) -> Lag:
+        with self._changed:
+            return Lag(self._name, self._deltas, self._behind or self._reading, self._failures, self._error)
+
+    def wait_until_replicated(self, seconds: float) -> bool:
+        with self._changed:
+            return self._changed.wait_for(lambda: not (self._tasks or self._behind or self._reading), seconds)
+
+    def stop(self) -> None:
+        self._stopping.set()
+        with self._changed:
+            self._changed.notify_all()
+        self._thread.join()
+        self._adapter.close()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            with self._changed:
+                self._changed.wait_for(lambda: self._stopping.is_set() or self._behind or self._tasks)
+                behind, task = self._behind, self._tasks[0] if self._tasks else None
+            if self._stopping.is_set():
+                return
+            if behind:
+                self._try(self._catch_up)
+            elif task is not None and self._try(lambda task=task: task.work(self._adapter)):  # type: ignore[misc]
+                with self._changed:
+                    self._tasks.popleft()
+                    self._deltas -= task.deltas
+                    self._changed.notify_all()
+
+    def _try(self, work: Callable[[], object]) -> bool:
+        try:
+            work()
+        except LakeSyncError as error:
+            with self._changed:
+                self._failures += 1
+                self._error = str(error)
+                wait = min(_LONGEST_WAIT, self._first_wait * 2.0 ** (self._failures - 1))
+            log.warning("replication to a secondary failed and is retried", secondary=self._name, reason=str(error))
+            self._stopping.wait(wait)
+            return False
+        with self._changed:
+            self._failures, self._error = 0, None
+        return True
+
+    def _catch_up(self) -> None:
+        """Copy everything that may be missing from the primary."""
+        with self._changed:
+            self._behind, self._reading = False, True  # a task rejected meanwhile sets it again
+        whole = False
+        try:
+            newest = self._adapter.newest_position()
+            since = -1 if newest is None else max(-1, newest.value - (LOOK_BACK_MS << hlc.COUNTER_BITS))
+            for page in read_pages(
+                lambda query: read_arrow(self._primary, query), DeltaQuery(since=since, limit=PAGE_DELTAS)
+            ):
+                if self._stopping.is_set():
+                    return
+                if len(page.deltas):
+                    copy_page(self._adapter, "fan-out", page.deltas)
+            whole = True
+        finally:
+            with self._changed:
+                self._behind, self._reading = self._behind or not whole, False
+                self._changed.notify_all()

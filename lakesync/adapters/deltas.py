@@ -1,0 +1,129 @@
+"""Deltas as adapters store, write and query them: the data types of the adapter protocols in `base.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from lakesync.model.delta import id_number
+from lakesync.model.position import Position
+from lakesync.model.types import RowDelta
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+DEFAULT_PAGE = 10_000
+
+
+class StoredDelta(msgspec.Struct, frozen=True, gc=False):
+    """A delta as an adapter stores it."""
+
+    gateway: str
+    arrival: int
+    """The gateway's HLC for the commit. All deltas of one push share it."""
+    delta: RowDelta
+
+    @property
+    def identity(self) -> DeltaIdentity:
+        """The delta's unique identity. Delta ids are unique per client only."""
+        return (self.gateway, self.delta.client_id, self.delta.hlc, self.delta.delta_id)
+
+
+DeltaIdentity = tuple[str, str, int, str]
+"""`(gateway, client id, hlc, delta id)`."""
+
+
+class DeltaBatch(msgspec.Struct, frozen=True):
+    """Deltas of one gateway that are written together."""
+
+    batch_id: str
+    """Identifies this exact set of deltas permanently. A retry under the same id writes the same batch."""
+    gateway: str
+    deltas: tuple[StoredDelta, ...]
+    """In order of arrival; at least one."""
+
+
+class BatchChecksum(msgspec.Struct, frozen=True):
+    """Count and id sum of deltas: what an adapter reads back after a write, to compare with what it was given."""
+
+    deltas: int
+    id_sum: int
+    """Sum of `delta.id_number` modulo 2**64."""
+
+
+Order = Literal["arrival", "hlc"]
+
+
+def position_of(stored: StoredDelta, order: Order) -> Position:
+    """Return the position just after a delta.
+
+    Args:
+        stored: the delta.
+        order: whether positions are by arrival or by hlc.
+    """
+    delta = stored.delta
+    value = stored.arrival if order == "arrival" else delta.hlc
+    return Position(value, delta.hlc, delta.client_id, delta.delta_id, stored.gateway)
+
+
+class DeltaQuery(msgspec.Struct, frozen=True):
+    """Selects deltas and their order. All conditions must hold."""
+
+    order: Order = "arrival"
+    """`arrival` misses nothing that one gateway's flushes write; `hlc` sorts deltas by age."""
+    since: int = -1
+    """Exclusive lower bound on the arrival or the hlc, depending on `order`."""
+    until: int | None = None
+    """Inclusive upper bound on the arrival or the hlc, depending on `order`."""
+    after: Position | None = None
+    """Continue after this position: the `end` of the previous page."""
+    gateway: str | None = None
+    """None selects every gateway."""
+    tables: tuple[str, ...] = ()
+    """Empty selects every table."""
+    rows: tuple[str, ...] = ()
+    """Row ids; empty selects every row."""
+    limit: int = DEFAULT_PAGE
+
+
+class DeltaPage(msgspec.Struct, frozen=True):
+    """One page of a query's result."""
+
+    deltas: tuple[StoredDelta, ...]
+    """In the query's order, at most `limit`."""
+    end: Position | None
+    """Pass it as `after` to get the next page. None on the last page."""
+
+
+class ArrowPage(msgspec.Struct, frozen=True):
+    """One page of a query's result as an Arrow table."""
+
+    deltas: pa.Table
+    """In the query's order, at most `limit`. Has the columns of `arrow.arrow_schema`, in either form of `columns`."""
+    end: Position | None
+    """Pass it as `after` to get the next page. None on the last page."""
+
+
+class MarkUpdate(msgspec.Struct, frozen=True):
+    """A compare-and-set of a follower's mark: how far the follower has read."""
+
+    name: str
+    """The mark's name: 1 to 512 characters."""
+    expected: str | None
+    """The value that the follower read when it started. None if the mark did not exist."""
+    value: str
+    """The value to write together with the batch."""
+
+
+def checksum_of(deltas: Iterable[StoredDelta]) -> BatchChecksum:
+    """Return the count and id sum of deltas.
+
+    Unlike `arrow.table_checksum` it needs no pyarrow, so gateways can flush JSON without it.
+    """
+    count, total = 0, 0
+    for stored in deltas:
+        count += 1
+        total += id_number(stored.delta.delta_id)
+    return BatchChecksum(count, total % 2**64)

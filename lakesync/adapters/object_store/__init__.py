@@ -1,0 +1,1 @@
+"""Object stores, and the adapter that stores deltas in them."""

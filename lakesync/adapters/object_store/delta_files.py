@@ -1,0 +1,89 @@
+"""Objects that contain deltas: their keys, and their content as Parquet or JSON.
+
+`PREFIX/GATEWAY/DAY/ARRIVALS-HLCS.BATCH.parquet`: UTC day of the first arrival, least and greatest arrival, least and
+greatest hlc (16 hexadecimal digits each), batch id.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from lakesync.adapters.arrow import (
+    decode_parquet,
+    encode_parquet,
+    from_arrow,
+    parquet_metadata,
+    to_arrow,
+)
+from lakesync.adapters.deltas import Order, StoredDelta
+from lakesync.adapters.object_store.envelope import decode_envelope, encode_envelope
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FlushFormat = Literal["parquet", "json"]
+
+
+DELTAS_PREFIX = "deltas"
+
+
+_PARQUET = b"PAR1"
+
+
+_KEY = re.compile(
+    r"(?P<gateway>[^/]+)/\d{4}-\d\d-\d\d/(?P<spans>[0-9a-f]{16}(-[0-9a-f]{16}){3})\.[^/]+\.(?P<ending>parquet|json)"
+)
+
+
+class DeltaFile(NamedTuple):
+    """What the key of an object says about its deltas."""
+
+    key: str
+    gateway: str
+    arrivals: tuple[int, int]
+    hlcs: tuple[int, int]
+    etag: str = ""
+    """From the listing; an erasure changes it."""
+    size: int = 0
+    """Bytes, from the listing."""
+
+    def span(self, order: Order) -> tuple[int, int]:
+        return self.arrivals if order == "arrival" else self.hlcs
+
+
+def value_range(deltas: pa.Table, name: Order) -> tuple[int, int]:
+    import pyarrow.compute as pc
+
+    between = pc.min_max(deltas.column(name)).as_py()
+    return between["min"], between["max"]
+
+
+def envelope_deltas(data: bytes, each: DeltaFile) -> list[StoredDelta]:
+    """Return the deltas of an envelope. It has no arrivals, so all deltas get the batch's last one."""
+    envelope = decode_envelope(data)
+    return [StoredDelta(envelope.gateway_id, each.arrivals[1], delta) for delta in envelope.deltas]
+
+
+def decode_file(data: bytes, each: DeltaFile) -> pa.Table:
+    return decode_parquet(data) if each.key.endswith(".parquet") else to_arrow(envelope_deltas(data, each))
+
+
+def reencode_file(was: bytes, deltas: pa.Table) -> bytes:
+    """Encode other deltas in the format and with the metadata of an existing object."""
+    if was.startswith(_PARQUET):
+        return encode_parquet(deltas, parquet_metadata(was))
+    envelope = decode_envelope(was)
+    created = datetime.fromisoformat(envelope.created_at)
+    return encode_envelope(envelope.gateway_id, from_arrow(deltas), round(created.timestamp() * 1000))
+
+
+def parse_key(key: str, prefix: str) -> DeltaFile | None:
+    """Parse an object's key; None if it does not name an object of deltas."""
+    found = _KEY.fullmatch(key.removeprefix(f"{prefix}/"))
+    if found is None:
+        return None
+    first, last, low, high = (int(value, 16) for value in found["spans"].split("-"))
+    arrivals = (first, last) if found["ending"] == "parquet" else (last, last)
+    return DeltaFile(key, found["gateway"], arrivals, (low, high))

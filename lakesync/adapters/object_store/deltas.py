@@ -1,0 +1,365 @@
+"""`ObjectDeltas`: deltas in an object store, one immutable object per batch.
+
+The key of an object contains its gateway, day and value ranges (`delta_files.py`), so that a query skips objects by
+name. Objects are rewritten only by an erasure, so any other tool may read them. Objects with other names are ignored.
+
+Objects do not identify single deltas. A delta in two batches is stored twice and, in arrival order, returned twice;
+merging is not affected. Reading rows by id reads every object of the gateway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from lakesync.adapters.arrow import (
+    encode_parquet,
+    from_arrow,
+    parquet_checksum,
+    require_pyarrow,
+    table_checksum,
+    to_arrow,
+)
+from lakesync.adapters.base import UNCHANGED, ContentTransform, LakeAdapter, ObjectInfo
+from lakesync.adapters.batch_scan import (
+    BatchCache,
+    Segment,
+    last_position,
+    matching,
+    read_page,
+    sort_unique,
+    split_points,
+)
+from lakesync.adapters.buckets import BUCKETS
+from lakesync.adapters.deltas import (
+    ArrowPage,
+    BatchChecksum,
+    DeltaBatch,
+    DeltaPage,
+    DeltaQuery,
+    MarkUpdate,
+    checksum_of,
+)
+from lakesync.adapters.digests import Digest, DigestScope, day_of, digest_deltas, merge_digests
+from lakesync.adapters.object_store.delta_files import (
+    DELTAS_PREFIX,
+    DeltaFile,
+    FlushFormat,
+    decode_file,
+    envelope_deltas,
+    parse_key,
+    reencode_file,
+    value_range,
+)
+from lakesync.adapters.object_store.envelope import encode_envelope
+from lakesync.adapters.redaction import RedactionRequest, RedactionResult, TouchedRow, redact_table
+from lakesync.adapters.row_content import states_of
+from lakesync.model import hlc
+from lakesync.model.crash_points import crash_point
+from lakesync.model.errors import IntegrityError, NotFoundError, ValidationError
+from lakesync.model.merge import RowState
+from lakesync.model.position import Position
+from lakesync.model.schema import TableSchema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_DELTA_BYTES = 100
+"""About as many bytes of an object are one delta."""
+
+
+class ObjectDeltas:
+    """`DatabaseAdapter` over a `LakeAdapter`."""
+
+    def __init__(
+        self, objects: LakeAdapter, flush_format: FlushFormat = "parquet", prefix: str = DELTAS_PREFIX
+    ) -> None:
+        """Wrap an object store.
+
+        Args:
+            objects: the object store.
+            flush_format: of new objects. Objects in either format can be read.
+            prefix: the prefix of all keys.
+
+        Raises:
+            ConfigurationError: the format is Parquet and pyarrow is not installed.
+        """
+        if flush_format == "parquet":
+            require_pyarrow()
+        self.objects = objects
+        self._format = flush_format
+        self._prefix = prefix
+        self._recent = BatchCache()
+
+    def insert_deltas(self, batch: DeltaBatch) -> BatchChecksum:
+        """Write a batch as one object, and read it back."""
+        if self._format == "parquet":
+            return self.insert_arrow(batch.batch_id, batch.gateway, to_arrow(batch.deltas))
+        arrivals = [stored.arrival for stored in batch.deltas]
+        hlcs = [stored.delta.hlc for stored in batch.deltas]
+        each = self._named(batch.batch_id, batch.gateway, (min(arrivals), max(arrivals)), (min(hlcs), max(hlcs)))
+        return self._put(each, encode_envelope(batch.gateway, batch.deltas, hlc.wall_clock()))
+
+    def insert_arrow(self, batch_id: str, gateway: str, deltas: pa.Table) -> BatchChecksum:
+        """Write a batch as one object, and read it back."""
+        if self._format == "json":
+            return self.insert_deltas(DeltaBatch(batch_id, gateway, tuple(from_arrow(deltas))))
+        each = self._named(batch_id, gateway, value_range(deltas, "arrival"), value_range(deltas, "hlc"))
+        return self._put(each, encode_parquet(deltas, {"lakesync.batch_id": batch_id}))
+
+    def query_deltas_since(self, query: DeltaQuery) -> DeltaPage:
+        """Return a page, reading only objects that may match."""
+        page = self.query_arrow(query)
+        return DeltaPage(tuple(from_arrow(page.deltas)), page.end)
+
+    def query_arrow(self, query: DeltaQuery) -> ArrowPage:
+        """Return a page, reading only objects that may match."""
+        return read_page(self._segments(query), self._read, query)
+
+    def split_points(self, query: DeltaQuery, size: int) -> list[int]:
+        """Return split points of a query, estimated from the objects' keys and sizes."""
+        segments = ((segment, 1 + segment.source.size // _DELTA_BYTES) for segment in self._segments(query))
+        return split_points(segments, query, size)
+
+    @property
+    def max_writers(self) -> int:
+        """More than one, because each batch is an object of its own."""
+        return BUCKETS
+
+    def get_latest_state(self, gateway: str | None, table: str, row_ids: Collection[str]) -> dict[str, RowState]:
+        """Return the merged state of each row."""
+        query = DeltaQuery(gateway=gateway, tables=(table,), rows=tuple(row_ids))
+        if not row_ids:
+            return {}
+        found = (matching(self._read(segment.source), query) for segment in self._segments(query))
+        return states_of(stored.delta for some in found for stored in from_arrow(some))
+
+    def newest_position(self) -> Position | None:
+        """Return the position after the last delta, reading only the objects with the greatest arrival."""
+        segments = list(self._segments(DeltaQuery()))
+        latest = max((segment.high for segment in segments), default=0)
+        last = [self._read(segment.source) for segment in segments if segment.high == latest]
+        return max((last_position(sort_unique(some, "arrival"), "arrival") for some in last), default=None)
+
+    def read_mark(self, name: str) -> str | None:
+        """Return the value of a follower's mark, which is an object."""
+        return read_mark_object(self.objects, name)
+
+    def move_mark(self, mark: MarkUpdate) -> None:
+        """Update a follower's mark without writing deltas."""
+        check_mark_object(self.objects, mark)
+        write_mark_object(self.objects, mark)
+
+    def apply_batch(self, batch: DeltaBatch, mark: MarkUpdate, schemas: Sequence[TableSchema] = ()) -> BatchChecksum:
+        """Write a batch, then its mark."""
+        return self.apply_arrow(batch.batch_id, to_arrow(batch.deltas), mark, schemas)
+
+    def apply_arrow(
+        self,
+        batch_id: str,
+        deltas: pa.Table,
+        mark: MarkUpdate,
+        schemas: Sequence[TableSchema] = (),  # noqa: ARG002 there are no destination tables
+        transform: ContentTransform = UNCHANGED,  # noqa: ARG002
+    ) -> BatchChecksum:
+        """Write one object for each gateway and table, then the mark.
+
+        An object does not depend on which tables the follower selects. The same batch under another selection finds the
+        existing objects and adds those of further tables.
+        """
+        check_mark_object(self.objects, mark)
+        count, total = 0, 0
+        for gateway, table, some in _by_table(deltas):
+            found = self.insert_arrow(f"{batch_id}.{table}", gateway, some)
+            count, total = count + found.deltas, total + found.id_sum
+        crash_point("objects.before_mark")
+        write_mark_object(self.objects, mark)
+        return BatchChecksum(count, total % 2**64)
+
+    def redact(
+        self,
+        requests: Sequence[RedactionRequest],
+        schemas: Sequence[TableSchema] = (),  # noqa: ARG002 there are no destination tables
+        transform: ContentTransform = UNCHANGED,  # noqa: ARG002
+        also: Collection[TouchedRow] = (),  # noqa: ARG002
+    ) -> RedactionResult:
+        """Rewrite the objects that contain covered deltas, one after another."""
+        found = {each.key: each for each in map(self._listed, self._infos(f"{self._prefix}/")) if each is not None}
+        keys = [
+            key
+            for key, each in found.items()
+            if any(each.gateway == one.gateway and each.hlcs[0] <= one.hlc for one in requests)
+        ]
+        return redact_objects(
+            self.objects, keys, lambda key, data: decode_file(data, found[key]), reencode_file, requests
+        )
+
+    def restore_arrow(
+        self,
+        follower: str,  # noqa: ARG002 there are no destination tables
+        batch_id: str,
+        deltas: pa.Table,
+        scope: DigestScope,  # noqa: ARG002
+        transform: ContentTransform = UNCHANGED,  # noqa: ARG002
+    ) -> None:
+        """Rewrite a batch's objects under their keys."""
+        for gateway, table, some in _by_table(deltas):
+            each = self._named(f"{batch_id}.{table}", gateway, value_range(some, "arrival"), value_range(some, "hlc"))
+            self.objects.put_object(each.key, encode_parquet(some, {"lakesync.batch_id": f"{batch_id}.{table}"}))
+
+    def remove_surplus(
+        self, follower: str, deltas: pa.Table, scope: DigestScope, transform: ContentTransform = UNCHANGED
+    ) -> None:
+        """Do nothing: an object may contain what another writer wrote."""
+
+    def remove_orphan_rows(self, scope: DigestScope) -> int:  # noqa: ARG002 there are no destination tables
+        """Do nothing: there are no destination tables."""
+        return 0
+
+    def digests(self, scope: DigestScope) -> list[Digest]:
+        """Return the digest of each table and day, reading only objects that overlap the scope."""
+        found: list[Digest] = []
+        for info in self._infos(f"{self._prefix}/"):
+            each = self._listed(info)
+            if each is not None and (not scope.gateways or each.gateway in scope.gateways):
+                first, last = map(day_of, each.arrivals)
+                if not scope.days or any(first <= day <= last for day in scope.days):
+                    found += digest_deltas(self._read(each), scope)
+        return list(merge_digests(found).values())
+
+    def close(self) -> None:
+        """Close the object store."""
+        self.objects.close()
+
+    def _named(self, batch_id: str, gateway: str, arrivals: tuple[int, int], hlcs: tuple[int, int]) -> DeltaFile:
+        day = datetime.fromtimestamp(hlc.decode(arrivals[0])[0] / 1000, UTC).strftime("%Y-%m-%d")
+        spans = "-".join(f"{value:016x}" for value in (*arrivals, *hlcs))
+        name = quote(batch_id.removeprefix(f"{gateway}."), safe="")
+        ending = "parquet" if self._format == "parquet" else "json"
+        key = f"{self._prefix}/{gateway}/{day}/{spans}.{name}.{ending}"
+        each = parse_key(key, self._prefix)
+        if each is None:
+            raise ValidationError(f"{gateway!r} cannot be a gateway id in an object's key {key!r}")
+        return each
+
+    def _put(self, each: DeltaFile, data: bytes) -> BatchChecksum:
+        """Write an object unless it exists, and read it back."""
+        self.objects.put_object(each.key, data, if_absent=True)
+        back = self.objects.get_object(each.key)
+        return parquet_checksum(back) if each.key.endswith(".parquet") else checksum_of(envelope_deltas(back, each))
+
+    def _segments(self, query: DeltaQuery) -> Iterator[Segment[DeltaFile]]:
+        """Yield the objects that may match a query."""
+        for info in self._infos(f"{self._prefix}/{query.gateway}/" if query.gateway else f"{self._prefix}/"):
+            each = self._listed(info)
+            if each is None:
+                continue
+            segment = Segment(each, *each.span(query.order))
+            if segment.overlaps(query):
+                yield segment
+
+    def _listed(self, info: ObjectInfo) -> DeltaFile | None:
+        each = parse_key(info.key, self._prefix)
+        return each and each._replace(etag=info.etag, size=info.size)
+
+    def _infos(self, prefix: str) -> Iterator[ObjectInfo]:
+        after, more = "", True
+        while more:
+            page = self.objects.list_objects(prefix, after=after)
+            yield from page.objects
+            after = page.objects[-1].key if page.objects else after
+            more = page.more
+
+    def _read(self, each: DeltaFile) -> pa.Table:
+        at = f"{each.key} {each.etag}"
+        return self._recent.get(at, lambda _: decode_file(self.objects.get_object(each.key), each))
+
+
+def _by_table(deltas: pa.Table) -> Iterator[tuple[str, str, pa.Table]]:
+    """Yield the deltas of each gateway and table."""
+    import pyarrow.compute as pc
+
+    groups = deltas.group_by(["gateway", "table_name"]).aggregate([])
+    names = (groups.column(name).to_pylist() for name in ("gateway", "table_name"))
+    for gateway, table in zip(*names, strict=True):
+        mine = pc.and_(pc.equal(deltas.column("gateway"), gateway), pc.equal(deltas.column("table_name"), table))
+        yield gateway, table, deltas.filter(mine)
+
+
+_PREFIX = "marks"
+
+
+def read_mark_object(objects: LakeAdapter, name: str) -> str | None:
+    """Return the value of a mark; None if it was never written."""
+    try:
+        return objects.get_object(_key(name)).decode()
+    except NotFoundError:
+        return None
+
+
+def check_mark_object(objects: LakeAdapter, mark: MarkUpdate) -> None:
+    """Check that a mark has the expected or the new value.
+
+    There are no transactions: what a follower writes is named by its batch and written once (`If-None-Match`), so a
+    repeat after a crash finds the objects that were written without a mark.
+
+    Raises:
+        IntegrityError: the mark has another value.
+    """
+    found = read_mark_object(objects, mark.name)
+    if found not in (mark.expected, mark.value):
+        raise IntegrityError(
+            f"the mark {mark.name!r} is {found!r}, expected {mark.expected!r}: another run has moved it. Start again "
+            "from its current value."
+        )
+
+
+def write_mark_object(objects: LakeAdapter, mark: MarkUpdate) -> None:
+    """Write a mark."""
+    objects.put_object(_key(mark.name), mark.value.encode())
+
+
+def _key(name: str) -> str:
+    return f"{_PREFIX}/{quote(name, safe='')}"
+
+
+def redact_objects(
+    objects: LakeAdapter,
+    keys: Iterable[str],
+    decode: Callable[[str, bytes], pa.Table],
+    encode: Callable[[bytes, pa.Table], bytes],
+    requests: Sequence[RedactionRequest],
+) -> RedactionResult:
+    """Rewrite the objects that contain covered deltas.
+
+    Args:
+        objects: the object store.
+        keys: of objects that may contain covered deltas.
+        decode: (key, content) → deltas.
+        encode: (old content, deltas) → content.
+        requests: what to erase.
+
+    Raises:
+        IntegrityError: an object does not contain what was written.
+        AdapterError: the store cannot be reached; retry.
+    """
+    count = 0
+    touched: dict[TouchedRow, None] = {}
+    for key in keys:
+        data = objects.get_object(key)
+        deltas, done = redact_table(decode(key, data), requests)
+        touched |= dict.fromkeys(done.touched)
+        if not done.deltas:
+            continue
+        objects.put_object(key, encode(data, deltas))
+        back, left = redact_table(decode(key, objects.get_object(key)), requests)
+        if left.deltas or table_checksum(back) != table_checksum(deltas):
+            raise IntegrityError(
+                f"object {key!r} was rewritten, but {left.deltas} of its {len(back)} deltas still have erased content: "
+                "another writer may have replaced it. Repeat the erasure."
+            )
+        count += done.deltas
+        crash_point("objects.redacted")
+    return RedactionResult(count, touched=tuple(touched))

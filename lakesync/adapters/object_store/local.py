@@ -1,0 +1,188 @@
+"""Object store in a local folder: for one machine, for tests, and for mounted file systems.
+
+An object is written to a scratch file, synced, and renamed; then the folders of its path are synced. So a crash leaves
+either the old or the new object. Concurrent writers of one key are arbitrated by `link`, which fails if the name
+exists.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from lakesync.adapters.base import ObjectInfo, ObjectPage
+from lakesync.adapters.object_store.keys import check_key
+from lakesync.model.crash_points import crash_point
+from lakesync.model.errors import AdapterError, NotFoundError, ValidationError
+
+_SCRATCH = ".lakesync-scratch"
+"""Folder of files before they become objects. A file left by a crash is never listed."""
+
+
+class LocalDisk:
+    """`LakeAdapter` over a folder."""
+
+    def __init__(self, folder: Path | str) -> None:
+        """Set the folder.
+
+        Args:
+            folder: created on the first write if it does not exist.
+        """
+        self.folder = Path(folder).expanduser().absolute()
+
+    def put_object(self, key: str, data: bytes, *, if_absent: bool = False) -> bool:
+        """Write a whole object durably."""
+        path = self._path(key)
+        with _errors(f"object {key!r} cannot be written in {self.folder}"):
+            placed = not (if_absent and path.is_file()) and self._write(path, data, if_absent=if_absent)
+            self._sync_folders(path.parent)  # another writer may have placed the object without syncing yet
+        return placed
+
+    def get_object(self, key: str) -> bytes:
+        """Return an object's content."""
+        path = self._path(key)
+        with _errors(f"object {key!r} cannot be read in {self.folder}"):
+            try:
+                return path.read_bytes()
+            except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+                raise self._absent(key) from None
+
+    def head_object(self, key: str) -> ObjectInfo:
+        """Return an object's metadata."""
+        path = self._path(key)
+        with _errors(f"object {key!r} cannot be read in {self.folder}"):
+            info = _info(key, path)
+            if info is None:
+                raise self._absent(key)
+            return info
+
+    def list_objects(self, prefix: str = "", *, after: str = "", limit: int = 1000) -> ObjectPage:
+        """List objects whose key starts with `prefix` and is greater than `after`, in order."""
+        found: list[ObjectInfo] = []
+        with _errors(f"the objects in {self.folder} cannot be listed"):
+            for key, path in _walk(self.folder, "", prefix, after):
+                info = _info(key, path)
+                if info is None:
+                    continue  # deleted meanwhile
+                if len(found) == limit:
+                    return ObjectPage(tuple(found), more=True)
+                found.append(info)
+        return ObjectPage(tuple(found), more=False)
+
+    def delete_object(self, key: str) -> None:
+        """Delete an object if it exists."""
+        path = self._path(key)
+        with _errors(f"object {key!r} cannot be removed in {self.folder}"):
+            try:
+                path.unlink()
+            except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+                return
+            _sync(path.parent)
+
+    def delete_objects(self, keys: Collection[str]) -> None:
+        """Delete several objects."""
+        for key in keys:
+            self.delete_object(key)
+
+    def close(self) -> None:
+        """Do nothing: no file stays open."""
+
+    def _path(self, key: str) -> Path:
+        path = self.folder / check_key(key)
+        if key.partition("/")[0] == _SCRATCH:
+            raise ValidationError(f"object key {key!r} starts with {_SCRATCH!r}, which is reserved: choose another key")
+        return path
+
+    def _absent(self, key: str) -> NotFoundError:
+        return NotFoundError(f"there is no object {key!r} in {self.folder}")
+
+    def _write(self, path: Path, data: bytes, *, if_absent: bool) -> bool:
+        scratch = self._write_scratch(data)
+        try:
+            crash_point("local.before_place")
+            placed = self._place(scratch, path, if_absent=if_absent)
+        finally:
+            scratch.unlink(missing_ok=True)
+        crash_point("local.after_place")
+        return placed
+
+    def _write_scratch(self, data: bytes) -> Path:
+        scratch = self.folder / _SCRATCH / uuid.uuid4().hex
+        scratch.parent.mkdir(parents=True, exist_ok=True)
+        with scratch.open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        return scratch
+
+    @staticmethod
+    def _place(scratch: Path, path: Path, *, if_absent: bool) -> bool:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not if_absent:
+            scratch.replace(path)
+            return True
+        try:
+            path.hardlink_to(scratch)
+        except FileExistsError:
+            if path.is_dir():
+                raise
+            return False
+        return True
+
+    def _sync_folders(self, folder: Path) -> None:
+        """Sync every folder from the object's up to the store's own, because any of them may be new."""
+        while folder != self.folder.parent:
+            _sync(folder)
+            folder = folder.parent
+        _sync(folder)
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _walk(folder: Path, at: str, prefix: str, after: str) -> Iterator[tuple[str, Path]]:
+    """Yield `(key, path)` below a folder whose own key is `at`, in key order. Skips folders outside the range."""
+    try:
+        with os.scandir(folder) as scan:
+            entries = [(entry.name + "/" * entry.is_dir(), entry.path) for entry in scan]
+    except FileNotFoundError:
+        return
+    for name, path in sorted(entries):
+        key = at + name
+        if key == f"{_SCRATCH}/":
+            continue
+        if not name.endswith("/"):
+            if key.startswith(prefix) and key > after:
+                yield key, Path(path)
+        elif (key.startswith(prefix) or prefix.startswith(key)) and (key > after or after.startswith(key)):
+            yield from _walk(Path(path), key, prefix, after)
+
+
+def _info(key: str, path: Path) -> ObjectInfo | None:
+    try:
+        status = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    if not path.is_file():
+        return None
+    etag = f"{status.st_ino:x}-{status.st_mtime_ns:x}-{status.st_size:x}"
+    return ObjectInfo(key, status.st_size, status.st_mtime_ns // 1_000_000, etag)
+
+
+@contextmanager
+def _errors(what: str) -> Iterator[None]:
+    """Convert errors of the operating system to `AdapterError`."""
+    try:
+        yield
+    except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
+        raise AdapterError(f"{what}: one object's key is a folder of another ({error})") from error
+    except OSError as error:
+        raise AdapterError(f"{what}: {error}") from error

@@ -1,0 +1,196 @@
+"""Object store in S3, or in a compatible service such as R2, MinIO or Ceph.
+
+Needs boto3: `pip install 'lakesync[s3]'`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from lakesync.adapters.base import ObjectInfo, ObjectPage
+from lakesync.adapters.object_store.keys import check_key
+from lakesync.adapters.uri import BackendUri
+from lakesync.model.errors import AdapterError, ConfigurationError, NotFoundError
+from lakesync.model.optional_imports import extra
+from lakesync.model.secret_references import KINDS, follow
+
+_OPTIONS = frozenset({"endpoint", "region", "access_key", "secret_key"})
+_ABSENT = frozenset({"404", "NoSuchKey", "NotFound"})
+_THERE = "PreconditionFailed"
+_CROSSED = "ConditionalRequestConflict"
+_DELETED_AT_ONCE = 1000
+_TRIES = 4
+
+_making = threading.Lock()
+"""Creating clients is not thread safe; using them is."""
+
+
+@cache
+def _session() -> Any:
+    """Return the process's boto3 session. Loading its description of S3 takes longer than a request."""
+    import boto3
+
+    return boto3.Session()
+
+
+class S3Objects:
+    """`LakeAdapter` over a bucket, or a prefix of it."""
+
+    def __init__(
+        self,
+        bucket: str,
+        prefix: str = "",
+        *,
+        endpoint: str | None = None,
+        region: str | None = None,
+        access_key: str | None = None,
+        secret_key: str | None = None,
+    ) -> None:
+        """Create the client; it connects on the first call.
+
+        Args:
+            bucket: must exist.
+            prefix: prepended to every key, without a trailing slash; empty for none.
+            endpoint: of a service other than Amazon's; it is addressed with path-style URLs.
+            region: default: from the environment.
+            access_key: default: boto3's own search (environment, files, instance role).
+            secret_key: belongs to `access_key`.
+
+        Raises:
+            ConfigurationError: boto3 is not installed.
+        """
+        with extra("s3", "S3 needs boto3"):
+            from botocore.config import Config
+            from botocore.exceptions import BotoCoreError, ClientError
+        self.bucket = bucket
+        self._before = f"{prefix}/" if prefix else ""
+        self._errors = (BotoCoreError, ClientError)
+        self._refused = ClientError
+        config = Config(
+            retries={"max_attempts": _TRIES, "mode": "standard"},
+            connect_timeout=10,
+            read_timeout=60,
+            max_pool_connections=16,
+            s3={"addressing_style": "path"} if endpoint else {},
+        )
+        with _making:
+            self._s3 = _session().client(
+                "s3",
+                endpoint_url=endpoint,
+                region_name=region,
+                aws_access_key_id=access_key,
+                aws_secret_access_key=secret_key,
+                config=config,
+            )
+
+    @classmethod
+    def of(cls, uri: str) -> S3Objects:
+        """Open `s3://BUCKET/PREFIX?endpoint=…&region=…&access_key=…&secret_key=…`; keys may be references, `env:NAME`.
+
+        Raises:
+            ConfigurationError: the URI names no bucket, has an unknown option, or boto3 is not installed.
+        """
+        address = BackendUri.parse(uri, _OPTIONS)
+        if not address.host:
+            raise ConfigurationError(
+                f"the adapter URI {uri.partition('?')[0]!r} names no bucket: write s3://BUCKET/PREFIX"
+            )
+        given = {
+            name: follow(f"{name} of {address.host}", value, Path()) if value.startswith(KINDS) else value
+            for name, value in address.options.items()
+        }
+        return cls(address.host, address.path.rstrip("/"), **given)
+
+    def put_object(self, key: str, data: bytes, *, if_absent: bool = False) -> bool:
+        """Write a whole object; `if_absent` uses the store's If-None-Match."""
+        condition = {"IfNoneMatch": "*"} if if_absent else {}
+        with self._told(f"object {key!r} cannot be written"):
+            for _ in range(_TRIES):
+                try:
+                    self._s3.put_object(Bucket=self.bucket, Key=self._key(key), Body=data, **condition)
+                except self._refused as error:
+                    if _code(error) == _CROSSED:
+                        continue  # a concurrent request is in progress
+                    if _code(error) != _THERE:
+                        raise
+                    again = error.response["ResponseMetadata"].get("RetryAttempts", 0) > 0
+                    return again and self.get_object(key) == data  # our own first attempt may have succeeded
+                return True
+        raise AdapterError(
+            f"object {key!r} cannot be written in bucket {self.bucket!r}: concurrent writers conflict; retry later"
+        )
+
+    def get_object(self, key: str) -> bytes:
+        """Return an object's content."""
+        with self._told(f"object {key!r} cannot be read", key):
+            content: bytes = self._s3.get_object(Bucket=self.bucket, Key=self._key(key))["Body"].read()
+        return content
+
+    def head_object(self, key: str) -> ObjectInfo:
+        """Return an object's metadata."""
+        with self._told(f"object {key!r} cannot be read", key):
+            found = self._s3.head_object(Bucket=self.bucket, Key=self._key(key))
+        return _info(key, {**found, "Size": found["ContentLength"]})
+
+    def list_objects(self, prefix: str = "", *, after: str = "", limit: int = 1000) -> ObjectPage:
+        """List objects whose key starts with `prefix` and is greater than `after`, in order."""
+        found: list[ObjectInfo] = []
+        start = self._before + after if after else ""
+        with self._told("the objects cannot be listed"):
+            while True:
+                answer = self._s3.list_objects_v2(
+                    Bucket=self.bucket, Prefix=self._before + prefix, StartAfter=start, MaxKeys=limit - len(found)
+                )
+                keys = answer.get("Contents", [])
+                found += [_info(each["Key"].removeprefix(self._before), each) for each in keys]
+                more = bool(answer["IsTruncated"])
+                if not more or len(found) >= limit or not keys:
+                    return ObjectPage(tuple(found), more=more)
+                start = keys[-1]["Key"]
+
+    def delete_object(self, key: str) -> None:
+        """Delete an object if it exists."""
+        with self._told(f"object {key!r} cannot be removed"):
+            self._s3.delete_object(Bucket=self.bucket, Key=self._key(key))
+
+    def delete_objects(self, keys: Collection[str]) -> None:
+        """Delete objects, a thousand per request."""
+        wanted = [{"Key": self._key(key)} for key in keys]
+        with self._told(f"{len(wanted)} objects cannot be removed"):
+            for start in range(0, len(wanted), _DELETED_AT_ONCE):
+                some = {"Objects": wanted[start : start + _DELETED_AT_ONCE], "Quiet": True}
+                for failed in self._s3.delete_objects(Bucket=self.bucket, Delete=some).get("Errors", []):
+                    raise AdapterError(
+                        f"object {failed['Key']!r} cannot be removed in bucket {self.bucket!r}: {failed['Message']}"
+                    )
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._s3.close()
+
+    def _key(self, key: str) -> str:
+        return self._before + check_key(key)
+
+    @contextmanager
+    def _told(self, what: str, key: str | None = None) -> Iterator[None]:
+        try:
+            yield
+        except self._errors as error:
+            if key is not None and _code(error) in _ABSENT:
+                raise NotFoundError(f"there is no object {key!r} in bucket {self.bucket!r}") from None
+            raise AdapterError(f"{what} in bucket {self.bucket!r}: {error}") from error
+
+
+def _code(error: Any) -> str:
+    """Return the store's error code; empty if it sent none."""
+    told: str = getattr(error, "response", {}).get("Error", {}).get("Code", "")
+    return told
+
+
+def _info(key: str, found: dict[str, Any]) -> ObjectInfo:
+    return ObjectInfo(key, found["Size"], int(found["LastModified"].timestamp() * 1000), found["ETag"].strip('"'))

@@ -1,0 +1,165 @@
+"""Reads the table of deltas: pages, row states, and the newest position."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from lakesync.adapters.arrow import DELTA_COLUMNS, arrow_schema, from_arrow
+from lakesync.adapters.batch_scan import last_position, sort_unique
+from lakesync.adapters.deltas import ArrowPage, DeltaQuery, Order, position_of
+from lakesync.adapters.row_content import RowContent, RowId, contents_of, states_of
+from lakesync.adapters.sql.delta_table import DELTAS_TABLE, ID_EXPRESSION
+from lakesync.adapters.sql.executor import Connection, Value
+from lakesync.model.merge import RowState
+from lakesync.model.position import Position
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SORT_COLUMNS = {
+    "arrival": ("arrival", "hlc", "client_id", ID_EXPRESSION, "gateway"),
+    "hlc": ("hlc", "client_id", ID_EXPRESSION, "gateway"),
+}
+"""The columns of each sort order."""
+
+
+def conditions(query: DeltaQuery) -> tuple[str, list[Value]]:
+    """Return the WHERE clause of a query and its values, ignoring the limit."""
+    where, values = list[str](), list[Value]()
+    if query.since >= 0:  # an always-true condition could make the planner scan the whole index
+        where.append(f"{query.order} > ?")
+        values.append(query.since)
+    if query.until is not None:
+        where.append(f"{query.order} <= ?")
+        values.append(query.until)
+    if query.after is not None:
+        where.append(f"{query.order} >= ?")  # redundant, but lets the index be used
+        values.append(query.after.value)
+        behind, places = _behind(query.order, query.after)
+        where.append(behind)
+        values += places
+    if query.gateway is not None:
+        where.append("gateway = ?")
+        values.append(query.gateway)
+    for column, wanted in (("table_name", query.tables), ("row_id", query.rows)):
+        if wanted:
+            where.append(f"{column} IN ({', '.join('?' * len(wanted))})")
+            values += wanted
+    return " AND ".join(where) or "1 = 1", values
+
+
+def _behind(order: Order, after: Position) -> tuple[str, list[Value]]:
+    """Return the condition for deltas after a position.
+
+    It is spelled out because not every database compares row values, or uses an index for that.
+    """
+    names = SORT_COLUMNS[order]
+    place: dict[str, Value] = {
+        "arrival": after.value,
+        "hlc": after.hlc,
+        "client_id": after.client_id,
+        ID_EXPRESSION: after.delta_id,
+        "gateway": after.gateway,
+    }
+    behind, values = f"{names[-1]} > ?", [place[names[-1]]]
+    for name in reversed(names[:-1]):
+        behind = f"({name} > ? OR ({name} = ? AND {behind}))"
+        values = [place[name], place[name], *values]
+    return behind, values
+
+
+_SELECT = ", ".join(f"{ID_EXPRESSION} AS delta_id" if name == "delta_id" else name for name in DELTA_COLUMNS)
+_OF_ONE_VALUE = 10_001
+"""Deltas with the same arrival that are sorted in memory; more than one push can contain."""
+_ROWS_AT_ONCE = 500
+
+
+def read_page(connection: Connection, query: DeltaQuery) -> ArrowPage:
+    """Return a page, using the index of its order.
+
+    First an index-only query finds the value at which the page ends; then all deltas up to it are read in index order.
+    Deltas with the same value are sorted here, unless there are too many.
+    """
+    where, values = conditions(query)
+    order = query.order
+    last = connection.query(
+        f"SELECT {order} FROM {DELTAS_TABLE} WHERE {where} ORDER BY {order} LIMIT 1 OFFSET {query.limit}", values
+    )
+    if last:
+        where, values = conditions(replace(query, until=last[0][0]))
+    statement = f"SELECT {_SELECT} FROM {DELTAS_TABLE} WHERE {where} ORDER BY"
+    most = query.limit + _OF_ONE_VALUE
+    found = connection.query_arrow(f"{statement} {order} LIMIT {most}", values, _schema())
+    if len(found) == most:
+        place = ", ".join(SORT_COLUMNS[order])
+        found = connection.query_arrow(f"{statement} {place} LIMIT {query.limit + 1}", values, _schema())
+    found = sort_unique(found, order)
+    given = found.slice(0, query.limit)
+    return ArrowPage(given, last_position(given, order) if len(found) > query.limit else None)
+
+
+def split_points(connection: Connection, query: DeltaQuery, size: int) -> list[int]:
+    """Return the last value of each range of `size` deltas, except the last range.
+
+    Args:
+        connection: an open connection.
+        query: the query to divide.
+        size: deltas per range.
+    """
+    order, points = query.order, list[int]()
+    while True:
+        where, values = conditions(query)
+        statement = f"SELECT {order} FROM {DELTAS_TABLE} WHERE {where} ORDER BY {order} LIMIT 1 OFFSET {size}"
+        found = connection.query(statement, values)
+        if not found:
+            return points
+        points.append(int(found[0][0]))
+        query = replace(query, since=points[-1])
+
+
+def read_states(connection: Connection, gateway: str | None, table: str, row_ids: Sequence[str]) -> dict[str, RowState]:
+    """Return the merged state of each row. Rows without deltas are absent."""
+    found: dict[str, RowState] = {}
+    for deltas in _deltas_of(connection, gateway, table, row_ids):
+        found |= states_of(stored.delta for stored in from_arrow(deltas))
+    return found
+
+
+def read_contents(connection: Connection, table: str, rows: Sequence[RowId]) -> dict[RowId, RowContent]:
+    """Return the merged content of rows of one table. Rows without deltas are absent."""
+    by_gateway: dict[str, list[str]] = {}
+    for gateway, row_id in rows:
+        by_gateway.setdefault(gateway, []).append(row_id)
+    found: dict[RowId, RowContent] = {}
+    for gateway, row_ids in by_gateway.items():
+        for deltas in _deltas_of(connection, gateway, table, row_ids):
+            found |= contents_of(from_arrow(deltas))
+    return found
+
+
+def _deltas_of(connection: Connection, gateway: str | None, table: str, row_ids: Sequence[str]) -> Iterator[pa.Table]:
+    """Yield all deltas of some rows; the deltas of one row are in the same table."""
+    for start in range(0, len(row_ids), _ROWS_AT_ONCE):
+        query = DeltaQuery(gateway=gateway, tables=(table,), rows=tuple(row_ids[start : start + _ROWS_AT_ONCE]))
+        where, values = conditions(query)
+        yield connection.query_arrow(f"SELECT {_SELECT} FROM {DELTAS_TABLE} WHERE {where}", values, _schema())
+
+
+def newest_position(connection: Connection) -> Position | None:
+    """Return the position after the last delta in arrival order."""
+    last = connection.query(f"SELECT arrival FROM {DELTAS_TABLE} ORDER BY arrival DESC LIMIT 1")
+    if not last:
+        return None
+    found = connection.query_arrow(f"SELECT {_SELECT} FROM {DELTAS_TABLE} WHERE arrival = ?", [last[0][0]], _schema())
+    return max(position_of(stored, "arrival") for stored in from_arrow(found))
+
+
+def _schema() -> pa.Schema:
+    """Return the schema of deltas with `columns` as text."""
+    import pyarrow as pa
+
+    schema = arrow_schema()
+    return schema.set(schema.get_field_index("columns"), pa.field("columns", pa.string()))

@@ -1,0 +1,318 @@
+"""Destination tables in a SQL database: rows built from deltas, next to columns that belong to the user.
+
+`props` belongs to the user: it gets its default when a row is inserted and is never written afterwards. A row is
+identified by `(gateway, row_id)`. The user's primary key and external id have non-unique indexes of unlimited length,
+because two devices may use one key offline.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from itertools import count
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from lakesync.adapters.buckets import BUCKETS, bucket_of
+from lakesync.adapters.dead_letters import WHOLE_ROW, DeadLetter
+from lakesync.adapters.row_content import NO_CONTENT, RowContent, RowId
+from lakesync.adapters.sql.dead_letters import ROW_KEYS_TABLE, load_row_keys, replace_dead_letters
+from lakesync.adapters.sql.dialect import Column, Dialect
+from lakesync.adapters.sql.executor import Connection
+from lakesync.adapters.sql.row_values import row_values, system_column, user_columns
+from lakesync.model.errors import SchemaError
+from lakesync.model.hlc import wall_clock
+from lakesync.model.schema import TableSchema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_SCRATCH = "lakesync_rows"
+_SAVEPOINTS = count(1)
+"""Numbers savepoint names: in MySQL a second savepoint with the same name removes the first."""
+
+
+def table_name(schema: TableSchema) -> str:
+    """Return the name of the destination table."""
+    return schema.source_table or schema.table
+
+
+def locks_of(dialect: Dialect, schema: TableSchema, rows: Iterable[RowId] | None = None) -> list[str]:
+    """Return the names of the locks that a writer of a destination table takes, in the order in which it takes them.
+
+    Args:
+        dialect: says whether writers of different rows need to wait for each other.
+        schema: the table's schema.
+        rows: the rows to write; None locks all rows.
+    """
+    name = f"table {table_name(schema)}"
+    if not dialect.concurrent_writers:
+        return [name]
+    buckets = range(BUCKETS) if rows is None else sorted({bucket_of(row_id) for _, row_id in rows})
+    return [f"{name} {bucket:02d}" for bucket in buckets]
+
+
+@contextmanager
+def savepoint(connection: Connection, dialect: Dialect) -> Iterator[None]:
+    """Roll back only the statements inside if one fails, and keep the transaction open."""
+    if not dialect.has_transactions:
+        yield
+        return
+    name = f"lakesync_part_{next(_SAVEPOINTS)}"
+    connection.execute(f"SAVEPOINT {name}")
+    try:
+        yield
+    except BaseException as error:
+        if connection.statement_error(error) is None:
+            raise  # the connection may be lost; then the whole transaction is rolled back
+        connection.execute(f"ROLLBACK TO SAVEPOINT {name}")
+        with suppress(Exception):
+            connection.execute(f"RELEASE SAVEPOINT {name}")
+        raise
+    connection.execute(f"RELEASE SAVEPOINT {name}")
+
+
+def ensure_table(connection: Connection, dialect: Dialect, schema: TableSchema) -> None:
+    """Create the table, or add its missing columns.
+
+    Raises:
+        SchemaError: LakeSync did not create the table, or the schema gained a column that collides with a system
+            column.
+    """
+    name, quote = dialect.quote(table_name(schema)), dialect.quote
+    present = set(connection.column_names(table_name(schema)))
+    wanted = [column._replace(name=quote(column.name)) for column in table_columns(schema)]
+    if not present:
+        props = Column(quote(system_column(schema, "props")), "json", default="'{}'")
+        key = [quote(column) for column in key_of(schema)]
+        statements = [*dialect.create_table(name, [*wanted, props], key), *_indexes(dialect, schema, ())]
+        with connection.transaction():
+            for statement in statements:
+                connection.execute(statement)
+        return
+    if "row_id" not in present:
+        raise SchemaError(
+            f"the destination's table {table_name(schema)!r} was not created by LakeSync: it has no column row_id. "
+            "Rename the table, or set another sourceTable in the schema."
+        )
+    if {system_column(schema, "gateway"), system_column(schema, "last_arrival")} - present:
+        raise SchemaError(
+            f"the destination's table {table_name(schema)!r} was created by an earlier version without the column "
+            "gateway. Rename the table; it is created and filled again."
+        )
+    _check_own(schema, present)
+    for column in wanted:
+        if column.name not in {quote(one) for one in present}:
+            connection.execute(
+                f"ALTER TABLE {name} ADD COLUMN {dialect.column_definition(column._replace(required=False))}"
+            )
+    for statement in _indexes(dialect, schema, present):
+        connection.execute(statement)
+
+
+def key_of(schema: TableSchema) -> tuple[str, str]:
+    """Return the columns that make a row of the table unique."""
+    return (system_column(schema, "gateway"), "row_id")
+
+
+def _indexes(dialect: Dialect, schema: TableSchema, present: Collection[str]) -> Iterator[str]:
+    """Yield statements that create the indexes of the user's keys, one column each, except for columns that exist."""
+    named = dict.fromkeys((*schema.primary_key, *filter(None, [schema.external_id_column])))
+    columns = {column.name: column for column in table_columns(schema)}
+    for name in named:
+        if name == "row_id" or name in present:
+            continue
+        text = f"{table_name(schema)}.{name}"
+        index = f"lakesync_key_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+        column = columns[name]
+        yield from dialect.create_lookup_index(
+            index, dialect.quote(table_name(schema)), column._replace(name=dialect.quote(column.name))
+        )
+
+
+def _check_own(schema: TableSchema, present: Collection[str]) -> None:
+    """Check that no column of the schema collides with a system column of an existing table."""
+    name = table_name(schema)
+    for own in ("props", "synced_at", "last_arrival", "checksum", *(("deleted_at",) if schema.soft_delete else ())):
+        elsewhere = system_column(schema, own)
+        if elsewhere != own and own in present and elsewhere not in present:
+            raise SchemaError(
+                f"the schema of {schema.table!r} has a new column {own!r}, which is a system column of the "
+                f"destination's table {name!r}. Run: ALTER TABLE {name} RENAME COLUMN {own} TO {elsewhere}"
+            )
+
+
+def write_contents(
+    connection: Connection, dialect: Dialect, schema: TableSchema, contents: Mapping[RowId, RowContent]
+) -> None:
+    """Write rows from their contents, and their dead letters, within the caller's transaction.
+
+    Args:
+        connection: with an open transaction.
+        dialect: the database's dialect.
+        schema: the table's schema.
+        contents: by row.
+    """
+    if not contents:
+        return
+    rows = row_values(schema, contents, wall_clock(), dialect.max_json_depth)
+    letters = [*rows.letters, *_bring_fitting(connection, dialect, schema, rows.shown)]
+    remove_rows(connection, dialect, schema, rows.gone)
+    replace_dead_letters(connection, dialect, schema.table, contents, letters)
+
+
+def remove_rows(connection: Connection, dialect: Dialect, schema: TableSchema, rows: Collection[RowId]) -> None:
+    """Delete rows from the table, within the caller's transaction."""
+    if not rows:
+        return
+    load_row_keys(connection, dialect, rows)
+    name = dialect.quote(table_name(schema))
+    same = " AND ".join(
+        f"k.{key} = {name}.{dialect.quote(column)}"
+        for key, column in zip(("gateway", "row_id"), key_of(schema), strict=True)
+    )
+    connection.execute(f"DELETE FROM {name} WHERE EXISTS (SELECT 1 FROM {ROW_KEYS_TABLE} k WHERE {same})")
+
+
+def rebuild_rows(
+    connection: Connection,
+    dialect: Dialect,
+    schema: TableSchema,
+    rows: Sequence[RowId],
+    contents: Mapping[RowId, RowContent],
+) -> None:
+    """Delete rows that are not visible, with their `props`, and write the others, within the caller's transaction.
+
+    Args:
+        connection: with an open transaction.
+        dialect: the database's dialect.
+        schema: the table's schema.
+        rows: the rows to rebuild.
+        contents: their contents; absent for rows without deltas.
+    """
+    gone = [row for row in rows if row not in contents or not contents[row].state.visible]
+    remove_rows(connection, dialect, schema, gone)
+    write_contents(connection, dialect, schema, {row: contents.get(row, NO_CONTENT) for row in rows})
+
+
+def load_rows(connection: Connection, dialect: Dialect, schema: TableSchema, rows: pa.Table) -> str:
+    """Load rows, as `rows_schema` describes, into a scratch table, and return its name."""
+    columns = [column._replace(name=dialect.quote(column.name), required=False) for column in _loaded(schema)]
+    for statement in dialect.create_scratch(_SCRATCH, columns, [dialect.quote(column) for column in key_of(schema)]):
+        connection.execute(statement)
+    connection.load_scratch(_SCRATCH, rows)
+    return _SCRATCH
+
+
+def merge_rows(connection: Connection, dialect: Dialect, schema: TableSchema, scratch: str) -> None:
+    """Merge loaded rows into the table, each with the checksum of its cells as stored by the database."""
+    columns = [dialect.quote(column.name) for column in table_columns(schema)]
+    key = [dialect.quote(column) for column in key_of(schema)]
+    update = [column for column in columns if column not in key]
+    checksum = f"{checksum_of(dialect, schema)} AS {dialect.quote(system_column(schema, 'checksum'))}"
+    source = f"(SELECT {scratch}.*, {checksum} FROM {scratch})"
+    connection.execute(dialect.merge_statement(dialect.quote(table_name(schema)), source, columns, key, update))
+
+
+def checksum_of(dialect: Dialect, schema: TableSchema) -> str:
+    """Return the SQL expression for the checksum of a row's cells."""
+    cells = [column._replace(name=dialect.quote(column.name)) for column in _cells(schema)]
+    parts = [f"COALESCE('=' || {dialect.text_expression(cell)}, '-')" for cell in cells]
+    if schema.soft_delete:
+        parts.append(f"CASE WHEN {dialect.quote(system_column(schema, 'deleted_at'))} IS NULL THEN '-' ELSE '+' END")
+    return dialect.checksum_expression(" || '|' || ".join(parts))
+
+
+def _bring_fitting(
+    connection: Connection, dialect: Dialect, schema: TableSchema, rows: pa.Table
+) -> Iterator[DeadLetter]:
+    """Write rows and return dead letters for values that the database rejects. Bisects to find them."""
+    if not len(rows) or _refused(connection, dialect, schema, rows) is None:
+        return
+    if len(rows) == 1:
+        yield from _bring_cells(connection, dialect, schema, rows)
+        return
+    half = len(rows) // 2
+    yield from _bring_fitting(connection, dialect, schema, rows.slice(0, half))
+    yield from _bring_fitting(connection, dialect, schema, rows.slice(half))
+
+
+def _bring_cells(connection: Connection, dialect: Dialect, schema: TableSchema, row: pa.Table) -> Iterator[DeadLetter]:
+    """Write a rejected row with those of its values that the database accepts."""
+    import pyarrow as pa
+
+    gateway, row_id = (row.column(place)[0].as_py() for place in range(2))
+    columns = [column for column in user_columns(schema) if row.column(column.name).null_count == 0]
+    places = {column.name: row.schema.get_field_index(column.name) for column in columns}
+    taken = row
+    for place in places.values():
+        taken = taken.set_column(place, row.schema.field(place), pa.nulls(1, row.schema.field(place).type))
+    refused = _refused(connection, dialect, schema, taken)
+    if refused is not None:  # a constraint that the row violates even without values
+        yield DeadLetter(gateway, schema.table, row_id, WHOLE_ROW, "null", refused)
+        return
+    for column in columns:
+        place = places[column.name]
+        fuller = taken.set_column(place, row.schema.field(place), row.column(place))
+        refused = _refused(connection, dialect, schema, fuller)
+        if refused is None:
+            taken = fuller
+        else:
+            value = row.column(place)[0].as_py()
+            text = value if column.type in ("number", "json") else msgspec.json.encode(value).decode()
+            yield DeadLetter(gateway, schema.table, row_id, column.name, text, refused)
+
+
+def _refused(connection: Connection, dialect: Dialect, schema: TableSchema, rows: pa.Table) -> str | None:
+    """Write rows atomically. Returns the reason if the database rejects one of their values."""
+    try:
+        with savepoint(connection, dialect):
+            merge_rows(connection, dialect, schema, load_rows(connection, dialect, schema, rows))
+    except Exception as error:
+        refusal = connection.statement_error(error)
+        if refusal is None or not refusal.is_value_error:
+            raise
+        return refusal.reason
+    return None
+
+
+def table_columns(schema: TableSchema) -> list[Column]:
+    """Return all columns of a destination table except `props`; those of `rows_schema` come first."""
+    return [*_loaded(schema), Column(system_column(schema, "checksum"), "integer", required=False)]
+
+
+def _loaded(schema: TableSchema) -> list[Column]:
+    gateway, row_id = key_of(schema)
+    columns = [Column(gateway, "name"), Column(row_id, "id"), *_cells(schema)]
+    columns += [
+        Column(system_column(schema, "synced_at"), "time", required=False),
+        Column(system_column(schema, "last_arrival"), "integer", required=False),
+    ]
+    if schema.soft_delete:
+        columns.append(Column(system_column(schema, "deleted_at"), "time", required=False))
+    return columns
+
+
+def _cells(schema: TableSchema) -> list[Column]:
+    return [
+        Column(column.name, "string" if column.type == "null" else column.type, required=False)
+        for column in user_columns(schema)
+    ]
+
+
+__all__ = [
+    "checksum_of",
+    "ensure_table",
+    "key_of",
+    "load_rows",
+    "locks_of",
+    "merge_rows",
+    "rebuild_rows",
+    "remove_rows",
+    "savepoint",
+    "table_columns",
+    "table_name",
+    "write_contents",
+]

@@ -1,0 +1,192 @@
+"""Typed values of destination rows, and the values that do not fit their column.
+
+This projection differs from the lake's (`lakehouse.merge.typed`) on purpose: a string column takes any JSON value as
+text, and numbers stay exact decimal text for the database to parse.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from lakesync.adapters.dead_letters import DeadLetter
+from lakesync.adapters.row_content import RowContent, RowId
+from lakesync.model.hlc import wall_of
+from lakesync.model.schema import Column, ColumnType, TableSchema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_NO_TEXT = re.compile(rb"\\u(0000|[dD][89a-fA-F])")
+"""Escapes that a database's text or JSON type may reject: NUL and lone surrogates."""
+_TEXTS = re.compile(rb'"(?:[^"\\]|\\.)*"')
+_LAST_MS = 253_402_300_799_000
+"""The last second of the year 9999, the maximum of databases' timestamps."""
+
+_decode = msgspec.json.Decoder().decode
+
+
+class _Misfit(Exception):  # noqa: N818 private to this module
+    """A value does not fit its column. Never leaves this module."""
+
+
+class RowValues(NamedTuple):
+    """The rows to write and to delete."""
+
+    shown: pa.Table
+    """As `rows_schema` describes."""
+    gone: list[RowId]
+    """Rows to delete from the table."""
+    letters: list[DeadLetter]
+    """Values that are null in `shown` because they do not fit their column."""
+
+
+def user_columns(schema: TableSchema) -> list[Column]:
+    """Return the schema's columns that a destination table has; the row's id takes the place of a column `row_id`."""
+    return [column for column in schema.columns if column.name.lower() != "row_id"]
+
+
+def system_column(schema: TableSchema, name: str) -> str:
+    """Return the name of a system column, prefixed with `_` while the schema uses the name itself."""
+    taken = {column.name.lower() for column in schema.columns}
+    while name in taken:
+        name = f"_{name}"
+    return name
+
+
+def rows_schema(schema: TableSchema) -> pa.Schema:
+    """Return the Arrow schema of destination rows.
+
+    `gateway`, `row_id`, the schema's columns, `synced_at`, `last_arrival` and, with soft delete, `deleted_at`. Strings,
+    numbers (as JSON text) and JSON are strings; timestamps are milliseconds in UTC.
+    """
+    import pyarrow as pa
+
+    instant = pa.timestamp("ms", "UTC")
+    fields = [(system_column(schema, "gateway"), pa.string()), ("row_id", pa.string())]
+    fields += [(each.name, pa.bool_() if each.type == "boolean" else pa.string()) for each in user_columns(schema)]
+    fields += [(system_column(schema, "synced_at"), instant), (system_column(schema, "last_arrival"), pa.int64())]
+    if schema.soft_delete:
+        fields.append((system_column(schema, "deleted_at"), instant))
+    return pa.schema(fields)
+
+
+def row_values(
+    schema: TableSchema, contents: Mapping[RowId, RowContent], now_ms: int, max_json_depth: int | None = None
+) -> RowValues:
+    """Convert contents to rows to write. Values that do not fit stay in the deltas.
+
+    Args:
+        schema: the table's schema.
+        contents: by row.
+        now_ms: value of `synced_at`, milliseconds since 1970.
+        max_json_depth: the database's nesting limit for JSON; None if it has none.
+    """
+    import pyarrow as pa
+
+    shown = {row: each for row, each in contents.items() if _is_shown(schema, each)}
+    cells = [(each.state if each.state.visible else each.retained).values() for each in shown.values()]
+    letters: list[DeadLetter] = []
+    columns: list[list[Any]] = [[gateway for gateway, _ in shown], [row_id for _, row_id in shown]]
+    for column in user_columns(schema):
+        read = _READ[column.type]
+        values: list[str | bool | None] = []
+        for row, (gateway, row_id) in zip(cells, shown, strict=True):
+            raw = row.get(column.name)
+            if raw is None:
+                values.append(None)
+                continue
+            text = bytes(raw)
+            try:
+                if max_json_depth is not None and column.type == "json" and _depth(text) > max_json_depth:
+                    raise _Misfit(f"JSON is nested deeper than the database's limit of {max_json_depth} levels")
+                values.append(read(text))
+            except _Misfit as misfit:
+                values.append(None)
+                letters.append(DeadLetter(gateway, schema.table, row_id, column.name, text.decode(), str(misfit)))
+        columns.append(values)
+    columns.append([now_ms] * len(shown))
+    columns.append([each.arrival for each in shown.values()])
+    if schema.soft_delete:
+        columns.append([_deleted_ms(each) for each in shown.values()])
+    wanted = rows_schema(schema)
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, wanted, strict=True)]
+    gone = [row for row in contents if row not in shown]
+    return RowValues(pa.Table.from_arrays(arrays, schema=wanted), gone, letters)
+
+
+def _is_shown(schema: TableSchema, content: RowContent) -> bool:
+    if content.state.visible and not content.is_hidden:
+        return True
+    return schema.soft_delete and content.is_deleted
+
+
+def _deleted_ms(content: RowContent) -> int | None:
+    """Return when a row was deleted, by its writer's clock; if a filter hides it, by its gateway's."""
+    if content.is_hidden:
+        return min(wall_of(content.arrival), _LAST_MS)
+    if content.state.visible or content.state.tombstone is None:
+        return None
+    return min(wall_of(content.state.tombstone[0]), _LAST_MS)
+
+
+def _depth(text: bytes) -> int:
+    """Return the nesting depth of arrays and objects in a JSON text."""
+    depth = deepest = 0
+    for byte in _TEXTS.sub(b"", text) if b'"' in text else text:
+        if byte in b"[{":
+            depth += 1
+            deepest = max(deepest, depth)
+        elif byte in b"]}":
+            depth -= 1
+    return deepest
+
+
+def _string(raw: bytes) -> str | None:
+    if raw == b"null":
+        return None
+    text: str = _decode(raw) if raw[:1] == b'"' else raw.decode()
+    if "\0" in text:
+        raise _Misfit("a text column cannot store NUL characters")
+    return text
+
+
+def _number(raw: bytes) -> str | None:
+    if raw == b"null":
+        return None
+    if raw[0] not in b"-0123456789":
+        raise _Misfit("the column's type is number, the value is not a number")
+    if not math.isfinite(float(raw)):
+        raise _Misfit("the number is too large for a double")
+    return raw.decode()
+
+
+def _boolean(raw: bytes) -> bool | None:
+    if raw not in _BOOLEANS:
+        raise _Misfit("the column's type is boolean, the value is not a boolean")
+    return _BOOLEANS[raw]
+
+
+def _json(raw: bytes) -> str | None:
+    if _NO_TEXT.search(raw):
+        raise _Misfit("a JSON column cannot store NUL characters or lone surrogates")
+    return None if raw == b"null" else raw.decode()
+
+
+def _null(raw: bytes) -> None:
+    if raw != b"null":
+        raise _Misfit("the column's type is null, the value is not null")
+
+
+_BOOLEANS = {b"true": True, b"false": False, b"null": None}
+_READ: dict[ColumnType, Callable[[bytes], str | bool | None]] = {
+    "string": _string,
+    "number": _number,
+    "boolean": _boolean,
+    "json": _json,
+    "null": _null,
+}

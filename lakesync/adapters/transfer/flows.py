@@ -1,0 +1,333 @@
+"""Flows: copy new deltas from one backend to another incrementally, for rows that match a filter.
+
+The filter applies to rows, not to deltas. When a row starts to match, all of its deltas are copied. A row that has
+matched once continues to be copied, and is hidden in the destination table while it does not match. A backend orders
+deltas by arrival within each gateway only. Therefore a flow looks back to find deltas that a gateway wrote late, which
+costs reads and changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec.structs import replace
+
+from lakesync.adapters.arrow import columns_as_text, select_deltas, table_checksum
+from lakesync.adapters.arrow_access import read_arrow, read_pages
+from lakesync.adapters.base import UNCHANGED, ContentTransform, DatabaseAdapter, MarkStore
+from lakesync.adapters.deltas import DeltaQuery, MarkUpdate
+from lakesync.adapters.object_store.deltas import ObjectDeltas
+from lakesync.adapters.row_content import RowContent, RowId
+from lakesync.adapters.transfer.follower import ColdTierContents, count_by_day
+from lakesync.adapters.transfer.progress import decode_progress
+from lakesync.config.backends import Condition
+from lakesync.model import hlc
+from lakesync.model.crash_points import crash_point
+from lakesync.model.errors import ConfigurationError, IntegrityError
+from lakesync.model.merge import RowState
+from lakesync.model.position import Position
+from lakesync.model.schema import TableSchema
+from lakesync.rules.evaluation import holds, text_of_raw
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+PAGE_DELTAS = 10_000
+LOOK_BACK_MS = 3_600_000
+"""How much later than another gateway's newest deltas a gateway's deltas may be written to a backend."""
+_ROWS_AT_ONCE = 500
+_ID = ("gateway", "client_id", "delta_id")
+
+
+class RowFilter(msgspec.Struct, frozen=True):
+    """Selects the rows to copy. All conditions must hold."""
+
+    tables: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
+    gateways: tuple[str, ...] = ()
+    where: tuple[tuple[str, str, str], ...] = ()
+    """`(column, operator, value)` conditions on a row's state."""
+
+    @classmethod
+    def from_conditions(cls, conditions: Sequence[Condition], **choice: tuple[str, ...]) -> RowFilter:
+        """From a declaration's conditions."""
+        return cls(where=tuple((each.column, each.op, each.value) for each in conditions), **choice)
+
+    def matches(self, state: RowState) -> bool:
+        """Whether a row is one that goes over."""
+        values = state.values()
+        return state.visible and all(
+            column in values and holds(op, text_of_raw(values[column]), (value,))  # type: ignore[arg-type]
+            for column, op, value in self.where
+        )
+
+    def select_deltas(self, deltas: pa.Table) -> pa.Table:
+        """Deltas of its tables and gateways."""
+        return select_deltas(deltas, self.tables, self.without, self.gateways)
+
+
+class FlowProgress(msgspec.Struct, frozen=True, rename={"row_filter": "sieve"}):
+    """A flow's progress: the value of its mark."""
+
+    row_filter: RowFilter
+    position: Position | None = None
+    deltas: int = 0
+    """Deltas copied, including those copied again while looking back."""
+
+
+class FlowStep(msgspec.Struct, frozen=True):
+    """A page that was processed."""
+
+    scanned: int
+    deltas: int
+    """Deltas copied."""
+    mark: FlowProgress
+    days: dict[str, int] = {}
+    """UTC day of arrival → deltas copied."""
+    is_replay: bool = False
+    """Whether the page belongs to a replay of chosen days."""
+
+
+class FilteredContents:
+    """`ContentTransform` of a flow: hides rows that do not match its filter."""
+
+    def __init__(self, row_filter: RowFilter, transform: ContentTransform = UNCHANGED) -> None:
+        """Store the filter.
+
+        Args:
+            row_filter: the flow's filter.
+            transform: applied first.
+        """
+        self._sieve = row_filter
+        self._transform = transform
+
+    def apply(
+        self, schema: TableSchema, rows: Sequence[RowId], contents: Mapping[RowId, RowContent]
+    ) -> Mapping[RowId, RowContent]:
+        """Return all contents; visible rows that do not match the filter are marked as hidden."""
+        whole = self._transform.apply(schema, rows, contents)
+        return {
+            row: replace(content, is_hidden=True)
+            if content.state.visible and not self._sieve.matches(content.state)
+            else content
+            for row, content in whole.items()
+        }
+
+
+def run_flow(
+    source: DatabaseAdapter,
+    target: DatabaseAdapter,
+    name: str,
+    row_filter: RowFilter,
+    schemas: Sequence[TableSchema] = (),
+    page: int = PAGE_DELTAS,
+    cold: Sequence[DatabaseAdapter] = (),
+    until: int | None = None,
+) -> Iterator[FlowStep]:
+    """Copy what arrived at the source since the flow's mark. The mark is at the target and moves with each page.
+
+    Args:
+        source: the backend to read.
+        target: the backend to write.
+        name: the flow's name, which is its mark's.
+        row_filter: the rows to copy.
+        schemas: of the target's destination tables.
+        page: deltas read at once.
+        cold: cold tiers that may store older deltas of the target's rows.
+        until: the last arrival to read; None for no bound.
+
+    Raises:
+        AdapterError: a backend cannot be reached; a retry continues.
+        IntegrityError: another run of the flow is active, or the target stores less than it was given.
+        ConfigurationError: the target does not store marks.
+    """
+    marked = _marked(target)
+    text = marked.read_mark(name)
+    at = _read(text, name, row_filter)
+    shown = FilteredContents(row_filter, ColdTierContents(cold))
+    query = new_deltas_query(at, row_filter, page, until)
+    for scanned, deltas, after in filtered_pages(source, query, at, row_filter, partial(_held_rows, (target, *cold))):
+        now = replace(at, position=after or at.position, deltas=at.deltas + len(deltas))
+        told = msgspec.json.encode(now).decode()
+        if len(deltas):
+            wanted = table_checksum(deltas)
+            batch_id = f"{name.replace('/', '.')}.{wanted.deltas}-{wanted.id_sum:016x}"
+            found = marked.apply_arrow(batch_id, deltas, MarkUpdate(name, text, told), schemas, shown)
+            if found.deltas < wanted.deltas:
+                raise IntegrityError(
+                    f"flow {name!r} wrote {wanted.deltas} deltas and read back {found.deltas}: compare both backends"
+                )
+        elif told != text:
+            marked.move_mark(MarkUpdate(name, text, told))
+        crash_point("flow.after_page")
+        text, at = told, now
+        yield FlowStep(scanned, len(deltas), now, count_by_day(deltas))
+
+
+def replay_flow(
+    source: DatabaseAdapter,
+    target: DatabaseAdapter,
+    name: str,
+    row_filter: RowFilter,
+    schemas: Sequence[TableSchema],
+    arrivals: tuple[int, int],
+    page: int = PAGE_DELTAS,
+    cold: Sequence[DatabaseAdapter] = (),
+) -> Iterator[FlowStep]:
+    """Copy a range of arrivals again. The flow's mark keeps its value.
+
+    A database recognises each delta by its id and rewrites the rows. An object store does not, so it receives only
+    deltas that none of its objects contains.
+
+    Args:
+        source: the backend to read.
+        target: the backend to write.
+        name: the flow's name, which is its mark's.
+        row_filter: the rows to copy.
+        schemas: of the target's destination tables.
+        arrivals: the first and the last arrival.
+        page: deltas read at once.
+        cold: cold tiers that may store older deltas of the target's rows.
+
+    Raises:
+        AdapterError, IntegrityError, ConfigurationError: as `run_flow`.
+    """
+    marked = _marked(target)
+    text = marked.read_mark(name)
+    at = _read(text, name, row_filter)
+    kept = text if text is not None else msgspec.json.encode(at).decode()
+    shown = FilteredContents(row_filter, ColdTierContents(cold))
+    query = DeltaQuery(since=arrivals[0] - 1, until=arrivals[1], tables=row_filter.tables, limit=page)
+    for scanned, found, _ in filtered_pages(source, query, at, row_filter, partial(_held_rows, (target, *cold))):
+        deltas = _lacking(target, found) if isinstance(target, ObjectDeltas) else found
+        if len(deltas):
+            wanted = table_checksum(deltas)
+            batch_id = f"{name.replace('/', '.')}.{wanted.deltas}-{wanted.id_sum:016x}"
+            marked.apply_arrow(batch_id, deltas, MarkUpdate(name, text, kept), schemas, shown)
+            text = kept
+        yield FlowStep(scanned, len(found), at, count_by_day(found), is_replay=True)
+
+
+def new_deltas_query(
+    at: FlowProgress, row_filter: RowFilter, page: int = PAGE_DELTAS, until: int | None = None
+) -> DeltaQuery:
+    """Return the query for a flow's new deltas, including those that it looks back at.
+
+    Args:
+        at: the flow's progress.
+        row_filter: the rows to copy.
+        page: deltas read at once.
+        until: the last arrival to read; None for no bound.
+    """
+    if len(row_filter.gateways) == 1:  # a single gateway's deltas arrive in order
+        return DeltaQuery(
+            gateway=row_filter.gateways[0], tables=row_filter.tables, after=at.position, until=until, limit=page
+        )
+    back = -1
+    if at.position is not None:
+        back = max(-1, at.position.value - (LOOK_BACK_MS << hlc.COUNTER_BITS))
+    return DeltaQuery(since=back, tables=row_filter.tables, until=until, limit=page)
+
+
+def filtered_pages(
+    source: DatabaseAdapter,
+    query: DeltaQuery,
+    at: FlowProgress,
+    row_filter: RowFilter,
+    held: Callable[[str, str, Sequence[str]], set[str]],
+) -> Iterator[tuple[int, pa.Table, Position | None]]:
+    """Yield for each page the number of deltas read, the deltas to copy, and the position after the page.
+
+    Args:
+        source: the backend to read.
+        query: the deltas to read.
+        at: the flow's progress.
+        row_filter: the rows to copy.
+        held: returns which row ids of a gateway's table the target already has.
+    """
+    import pyarrow as pa
+
+    for found in read_pages(partial(read_arrow, source), query):
+        deltas = columns_as_text(row_filter.select_deltas(found.deltas))
+        scanned, after = len(found.deltas), _last(found.deltas, at.position)
+        if row_filter.where and len(deltas):
+            deltas = pa.concat_tables([deltas.slice(0, 0), *_of_rows_that_meet(source, deltas, row_filter, held)])
+        if scanned:
+            yield scanned, deltas, after
+
+
+def _of_rows_that_meet(
+    source: DatabaseAdapter,
+    deltas: pa.Table,
+    row_filter: RowFilter,
+    held: Callable[[str, str, Sequence[str]], set[str]],
+) -> Iterator[pa.Table]:
+    """Yield deltas of rows that match or once matched the filter; for rows new to the target, all of their deltas."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    groups = deltas.group_by(["gateway", "table_name"]).aggregate([])
+    for gateway, table in zip(*(groups.column(name).to_pylist() for name in ("gateway", "table_name")), strict=True):
+        own = deltas.filter(
+            pc.and_(pc.equal(deltas.column("gateway"), gateway), pc.equal(deltas.column("table_name"), table))
+        )
+        rows = pc.unique(own.column("row_id")).to_pylist()
+        states = source.get_latest_state(gateway, table, rows)
+        met = {row for row, state in states.items() if row_filter.matches(state)}
+        there = held(gateway, table, rows)
+        yield own.filter(pc.is_in(own.column("row_id"), pa.array(sorted(there), pa.string())))
+        fresh = sorted(met - there)
+        for start in range(0, len(fresh), _ROWS_AT_ONCE):
+            query = DeltaQuery(gateway=gateway, tables=(table,), rows=tuple(fresh[start : start + _ROWS_AT_ONCE]))
+            for found in read_pages(partial(read_arrow, source), query):
+                yield columns_as_text(row_filter.select_deltas(found.deltas))
+
+
+def _marked(target: DatabaseAdapter) -> MarkStore:
+    """Return a target as `MarkStore`.
+
+    Raises:
+        ConfigurationError: the target does not store marks.
+    """
+    if not isinstance(target, MarkStore):
+        raise ConfigurationError(
+            f"{type(target).__name__} does not store marks and cannot be a flow's target: use a database"
+        )
+    return target
+
+
+def _lacking(target: DatabaseAdapter, deltas: pa.Table) -> pa.Table:
+    """Return the deltas that the target does not store."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not len(deltas):
+        return deltas
+    span = pc.min_max(deltas.column("arrival")).as_py()
+    query = DeltaQuery(since=span["min"] - 1, until=span["max"], limit=PAGE_DELTAS)
+    pages = read_pages(partial(read_arrow, target), query)
+    there = {key for page in pages for key in zip(*(page.deltas.column(name).to_pylist() for name in _ID), strict=True)}
+    own = zip(*(deltas.column(name).to_pylist() for name in _ID), strict=True)
+    return deltas.filter(pa.array([key not in there for key in own], pa.bool_()))
+
+
+def _held_rows(tiers: Sequence[DatabaseAdapter], gateway: str, table: str, rows: Sequence[str]) -> set[str]:
+    return {row for tier in tiers for row in tier.get_latest_state(gateway, table, rows)}
+
+
+def _last(deltas: pa.Table, before: Position | None) -> Position | None:
+    """Return the position after a page, or the previous position if that is further."""
+    from lakesync.adapters.batch_scan import last_position
+
+    if not len(deltas):
+        return before
+    last = last_position(deltas, "arrival")
+    return last if before is None else max(last, before)
+
+
+def _read(text: str | None, name: str, row_filter: RowFilter) -> FlowProgress:
+    found = decode_progress(text, FlowProgress, name)
+    return found if found is not None and found.row_filter == row_filter else FlowProgress(row_filter)

@@ -1,0 +1,410 @@
+"""Followers of the lake's history: a follower's mark says how far it is, and changes in the transaction of its rows.
+
+Deltas are read in order of (gateway, shard, arrival). A mark always covers whole arrivals, because one arrival is one
+push. A database applies many arrivals in one transaction. An object store applies the lake's own batches, one object
+each, because those stay the same on a retry. `loads.py` divides a large backlog among parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec.structs import replace
+
+from lakesync.adapters.arrow import DELTA_COLUMNS, table_checksum
+from lakesync.adapters.arrow_access import read_arrow, read_contents, read_pages
+from lakesync.adapters.base import UNCHANGED, ContentTransform, DatabaseAdapter, MarkStore, StateWriter
+from lakesync.adapters.buckets import Part
+from lakesync.adapters.dead_letters import TableIsolation
+from lakesync.adapters.deltas import BatchChecksum, DeltaQuery, MarkUpdate
+from lakesync.adapters.object_store.deltas import ObjectDeltas
+from lakesync.adapters.row_content import RowContent, RowId
+from lakesync.adapters.transfer.progress import decode_progress
+from lakesync.model.crash_points import crash_point
+from lakesync.model.errors import AdapterError, ConfigurationError, IntegrityError, SchemaError
+from lakesync.model.hlc import wall_clock, wall_of
+from lakesync.model.schema import TableSchema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+TRANSACTION_DELTAS = 25_000
+"""A database's transaction ends at the first whole arrival after this many deltas."""
+HISTORY_COLUMNS = (*DELTA_COLUMNS, "shard", "batch_id")
+"""The columns of the lake's `deltas` that followers read."""
+_PLACE = ("gateway", "shard", "arrival")
+NO_STREAMS: Mapping[str, int] = {}
+
+
+class DeltaSelection(msgspec.Struct, frozen=True):
+    """The deltas that a follower selects."""
+
+    tables: tuple[str, ...] = ()
+    """Empty selects every table."""
+    without: tuple[str, ...] = ()
+    """Tables to leave out."""
+    gateways: tuple[str, ...] = ()
+    """Empty selects every gateway."""
+    part: Part | None = None
+    """The part of a divided load; None selects everything."""
+
+
+class Load(msgspec.Struct, frozen=True, rename={"row_columns": "shown"}):
+    """A backlog divided into parts that are applied in parallel, each with a mark of its own."""
+
+    id: str
+    parts: int
+    until: dict[str, int]
+    """`GATEWAY/SHARD` → the last arrival that belongs to the load."""
+    by_batch: bool = False
+    """As in `Part`."""
+    row_columns: dict[str, tuple[str, ...]] = {}
+    """As in `FollowerProgress`, for the destination tables that the parts write."""
+
+    def part(self, number: int) -> Part:
+        """Return one of its parts."""
+        return Part(self.id, number, self.parts, self.by_batch)
+
+
+class FollowerProgress(msgspec.Struct, frozen=True, rename={"selection": "choice", "row_columns": "shown"}):
+    """A follower's progress: the value of its mark."""
+
+    selection: DeltaSelection = DeltaSelection()
+    streams: dict[str, int] = {}
+    """`GATEWAY/SHARD` → arrival up to which everything was applied."""
+    deltas: int = 0
+    """Number of deltas applied, each once."""
+    id_sum: int = 0
+    """Sum of their ids modulo 2**64."""
+    row_columns: dict[str, tuple[str, ...]] = {}
+    """Destination table → columns that its rows have."""
+    load: Load | None = None
+    """A load in progress. The deltas of its parts are not counted yet."""
+
+    def after(self, gateway: str, shard: str) -> int:
+        """Return the arrival of a stream after which deltas are missing."""
+        return self.streams.get(stream_name(gateway, shard), -1)
+
+
+class FollowedPart(msgspec.Struct, frozen=True):
+    """A part of the history that a follower has applied."""
+
+    deltas: int
+    progress: FollowerProgress
+    """After the part."""
+    days: dict[str, int] = {}
+    """UTC day of arrival, `YYYY-MM-DD` → number of deltas."""
+
+
+def stream_name(gateway: str, shard: str) -> str:
+    """Return the name of one shard of a gateway, which has arrivals of its own."""
+    return f"{gateway}/{shard}"
+
+
+def read_follower_progress(
+    adapter: DatabaseAdapter, name: str, selection: DeltaSelection, since: Mapping[str, int] = NO_STREAMS
+) -> FollowerProgress:
+    """Return a follower's progress. It starts again if its selection has changed.
+
+    Args:
+        adapter: the follower's destination.
+        name: the follower's name, which is its mark's.
+        selection: what it selects.
+        since: `GATEWAY/SHARD` → arrival after which a follower without a mark starts.
+
+    Raises:
+        ConfigurationError: the adapter does not store marks.
+        AdapterError: the adapter cannot be read.
+        IntegrityError: the mark was not written by a follower.
+    """
+    return _read(require_marks(adapter).read_mark(name), name, selection, since)
+
+
+def follow_history(
+    adapter: DatabaseAdapter,
+    name: str,
+    selection: DeltaSelection,
+    history: Iterable[pa.RecordBatch],
+    schemas: Sequence[TableSchema] = (),
+    transform: ContentTransform = UNCHANGED,
+    upto: Mapping[str, int] = NO_STREAMS,
+    at_once: int = TRANSACTION_DELTAS,
+    since: Mapping[str, int] = NO_STREAMS,
+) -> Iterator[FollowedPart]:
+    """Apply the history that a follower is missing, part by part.
+
+    Args:
+        adapter: the follower's destination.
+        name: the follower's name, which is its mark's.
+        selection: what it selects; `history` contains nothing else.
+        history: `HISTORY_COLUMNS` in order of gateway, shard and arrival. Deltas already applied are skipped.
+        schemas: of the destination tables.
+        transform: changes row contents before they are written.
+        upto: `GATEWAY/SHARD` → arrival up to which `history` is complete.
+        at_once: deltas per transaction.
+        since: as in `read_follower_progress`.
+
+    Raises:
+        ConfigurationError: the adapter does not store marks.
+        AdapterError: the adapter cannot be reached; a retry continues.
+        IntegrityError: another run moved the mark, or the adapter stores less than it was given.
+    """
+    marks = require_marks(adapter)
+    text = marks.read_mark(name)
+    at = _read(text, name, selection, since)
+    shown = columns_of_tables(adapter, schemas) if selection.part is None else {}
+    if shown:
+        for schema in _to_show_again(adapter, name, schemas, at, shown):
+            rewrite_or_suspend(adapter, name, schema, transform)
+    at = replace(at, row_columns=shown, load=None)
+    whole = ("batch_id",) if isinstance(adapter, ObjectDeltas) else _PLACE
+    for part in split_parts(_lacking(history, at), whole, 1 if isinstance(adapter, ObjectDeltas) else at_once):
+        wanted = table_checksum(part)
+        now = _moved(at, selection, part, wanted)
+        told = msgspec.json.encode(now).decode()
+        found = marks.apply_arrow(
+            part.column("batch_id")[0].as_py(),
+            part.select(list(DELTA_COLUMNS)),
+            MarkUpdate(name, text, told),
+            schemas,
+            transform,
+        )
+        if found != wanted:
+            raise IntegrityError(
+                f"follower {name!r} wrote {wanted.deltas} deltas (id sum {wanted.id_sum}) and read back "
+                f"{found.deltas} (id sum {found.id_sum}): compare the destination with the lake"
+            )
+        crash_point("follow.after_part")
+        text, at = told, now
+        yield FollowedPart(wanted.deltas, now, count_by_day(part))
+    whole_streams = {**at.streams, **{name: max(last, at.streams.get(name, -1)) for name, last in upto.items()}}
+    at = replace(at, streams=whole_streams)  # skip what was not selected in the next run
+    told = msgspec.json.encode(at).decode()
+    if at.streams and told != text:
+        marks.move_mark(MarkUpdate(name, text, told))
+        yield FollowedPart(0, at)
+
+
+def columns_of_tables(adapter: DatabaseAdapter, schemas: Sequence[TableSchema]) -> dict[str, tuple[str, ...]]:
+    """Return the columns of the destination tables; empty if the adapter has none."""
+    if not isinstance(adapter, StateWriter):
+        return {}
+    own = ("gateway", "last_arrival")  # missing in tables of earlier versions
+    return {schema.table: (*own, *(column.name for column in schema.columns)) for schema in schemas}
+
+
+def _to_show_again(
+    adapter: DatabaseAdapter,
+    name: str,
+    schemas: Sequence[TableSchema],
+    at: FollowerProgress,
+    shown: Mapping[str, tuple[str, ...]],
+) -> list[TableSchema]:
+    """Return the destination tables that lack columns, and the suspended ones whose retry is due."""
+    asides = (
+        {each.table: each for each in adapter.suspended_tables(name)} if isinstance(adapter, TableIsolation) else {}
+    )
+    now = wall_clock()
+    found = []
+    for schema in schemas:
+        aside = asides.get(schema.table)
+        lacks_columns = at.deltas > 0 and at.row_columns.get(schema.table) != shown[schema.table]
+        if aside.retry_ms <= now if aside is not None else lacks_columns:
+            found.append(schema)
+    return found
+
+
+def rewrite_or_suspend(
+    adapter: DatabaseAdapter, name: str, schema: TableSchema, transform: ContentTransform = UNCHANGED
+) -> None:
+    """Rewrite every row of a destination table; suspend the table if that fails.
+
+    Args:
+        adapter: the follower's destination.
+        name: the follower's name.
+        schema: the table's schema.
+        transform: changes row contents before they are written.
+
+    Raises:
+        AdapterError: the adapter cannot be reached; retry.
+    """
+    try:
+        rewrite_rows(adapter, schema, transform)
+    except (AdapterError, SchemaError) as error:
+        if not isinstance(adapter, TableIsolation):
+            raise
+        adapter.suspend_table(name, schema.table, str(error))
+        return
+    if isinstance(adapter, TableIsolation):
+        adapter.resume_table(name, schema.table)
+
+
+def rewrite_rows(adapter: DatabaseAdapter, schema: TableSchema, transform: ContentTransform = UNCHANGED) -> int:
+    """Rewrite every row of a destination table that was created, or gained a column, after its deltas arrived.
+
+    Args:
+        adapter: stores the deltas and the table.
+        schema: the table's schema.
+        transform: changes row contents before they are written.
+
+    Returns:
+        The number of rows examined.
+
+    Raises:
+        AdapterError: the adapter cannot be reached; retry.
+    """
+    read, contents = partial(read_arrow, adapter), partial(read_contents, adapter)
+    if not isinstance(adapter, StateWriter):
+        return 0
+    adapter.ensure_schema(schema)
+    scanned = 0
+    for page in read_pages(read, DeltaQuery(tables=(schema.table,))):
+        names = (page.deltas.column(name).to_pylist() for name in ("gateway", "row_id"))
+        rows = list(dict.fromkeys(zip(*names, strict=True)))
+        if rows:
+            scanned += adapter.write_states(schema, partial(_shown, contents, schema, rows, transform))
+    return scanned
+
+
+class ColdTierContents:
+    """`ContentTransform` for a hot tier: merges the deltas that were moved to cold tiers."""
+
+    def __init__(self, cold: Sequence[DatabaseAdapter]) -> None:
+        """Store the cold tiers.
+
+        Args:
+            cold: where older deltas are.
+        """
+        self._cold = cold
+
+    def apply(
+        self, schema: TableSchema, rows: Sequence[RowId], contents: Mapping[RowId, RowContent]
+    ) -> Mapping[RowId, RowContent]:
+        """Return the contents merged over all tiers."""
+        together = dict(contents)
+        for adapter in self._cold:
+            for row, content in read_contents(adapter, schema.table, rows).items():
+                together[row] = together[row].merged_with(content) if row in together else content
+        return together
+
+
+def _shown(
+    contents: Callable[[str, Sequence[RowId]], dict[RowId, RowContent]],
+    schema: TableSchema,
+    rows: Sequence[RowId],
+    transform: ContentTransform,
+) -> Mapping[RowId, RowContent]:
+    return transform.apply(schema, rows, contents(schema.table, rows))
+
+
+def require_marks(adapter: DatabaseAdapter) -> MarkStore:
+    """Return an adapter as `MarkStore`.
+
+    Raises:
+        ConfigurationError: the adapter does not store marks.
+    """
+    if not isinstance(adapter, MarkStore):
+        raise ConfigurationError(
+            f"{type(adapter).__name__} does not store marks and cannot be a destination: use a database or an object "
+            "store"
+        )
+    return adapter
+
+
+def _read(
+    text: str | None, name: str, selection: DeltaSelection, since: Mapping[str, int] = NO_STREAMS
+) -> FollowerProgress:
+    found = decode_progress(text, FollowerProgress, name)
+    return found if found is not None and found.selection == selection else FollowerProgress(selection, dict(since))
+
+
+def _lacking(history: Iterable[pa.RecordBatch], at: FollowerProgress) -> Iterator[pa.RecordBatch]:
+    """Skip deltas that were applied already."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    for batch in history:
+        if not batch.num_rows:
+            continue
+        marks = [at.after(*place) for place in _streams(batch)]
+        left = batch.filter(pc.greater(batch.column("arrival"), pa.array(marks, pa.int64())))
+        if left.num_rows:
+            yield left
+
+
+def count_by_day(part: pa.Table) -> dict[str, int]:
+    """Return the number of deltas by UTC day of arrival, `YYYY-MM-DD`."""
+    counted = part.group_by("arrival").aggregate([([], "count_all")])
+    days: dict[str, int] = {}
+    for arrival, count in zip(*(counted.column(name).to_pylist() for name in ("arrival", "count_all")), strict=True):
+        day = f"{datetime.fromtimestamp(wall_of(arrival) / 1000, UTC):%Y-%m-%d}"
+        days[day] = days.get(day, 0) + count
+    return days
+
+
+def _streams(batch: pa.RecordBatch) -> Iterator[tuple[str, str]]:
+    gateways, shards = (batch.column(name).to_pylist() for name in ("gateway", "shard"))
+    return zip(gateways, shards, strict=True)
+
+
+def split_parts(history: Iterable[pa.RecordBatch], whole: Sequence[str], at_once: int) -> Iterator[pa.Table]:
+    """Split history into tables that never cut rows with equal `whole` columns.
+
+    Args:
+        history: in order.
+        whole: rows with equal values in these columns stay together.
+        at_once: the least number of deltas per table, except the last.
+    """
+    import pyarrow as pa
+
+    waiting: list[pa.RecordBatch] = []
+    count = 0
+    for batch in history:
+        waiting.append(batch)
+        count += batch.num_rows
+        while count > at_once:
+            table = pa.Table.from_batches(waiting)
+            end = _border(table, whole, at_once)
+            if end is None:
+                break
+            yield table.slice(0, end)
+            rest = table.slice(end)
+            waiting, count = rest.to_batches(), len(rest)
+    if waiting:
+        table = pa.Table.from_batches(waiting)
+        while (end := _border(table, whole, at_once)) is not None:
+            yield table.slice(0, end)
+            table = table.slice(end)
+        yield table
+
+
+def _border(table: pa.Table, whole: Sequence[str], at_least: int) -> int | None:
+    """Return the end of the first part with at least this many rows; None if it may continue after the table."""
+    import pyarrow.compute as pc
+
+    start = at_least - 1
+    if start + 1 >= len(table):
+        return None
+    before, behind = table.slice(start, len(table) - start - 1), table.slice(start + 1)
+    other = None
+    for name in whole:
+        differs = pc.not_equal(before.column(name), behind.column(name))
+        other = differs if other is None else pc.or_(other, differs)
+    place = pc.index(other, value=True).as_py()
+    return None if place < 0 else int(start + 1 + place)
+
+
+def _moved(at: FollowerProgress, selection: DeltaSelection, part: pa.Table, held: BatchChecksum) -> FollowerProgress:
+    streams = dict(at.streams)
+    last = part.group_by(["gateway", "shard"]).aggregate([("arrival", "max")])
+    for gateway, shard, arrival in zip(
+        *(last.column(name).to_pylist() for name in ("gateway", "shard", "arrival_max")), strict=True
+    ):
+        streams[stream_name(gateway, shard)] = arrival
+    return FollowerProgress(
+        selection, streams, at.deltas + held.deltas, (at.id_sum + held.id_sum) % 2**64, at.row_columns
+    )

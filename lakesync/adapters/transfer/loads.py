@@ -1,0 +1,242 @@
+"""Loads: a follower's large backlog, divided into parts that several tasks apply in parallel.
+
+Each part is a follower with a mark of its own, so a killed load resumes part by part. When every part has ended, the
+follower's mark takes over their progress in one step. Until then the deltas of one gateway do not arrive in order;
+`LoadBarrier` keeps readers away that rely on this order.
+"""
+
+from __future__ import annotations
+
+import secrets
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec.structs import replace
+
+from lakesync.adapters.arrow_access import read_arrow
+from lakesync.adapters.base import DatabaseAdapter, MarkStore, Materialisable
+from lakesync.adapters.compositions.composite_base import CompositeBase
+from lakesync.adapters.deltas import ArrowPage, BatchChecksum, DeltaBatch, DeltaPage, DeltaQuery, MarkUpdate
+from lakesync.adapters.object_store.deltas import ObjectDeltas
+from lakesync.adapters.transfer.follower import (
+    DeltaSelection,
+    FollowerProgress,
+    Load,
+    columns_of_tables,
+    read_follower_progress,
+    require_marks,
+)
+from lakesync.adapters.transfer.progress import decode_progress
+from lakesync.model.crash_points import crash_point
+from lakesync.model.errors import AdapterError, IntegrityError, SchemaError
+from lakesync.model.position import Position
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+
+    from lakesync.model.merge import RowState
+    from lakesync.model.schema import TableSchema
+
+LOADS = "loads"
+"""The mark with the names of followers whose loads are in progress."""
+_TRIES = 5
+
+
+class ActiveLoads(msgspec.Struct, frozen=True):
+    """The value of the mark `LOADS`."""
+
+    begun: int = 0
+    """Loads ever started at this adapter."""
+    names: tuple[str, ...] = ()
+    """Followers whose load is in progress."""
+
+
+def begin_load(
+    adapter: DatabaseAdapter,
+    name: str,
+    selection: DeltaSelection,
+    until: Mapping[str, int],
+    parts: int,
+    schemas: Sequence[TableSchema] = (),
+) -> Load:
+    """Divide a follower's backlog and record the load in its mark.
+
+    Args:
+        adapter: the follower's destination.
+        name: the follower's name.
+        selection: what it selects.
+        until: `GATEWAY/SHARD` → last arrival of the load, for each stream with missing deltas.
+        parts: number of tasks, at most `BUCKETS`.
+        schemas: of the destination tables that the parts write.
+
+    Raises:
+        IntegrityError: another run moved the mark.
+        AdapterError: the adapter cannot be reached.
+    """
+    marks = require_marks(adapter)
+    text = marks.read_mark(name)
+    at = read_follower_progress(adapter, name, selection)
+    shown = columns_of_tables(adapter, schemas)
+    load = Load(secrets.token_hex(8), parts, dict(until), isinstance(adapter, ObjectDeltas), shown)
+    if isinstance(adapter, Materialisable):
+        for schema in schemas:
+            with suppress(SchemaError, AdapterError):  # the parts suspend a table that cannot be created
+                adapter.ensure_schema(schema)
+    _announce(marks, name)
+    crash_point("load.announced")
+    begun = replace(at, load=load, row_columns=at.row_columns if at.deltas else shown)
+    marks.move_mark(MarkUpdate(name, text, _text(begun)))
+    crash_point("load.begun")
+    return load
+
+
+def load_to_resume(adapter: DatabaseAdapter, at: FollowerProgress, schemas: Sequence[TableSchema] = ()) -> Load | None:
+    """Return a follower's load in progress; None if there is none, or if its destination tables have changed.
+
+    A load that is not resumed is replaced by the next one, which applies everything again and changes nothing stored.
+
+    Args:
+        adapter: the follower's destination.
+        at: the follower's progress.
+        schemas: of the destination tables.
+    """
+    load = at.load
+    if load is None or load.row_columns != columns_of_tables(adapter, schemas):
+        return None
+    return load
+
+
+def part_name(name: str, number: int) -> str:
+    """Return the name of a part's mark."""
+    return f"{name}#{number}"
+
+
+def finish_load(adapter: DatabaseAdapter, name: str, selection: DeltaSelection) -> FollowerProgress:
+    """Move the follower's mark to the end of its load, after all parts have ended.
+
+    Raises:
+        IntegrityError: a part has not ended, or another run moved the mark.
+        AdapterError: the adapter cannot be reached; retry.
+    """
+    marks = require_marks(adapter)
+    text = marks.read_mark(name)
+    at = read_follower_progress(adapter, name, selection)
+    load = at.load
+    if load is None:
+        raise IntegrityError(f"the load of {name!r} is already finished: another run has moved its mark")
+    deltas, id_sum = at.deltas, at.id_sum
+    for number in range(load.parts):
+        part = read_follower_progress(adapter, part_name(name, number), replace(selection, part=load.part(number)))
+        if any(part.streams.get(stream, -1) < last for stream, last in load.until.items()):
+            raise IntegrityError(f"part {number} of the load of {name!r} is not finished: run the destination again")
+        deltas, id_sum = deltas + part.deltas, (id_sum + part.id_sum) % 2**64
+    crash_point("load.before_fold")
+    ended = replace(at, streams={**at.streams, **load.until}, deltas=deltas, id_sum=id_sum, load=None)
+    marks.move_mark(MarkUpdate(name, text, _text(ended)))
+    crash_point("load.after_fold")
+    withdraw_load(adapter, name)
+    return ended
+
+
+def is_announced(adapter: DatabaseAdapter, name: str) -> bool:
+    """Return whether readers are kept away because of a follower's load."""
+    return name in _loading(require_marks(adapter).read_mark(LOADS)).names
+
+
+def withdraw_load(adapter: DatabaseAdapter, name: str) -> None:
+    """Admit readers again, after the follower has reached the end of its load.
+
+    Raises:
+        AdapterError: the adapter cannot be reached; retry.
+    """
+    _change(require_marks(adapter), lambda now: replace(now, names=tuple(each for each in now.names if each != name)))
+
+
+class LoadBarrier:
+    """A `DatabaseAdapter` for readers that continue in arrival order.
+
+    While a load is in progress, and for a page during which one started, it returns an empty last page: otherwise a
+    page might skip deltas that arrive later.
+    """
+
+    def __init__(self, adapter: DatabaseAdapter) -> None:
+        """Wrap an adapter.
+
+        Args:
+            adapter: the adapter to read.
+        """
+        self._adapter = adapter
+
+    def query_arrow(self, query: DeltaQuery) -> ArrowPage:
+        """Return a page; an empty last one while a load is in progress."""
+        before = self._loads(query)
+        page = read_arrow(self._adapter, query)
+        return page if self._is_safe(query, before) else ArrowPage(page.deltas.slice(0, 0), None)
+
+    def query_deltas_since(self, query: DeltaQuery) -> DeltaPage:
+        """Return a page; an empty last one while a load is in progress."""
+        before = self._loads(query)
+        page = self._adapter.query_deltas_since(query)
+        return page if self._is_safe(query, before) else DeltaPage((), None)
+
+    def insert_deltas(self, batch: DeltaBatch) -> BatchChecksum:
+        """Insert into the adapter."""
+        return self._adapter.insert_deltas(batch)
+
+    def get_latest_state(self, gateway: str | None, table: str, row_ids: Collection[str]) -> dict[str, RowState]:
+        """Read from the adapter."""
+        return self._adapter.get_latest_state(gateway, table, row_ids)
+
+    def newest_position(self) -> Position | None:
+        """Read from the adapter."""
+        return self._adapter.newest_position()
+
+    def close(self) -> None:
+        """Close the adapter."""
+        self._adapter.close()
+
+    def _loads(self, query: DeltaQuery) -> list[ActiveLoads]:
+        """Return the loads that affect a query; none for a query by rows, which does not continue anywhere."""
+        return [] if query.order != "arrival" or query.rows else list(_loads_at(self._adapter))
+
+    def _is_safe(self, query: DeltaQuery, before: Sequence[ActiveLoads]) -> bool:
+        """Return whether no load was in progress while a page was read."""
+        return not any(each.names for each in before) and self._loads(query) == before
+
+
+def _loads_at(adapter: DatabaseAdapter) -> Iterator[ActiveLoads]:
+    """Yield the active loads of each adapter of a composition."""
+    if isinstance(adapter, CompositeBase):
+        for each in adapter.adapters:
+            yield from _loads_at(each)
+    elif isinstance(adapter, MarkStore):
+        yield _loading(adapter.read_mark(LOADS))
+
+
+def _announce(marks: MarkStore, name: str) -> None:
+    _change(marks, lambda now: ActiveLoads(now.begun + 1, tuple(sorted({*now.names, name}))))
+
+
+def _change(marks: MarkStore, change: Callable[[ActiveLoads], ActiveLoads]) -> None:
+    """Change the mark `LOADS`, with retries because other followers of the adapter change it too."""
+    for attempt in range(_TRIES):
+        text = marks.read_mark(LOADS)
+        wanted = change(_loading(text))
+        if wanted == _loading(text):
+            return
+        try:
+            marks.move_mark(MarkUpdate(LOADS, text, _text(wanted)))
+        except (IntegrityError, AdapterError):
+            if attempt == _TRIES - 1:
+                raise
+        else:
+            return
+
+
+def _loading(text: str | None) -> ActiveLoads:
+    return decode_progress(text, ActiveLoads, LOADS) or ActiveLoads()
+
+
+def _text(value: msgspec.Struct) -> str:
+    return msgspec.json.encode(value).decode()

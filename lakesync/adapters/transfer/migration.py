@@ -1,0 +1,251 @@
+"""Migration of everything that one adapter stores to another: by hlc, page by page, resumable, verified at the end.
+
+Progress is stored after each page, so a killed migration resumes after the last stored page. The page after it may be
+written twice, which changes nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+from msgspec.structs import replace
+
+from lakesync.adapters.arrow import table_checksum
+from lakesync.adapters.arrow_access import read_arrow, read_pages
+from lakesync.adapters.base import DatabaseAdapter, MarkStore
+from lakesync.adapters.deltas import BatchChecksum, DeltaQuery
+from lakesync.adapters.page_copy import PAGE_DELTAS, copy_page
+from lakesync.adapters.transfer.progress import ProgressInFile, ProgressInMark
+from lakesync.model.crash_points import crash_point
+from lakesync.model.errors import ConfigurationError, IntegrityError
+from lakesync.model.position import Position
+
+
+class MigrationScope(msgspec.Struct, frozen=True):
+    """The deltas to migrate. All conditions must hold."""
+
+    gateway: str | None = None
+    tables: tuple[str, ...] = ()
+    since: int = -1
+    """Exclusive lower bound on the hlc."""
+    until: int | None = None
+    """Inclusive upper bound on the hlc."""
+
+    def query(self, limit: int) -> DeltaQuery:
+        """Return the scope as a query."""
+        return DeltaQuery("hlc", self.since, self.until, None, self.gateway, self.tables, (), limit)
+
+
+class MigrationProgress(msgspec.Struct, frozen=True):
+    """A migration's progress."""
+
+    scope: MigrationScope
+    after: Position | None = None
+    """Everything up to this position is at the destination."""
+    deltas: int = 0
+    id_sum: int = 0
+    pages: int = 0
+    division: str = ""
+    """The id of the division that this range belongs to; empty if the migration is not divided."""
+    verified: bool = False
+    """Whether the range is copied and verified, waiting for the other ranges."""
+
+
+class MigrationReport(msgspec.Struct, frozen=True):
+    """The result of a migration."""
+
+    deltas: int
+    """Deltas of the scope at the destination, from this run and earlier ones."""
+    copied: int
+    """Deltas copied by this run."""
+    pages: int
+    id_sum: int
+    seconds: float
+    verified: bool
+    """Whether source and destination were read again and are equal."""
+
+
+class MigrationStore(Protocol):
+    """Stores a migration's progress for the next run."""
+
+    def read(self, scope: MigrationScope) -> MigrationProgress:
+        """Return the progress of this scope."""
+
+    def write(self, progress: MigrationProgress) -> None:
+        """Store the progress durably."""
+
+    def end(self, progress: MigrationProgress) -> None:
+        """Record that everything was copied and verified."""
+
+    def remove(self) -> None:
+        """Reset the progress."""
+
+
+class MigrationInMark:
+    """Stores progress as a mark at the destination, where every process finds it."""
+
+    def __init__(self, adapter: MarkStore, name: str, division: str = "") -> None:
+        """Choose the mark.
+
+        Args:
+            adapter: the destination.
+            name: the mark's name.
+            division: the id of the division that the range belongs to; empty if the migration is not divided.
+        """
+        self._kept = ProgressInMark(adapter, name, MigrationProgress)
+        self._division = division
+        self._scope: MigrationScope | None = None
+
+    def read(self, scope: MigrationScope) -> MigrationProgress:
+        """Return the progress of this scope; nothing copied yet if the mark belongs to another scope."""
+        self._scope = scope
+        found = self._kept.read()
+        fresh = MigrationProgress(scope, division=self._division)
+        return found if found is not None and _is_same(found, fresh) else fresh
+
+    def write(self, progress: MigrationProgress) -> None:
+        """Store the progress durably.
+
+        Raises:
+            IntegrityError: another run of the migration has moved the mark.
+        """
+        self._kept.write(progress)
+
+    def end(self, progress: MigrationProgress) -> None:
+        """Keep a range as verified; reset a whole migration, so that the next one copies new deltas."""
+        self.write(replace(progress, verified=True) if self._division else MigrationProgress(progress.scope))
+
+    def remove(self) -> None:
+        """Reset the progress."""
+        if self._scope is not None:
+            self.write(MigrationProgress(self._scope, division=self._division))
+
+
+class MigrationInFile:
+    """Stores progress in a file."""
+
+    def __init__(self, path: Path, division: str = "") -> None:
+        """Choose the file.
+
+        Args:
+            path: created with its folder at the first page.
+            division: as in `MigrationInMark`.
+        """
+        self.path = path
+        self._division = division
+        self._kept = ProgressInFile(path, MigrationProgress)
+
+    def read(self, scope: MigrationScope) -> MigrationProgress:
+        """Return the progress of this scope.
+
+        Raises:
+            ConfigurationError: the file belongs to another migration, or is damaged.
+        """
+        found = self._kept.read()
+        fresh = MigrationProgress(scope, division=self._division)
+        if found is not None and found.scope != scope and not self._division:
+            raise ConfigurationError(
+                f"{self.path} is the progress of another migration ({found.scope}): finish it, or delete the file"
+            )
+        return found if found is not None and _is_same(found, fresh) else fresh
+
+    def write(self, progress: MigrationProgress) -> None:
+        """Store the progress durably."""
+        self._kept.write(progress)
+
+    def end(self, progress: MigrationProgress) -> None:
+        """Keep a range as verified; reset a whole migration, so that the next one copies new deltas."""
+        if self._division:
+            self.write(replace(progress, verified=True))
+        else:
+            self.remove()
+
+    def remove(self) -> None:
+        """Delete the file."""
+        self._kept.remove()
+
+
+def migrate_adapter(
+    source: DatabaseAdapter,
+    destination: DatabaseAdapter,
+    scope: MigrationScope | None = None,
+    *,
+    progress: MigrationStore | None = None,
+    page: int = PAGE_DELTAS,
+    on_page: Callable[[MigrationProgress], None] | None = None,
+) -> MigrationReport:
+    """Copy what a source stores to a destination. The source is only read.
+
+    The destination may already store deltas of other scopes. Deltas that reach the source meanwhile may be missed; then
+    the verification fails, and another run copies them.
+
+    Args:
+        source: the adapter to read.
+        destination: the adapter to write.
+        scope: the deltas to copy; the default is everything.
+        progress: stores progress for the next run; None starts at the beginning.
+        page: deltas copied at once.
+        on_page: called after each page.
+
+    Raises:
+        AdapterError: an adapter cannot be reached; a retry continues.
+        IntegrityError: the adapters differ at the end. The progress is reset, so that the next run copies everything.
+    """
+    scope = scope or MigrationScope()
+    started, copied = time.perf_counter(), 0
+    at = progress.read(scope) if progress is not None else MigrationProgress(scope)
+    if at.verified:
+        return MigrationReport(at.deltas, 0, at.pages, at.id_sum, 0.0, verified=True)
+    for found in read_pages(lambda query: read_arrow(source, query), replace(scope.query(page), after=at.after)):
+        if not len(found.deltas):
+            break
+        held = copy_page(destination, "migration", found.deltas)
+        crash_point("migrate.after_copy")
+        copied += held.deltas
+        at = replace(
+            at,
+            after=found.end or at.after,
+            deltas=at.deltas + held.deltas,
+            id_sum=(at.id_sum + held.id_sum) % 2**64,
+            pages=at.pages + 1,
+        )
+        if progress is not None and found.end is not None:
+            progress.write(at)
+        crash_point("migrate.after_page")
+        if on_page is not None:
+            on_page(at)
+    theirs, ours = scope_checksum(source, scope), scope_checksum(destination, scope)
+    if theirs != ours:
+        if progress is not None:
+            progress.remove()
+        raise IntegrityError(
+            f"the source has {theirs.deltas} deltas (id sum {theirs.id_sum}) and the destination {ours.deltas} (id sum "
+            f"{ours.id_sum}). Run the migration again to copy new deltas; if the destination had other deltas of this "
+            "scope before, narrow the scope."
+        )
+    if progress is not None:
+        progress.end(replace(at, deltas=theirs.deltas, id_sum=theirs.id_sum))
+        crash_point("migrate.after_end")
+    return MigrationReport(theirs.deltas, copied, at.pages, theirs.id_sum, time.perf_counter() - started, verified=True)
+
+
+def _is_same(found: MigrationProgress, fresh: MigrationProgress) -> bool:
+    """Return whether stored progress has the same scope and division."""
+    return (found.scope, found.division) == (fresh.scope, fresh.division)
+
+
+def scope_checksum(adapter: DatabaseAdapter, scope: MigrationScope, page: int = PAGE_DELTAS) -> BatchChecksum:
+    """Return the count and id sum of an adapter's deltas in a scope, each delta once.
+
+    Raises:
+        AdapterError: the adapter cannot be read.
+    """
+    count, total = 0, 0
+    for found in read_pages(lambda query: read_arrow(adapter, query), scope.query(page)):
+        held = table_checksum(found.deltas)
+        count, total = count + held.deltas, total + held.id_sum
+    return BatchChecksum(count, total % 2**64)

@@ -1,0 +1,184 @@
+"""Which hosts connectors may call. Tenants choose addresses, so requests into the server's own network must be blocked.
+
+A name is resolved once, its addresses are checked, and the connection goes to a checked address. So a name that later
+resolves to another address (DNS rebinding) cannot bypass the check.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import ipaddress
+import socket
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import SplitResult, urlsplit
+
+import msgspec
+from requests import PreparedRequest
+from requests.adapters import HTTPAdapter
+from requests.utils import select_proxy
+
+from lakesync.model.errors import ConfigurationError
+
+ANY_PUBLIC = "*"
+"""Allows every host with a public address."""
+
+_PORTS = {"http": 80, "https": 443}
+_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+_Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+
+class HostPolicy(msgspec.Struct, frozen=True):
+    """The hosts that connectors of a server may call."""
+
+    allowed: tuple[str, ...] = (ANY_PUBLIC,)
+    """Patterns of allowed host names, such as `*.example.com`, allowed networks, such as `10.1.0.0/16`, or `*`.
+
+    `*` allows every host with a public address. Hosts that match another pattern may have private addresses.
+    """
+
+    def check(self, setting: str, url: str) -> None:
+        """Check a URL without resolving its host.
+
+        Args:
+            setting: the setting's name, for the message.
+            url: as given by a tenant.
+
+        Raises:
+            ConfigurationError: the URL is not plain http or https, or its host is not allowed.
+        """
+        host = _host(setting, url).hostname or ""
+        literal = _literal(host)
+        may = self._allows(literal) if literal is not None else self._by_address
+        if not may and not self._names(host):
+            raise ConfigurationError(f"{setting}: {_refusal(host)}")
+
+    def address(self, host: str, port: int) -> str:
+        """Resolve a host to an allowed address.
+
+        Args:
+            host: a name or an address.
+            port: the port to connect to.
+
+        Raises:
+            ConfigurationError: the host, or one of its addresses, is not allowed.
+            OSError: the host cannot be resolved.
+        """
+        named = self._names(host)
+        if not named and not self._by_address:
+            raise ConfigurationError(_refusal(host))
+        found = [str(entry[4][0]) for entry in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+        for each in found:
+            if not named and not self._allows(ipaddress.ip_address(each.partition("%")[0])):
+                raise ConfigurationError(_refusal(host))
+        return found[0]
+
+    @property
+    def _by_address(self) -> bool:
+        """Whether a host may be allowed because of its address alone."""
+        return any(pattern == ANY_PUBLIC or "/" in pattern for pattern in self.allowed)
+
+    def _names(self, host: str) -> bool:
+        """Return whether a pattern names the host itself."""
+        folded = host.lower().rstrip(".")
+        return any(
+            fnmatch.fnmatchcase(folded, pattern.lower())
+            for pattern in self.allowed
+            if pattern != ANY_PUBLIC and "/" not in pattern
+        )
+
+    def _allows(self, address: _Address) -> bool:
+        """Return whether an address is in an allowed network, or public if public addresses are allowed."""
+        for pattern in self.allowed:
+            if "/" in pattern and address in ipaddress.ip_network(pattern):
+                return True
+        return ANY_PUBLIC in self.allowed and _is_public(address)
+
+
+class PinnedAdapter(HTTPAdapter):
+    """`requests` adapter that connects to the checked address under the host's own name. Proxies resolve hosts."""
+
+    def __init__(self, hosts: HostPolicy) -> None:
+        """Store the policy.
+
+        Args:
+            hosts: the hosts that may be called.
+        """
+        self._hosts = hosts
+        super().__init__()
+
+    def add_headers(self, request: PreparedRequest, **_: Any) -> None:
+        """Set the Host header, because the connection's address does not contain the name."""
+        request.headers.setdefault("Host", urlsplit(request.url or "").netloc)
+
+    def get_connection_with_tls_context(
+        self,
+        request: PreparedRequest,
+        verify: Any,
+        proxies: Mapping[str, str] | None = None,
+        cert: Any = None,
+    ) -> Any:
+        """Return a connection to the checked address; TLS verifies the host's name.
+
+        Raises:
+            ConfigurationError, OSError: as `HostPolicy.address`.
+        """
+        url = request.url or ""
+        parts = _host("the address", url)
+        host = parts.hostname or ""
+        if select_proxy(url, proxies):
+            self._hosts.check("the address", url)
+            return super().get_connection_with_tls_context(request, verify, proxies, cert)
+        params, found = self.build_connection_pool_key_attributes(request, verify, cert)
+        pool: dict[str, Any] = {**found}
+        if parts.scheme == "https":
+            pool |= {"server_hostname": host, "assert_hostname": host}
+        address = self._hosts.address(host, parts.port or _PORTS[parts.scheme])
+        return self.poolmanager.connection_from_host(**{**params, "host": address}, pool_kwargs=pool)
+
+
+def _host(setting: str, url: str) -> SplitResult:
+    try:
+        parts = urlsplit(url)
+        plain = parts.scheme in _PORTS and parts.hostname and parts.port != 0
+    except ValueError as error:
+        raise ConfigurationError(f"{setting} is no address: {error}") from None
+    if not plain or "\\" in url or any(char <= " " or char == "\x7f" for char in url):
+        raise ConfigurationError(f"{setting} is no http or https address: write https://HOST or http://HOST:PORT")
+    if parts.username is not None or parts.password is not None:
+        raise ConfigurationError(f"{setting} has a user or a password in it: leave them out")
+    if parts.fragment:
+        raise ConfigurationError(f"{setting} has a fragment, `#…`, which is never sent: leave it out")
+    return parts
+
+
+def _literal(host: str) -> _Address | None:
+    """Parse a host that is an address, also in forms such as `127.1` and `0x7f000001`; None if it is a name."""
+    try:
+        return ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        pass
+    try:
+        return ipaddress.IPv4Address(socket.inet_aton(host))
+    except (OSError, ValueError):
+        return None
+
+
+def _is_public(address: _Address) -> bool:
+    """Return whether an address, and any IPv4 address embedded in it, is public."""
+    if isinstance(address, ipaddress.IPv6Address):
+        inner = [address.ipv4_mapped, address.sixtofour, *(address.teredo or ())]
+        if address in _NAT64:
+            inner.append(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF))
+        if not all(_is_public(each) for each in inner if each is not None):
+            return False
+        if address.ipv4_mapped is not None:
+            return True
+    return address.is_global and not address.is_multicast
+
+
+def _refusal(host: str) -> str:
+    return (
+        f"the host {host!r} is not one that connectors of this server may call; private addresses are refused unless "
+        "the operator allows them: [connectors] allowed_hosts"
+    )

@@ -1,0 +1,115 @@
+"""Remembers the newest rows of a table by digest, so that unchanged rows do not land again.
+
+Connectors re-read a little before their cursor, so an idle poll returns the same few rows each time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from lakesync.connectors.source import Page
+
+MAX_REMEMBERED = 500
+"""Number of rows, and of claims, that are remembered. Larger pages, or pages with duplicate rows, land unchanged."""
+
+_GONE = ""
+_spelled = msgspec.json.Encoder(order="sorted").encode
+
+
+class SeenRow(msgspec.Struct, frozen=True, array_like=True):
+    """A row as it landed last."""
+
+    digest: str
+    """Empty if the row is deleted."""
+    values: dict[str, Any] = {}
+    """Values by column, of columns in which an equal value lets another row replace this one."""
+
+
+_UNSEEN = SeenRow("unseen")
+
+
+class SeenRows(msgspec.Struct):
+    """Rows by id, and claims (`Page.whole`) by column and value, with a digest of everything that they claim."""
+
+    rows: dict[str, SeenRow] = {}
+    claims: dict[str, str] = {}
+    columns: set[str] = set()
+    """Columns of identities and claims."""
+
+    def news(self, page: Page, identity: str | None) -> Page:
+        """Return the page without rows that change nothing, and remember it as landed.
+
+        Args:
+            page: a page that was read.
+            identity: as in `Table`.
+        """
+        watched = {column for column, _ in page.whole} | ({identity} if identity else set())
+        digests = {row.row_id: _digest(row.columns) for row in page.rows} if len(page.rows) <= MAX_REMEMBERED else {}
+        odd = len(digests) < len(page.rows) or len(page.deleted) + len(page.whole) > MAX_REMEMBERED
+        if odd or not watched <= self.columns:
+            self.rows, self.claims, self.columns = {}, {}, self.columns | watched
+        if odd:
+            return page
+        changed = {each for each, digest in digests.items() if self.rows.get(each, _UNSEEN).digest != digest}
+        claimed = {
+            claim: sorted(row.row_id for row in page.rows if row.columns.get(claim[0]) == claim[1])
+            for claim in page.whole
+        }
+        claims = {claim: _digest([(each, digests[each]) for each in ids]) for claim, ids in claimed.items()}
+        told = [
+            claim
+            for claim, ids in claimed.items()
+            if self.claims.get(_name(*claim)) != claims[claim] or not changed.isdisjoint(ids)
+        ]
+        # a claim is told with all that it claims, and an identity with all who have it
+        changed |= {each for claim in told for each in claimed[claim]}
+        taken = {row.columns.get(identity) for row in page.rows if row.row_id in changed} if identity else set()
+        rows = [row for row in page.rows if row.row_id in changed or (identity and row.columns.get(identity) in taken)]
+        gone = [each for each in page.deleted if each not in digests and self.rows.get(each, _UNSEEN).digest != _GONE]
+
+        replacing = [*told, *((identity, value) for value in taken if identity)]
+        self.forget(each for each in self._with(replacing) if each not in digests)
+        for row in rows:
+            values = {column: row.columns.get(column) for column in self.columns}
+            for column, value in values.items():
+                self.claims.pop(_name(column, value), None)  # it may be more now than was claimed
+            self.rows.pop(row.row_id, None)
+            self.rows[row.row_id] = SeenRow(digests[row.row_id], values)
+        if identity:  # of rows that came with one identity, the next page that has fewer of them ends the others
+            who = Counter(row.columns.get(identity) for row in page.rows)
+            self.forget(row.row_id for row in page.rows if who[row.columns.get(identity)] > 1)
+        self.rows |= dict.fromkeys(gone, SeenRow(_GONE))
+        self.claims |= {_name(*claim): claims[claim] for claim in told}
+        self.rows, self.claims = _newest(self.rows), _newest(self.claims)
+        return Page(page.table, rows, page.cursor, gone, told)
+
+    def forget(self, row_ids: Iterable[str]) -> None:
+        """Forget rows, so that they land when they come next."""
+        for row_id in list(row_ids):
+            self.rows.pop(row_id, None)
+
+    def _with(self, pairs: Iterable[tuple[str, Any]]) -> Iterable[str]:
+        """Return the rows that have one of these values in its column."""
+        wanted = {_name(*pair) for pair in pairs}
+        return [
+            row_id
+            for row_id, row in self.rows.items()
+            if any(_name(column, value) in wanted for column, value in row.values.items())
+        ]
+
+
+def _newest(kept: Mapping[str, Any]) -> dict[str, Any]:
+    return dict(list(kept.items())[-MAX_REMEMBERED:])
+
+
+def _name(column: str, value: Any) -> str:
+    return f"{column}={value}"
+
+
+def _digest(value: Any) -> str:
+    return hashlib.blake2b(_spelled(value), digest_size=8).hexdigest()

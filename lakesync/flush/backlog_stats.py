@@ -1,0 +1,158 @@
+"""Statistics of the unflushed log by table. Each push is read once, on demand."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, deque
+from typing import NamedTuple
+
+import msgspec
+
+from lakesync.model.types import RowDelta, RowKey
+from lakesync.staging.log_reader import LoggedPush, Stretch, read_log
+from lakesync.staging.records import Backlog
+from lakesync.staging.store import PipelineStore
+
+
+class BufferStats(msgspec.Struct, frozen=True, rename="camel"):
+    """Size of the backlog."""
+
+    log_size: int
+    """Deltas."""
+    index_size: int
+    """Distinct rows."""
+    byte_size: int
+    """Stored bytes."""
+
+
+class TableStats(msgspec.Struct, frozen=True, rename="camel"):
+    """Size of one table's backlog."""
+
+    table: str
+    byte_size: int
+    """Its share of the stored bytes, in proportion to the length of its deltas."""
+    delta_count: int
+
+
+class _Push(NamedTuple):
+    """Summary of an unflushed push."""
+
+    seq: int
+    deltas: int
+    bytes: int
+    columns: int
+    tables: dict[str, TableStats]
+    rows: Counter[RowKey]
+
+
+class _Shard:
+    """The unflushed pushes of one shard, oldest first."""
+
+    def __init__(self, epoch: int, seq: int) -> None:
+        self.epoch = epoch
+        self.seen = seq
+        """The last sequence number that was read."""
+        self.pushes: deque[_Push] = deque()
+
+
+class BacklogStats:
+    """The backlog of one gateway in detail. Safe to use from several threads."""
+
+    def __init__(self, gateway: str, store: PipelineStore) -> None:
+        self._gateway = gateway
+        self.store = store
+        """Where the backlog is; can be replaced by another connection to the same store."""
+        self._shards: dict[str, _Shard] = {}
+        self._lock = threading.Lock()
+
+    def backlog(self) -> list[Backlog]:
+        """Return the backlog by shard, as the store reports it."""
+        return [shard for shard in self.store.backlog() if shard.gateway == self._gateway]
+
+    def buffer_stats(self) -> BufferStats:
+        """Return the sizes over all tables."""
+        pushes = self._refreshed()
+        rows = {key for push in pushes for key in push.rows}
+        return BufferStats(sum(push.deltas for push in pushes), len(rows), sum(push.bytes for push in pushes))
+
+    def table_stats(self) -> list[TableStats]:
+        """Return the sizes by table, ordered by name. Their bytes add up to the whole."""
+        found: dict[str, TableStats] = {}
+        for push in self._refreshed():
+            for table, stats in push.tables.items():
+                known = found.get(table, TableStats(table, 0, 0))
+                found[table] = TableStats(
+                    table, known.byte_size + stats.byte_size, known.delta_count + stats.delta_count
+                )
+        return [found[table] for table in sorted(found)]
+
+    def columns_per_delta(self) -> float:
+        """Return the average number of columns; 0 without backlog."""
+        pushes = self._refreshed()
+        deltas = sum(push.deltas for push in pushes)
+        return sum(push.columns for push in pushes) / deltas if deltas else 0.0
+
+    def deltas_up_to(self, table: str) -> dict[str, int]:
+        """Return by shard the number of unflushed deltas up to the last push that contains a table."""
+        with self._lock:
+            self._refresh()
+            found = {}
+            for name, shard in self._shards.items():
+                last = max((push.seq for push in shard.pushes if table in push.tables), default=0)
+                if last:
+                    found[name] = sum(push.deltas for push in shard.pushes if push.seq <= last)
+            return found
+
+    def _refreshed(self) -> list[_Push]:
+        with self._lock:
+            self._refresh()
+            return [push for shard in self._shards.values() for push in shard.pushes]
+
+    def _refresh(self) -> None:
+        for backlog in self.backlog():
+            shard = self._shards.get(backlog.shard)
+            if shard is None or shard.epoch != backlog.epoch:
+                shard = self._shards[backlog.shard] = _Shard(backlog.epoch, backlog.flushed_seq)
+            while shard.pushes and shard.pushes[0].seq <= backlog.flushed_seq:
+                shard.pushes.popleft()
+            first = max(shard.seen, backlog.flushed_seq) + 1
+            if first <= backlog.last_seq:
+                stretch = Stretch(self._gateway, backlog.shard, backlog.epoch, first, backlog.last_seq)
+                source = self.store.log_source(backlog.shard)
+                shard.pushes.extend(_summary(push) for push in read_log(source, stretch))
+            shard.seen = max(shard.seen, backlog.last_seq)
+
+
+def _summary(push: LoggedPush) -> _Push:
+    sizes: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
+    for delta in push.deltas:
+        sizes[delta.table] += _size(delta)
+        counts[delta.table] += 1
+    shares = _shares(push.bytes, sizes)
+    return _Push(
+        push.seq,
+        len(push.deltas),
+        push.bytes,
+        sum(len(delta.columns) for delta in push.deltas),
+        {table: TableStats(table, shares[table], counts[table]) for table in counts},
+        Counter(delta.key for delta in push.deltas),
+    )
+
+
+def _size(delta: RowDelta) -> int:
+    """Estimate the length of a delta as JSON."""
+    fixed = 120 + len(delta.delta_id) + len(delta.table) + len(delta.row_id) + len(delta.client_id)
+    return fixed + sum(24 + len(cell.column) + len(memoryview(cell.value)) for cell in delta.columns)
+
+
+def _shares(whole: int, sizes: Counter[str]) -> dict[str, int]:
+    """Divide `whole` in proportion to sizes, exact to the byte."""
+    total, given, shares = sum(sizes.values()), 0, {}
+    upto = 0
+    for table, size in sorted(sizes.items()):
+        upto += size
+        share = whole * upto // total - given
+        shares[table] = share
+        given += share
+    return shares

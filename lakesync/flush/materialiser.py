@@ -1,0 +1,97 @@
+"""Worker of a flush queue: updates destination tables after a flush, and sets failed jobs aside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import stamina
+import structlog
+
+from lakesync.adapters.base import Materialisable
+from lakesync.flush.queue import FlushQueue, Job
+from lakesync.model.errors import LakeSyncError, TransientError
+
+log = structlog.get_logger("flush")
+
+OnFailure = Callable[[str, int, Exception], None]
+"""Called for each table whose job failed permanently: table, number of deltas, error."""
+
+
+class Materialiser:
+    """Runs the jobs of one gateway, one after another."""
+
+    def __init__(
+        self,
+        gateway_id: str,
+        queue: FlushQueue,
+        destination: Materialisable,
+        on_failure: OnFailure | None = None,
+        *,
+        attempts: int = 5,
+        first_wait: float = 0.5,
+    ) -> None:
+        """Create a worker.
+
+        Args:
+            gateway_id: the gateway id.
+            queue: the queue.
+            destination: the adapter with the destination tables.
+            on_failure: called for each failed job.
+            attempts: maximum attempts per job.
+            first_wait: seconds before the second attempt; doubled for each further one.
+        """
+        self._gateway_id = gateway_id
+        self._queue = queue
+        self._destination = destination
+        self._on_failure = on_failure
+        self._attempts = attempts
+        self._first_wait = first_wait
+
+    def run_once(self) -> int:
+        """Run all pending jobs, and return the number that succeeded.
+
+        Raises:
+            AdapterError: the queue cannot be read or written.
+        """
+        done = 0
+        while jobs := self._queue.pending(self._gateway_id):
+            done += sum([self._work_off(job) for job in jobs])
+        return done
+
+    def _work_off(self, job: Job) -> bool:
+        """Run a job, or set it aside."""
+        try:
+            self._try(job)
+        except Exception as error:
+            self._queue.set_aside(job, f"{type(error).__name__}: {error}")
+            self._report(job, error)
+            return False
+        self._queue.done(job)
+        return True
+
+    def _try(self, job: Job) -> None:
+        if job.attempts >= self._attempts:
+            raise _DiedError(f"it was begun {job.attempts} times and never ended: its worker died each time")
+        left = self._attempts - job.attempts
+        for attempt in stamina.retry_context(
+            on=TransientError, attempts=left, timeout=None, wait_initial=self._first_wait, wait_max=30.0
+        ):
+            with attempt:
+                job = self._queue.begin(job)
+                self._destination.ensure_schema(job.work.table_schema)
+                self._destination.materialise(job.context.gateway_id, job.work.table_schema, job.work.row_ids)
+
+    def _report(self, job: Job, error: Exception) -> None:
+        log.error(
+            "a table was not materialised",
+            gateway=job.context.gateway_id,
+            table=job.work.table,
+            batch=job.context.batch_id,
+            reason=str(error),
+        )
+        if self._on_failure is not None:
+            self._on_failure(job.work.table, job.work.delta_count, error)
+
+
+class _DiedError(LakeSyncError):
+    """A job during which its worker process died repeatedly."""
