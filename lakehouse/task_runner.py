@@ -36,7 +36,7 @@ def in_tasks(
         waiting: each part has a task of its own, as it mostly waits for others and may hang. Else the parts share as
             many tasks as there are cores, which leaves the memory of each task what it is.
     """
-    tasks = count if waiting else min(count, _cores(spark) or count)
+    tasks = count if waiting else min(count, cores(spark) or count)
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         prepare_worker()
@@ -47,7 +47,7 @@ def in_tasks(
     return spark.range(0, count, 1, max(1, tasks)).mapInArrow(run, schema)
 
 
-def _cores(spark: SparkSession) -> int | None:
+def cores(spark: SparkSession) -> int | None:
     """Return how many cores the embedded server has; None for a cluster, whose executors have as many slots."""
     found = spark.conf.get(_PARALLELISM, None)
     return int(found) if found is not None else None

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import zstandard
 from pyspark.sql.types import IntegerType, LongType, StringType, StructType
 
 from lakehouse.data_files import DataFile, read_rows, rows_in, shares
@@ -20,7 +21,7 @@ from lakehouse.merge.typed import projected
 from lakehouse.table_definitions import SPARK_TYPES, STATE_FIELDS
 from lakehouse.tables.increment import ROWS_A_TASK, Increment
 from lakehouse.tables.verification import difference, repeated
-from lakehouse.task_runner import in_tasks, prepare_worker
+from lakehouse.task_runner import cores, in_tasks, prepare_worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -50,6 +51,9 @@ STATE_NAMES = ("_gateway", "_row", "_cells", "_tombstone", "_inserted", "_gone",
 """A state table's own columns."""
 
 _ROWS_A_BATCH = 16_384
+_ZSTD_LEVEL = 1
+"""Of chunks. The JVM copies a chunk about eight times on its way through a shuffle, which costs more than to compress
+it: a delta shrinks from 174 to 76 bytes in 0.3 µs, a stored row from 527 to 112 in 0.6 µs."""
 _CHUNKS = "task int, bucket int, slice int, is_deltas boolean, rows binary"
 _ARROW_CHUNKS = pa.schema(
     [
@@ -69,7 +73,7 @@ class _Chunk(NamedTuple):
     slice: int
     is_deltas: bool
     rows: pa.Buffer
-    """A record batch as Arrow's IPC has it, without its schema."""
+    """A record batch in Arrow's IPC format without its schema, compressed by zstd."""
 
 
 class Division(NamedTuple):
@@ -97,8 +101,9 @@ class Division(NamedTuple):
         found, starts = np.unique(places[order], return_index=True)
         (whole,) = rows.take(pa.array(order)).combine_chunks().to_batches()
         ends = [*starts[1:], len(order)]
+        compress = zstandard.ZstdCompressor(_ZSTD_LEVEL).compress
         chunks = [
-            whole.slice(start, end - start).serialize().to_pybytes() for start, end in zip(starts, ends, strict=True)
+            compress(whole.slice(start, end - start).serialize()) for start, end in zip(starts, ends, strict=True)
         ]
         buckets = found % self.buckets
         return pa.record_batch(
@@ -222,6 +227,8 @@ def merged_rows(spark: SparkSession, fields: StructType, merge: Merge) -> DataFr
     names, schema = _with_checks(fields)
     if merge.is_one_slice:
         return in_tasks(spark, 1, lambda _: _batches(merge.whole(), names), schema)
+    if own := cores(spark):  # more tasks than these would only hold more memory at the same time
+        merge = merge._replace(division=merge.division._replace(tasks=min(merge.division.tasks, own)))
     parts = merge.parts()
     chunks = in_tasks(spark, len(parts), lambda number: parts[number](), _CHUNKS)
     return _merged_chunks(chunks, names, schema, merge.division, merge.merged)
@@ -316,10 +323,11 @@ def _chunks(batch: pa.RecordBatch) -> Iterator[_Chunk]:
 
 def _tables(chunks: Iterable[_Chunk]) -> tuple[pa.Table, pa.Table]:
     """Deltas and stored rows of one slice."""
+    decompress = zstandard.ZstdDecompressor().decompress
     deltas, stored = [DELTAS.empty_table()], [STORED.empty_table()]
     for chunk in chunks:
         schema, into = (DELTAS, deltas) if chunk.is_deltas else (STORED, stored)
-        into.append(pa.Table.from_batches([pa.ipc.read_record_batch(chunk.rows, schema)]))
+        into.append(pa.Table.from_batches([pa.ipc.read_record_batch(pa.py_buffer(decompress(chunk.rows)), schema)]))
     return pa.concat_tables(deltas), pa.concat_tables(stored)
 
 
