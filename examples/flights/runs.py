@@ -41,7 +41,7 @@ class Dagster:
     """The runs of a Dagster."""
 
     def __init__(self, url: str) -> None:
-        self._dagster = dagster_client.Dagster(url)
+        self._dagster = dagster_client.DagsterClient(url)
 
     def runs(self, limit: int = 1000) -> list[Run]:
         """The latest runs, the newest first."""

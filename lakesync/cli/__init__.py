@@ -4,9 +4,9 @@ from __future__ import annotations
 
 
 def main() -> None:
-    """Run the command line; nothing is imported before, so that importing this package stays cheap."""
+    """Run the command line. It is imported here, so that importing this package costs nothing."""
     from lakesync.cli.app import app
-    from lakesync.cli.streams import make_ready
+    from lakesync.cli.streams import prepare
 
-    make_ready()
+    prepare()
     app()

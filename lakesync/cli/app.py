@@ -1,4 +1,4 @@
-"""The `lakesync` command: every command's name and what it is for. The commands are imported when they are named."""
+"""The `lakesync` command: name, panel and summary of each command. A command's module is imported when it runs."""
 
 from __future__ import annotations
 
@@ -6,94 +6,50 @@ from typing import Annotated
 
 import typer
 
-from lakesync.cli.lazy_commands import CONTEXT, LazyGroup, Named
+from lakesync.cli.lazy_commands import CONTEXT, LazyCommand, LazyGroup
 
-_RUN, _DATA, _KNOW, _OPERATE = "Set up and run", "Data", "Understand", "Operate"
+_SETUP, _DATA, _INSPECT, _OPERATE = "Set up and run", "Data", "Inspect", "Operate"
 
-COMMANDS: dict[str, Named] = {
-    "init": Named("local.init", _RUN, "Write a commented lakesync.toml, a schema and rules that `lakesync up` runs."),
-    "up": Named(
-        "local.server",
-        _RUN,
-        "Start gateway, Spark and Dagster, keep them running, and stop them all on Ctrl-C or SIGTERM.",
-        "up_app",
+COMMANDS: dict[str, LazyCommand] = {
+    "init": LazyCommand("local.init", _SETUP, "Create a project: lakesync.toml, a table schema and sync rules."),
+    "up": LazyCommand("local.server", _SETUP, "Start the gateway, Spark and Dagster; Ctrl-C stops them.", "up_app"),
+    "gateway": LazyCommand("local.server", _SETUP, "Run the gateway alone.", "gateway_app"),
+    "pipeline": LazyCommand(
+        "local.server", _SETUP, "Start Spark and Dagster without a gateway; Ctrl-C stops them.", "pipeline_app"
     ),
-    "gateway": Named(
-        "local.server",
-        _RUN,
-        "Run the gateway alone. Clients' tokens are checked with the secret in LAKESYNC_JWT_SECRET.",
-        "gateway_app",
-    ),
-    "pipeline": Named(
-        "local.server",
-        _RUN,
-        "Start Spark and Dagster without a gateway, keep them running, and stop them on Ctrl-C or SIGTERM.",
-        "pipeline_app",
-    ),
-    "demo": Named(
-        "local.server",
-        _RUN,
-        "Send a week of New York's flights through a whole LakeSync, and check the result against the truth.",
-        "demo_app",
-    ),
-    "doctor": Named(
-        "local.doctor", _RUN, "Look whether everything that a LakeSync needs is there, and say what to do."
-    ),
-    "config": Named("local.config", _RUN, "Show the settings in force, and where each comes from."),
-    "token": Named("local.token", _RUN, "Make the tokens that clients and admins show a gateway, and read them."),
-    "push": Named("remote.push", _DATA, "Import deltas, or rows as new ones, from a file."),
-    "pull": Named("remote.pull", _DATA, "Show the rows that a client may see, without changing anything.", "pull_app"),
-    "tail": Named("remote.pull", _DATA, "Show changes of what a client may see, until Ctrl-C.", "tail_app"),
-    "query": Named(
-        "local.query",
-        _DATA,
-        "Ask the lake: every synced table by its name, and the history as `deltas`, with what is not flushed yet.",
-    ),
-    "status": Named("remote.status", _KNOW, "Show at a glance how far gateway, clients, lake and pipeline are."),
-    "clients": Named("remote.clients", _KNOW, "Show each client of a gateway, the one that is furthest behind first."),
-    "console": Named(
-        "remote.console",
-        _KNOW,
-        "Print the address of the gateway's page for operators: who is behind, and why a client lacks a row.",
-    ),
-    "explain": Named("remote.explain", _KNOW, "Say why a client sees a row or does not, clause by clause."),
-    "row": Named("local.row", _KNOW, "Look at one row of the lake."),
-    "trace": Named("remote.trace", _KNOW, "Follow a delta: client, commit, flush batch, snapshot, and who holds it."),
-    "rules": Named(
-        "remote.rules", _KNOW, "Check sync rules, try them as a user, and see what a change would do to whom."
-    ),
-    "schema": Named("remote.schema", _OPERATE, "Register table schemas, list them, and retire them."),
-    "flush": Named("remote.flush", _OPERATE, "Carry what waits to the lake now."),
-    "materialise": Named(
-        "local.materialise", _OPERATE, "Bring a destination's tables in line after a gateway's flushes."
-    ),
-    "backfill": Named("remote.backfill", _OPERATE, "Run partitions of assets again: days, and tables or gateways."),
-    "checkpoint": Named("remote.checkpoint", _OPERATE, "Look at what a new client starts from, and fetch it."),
-    "dlq": Named("remote.dlq", _OPERATE, "Look at what was set aside: values that fit no column, work that failed."),
-    "connectors": Named("remote.connectors", _OPERATE, "Register the systems that actions and ingestion talk to."),
-    "staging": Named("local.staging", _OPERATE, "Look at the staging store, upgrade it, bring it back from the lake."),
-    "migrate": Named(
-        "local.migrate",
-        _OPERATE,
-        "Copy deltas from one adapter to another, and compare count and checksum at the end. The source is only read.",
-    ),
-    "erase": Named(
-        "local.erase",
-        _OPERATE,
-        "Erase a row (--table and --row), or everything that a client wrote (--client), from staging for good.",
-    ),
-    "fake": Named(
-        "local.fake_servers",
-        _RUN,
-        "Servers that speak as Jira and Salesforce do, for trying connectors without an account.",
-    ),
+    "demo": LazyCommand("local.server", _SETUP, "Sync a week of New York flights and verify the result.", "demo_app"),
+    "doctor": LazyCommand("local.doctor", _SETUP, "Check everything that LakeSync needs and suggest remedies."),
+    "config": LazyCommand("local.config", _SETUP, "Show the settings in effect and their sources."),
+    "token": LazyCommand("local.token", _SETUP, "Create and inspect the tokens of clients and admins."),
+    "fake": LazyCommand("local.fake_servers", _SETUP, "Run a fake Jira or Salesforce server to try connectors."),
+    "push": LazyCommand("remote.push", _DATA, "Import rows or deltas from a file."),
+    "pull": LazyCommand("remote.pull", _DATA, "Show the rows that a client may see, without side effects.", "pull_app"),
+    "tail": LazyCommand("remote.pull", _DATA, "Print changes to the rows that a client may see.", "tail_app"),
+    "query": LazyCommand("local.query", _DATA, "Run a SQL query over the lake and the unflushed deltas."),
+    "status": LazyCommand("remote.status", _INSPECT, "Show the progress of gateway, clients, lake and pipeline."),
+    "clients": LazyCommand("remote.clients", _INSPECT, "List the clients of a gateway, the largest lag first."),
+    "console": LazyCommand("remote.console", _INSPECT, "Print the address of the gateway's console, signed in."),
+    "explain": LazyCommand("remote.explain", _INSPECT, "Explain why a client sees a row or does not."),
+    "row": LazyCommand("local.row", _INSPECT, "Inspect one row of the lake."),
+    "trace": LazyCommand("remote.trace", _INSPECT, "Trace a delta through commit, flush, lake and clients."),
+    "rules": LazyCommand("remote.rules", _INSPECT, "Validate, simulate, compare and activate sync rules."),
+    "schema": LazyCommand("remote.schema", _OPERATE, "Register, list and retire table schemas."),
+    "flush": LazyCommand("remote.flush", _OPERATE, "Flush the unflushed deltas to the lake now."),
+    "materialise": LazyCommand("local.materialise", _OPERATE, "Update destination tables from a flush queue."),
+    "backfill": LazyCommand("remote.backfill", _OPERATE, "Run partitions of Dagster assets again."),
+    "checkpoint": LazyCommand("remote.checkpoint", _OPERATE, "Show and fetch the checkpoint of new clients."),
+    "dlq": LazyCommand("remote.dlq", _OPERATE, "List, retry and drop dead letters."),
+    "connectors": LazyCommand("remote.connectors", _OPERATE, "Register, list, test and unregister connectors."),
+    "staging": LazyCommand("local.staging", _OPERATE, "Inspect, upgrade and rebuild the staging store."),
+    "migrate": LazyCommand("local.migrate", _OPERATE, "Copy deltas from one adapter to another and verify the copy."),
+    "erase": LazyCommand("local.erase", _OPERATE, "Erase a row, or everything that a client wrote, for good."),
 }
 
 
 class Commands(LazyGroup):
-    """`lakesync`."""
+    """The group `lakesync`."""
 
-    table = COMMANDS
+    entries = COMMANDS
 
 
 app = typer.Typer(
@@ -105,14 +61,14 @@ app = typer.Typer(
     context_settings=CONTEXT,
     epilog="""
 Examples:
-  lakesync init && lakesync up   a new project: gateway, Spark and Dagster
-  lakesync status                why does a client lack a row?
-  lakesync COMMAND --help        options, and more examples
+  lakesync init && lakesync up   # create and run a project
+  lakesync status                # which clients and tables are behind?
+  lakesync push --help           # options and examples of a command
     """,
 )
 
 
-def _version(wanted: bool) -> None:
+def _print_version(wanted: bool) -> None:
     if wanted:
         from importlib.metadata import version
 
@@ -124,7 +80,7 @@ def _version(wanted: bool) -> None:
 def lakesync(
     *,
     version: Annotated[
-        bool, typer.Option("--version", help="Say which LakeSync this is.", is_eager=True, callback=_version)
+        bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_print_version)
     ] = False,
 ) -> None:
     """Offline-first sync with an Iceberg lakehouse behind it.

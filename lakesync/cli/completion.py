@@ -1,4 +1,4 @@
-"""What completes the value of an option: what the settings at hand declare. Nobody is asked over a network."""
+"""Shell completion of gateways and tables, from the local settings. Completion never calls a gateway."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 
 def gateways(incomplete: str) -> list[str]:
-    """The ids of the declared gateways, and of the one that commands talk to."""
-    config = _settings()
+    """Return the ids of the declared gateways and of `[remote] gateway` that start with a prefix."""
+    config = _load_settings()
     if config is None:
         return []
     known = {*config.gateways, *filter(None, [config.remote.gateway])}
@@ -21,8 +21,8 @@ def gateways(incomplete: str) -> list[str]:
 
 
 def tables(incomplete: str) -> list[str]:
-    """The tables of the declared schemas."""
-    config = _settings()
+    """Return the tables of the declared schemas that start with a prefix."""
+    config = _load_settings()
     found = set()
     for gateway in config.gateways.values() if config is not None else ():
         for path in gateway.schemas:
@@ -31,7 +31,8 @@ def tables(incomplete: str) -> list[str]:
     return sorted(name for name in found if name.startswith(incomplete))
 
 
-def _settings() -> Config | None:
+def _load_settings() -> Config | None:
+    """Return the configuration; None if it is invalid, because completion prints no errors."""
     from lakesync.config import load
     from lakesync.model.errors import ConfigurationError
 

@@ -1,4 +1,4 @@
-"""The gateway that a command talks to: which one, as whom, and its HTTP API."""
+"""The connection of a command to a gateway: choice of gateway and token, and requests to its HTTP API."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from urllib.parse import quote
 import msgspec
 import requests
 
-from lakesync.cli.generated_secrets import kept
-from lakesync.cli.options import settings
+from lakesync.cli.generated_secrets import read_secrets
+from lakesync.cli.options import load_settings
 from lakesync.client.errors import UnreachableError
 from lakesync.client.transports.http import HttpTransport, refusal
 from lakesync.client.transports.tokens import checked
@@ -27,16 +27,20 @@ if TYPE_CHECKING:
 Role = Literal["client", "admin"]
 
 CLIENT_ID = "lakesync-cli"
-"""Who a command is where nobody says, and the secret is at hand."""
+"""Client id of the tokens that commands sign for themselves."""
 
-_WHICH = "which gateway? Give --gateway ID, set LAKESYNC_REMOTE_GATEWAY, or write it into [remote] of lakesync.toml"
-_SECONDS = 600.0
-"""How long the token of one command is good."""
-_TIMEOUT = 60.0
+_NO_GATEWAY = "no gateway is chosen; give --gateway ID, set LAKESYNC_REMOTE_GATEWAY, or set [remote] gateway"
+_TOKEN_SECONDS = 600.0
+"""Lifetime of a token that a command signs for itself."""
+_TIMEOUT_SECONDS = 60.0
+OPEN_WRITE_SCOPE = (
+    "the write scope is `any`: a client can make any row visible to itself and read it; set `visible` or `rules`"
+)
+"""The warning of `rules apply` and `doctor`."""
 
 
-class Remote:
-    """A running gateway, seen through its routes."""
+class GatewayConnection:
+    """Requests to the routes of one gateway, with a token."""
 
     def __init__(self, config: Config, url: str, gateway: str, token: str | None) -> None:
         self.config = config
@@ -47,57 +51,66 @@ class Remote:
 
     @property
     def client_id(self) -> str:
-        """Whom the token names."""
+        """The client id in the token."""
         return str(claims_in(self.token or "").get("sub") or CLIENT_ID)
 
     def get(self, path: str, **query: Any) -> Any:
-        """`GET` a route; `{gateway}` in its path is this one. The decoded JSON of the answer.
+        """Send a GET request.
+
+        Args:
+            path: the route; `{gateway}` in it is replaced by the gateway id.
+            query: query parameters; those that are None are left out.
+
+        Returns:
+            The decoded JSON of the response.
 
         Raises:
-            UnreachableError: no gateway's answer came.
-            LakeSyncError: what it answered, as the class that has its code.
+            UnreachableError: no gateway answers.
+            LakeSyncError: the gateway returned an error; its code decides the class.
         """
         return self._ask("GET", path, params={name: value for name, value in query.items() if value is not None})
 
     def post(self, path: str, body: Any = None, **query: Any) -> Any:
-        """`POST` a route, with a JSON body."""
+        """Send a POST request with a JSON body. Arguments and errors are those of `get`."""
         return self._ask(
             "POST", path, json=body, params={name: each for name, each in query.items() if each is not None}
         )
 
     def delete(self, path: str) -> Any:
-        """`DELETE` a route."""
+        """Send a DELETE request. Arguments and errors are those of `get`."""
         return self._ask("DELETE", path)
 
     def transport(self) -> HttpTransport:
-        """What a client pushes and pulls by."""
+        """Return a transport for pushes and pulls with the same token."""
         return HttpTransport(self.url, self.gateway, self.token)
 
     def _ask(self, method: str, path: str, **options: Any) -> Any:
         headers = {} if self.token is None else {"Authorization": f"Bearer {self.token}"}
         where = self.url + path.replace("{gateway}", quote(self.gateway, safe=""))
         try:
-            answer = self._session.request(method, where, headers=headers, timeout=_TIMEOUT, **options)
+            answer = self._session.request(method, where, headers=headers, timeout=_TIMEOUT_SECONDS, **options)
         except requests.RequestException as error:
-            raise UnreachableError(f"no gateway answers at {self.url}: {_brief(error)}") from error
+            raise UnreachableError(f"no gateway answers at {self.url}: {_brief_cause(error)}") from error
         if not answer.ok:
             raise refusal(answer.status_code, answer.content, answer.headers)
         try:
-            told = msgspec.json.decode(answer.content)
+            decoded = msgspec.json.decode(answer.content)
         except msgspec.DecodeError as error:
-            raise UnreachableError(f"{where} gave no JSON: is it a gateway's address?") from error
-        return _Answer(told, where) if isinstance(told, dict) else told
+            raise UnreachableError(f"{where} did not return JSON; check that it is a gateway's URL") from error
+        return _Response(decoded, where) if isinstance(decoded, dict) else decoded
 
 
-class _Answer(dict[str, Any]):
-    """A gateway's; whatever else answers JSON is told by what it lacks."""
+class _Response(dict[str, Any]):
+    """A JSON object. A missing key means that the server is not a gateway of this version."""
 
-    def __init__(self, told: dict[str, Any], where: str) -> None:
-        super().__init__(told)
-        self._where = where
+    def __init__(self, content: dict[str, Any], url: str) -> None:
+        super().__init__(content)
+        self._url = url
 
     def __missing__(self, name: str) -> NoReturn:
-        raise UnreachableError(f"the answer of {self._where} has no {name!r}: is it a gateway of this version?")
+        raise UnreachableError(
+            f"the response of {self._url} has no {name!r}; check that it is a gateway of this version"
+        )
 
 
 def connect(
@@ -109,97 +122,104 @@ def connect(
     role: Role = "admin",
     client: str | None = None,
     named: bool = True,
-    seconds: float = _SECONDS,
+    seconds: float = _TOKEN_SECONDS,
     claims: Mapping[str, str | list[str]] | None = None,
-) -> Remote:
-    """The gateway that options, variables and files name, with a token for it.
+) -> GatewayConnection:
+    """Choose a gateway and a token by options, variables and files. No request is sent yet.
 
     Args:
-        role: of a token that has to be made.
-        client: whom it is made for; None: the commands themselves.
-        named: whether a gateway id is needed.
-        seconds: for how long that token is good.
-        claims: what it says besides.
+        url: the `--url` option.
+        gateway: the `--gateway` option.
+        token_file: the `--token-file` option.
+        data: the `--data` option.
+        role: role of a token that is signed here.
+        client: client id of a token that is signed here; None: the commands' own.
+        named: whether a gateway id is required.
+        seconds: lifetime of a token that is signed here.
+        claims: further claims of a token that is signed here.
 
     Raises:
-        ConfigurationError: nobody says which gateway, its id or address cannot be one, or the token's file cannot be
-            read.
+        ConfigurationError: no gateway is chosen, its id or URL is invalid, the token's file cannot be read, or claims
+            are given although no token is signed here.
+        AuthError: the given token is for another client than `client`.
     """
-    config = settings(data)
+    config = load_settings(data)
     token = _given_token(config, token_file)
-    if claims and (token is not None or not secret_of(config)):
+    if claims and (token is not None or not signing_secret(config)):
         raise ConfigurationError(
-            "--claim is for a token that is made here: "
-            + ("one is given, which says its own" if token is not None else "there is no secret to sign one with")
+            "--claim needs a token that is signed here, but "
+            + ("a token is given, which has its own claims" if token is not None else "there is no secret to sign with")
         )
-    chosen = _chosen(config, gateway, token)
+    chosen = _chosen_gateway(config, gateway, token)
     if chosen is None and named:
-        raise ConfigurationError(_WHICH)
+        raise ConfigurationError(_NO_GATEWAY)
     if token is None and chosen is not None:
-        secret = secret_of(config)  # where there is none, the server may need none
+        secret = signing_secret(config)  # without a secret, the gateway may accept requests without a token
         token = (
-            sign(secret, chosen, client or CLIENT_ID, role, seconds=seconds, claims=claims or {}) if secret else None
+            sign_token(secret, chosen, client or CLIENT_ID, role, seconds=seconds, claims=claims or {})
+            if secret
+            else None
         )
     if client is not None and token is not None and claims_in(token).get("sub") != client:
         raise AuthError(
-            f"the token is for client {claims_in(token).get('sub')!r}, not for {client!r}: leave --client out"
+            f"the token is for client {claims_in(token).get('sub')!r}, not for {client!r}; leave out --client"
         )
-    return Remote(config, _checked(url) if url else address(config), chosen or "", token)
+    return GatewayConnection(config, _checked_url(url) if url else gateway_url(config), chosen or "", token)
 
 
-def which_gateway(config: Config, gateway: str | None) -> str:
-    """The gateway that an option names, else the token, else the settings: for commands that need no address.
+def choose_gateway(config: Config, gateway: str | None) -> str:
+    """Return the gateway id of the option, else of the token, else of the settings.
 
     Raises:
-        ConfigurationError: nobody says which, or it cannot be an id.
+        ConfigurationError: no gateway is chosen, or the id is invalid.
     """
-    chosen = _chosen(config, gateway, _given_token(config, None))
+    chosen = _chosen_gateway(config, gateway, _given_token(config, None))
     if chosen is None:
-        raise ConfigurationError(_WHICH)
+        raise ConfigurationError(_NO_GATEWAY)
     return chosen
 
 
-def running(config: Config, service: str) -> dict[str, Any]:
-    """What a `lakesync up` on the data folder says of one of its services; empty where none runs."""
+def running_service(config: Config, service: str) -> dict[str, Any]:
+    """Return a service's entry in the `up.json` of a running `lakesync up`; empty if none runs on the data folder."""
     try:
-        told = json.loads((config.data_dir / "up.json").read_text("utf-8"))
+        content = json.loads((config.data_dir / "up.json").read_text("utf-8"))
     except (OSError, ValueError):
         return {}
-    found: dict[str, Any] = told.get(service) or {}
+    found: dict[str, Any] = content.get(service) or {}
     return found
 
 
-def address(config: Config) -> str:
-    """Where the gateway is: as `[remote]` says, or a `lakesync up` on the data folder, else `[gateway]`.
+def gateway_url(config: Config) -> str:
+    """Return the gateway's URL: `[remote] url`, else that of a running `lakesync up`, else that of `[gateway]`.
 
     Raises:
-        ConfigurationError: it cannot be an address.
+        ConfigurationError: the URL is invalid.
     """
-    return _checked(config.remote.url or own_address(config))
+    return _checked_url(config.remote.url or local_gateway_url(config))
 
 
-def own_address(config: Config) -> str:
-    """Where the gateway is that owns the store of these settings."""
-    known = config.gateway.url or running(config, "gateway").get("url")
+def local_gateway_url(config: Config) -> str:
+    """Return the URL of the gateway that owns the staging store of these settings."""
+    known = config.gateway.url or running_service(config, "gateway").get("url")
     if known:
         return str(known)
     return local_url(config.gateway.host, config.gateway.port)
 
 
 def local_url(host: str, port: int) -> str:
-    """Return where a program on this machine reaches a server that listens on an address, or on all of them."""
-    reached = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 a comparison
-    return f"http://[{reached}]:{port}" if ":" in reached else f"http://{reached}:{port}"
+    """Return the URL by which this machine reaches a server that listens on `host`, which may be a wildcard address."""
+    address = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 a comparison
+    return f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}"
 
 
-def _checked(url: str) -> str:
+def _checked_url(url: str) -> str:
     wrong = check_address("the gateway's address", url)
     if wrong is not None:
         raise ConfigurationError(wrong)
     return url
 
 
-def _chosen(config: Config, gateway: str | None, token: str | None) -> str | None:
+def _chosen_gateway(config: Config, gateway: str | None, token: str | None) -> str | None:
     chosen = gateway or claims_in(token or "").get("gw") or config.remote.gateway or config.sole_gateway
     wrong = None if chosen is None else check_gateway_id(str(chosen))
     if wrong is not None:
@@ -215,30 +235,41 @@ def _given_token(config: Config, token_file: Path | None) -> str | None:
     except OSError as error:
         raise ConfigurationError(f"--token-file {token_file} cannot be read: {error.strerror}") from error
     if not token:
-        raise ConfigurationError(f"--token-file {token_file} is empty: put a token there")
+        raise ConfigurationError(f"--token-file {token_file} is empty; write a token into it")
     return checked(token)
 
 
-def secret_of(config: Config) -> str | None:
-    """What tokens are signed with: as configured, or as `lakesync up` made it in the data folder."""
-    return config.jwt_secret.get_secret_value() if config.jwt_secret else kept(config.data_dir).get("jwt_secret")
+def signing_secret(config: Config) -> str | None:
+    """Return the secret that signs tokens: the configured one, else the one that `lakesync up` generated."""
+    if config.jwt_secret:
+        return config.jwt_secret.get_secret_value()
+    return read_secrets(config.data_dir).get("jwt_secret")
 
 
-def secrets_of(config: Config) -> list[str]:
-    """What a gateway with these settings verifies its own tokens with."""
+def verification_secrets(config: Config) -> list[str]:
+    """Return the secrets with which a gateway with these settings verifies tokens."""
     previous = config.jwt_secret_previous
-    return [each for each in (secret_of(config), previous.get_secret_value() if previous else None) if each]
+    return [each for each in (signing_secret(config), previous.get_secret_value() if previous else None) if each]
 
 
-def sign(secret: str, gateway: str, client: str, role: str, *, seconds: float, claims: Mapping[str, Any]) -> str:
-    """A token."""
+def sign_token(secret: str, gateway: str, client: str, role: str, *, seconds: float, claims: Mapping[str, Any]) -> str:
+    """Return a signed token.
+
+    Args:
+        secret: the HS256 secret.
+        gateway: the gateway id.
+        client: the client id.
+        role: `client` or `admin`.
+        seconds: lifetime.
+        claims: further claims.
+    """
     import jwt
 
     payload = {**claims, "sub": client, "gw": gateway, "role": role, "exp": int(time.time() + seconds)}
     return jwt.encode(payload, secret, algorithm="HS256")
 
 
-def _brief(error: Exception) -> str:
+def _brief_cause(error: Exception) -> str:
     reason = error.args[0] if error.args else error
     cause = getattr(reason, "reason", reason)
     return str(cause).rpartition(": ")[2] or type(error).__name__

@@ -1,4 +1,4 @@
-"""Dagster as the commands see it: its runs and backfills, over GraphQL."""
+"""A client for Dagster's GraphQL API: assets, partitions, runs and backfills."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lakesync.model.errors import NotFoundError, ValidationError
 if TYPE_CHECKING:
     from lakesync.config import Config
 
-_TIMEOUT = 60.0
+_TIMEOUT_SECONDS = 60.0
 
 RUNS = """
 query Runs($limit: Int!) {
@@ -48,8 +48,8 @@ query Partitions($key: AssetKeyInput!) {
   }
 }
 """
-MADE = """
-query Made($key: AssetKeyInput!, $partitions: [String!]!) {
+MATERIALISATIONS = """
+query Materialisations($key: AssetKeyInput!, $partitions: [String!]!) {
   assetOrError(assetKey: $key) {
     __typename
     ... on Asset {
@@ -103,8 +103,8 @@ mutation Launch($params: ExecutionParams!) {
   }
 }
 """
-ENDED = frozenset({"COMPLETED", "COMPLETED_SUCCESS", "COMPLETED_FAILED", "FAILED", "CANCELED"})
-GOOD = frozenset({"COMPLETED", "COMPLETED_SUCCESS"})
+FINISHED = frozenset({"COMPLETED", "COMPLETED_SUCCESS", "COMPLETED_FAILED", "FAILED", "CANCELED"})
+SUCCEEDED = frozenset({"COMPLETED", "COMPLETED_SUCCESS"})
 
 
 class Partition(NamedTuple):
@@ -112,23 +112,29 @@ class Partition(NamedTuple):
 
     key: str
     day: str | None
-    """`YYYY-MM-DD`, where a dimension of the partitions is time."""
+    """`YYYY-MM-DD`, if a dimension of the partitions is time."""
     others: tuple[str, ...]
-    """Its key in every other dimension, such as a table or a gateway."""
+    """Its keys in the other dimensions, such as a table or a gateway."""
 
     def is_chosen(self, first: str | None, last: str | None, wanted: Collection[str]) -> bool:
-        """Whether it is in a range of days and named by `wanted`, by its whole key or in a dimension; empty: all."""
+        """Return whether the partition is selected.
+
+        Args:
+            first: first day; None: no limit.
+            last: last day; None: no limit.
+            wanted: whole keys, or keys in one dimension; empty: all.
+        """
         if self.day is not None and not (first or "") <= self.day <= (last or self.day):
             return False
         return not wanted or self.key in wanted or any(other in wanted for other in self.others)
 
 
 def partitions_of(keys: Iterable[str], dimensions: Sequence[Mapping[str, str]]) -> list[Partition]:
-    """Take partition keys apart; with several dimensions a key has a part for each, in the order of their names.
+    """Split partition keys into their dimensions. A key has its dimensions in the order of their names.
 
     Args:
-        keys: as Dagster has them.
-        dimensions: `name` and `type` of each.
+        keys: partition keys of Dagster.
+        dimensions: `name` and `type` of each dimension.
     """
     is_time = [each["type"] == "TIME_WINDOW" for each in sorted(dimensions, key=lambda each: each["name"])]
     found = []
@@ -140,19 +146,29 @@ def partitions_of(keys: Iterable[str], dimensions: Sequence[Mapping[str, str]]) 
     return found
 
 
-class Dagster:
-    """A webserver of Dagster."""
+class DagsterClient:
+    """Requests to one Dagster webserver."""
 
     def __init__(self, url: str) -> None:
+        """Args: url: of the webserver."""
         self.url = url.rstrip("/")
         self._session = requests.Session()
-        self._session.trust_env = False  # a proxy does not know this machine's ports
+        self._session.trust_env = False  # an HTTP proxy cannot reach ports of this machine
 
     def launch(self, selector: Mapping[str, Any], tags: Mapping[str, str], config: Mapping[str, Any]) -> str:
-        """Launch a run of a job; its id.
+        """Launch a run of a job.
 
         Args:
             selector: `repositoryLocationName`, `repositoryName`, `jobName`.
+            tags: tags of the run.
+            config: run configuration.
+
+        Returns:
+            The run id.
+
+        Raises:
+            UnreachableError: Dagster does not answer.
+            ValidationError: Dagster rejects the run.
         """
         params = {
             "selector": selector,
@@ -160,14 +176,29 @@ class Dagster:
             "mode": "default",
             "executionMetadata": {"tags": [{"key": key, "value": value} for key, value in tags.items()]},
         }
-        told = self._ask(LAUNCH, {"params": params}, "launchRun", "LaunchRunSuccess")
-        return str(told["run"]["runId"])
+        answer = self._ask(LAUNCH, {"params": params}, "launchRun", "LaunchRunSuccess")
+        return str(answer["run"]["runId"])
 
     def materialise(self, asset: str, job: str, requested_by: str) -> str:
-        """Launch a run of a job for one asset of it, and its newest partition; the run's id."""
+        """Launch a run of a job for one asset and its newest partition.
+
+        Args:
+            asset: key of the asset, with slashes.
+            job: name of the job.
+            requested_by: value of the tag `lakesync/requested_by`.
+
+        Returns:
+            The run id.
+
+        Raises:
+            NotFoundError: there is no such asset.
+            UnreachableError: Dagster does not answer.
+        """
         known = self.assets()
         if asset not in known:
-            raise NotFoundError(f"Dagster at {self.url} has no asset {asset!r}: is the destination declared there?")
+            raise NotFoundError(
+                f"Dagster at {self.url} has no asset {asset!r}; check that the destination is declared there"
+            )
         repository = known[asset]["repository"]
         selector = {
             "repositoryLocationName": repository["location"]["name"],
@@ -181,12 +212,12 @@ class Dagster:
         return self.launch(selector, tags, {})
 
     def runs(self, limit: int = 5) -> list[dict[str, Any]]:
-        """The newest runs: `runId`, `jobName`, `status`, `startTime`, `endTime` (seconds), `tags`."""
+        """Return the newest runs: `runId`, `jobName`, `status`, `startTime` and `endTime` in seconds, and `tags`."""
         found: list[dict[str, Any]] = self._ask(RUNS, {"limit": limit}, "runsOrError", "Runs")["results"]
         return found
 
     def last_runs(self) -> list[dict[str, Any]]:
-        """Return the newest run of each job that ever ran, the newest first.
+        """Return the newest run of each job, the newest first.
 
         Each has `runId`, `jobName`, `status`, and `creationTime`, `startTime` and `endTime` in seconds.
         """
@@ -195,12 +226,12 @@ class Dagster:
         return sorted(found, key=lambda run: -float(run["creationTime"]))
 
     def assets(self) -> dict[str, dict[str, Any]]:
-        """Every asset that can be made, by its key with slashes."""
+        """Return key, with slashes → node, of every asset that can be materialised."""
         nodes = self._query(ASSETS, {})["assetNodes"]
         return {"/".join(node["assetKey"]["path"]): node for node in nodes if node["isMaterializable"]}
 
     def partitions(self, asset: str) -> list[Partition]:
-        """The partitions of an asset, in order."""
+        """Return the partitions of an asset, in order."""
         node = self._node(asset)
         return partitions_of(node["partitionKeys"], node["partitionDefinition"]["dimensionTypes"])
 
@@ -208,9 +239,9 @@ class Dagster:
         """Launch a backfill and return its id.
 
         Args:
-            assets: their keys, with slashes.
-            partitions: the keys of the partitions, which every asset has.
-            title: of the backfill.
+            assets: keys of the assets, with slashes.
+            partitions: keys of partitions that every asset has.
+            title: title of the backfill.
             rebuild: run the assets with `rebuild: true`.
         """
         params: dict[str, Any] = {
@@ -222,21 +253,27 @@ class Dagster:
         if rebuild:
             ops = [name for asset in assets for name in self._node(asset)["opNames"]]
             params["runConfigData"] = {"ops": {name: {"config": {"rebuild": True}} for name in ops}}
-        told = self._ask(BACKFILL, {"params": params}, "launchPartitionBackfill", "LaunchBackfillSuccess")
-        return str(told["backfillId"])
+        answer = self._ask(BACKFILL, {"params": params}, "launchPartitionBackfill", "LaunchBackfillSuccess")
+        return str(answer["backfillId"])
 
     def backfill_status(self, backfill: str) -> dict[str, Any]:
-        """How far a backfill is: `status`, `numPartitions`, `runs`, `error`."""
+        """Return `status`, `numPartitions`, `runs` and `error` of a backfill."""
         return self._ask(BACKFILL_STATUS, {"id": backfill}, "partitionBackfillOrError", "PartitionBackfill")
 
-    def made(self, asset: str, partitions: list[str], runs: Collection[str]) -> dict[str, dict[str, Any]]:
-        """Partition → the metadata of its newest materialisation by one of these runs."""
+    def materialisations(self, asset: str, partitions: list[str], runs: Collection[str]) -> dict[str, dict[str, Any]]:
+        """Return partition → metadata of its newest materialisation by one of some runs.
+
+        Args:
+            asset: key of the asset, with slashes.
+            partitions: keys of partitions.
+            runs: run ids.
+        """
         variables = {"key": {"path": asset.split("/")}, "partitions": partitions}
         found: dict[str, dict[str, Any]] = {}
-        for each in self._ask(MADE, variables, "assetOrError", "Asset")["assetMaterializations"]:
+        for each in self._ask(MATERIALISATIONS, variables, "assetOrError", "Asset")["assetMaterializations"]:
             if each["runId"] in runs:
-                told = {entry["label"]: _value(entry) for entry in each["metadataEntries"]}
-                plain = {label: value for label, value in told.items() if value is not None}
+                values = {entry["label"]: _value(entry) for entry in each["metadataEntries"]}
+                plain = {label: value for label, value in values.items() if value is not None}
                 found.setdefault(each["partition"], {"run": each["runId"], **plain})
         return found
 
@@ -247,31 +284,31 @@ class Dagster:
         found: dict[str, Any] = self._query(query, variables)[field]
         if found["__typename"] == wanted:
             return found
-        said = found.get("message") or "; ".join(each["message"] for each in found.get("errors", ()))
-        why = f"Dagster at {self.url} refused: {said or found['__typename']}"
+        message = found.get("message") or "; ".join(each["message"] for each in found.get("errors", ()))
+        why = f"Dagster at {self.url} rejected the request: {message or found['__typename']}"
         raise NotFoundError(why) if "NotFound" in found["__typename"] else ValidationError(why)
 
     def _query(self, query: str, variables: dict[str, Any]) -> dict[str, Any]:
         try:
             answer = self._session.post(
-                f"{self.url}/graphql", json={"query": query, "variables": variables}, timeout=_TIMEOUT
+                f"{self.url}/graphql", json={"query": query, "variables": variables}, timeout=_TIMEOUT_SECONDS
             )
-            told = answer.json()
+            decoded = answer.json()
         except (requests.RequestException, ValueError) as error:
             raise UnreachableError(f"no Dagster answers at {self.url}: {type(error).__name__}") from error
-        if told.get("errors"):
-            raise ValidationError(f"Dagster at {self.url} refused: {told['errors'][0]['message']}")
-        found: dict[str, Any] = told["data"]
+        if decoded.get("errors"):
+            raise ValidationError(f"Dagster at {self.url} rejected the request: {decoded['errors'][0]['message']}")
+        found: dict[str, Any] = decoded["data"]
         return found
 
 
 def _value(entry: Mapping[str, Any]) -> Any:
-    """A metadata entry's value; None for kinds that are shown on Dagster's pages alone."""
+    """Return the value of a metadata entry; None for types that only Dagster's web UI displays."""
     return next((entry[name] for name in ("intValue", "floatValue", "boolValue", "text") if name in entry), None)
 
 
 def dagster_url(config: Config) -> str | None:
-    """Where Dagster's pages are: as configured, or as a `lakesync up` on the data folder says; None: nowhere known."""
-    from lakesync.cli.connection import running
+    """Return the URL of Dagster's web UI: as configured, else that of a running `lakesync up`; None if unknown."""
+    from lakesync.cli.connection import running_service
 
-    return config.dagster.url or running(config, "dagster").get("url")
+    return config.dagster.url or running_service(config, "dagster").get("url")

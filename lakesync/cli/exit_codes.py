@@ -1,4 +1,4 @@
-"""How a command ends: the exit codes, which error has which, and what is said of it. The one place for both."""
+"""Exit codes: which error has which, and how an error is reported. `LazyGroup` calls it for every command."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ T = TypeVar("T")
 
 
 class ExitCode(IntEnum):
-    """What a script is told."""
+    """The exit code of a command."""
 
     OK = 0
     FAILED = 1
-    """It was tried, and did not work; or what was looked for is not so."""
+    """The command failed, or a check found a problem."""
     USAGE = 2
-    """Options, arguments or settings cannot be used."""
+    """An option, argument or setting is invalid."""
     UNREACHABLE = 3
-    """A gateway, a store, the lake or a backend does not answer, or takes nothing now: the same may work later."""
+    """A gateway, store, lake or backend does not answer or is overloaded. A retry may succeed."""
     AUTH = 4
-    """No token, one that is not good, or one that does not allow this."""
+    """There is no token, it is not valid, or it does not permit the request."""
     INVALID = 5
-    """What was handed over is not of the documented form, or contradicts what is there."""
+    """The input does not have the documented form, or conflicts with existing data."""
     PARTIAL = 6
-    """Some of it was done, or answered, and some was not; what was not is named."""
+    """A part of the work or of the answer is missing; the missing part is reported."""
 
 
 CODES: dict[str, ExitCode] = {
@@ -51,17 +51,19 @@ CODES: dict[str, ExitCode] = {
     "PartialError": ExitCode.PARTIAL,
     "LakeSyncError": ExitCode.FAILED,
 }
-"""By the name of the class, as importing them costs time; one that is missing has the code of its nearest base."""
+"""Name of an error class → exit code. A class that is not listed has the code of its nearest base class.
+
+Names, because importing the classes would slow down every command."""
 
 REMEDIES: dict[str, str] = {
-    "UnreachableError": "start it (`lakesync up`, `lakesync gateway`), or name another with --url",
-    "AuthError": "set LAKESYNC_TOKEN or give --token-file; `lakesync token create` makes one",
-    "ForbiddenError": "an admin's token: `lakesync token create --gateway ID --client ME --role admin`",
-    "BackpressureError": "see what waits: `lakesync status`; carry it to the lake: `lakesync flush`",
-    "LakeUnavailableError": "`lakesync doctor` looks at catalogue and Spark",
-    "StagingUnavailableError": "`lakesync doctor` looks at the store",
+    "UnreachableError": "start a gateway with `lakesync up` or `lakesync gateway`, or name another one with --url",
+    "AuthError": "set LAKESYNC_TOKEN or give --token-file; `lakesync token create` creates a token",
+    "ForbiddenError": "create an admin's token: `lakesync token create --gateway ID --client ME --role admin`",
+    "BackpressureError": "flush the backlog with `lakesync flush`; `lakesync status` shows it",
+    "LakeUnavailableError": "check the catalogue and Spark with `lakesync doctor`",
+    "StagingUnavailableError": "check the store with `lakesync doctor`",
 }
-"""What to try next, where the message itself cannot know."""
+"""Name of an error class → what to try, for errors whose message cannot know it."""
 
 
 EXTRAS: dict[str, str] = {
@@ -69,57 +71,68 @@ EXTRAS: dict[str, str] = {
     "psycopg": "postgres",
     "pymysql": "mysql",
 }
-"""Package → the extra that brings it."""
+"""Package → the extra of `lakesync` that installs it."""
 
 
 def code_of(kind: type[BaseException]) -> ExitCode | None:
-    """The exit code of a class of errors; None for one that was not raised on purpose."""
-    return next(_of(CODES, kind), None)
+    """Return the exit code of a class of exceptions; None for an unexpected exception."""
+    return next(_by_class(CODES, kind), None)
 
 
-def told(error: Exception, *, as_json: bool) -> ExitCode | None:
-    """Say on stderr what went wrong, in one line of JSON where JSON was asked for; its exit code.
+def report_error(error: Exception, *, as_json: bool) -> ExitCode | None:
+    """Report an exception on stderr and return its exit code.
 
-    None, and nothing is said, where the error was raised neither on purpose nor by this machine, as for a full disk:
-    then its traceback is wanted. None too for a reader that went away, of which typer takes care.
+    Args:
+        error: the exception.
+        as_json: report it as one line of JSON.
+
+    Returns:
+        The exit code; None, without a report, for an unexpected exception, whose traceback is wanted, and for a closed
+        pipe, which typer handles.
     """
     extra = EXTRAS.get((error.name or "").partition(".")[0]) if isinstance(error, ModuleNotFoundError) else None
     if extra is not None:
-        why = f"this needs a package that is not here: pip install 'lakesync[{extra}]'"
-        return _say(why, "PACKAGE_MISSING", ExitCode.FAILED, as_json=as_json)
+        why = f"the package {error.name!r} is not installed; run pip install 'lakesync[{extra}]'"
+        return _report(why, "PACKAGE_MISSING", ExitCode.FAILED, as_json=as_json)
     code = code_of(type(error))
     if code is None and isinstance(error, OSError) and error.strerror and error.errno != errno.EPIPE:
         where = f"{error.filename}: " if error.filename is not None else ""
-        return _say(f"{where}{error.strerror}", "OS_ERROR", ExitCode.FAILED, as_json=as_json)
+        return _report(f"{where}{error.strerror}", "OS_ERROR", ExitCode.FAILED, as_json=as_json)
     if code is None:
         return None
-    remedy = next(_of(REMEDIES, type(error)), None)
+    remedy = next(_by_class(REMEDIES, type(error)), None)
     known: LakeSyncError = error  # type: ignore[assignment] # it has an exit code
-    return _say(str(error), known.code, code, remedy, as_json=as_json)
+    return _report(str(error), known.code, code, remedy, as_json=as_json)
 
 
-def unanswered(why: str, *, as_json: bool) -> ExitCode:
-    """Say on stderr what is not known of what was asked."""
-    return _say(why, "PARTIAL", ExitCode.PARTIAL, as_json=as_json, begins="not known")
+def report_unanswered(why: str, *, as_json: bool) -> ExitCode:
+    """Report on stderr a part of the answer that is missing, and return the exit code for that.
+
+    Args:
+        why: the reason.
+        as_json: report it as one line of JSON.
+    """
+    return _report(why, "PARTIAL", ExitCode.PARTIAL, as_json=as_json, prefix="incomplete")
 
 
-def misused(why: str) -> ExitCode:
-    """Say on stderr, in one line of JSON, that options or arguments cannot be used."""
-    return _say(why, "USAGE", ExitCode.USAGE, as_json=True)
+def report_usage(why: str) -> ExitCode:
+    """Report a usage error on stderr as one line of JSON, and return its exit code."""
+    return _report(why, "USAGE", ExitCode.USAGE, as_json=True)
 
 
-def _say(
-    why: str, code: str, ends: ExitCode, remedy: str | None = None, *, as_json: bool, begins: str = "error"
+def _report(
+    why: str, code: str, exit_code: ExitCode, remedy: str | None = None, *, as_json: bool, prefix: str = "error"
 ) -> ExitCode:
     if as_json:
-        said = {"error": why, "code": code, "exitCode": int(ends), **({"remedy": remedy} if remedy else {})}
-        print(json.dumps(said), file=sys.stderr)
+        report = {"error": why, "code": code, "exitCode": int(exit_code), **({"remedy": remedy} if remedy else {})}
+        print(json.dumps(report), file=sys.stderr)
     else:
-        print(f"{begins}: {why}", file=sys.stderr)
+        print(f"{prefix}: {why}", file=sys.stderr)
         if remedy:
             print(f"  try: {remedy}", file=sys.stderr)
-    return ends
+    return exit_code
 
 
-def _of(table: dict[str, T], kind: type[BaseException]) -> Iterator[T]:
+def _by_class(table: dict[str, T], kind: type[BaseException]) -> Iterator[T]:
+    """Yield the entries for a class and its bases, the nearest first."""
     return (table[base.__name__] for base in kind.__mro__ if base.__name__ in table)

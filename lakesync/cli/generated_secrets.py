@@ -1,4 +1,4 @@
-"""The secrets that `lakesync up` makes where nobody set any: the same at each start, readable by their owner."""
+"""The secrets that `lakesync up` generates if none are configured, in a file of the data folder."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from pathlib import Path
 NAMES = ("jwt_secret", "service_token", "secret_key", "spark_token")
 
 
-def kept(folder: Path) -> dict[str, str]:
-    """Those of a data folder; empty where none were made."""
+def read_secrets(folder: Path) -> dict[str, str]:
+    """Return the secrets in a data folder; empty if none were generated."""
     path = folder / "secrets.json"
     found: dict[str, str] = json.loads(path.read_text("utf-8")) if path.exists() else {}
     return found
 
 
-def kept_or_made(folder: Path) -> dict[str, str]:
-    """Those of a data folder, made now where they are missing."""
-    found = kept(folder)
+def ensure_secrets(folder: Path) -> dict[str, str]:
+    """Return the secrets in a data folder, after generating those that are missing."""
+    found = read_secrets(folder)
     complete = {name: found.get(name) or secrets.token_hex(32) for name in NAMES}
     if complete != found:
         descriptor = os.open(folder / "secrets.json", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)

@@ -1,4 +1,4 @@
-"""The options that many commands have, each spelled once."""
+"""Options that several commands have, and the parsing of their values."""
 
 from __future__ import annotations
 
@@ -17,14 +17,17 @@ from lakesync.cli import completion
 if TYPE_CHECKING:
     from lakesync.config import Config
 
-Data = Annotated[Path | None, typer.Option("--data", help="The folder that keeps everything.", show_default=False)]
-Json = Annotated[bool, typer.Option("--json", help="JSON, one object a line, instead of a table or sentences.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Data = Annotated[
+    Path | None,
+    typer.Option("--data", help="The data folder; default: data_dir of the settings.", show_default=False),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object per line.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
-_REMOTE = "Connection"
+_CONNECTION = "Connection"
 Url = Annotated[
     str | None,
-    typer.Option("--url", help="The gateway's address.", show_default=False, rich_help_panel=_REMOTE),
+    typer.Option("--url", help="The gateway's URL.", show_default=False, rich_help_panel=_CONNECTION),
 ]
 Gateway = Annotated[
     str | None,
@@ -33,7 +36,7 @@ Gateway = Annotated[
         "-g",
         help="The gateway id.",
         show_default=False,
-        rich_help_panel=_REMOTE,
+        rich_help_panel=_CONNECTION,
         autocompletion=completion.gateways,
     ),
 ]
@@ -41,76 +44,83 @@ TokenFile = Annotated[
     Path | None,
     typer.Option(
         "--token-file",
-        help="Holds the token; else LAKESYNC_TOKEN, or one made with the secret of the data folder.",
+        help="File with the token; default: LAKESYNC_TOKEN, else a token signed with the data folder's secret.",
         show_default=False,
-        rich_help_panel=_REMOTE,
+        rich_help_panel=_CONNECTION,
     ),
 ]
 
 
 Claim = Annotated[
     list[str] | None,
-    typer.Option("--claim", help="NAME=VALUE in the token that is made; repeat it for a list.", show_default=False),
+    typer.Option("--claim", help="NAME=VALUE in the token that is signed here; repeat for a list.", show_default=False),
 ]
 
 
-def settings(data: Path | None = None, **sections: Any) -> Config:
-    """The configuration in force, under what the command line says.
+def load_settings(data: Path | None = None, **sections: Any) -> Config:
+    """Load the configuration with the overrides of the command line.
+
+    Args:
+        data: the `--data` option.
+        sections: section → settings that options override.
 
     Raises:
-        ConfigurationError: a setting cannot be used.
+        ConfigurationError: a setting is invalid.
     """
     from lakesync.config import load
 
-    return load(given(data_dir=data, **sections))
+    return load(overrides(data_dir=data, **sections))
 
 
-def given(**values: Any) -> dict[str, Any]:
-    """What was given on the command line; the rest is left to variables and files."""
+def overrides(**values: Any) -> dict[str, Any]:
+    """Return the options that were given, as overrides of settings."""
     return {name: value for name, value in values.items() if value not in (None, {})}
 
 
 @contextmanager
-def reading(path: Path) -> Iterator[TextIO]:
-    """A file's text, line by line as it stands in UTF-8, without a mark of the byte order; `-` is stdin.
+def open_text(path: Path) -> Iterator[TextIO]:
+    """Open a UTF-8 file, with or without a byte order mark, without translating line ends.
+
+    Args:
+        path: the file; `-` is stdin.
 
     Raises:
-        typer.BadParameter: it cannot be opened.
+        typer.BadParameter: the file cannot be opened.
     """
-    with ExitStack() as closing:
+    with ExitStack() as stack:
         try:
-            raw = sys.stdin.buffer if str(path) == "-" else closing.enter_context(path.open("rb"))
+            raw = sys.stdin.buffer if str(path) == "-" else stack.enter_context(path.open("rb"))
         except OSError as error:
             raise typer.BadParameter(f"{path} cannot be read: {error}") from error
         text = io.TextIOWrapper(raw, "utf-8-sig", newline="\n")
-        closing.callback(text.detach)
+        stack.callback(text.detach)
         yield text
 
 
 def read_text(path: Path) -> str:
-    """A file's text; `-` is stdin.
+    """Return the text of a file; `-` is stdin.
 
     Raises:
-        typer.BadParameter: it cannot be read.
-        ValidationError: it is no text.
+        typer.BadParameter: the file cannot be read.
+        ValidationError: it is not UTF-8.
     """
     from lakesync.model.errors import ValidationError
 
     try:
-        with reading(path) as text:
+        with open_text(path) as text:
             return text.read()
     except UnicodeDecodeError as error:
-        raise ValidationError(f"{path} is no text in UTF-8: {error}") from error
+        raise ValidationError(f"{path} is not UTF-8 text: {error}") from error
     except OSError as error:
         raise typer.BadParameter(f"{path} cannot be read: {error}") from error
 
 
 def read_json(path: Path) -> Any:
-    """A file's JSON value; `-` is stdin.
+    """Return the JSON value in a file; `-` is stdin.
 
     Raises:
-        typer.BadParameter: it cannot be read.
-        ValidationError: it is no JSON.
+        typer.BadParameter: the file cannot be read.
+        ValidationError: it is not JSON.
     """
     from lakesync.model.errors import ValidationError
 
@@ -120,53 +130,65 @@ def read_json(path: Path) -> Any:
         raise ValidationError(f"{path} is not JSON: {error}") from error
 
 
-def claims_of(text: str | None) -> dict[str, str | list[str]] | None:
-    """Claims as `--as` gives them: JSON, `@FILE`, or `NAME=VALUE,NAME=VALUE`, where a repeated name is a list.
+def parse_claims(text: str | None) -> dict[str, str | list[str]] | None:
+    """Parse the claims of `--as`.
+
+    Args:
+        text: JSON, `@FILE`, or `NAME=VALUE,NAME=VALUE`, in which a repeated name makes a list.
+
+    Returns:
+        The claims; None for None.
 
     Raises:
-        typer.BadParameter: they are of no such form.
+        typer.BadParameter: the text has none of these forms.
     """
     if text is None:
         return None
     if text.startswith("@"):
         text = read_text(Path(text[1:]))
     if text.lstrip().startswith("{"):
-        return _checked_claims(text)
+        return _parse_json_claims(text)
     claims: dict[str, str | list[str]] = {}
     for each in filter(None, text.split(",")):
         name, equals, value = each.partition("=")
         if not name or not equals:
-            raise typer.BadParameter(f"claims {text!r}: write JSON, or NAME=VALUE,NAME=VALUE; {each!r} is neither")
-        before = claims.get(name.strip())
-        claims[name.strip()] = value if before is None else [*([before] if isinstance(before, str) else before), value]
+            raise typer.BadParameter(
+                f"{each!r} in the claims {text!r} is not NAME=VALUE; write JSON, @FILE or NAME=VALUE,NAME=VALUE"
+            )
+        _add_claim(claims, name.strip(), value)
     return claims
 
 
-def named_claims(given: list[str] | None) -> dict[str, str | list[str]]:
-    """Claims as `--claim` gives them, one at a time.
+def parse_claim_options(options: list[str] | None) -> dict[str, str | list[str]]:
+    """Parse the values of repeated `--claim` options.
 
     Raises:
-        typer.BadParameter: one is of another form.
+        typer.BadParameter: a value is not NAME=VALUE.
     """
     claims: dict[str, str | list[str]] = {}
-    for each in given or []:
+    for each in options or []:
         name, equals, value = each.partition("=")
         if not name or not equals:
-            raise typer.BadParameter(f"--claim is {each!r}, it must read NAME=VALUE")
-        before = claims.get(name)
-        claims[name] = value if before is None else [*([before] if isinstance(before, str) else before), value]
+            raise typer.BadParameter(f"--claim is {each!r}; it must be NAME=VALUE")
+        _add_claim(claims, name, value)
     return claims
 
 
-def _checked_claims(text: str) -> dict[str, str | list[str]]:
+def _add_claim(claims: dict[str, str | list[str]], name: str, value: str) -> None:
+    """Add a claim; a repeated name makes a list."""
+    earlier = claims.get(name)
+    claims[name] = value if earlier is None else [*([earlier] if isinstance(earlier, str) else earlier), value]
+
+
+def _parse_json_claims(text: str) -> dict[str, str | list[str]]:
     try:
         found = json.loads(text)
     except ValueError as error:
-        raise typer.BadParameter(f"claims {text!r} are not JSON: {error}") from error
+        raise typer.BadParameter(f"the claims {text!r} are not JSON: {error}") from error
     for name, value in found.items():
         if not isinstance(value, str) and not (
             isinstance(value, list) and all(isinstance(each, str) for each in value)
         ):
-            raise typer.BadParameter(f"claim {name!r} is {value!r}: rules read texts and lists of texts alone")
+            raise typer.BadParameter(f"claim {name!r} is {value!r}; rules read strings and lists of strings only")
     claims: dict[str, str | list[str]] = found
     return claims

@@ -1,6 +1,6 @@
-"""What commands print: data to stdout, as a table or one JSON object a line; everything else to stderr.
+"""The output of commands: data on stdout, as a table or as one JSON object per line, everything else on stderr.
 
-Nothing is coloured, drawn or asked where there is no terminal, and lines are then as long as their data.
+Without a terminal, nothing is coloured, animated or asked, and lines are as long as their data.
 """
 
 from __future__ import annotations
@@ -22,16 +22,18 @@ _NO_TERMINAL_WIDTH = 10_000
 
 
 def record(value: Any) -> None:
-    """One JSON object on a line."""
-    print(msgspec.json.encode(value, enc_hook=spelled).decode())
+    """Print a value as one line of JSON."""
+    print(msgspec.json.encode(value, enc_hook=encode_other).decode())
 
 
 def records(rows: Iterable[Mapping[str, Any]], *, as_json: bool, columns: Sequence[str] = (), none: str = "") -> None:
-    """Rows: one JSON object a line, or a table.
+    """Print rows as one JSON object per line, or as a table.
 
     Args:
-        columns: those that the table shows, by key or `key=Heading`; none given: all.
-        none: said on stderr where there is no row.
+        rows: the rows.
+        as_json: print JSON, with all keys.
+        columns: the columns of the table, as `key` or `key=Heading`; empty: all keys.
+        none: printed on stderr if there are no rows and no JSON is wanted.
     """
     if as_json:
         for row in rows:
@@ -48,21 +50,27 @@ def records(rows: Iterable[Mapping[str, Any]], *, as_json: bool, columns: Sequen
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[RenderableType]], right: Sequence[bool] = ()) -> None:
-    """A table on stdout, whose cells are as they are."""
+    """Print a table.
+
+    Args:
+        headings: one per column.
+        rows: the cells, already rendered.
+        right: whether each column is aligned to the right; missing entries mean left.
+    """
     from rich.table import Table
     from rich.text import Text
 
     shown = Table(box=None, header_style="bold", pad_edge=False)
-    for place, heading in enumerate(headings):
-        justify = "right" if place < len(right) and right[place] else "left"
+    for index, heading in enumerate(headings):
+        justify = "right" if index < len(right) and right[index] else "left"
         shown.add_column(Text(heading), justify=cast("Any", justify), overflow="fold")
     for row in rows:
         shown.add_row(*row)
     console().print(shown)
 
 
-def facts(values: Mapping[str, Any], *, as_json: bool) -> None:
-    """One thing: a JSON object, or a line a field."""
+def fields(values: Mapping[str, Any], *, as_json: bool) -> None:
+    """Print one object: as a line of JSON, or a line for each field."""
     if as_json:
         record(values)
         return
@@ -73,20 +81,20 @@ def facts(values: Mapping[str, Any], *, as_json: bool) -> None:
 
 
 def console() -> Console:
-    """Where tables go."""
+    """Return the console that tables are printed on."""
     from rich.console import Console
 
     return Console(width=None if sys.stdout.isatty() else _NO_TERMINAL_WIDTH, highlight=False, soft_wrap=False)
 
 
 def note(text: str) -> None:
-    """Say something that is no data."""
+    """Print a message on stderr, unless it is empty."""
     if text:
         print(text, file=sys.stderr)
 
 
-def working(text: str) -> AbstractContextManager[object]:
-    """Show that something takes its time, where somebody looks."""
+def spinner(text: str) -> AbstractContextManager[object]:
+    """Return a context manager that shows a spinner with `text` while it is active, on a terminal only."""
     if not sys.stderr.isatty():
         return nullcontext()
     from rich.console import Console
@@ -95,22 +103,26 @@ def working(text: str) -> AbstractContextManager[object]:
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Ask before what cannot be undone.
+    """Ask for confirmation of an action that cannot be undone.
+
+    Args:
+        question: the question.
+        yes: the `--yes` option; nothing is asked then.
 
     Raises:
-        typer.Abort: the answer is no.
-        typer.BadParameter: there is nobody to ask.
+        typer.Abort: the user declined.
+        typer.BadParameter: there is no terminal to ask on.
     """
     if yes:
         return
     if not sys.stdin.isatty():
-        raise typer.BadParameter(f"{question} There is no terminal to ask at: give --yes")
+        raise typer.BadParameter(f"{question} There is no terminal to ask on; give --yes to confirm")
     if not typer.confirm(question, err=True):
         raise typer.Abort
 
 
 def cell(value: object) -> RenderableType:
-    """A value in a table."""
+    """Return a value as a cell of a table."""
     from rich.text import Text
 
     match value:
@@ -123,19 +135,19 @@ def cell(value: object) -> RenderableType:
         case int():
             return Text(f"{value:,}")
         case dict() | list() | tuple():
-            return Text(msgspec.json.encode(value, enc_hook=spelled).decode())
+            return Text(msgspec.json.encode(value, enc_hook=encode_other).decode())
     return Text(str(value))
 
 
-def moment(wall_ms: int | None) -> str | None:
-    """A server's wall time, in UTC to the millisecond."""
+def utc_time(wall_ms: int | None) -> str | None:
+    """Return a wall time in milliseconds as ISO 8601 in UTC; None for None."""
     if wall_ms is None:
         return None
     return datetime.fromtimestamp(wall_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def ago(seconds: float | None) -> str | None:
-    """A time span, as people say it."""
+def duration(seconds: float | None) -> str | None:
+    """Return a duration in its largest fitting unit, as `3 h`; None for None."""
     if seconds is None:
         return None
     for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
@@ -144,8 +156,8 @@ def ago(seconds: float | None) -> str | None:
     return f"{seconds:.1f} s"
 
 
-def spelled(value: object) -> object:
-    """What JSON has no form for."""
+def encode_other(value: object) -> object:
+    """Return the JSON form of a value that JSON has no type for."""
     match value:
         case datetime() | date():
             return value.isoformat()

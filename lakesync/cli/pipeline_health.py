@@ -1,4 +1,4 @@
-"""Whether a gateway's pipeline keeps up, in sentences, from what `/admin/metrics` reports of it."""
+"""Describes problems of the pipeline in sentences, from the report in `/admin/metrics`, for `status` and `doctor`."""
 
 from __future__ import annotations
 
@@ -6,47 +6,47 @@ from collections.abc import Mapping
 from typing import Any
 
 from lakesync.analysis.marks import FAILING
-from lakesync.cli.output import ago
+from lakesync.cli.output import duration
 
-_SHOWN = 3
+_MAX_NAMED = 3
 SILENT_SECONDS = 60.0
-"""Sensors report every ten seconds; after this long without a report they do not run."""
+"""Sensors report every ten seconds. After this long without a report they are considered stopped."""
 
 
-def troubles(told: Mapping[str, Any] | None, now_ms: float) -> list[str]:
-    """Return what is wrong with the pipeline, each as a sentence; nothing where it keeps up.
+def problems(report: Mapping[str, Any] | None, now_ms: float) -> list[str]:
+    """Return the problems of a gateway's pipeline, each as a sentence; empty if there are none.
 
     Args:
-        told: `pipeline` of `/admin/metrics`; None where no pipeline ever reported.
-        now_ms: server wall time.
+        report: `pipeline` of `/admin/metrics`; None if no pipeline has ever reported.
+        now_ms: server wall time in milliseconds.
     """
-    return [] if told is None else [*failing_parts(told), *idle_runs(told, now_ms)]
+    return [] if report is None else [*failing_parts(report), *stalled_runs(report, now_ms)]
 
 
-def failing_parts(told: Mapping[str, Any]) -> list[str]:
-    """Return for which parts of a gateway runs fail, as a sentence at most."""
-    failing = [part for part in told["behind"] if part["requests"] >= FAILING]
+def failing_parts(report: Mapping[str, Any]) -> list[str]:
+    """Return at most one sentence, with the parts that stay behind although runs were requested for them."""
+    failing = [part for part in report["behind"] if part["requests"] >= FAILING]
     if not failing:
         return []
-    parts = ", ".join(f"{part_name(part)} ({part['requests']} runs)" for part in failing[:_SHOWN])
-    more = f" and {len(failing) - _SHOWN} more" if len(failing) > _SHOWN else ""
-    return [f"runs fail: requested again and again, and still behind: {parts}{more}"]
+    parts = ", ".join(f"{part_name(part)} ({part['requests']} runs)" for part in failing[:_MAX_NAMED])
+    more = f" and {len(failing) - _MAX_NAMED} more" if len(failing) > _MAX_NAMED else ""
+    return [f"runs fail: several were requested, and these parts are still behind: {parts}{more}"]
 
 
-def idle_runs(told: Mapping[str, Any], now_ms: float) -> list[str]:
-    """Return which runs cannot start, and whether the pipeline's sensors run; the same for every gateway."""
+def stalled_runs(report: Mapping[str, Any], now_ms: float) -> list[str]:
+    """Return a sentence for each run that does not start, and one if sensors are stopped. Equal for all gateways."""
     found = []
-    for run in told["queued"][:_SHOWN]:
-        waited = ago((now_ms - run["sinceMs"]) / 1000)
+    for run in report["queued"][:_MAX_NAMED]:
+        waited = duration((now_ms - run["sinceMs"]) / 1000)
         found.append(f"a run of {run['job']} was requested {waited} ago and has not started ({run['runId']})")
-    silent = (now_ms - told["reportedMs"]) / 1000
+    silent = (now_ms - report["reportedMs"]) / 1000
     if silent > SILENT_SECONDS:
-        found.append(f"the pipeline last reported {ago(silent)} ago: its sensors do not run")
+        found.append(f"the pipeline last reported {duration(silent)} ago; its sensors are stopped")
     return found
 
 
 def part_name(part: Mapping[str, Any]) -> str:
-    """Return what people call a part of the pipeline."""
+    """Return the display name of a part of the pipeline."""
     if part["part"] == "deltas":
         return "deltas"
     return f"{part['part']} {part['name']}".strip()

@@ -1,4 +1,4 @@
-"""The staging store for commands: opened here, or reached through the gateway that owns it."""
+"""The staging store for `erase` and `connectors test`: opened here, or reached through the gateway that owns it."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
     from lakesync.config import Config
     from lakesync.staging.store import PipelineStore
 
-_PATIENCE_SECONDS = 30.0
-"""How long a gateway that does not answer is asked again."""
+_RETRY_SECONDS = 30.0
+"""How long requests to a gateway that does not answer are retried."""
 
 
 @contextmanager
-def opened_store(config: Config) -> Iterator[PipelineStore]:
-    """The store itself, or, where a gateway owns it, through that.
+def open_store(config: Config) -> Iterator[PipelineStore]:
+    """Open the staging store of a configuration; a store that a gateway owns is reached through that gateway.
 
     Raises:
-        StagingUnavailableError: neither can be reached.
-        ConfigurationError: there is no store, or a gateway owns it and there is no service token to show that.
+        StagingUnavailableError: neither the store nor its gateway can be reached.
+        ConfigurationError: there is no store, or a gateway owns it and there is no service token.
     """
     from lakesync.engine import Engine
     from lakesync.model.clock import WallClock
@@ -31,18 +31,18 @@ def opened_store(config: Config) -> Iterator[PipelineStore]:
     from lakesync.staging.remote import RemoteStore
 
     if config.staging.url.startswith("sqlite:"):
-        versions.status(config.staging.url)  # opening a store would make it
+        versions.status(config.staging.url)  # raises if there is no store; opening would create one
     wall = WallClock(config.clock_offset_file).now_ms
     engine = Engine(configured_store(config, wall), wall)
     try:
         engine.open()
-    except StagingUnavailableError as owned:
+    except StagingUnavailableError as error:
         if not config.staging.url.startswith("sqlite:"):
             raise
-        url, token = _gateway(config, owned)
-        remote = RemoteStore(url, token, timeout=600.0, patience=_PATIENCE_SECONDS)
+        url, token = _gateway(config, error)
+        remote = RemoteStore(url, token, timeout=600.0, patience=_RETRY_SECONDS)
         try:
-            with _retries_said_once(url):
+            with _report_first_retry(url):
                 yield remote
         finally:
             remote.close()
@@ -53,28 +53,28 @@ def opened_store(config: Config) -> Iterator[PipelineStore]:
         engine.close()
 
 
-def _gateway(config: Config, owned: StagingUnavailableError) -> tuple[str, str]:
-    """Address and service token of the gateway that owns the store."""
-    from lakesync.cli.connection import own_address
-    from lakesync.cli.generated_secrets import kept
+def _gateway(config: Config, error: StagingUnavailableError) -> tuple[str, str]:
+    """Return the URL and service token of the gateway that owns the store."""
+    from lakesync.cli.connection import local_gateway_url
+    from lakesync.cli.generated_secrets import read_secrets
 
     given = config.service_token.get_secret_value() if config.service_token else None
-    token = given or kept(config.data_dir).get("service_token")
+    token = given or read_secrets(config.data_dir).get("service_token")
     if not token:
         raise ConfigurationError(
-            f"{owned}; or set LAKESYNC_SERVICE_TOKEN to the gateway's, and LAKESYNC_GATEWAY_URL to its address"
+            f"{error}; or set LAKESYNC_SERVICE_TOKEN to the gateway's service token and LAKESYNC_GATEWAY_URL to its URL"
         )
-    return own_address(config), token
+    return local_gateway_url(config), token
 
 
 @contextmanager
-def _retries_said_once(url: str) -> Iterator[None]:
-    """In one sentence, where stamina would log each."""
+def _report_first_retry(url: str) -> Iterator[None]:
+    """Print one note about retries instead of stamina's log line for each."""
     from stamina.instrumentation import RetryDetails, set_on_retry_hooks
 
     def hook(details: RetryDetails) -> None:
         if details.retry_num == 1:
-            output.note(f"no gateway answers at {url}; asking again for {_PATIENCE_SECONDS:g} s")
+            output.note(f"no gateway answers at {url}; retrying for {_RETRY_SECONDS:g} s")
 
     set_on_retry_hooks((hook,))
     try:

@@ -1,4 +1,4 @@
-"""The three streams of a process, made ready for whatever it is started from."""
+"""The standard streams of the process: prepared at the start, flushed at the end."""
 
 from __future__ import annotations
 
@@ -8,21 +8,22 @@ import sys
 from pathlib import Path
 
 
-def make_ready() -> None:
-    """Let a stream that was closed before the start be empty, and one that lacks letters escape them."""
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):  # the order in which their numbers are free
+def prepare() -> None:
+    """Replace streams that the parent process closed, and escape characters that a stream cannot encode."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):  # in the order of their file descriptors
         if getattr(sys, name) is None:
-            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115 as long as the process
+            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115 open until the process ends
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 
 def flush() -> None:
-    """Write what is buffered for stdout, so that an error is reported as any other rather than as the process exits.
+    """Flush stdout, so that a failure is reported like any other error and not while the interpreter exits.
 
     Raises:
-        OSError: the disk is full, or the reader has gone; the rest is discarded, or the interpreter would try again.
+        OSError: the disk is full, or the reader has closed its end. The remaining output is discarded, because the
+            interpreter would try to write it again.
     """
     try:
         sys.stdout.flush()

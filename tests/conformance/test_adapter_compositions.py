@@ -311,7 +311,7 @@ def command(tmp_path, *options, crash=""):
 def test_a_source_that_is_not_there_is_not_made(tmp_path):
     told = command(tmp_path, "--dry-run")
     assert (told.returncode, told.stdout) == (2, "")
-    assert "source.db, which is not there" in told.stderr
+    assert "source.db, which does not exist" in told.stderr
     assert not (tmp_path / "source.db").exists()
 
 

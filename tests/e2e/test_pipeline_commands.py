@@ -8,7 +8,7 @@ from contextlib import ExitStack, closing
 import pytest
 import requests
 
-from lakesync.cli.dagster_client import Dagster
+from lakesync.cli.dagster_client import DagsterClient
 from lakesync.wire.frames import read_checkpoint
 from lakesync.wire.protobuf import decode_response
 from tests.e2e.up_support import Up
@@ -182,7 +182,7 @@ def test_four_destinations_that_hang_stop_no_flush_and_a_run_that_cannot_start_i
     shop.wait(lambda: len({p["name"] for p in status()["pipeline"]["behind"] if p["part"] == "destination"}) == 4, 60)
 
     # The last two hold their slots for good, so that another run for one of them cannot start.
-    dagster = Dagster(shop.told()["dagster"]["url"])
+    dagster = DagsterClient(shop.told()["dagster"]["url"])
     runs = [dagster.materialise("destinations/hung3/hung3", "destinations", "test") for _ in range(5)]
     begun = time.monotonic()
     shop.wait(lambda: {each["runId"] for each in status()["pipeline"]["queued"]} & set(runs), 60)

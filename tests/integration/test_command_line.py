@@ -127,17 +127,17 @@ def test_what_is_refused_is_named_and_the_rest_goes_on(played, tmp_path):
     told = command("push", _file(tmp_path, mixed), "--table", "todos", "--client", "alice", "--json")
     assert told.exit_code == ExitCode.PARTIAL
     assert json.loads(told.stdout)["accepted"] == json.loads(told.stdout)["rejected"] == 1
-    refused = json.loads(told.stderr)["refused"]
+    refused = json.loads(told.stderr)["rejected"]
     assert (refused["rowId"], refused["table"], refused["code"]) == ("m2", "todos", "FORBIDDEN")
     told = command("push", _file(tmp_path, mixed.splitlines()[1]), "--table", "todos")
     assert told.exit_code == ExitCode.INVALID
-    assert "refused row 'm2' of todos: FORBIDDEN" in told.stderr
-    assert "the rules show client 'lakesync-cli' no such rows" in told.stderr
+    assert "rejected row 'm2' of todos: FORBIDDEN" in told.stderr
+    assert "the rules do not show these rows to client 'lakesync-cli'" in told.stderr
     assert "--client ID, and --claim NAME=VALUE" in told.stderr
     team = _file(tmp_path, "".join(f'{{"row_id": "blue{number}", "team": "blue"}}\n' for number in range(25)))
     told = command("push", team, "--table", "todos", "--client", "bea")
-    assert (told.exit_code, told.stderr.count("refused row")) == (ExitCode.INVALID, 20)
-    assert "refused 25 in all (25 FORBIDDEN)" in told.stderr
+    assert (told.exit_code, told.stderr.count("rejected row")) == (ExitCode.INVALID, 20)
+    assert "rejected 25 in total (25 FORBIDDEN)" in told.stderr
     assert command("push", team, "--table", "todos", "--client", "bea", "--claim", "team=blue").exit_code == 0
     told = command("push", _file(tmp_path, '{"row_id": 1, "done": "perhaps"}'), "--table", "todos", "--client", "alice")
     assert told.exit_code == ExitCode.INVALID
@@ -152,7 +152,7 @@ def test_a_file_of_more_than_one_request_goes_in_several_and_says_how_far_it_cam
     told = command("push", file, "--table", "todos", "--id", "id", "--client", "ann", "--update")
     assert told.exit_code == ExitCode.INVALID
     assert "wide.csv, line 8: more fields" in told.stderr
-    assert " were accepted before this" in told.stderr
+    assert " deltas were accepted before this" in told.stderr
 
 
 def test_what_was_pulled_can_be_pushed_again_and_changes_nothing(played, tmp_path):

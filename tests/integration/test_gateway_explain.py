@@ -244,7 +244,7 @@ def test_the_command_shows_clauses_and_columns_of_what_is_there(alice, served, o
         env={"LAKESYNC_JWT_SECRET": SECRET},
     )
     assert told.exit_code == 0, told.output
-    assert ("owner eq jwt:sub" in told.stdout, "whose value" in told.stdout) == (shown, shown)
+    assert ("owner eq jwt:sub" in told.stdout, "written by" in told.stdout) == (shown, shown)
 
 
 def test_without_rules_everyone_sees_everything(served):

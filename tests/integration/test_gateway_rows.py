@@ -58,7 +58,7 @@ def test_the_newest_cut_and_whether_rules_are_newer(served, tmp_path):
     assert told.exit_code == ExitCode.FAILED  # its rules are older
     assert not fetched.exists()
     shown = _command(served, client, "checkpoint", "show")
-    assert "served   no: the rules in force are version 1" in shown.stdout
+    assert "served   no: the active rules have version 1" in shown.stdout
 
 
 def test_a_checkpoint_is_fetched_whole(served, tmp_path):
@@ -92,10 +92,10 @@ def test_work_that_was_set_aside_is_listed_shown_repeated_and_dropped(served, mo
 def test_a_gateway_that_takes_no_more_says_so_and_why_a_row_is_not_there(serve):
     served = serve(limits=EngineLimits(max_backpressure_bytes=1))
     client = served.client()
-    assert "turned away" not in _command(served, client, "status").stdout
+    assert "rejected" not in _command(served, client, "status").stdout
     client.push(delta("t1", {"n": 1}))
     assert client.push(delta("t2", {"n": 1})).status_code == 503
-    assert "pushes          turned away: more than 1 bytes wait in main" in _command(served, client, "status").stdout
+    assert "pushes          rejected: more than 1 unflushed bytes in main" in _command(served, client, "status").stdout
     told = _command(served, client, "explain", "todos", "t2", "--client", "bob").stdout
     assert "was not taken: BACKPRESSURE_ERROR" in " ".join(told.split())
 

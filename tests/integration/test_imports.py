@@ -155,7 +155,7 @@ def test_every_device_of_a_user_receives_an_import(opened, gateway):
 def test_rules_and_write_scope_are_those_of_the_user(gateway):
     told = push(rows(1, owner="erin"), "--table", "todos")
     assert told.exit_code == ExitCode.INVALID
-    assert json.loads(told.stderr.splitlines()[0])["refused"]["code"] == "FORBIDDEN"
+    assert json.loads(told.stderr.splitlines()[0])["rejected"]["code"] == "FORBIDDEN"
     assert imported(rows(1, owner="erin"), "--table", "todos", user="erin")["accepted"] == 1
     told = push('{"row_id": "r0", "title": "taken"}', "--table", "todos", "--update")
     assert told.exit_code == ExitCode.INVALID

@@ -177,7 +177,7 @@ def test_the_command_looks_unless_it_is_to_stand_in_for_the_app(served, monkeypa
     assert {json.loads(line)["rowId"] for line in pulled.stdout.splitlines()} >= {"t1", "t2"}
     assert known(served, alice) != before
     wrong = command("pull", "--client", "alice", "--as-app", "--since", cursor)
-    assert "is no cursor of the app's" in wrong.stderr
+    assert "must be the app's cursor" in wrong.stderr
 
 
 def command(*words):

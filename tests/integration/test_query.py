@@ -239,8 +239,8 @@ def test_the_command_writes_rows_on_stdout(place, monkeypatch):
     assert all(row_id in early.stdout for _, row_id in expected)
     assert f"{len(expected)} rows" in early.stderr
     row_id = next(iter(expected))[1]
-    fates = CliRunner().invoke(app, ["row", "history", "tasks", row_id], catch_exceptions=False)
-    assert "what became of it" in fates.stdout
+    printed = CliRunner().invoke(app, ["row", "history", "tasks", row_id], catch_exceptions=False)
+    assert "outcome" in printed.stdout
 
 
 def test_spark_answers_the_same(place, monkeypatch, tmp_path):

@@ -93,18 +93,18 @@ def test_what_dies_is_started_again(watch):
     seen.supervisor._slots["a"].process._child.kill()
     seen.until(lambda: seen.states("a").count(State.READY) == 2)
     assert seen.pid("a") != first
-    assert seen.changes[2].reason == "was ended by signal 9"
+    assert seen.changes[2].reason == "was terminated by signal 9"
 
 
 def test_what_never_comes_up_is_named_with_its_last_lines(watch):
     seen = watch(Service("a", python("print('no such thing'); raise SystemExit(3)"), lambda: False, hint="Look there."))
     seen.until(lambda: seen.error)
-    assert "a ended with code 3" in str(seen.error)
+    assert "a exited with code 3" in str(seen.error)
     assert "no such thing\nLook there." in str(seen.error)
 
 
 def test_what_keeps_failing_is_given_up(watch, tmp_path, monkeypatch):
-    monkeypatch.setattr("lakesync.cli.up.supervisor._FIRST_WAIT", 0.001)
+    monkeypatch.setattr("lakesync.cli.up.supervisor._FIRST_WAIT_SECONDS", 0.001)
     flag = tmp_path / "first"
     code = f"""
 import pathlib, signal

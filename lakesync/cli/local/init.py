@@ -1,4 +1,4 @@
-"""`lakesync init`: the files of a new project."""
+"""`lakesync init`: writes the files of a new project."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ _IGNORED = "lakesync-data/\n"
 
 @app.command(
     epilog=examples(
-        ("lakesync init", "in this folder"),
-        ("lakesync init shop --gateway shop && cd shop && lakesync up", "in a new one"),
-        ("lakesync init desk --example jira", "with a connector to Jira switched on"),
-        ("lakesync init app --auth oidc --issuer https://login.example.com/", "for the tokens of a login provider"),
+        ("lakesync init", "in the current folder"),
+        ("lakesync init shop --gateway shop && cd shop && lakesync up", "in a new folder"),
+        ("lakesync init desk --example jira", "with a Jira connector"),
+        ("lakesync init app --auth oidc --issuer https://login.example.com/", "with a login provider"),
     )
 )
 def init(
-    folder: Annotated[Path, typer.Argument(help="Where; it is made if need be.")] = Path(),
+    folder: Annotated[Path, typer.Argument(help="The project's folder; created if missing.")] = Path(),
     gateway: Annotated[str, typer.Option("--gateway", "-g", help="The gateway id.")] = "app",
     example: Annotated[
         list[str] | None,
-        typer.Option(help=f"Switch a section on: {', '.join(EXAMPLES)}; may be repeated.", show_default=False),
+        typer.Option(help=f"Enable a section: {', '.join(EXAMPLES)}; may be repeated.", show_default=False),
     ] = None,
     auth: Annotated[
         Literal["secret", "oidc"],
-        typer.Option(help="Who signs tokens: a secret of the gateway's own, or a login provider too."),
+        typer.Option(help="Verify tokens with a secret, or with a login provider's keys too."),
     ] = "secret",
     issuer: Annotated[
         str | None, typer.Option(help="The provider's `iss`, with --auth oidc.", show_default=False)
@@ -47,10 +47,13 @@ def init(
         str | None, typer.Option(help="The `aud` of its tokens, with --auth oidc.", show_default=False)
     ] = None,
     *,
-    force: Annotated[bool, typer.Option("--force", help="Write over files that are there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Write a commented lakesync.toml, a schema and rules that `lakesync up` runs."""
+    """Create a project: lakesync.toml, a table schema and sync rules.
+
+    `lakesync up` in the folder runs it.
+    """
     from lakesync.model.errors import ConfigurationError, DuplicateError
     from lakesync.model.validation import check_gateway_id, check_keys_url
 
@@ -58,9 +61,9 @@ def init(
         raise typer.BadParameter(fault)
     wanted = list(example or [])
     if unknown := [name for name in wanted if name not in EXAMPLES]:
-        raise typer.BadParameter(f"there is no example {unknown[0]!r}: there are {', '.join(EXAMPLES)}")
+        raise typer.BadParameter(f"--example is {unknown[0]!r}; it must be one of {', '.join(EXAMPLES)}")
     if auth != "oidc" and (issuer is not None or audience is not None):
-        raise typer.BadParameter("--issuer and --audience belong to --auth oidc")
+        raise typer.BadParameter("--issuer and --audience need --auth oidc; add it or leave them out")
     if fault := check_keys_url("--issuer", issuer or ISSUER):
         raise typer.BadParameter(fault)
     if auth == "oidc":
@@ -74,10 +77,10 @@ def init(
         folder / "rules.json": json.dumps(RULES, indent=2) + "\n",
         folder / ".gitignore": _IGNORED,
     }
-    there = [path for path in files if path.exists()]
-    if there and not force:
+    existing = [path for path in files if path.exists()]
+    if existing and not force:
         raise DuplicateError(
-            f"{', '.join(map(str, there))}: there already; --force writes over, or choose another folder"
+            f"{', '.join(map(str, existing))} already exist; overwrite with --force, or choose another folder"
         )
     try:
         for path, text in files.items():
@@ -91,7 +94,7 @@ def init(
     for path in files:
         print(path)
     if auth == "oidc" and not (issuer and audience):
-        output.note("set issuer and audience in lakesync.toml to those of your provider: docs/login.md")
+        output.note("set issuer and audience in lakesync.toml to those of your provider; see docs/login.md")
     where = "" if folder == Path() else f"cd {folder} && "
     platform = "" if find_spec("dagster") else " (after pip install 'lakesync[platform]')"
     output.note(f"next: {where}lakesync up{platform}, then lakesync token create --gateway {gateway} --client alice")

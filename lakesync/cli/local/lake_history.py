@@ -1,4 +1,4 @@
-"""The lake's `deltas`, read by pyiceberg in this process: every push of a gateway, in order of arrival."""
+"""Reads every push of a gateway from the lake's `deltas`, in order of arrival, for `staging rebuild`."""
 
 from __future__ import annotations
 
@@ -24,20 +24,25 @@ from lakesync.model.types import ColumnValue, RowDelta, StoredConnector
 from lakesync.staging.records import GatewayConfig
 
 CONFIG_PROPERTY = "lakesync.config."
-"""Property of table `gateways`, followed by a gateway id: its configuration as JSON, in a lake of before November 23rd,
-2026. Since then the table has a row for each gateway."""
+"""Prefix of properties of the table `gateways`; a gateway id follows. The value is its configuration as JSON.
+
+Only lakes from before 23 November 2026 have such properties; later ones have a row for each gateway."""
 
 _DELTAS_AT_ONCE = 200_000
-"""Held in memory while they are put in order."""
-_PLACE = ("arrival", "shard", "epoch", "seq")
-_COLUMNS = (*_PLACE, "ordinal", "table_name", "row_id", "op", "client_id", "hlc", "delta_id", "columns")
+"""Deltas that are sorted in memory at the same time."""
+_POSITION = ("arrival", "shard", "epoch", "seq")
+_COLUMNS = (*_POSITION, "ordinal", "table_name", "row_id", "op", "client_id", "hlc", "delta_id", "columns")
 
 
 class LakeHistory:
-    """`engine.rebuilding.History` over an Iceberg catalogue."""
+    """Implements `engine.rebuilding.History` over an Iceberg catalogue."""
 
     def __init__(self, config: Config) -> None:
-        """Raises: LakeUnavailableError: there is no lake where the configuration says."""
+        """Open the lake of a configuration.
+
+        Raises:
+            LakeUnavailableError: there is no lake at the configured location.
+        """
         lake = config.lake
         self._catalogue = open_catalogue(config)
         self._system = lake.system_namespace
@@ -46,34 +51,34 @@ class LakeHistory:
         except (NoSuchTableError, SQLAlchemyError) as exc:
             raise LakeUnavailableError(
                 f"the catalogue at {lake.catalog_uri.rpartition('@')[2]} has no table {self._system}.deltas: "
-                "name the lake's own catalogue, or start with an empty store"
+                "set lake.catalog_uri to the lake's catalogue, or start with an empty store"
             ) from exc
 
     def gateways(self) -> list[str]:
-        """Every gateway with deltas or a configuration."""
+        """Return every gateway with deltas or a configuration."""
         return sorted({*self._days(), *self._configs()})
 
     def config(self, gateway: str) -> GatewayConfig | None:
-        """The configuration that the newest cut saw."""
+        """Return a gateway's configuration at the newest checkpoint; None if there is none."""
         found = self._configs().get(gateway)
         return msgspec.json.decode(found, type=GatewayConfig) if found else None
 
     def connectors(self, gateway: str) -> list[StoredConnector]:
-        """The connectors that the newest flush saw."""
-        found = self._kept("connectors").get(gateway)
+        """Return a gateway's connectors at the newest flush."""
+        found = self._gateway_column("connectors").get(gateway)
         return msgspec.json.decode(found, type=list[StoredConnector]) if found else []
 
     def pushes(self, gateway: str) -> Iterator[LakePush]:
-        """Every push, in order of arrival; a day, or a part of a busy day, is in memory at a time."""
+        """Yield every push in order of arrival. One day at a time is in memory; of a busy day, one part."""
         for day, count in sorted(self._days().get(gateway, {}).items()):
             for low, high in self._parts(gateway, day, count):
                 rows = self._read(gateway, day, _COLUMNS, low, high)
-                ordered = rows.sort_by([(column, "ascending") for column in (*_PLACE, "ordinal")])
-                for _, push in groupby(_dicts(ordered), itemgetter(*_PLACE)):
+                ordered = rows.sort_by([(column, "ascending") for column in (*_POSITION, "ordinal")])
+                for _, push in groupby(_dicts(ordered), itemgetter(*_POSITION)):
                     yield _push(list(push))
 
     def _days(self) -> dict[str, dict[date, int]]:
-        """Gateway → day → number of deltas."""
+        """Return gateway → day → number of deltas."""
         found: dict[str, dict[date, int]] = {}
         for batch in self._deltas.scan(selected_fields=("gateway", "day")).to_arrow_batch_reader():
             for counted in pa.table(batch).group_by(["gateway", "day"]).aggregate([([], "count_all")]).to_pylist():
@@ -82,7 +87,7 @@ class LakeHistory:
         return found
 
     def _parts(self, gateway: str, day: date, count: int) -> Iterator[tuple[int, int]]:
-        """Ranges of arrivals, both ends inside, with about as many deltas as may be in memory."""
+        """Yield inclusive ranges of arrivals, each with about as many deltas as may be in memory."""
         if count <= _DELTAS_AT_ONCE:
             yield 0, (1 << 63) - 1
             return
@@ -96,7 +101,7 @@ class LakeHistory:
     def _read(
         self, gateway: str, day: date, columns: tuple[str, ...], low: int = 0, high: int = (1 << 63) - 1
     ) -> pa.Table:
-        # a gateway id has no quotes
+        # safe: a gateway id cannot contain quotes
         wanted = f"gateway = '{gateway}' AND day = '{day.isoformat()}' AND arrival >= {low} AND arrival <= {high}"
         return self._deltas.scan(row_filter=wanted, selected_fields=columns).to_arrow()
 
@@ -106,10 +111,10 @@ class LakeHistory:
             return {}
         properties = {name: value for name, value in table.properties.items() if name.startswith(CONFIG_PROPERTY)}
         found = {name.removeprefix(CONFIG_PROPERTY): value for name, value in properties.items()}
-        return found | self._kept("config")
+        return found | self._gateway_column("config")
 
-    def _kept(self, column: str) -> dict[str, str]:
-        """A column of table `gateways`, by gateway; nothing where the table lacks it."""
+    def _gateway_column(self, column: str) -> dict[str, str]:
+        """Return gateway → value of a column of the table `gateways`; empty if the table lacks the column."""
         table = self._gateways()
         if table is None or column not in table.schema().column_names:
             return {}

@@ -1,4 +1,4 @@
-"""`lakesync materialise`: brings a destination's tables in line after flushes, where an object store is the queue."""
+"""`lakesync materialise`: updates destination tables from a flush queue in an object store."""
 
 from __future__ import annotations
 
@@ -12,35 +12,38 @@ import typer
 
 from lakesync.cli import output
 from lakesync.cli.lazy_commands import command_app, examples
-from lakesync.cli.options import Data, Json, settings
+from lakesync.cli.options import Data, Json, load_settings
 
 app = command_app()
 
-_LOOK_SECONDS = 2.0
+_POLL_SECONDS = 2.0
 
 
 @app.command(
     epilog=examples(
-        ("lakesync materialise", "until Ctrl-C or SIGTERM, beside gateways that have [flush] queue"),
-        ("lakesync materialise --once", "what waits now, from a timer"),
+        ("lakesync materialise", "until Ctrl-C or SIGTERM"),
+        ("lakesync materialise --once", "empty the queue and exit, from a timer"),
     )
 )
 def materialise(
     data: Data = None,
     *,
-    once: Annotated[bool, typer.Option("--once", help="End when nothing waits.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Exit when the queue is empty.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Bring a destination's tables in line after a gateway's flushes."""
+    """Update destination tables from a flush queue.
+
+    Consumes [flush] queue, into which gateways write the work that follows their flushes.
+    """
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     done = _run(data, stop, once=once)
-    output.facts({"done": done}, as_json=as_json)
+    output.fields({"done": done}, as_json=as_json)
 
 
 def _run(data: Path | None, stop: threading.Event, *, once: bool) -> int:
-    """Work the queue off until it is empty, or until `stop` is set; how many jobs were done."""
+    """Process jobs until `stop` is set, or with `once` until the queue is empty; return their number."""
     from lakesync.adapters import open_adapter
     from lakesync.adapters.base import Materialisable
     from lakesync.adapters.registry import as_database
@@ -48,16 +51,20 @@ def _run(data: Path | None, stop: threading.Event, *, once: bool) -> int:
     from lakesync.flush.object_queue import open_queue_store
     from lakesync.model.errors import ConfigurationError, TransientError
 
-    flush = settings(data).flush
+    flush = load_settings(data).flush
     if not flush.queue or not flush.to_uri:
-        raise ConfigurationError("set queue and to_uri in [flush]: without a queue the gateway does this work itself")
+        raise ConfigurationError(
+            "[flush] queue or to_uri is not set; without a queue the gateway updates the tables itself"
+        )
     done = 0
     with ExitStack() as opening:
         adapter = open_adapter(flush.to_uri)
         opening.callback(adapter.close)
         destination = as_database(adapter, flush.format)
         if not isinstance(destination, Materialisable):
-            raise ConfigurationError(f"{flush.to_uri.partition(':')[0]} keeps no tables of rows: nothing is to be done")
+            raise ConfigurationError(
+                f"{flush.to_uri.partition(':')[0]} does not keep tables of rows, so there is nothing to update"
+            )
         queue = ObjectFlushQueue(open_queue_store(flush.queue, opening))
         while not stop.is_set():
             try:
@@ -65,8 +72,8 @@ def _run(data: Path | None, stop: threading.Event, *, once: bool) -> int:
             except TransientError as error:
                 if once:
                     raise
-                output.note(f"the queue cannot be reached, it is tried again: {error}")
+                output.note(f"the queue cannot be reached, retrying: {error}")
             if once:
                 break
-            stop.wait(_LOOK_SECONDS)
+            stop.wait(_POLL_SECONDS)
     return done

@@ -1,4 +1,4 @@
-"""`lakesync migrate`: all deltas of one adapter to another, or some of them."""
+"""`lakesync migrate`: copies deltas from one adapter to another and verifies the copy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import typer
 
 from lakesync.cli import output
 from lakesync.cli.lazy_commands import command_app, examples
-from lakesync.cli.options import Data, Json, settings
+from lakesync.cli.options import Data, Json, load_settings
 from lakesync.model import hlc
 from lakesync.model.errors import ConfigurationError, LakeSyncError
 from lakesync.model.secret_references import KINDS, follow
@@ -27,30 +27,32 @@ _DAY = "%Y-%m-%d"
 
 @app.command(
     epilog=examples(
-        ("lakesync migrate --from sqlite:///var/lib/old.db --to env:NEW_URI", "all of it"),
-        ("lakesync migrate --from file:///objects --to postgresql://host/db --table orders --dry-run", "what there is"),
+        ("lakesync migrate --from sqlite:///var/lib/old.db --to env:NEW_URI", "all deltas"),
+        (
+            "lakesync migrate --from file:///objects --to postgresql://host/db --table orders --dry-run",
+            "compare without copying",
+        ),
     )
 )
 def migrate(
     source: Annotated[
-        str, typer.Option("--from", help="The adapter's URI, or a reference to it: env:NAME, file:PATH.")
+        str, typer.Option("--from", help="URI of the source adapter, or a reference: env:NAME, file:PATH.")
     ],
-    destination: Annotated[str, typer.Option("--to", help="The other adapter's.")],
-    gateway: Annotated[str | None, typer.Option(help="Only this gateway's deltas.", show_default=False)] = None,
-    table: Annotated[list[str] | None, typer.Option(help="Only this table's; may be repeated.")] = None,
-    since: Annotated[
-        datetime | None, typer.Option(formats=[_DAY], help="Only of this day (UTC, by hlc) and later.")
-    ] = None,
-    until: Annotated[datetime | None, typer.Option(formats=[_DAY], help="Only of this day and earlier.")] = None,
-    page: Annotated[int, typer.Option(min=1, help="Deltas that are moved at once.")] = 10_000,
+    destination: Annotated[str, typer.Option("--to", help="URI of the target adapter, or a reference.")],
+    gateway: Annotated[str | None, typer.Option(help="Copy only this gateway.", show_default=False)] = None,
+    table: Annotated[list[str] | None, typer.Option(help="Copy only this table; may be repeated.")] = None,
+    since: Annotated[datetime | None, typer.Option(formats=[_DAY], help="First day to copy (UTC, by hlc).")] = None,
+    until: Annotated[datetime | None, typer.Option(formats=[_DAY], help="Last day to copy.")] = None,
+    page: Annotated[int, typer.Option(min=1, help="Deltas per page.")] = 10_000,
     data: Data = None,
     *,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count on both sides, and write nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Compare both sides and write nothing.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Copy deltas from one adapter to another, and compare count and checksum at the end. The source is only read.
+    """Copy deltas from one adapter to another and verify the copy.
 
-    A run that was killed goes on where it was when the same command is given again.
+    Compares count and checksum at the end. The source is not changed. Repeat the same command to resume an interrupted
+    copy.
     """
     from lakesync.adapters import as_database, open_adapter
     from lakesync.adapters.deltas import BatchChecksum
@@ -62,23 +64,25 @@ def migrate(
         _hlc(since) - 1 if since is not None else -1,
         _hlc(until + timedelta(days=1)) - 1 if until is not None else None,
     )
-    uris = [_followed("--from", source), _followed("--to", destination)]
+    uris = [_resolved("--from", source), _resolved("--to", destination)]
     named = hashlib.sha256(msgspec.json.encode([*uris, scope])).hexdigest()[:16]
-    if (absent := _absent(uris[0])) is not None:
-        raise ConfigurationError(f"--from names {absent}, which is not there: give the path of what is to be moved")
-    folder = settings(data).data_dir / "migrations"
+    if (missing := _missing_path(uris[0])) is not None:
+        raise ConfigurationError(f"--from is {missing}, which does not exist; give the path of existing data")
+    folder = load_settings(data).data_dir / "migrations"
     with ExitStack() as closing:
         old = as_database(open_adapter(uris[0]))
         closing.callback(old.close)
-        if dry_run and _absent(uris[1]) is not None:
-            theirs = scope_checksum(old, scope)
-            _tell({"source": theirs.deltas, "destination": 0, "equal": theirs == BatchChecksum(0, 0)}, as_json=as_json)
+        if dry_run and _missing_path(uris[1]) is not None:
+            at_source = scope_checksum(old, scope)
+            report = {"source": at_source.deltas, "destination": 0, "equal": at_source == BatchChecksum(0, 0)}
+            _print_report(report, as_json=as_json)
             return
         new = as_database(open_adapter(uris[1]))
         closing.callback(new.close)
         if dry_run:
-            theirs, ours = scope_checksum(old, scope), scope_checksum(new, scope)
-            _tell({"source": theirs.deltas, "destination": ours.deltas, "equal": theirs == ours}, as_json=as_json)
+            at_source, at_target = scope_checksum(old, scope), scope_checksum(new, scope)
+            report = {"source": at_source.deltas, "destination": at_target.deltas, "equal": at_source == at_target}
+            _print_report(report, as_json=as_json)
             return
         progress = MigrationInFile(folder / f"{named}.json")
         try:
@@ -92,12 +96,12 @@ def migrate(
             )
         except LakeSyncError:
             if progress.path.exists():
-                print("give the same command again to go on where this ended", file=sys.stderr)
+                print("repeat the same command to resume", file=sys.stderr)
             raise
-    _tell(msgspec.to_builtins(report), as_json=as_json)
+    _print_report(msgspec.to_builtins(report), as_json=as_json)
 
 
-def _tell(report: dict[str, Any], *, as_json: bool) -> None:
+def _print_report(report: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
         output.record(report)
         return
@@ -105,18 +109,18 @@ def _tell(report: dict[str, Any], *, as_json: bool) -> None:
         print(f"{name.replace('_', ' ')}: {f'{value:.1f}' if isinstance(value, float) else value}")
 
 
-def _followed(option: str, uri: str) -> str:
-    refers = uri.startswith(KINDS) and not uri.startswith("file://")  # that is an adapter's own
-    return follow(option, uri, Path()) if refers else uri
+def _resolved(option: str, uri: str) -> str:
+    is_reference = uri.startswith(KINDS) and not uri.startswith("file://")  # `file://` is an adapter's URI
+    return follow(option, uri, Path()) if is_reference else uri
 
 
-def _absent(uri: str) -> Path | None:
-    """A file or folder of this machine that is not there; to open its adapter would make it."""
+def _missing_path(uri: str) -> Path | None:
+    """Return the path of a local URI if it does not exist. Opening its adapter would create it."""
     parts = urlsplit(uri)
-    place = Path("/", unquote(parts.path).lstrip("/"))
-    return place if parts.scheme in ("file", "sqlite") and not place.exists() else None
+    path = Path("/", unquote(parts.path).lstrip("/"))
+    return path if parts.scheme in ("file", "sqlite") and not path.exists() else None
 
 
 def _hlc(day: datetime) -> int:
-    """The first of a UTC day."""
+    """Return the first hlc of a UTC day."""
     return hlc.encode(int(datetime.combine(day.date(), time(), UTC).timestamp() * 1000), 0)

@@ -1,4 +1,4 @@
-"""`lakesync query`: SQL over the lake and over what is not in it yet."""
+"""`lakesync query`: runs SQL over the lake and the unflushed deltas."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 
 from lakesync.cli import output
 from lakesync.cli.lazy_commands import command_app, examples
-from lakesync.cli.options import Data, Json, settings
+from lakesync.cli.options import Data, Json, load_settings
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -23,45 +23,46 @@ app = command_app()
 
 @app.command(
     epilog=examples(
-        ("lakesync query 'SELECT status, count(*) FROM orders GROUP BY ALL'", "now, with what is not flushed yet"),
-        ("lakesync query 'FROM orders' --as-of 2026-11-20T18:00 --json", "what had arrived by then"),
+        ("lakesync query 'SELECT status, count(*) FROM orders GROUP BY ALL'", "now, with unflushed deltas"),
+        ("lakesync query 'FROM orders' --as-of 2026-11-20T18:00 --json", "the rows at a time"),
         (
             "lakesync query \"SELECT hlc_time(arrival), op, columns FROM deltas WHERE table_name = 'orders'\"",
-            "the history",
+            "the history of a table",
         ),
     )
 )
 def query(
-    sql: Annotated[str, typer.Argument(help="The query; `-` reads it from stdin.", show_default=False)],
+    sql: Annotated[str, typer.Argument(help="The query; `-` reads stdin.", show_default=False)],
     as_of: Annotated[
         str | None,
         typer.Option(
-            help="A time (UTC unless it says otherwise), an arrival, or snapshot:ID: what had arrived by then.",
+            help="Query the past: a time (UTC by default), an arrival, or snapshot:ID.",
             show_default=False,
         ),
     ] = None,
     engine: Annotated[
-        Literal["duckdb", "spark"], typer.Option(help="duckdb needs no Java; spark is that of `lakesync up`.")
+        Literal["duckdb", "spark"], typer.Option(help="duckdb runs here; spark uses the Spark of `lakesync up`.")
     ] = "duckdb",
-    rows: Annotated[int, typer.Option(help="The most rows that a table shows.", min=1)] = 200,
+    rows: Annotated[int, typer.Option(help="Rows to print at most.", min=1)] = 200,
     data: Data = None,
     *,
     as_json: Json = False,
 ) -> None:
-    """Ask the lake: every synced table by its name, and the history as `deltas`, with what is not flushed yet.
+    """Run a SQL query over the lake and the unflushed deltas.
 
-    A table has its columns, and `_gateway`, `_row` (the row's id) and `_arrival` beside them; deleted rows are left
-    out. `hlc_time(x)` reads an hlc or an arrival as a time.
+    Every synced table has its name, and the history of all deltas is `deltas`. A table has its own columns and
+    `_gateway`, `_row` (the row id) and `_arrival`; deleted rows are left out. `hlc_time(x)` converts an hlc or arrival
+    to a time.
     """
     from lakesync.analysis.as_of import parse_as_of
 
     text = sys.stdin.read() if sql == "-" else sql
-    config = settings(data)
-    moment = parse_as_of(as_of) if as_of else None
-    with output.working("asking the lake"):
-        answer = _engine(engine)(config, text, moment)
+    config = load_settings(data)
+    point = parse_as_of(as_of) if as_of else None
+    with output.spinner("querying"):
+        answer = _engine(engine)(config, text, point)
     if as_json:
-        for row in told(answer):
+        for row in rows_of(answer):
             output.record(row)
     else:
         _show(answer, rows)
@@ -77,8 +78,8 @@ def _engine(name: str) -> Callable[[Config, str, AsOf | None], pa.Table]:
     return on_duckdb
 
 
-def told(answer: pa.Table) -> Iterator[Mapping[str, Any]]:
-    """The rows as mappings, maps as mappings too."""
+def rows_of(answer: pa.Table) -> Iterator[Mapping[str, Any]]:
+    """Yield the rows of a result as dictionaries, with maps as dictionaries too."""
     import pyarrow as pa
 
     maps = [field.name for field in answer.schema if pa.types.is_map(field.type)]
@@ -96,10 +97,10 @@ def _show(answer: pa.Table, most: int) -> None:
         kinds.is_integer(field.type) or kinds.is_floating(field.type) or kinds.is_decimal(field.type)
         for field in answer.schema
     ]
-    rows = ([_cell(value) for value in row.values()] for row in told(answer.slice(0, most)))
+    rows = ([_cell(value) for value in row.values()] for row in rows_of(answer.slice(0, most)))
     output.table([field.name for field in answer.schema], rows, right)
     count = f"{answer.num_rows:,} row" + ("" if answer.num_rows == 1 else "s")
-    more = f", the first {most} of them shown: --rows N or --json shows more" if answer.num_rows > most else ""
+    more = f"; the first {most} are shown, use --rows N or --json for more" if answer.num_rows > most else ""
     output.note(f"{count}{more}")
 
 

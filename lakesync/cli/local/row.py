@@ -1,4 +1,4 @@
-"""`lakesync row history`: what every delta of a row did, and why some did nothing."""
+"""`lakesync row history`: shows every delta of a row, and what became of each of its columns."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import typer
 
 from lakesync.cli import completion
 from lakesync.cli.lazy_commands import command_app, examples
-from lakesync.cli.options import Data, Json, settings
+from lakesync.cli.options import Data, Json, load_settings
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from lakesync.analysis.provenance import DeltaProvenance
 
 app = command_app(
-    "Look at one row of the lake.",
-    examples(("lakesync row history orders 4711", "who wrote what, and what became of it")),
+    "Inspect one row of the lake.",
+    examples(("lakesync row history orders 4711", "every delta and its outcome")),
 )
 
 _STYLES = {"live": "green", "replaced": "dim", "lost": "red", "deleted": "red", "repeated": "dim"}
@@ -25,13 +25,13 @@ _STYLES = {"live": "green", "replaced": "dim", "lost": "red", "deleted": "red", 
 
 @app.callback()
 def row() -> None:
-    """Look at one row of the lake."""
+    """Inspect one row of the lake."""
 
 
 @app.command(
     epilog=examples(
-        ("lakesync row history orders 4711", "in every gateway that has it"),
-        ("lakesync row history orders 4711 --gateway shop --json", "for a program"),
+        ("lakesync row history orders 4711", "in every gateway that has the row"),
+        ("lakesync row history orders 4711 --gateway shop --json", "one gateway, as JSON"),
     )
 )
 def history(
@@ -43,18 +43,21 @@ def history(
     gateway: Annotated[
         str | None,
         typer.Option(
-            "--gateway", "-g", help="Only in this gateway.", show_default=False, autocompletion=completion.gateways
+            "--gateway", "-g", help="Search only this gateway.", show_default=False, autocompletion=completion.gateways
         ),
     ] = None,
     data: Data = None,
     *,
     as_json: Json = False,
 ) -> None:
-    """Show every delta of a row in order of arrival, those that lost included, and why each lost."""
+    """Show every delta of a row, and why each value won or lost.
+
+    Deltas are printed in order of arrival.
+    """
     from lakesync.analysis.row_history import row_history
     from lakesync.cli import output
 
-    found = row_history(settings(data), table, row_id, gateway)
+    found = row_history(load_settings(data), table, row_id, gateway)
     if as_json:
         for each in found:
             output.record(each)
@@ -76,7 +79,7 @@ def _show(found: list[DeltaProvenance]) -> None:
             if each.gateway == gateway:
                 arrived = each.arrived if each.flushed else f"{each.arrived} (not flushed)"
                 rows.append((*map(Text, (arrived, each.written, each.client_id, each.op)), _outcomes(each)))
-        output.table(("arrived", "written", "client", "op", "what became of it"), rows)
+        output.table(("arrived", "written", "client", "op", "outcome"), rows)
 
 
 def _outcomes(each: DeltaProvenance) -> Text:

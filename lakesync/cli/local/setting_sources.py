@@ -1,4 +1,4 @@
-"""Where each setting in force comes from."""
+"""The source of each setting in effect, for `lakesync config show`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel, SecretStr
 
-from lakesync.cli.options import settings
+from lakesync.cli.options import load_settings
 from lakesync.config import Config, config_file, read_file, user_file
 
 _DERIVED = frozenset(
@@ -19,50 +19,53 @@ _DERIVED = frozenset(
         "limits.max_backpressure_bytes",
     }
 )
-"""What follows from the data folder where nobody says otherwise."""
-_SECRET = re.compile("pass|secret|token|credential|access.?key", re.IGNORECASE)
-"""What names a secret among a URL's options and Spark's settings."""
+"""Settings whose default depends on the data folder."""
+_SECRET_NAME = re.compile("pass|secret|token|credential|access.?key", re.IGNORECASE)
+"""Names of URL parameters and Spark settings whose values are secrets."""
 
 
-class Setting(NamedTuple):
-    """One setting."""
+class SettingSource(NamedTuple):
+    """A setting with its value and source."""
 
     name: str
     """`section.setting`."""
     value: Any
-    """As JSON has it; of a secret only that there is one."""
-    origin: str
-    """`--data`, a variable's name, a file's path, `derived` from the data folder, or `default`."""
+    """The value for JSON; "(set)" for a secret."""
+    source: str
+    """`--data`, the name of a variable, the path of a file, `derived` (from the data folder), or `default`."""
 
 
-def origins(data: Path | None) -> list[Setting]:
-    """Every setting, in the order of lakesync.toml.
+def setting_sources(data: Path | None) -> list[SettingSource]:
+    """Return every setting in effect.
+
+    Args:
+        data: the `--data` option.
 
     Raises:
-        ConfigurationError: a setting cannot be used.
+        ConfigurationError: a setting is invalid.
     """
-    config = settings(data)
+    config = load_settings(data)
     files = [(path, read_file(path)) for path in (config_file(), user_file()) if path is not None]
     return [
-        Setting(name, value, "--data" if name == "data_dir" and data is not None else _origin(name, files))
-        for name, value in _flat(config)
+        SettingSource(name, value, "--data" if name == "data_dir" and data is not None else _source(name, files))
+        for name, value in _flat_settings(config)
     ]
 
 
-def _flat(config: Config) -> Iterator[tuple[str, Any]]:
+def _flat_settings(config: Config) -> Iterator[tuple[str, Any]]:
     for name in Config.model_fields:
         value = getattr(config, name)
         if isinstance(value, BaseModel):
             for key in type(value).model_fields:
-                yield f"{name}.{key}", _shown(getattr(value, key))
+                yield f"{name}.{key}", _displayed(getattr(value, key))
         elif isinstance(value, dict) and value:
             for key, each in value.items():
-                yield f"{name}.{key}", _shown(each)
+                yield f"{name}.{key}", _displayed(each)
         else:
-            yield name, _shown(value)
+            yield name, _displayed(value)
 
 
-def _shown(value: Any) -> Any:
+def _displayed(value: Any) -> Any:
     match value:
         case SecretStr():
             return "(set)"
@@ -73,29 +76,31 @@ def _shown(value: Any) -> Any:
         case str() if "://" in value:
             return _without_password(value)
         case tuple():
-            return [_shown(each) for each in value]
+            return [_displayed(each) for each in value]
         case Mapping():
-            return {key: "(set)" if _SECRET.search(key) else _shown(each) for key, each in value.items()}
+            return {key: "(set)" if _SECRET_NAME.search(key) else _displayed(each) for key, each in value.items()}
     return value
 
 
 def _without_password(url: str) -> str:
-    """A URL with its password left out, wherever it has one."""
+    """Return a URL without its password, and without secrets among its parameters."""
     scheme, separator, rest = url.partition("://")
-    end = max(rest.partition("/")[0].rfind("@"), rest.partition("?")[0].rfind("@"))  # a password may have any of them
+    end = max(
+        rest.partition("/")[0].rfind("@"), rest.partition("?")[0].rfind("@")
+    )  # a password may contain "/", "?" or "@"
     user, colon, _ = rest[: end + 1].partition(":")
-    place, question, query = rest[end + 1 :].partition("?")
+    location, question, query = rest[end + 1 :].partition("?")
     options = (option.partition("=") for option in query.split("&"))
     return (
         f"{scheme}{separator}{user}"
         + (":…@" if colon else "")
-        + place
+        + location
         + question
-        + "&".join(f"{key}{equals}{'…' if _SECRET.search(key) else each}" for key, equals, each in options)
+        + "&".join(f"{key}{equals}{'…' if _SECRET_NAME.search(key) else each}" for key, equals, each in options)
     )
 
 
-def _origin(name: str, files: Sequence[tuple[Path, Mapping[str, Any]]]) -> str:
+def _source(name: str, files: Sequence[tuple[Path, Mapping[str, Any]]]) -> str:
     section, _, key = name.partition(".")
     for variable in (f"LAKESYNC_{section}_{key}".upper().rstrip("_"), f"LAKESYNC_{section}".upper()):
         if variable in os.environ:

@@ -1,4 +1,4 @@
-"""`lakesync query --engine spark`: the platform's own process asks Spark, which this package does not know."""
+"""`lakesync query --engine spark`: runs `resources.sql` in a process of its own, because this package has no Spark."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from lakesync.analysis.as_of import AsOf
     from lakesync.config import Config
 
-_REFUSED = 3
+_ERROR_CODE = 3
+"""Exit code of `resources.sql` after an expected error."""
 _STDERR = 2
 _ERRORS: tuple[type[LakeSyncError], ...] = (
     ValidationError,
@@ -37,31 +38,33 @@ _ERRORS: tuple[type[LakeSyncError], ...] = (
 
 
 def query(config: Config, sql: str, as_of: AsOf | None = None) -> pa.Table:
-    """Run a query on the configured Spark, or the one of a `lakesync up` over the same data folder.
+    """Run a query on the configured Spark, or on that of a `lakesync up` with the same data folder.
+
+    Arguments and result are those of `lakesync.analysis.query.query`.
 
     Raises:
         ValidationError, NotFoundError, LakeUnavailableError, StagingUnavailableError: as on DuckDB.
-        StartupError: the platform is not installed here.
+        StartupError: the platform is not installed.
     """
     import pyarrow as pa
 
     if importlib.util.find_spec("pyspark") is None:
-        raise StartupError("--engine spark needs pyspark: pip install 'lakesync[platform]'")
-    asked = {"sql": sql, "arrival": as_of.arrival if as_of else None, "snapshot": as_of.snapshot if as_of else None}
-    code, answer = _run(json.dumps(asked).encode(), {**config.environment(), **_running(config)})
-    if code == _REFUSED:
-        told = json.loads(answer)
-        kind = next((each for each in _ERRORS if each.code == told["code"]), LakeSyncError)
-        raise kind(told["error"])
+        raise StartupError("--engine spark needs pyspark; run pip install 'lakesync[platform]'")
+    request = {"sql": sql, "arrival": as_of.arrival if as_of else None, "snapshot": as_of.snapshot if as_of else None}
+    code, answer = _run(json.dumps(request).encode(), {**config.environment(), **_up_variables(config)})
+    if code == _ERROR_CODE:
+        failure = json.loads(answer)
+        kind = next((each for each in _ERRORS if each.code == failure["code"]), LakeSyncError)
+        raise kind(failure["error"])
     if code:
-        raise LakeUnavailableError("the process that asks Spark ended with an error; its last lines are above")
+        raise LakeUnavailableError("the process that queries Spark failed; its output is above")
     return pa.ipc.open_stream(answer).read_all()
 
 
-def _run(asked: bytes, variables: Mapping[str, str]) -> tuple[int, bytes]:
-    """The exit code and the answer, which has a pipe of its own: warnings of libraries go to stderr."""
+def _run(request: bytes, variables: Mapping[str, str]) -> tuple[int, bytes]:
+    """Return the exit code and the answer. The answer has a pipe of its own; output of libraries goes to stderr."""
     read_end, write_end = os.pipe()
-    with open(read_end, "rb") as answers:  # noqa: PTH123 a descriptor
+    with open(read_end, "rb") as answers:  # noqa: PTH123 a file descriptor
         try:
             process = subprocess.Popen(
                 [sys.executable, "-m", "resources.sql", str(write_end)],
@@ -74,18 +77,18 @@ def _run(asked: bytes, variables: Mapping[str, str]) -> tuple[int, bytes]:
             os.close(write_end)
         assert process.stdin is not None
         with process.stdin:
-            process.stdin.write(asked)
+            process.stdin.write(request)
         answer = answers.read()
         return process.wait(), answer
 
 
-def _running(config: Config) -> dict[str, str]:
-    """Where the Spark of a `lakesync up` over this data folder listens, and its token, unless one is configured."""
+def _up_variables(config: Config) -> dict[str, str]:
+    """Return address and token of the Spark of a running `lakesync up`, as variables; empty if one is configured."""
     if config.spark.remote:
         return {}
     try:
-        told = json.loads((config.data_dir / "up.json").read_text("utf-8"))["spark"]
+        spark = json.loads((config.data_dir / "up.json").read_text("utf-8"))["spark"]
     except (OSError, ValueError, KeyError):
         return {}
-    found = {"LAKESYNC_SPARK_REMOTE": told.get("remote"), "LAKESYNC_SPARK_TOKEN": told.get("token")}
+    found = {"LAKESYNC_SPARK_REMOTE": spark.get("remote"), "LAKESYNC_SPARK_TOKEN": spark.get("token")}
     return {name: value for name, value in found.items() if value}

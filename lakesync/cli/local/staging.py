@@ -1,4 +1,4 @@
-"""`lakesync staging`: the store that gateways commit to, looked at and upgraded."""
+"""`lakesync staging`: inspects, upgrades and rebuilds the store that gateways commit to."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 import typer
 
 from lakesync.cli.lazy_commands import command_app, examples
-from lakesync.cli.options import Data, Json, settings
+from lakesync.cli.options import Data, Json, load_settings
 
 if TYPE_CHECKING:
     from lakesync.config import Config
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from lakesync.staging.versions import Status
 
 app = command_app(
-    "Look at the staging store, upgrade it, bring it back from the lake.",
+    "Inspect, upgrade and rebuild the staging store.",
     examples(
-        ("lakesync staging status", "what is there, in words"),
+        ("lakesync staging status", "schema versions, size, and progress of each gateway"),
         ("lakesync staging migrate", "after an upgrade of LakeSync"),
         ("lakesync staging rebuild --from-lake", "after the store was lost"),
     ),
@@ -27,20 +27,20 @@ app = command_app(
 
 Url = Annotated[
     str | None,
-    typer.Option("--staging", help="sqlite:///ABSOLUTE/FOLDER or postgresql://…", show_default=False),
+    typer.Option("--staging", help="URL of the store: sqlite:///ABSOLUTE/FOLDER or postgresql://…", show_default=False),
 ]
 
 
 @app.command(
     epilog=examples(
         ("lakesync staging status", "the store of lakesync.toml"),
-        ("lakesync staging status --staging postgresql://user:password@host/db --json", "another, for a program"),
+        ("lakesync staging status --staging postgresql://user:password@host/db --json", "another store, as JSON"),
     )
 )
 def status(staging: Url = None, data: Data = None, *, as_json: Json = False) -> None:
-    """Show schema versions, bytes, and each gateway's head; the store may be in use.
+    """Show schema versions, size and each gateway's progress.
 
-    Where tables have stores of their own, each of them.
+    The store may be in use. With shards, all stores are shown.
     """
     from lakesync.staging import versions
 
@@ -55,14 +55,14 @@ def status(staging: Url = None, data: Data = None, *, as_json: Json = False) -> 
 @app.command(
     epilog=examples(
         ("lakesync staging migrate", "the store of lakesync.toml"),
-        ("lakesync staging migrate --data /var/lib/lakesync", "the one in that folder"),
+        ("lakesync staging migrate --data /var/lib/lakesync", "the store in that folder"),
     )
 )
 def migrate(staging: Url = None, data: Data = None, *, as_json: Json = False) -> None:
-    """Upgrade the store's schema in place; what it holds stays. A gateway does the same when it starts.
+    """Upgrade the store's schema in place, keeping its data.
 
-    On SQLite the gateway must be stopped. A store that a newer LakeSync wrote is refused and left as it is. Where
-    tables have stores of their own, all of them are upgraded, or none where any is refused.
+    A gateway does the same when it starts. On SQLite, stop the gateway first. A store that a newer LakeSync wrote is
+    rejected and not changed. With shards, all stores are upgraded, or none if any is rejected.
     """
     from lakesync.staging import versions
 
@@ -72,42 +72,46 @@ def migrate(staging: Url = None, data: Data = None, *, as_json: Json = False) ->
         return
     for shard, upgrades in done.items():
         for each in upgrades:
-            change = f"{each.before} → {each.after}" if each.before != each.after else f"{each.after}, nothing to do"
+            change = (
+                f"{each.before} → {each.after}" if each.before != each.after else f"{each.after}, no upgrade needed"
+            )
             print(f"{f'shard {shard}, ' if shard else ''}{each.database}: schema version {change}")
 
 
 @app.command(
     epilog=examples(
         ("lakesync staging rebuild --from-lake", "after the store was lost"),
-        ("lakesync staging rebuild --from-lake --replace", "where a backup was put back, or it is damaged"),
-        ("lakesync staging rebuild --from-lake --shard shard-orders", "one shard's store alone"),
+        ("lakesync staging rebuild --from-lake --replace", "if a backup was restored, or the store is damaged"),
+        ("lakesync staging rebuild --from-lake --shard shard-orders", "only one shard's store"),
     )
 )
 def rebuild(
     staging: Url = None,
     data: Data = None,
     *,
-    from_lake: Annotated[bool, typer.Option("--from-lake", help="Read the Iceberg tables; the one source there is.")],
-    replace: Annotated[bool, typer.Option("--replace", help="Set a store that is there aside.")] = False,
+    from_lake: Annotated[bool, typer.Option("--from-lake", help="Read the lake's Iceberg tables; required.")],
+    replace: Annotated[bool, typer.Option("--replace", help="Move an existing store aside.")] = False,
     shard: Annotated[
-        str | None, typer.Option("--shard", help="The one shard whose store is made again.", show_default=False)
+        str | None, typer.Option("--shard", help="Rebuild only this shard's store.", show_default=False)
     ] = None,
-    margin_seconds: Annotated[float, typer.Option(help="How far above the clock arrivals go on.", min=0)] = 60.0,
+    margin_seconds: Annotated[
+        float, typer.Option(help="Seconds above the clock at which new arrivals start.", min=0)
+    ] = 60.0,
     as_json: Json = False,
 ) -> None:
-    """Make the store again from the lake: rows, ids, the ledger, schemas and rules, under a new epoch.
+    """Rebuild the store from the lake, under a new epoch.
 
-    Stop gateways and pipeline first. What was acknowledged and never reached the lake is lost with the old store;
-    clients that still have such deltas may push them again. Connectors and actions are not in the lake. Where tables
-    have stores of their own, all of them are made again, or with --shard one of them.
+    Restores rows, delta ids, the ledger, schemas, rules and connectors. Stop gateways and pipeline first.
+    Acknowledged deltas that never reached the lake are lost; clients that still have them may push them again.
+    Results of actions are not in the lake. With shards, all stores are rebuilt, or one with --shard.
     """
     if not from_lake:
-        raise typer.BadParameter("write --from-lake: the lake is the one source there is")
+        raise typer.BadParameter("--from-lake is required; the lake is the only source")
     shards = _shards_of(staging, data)
     if shard is not None and shards is None:
-        raise typer.BadParameter("--shard names one of the stores of shard_config, and there is none")
+        raise typer.BadParameter("--shard needs [shard_config] in the settings, which has none; leave out --shard")
     _rebuild(
-        settings(data),
+        load_settings(data),
         next(iter(_urls(staging, data).values())),
         shards=shards,
         only=shard,
@@ -120,44 +124,44 @@ def rebuild(
 def _show(found: Status) -> None:
     print(f"{found.url}  {found.bytes:,} bytes")
     for schema in found.schemas:
-        note = "" if schema.version == schema.newest else f" (this LakeSync knows {schema.newest})"
+        note = "" if schema.version == schema.newest else f" (this LakeSync has {schema.newest})"
         print(f"{schema.database}: schema version {schema.version}{note}")
     for head in found.heads:
         print(
             f"gateway {head.gateway} shard {head.shard}: epoch {head.epoch}, arrival {head.arrival}, "
-            f"log rows {head.last_seq}, in the lake {head.flushed_seq}, trimmed {head.trimmed_seq}, "
-            f"{head.deltas} deltas of {head.bytes:,} bytes wait"
+            f"last sequence {head.last_seq}, flushed {head.flushed_seq}, trimmed {head.trimmed_seq}, "
+            f"{head.deltas} unflushed deltas of {head.bytes:,} bytes"
         )
 
 
 def _urls(staging: str | None, data: Path | None) -> dict[str, str]:
-    """Shard → URL of its store, the default shard first; one store under the name "" where tables are not sharded.
+    """Return shard → URL of its store, the default shard first; without shards, the URL has the name "".
 
     Args:
-        staging: the `--staging` option, which names one store alone.
+        staging: the `--staging` option, which names one store.
         data: the `--data` option.
 
     Raises:
-        ConfigurationError: the shards cannot be used.
+        ConfigurationError: the settings of the shards are invalid.
     """
     from lakesync.staging.shards import shard_urls
 
     if staging:
         return {"": staging}
     shards = _shards_of(staging, data)
-    url = settings(data).staging.url
+    url = load_settings(data).staging.url
     return {"": url} if shards is None else shard_urls(shards, url)
 
 
 def _shards_of(staging: str | None, data: Path | None) -> ShardMap | None:
-    """The shards that are configured; None where there are none, or one store is named.
+    """Return the configured shards; None if there are none, or if `staging` names a store.
 
     Raises:
-        ConfigurationError: they cannot be used.
+        ConfigurationError: the settings of the shards are invalid.
     """
     from lakesync.staging.shards import shard_map
 
-    return None if staging else shard_map(settings(data).shard_config)
+    return None if staging else shard_map(load_settings(data).shard_config)
 
 
 def _rebuild(
@@ -170,7 +174,7 @@ def _rebuild(
     shards: ShardMap | None = None,
     only: str | None = None,
 ) -> None:
-    """Make the store at `url`, and those of its shards, again and tell what was brought back."""
+    """Rebuild the store at `url` and those of its shards, with a progress bar, and print what was restored."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -203,12 +207,12 @@ def _rebuild(
         print(msgspec.json.encode(done).decode())
         return
     for each in done:
-        told = "its schemas and rules" if each.rules else f"{each.schemas} schemas and no rules"
-        told += f", {each.connectors} connectors" if each.connectors else ""
+        restored = "its schemas and rules" if each.rules else f"{each.schemas} schemas and no rules"
+        restored += f", {each.connectors} connectors" if each.connectors else ""
         where = f" shard {each.shard}" if shards is not None else ""
         print(
-            f"gateway {each.gateway}{where}: {each.deltas:,} deltas in {each.pushes:,} pushes, {told}, "
+            f"gateway {each.gateway}{where}: {each.deltas:,} deltas in {each.pushes:,} pushes, {restored}, "
             f"epoch {each.epoch}"
         )
     if not done:
-        print("the lake has no gateway: the store is empty")
+        print("the lake has no gateways; the store is empty")

@@ -1,4 +1,4 @@
-"""`lakesync token`: what clients and admins show a gateway."""
+"""`lakesync token`: creates and inspects the tokens that authenticate clients and admins."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 
 from lakesync.cli.exit_codes import ExitCode
 from lakesync.cli.lazy_commands import command_app, examples
-from lakesync.cli.options import Claim, Data, Gateway, Json, named_claims, read_text, settings
+from lakesync.cli.options import Claim, Data, Gateway, Json, load_settings, parse_claim_options, read_text
 
 if TYPE_CHECKING:
     from lakesync.auth import Finding, Identity
@@ -22,20 +22,20 @@ def _completed_roles(incomplete: str) -> list[str]:
 
 
 app = command_app(
-    "Make the tokens that clients and admins show a gateway, and read them.",
-    examples(("lakesync token create --gateway shop --client alice", "good for a day")),
+    "Create and inspect the tokens of clients and admins.",
+    examples(("lakesync token create --gateway shop --client alice", "valid for a day")),
 )
 
 
 @app.callback()
 def token() -> None:
-    """Make the tokens that clients and admins show a gateway, and read them."""
+    """Create and inspect the tokens of clients and admins."""
 
 
 @app.command(
     epilog=examples(
-        ("lakesync token create --client alice", "for the gateway of the project's file"),
-        ("lakesync token create --gateway shop --client ops --role admin --claim team=ops", "for the admin routes"),
+        ("lakesync token create --client alice", "for the gateway in lakesync.toml"),
+        ("lakesync token create --gateway shop --client ops --role admin --claim team=ops", "an admin's token"),
         ("export LAKESYNC_TOKEN=$(lakesync token create -g shop -c ops --role admin)", "for the other commands"),
     )
 )
@@ -44,95 +44,94 @@ def create(
     gateway: Gateway = None,
     role: Annotated[str, typer.Option(help="client or admin.", autocompletion=_completed_roles)] = "client",
     claim: Claim = None,
-    hours: Annotated[float, typer.Option(help="How long it is good for.", min=0.001)] = 24.0,
+    hours: Annotated[float, typer.Option(help="Lifetime in hours.", min=0.001)] = 24.0,
     data: Data = None,
     *,
     as_json: Json = False,
 ) -> None:
-    """Print a token, signed with LAKESYNC_JWT_SECRET or the secret that `lakesync up` made in the data folder."""
+    """Create a token and print it.
+
+    It is signed with LAKESYNC_JWT_SECRET, else with the secret that `lakesync up` generated in the data folder.
+    """
     from lakesync.cli import output
-    from lakesync.cli.connection import secret_of, sign, which_gateway
+    from lakesync.cli.connection import choose_gateway, sign_token, signing_secret
     from lakesync.model.errors import ConfigurationError
     from lakesync.model.validation import check_gateway_id, check_id
 
     if role not in ROLES:
-        raise typer.BadParameter(f"--role is {role!r}, it must be client or admin")
+        raise typer.BadParameter(f"--role is {role!r}; it must be client or admin")
     wrong = (gateway and check_gateway_id(gateway)) or check_id("the client id", client)
     if wrong:
         raise typer.BadParameter(wrong)
-    config = settings(data)
-    chosen = which_gateway(config, gateway)
-    secret = secret_of(config)
+    config = load_settings(data)
+    chosen = choose_gateway(config, gateway)
+    secret = signing_secret(config)
     if not secret:
         raise ConfigurationError(
-            f"There is no secret to sign with: set LAKESYNC_JWT_SECRET, or name the folder of a `lakesync up` with "
-            f"--data ({config.data_dir} has none). A gateway that was started without one wants no token, on its own "
-            "machine."
+            f"There is no secret to sign with, and none in {config.data_dir}. Set LAKESYNC_JWT_SECRET, or name the "
+            "data folder of a `lakesync up` with --data. A gateway without a secret accepts requests from its own "
+            "machine without a token."
         )
-    made = sign(secret, chosen, client, role, seconds=hours * 3600, claims=named_claims(claim))
+    signed = sign_token(secret, chosen, client, role, seconds=hours * 3600, claims=parse_claim_options(claim))
     if as_json:
-        output.record({"token": made})
+        output.record({"token": signed})
     else:
-        print(made)
+        print(signed)
 
 
-@app.command(
-    epilog=examples(("lakesync token create -g shop -c alice | lakesync token show", "whose it is, until when"))
-)
+@app.command(epilog=examples(("lakesync token create -g shop -c alice | lakesync token show", "its claims and expiry")))
 def show(
-    file: Annotated[Path, typer.Argument(allow_dash=True, help="Holds the token; `-` is stdin.")] = Path("-"),
+    file: Annotated[Path, typer.Argument(allow_dash=True, help="File with the token; `-` is stdin.")] = Path("-"),
     *,
     as_json: Json = False,
 ) -> None:
-    """Show what a token says; whether it is signed by the right secret is the gateway's business."""
+    """Show the claims of a token, without verifying its signature."""
     from lakesync.cli import output
     from lakesync.client.transports.tokens import claims
     from lakesync.model.errors import ValidationError
 
     found = claims(read_text(file).strip())
     if not found:
-        raise ValidationError(f"{file} holds no JWT: three parts of base64 with full stops between them")
+        raise ValidationError(f"{file} contains no JWT; a JWT has three base64 parts separated by full stops")
     expires = found.get("exp")
-    known = {**found, "expires": output.moment(int(expires * 1000)) if isinstance(expires, int | float) else None}
-    output.facts(known, as_json=as_json)
+    known = {**found, "expires": output.utc_time(int(expires * 1000)) if isinstance(expires, int | float) else None}
+    output.fields(known, as_json=as_json)
 
 
 @app.command(
     epilog=examples(
-        ("lakesync token inspect < token.txt", "with the settings of this folder"),
-        ("lakesync token inspect token.txt --gateway desk --role admin", "and may it enter this gateway, as an admin?"),
+        ("lakesync token inspect < token.txt", "with the settings of this project"),
+        ("lakesync token inspect token.txt --gateway desk --role admin", "check access to a gateway as an admin"),
         ("lakesync token inspect token.txt --json", "for a script"),
     )
 )
 def inspect(
-    shown: Annotated[
-        str, typer.Argument(metavar="[TOKEN]", help="The token, a file that holds it, or `-` for stdin.")
-    ] = "-",
+    shown: Annotated[str, typer.Argument(metavar="[TOKEN]", help="The token, a file with it, or `-` for stdin.")] = "-",
     gateway: Gateway = None,
     role: Annotated[str, typer.Option(help="client or admin.", autocompletion=_completed_roles)] = "client",
     data: Data = None,
     *,
     as_json: Json = False,
 ) -> None:
-    """Explain check by check why a gateway takes or refuses a token.
+    """Explain, check by check, why a gateway accepts or rejects a token.
 
-    The settings are those that a gateway would have here. Keys of issuers are fetched as a gateway fetches them. A
-    token on the command line is seen by other users of the machine: prefer stdin or a file. Exits with 4 if the token
-    is refused.
+    Uses the settings that a gateway would have here, and fetches the keys of issuers. Other users of the machine can
+    see a token on the command line; prefer stdin or a file. Exits with 4 if the token is rejected.
     """
     from lakesync.auth import TokenRefusedError, TokenVerifier, configured_issuers
     from lakesync.cli import output
-    from lakesync.cli.connection import secrets_of
+    from lakesync.cli.connection import verification_secrets
     from lakesync.model.errors import ConfigurationError
 
     if role not in ROLES:
-        raise typer.BadParameter(f"--role is {role!r}, it must be client or admin")
+        raise typer.BadParameter(f"--role is {role!r}; it must be client or admin")
     given = shown if shown.count(".") == 2 and not Path(shown[:255]).is_file() else read_text(Path(shown)).strip()
-    config = settings(data)
-    issuers, secrets = configured_issuers(config), secrets_of(config)
+    config = load_settings(data)
+    issuers, secrets = configured_issuers(config), verification_secrets(config)
     if not issuers and not secrets:
         raise ConfigurationError(
-            "a gateway with these settings wants no token: set [[gateway.issuers]] or LAKESYNC_JWT_SECRET"
+            "a gateway with these settings requires no token; to require one, set [[gateway.issuers]] or "
+            "LAKESYNC_JWT_SECRET"
         )
     verifier = TokenVerifier(secrets, issuers=issuers, sole_gateway=config.sole_gateway)
     for failure in verifier.load_keys(given):
@@ -143,19 +142,21 @@ def inspect(
         identity = verifier.verify(given)
         found += _admission(identity, gateway, role)
     except TokenRefusedError:
-        pass  # a finding says so
+        pass  # `findings` has the reason
     taken = all(finding.state == "ok" for finding in found)
     if as_json:
-        output.record({"taken": taken, **_said(identity), "checks": [finding._asdict() for finding in found]})
+        output.record(
+            {"taken": taken, **_identity_fields(identity), "checks": [finding._asdict() for finding in found]}
+        )
     else:
         output.records((finding._asdict() for finding in found), as_json=False)
-        output.note(_conclusion(identity) if taken else "a gateway with these settings refuses the token")
+        output.note(_conclusion(identity) if taken else "a gateway with these settings rejects the token")
     if not taken:
         raise typer.Exit(ExitCode.AUTH)
 
 
 def _admission(identity: Identity, gateway: str | None, role: str) -> list[Finding]:
-    """What a route checks after the token itself."""
+    """Return the checks that a route makes after the token itself."""
     from lakesync.auth import Finding
 
     found = []
@@ -167,7 +168,7 @@ def _admission(identity: Identity, gateway: str | None, role: str) -> list[Findi
     return found
 
 
-def _said(identity: Identity | None) -> dict[str, Any]:
+def _identity_fields(identity: Identity | None) -> dict[str, Any]:
     if identity is None:
         return {}
     return {
@@ -182,4 +183,4 @@ def _said(identity: Identity | None) -> dict[str, Any]:
 def _conclusion(identity: Identity | None) -> str:
     assert identity is not None
     where = ", ".join(identity.gateways) or "no gateway"
-    return f"a gateway with these settings takes the token as {identity.role} {identity.client_id!r} of {where}"
+    return f"a gateway with these settings accepts the token as {identity.role} {identity.client_id!r} of {where}"

@@ -1,4 +1,4 @@
-"""`lakesync backfill`: partitions of assets run again, by Dagster."""
+"""`lakesync backfill`: runs partitions of assets again, by Dagster."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ import typer
 from lakesync.cli import output
 from lakesync.cli.exit_codes import ExitCode
 from lakesync.cli.lazy_commands import command_app, examples
-from lakesync.cli.options import Data, Json, settings
+from lakesync.cli.options import Data, Json, load_settings
 
 if TYPE_CHECKING:
-    from lakesync.cli.dagster_client import Dagster
+    from lakesync.cli.dagster_client import DagsterClient
 
 app = command_app()
 
 _DAY = "%Y-%m-%d"
-_LOOK_SECONDS = 1.0
-_NOT_SHOWN = ("run", "seconds", "engine", "dagster/uri", "gateways", "lag_seconds")
-"""Parts of a report that only --json prints, beside Spark's figures."""
+_POLL_SECONDS = 1.0
+_JSON_ONLY = ("run", "seconds", "engine", "dagster/uri", "gateways", "lag_seconds")
+"""Metadata that only --json prints, beside Spark's metrics."""
 
 
 @app.command(
@@ -30,71 +30,85 @@ _NOT_SHOWN = ("run", "seconds", "engine", "dagster/uri", "gateways", "lag_second
         ("lakesync backfill", "list the assets"),
         ("lakesync backfill tables/todos --from 2026-11-01 --to 2026-11-07 --wait 600", "a week of one table"),
         ("lakesync backfill deltas tables/todos --from 2026-11-20 --dry-run", "list the partitions"),
-        ("lakesync backfill migrations/away --from 2026-01-31 --to 2026-01-31 --partition orders", "a day of a table"),
-        ("lakesync backfill tables/todos --from 2026-11-01 --rebuild --wait 600", "from nothing"),
+        (
+            "lakesync backfill migrations/away --from 2026-01-31 --to 2026-01-31 --partition orders",
+            "one day of one table",
+        ),
+        ("lakesync backfill tables/todos --from 2026-11-01 --rebuild --wait 600", "delete and rebuild"),
     )
 )
 def backfill(
-    assets: Annotated[list[str] | None, typer.Argument(metavar="ASSET...", help="None: list them.")] = None,
-    first: Annotated[
-        datetime | None, typer.Option("--from", formats=[_DAY], help="The first day of arrival (UTC).")
+    assets: Annotated[
+        list[str] | None, typer.Argument(metavar="ASSET...", help="Assets to run; default: list the assets.")
     ] = None,
-    last: Annotated[datetime | None, typer.Option("--to", formats=[_DAY], help="The last day; today.")] = None,
+    first: Annotated[
+        datetime | None, typer.Option("--from", formats=[_DAY], help="First day of arrival (UTC).")
+    ] = None,
+    last: Annotated[datetime | None, typer.Option("--to", formats=[_DAY], help="Last day; default: today.")] = None,
     partition: Annotated[
         list[str] | None,
-        typer.Option(help="Only this partition, table or gateway; may be repeated.", show_default=False),
+        typer.Option(help="Run only this partition, table or gateway; may be repeated.", show_default=False),
     ] = None,
-    wait: Annotated[float, typer.Option(help="Seconds to wait for its end; 0: do not.", min=0)] = 0.0,
-    dagster: Annotated[str | None, typer.Option("--dagster-url", help="Dagster's address.", show_default=False)] = None,
+    wait: Annotated[float, typer.Option(help="Seconds to wait for the end; 0: do not wait.", min=0)] = 0.0,
+    dagster: Annotated[
+        str | None, typer.Option("--dagster-url", help="URL of Dagster's web UI.", show_default=False)
+    ] = None,
     data: Data = None,
     *,
-    rebuild: Annotated[bool, typer.Option("--rebuild", help="Delete what is there, and make it again.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the partitions.")] = False,
+    rebuild: Annotated[bool, typer.Option("--rebuild", help="Delete the existing data first.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the partitions without running them.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Run partitions of assets again: days, and tables or gateways.
+    """Run partitions of Dagster assets again.
 
-    Any partition may run again, in any order: the result is the same. With --wait, prints what each partition reports
-    and exits with 1 if the backfill failed.
+    Partitions may run again in any order with the same result. With --wait, prints the report of each partition and
+    exits with 1 if the backfill failed.
     """
-    from lakesync.cli.dagster_client import Dagster, dagster_url
+    from lakesync.cli.dagster_client import DagsterClient, dagster_url
     from lakesync.model.errors import ConfigurationError
 
-    url = dagster or dagster_url(settings(data))
+    url = dagster or dagster_url(load_settings(data))
     if url is None:
         raise ConfigurationError(
-            "where is Dagster? Give --dagster-url, set LAKESYNC_DAGSTER_URL, or name the folder of a `lakesync up`"
+            "Dagster's URL is not known; give --dagster-url, set LAKESYNC_DAGSTER_URL, or name the data folder of a "
+            "`lakesync up` with --data"
         )
-    pipeline = Dagster(url)
+    client = DagsterClient(url)
     if not assets:
         rows = (
             {"asset": name, "group": node["groupName"], "partitioned": node["isPartitioned"]}
-            for name, node in sorted(pipeline.assets().items())
+            for name, node in sorted(client.assets().items())
         )
         output.records(rows, as_json=as_json, columns=("asset", "group", "partitioned"))
         return
     days = (first.strftime(_DAY) if first else None, last.strftime(_DAY) if last else None)
-    chosen = _chosen(pipeline, assets, days, partition or ())
+    chosen = _choose_partitions(client, assets, days, partition or ())
     if dry_run:
         rows = ({"asset": asset, "partition": key} for keys, group in chosen.items() for asset in group for key in keys)
         output.records(rows, as_json=as_json)
         return
-    deadline, is_good = time.monotonic() + wait, True
+    deadline, succeeded = time.monotonic() + wait, True
     started = {
-        pipeline.backfill(group, list(keys), f"lakesync backfill {' '.join(group)}", rebuild=rebuild): (keys, group)
+        client.backfill(group, list(keys), f"lakesync backfill {' '.join(group)}", rebuild=rebuild): (keys, group)
         for keys, group in chosen.items()
     }
     for identity, (keys, group) in started.items():
         output.note(f"{url}/runs/b/{identity}")
-        is_good &= _follow(pipeline, identity, group, list(keys), deadline, wait, as_json=as_json)
-    if wait and not is_good:
+        succeeded &= _follow(client, identity, group, list(keys), deadline, wait, as_json=as_json)
+    if wait and not succeeded:
         raise typer.Exit(ExitCode.FAILED)
 
 
-def _chosen(
-    pipeline: Dagster, assets: Sequence[str], days: tuple[str | None, str | None], wanted: Sequence[str]
+def _choose_partitions(
+    client: DagsterClient, assets: Sequence[str], days: tuple[str | None, str | None], wanted: Sequence[str]
 ) -> dict[tuple[str, ...], list[str]]:
-    """Partition keys → the assets that are run for them: assets of other partitions are another backfill.
+    """Return partition keys → the assets to run for them. Assets with different partitions need separate backfills.
+
+    Args:
+        client: Dagster.
+        assets: names of assets.
+        days: first and last day; None: no limit.
+        wanted: partitions, tables or gateways; empty: all.
 
     Raises:
         ValidationError: an asset is unknown, has no partitions, or none of them is chosen.
@@ -102,56 +116,63 @@ def _chosen(
     """
     from lakesync.model.errors import ValidationError
 
-    known = pipeline.assets()
+    known = client.assets()
     chosen: dict[tuple[str, ...], list[str]] = {}
     for asset in assets:
         if asset not in known:
-            raise ValidationError(f"there is no asset {asset!r}; `lakesync backfill` lists them")
+            raise ValidationError(f"there is no asset {asset!r}; `lakesync backfill` lists the assets")
         if not known[asset]["isPartitioned"]:
-            raise ValidationError(f"asset {asset!r} has no partitions: each flush makes it again; `lakesync flush`")
-        partitions = pipeline.partitions(asset)
+            raise ValidationError(f"asset {asset!r} has no partitions; it is updated by each `lakesync flush`")
+        partitions = client.partitions(asset)
         if days[0] is None and not wanted and any(each.day is not None for each in partitions):
-            raise typer.BadParameter("from which day? Give --from YYYY-MM-DD")
+            raise typer.BadParameter(f"asset {asset!r} is partitioned by day; give --from YYYY-MM-DD")
         keys = tuple(each.key for each in partitions if each.is_chosen(*days, wanted))
         if not keys:
             span = f" from {days[0] or 'the first day'} to {days[1] or 'today'}" if any(days) else ""
             named = f" of {', '.join(wanted)}" if wanted else ""
-            raise ValidationError(f"asset {asset!r} has no partition{named}{span}; --dry-run lists partitions")
+            raise ValidationError(f"asset {asset!r} has no partition{named}{span}; list partitions with --dry-run")
         chosen.setdefault(keys, []).append(asset)
     return chosen
 
 
 def _follow(
-    pipeline: Dagster, identity: str, assets: list[str], keys: list[str], deadline: float, wait: float, *, as_json: bool
+    client: DagsterClient,
+    identity: str,
+    assets: list[str],
+    keys: list[str],
+    deadline: float,
+    wait: float,
+    *,
+    as_json: bool,
 ) -> bool:
-    """Wait for a backfill, print it and what each partition reported; whether it succeeded."""
-    from lakesync.cli.dagster_client import ENDED, GOOD
+    """Wait for a backfill, print its status and reports, and return whether it succeeded."""
+    from lakesync.cli.dagster_client import FINISHED, SUCCEEDED
 
-    told: dict[str, Any] = {"backfillId": identity, "assets": assets, "partitions": len(keys), "status": "REQUESTED"}
-    with output.working("running the backfill"):
-        while told["status"] not in ENDED and time.monotonic() < deadline:
-            time.sleep(_LOOK_SECONDS)
-            found = pipeline.backfill_status(identity)
-            told |= {"status": found["status"], "runs": {run["runId"]: run["status"] for run in found["runs"]}}
-    output.facts(told, as_json=as_json)
+    summary: dict[str, Any] = {"backfillId": identity, "assets": assets, "partitions": len(keys), "status": "REQUESTED"}
+    with output.spinner("running the backfill"):
+        while summary["status"] not in FINISHED and time.monotonic() < deadline:
+            time.sleep(_POLL_SECONDS)
+            found = client.backfill_status(identity)
+            summary |= {"status": found["status"], "runs": {run["runId"]: run["status"] for run in found["runs"]}}
+    output.fields(summary, as_json=as_json)
     if not wait:
         return True
-    if told["status"] not in ENDED:
-        output.note(f"it has not ended after {wait:g} s, and goes on")
+    if summary["status"] not in FINISHED:
+        output.note(f"the backfill has not ended after {wait:g} s; it continues")
     for asset in assets:
-        made = pipeline.made(asset, keys, told.get("runs", {}))
+        made = client.materialisations(asset, keys, summary.get("runs", {}))
         for key in keys:
             if as_json:
                 output.record({"asset": asset, "partition": key, "report": made.get(key)})
             else:
                 print(_line(asset, key, made.get(key)))
-    return told["status"] in GOOD
+    return summary["status"] in SUCCEEDED
 
 
 def _line(asset: str, key: str, report: Mapping[str, Any] | None) -> str:
-    """A partition's report in words."""
+    """Return the line that reports a partition."""
     if report is None:
-        return f"{asset} {key}: not made"
-    plain = {name: value for name, value in report.items() if name not in _NOT_SHOWN and not name.startswith("spark/")}
+        return f"{asset} {key}: not materialised"
+    plain = {name: value for name, value in report.items() if name not in _JSON_ONLY and not name.startswith("spark/")}
     shown = ", ".join(f"{name.removeprefix('dagster/')} {output.cell(value)}" for name, value in plain.items())
-    return f"{asset} {key}: {shown or 'made'}"
+    return f"{asset} {key}: {shown or 'materialised'}"

@@ -1,4 +1,4 @@
-"""`lakesync checkpoint`: what a new client starts from."""
+"""`lakesync checkpoint`: shows and fetches the checkpoint that new clients start from."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from lakesync.cli.lazy_commands import command_app, examples
 from lakesync.cli.options import Data, Gateway, Json, TokenFile, Url
 
 app = command_app(
-    "Look at what a new client starts from, and fetch it.",
-    examples(("lakesync checkpoint show", "how old it is"), ("lakesync checkpoint fetch frames.bin", "")),
+    "Show and fetch the checkpoint of new clients.",
+    examples(("lakesync checkpoint show", "its age and size"), ("lakesync checkpoint fetch frames.bin", "")),
 )
 
 
 @app.callback()
 def checkpoint() -> None:
-    """Look at what a new client starts from, and fetch it."""
+    """Show and fetch the checkpoint of new clients."""
 
 
 @app.command(
     epilog=examples(
-        ("lakesync checkpoint show --gateway shop", "as of when, how much, and whether it is served"),
-        ("lakesync flush && lakesync checkpoint show", "each flush of a pipeline makes a new one"),
+        ("lakesync checkpoint show --gateway shop", "its arrival, size, and whether it is served"),
+        ("lakesync flush && lakesync checkpoint show", "each flush of a pipeline writes one"),
     )
 )
 def show(
@@ -36,36 +36,40 @@ def show(
 ) -> None:
     """Show the newest checkpoint, and whether it is served.
 
-    Exit code 1: there is none. One is served while no newer rules are in force.
+    A checkpoint is not served if sync rules were activated after it. Exits with 1 if there is no checkpoint.
     """
     from lakesync.cli.connection import connect
     from lakesync.model.errors import NotFoundError
 
-    told = connect(url, gateway, token_file, data).get("/admin/metrics/{gateway}", clients=0)
-    cut = told["cut"]
-    if cut is None:
+    metrics = connect(url, gateway, token_file, data).get("/admin/metrics/{gateway}", clients=0)
+    newest = metrics["cut"]
+    if newest is None:
         raise NotFoundError(
-            "there is no checkpoint yet, new clients pull from 0: the first flush of a pipeline makes one"
+            "there is no checkpoint yet, so new clients pull all rows; the first flush of a pipeline writes one"
         )
-    arrival = int(cut["arrivalHlc"]) >> 16
+    arrival = int(newest["arrivalHlc"]) >> 16
     found = {
-        **cut,
-        "asOf": output.moment(arrival),
-        "createdAt": output.moment(cut["createdMs"]),
+        **newest,
+        "asOf": output.utc_time(arrival),
+        "createdAt": output.utc_time(newest["createdMs"]),
         "ageSeconds": round(time.time() - arrival / 1000, 1),
-        "served": cut["rulesVersion"] == told["rulesVersion"],
+        "served": newest["rulesVersion"] == metrics["rulesVersion"],
     }
     if as_json:
         output.record(found)
         return
-    why = "" if found["served"] else f": the rules in force are version {told['rulesVersion']}; flush to make a new one"
-    output.facts(
+    why = (
+        ""
+        if found["served"]
+        else f": the active rules have version {metrics['rulesVersion']}; run `lakesync flush` to write a new one"
+    )
+    output.fields(
         {
-            "as of": f"{found['asOf']}, {output.ago(found['ageSeconds'])} ago",
+            "as of": f"{found['asOf']}, {output.duration(found['ageSeconds'])} ago",
             "written": found["createdAt"],
-            "rows": f"{cut['rows']:,} of {', '.join(cut['tables']) or 'no table'}",
-            "bytes": f"{cut['bytes']:,}",
-            "rules": f"version {cut['rulesVersion']}",
+            "rows": f"{newest['rows']:,} of {', '.join(newest['tables']) or 'no table'}",
+            "bytes": f"{newest['bytes']:,}",
+            "rules": f"version {newest['rulesVersion']}",
             "served": ("yes" if found["served"] else "no") + why,
         },
         as_json=False,
@@ -74,16 +78,16 @@ def show(
 
 @app.command(
     epilog=examples(
-        ("lakesync checkpoint fetch frames.bin --client new-phone", "as that client would get it"),
-        ("lakesync checkpoint fetch --client new-phone --json", "only how much it is"),
+        ("lakesync checkpoint fetch frames.bin --client new-phone", "as that client receives it"),
+        ("lakesync checkpoint fetch --client new-phone --json", "only its size"),
     )
 )
 def fetch(
     file: Annotated[
-        Path | None, typer.Argument(help="Where the frames go; none: they are read and counted.", show_default=False)
+        Path | None, typer.Argument(help="File for the frames; default: only count them.", show_default=False)
     ] = None,
     client: Annotated[
-        str | None, typer.Option("--client", "-c", help="As whom; else the token's sub.", show_default=False)
+        str | None, typer.Option("--client", "-c", help="The client; default: the token's sub.", show_default=False)
     ] = None,
     url: Url = None,
     gateway: Gateway = None,
@@ -92,9 +96,10 @@ def fetch(
     *,
     as_json: Json = False,
 ) -> None:
-    """Fetch the newest checkpoint as a client would, cut down to what it may see, and check that it is whole.
+    """Fetch the newest checkpoint as a client and verify that it is complete.
 
-    The gateway counts the client as seen by it, as it does any that fetches one. FILE appears when all of it is there.
+    It contains only the rows that the client may see. The gateway counts the client as seen. FILE appears when it is
+    complete.
     """
     from lakesync.cli.connection import connect
     from lakesync.wire.frames import encode_checkpoint_frame
@@ -102,26 +107,26 @@ def fetch(
 
     remote = connect(url, gateway, token_file, data, role="client", client=client)
     frames, deltas, size = 0, 0, 0
-    with output.working("fetching"), ExitStack() as closing:
-        out = closing.enter_context(_written_whole(file)) if file is not None else None
-        came = closing.enter_context(remote.transport().checkpoint(client or remote.client_id))
-        for frame in came.frames:
+    with output.spinner("fetching"), ExitStack() as closing:
+        out = closing.enter_context(_atomic_file(file)) if file is not None else None
+        checkpoint = closing.enter_context(remote.transport().checkpoint(client or remote.client_id))
+        for frame in checkpoint.frames:
             frames, deltas, size = frames + 1, deltas + len(decode_response(frame).deltas), size + len(frame)
             if out is not None:
                 out.write(encode_checkpoint_frame(frame))
-    told = {"cursor": str(came.cursor), "frames": frames, "deltas": deltas, "bytes": size}
-    output.facts(told, as_json=as_json)
+    summary = {"cursor": str(checkpoint.cursor), "frames": frames, "deltas": deltas, "bytes": size}
+    output.fields(summary, as_json=as_json)
 
 
 @contextmanager
-def _written_whole(file: Path) -> Iterator[BinaryIO]:
-    """A file that takes another's place when all of it is written, and leaves nothing where it never is.
+def _atomic_file(file: Path) -> Iterator[BinaryIO]:
+    """Open a file that replaces `file` when it is complete, and is deleted after an error.
 
     Raises:
-        typer.BadParameter: it cannot be written.
+        typer.BadParameter: the file cannot be written.
     """
     if file.is_dir():
-        raise typer.BadParameter(f"{file} is a folder: name a file in it")
+        raise typer.BadParameter(f"{file} is a folder; name a file in it")
     scratch = file.with_name(file.name + ".part")
     try:
         out = scratch.open("wb")

@@ -1,4 +1,4 @@
-"""`lakesync clients`: how far each client of a gateway is behind, and since when it is offline."""
+"""`lakesync clients`: lists the lag of each client of a gateway, and since when it is offline."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ COLUMNS = ("clientId=client", "lag", "state", "offlineSince=offline since", "pul
 
 @app.command(
     epilog=examples(
-        ("lakesync clients --gateway shop", "who is behind, and by how much"),
-        ("lakesync clients --json | jq 'select(.lagSeconds > 60)'", "a minute behind, or more"),
+        ("lakesync clients --gateway shop", "all clients"),
+        ("lakesync clients --json | jq 'select(.lagSeconds > 60)'", "clients with a lag of a minute"),
         (
             "lakesync clients --json | jq 'select(now * 1000 - (.offlineSinceMs // infinite) > 86400000)'",
-            "offline for a day",
+            "clients that are offline for a day",
         ),
     )
 )
 def clients(
-    limit: Annotated[int, typer.Option(help="Most clients to show.", min=1, max=1000)] = 100,
+    limit: Annotated[int, typer.Option(help="Clients to show at most.", min=1, max=1000)] = 100,
     url: Url = None,
     gateway: Gateway = None,
     token_file: TokenFile = None,
@@ -34,47 +34,47 @@ def clients(
     *,
     as_json: Json = False,
 ) -> None:
-    """Show each client of a gateway, the one that is furthest behind first.
+    """List the clients of a gateway, the largest lag first.
 
-    The lag is the age of the oldest change by others that the client may see and was not sent; a client that is
-    offline and lacks nothing has none. Offline since: its last request, or the end of its WebSocket. A client that is
-    not shown has not talked to this process of the gateway since it started.
+    The lag is the age of the oldest change by others that the client may see and was not sent. A client is offline
+    since its last request, or since its WebSocket ended. Only clients that called this gateway process since it
+    started are listed.
     """
     from lakesync.cli.connection import connect
 
-    told = connect(url, gateway, token_file, data).get("/admin/metrics/{gateway}", clients=limit)
-    rows = [standing(each) for each in told["clients"]]
+    metrics = connect(url, gateway, token_file, data).get("/admin/metrics/{gateway}", clients=limit)
+    rows = [with_lag(each) for each in metrics["clients"]]
     output.records(
-        rows if as_json else map(in_words, rows),
+        rows if as_json else map(display_row, rows),
         as_json=as_json,
         columns=COLUMNS,
-        none="no client has talked to this process of the gateway since it started",
+        none="no client has called this gateway process since it started",
     )
 
 
-def standing(client: dict[str, Any]) -> dict[str, Any]:
-    """A client's line of `/admin/metrics`, with its lag in seconds."""
-    behind = client.get("behindMs")  # a gateway of before does not say
+def with_lag(client: dict[str, Any]) -> dict[str, Any]:
+    """Return a client's entry of `/admin/metrics` with its lag in seconds."""
+    behind = client.get("behindMs")  # missing in answers of older gateways
     return {**client, "lagSeconds": None if behind is None else round(behind / 1000, 3)}
 
 
-def in_words(client: dict[str, Any]) -> dict[str, Any]:
-    """The same for people."""
+def display_row(client: dict[str, Any]) -> dict[str, Any]:
+    """Return the row of the table for a client."""
     state = "connected" if client["connected"] else "offline"
-    more = ", more waits for it" if client["hasMore"] else ""
-    repeats = client.get("repeats")  # a gateway of before does not say
-    again = f", asks for the same page again ({repeats} times)" if repeats else ""
+    more = ", has more pages to pull" if client["hasMore"] else ""
+    repeats = client.get("repeats")  # missing in answers of older gateways
+    again = f", repeats the same pull ({repeats} times)" if repeats else ""
     return {
         "clientId": client["clientId"],
-        "lag": _lag_in_words(client),
+        "lag": _display_lag(client),
         "state": state + more + again,
-        "offlineSince": output.moment(client.get("offlineSinceMs")),
-        **{name: output.moment(client[f"{name}Ms"]) for name in ("pulled", "pushed")},
+        "offlineSince": output.utc_time(client.get("offlineSinceMs")),
+        **{name: output.utc_time(client[f"{name}Ms"]) for name in ("pulled", "pushed")},
     }
 
 
-def _lag_in_words(client: dict[str, Any]) -> str | None:
+def _display_lag(client: dict[str, Any]) -> str | None:
     lag = client["lagSeconds"]
     if lag is None:
-        return "never pulled" if client["pulledMs"] is None else "unknown yet"
-    return output.ago(lag) if lag else "none"
+        return "never pulled" if client["pulledMs"] is None else "not measured yet"
+    return output.duration(lag) if lag else "none"

@@ -1,4 +1,4 @@
-"""`lakesync connectors`: the systems that actions and ingestion talk to."""
+"""`lakesync connectors`: registers, lists, tests and unregisters connectors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 
 from lakesync.cli import exit_codes, output
 from lakesync.cli.lazy_commands import command_app, examples
-from lakesync.cli.options import Data, Gateway, Json, TokenFile, Url, Yes, read_json, settings
+from lakesync.cli.options import Data, Gateway, Json, TokenFile, Url, Yes, load_settings, read_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,46 +20,49 @@ if TYPE_CHECKING:
     from lakesync.connectors import Connectors
 
 app = command_app(
-    "Register the systems that actions and ingestion talk to.",
-    examples(("lakesync connectors types", "what there is"), ("lakesync connectors register jira.json", "")),
+    "Register, list, test and unregister connectors.",
+    examples(("lakesync connectors types", "available types"), ("lakesync connectors register jira.json", "")),
 )
 
 
 @app.callback()
 def connectors() -> None:
-    """Register the systems that actions and ingestion talk to."""
+    """Register, list, test and unregister connectors.
+
+    A connector polls an external system and runs actions there.
+    """
 
 
-@app.command("list", epilog=examples(("lakesync connectors list --gateway shop", "never a setting or a secret")))
+@app.command("list", epilog=examples(("lakesync connectors list --gateway shop", "without settings and secrets")))
 def list_(
     url: Url = None, gateway: Gateway = None, token_file: TokenFile = None, data: Data = None, *, as_json: Json = False
 ) -> None:
     """List the connectors of a gateway."""
     from lakesync.cli.connection import connect
 
-    told = connect(url, gateway, token_file, data).get("/admin/connectors/{gateway}")
-    output.records(
-        told, as_json=as_json, columns=("name", "type", "hasIngest=ingests"), none="no connector is registered"
-    )
+    answer = connect(url, gateway, token_file, data).get("/admin/connectors/{gateway}")
+    output.records(answer, as_json=as_json, columns=("name", "type", "hasIngest=ingests"), none="no connectors")
 
 
-@app.command(epilog=examples(("lakesync connectors types --json", "with the JSON Schema of each one's settings")))
+@app.command(epilog=examples(("lakesync connectors types --json", "with the JSON Schema of their settings")))
 def types(url: Url = None, data: Data = None, *, as_json: Json = False) -> None:
-    """List the types of connectors that the gateway knows."""
+    """List the types of connectors that the gateway supports."""
     from lakesync.cli.connection import connect
 
-    told = connect(url, None, None, data, named=False).get("/connectors/types")
-    output.records(told, as_json=as_json, columns=("type", "displayName=name", "category", "description"))
+    answer = connect(url, None, None, data, named=False).get("/connectors/types")
+    output.records(answer, as_json=as_json, columns=("type", "displayName=name", "category", "description"))
 
 
 @app.command(
     epilog=examples(
-        ("lakesync connectors register jira.json", "secrets in it are references, env:NAME, or are sealed"),
-        ("lakesync fake jira --json | jq .connector | lakesync connectors register -", "of a site that is made up"),
+        ("lakesync connectors register jira.json", "with secrets as references, env:NAME"),
+        ("lakesync fake jira --json | jq .connector | lakesync connectors register -", "a fake Jira site"),
     )
 )
 def register(
-    file: Annotated[Path, typer.Argument(help="JSON: name, type, settings, ingest; `-` is stdin.", allow_dash=True)],
+    file: Annotated[
+        Path, typer.Argument(help="JSON with name, type, settings and ingest; `-` is stdin.", allow_dash=True)
+    ],
     url: Url = None,
     gateway: Gateway = None,
     token_file: TokenFile = None,
@@ -67,14 +70,17 @@ def register(
     *,
     as_json: Json = False,
 ) -> None:
-    """Register a connector."""
+    """Register a connector.
+
+    The gateway encrypts secrets that are not references.
+    """
     from lakesync.cli.connection import connect
 
-    told = connect(url, gateway, token_file, data).post("/admin/connectors/{gateway}", read_json(file))
-    output.facts(told, as_json=as_json)
+    answer = connect(url, gateway, token_file, data).post("/admin/connectors/{gateway}", read_json(file))
+    output.fields(answer, as_json=as_json)
 
 
-@app.command(epilog=examples(("lakesync connectors unregister jira --yes", "rows that it brought stay")))
+@app.command(epilog=examples(("lakesync connectors unregister jira --yes", "its rows stay")))
 def unregister(
     name: Annotated[str, typer.Argument(help="The connector's name.", show_default=False)],
     url: Url = None,
@@ -85,21 +91,21 @@ def unregister(
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Forget a connector; what it brought stays."""
+    """Unregister a connector; its rows stay."""
     from urllib.parse import quote
 
     from lakesync.cli.connection import connect
 
     output.confirm(f"Unregister the connector {name!r}?", yes=yes)
-    told = connect(url, gateway, token_file, data).delete(f"/admin/connectors/{{gateway}}/{quote(name, safe='')}")
-    output.facts(told, as_json=as_json)
+    answer = connect(url, gateway, token_file, data).delete(f"/admin/connectors/{{gateway}}/{quote(name, safe='')}")
+    output.fields(answer, as_json=as_json)
 
 
 @app.command(
     "test",
     epilog=examples(
-        ("lakesync connectors test jira", "credentials, permissions, clock and a page"),
-        ("lakesync connectors test jira --gateway shop --json", "one object a check; the exit code says how it ended"),
+        ("lakesync connectors test jira", "credentials, permissions, clock and one page"),
+        ("lakesync connectors test jira --gateway shop --json", "one object per check"),
     ),
 )
 def check(
@@ -109,37 +115,38 @@ def check(
     *,
     as_json: Json = False,
 ) -> None:
-    """Check a connector's credentials, permissions and clock, and read one page of each table.
+    """Test a connector's credentials, permissions and clock.
 
-    It asks from this machine, with the secrets that this machine can open; nothing is polled or changed.
+    Also reads one page of each table. The requests come from this machine, with the secrets that it can decrypt.
+    Nothing is polled or changed.
     """
     from contextlib import closing
 
-    from lakesync.cli.connection import which_gateway
-    from lakesync.cli.store_access import opened_store
+    from lakesync.cli.connection import choose_gateway
+    from lakesync.cli.store_access import open_store
     from lakesync.connectors.probes import probes_of
     from lakesync.model.errors import LakeSyncError, NotFoundError
 
-    config = settings(data)
-    chosen = which_gateway(config, gateway)
-    with opened_store(config) as store:
+    config = load_settings(data)
+    chosen = choose_gateway(config, gateway)
+    with open_store(config) as store:
         registered = store.connectors(chosen) if chosen in store.gateways() else ()
         stored = next((each for each in registered if each.name == name), None)
     if stored is None:
-        raise NotFoundError(f"gateway {chosen!r} has no connector {name!r}: `lakesync connectors list` names them")
+        raise NotFoundError(f"gateway {chosen!r} has no connector {name!r}; `lakesync connectors list` lists them")
     types = _types(config)
     opened = types.open(chosen, stored)
     kind = types.find(stored.type)
     assert kind is not None
     failed: list[LakeSyncError] = []
-    with closing(kind.open_source(opened)) as source, _once():
+    with closing(kind.open_source(opened)) as source, _without_retries():
         for probe in probes_of(source):
             try:
                 said, code = probe.run(), None
             except LakeSyncError as error:
                 failed.append(error)
                 said, code = str(error), error.code
-            _tell(probe.name, said, code, as_json=as_json)
+            _print_check(probe.name, said, code, as_json=as_json)
             if code is not None and probe.name == "credentials":
                 break
     if failed:
@@ -147,8 +154,8 @@ def check(
 
 
 @contextmanager
-def _once() -> Iterator[None]:
-    """Whoever waits for the answer is told at once what is wrong, rather than after some tries more."""
+def _without_retries() -> Iterator[None]:
+    """Report errors at once instead of retrying."""
     import stamina
 
     stamina.set_active(False)
@@ -158,7 +165,7 @@ def _once() -> Iterator[None]:
         stamina.set_active(True)
 
 
-def _tell(what: str, said: str, code: str | None, *, as_json: bool) -> None:
+def _print_check(what: str, said: str, code: str | None, *, as_json: bool) -> None:
     if as_json:
         output.record({"check": what, "ok": code is None, "said": said, **({"code": code} if code else {})})
     elif code is None:
@@ -168,13 +175,13 @@ def _tell(what: str, said: str, code: str | None, *, as_json: bool) -> None:
 
 
 def _types(config: Config) -> Connectors:
-    """The types, with the key of the data folder where none is configured."""
+    """Return the connector types, with the data folder's secret key if none is configured."""
     from pydantic import SecretStr
 
-    from lakesync.cli.generated_secrets import kept
+    from lakesync.cli.generated_secrets import read_secrets
     from lakesync.connectors import Connectors
 
-    key = kept(config.data_dir).get("secret_key")
+    key = read_secrets(config.data_dir).get("secret_key")
     if config.secret_key is None and key:
         config = config.replace(secret_key=SecretStr(key))
     return Connectors.configured(config)

@@ -1,4 +1,4 @@
-"""`lakesync console`: the gateway's page for operators, signed in."""
+"""`lakesync console`: prints the address of the gateway's operator console, signed in."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ app = command_app()
 
 @app.command(
     epilog=examples(
-        ("lakesync console --open", "in the browser of this machine"),
-        ("lakesync console --gateway shop --hours 1", "an address that is good for an hour"),
+        ("lakesync console --open", "in this machine's browser"),
+        ("lakesync console --gateway shop --hours 1", "valid for an hour"),
     )
 )
 def console(
-    hours: Annotated[float, typer.Option(help="How long it stays signed in.", min=0.01, max=24)] = 8.0,
+    hours: Annotated[float, typer.Option(help="Hours until the sign-in expires.", min=0.01, max=24)] = 8.0,
     url: Url = None,
     gateway: Gateway = None,
     token_file: TokenFile = None,
@@ -30,19 +30,20 @@ def console(
     open_it: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Print the address of the gateway's page for operators: who is behind, and why a client lacks a row.
+    """Print the address of the gateway's console, signed in.
 
-    The token stands behind the `#`, which a browser keeps to itself: treat the address as you would the token.
+    The console shows which clients are behind, and why a client lacks a row. The address contains a token after `#`;
+    keep it as secret as the token.
     """
     from lakesync.cli.connection import connect
     from lakesync.client.transports.tokens import claims
 
     remote = connect(url, gateway, token_file, data, seconds=hours * 3600)
-    remote.get("/admin/settings/{gateway}")  # whether it answers, and takes the token
-    kept = {"token": remote.token} if remote.token else {}
-    if "gw" not in claims(remote.token or ""):  # as those of login providers
-        kept["gateway"] = remote.gateway
-    where = f"{remote.url}/console#{urlencode(kept)}"
+    remote.get("/admin/settings/{gateway}")  # checks that the gateway answers and accepts the token
+    fragment = {"token": remote.token} if remote.token else {}
+    if "gw" not in claims(remote.token or ""):  # for example, tokens of login providers
+        fragment["gateway"] = remote.gateway
+    where = f"{remote.url}/console#{urlencode(fragment)}"
     if as_json:
         output.record({"url": where})
     else:
@@ -51,4 +52,4 @@ def console(
         import webbrowser
 
         if not webbrowser.open(where):
-            output.note("no browser was found here: open the address yourself")
+            output.note("no browser was found; open the address manually")

@@ -1,9 +1,9 @@
-"""`lakesync dlq`: what was set aside, so that the rest could go on.
+"""`lakesync dlq`: lists, retries and drops dead letters, which were set aside so that other work could continue.
 
-Three kinds of a gateway. `value` is a live value that does not fit its column, kept in the lake's table `rejected`.
-`destination` is a table or a value that a declared destination cannot take. `work` is a destination's table that could
-not be brought in line after a flush of a gateway without a pipeline. Two kinds of an app, in its own file (`--app`):
-`edit`, a change that the gateway refused; and `action`, one that failed.
+A gateway has three kinds. `value` is a live value that does not fit its column; it is in the lake's table `rejected`.
+`destination` is a table or value that a declared destination cannot store. `work` is an update of a destination table
+that failed after a flush of a gateway without a pipeline. An app has two kinds, in its own database (`--app`): `edit`,
+a change that the gateway rejected, and `action`, an action that failed.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ import typer
 
 from lakesync.cli import exit_codes, output
 from lakesync.cli.lazy_commands import command_app, examples
-from lakesync.cli.options import Data, Gateway, Json, TokenFile, Url, Yes, settings
+from lakesync.cli.options import Data, Gateway, Json, TokenFile, Url, Yes, load_settings
 from lakesync.cli.remote import dlq_destinations
 
 if TYPE_CHECKING:
     from lakesync.model.errors import LakeSyncError
 
 app = command_app(
-    "Look at what was set aside: values that fit no column, work that failed.",
+    "List, retry and drop dead letters.",
     examples(
-        ("lakesync dlq list", "all of a gateway"),
-        ("lakesync dlq list --app app.db", "refused changes and failed actions of an app"),
-        ("lakesync dlq retry --all", "once the cause is gone"),
+        ("lakesync dlq list", "all dead letters of a gateway"),
+        ("lakesync dlq list --app app.db", "rejected changes and failed actions of an app"),
+        ("lakesync dlq retry --all", "after the cause was removed"),
     ),
 )
 
@@ -39,33 +39,37 @@ def _completed_kinds(incomplete: str) -> list[str]:
     return [name for name in KINDS if name.startswith(incomplete)]
 
 
-Id = Annotated[str | None, typer.Argument(metavar="ID", help="As the list tells it.", show_default=False)]
+Id = Annotated[
+    str | None,
+    typer.Argument(metavar="ID", help="Id of a dead letter, as `lakesync dlq list` prints it.", show_default=False),
+]
 App = Annotated[
     Path | None,
-    typer.Option(
-        "--app", help="An app's database: what its client set aside, instead of a gateway.", show_default=False
-    ),
+    typer.Option("--app", help="Database of an app, instead of a gateway.", show_default=False),
 ]
-All = Annotated[bool, typer.Option("--all", help="Everything of the gateway that can be.")]
+All = Annotated[bool, typer.Option("--all", help="Select all dead letters of kind work.")]
 
 
 @app.callback()
 def dlq() -> None:
-    """Look at what was set aside: values that fit no column, work that failed."""
+    """List, retry and drop dead letters.
+
+    They are values, tables and work that were set aside so that other work could continue.
+    """
 
 
 @app.command(
     "list",
     epilog=examples(
-        ("lakesync dlq list --gateway shop", "values of the lake, work of the gateway"),
-        ("lakesync dlq list --kind value --json", "only the lake's"),
+        ("lakesync dlq list --gateway shop", "one gateway"),
+        ("lakesync dlq list --kind value --json", "one kind, as JSON"),
     ),
 )
 def list_(
     kind: Annotated[
         str | None,
         typer.Option(
-            help="value, work or destination; all unless given.", show_default=False, autocompletion=_completed_kinds
+            help="value, work or destination; default: all.", show_default=False, autocompletion=_completed_kinds
         ),
     ] = None,
     app_file: App = None,
@@ -76,22 +80,25 @@ def list_(
     *,
     as_json: Json = False,
 ) -> None:
-    """List what was set aside."""
+    """List dead letters."""
     if kind not in (None, *KINDS):
-        raise typer.BadParameter(f"--kind is {kind!r}, it must be one of {', '.join(KINDS)}")
-    found, why = _of_app(app_file, kind) or _all(kind, url, gateway, token_file, data)
+        raise typer.BadParameter(f"--kind is {kind!r}; it must be one of {', '.join(KINDS)}")
+    found, errors = _app_letters(app_file, kind) or _gateway_letters(kind, url, gateway, token_file, data)
     output.records(
-        found, as_json=as_json, columns=("id", "kind", "table", "what", "why"), none="" if why else "nothing"
+        found, as_json=as_json, columns=("id", "kind", "table", "what", "why"), none="" if errors else "no dead letters"
     )
-    for each in why:
-        exit_codes.unanswered(str(each), as_json=as_json)
-    if why:
+    for each in errors:
+        exit_codes.report_unanswered(str(each), as_json=as_json)
+    if errors:
         raise typer.Exit(exit_codes.ExitCode.PARTIAL)
 
 
-@app.command(epilog=examples(("lakesync dlq show todos/t1/done", "the value, and what its column takes")))
+@app.command(epilog=examples(("lakesync dlq show todos/t1/done", "a value, and the type of its column")))
 def show(
-    entry: Annotated[str, typer.Argument(metavar="ID", help="As the list tells it.", show_default=False)],
+    entry: Annotated[
+        str,
+        typer.Argument(metavar="ID", help="Id of a dead letter, as `lakesync dlq list` prints it.", show_default=False),
+    ],
     app_file: App = None,
     url: Url = None,
     gateway: Gateway = None,
@@ -100,16 +107,16 @@ def show(
     *,
     as_json: Json = False,
 ) -> None:
-    """Show one in full, and what mends it."""
+    """Show a dead letter in full, with its remedy."""
     from lakesync.model.errors import NotFoundError
 
-    found, why = _of_app(app_file, None) or _all(None, url, gateway, token_file, data)
+    found, errors = _app_letters(app_file, None) or _gateway_letters(None, url, gateway, token_file, data)
     chosen = next((each for each in found if each["id"] == entry), None)
-    if chosen is None and why:
-        raise why[0]  # it may be there
+    if chosen is None and errors:
+        raise errors[0]  # it may be in the part that did not answer
     if chosen is None:
-        raise NotFoundError(f"nothing with the id {entry!r} was set aside; `lakesync dlq list` tells what was")
-    output.facts(chosen, as_json=as_json)
+        raise NotFoundError(f"there is no dead letter {entry!r}; `lakesync dlq list` lists them")
+    output.fields(chosen, as_json=as_json)
 
 
 @app.command(
@@ -126,10 +133,11 @@ def retry(
     everything: All = False,
     as_json: Json = False,
 ) -> None:
-    """Put work back into the queue, as if it were new; of an app, what is then sent when it synchronises next.
+    """Retry dead letters.
 
-    A value needs no retry: it leaves the list when the row gets one that fits, or the table is made again. The rows of
-    a destination's table are written again by the destination's next run, which is requested where Dagster is known.
+    Work returns to its queue. A table of a destination is written again by the destination's next run, which is
+    requested if Dagster is known. An app sends its letters again at its next sync. A value needs no retry: it
+    disappears when the row gets a value that fits, or when the table is rebuilt.
     """
     if app_file is not None:
         _act_on_app(app_file, "retried", entry, everything=everything, as_json=as_json)
@@ -139,7 +147,7 @@ def retry(
         _act("POST", "retried", entry, url, gateway, token_file, data, everything=everything, as_json=as_json)
 
 
-@app.command(epilog=examples(("lakesync dlq drop 01a2…-shop.main.1.7-9.todos --yes", "the table stays as it is")))
+@app.command(epilog=examples(("lakesync dlq drop 01a2…-shop.main.1.7-9.todos --yes", "without changing the table")))
 def drop(
     entry: Id = None,
     app_file: App = None,
@@ -152,11 +160,12 @@ def drop(
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Forget work. The rows that it was about stay as they are at the destination until they change again.
+    """Drop dead letters.
 
-    Of an app, a change is taken back: its row is as if it had never been made.
+    The affected rows at the destination stay unchanged until they are written again. In an app, a dropped change is
+    reverted.
     """
-    what = "all that was set aside" if everything else f"{entry}"
+    what = "all dead letters of kind work" if everything else f"{entry}"
     output.confirm(f"Drop {what}?", yes=yes)
     if app_file is not None:
         _act_on_app(app_file, "dropped", entry, everything=everything, as_json=as_json)
@@ -165,29 +174,29 @@ def drop(
 
 
 def _retry_destination(entry: str, data: Path | None, *, as_json: bool) -> None:
-    from lakesync.cli.dagster_client import Dagster, dagster_url
+    from lakesync.cli.dagster_client import DagsterClient, dagster_url
 
-    config = settings(data)
+    config = load_settings(data)
     asset = dlq_destinations.retry(config, entry)
     url = dagster_url(config)
-    told: dict[str, Any] = {"retried": entry, "asset": asset, "runId": None}
+    result: dict[str, Any] = {"retried": entry, "asset": asset, "runId": None}
     if url is not None:
-        told["runId"] = Dagster(url).materialise(asset, "destinations", "lakesync dlq retry")
+        result["runId"] = DagsterClient(url).materialise(asset, "destinations", "lakesync dlq retry")
     if as_json:
-        output.record(told)
+        output.record(result)
         return
     print(f"retried {entry}")
-    output.note(f"{url}/runs/{told['runId']}" if url is not None else f"the next run of {asset} writes its rows")
+    output.note(f"{url}/runs/{result['runId']}" if url is not None else f"the next run of {asset} writes the rows")
 
 
-def _of_app(app_file: Path | None, kind: str | None) -> tuple[list[dict[str, Any]], list[LakeSyncError]] | None:
-    """What an app's database set aside, where one was named."""
+def _app_letters(app_file: Path | None, kind: str | None) -> tuple[list[dict[str, Any]], list[LakeSyncError]] | None:
+    """Return the dead letters of an app's database; None if no database is given."""
     from lakesync.cli.remote import dlq_app
 
     if app_file is None:
         return None
     if kind is not None:
-        raise typer.BadParameter("--kind is of a gateway's: an app's database has edits and actions")
+        raise typer.BadParameter("--kind does not apply to --app; an app has edits and actions only")
     return dlq_app.entries(app_file), []
 
 
@@ -195,7 +204,7 @@ def _act_on_app(app_file: Path, done: str, entry: str | None, *, everything: boo
     from lakesync.cli.remote import dlq_app
 
     if (entry is None) is not everything:
-        raise typer.BadParameter("give one ID, or --all")
+        raise typer.BadParameter("give one ID or --all")
     act = dlq_app.retry if done == "retried" else dlq_app.drop
     found = act(app_file, entry)
     for each in found:
@@ -204,7 +213,7 @@ def _act_on_app(app_file: Path, done: str, entry: str | None, *, everything: boo
         else:
             print(f"{done} {each}")
     if not found:
-        output.note("nothing was set aside")
+        output.note("no dead letters")
 
 
 def _act(
@@ -223,71 +232,75 @@ def _act(
     from lakesync.model.errors import ValidationError
 
     if (entry is None) is not everything:
-        raise typer.BadParameter("give one ID, or --all")
+        raise typer.BadParameter("give one ID or --all")
     if entry is not None and "/" in entry:
         raise ValidationError(
-            f"{entry!r} is a value: push one that fits its column, or widen the schema and make the table again "
-            "(`lakesync backfill tables/TABLE`)"
+            f"{entry!r} is a value, which cannot be retried; push a value that fits its column, or change the schema "
+            "and rebuild the table with `lakesync backfill tables/TABLE`"
         )
     remote = connect(url, gateway, token_file, data)
     ids = [each["id"] for each in _work(remote.get("/admin/dead-letters/{gateway}"))] if everything else [str(entry)]
     for each in ids:
         path = f"/admin/dead-letters/{{gateway}}/{quote(each, safe='')}"
-        told = remote.post(path) if method == "POST" else remote.delete(path)
+        answer = remote.post(path) if method == "POST" else remote.delete(path)
         if as_json:
-            output.record(told)
+            output.record(answer)
         else:
             print(f"{done} {each}")
     if not ids:
-        output.note("nothing was set aside")
+        output.note("no dead letters")
 
 
-def _all(
+def _gateway_letters(
     kind: str | None, url: str | None, gateway: str | None, token_file: Path | None, data: Path | None
 ) -> tuple[list[dict[str, Any]], list[LakeSyncError]]:
-    """What gateway, lake and destinations set aside, and why one of them does not say; the last error of none."""
+    """Return the dead letters of gateway, lake and destinations, and the errors of those that do not answer.
+
+    Raises:
+        LakeSyncError: none of them answers.
+    """
     from lakesync.cli.connection import connect
     from lakesync.model.errors import LakeSyncError
 
     found: list[dict[str, Any]] = []
-    why: list[LakeSyncError] = []
+    errors: list[LakeSyncError] = []
     if kind in (None, "value"):
         try:
             found += _values(data, gateway)
         except LakeSyncError as error:
-            why.append(error)
+            errors.append(error)
     if kind in (None, "destination"):
-        config = settings(data)
-        there, unanswered = dlq_destinations.entries(config, gateway or config.remote.gateway)
-        found, why = [*found, *there], [*why, *unanswered]
+        config = load_settings(data)
+        letters, unanswered = dlq_destinations.entries(config, gateway or config.remote.gateway)
+        found, errors = [*found, *letters], [*errors, *unanswered]
     if kind in (None, "work"):
         try:
             found += _work(connect(url, gateway, token_file, data).get("/admin/dead-letters/{gateway}"))
         except LakeSyncError as error:
-            why.append(error)
-    if why and not found and len(why) >= (1 if kind else 2):
-        raise why[-1]
-    return found, why
+            errors.append(error)
+    if errors and not found and len(errors) >= (1 if kind else 2):
+        raise errors[-1]
+    return found, errors
 
 
-def _work(told: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    for each in told["deadLetters"]:
+def _work(answer: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for each in answer["deadLetters"]:
         yield {
             "id": each["jobId"],
             "kind": "work",
             "table": each["table"],
             "what": f"{len(each['rowIds'])} rows of batch {each['batchId']}, tried {each['attempts']} times",
             "why": each["failure"],
-            "remedy": "mend the destination, then `lakesync dlq retry`",
+            "remedy": "repair the destination, then run `lakesync dlq retry`",
             "rowIds": each["rowIds"],
         }
 
 
 def _values(data: Path | None, gateway: str | None) -> Iterator[dict[str, Any]]:
-    """What the lake's table `rejected` holds; nothing where no lake is at hand."""
+    """Yield the rows of the lake's table `rejected`; nothing if the lake cannot be read from here."""
     from lakesync.analysis.catalogue import LakeReader, may_have_catalogue
 
-    config = settings(data)
+    config = load_settings(data)
     if not may_have_catalogue(config):
         return
     with LakeReader(config) as lake:
@@ -301,7 +314,7 @@ def _values(data: Path | None, gateway: str | None) -> Iterator[dict[str, Any]]:
             "kind": "value",
             "table": row["table_name"],
             "what": f"{row['column_name']} = {row['value']} of row {row['row_id']}",
-            "why": f"the column takes {row['type']}; in the state table it is null",
-            "remedy": "push a value that fits; the history and the clients have the one that is there",
+            "why": f"the column has type {row['type']}; the state table has null",
+            "remedy": "push a value that fits; the history and the clients keep this one",
             "gateway": row["gateway"],
         }

@@ -1,6 +1,6 @@
-"""What an app's own database has set aside: changes that the gateway refused, and actions that failed.
+"""Dead letters in an app's own database: changes that the gateway rejected, and actions that failed.
 
-They are the client's, in its file alone: no gateway is asked.
+The client keeps them in its file only, so no gateway is called.
 """
 
 from __future__ import annotations
@@ -17,45 +17,62 @@ EDIT, ACTION = "edit", "action"
 
 
 def entries(path: Path) -> list[dict[str, Any]]:
-    """What was set aside.
+    """Return the dead letters of an app.
+
+    Args:
+        path: the app's database.
 
     Raises:
-        ConfigurationError: the file is no app's database.
+        ConfigurationError: the file is not an app's database.
     """
     with _opened(path) as client:
         return [*_edits(client), *_actions(client)]
 
 
 def retry(path: Path, entry: str | None) -> list[str]:
-    """Let one, or all, be sent again when the app synchronises next; their ids.
+    """Have dead letters sent again at the app's next sync.
+
+    Args:
+        path: the app's database.
+        entry: id of a dead letter; None: all.
+
+    Returns:
+        The ids.
 
     Raises:
-        NotFoundError: there is none of that id.
+        NotFoundError: there is no such dead letter.
     """
-    return _each(path, entry, "retry")
+    return _apply(path, entry, "retry")
 
 
 def drop(path: Path, entry: str | None) -> list[str]:
-    """Give one, or all, up: rows are as if the changes had never been made; their ids.
+    """Drop dead letters; dropped changes are reverted in the app's tables.
+
+    Args:
+        path: the app's database.
+        entry: id of a dead letter; None: all.
+
+    Returns:
+        The ids.
 
     Raises:
-        NotFoundError: there is none of that id.
+        NotFoundError: there is no such dead letter.
     """
-    return _each(path, entry, "drop")
+    return _apply(path, entry, "drop")
 
 
-def _each(path: Path, entry: str | None, what: str) -> list[str]:
+def _apply(path: Path, entry: str | None, method: str) -> list[str]:
     with _opened(path) as client:
         known = [each["id"] for each in (*_edits(client), *_actions(client))]
         if entry is not None and entry not in known:
-            raise NotFoundError(f"nothing with the id {entry!r} was set aside in {path}: it has {known or 'nothing'}")
+            raise NotFoundError(f"there is no dead letter {entry!r} in {path}; it has {', '.join(known) or 'none'}")
         chosen = known if entry is None else [entry]
         for each in chosen:
             kind, _, name = each.partition(":")
             if kind == EDIT:
-                getattr(client, what)(int(name))
+                getattr(client, method)(int(name))
             else:
-                getattr(client.coordinator.actions, what)(name)
+                getattr(client.coordinator.actions, method)(name)
         return chosen
 
 
@@ -70,7 +87,7 @@ def _edits(client: Any) -> Iterator[dict[str, Any]]:
                 "table": delta.table,
                 "what": f"{delta.op} of row {delta.row_id}" + (f": {cells}" if cells else ""),
                 "why": f"{edit.code}: {edit.message}",
-                "remedy": "mend the cause, then `lakesync dlq retry --app FILE`; or give the change up: `drop`",
+                "remedy": "remove the cause and run `lakesync dlq retry --app FILE`, or `drop` to revert the change",
             }
 
 
@@ -83,26 +100,26 @@ def _actions(client: Any) -> Iterator[dict[str, Any]]:
             "table": None,
             "what": f"{action.action_type} by {action.connector}, tried {queued.attempts} times",
             "why": f"{queued.code}: {queued.message}",
-            "remedy": "mend the cause, then `lakesync dlq retry --app FILE`; or give the action up: `drop`",
+            "remedy": "remove the cause and run `lakesync dlq retry --app FILE`, or `drop` to discard the action",
         }
 
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
-    """The client of a file, which asks no gateway."""
+    """Open the client of a database without a gateway."""
     from lakesync.client.opening import open_client
     from lakesync.client.store_sqlite import stored_position, stored_schemas
     from lakesync.client.transports.http import HttpTransport
 
     if not path.is_file():
-        raise ConfigurationError(f"{path} is no file: name the database that your app opens with lakesync.open")
+        raise ConfigurationError(f"{path} does not exist; give the database that your app opens with lakesync.open")
     try:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as db:
             position, schemas = stored_position(db), stored_schemas(db)
     except sqlite3.Error as error:
         raise ConfigurationError(f"{path} cannot be read as an app's database: {error}") from error
     if not position.client_id:
-        raise ConfigurationError(f"{path} was never opened with lakesync.open: it has nothing set aside")
-    nowhere = HttpTransport("http://127.0.0.1:9", position.gateway)
-    with open_client(path, transport=nowhere, client_id=position.client_id, schemas=schemas) as client:
+        raise ConfigurationError(f"{path} was never opened with lakesync.open, so it has no dead letters")
+    unused = HttpTransport("http://127.0.0.1:9", position.gateway)
+    with open_client(path, transport=unused, client_id=position.client_id, schemas=schemas) as client:
         yield client

@@ -1,4 +1,4 @@
-"""`lakesync dlq` of destinations: tables that they continue without, and values that their tables cannot take."""
+"""Dead letters of destinations: tables that a destination continues without, and values that its tables reject."""
 
 from __future__ import annotations
 
@@ -13,42 +13,48 @@ if TYPE_CHECKING:
     from lakesync.adapters.backend_config import WriteTarget
     from lakesync.config import Config
 
-LIMIT = 1_000
-"""Values of one destination that are listed."""
+MAX_VALUES = 1_000
+"""Values that are listed per destination."""
 _ID = re.compile(r"(?P<destination>\w+)/(?P<leaf>\w+)!(?P<table>\w+)(/.*)?", re.DOTALL)
 
 
 def entries(config: Config, gateway: str | None) -> tuple[list[dict[str, Any]], list[LakeSyncError]]:
-    """What the destinations of a configuration set aside, and why one of them does not say.
+    """Return the dead letters of all declared destinations.
 
     Args:
-        config: with the destinations.
-        gateway: whose values are listed; None for every gateway's.
+        config: declares the destinations.
+        gateway: list only values of this gateway; None: of all.
+
+    Returns:
+        The dead letters, and the errors of destinations that do not answer.
     """
     found: list[dict[str, Any]] = []
-    why: list[LakeSyncError] = []
+    errors: list[LakeSyncError] = []
     for name, leaf in _leaves(config):
         try:
-            found += _of_leaf(name, leaf, gateway)
+            found += _letters_of(name, leaf, gateway)
         except LakeSyncError as error:
-            why.append(error)
-    return found, why
+            errors.append(error)
+    return found, errors
 
 
 def is_entry(entry: str) -> bool:
-    """Whether an id is one of a destination's."""
+    """Return whether an id is that of a destination's dead letter."""
     return _ID.fullmatch(entry) is not None
 
 
 def retry(config: Config, entry: str) -> str:
-    """Have a destination write a table's rows again; the asset whose next run does it.
+    """Have a destination write the rows of a table again at its next run.
 
     Args:
-        config: with the destinations.
-        entry: the id of a table, or of a value in it.
+        config: declares the destinations.
+        entry: id of a table, or of a value in it.
+
+    Returns:
+        The asset whose next run writes the rows.
 
     Raises:
-        NotFoundError: no such destination is declared, or it sets nothing aside.
+        NotFoundError: no such destination is declared, or it does not set tables aside.
         AdapterError: the destination cannot be reached.
     """
     from lakesync.adapters.dead_letters import TableIsolation
@@ -56,14 +62,16 @@ def retry(config: Config, entry: str) -> str:
 
     parts = _ID.fullmatch(entry)
     if parts is None:
-        raise NotFoundError(f"{entry!r} is no id of a destination's: `lakesync dlq list` lists them")
+        raise NotFoundError(f"{entry!r} is not the id of a destination's dead letter; `lakesync dlq list` lists them")
     for name, leaf in _leaves(config):
         if (name, leaf.name) == (parts["destination"], parts["leaf"]):
             with closing(as_database(open_adapter(leaf.uri))) as adapter:
                 if isinstance(adapter, TableIsolation):
                     adapter.retry_tables(f"destinations/{name}/{leaf.name}", [parts["table"]])
                     return f"destinations/{name}/{leaf.name}"
-    raise NotFoundError(f"no destination {parts['destination']}/{parts['leaf']} is declared that sets tables aside")
+    raise NotFoundError(
+        f"no declared destination {parts['destination']}/{parts['leaf']} sets tables aside; see `lakesync dlq list`"
+    )
 
 
 def _leaves(config: Config) -> Iterator[tuple[str, WriteTarget]]:
@@ -74,7 +82,7 @@ def _leaves(config: Config) -> Iterator[tuple[str, WriteTarget]]:
             yield name, leaf
 
 
-def _of_leaf(name: str, leaf: WriteTarget, gateway: str | None) -> Iterator[dict[str, Any]]:
+def _letters_of(name: str, leaf: WriteTarget, gateway: str | None) -> Iterator[dict[str, Any]]:
     from lakesync.adapters.dead_letters import TableIsolation
     from lakesync.adapters.registry import as_database, open_adapter
 
@@ -88,9 +96,9 @@ def _of_leaf(name: str, leaf: WriteTarget, gateway: str | None) -> Iterator[dict
                 "table": aside.table,
                 "what": f"no rows are written, tried {aside.failures} times",
                 "why": aside.reason,
-                "remedy": "remove the cause; it is retried by itself, or at once by `lakesync dlq retry`",
+                "remedy": "remove the cause; it is retried automatically, or at once by `lakesync dlq retry`",
             }
-        for letter in adapter.dead_letters(LIMIT):
+        for letter in adapter.dead_letters(MAX_VALUES):
             if gateway not in (None, letter.gateway):
                 continue
             row = f"{letter.gateway}/{letter.row_id}"
@@ -100,6 +108,6 @@ def _of_leaf(name: str, leaf: WriteTarget, gateway: str | None) -> Iterator[dict
                 "table": letter.table,
                 "what": f"{letter.column} = {letter.value} of row {row}" if letter.column else f"row {row}",
                 "why": letter.reason,
-                "remedy": "push a value that fits, or have the table take it and `lakesync dlq retry`",
+                "remedy": "push a value that fits, or change the table and run `lakesync dlq retry`",
                 "gateway": letter.gateway,
             }

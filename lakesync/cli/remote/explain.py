@@ -1,4 +1,4 @@
-"""`lakesync explain`: why a client sees a row or does not, clause by clause."""
+"""`lakesync explain`: explains why a client sees a row or does not."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import typer
 
 from lakesync.cli import completion, output
 from lakesync.cli.lazy_commands import command_app, examples
-from lakesync.cli.options import Data, Gateway, Json, TokenFile, Url, claims_of
+from lakesync.cli.options import Data, Gateway, Json, TokenFile, Url, parse_claims
 
 app = command_app()
 
 
 @app.command(
     epilog=examples(
-        ("lakesync explain todos t1 --client bob", "with the claims of his last pull"),
-        ("lakesync explain todos t1 --as sub=bob,team=blue", "with these"),
-        ("""lakesync explain todos t1 --as '{"sub": "bob", "team": ["red", "blue"]}' --json""", "for a program"),
+        ("lakesync explain todos t1 --client bob", "with the claims of Bob's last pull"),
+        ("lakesync explain todos t1 --as sub=bob,team=blue", "with other claims"),
+        ("""lakesync explain todos t1 --as '{"sub": "bob", "team": ["red", "blue"]}' --json""", "claims as JSON"),
     )
 )
 def explain(
@@ -35,7 +35,7 @@ def explain(
         ),
     ] = None,
     client: Annotated[
-        str | None, typer.Option("--client", "-c", help="The client; else the claims' sub.", show_default=False)
+        str | None, typer.Option("--client", "-c", help="The client; default: sub of --as.", show_default=False)
     ] = None,
     url: Url = None,
     gateway: Gateway = None,
@@ -44,17 +44,18 @@ def explain(
     *,
     as_json: Json = False,
 ) -> None:
-    """Say why a client sees a row or does not, clause by clause.
+    """Explain why a client sees a row or does not.
 
-    The verdict is absent, deleted, hidden, waiting (its next pull brings it) or delivered.
+    Shows each clause of the sync rules. The verdict is absent, deleted, hidden, waiting (the next pull returns the
+    row) or delivered.
     """
     from lakesync.cli.connection import connect
 
-    given = claims_of(claims)
+    given = parse_claims(claims)
     who = client or (given or {}).get("sub")
     if not isinstance(who, str):
-        raise typer.BadParameter("whose view? Give --client ID, or a sub in --as")
-    told = connect(url, gateway, token_file, data).get(
+        raise typer.BadParameter("no client is given; give --client ID, or a sub in --as")
+    answer = connect(url, gateway, token_file, data).get(
         "/admin/explain/{gateway}",
         clientId=who,
         table=table,
@@ -62,59 +63,59 @@ def explain(
         claims=None if given is None else json.dumps(given),
     )
     if as_json:
-        output.record(told)
+        output.record(answer)
         return
-    print(f"{told['verdict']}: {told['reasons'][0] if told['reasons'] else ''}")
-    for reason in told["reasons"][1:]:
+    print(f"{answer['verdict']}: {answer['reasons'][0] if answer['reasons'] else ''}")
+    for reason in answer["reasons"][1:]:
         print(f"  {reason}")
-    if told["row"]["visible"]:  # of any other row no clause holds, whatever the rules are
-        _show(told)
+    if answer["row"]["visible"]:  # no clause matches a row that is not visible
+        _print_details(answer)
 
 
-def _show(told: dict[str, Any]) -> None:
-    if told["buckets"]:
+def _print_details(answer: dict[str, Any]) -> None:
+    if answer["buckets"]:
         print()
     output.records(
-        _clauses(told),
+        _clauses(answer),
         as_json=False,
         columns=("bucket", "clause", "row", "compared=compared with", "result"),
-        none="the gateway has no rules: every client sees every row",
+        none="the gateway has no sync rules, so every client sees every row",
     )
     print()
     output.records(
         (
             {
                 **each,
-                "written": output.moment(int(each["hlc"]) >> 16),
-                "touched": output.moment(each["touchedMs"]),
+                "written": output.utc_time(int(each["hlc"]) >> 16),
+                "touched": output.utc_time(each["touchedMs"]),
                 "delta": each["deltaId"][:12],
             }
-            for each in told["row"]["columns"]
+            for each in answer["row"]["columns"]
         ),
         as_json=False,
-        columns=("column", "clientId=whose value", "written", "touched=changed or contested", "delta"),
-        none="no column of the row has a value",
+        columns=("column", "clientId=written by", "written", "touched=changed or contested", "delta"),
+        none="the row has no values",
     )
 
 
-def _clauses(told: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """One line a filter of each bucket; one for a bucket that has none or is about other tables."""
-    for bucket in told["buckets"]:
+def _clauses(answer: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield a row for each filter of each bucket, and one for a bucket without filters or about other tables."""
+    for bucket in answer["buckets"]:
         name = bucket["bucket"]
         if not bucket["coversTable"]:
             yield {"bucket": name, "clause": "tables", "row": None, "compared": None, "result": "not about this table"}
             continue
         if not bucket["filters"]:
-            yield {"bucket": name, "clause": "(every row)", "row": None, "compared": None, "result": _met(True)}
+            yield {"bucket": name, "clause": "(every row)", "row": None, "compared": None, "result": _result(True)}
         for each in bucket["filters"]:
             yield {
                 "bucket": name,
                 "clause": f"{each['column']} {each['op']} {each['value']}",
                 "row": each["found"],
                 "compared": ", ".join(each["operands"]) or "no such claim",
-                "result": _met(each["holds"]),
+                "result": _result(each["holds"]),
             }
 
 
-def _met(holds: bool) -> str:
-    return "holds" if holds else "does not hold"
+def _result(matches: bool) -> str:
+    return "matches" if matches else "does not match"

@@ -1,4 +1,4 @@
-"""`lakesync flush`: what waits goes to the lake now."""
+"""`lakesync flush`: flushes the unflushed deltas to the lake now."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from lakesync.cli.options import Data, Gateway, Json, TokenFile, Url
 
 app = command_app()
 
-_LOOK_SECONDS = 0.5
+_POLL_SECONDS = 0.5
 
 
 @app.command(
     epilog=examples(
-        ("lakesync flush --gateway shop", "and wait until it is in the lake"),
-        ("lakesync flush --wait 0", "only ask for it"),
+        ("lakesync flush --gateway shop", "wait until the lake has everything"),
+        ("lakesync flush --wait 0", "request it without waiting"),
     )
 )
 def flush(
-    wait: Annotated[float, typer.Option(help="Seconds to wait until it is in the lake; 0: do not.", min=0)] = 120.0,
+    wait: Annotated[float, typer.Option(help="Seconds to wait for the lake; 0: do not wait.", min=0)] = 120.0,
     url: Url = None,
     gateway: Gateway = None,
     token_file: TokenFile = None,
@@ -32,42 +32,41 @@ def flush(
     *,
     as_json: Json = False,
 ) -> None:
-    """Carry what waits to the lake now.
+    """Flush the unflushed deltas to the lake now.
 
-    Exit code 1: the time was over before all of it was there; the flush goes on.
+    Exits with 1 if the lake does not have everything in time; the flush continues.
     """
     from lakesync.cli.connection import connect
 
     remote = connect(url, gateway, token_file, data)
-    deadline, patient = time.monotonic() + wait, False
-    with output.working("flushing"):
+    deadline, noted = time.monotonic() + wait, False
+    with output.spinner("flushing"):
         while True:
             left = max(0.0, deadline - time.monotonic())
-            told = remote.post("/admin/flush/{gateway}", wait=round(min(left, 20.0), 1) or None)
-            done = bool(told.get("flushed")) and told.get("merged", True)
+            answer = remote.post("/admin/flush/{gateway}", wait=round(min(left, 20.0), 1) or None)
+            done = bool(answer.get("flushed")) and answer.get("merged", True)
             if done or time.monotonic() >= deadline:
                 break
-            if told.get("flushed"):
-                time.sleep(_LOOK_SECONDS)  # until the tables and the checkpoint follow
-            elif not patient:
-                patient = True
+            if answer.get("flushed"):
+                time.sleep(_POLL_SECONDS)  # until tables and checkpoint are updated
+            elif not noted:
+                noted = True
                 output.note(
-                    f"not in the lake yet, waiting up to {wait:g} s: what carries it there is `lakesync up`, or a "
-                    "gateway that was started with --flush-to"
+                    f"waiting up to {wait:g} s; a flush needs a running `lakesync up`, or a gateway with --flush-to"
                 )
     if as_json:
-        output.record(told)
+        output.record(answer)
     elif not wait:
-        print("asked for")
+        print("requested")
     elif done:
-        snapshot = told.get("snapshotId")
-        print(f"all that waited is in the lake{f', snapshot {snapshot}' if snapshot else ''}")
-    elif told.get("flushed"):
+        snapshot = answer.get("snapshotId")
+        print(f"all deltas are in the lake{f', snapshot {snapshot}' if snapshot else ''}")
+    elif answer.get("flushed"):
         output.note(
-            f"all that waited is in the lake's history, and after {wait:g} s not in all state tables and the "
-            "checkpoint: `lakesync status` says what is behind, and why"
+            f"all deltas are in the lake's history, but after {wait:g} s not in all state tables and the checkpoint; "
+            "`lakesync status` shows what is behind"
         )
     else:
-        output.note(f"not all that waited is in the lake after {wait:g} s: `lakesync status` says what waits, and why")
+        output.note(f"some deltas are not in the lake after {wait:g} s; `lakesync status` shows the backlog")
     if wait and not done:
         raise typer.Exit(ExitCode.FAILED)

@@ -1,4 +1,4 @@
-"""`lakesync push`: import deltas, or rows as new ones, from a file."""
+"""`lakesync push`: imports rows or deltas from a file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import typer
 from lakesync.cli import completion, output
 from lakesync.cli.exit_codes import ExitCode
 from lakesync.cli.lazy_commands import command_app, examples
-from lakesync.cli.options import Claim, Data, Gateway, Json, TokenFile, Url, named_claims
+from lakesync.cli.options import Claim, Data, Gateway, Json, TokenFile, Url, parse_claim_options
 from lakesync.cli.remote.record_files import records
 
 if TYPE_CHECKING:
@@ -27,21 +27,22 @@ if TYPE_CHECKING:
 
 app = command_app()
 
-_AT_ONCE = 1000
-_BYTES = 900_000
-"""Of a push; a gateway takes 1 MiB."""
-_NAMED = 20
-"""Refusals that are named one by one to people; programs are told all of them."""
+_MAX_DELTAS = 1000
+"""Deltas in one request."""
+_MAX_BYTES = 900_000
+"""Bytes of deltas in one request; a gateway accepts 1 MiB."""
+_MAX_NAMED = 20
+"""Rejected deltas that are printed one by one, unless JSON is wanted."""
 
 
 @app.command(
     epilog=examples(
-        ("lakesync push todos.csv --table todos --id id --client alice", "new rows; her app gets them too"),
+        ("lakesync push todos.csv --table todos --id id --client alice", "new rows"),
         (
             """echo '{"row_id": "t1", "team": "red"}' | lakesync push - -t todos -c bob --claim team=red""",
-            "JSON, a row a line",
+            "a row per line of JSON",
         ),
-        ("lakesync push deltas.jsonl --client alice", "deltas: op, table, rowId, columns; the rest is filled in"),
+        ("lakesync push deltas.jsonl --client alice", "deltas with op, table, rowId, columns"),
     )
 )
 def push(
@@ -51,12 +52,17 @@ def push(
     table: Annotated[
         str | None,
         typer.Option(
-            "--table", "-t", help="FILE has rows of this table.", show_default=False, autocompletion=completion.tables
+            "--table",
+            "-t",
+            help="Import FILE as rows of this table.",
+            show_default=False,
+            autocompletion=completion.tables,
         ),
     ] = None,
-    id_column: Annotated[str, typer.Option("--id", help="Which of a row's fields is its id.")] = "row_id",
+    id_column: Annotated[str, typer.Option("--id", help="Field with the row id.")] = "row_id",
     client: Annotated[
-        str | None, typer.Option("--client", "-c", help="The user it is for; else the token's sub.", show_default=False)
+        str | None,
+        typer.Option("--client", "-c", help="Import for this client; default: the token's sub.", show_default=False),
     ] = None,
     claim: Claim = None,
     url: Url = None,
@@ -64,23 +70,23 @@ def push(
     token_file: TokenFile = None,
     data: Data = None,
     *,
-    update: Annotated[bool, typer.Option("--update", help="Rows are changes of rows that are there.")] = False,
+    update: Annotated[bool, typer.Option("--update", help="Update existing rows.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Import deltas, or rows as new ones, from a file.
+    """Import rows or deltas from a file.
 
-    The rules and the write scope apply as for the user, and the user's own apps receive the rows too: an import has a
-    client id of its own, `import:USER`. A delta that names another client is imported under that id.
+    Sync rules and write scope apply as for the client. The deltas get the client id `import:CLIENT`, so that the
+    client's own apps receive the rows too.
 
-    Rejected deltas are named on stderr, and the others are pushed: exit code 6, or 5 if all were rejected. Repeat an
-    interrupted import with the same file: a row is written again, and a delta with its own hlc is skipped.
+    Rejected deltas are printed on stderr and the others are pushed: exit code 6, or 5 if all were rejected. Repeat an
+    interrupted import with the same file: rows are written again, and deltas with an hlc are skipped.
     """
     from lakesync.cli.connection import connect
     from lakesync.model.client_ids import importer_of
     from lakesync.model.errors import LakeSyncError
     from lakesync.model.hlc import HLC
 
-    remote = connect(url, gateway, token_file, data, role="client", client=client, claims=named_claims(claim))
+    remote = connect(url, gateway, token_file, data, role="client", client=client, claims=parse_claim_options(claim))
     clock = HLC()
     user = client or remote.client_id
     who = importer_of(user)
@@ -97,34 +103,34 @@ def push(
         op = "UPDATE" if update else "INSERT"
         rows = (_row(record, place, table, id_column, op) for place, record in enumerate(found, 1))
         deltas = (_delta(record, place, who, clock) for place, record in enumerate(rows, 1))
-    accepted, server_hlc, refusals = 0, 0, Refusals(user, as_json=as_json)
+    accepted, server_hlc, rejections = 0, 0, Rejections(user, as_json=as_json)
     try:
-        with closing(found), output.working("pushing"):
+        with closing(found), output.spinner("pushing"):
             for batch in _batches(deltas):
-                taken, refused, server_hlc = _push(transport, who, batch)
+                taken, rejected, server_hlc = _push(transport, who, batch)
                 accepted += taken
-                refusals.tell(batch, refused)
+                rejections.report(batch, rejected)
     except (LakeSyncError, KeyboardInterrupt):
         if accepted:
-            output.note(f"{accepted:,} were accepted before this")
+            output.note(f"{accepted:,} deltas were accepted before this error")
         raise
     finally:
         transport.close()
-    refusals.end()
-    output.facts({"accepted": accepted, "rejected": len(refusals), "serverHlc": str(server_hlc)}, as_json=as_json)
-    if refusals:
+    rejections.report_summary()
+    output.fields({"accepted": accepted, "rejected": len(rejections), "serverHlc": str(server_hlc)}, as_json=as_json)
+    if rejections:
         raise typer.Exit(ExitCode.PARTIAL if accepted else ExitCode.INVALID)
 
 
 def _batches(deltas: Iterable[RowDelta]) -> Iterator[list[RowDelta]]:
-    """As many at once as a gateway takes."""
+    """Divide deltas into requests that a gateway accepts."""
     from lakesync.wire.json import encode_delta
 
     batch: list[RowDelta] = []
     size = 0
     for delta in deltas:
         length = len(encode_delta(delta)) + 1
-        if batch and (len(batch) == _AT_ONCE or size + length > _BYTES):
+        if batch and (len(batch) == _MAX_DELTAS or size + length > _MAX_BYTES):
             yield batch
             batch, size = [], 0
         batch.append(delta)
@@ -134,7 +140,11 @@ def _batches(deltas: Iterable[RowDelta]) -> Iterator[list[RowDelta]]:
 
 
 def _push(transport: HttpTransport, who: str, deltas: list[RowDelta]) -> tuple[int, tuple[Rejection, ...], int]:
-    """Push; once more without those that were refused."""
+    """Push deltas; if some are rejected, push the others.
+
+    Returns:
+        The number of accepted deltas, the rejections, and the gateway's arrival.
+    """
     from lakesync.model.errors import RefusedError
     from lakesync.model.types import SyncPush
 
@@ -143,8 +153,8 @@ def _push(transport: HttpTransport, who: str, deltas: list[RowDelta]) -> tuple[i
     except RefusedError as error:
         if not error.rejected:
             raise
-        refused = {each.delta_id for each in error.rejected}
-        left = [delta for delta in deltas if delta.delta_id not in refused]
+        rejected = {each.delta_id for each in error.rejected}
+        left = [delta for delta in deltas if delta.delta_id not in rejected]
         if len(left) == len(deltas):
             raise
         if not left:
@@ -159,17 +169,19 @@ def _row(record: Mapping[str, Any], place: int, table: str, id_column: str, op: 
 
     identity = record.get(id_column)
     if identity is None:
-        there = ", ".join(map(repr, record)) or "no field at all"
-        raise ValidationError(f"row {place} has no {id_column!r}, it has {there}: name the field of its id with --id")
+        known = ", ".join(map(repr, record)) or "no fields"
+        raise ValidationError(
+            f"row {place} has no field {id_column!r}, it has {known}; give the field of its id with --id"
+        )
     if isinstance(identity, bool) or not isinstance(identity, str | int):
-        raise ValidationError(f"row {place} has the id {str(identity)[:60]}: an id is text, or a whole number")
+        raise ValidationError(f"row {place} has the id {str(identity)[:60]}; an id must be a string or an integer")
     values = {name: value for name, value in record.items() if name != id_column}
     columns = [{"column": name, "value": value} for name, value in values.items()]
     return {"op": op, "table": table, "rowId": str(identity), "columns": columns}
 
 
 def _delta(record: Mapping[str, Any], place: int, who: str, clock: HLC) -> RowDelta:
-    """A delta in the wire's form, in which client, hlc and id may be missing, as one of client `who`."""
+    """Return a delta of client `who` from its JSON form, in which client id, hlc and delta id may be missing."""
     import msgspec
 
     from lakesync.model.delta import delta_id
@@ -185,18 +197,23 @@ def _delta(record: Mapping[str, Any], place: int, who: str, clock: HLC) -> RowDe
     try:
         delta = msgspec.json.decode(msgspec.json.encode(given), type=RowDelta, strict=False)
     except msgspec.ValidationError as error:
-        raise ValidationError(f"delta {place} is not of the documented form: {error}") from error
+        raise ValidationError(f"delta {place} does not have the documented form: {error}") from error
     if delta.delta_id and delta.client_id == who:
         return delta
     identity = delta_id(client_id=who, hlc=delta.hlc, table=delta.table, row_id=delta.row_id, columns=delta.columns)
     return msgspec.structs.replace(delta, client_id=who, delta_id=identity)
 
 
-class Refusals:
-    """Gathered over the requests of one push."""
+class Rejections:
+    """Reports the deltas that a gateway rejects, over all requests of one import."""
 
     def __init__(self, who: str, *, as_json: bool) -> None:
-        """Args: who: as whom it is pushed."""
+        """Create an empty report.
+
+        Args:
+            who: the client that the import is for.
+            as_json: report each rejection as a line of JSON.
+        """
         self._who = who
         self._as_json = as_json
         self._codes: Counter[str] = Counter()
@@ -204,26 +221,26 @@ class Refusals:
     def __len__(self) -> int:
         return self._codes.total()
 
-    def tell(self, deltas: Sequence[RowDelta], refused: Sequence[Rejection]) -> None:
-        """Name what was refused of these deltas."""
-        by_id = {delta.delta_id: delta for delta in deltas} if refused else {}
-        for each in refused:
+    def report(self, deltas: Sequence[RowDelta], rejected: Sequence[Rejection]) -> None:
+        """Report the rejected ones of some deltas on stderr."""
+        by_id = {delta.delta_id: delta for delta in deltas} if rejected else {}
+        for each in rejected:
             self._codes[each.code] += 1
-            delta = by_id.get(each.delta_id)  # a gateway may name one that was never sent
+            delta = by_id.get(each.delta_id)  # None if the gateway names a delta that was not sent
             if self._as_json:
                 names = {"deltaId": each.delta_id, **({"table": delta.table, "rowId": delta.row_id} if delta else {})}
-                print(json.dumps({"refused": {**names, "code": each.code, "message": each.message}}), file=sys.stderr)
-            elif len(self) <= _NAMED:
+                print(json.dumps({"rejected": {**names, "code": each.code, "message": each.message}}), file=sys.stderr)
+            elif len(self) <= _MAX_NAMED:
                 row = f"row {delta.row_id!r} of {delta.table}" if delta else "a row that was not sent"
-                output.note(f"refused {row}: {each.code}: {each.message} (delta {each.delta_id})")
+                output.note(f"rejected {row}: {each.code}: {each.message} (delta {each.delta_id})")
 
-    def end(self) -> None:
-        """Say what was not named, and what may help."""
-        if not self._as_json and len(self) > _NAMED:
+    def report_summary(self) -> None:
+        """Report the number of rejections that were not printed, and a remedy."""
+        if not self._as_json and len(self) > _MAX_NAMED:
             kinds = ", ".join(f"{count:,} {code}" for code, count in self._codes.most_common())
-            output.note(f"refused {len(self):,} in all ({kinds}); --json names each")
+            output.note(f"rejected {len(self):,} in total ({kinds}); --json prints each")
         if self._codes["FORBIDDEN"] and not self._as_json:
             output.note(
-                f"  try: the rules show client {self._who!r} no such rows. Push as somebody whom they show them to: "
-                "--client ID, and --claim NAME=VALUE where they read claims; `lakesync rules show` has them"
+                f"  try: the rules do not show these rows to client {self._who!r}. Push as a client that may see them: "
+                "--client ID, and --claim NAME=VALUE for claims that the rules read (`lakesync rules show`)"
             )

@@ -1,4 +1,4 @@
-"""The rows or deltas in a file: JSON lines, a JSON list, or CSV with a heading."""
+"""Reads the rows or deltas of an import file: JSON lines, a JSON list, or CSV with a header."""
 
 from __future__ import annotations
 
@@ -10,41 +10,42 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from lakesync.cli.options import reading
+from lakesync.cli.options import open_text
 
 if TYPE_CHECKING:
     from lakesync.model.schema import ColumnType
 
-_LONGEST = 1 << 30
-"""Characters of a CSV's field: what is too long for it, the gateway says."""
+_MAX_FIELD_CHARS = 1 << 30
+"""Limit for a CSV field; the gateway rejects shorter values that are too long."""
 _TRUE, _FALSE = frozenset({"true", "yes", "t", "1"}), frozenset({"false", "no", "f", "0"})
 
 
 def records(file: Path, id_column: str, types: Callable[[], Mapping[str, ColumnType]]) -> Generator[Mapping[str, Any]]:
-    """The objects of a file, which is open until all are read or the generator is closed; `-` is stdin.
+    """Yield the objects of a file, which stays open until all are read or the generator is closed.
 
     Args:
-        id_column: stays text in CSV.
-        types: asked for once CSV is read, which says nothing of types: what the columns hold, as far as that is known.
+        file: the file; `-` is stdin. A name that ends in `.csv` means CSV.
+        id_column: the column with the row id, which stays a string in CSV.
+        types: returns the known schema types of the columns. Called for CSV only, which has no types.
 
     Raises:
         typer.BadParameter: the file cannot be read.
-        ValidationError: it is of no such form.
+        ValidationError: the content is invalid; the message names the line.
     """
     from lakesync.model.errors import ValidationError
 
     try:
-        with reading(file) as lines:
-            yield from _found(lines, file, id_column, types)
+        with open_text(file) as lines:
+            yield from _objects(lines, file, id_column, types)
     except UnicodeDecodeError as error:
-        raise ValidationError(f"{file} is no text in UTF-8: {error}") from error
+        raise ValidationError(f"{file} is not UTF-8 text: {error}") from error
 
 
-def _found(
+def _objects(
     lines: Iterable[str], file: Path, id_column: str, types: Callable[[], Mapping[str, ColumnType]]
 ) -> Iterator[Mapping[str, Any]]:
     if file.suffix.lower() == ".csv":
-        yield from _of_csv(lines, file, {**types(), id_column: "string"})
+        yield from _csv_rows(lines, file, {**types(), id_column: "string"})
         return
     numbered = ((number, line) for number, line in enumerate(lines, 1) if line.strip())
     for number, line in numbered:
@@ -58,34 +59,34 @@ def _found(
             yield _object(_parsed(line, where), where)
 
 
-def _of_csv(text: Iterable[str], file: Path, types: Mapping[str, ColumnType]) -> Iterator[Mapping[str, Any]]:
+def _csv_rows(text: Iterable[str], file: Path, types: Mapping[str, ColumnType]) -> Iterator[Mapping[str, Any]]:
     from lakesync.model.errors import ValidationError
 
-    csv.field_size_limit(_LONGEST)
+    csv.field_size_limit(_MAX_FIELD_CHARS)
     lines = csv.reader(text, strict=True)
     try:
-        heading = next(lines, [])
-        twice = [name for name, count in Counter(heading).items() if count > 1]
-        if twice:
-            raise ValidationError(f"{file}: the heading names {twice[0]!r} twice: which of the two is meant?")
+        header = next(lines, [])
+        duplicates = [name for name, count in Counter(header).items() if count > 1]
+        if duplicates:
+            raise ValidationError(f"{file}: the header has {duplicates[0]!r} twice; rename one of the columns")
         for fields in filter(None, lines):
             where = f"{file}, line {lines.line_num}"
-            if len(fields) > len(heading):
-                raise ValidationError(f"{where}: more fields than the heading names: quote those that hold commas")
-            if len(fields) < len(heading):
+            if len(fields) > len(header):
+                raise ValidationError(f"{where}: more fields than the header; quote fields that contain commas")
+            if len(fields) < len(header):
                 raise ValidationError(
-                    f"{where}: fewer fields than the heading names: leave those without a value empty"
+                    f"{where}: fewer fields than the header; write an empty field for a missing value"
                 )
             yield {
                 name: _value(field, types.get(name), f"{where}, {name}")
-                for name, field in zip(heading, fields, strict=True)
+                for name, field in zip(header, fields, strict=True)
             }
     except csv.Error as error:
-        raise ValidationError(f"{file}, line {lines.line_num}: no CSV: {error}") from error
+        raise ValidationError(f"{file}, line {lines.line_num}: not CSV: {error}") from error
 
 
 def _value(field: str, kind: ColumnType | None, where: str) -> Any:
-    """A field as its column holds it; where nobody knows, numbers, true and false as JSON has them, else text."""
+    """Return a CSV field as a value of its column; without a known type, JSON numbers and booleans, else a string."""
     if not field:
         return None
     if kind == "string":
@@ -107,17 +108,17 @@ def _parsed(text: str, where: str) -> Any:
     try:
         return json.loads(text, parse_constant=_no_constant, parse_float=_finite)
     except ValueError as error:
-        raise ValidationError(f"{where}: no JSON: {error}") from error
+        raise ValidationError(f"{where}: not JSON: {error}") from error
 
 
 def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no value of JSON's")
+    raise ValueError(f"{name} is not a JSON value")
 
 
 def _finite(digits: str) -> float:
     number = float(digits)
-    if math.isinf(number):  # it would be sent as null
-        raise ValueError(f"{digits} is more than a number can be: give it as text")
+    if math.isinf(number):  # would be sent as null
+        raise ValueError(f"{digits} is too large for a number; write it as a string")
     return number
 
 
@@ -125,5 +126,5 @@ def _object(value: Any, where: str) -> Mapping[str, Any]:
     from lakesync.model.errors import ValidationError
 
     if not isinstance(value, dict):
-        raise ValidationError(f"{where}: {str(value)[:60]!r} is no JSON object")
+        raise ValidationError(f"{where}: {str(value)[:60]!r} is not a JSON object")
     return value

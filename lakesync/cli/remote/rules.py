@@ -1,4 +1,4 @@
-"""`lakesync rules`: sync rules checked, tried as a user, compared, and put in force."""
+"""`lakesync rules`: validates, simulates, compares and activates sync rules."""
 
 from __future__ import annotations
 
@@ -15,75 +15,73 @@ if TYPE_CHECKING:
     from lakesync.rules.model import SyncRules
 
 app = command_app(
-    "Check sync rules, try them as a user, and see what a change would do to whom.",
+    "Validate, simulate, compare and activate sync rules.",
     examples(
         ("lakesync rules validate rules.json", "before a commit"),
-        ("lakesync rules diff rules.json", "what it would add and remove, for each client"),
-        ("lakesync rules apply rules.json", "put them in force"),
+        ("lakesync rules diff rules.json", "rows that each client would gain or lose"),
+        ("lakesync rules apply rules.json", "activate them"),
     ),
 )
 
-ANY_READS = (
-    "the write scope is `any`: a client can move any row into its own sight and read it; set `visible` or `rules`"
-)
-"""What `rules apply` and `doctor` warn of."""
-
-File = Annotated[Path, typer.Argument(metavar="FILE", allow_dash=True, help="Rules as JSON; `-` is stdin.")]
+File = Annotated[Path, typer.Argument(metavar="FILE", allow_dash=True, help="Sync rules as JSON; `-` is stdin.")]
 As = Annotated[
     list[str] | None,
-    typer.Option("--as", metavar="CLAIMS", help="JSON, @FILE, or NAME=VALUE,NAME=VALUE; may be repeated."),
+    typer.Option(
+        "--as", metavar="CLAIMS", help="A client's claims: JSON, @FILE, or NAME=VALUE,NAME=VALUE; may be repeated."
+    ),
 ]
 Tables = Annotated[
     list[str] | None,
-    typer.Option("--table", "-t", help="Only this table; may be repeated.", autocompletion=completion.tables),
+    typer.Option("--table", "-t", help="Use only this table; may be repeated.", autocompletion=completion.tables),
 ]
 Rows = Annotated[
     Path | None,
     typer.Option(
         "--rows",
-        help="Rows to try them on, instead of the gateway's: JSON lines {table, rowId, values}.",
+        help="Use the rows of a file instead of the gateway's: JSON lines {table, rowId, values}.",
         show_default=False,
     ),
 ]
-Listed = Annotated[bool, typer.Option("--list", help="Name the rows, too.")]
+Listed = Annotated[bool, typer.Option("--list", help="Print the row ids too.")]
 
 
 @app.callback()
 def rules() -> None:
-    """Check sync rules, try them as a user, and see what a change would do to whom."""
+    """Validate, simulate, compare and activate sync rules."""
 
 
 @app.command(
     epilog=examples(
-        ("lakesync rules validate rules.json", "exit code 5 where they are wrong"),
-        ("lakesync rules validate rules.json --schemas schemas", "and every column that they name is there"),
+        ("lakesync rules validate rules.json", "exits with 5 if they are invalid"),
+        ("lakesync rules validate rules.json --schemas schemas", "also check the columns that they name"),
     )
 )
 def validate(
     file: File,
     schemas: Annotated[
-        Path | None, typer.Option(help="A schema's file, or a folder of them, that they must fit.", show_default=False)
+        Path | None,
+        typer.Option(help="Schema file, or folder of schema files, that the rules must fit.", show_default=False),
     ] = None,
     *,
     as_json: Json = False,
 ) -> None:
-    """Check rules without a gateway."""
+    """Validate sync rules without a gateway."""
     found = _parsed(file)
     if schemas is not None:
         _check_names(found, schemas)
-    output.facts({"valid": True, "buckets": len(found.buckets), "version": found.version}, as_json=as_json)
+    output.fields({"valid": True, "buckets": len(found.buckets), "version": found.version}, as_json=as_json)
 
 
-@app.command(epilog=examples(("lakesync rules show --json > rules.json", "those in force")))
+@app.command(epilog=examples(("lakesync rules show --json > rules.json", "save the active rules")))
 def show(
     url: Url = None, gateway: Gateway = None, token_file: TokenFile = None, data: Data = None, *, as_json: Json = False
 ) -> None:
-    """Show the rules in force."""
+    """Show the active sync rules."""
     from lakesync.cli.connection import connect
 
-    told = connect(url, gateway, token_file, data).get("/admin/sync-rules/{gateway}")
+    answer = connect(url, gateway, token_file, data).get("/admin/sync-rules/{gateway}")
     if as_json:
-        output.record(told["rules"])
+        output.record(answer["rules"])
         return
     rows = [
         {
@@ -91,23 +89,25 @@ def show(
             "tables": ", ".join(bucket["tables"]) or "every table",
             "where": " and ".join(f"{each['column']} {each['op']} {each['value']}" for each in bucket["filters"]),
         }
-        for bucket in (told["rules"] or {}).get("buckets", [])
+        for bucket in (answer["rules"] or {}).get("buckets", [])
     ]
-    output.records(rows, as_json=False, none="there are no buckets: every client sees every row")
+    output.records(rows, as_json=False, none="there are no buckets, so every client sees every row")
 
 
 @app.command(
     "test",
     epilog=examples(
-        ("lakesync rules test --as sub=alice,team=red", "what she would see by the rules in force"),
-        ("lakesync rules test rules.json --as sub=alice --as sub=bob --list", "by others"),
+        ("lakesync rules test --as sub=alice,team=red", "rows that Alice sees"),
+        ("lakesync rules test rules.json --as sub=alice --as sub=bob --list", "rows that others would see"),
         ("lakesync rules test rules.json --rows rows.jsonl --as sub=alice --json", "without a gateway"),
     ),
 )
 def try_(
     file: Annotated[
         Path | None,
-        typer.Argument(metavar="FILE", allow_dash=True, help="Rules; none: those in force.", show_default=False),
+        typer.Argument(
+            metavar="FILE", allow_dash=True, help="Sync rules; default: the active ones.", show_default=False
+        ),
     ] = None,
     claims: As = None,
     table: Tables = None,
@@ -120,16 +120,16 @@ def try_(
     listed: Listed = False,
     as_json: Json = False,
 ) -> None:
-    """Say what a user would see: how many rows of each table, and with --list which."""
-    from lakesync.cli.remote.rules_simulation import Trial, viewers
+    """Simulate sync rules: count the rows that a client would see."""
+    from lakesync.cli.remote.rules_simulation import Simulation, parse_viewers
 
-    whom = viewers(claims)
-    if not whom:
-        raise typer.BadParameter("whose view? Give --as CLAIMS, sub among them")
-    trial = Trial(url, gateway, token_file, data, rows, table)
-    chosen = _parsed(file) if file is not None else trial.in_force()
+    viewers = parse_viewers(claims)
+    if not viewers:
+        raise typer.BadParameter("no client is given; give --as CLAIMS with a sub")
+    simulation = Simulation(url, gateway, token_file, data, rows, table)
+    chosen = _parsed(file) if file is not None else simulation.active_rules()
     output.records(
-        trial.seen(chosen, whom, listed=listed),
+        simulation.count_visible(chosen, viewers, listed=listed),
         as_json=as_json,
         columns=("as", "table", "rows", "visible", *(("rowIds=row ids",) if listed else ())),
         none="there are no rows",
@@ -138,15 +138,15 @@ def try_(
 
 @app.command(
     epilog=examples(
-        ("lakesync rules diff rules.json", "for every client that the gateway saw lately"),
-        ("lakesync rules diff rules.json --as sub=alice,team=red --list", "for her, row by row"),
+        ("lakesync rules diff rules.json", "for each client that the gateway knows"),
+        ("lakesync rules diff rules.json --as sub=alice,team=red --list", "for one client, with row ids"),
         ("lakesync rules diff new.json --from old.json --rows rows.jsonl --as sub=alice", "without a gateway"),
     )
 )
 def diff(
     file: File,
     before: Annotated[
-        Path | None, typer.Option("--from", help="Rules to compare with; none: those in force.", show_default=False)
+        Path | None, typer.Option("--from", help="Rules to compare with; default: the active ones.", show_default=False)
     ] = None,
     claims: As = None,
     table: Tables = None,
@@ -159,24 +159,24 @@ def diff(
     listed: Listed = False,
     as_json: Json = False,
 ) -> None:
-    """Say what a change of rules would add and remove, and for whom.
+    """Compare sync rules: count the rows that each client would gain or lose.
 
-    Without --as: for each client that this process of the gateway saw, by the claims of its last pull that the rules
-    in force read. A rule on another claim needs --as.
+    Without --as, compares for each client that the gateway process knows, with the claims of its last pull that the
+    active rules read. Rules on other claims need --as.
     """
-    from lakesync.cli.remote.rules_simulation import Trial, viewers
+    from lakesync.cli.remote.rules_simulation import Simulation, parse_viewers
 
-    trial = Trial(url, gateway, token_file, data, rows, table)
+    simulation = Simulation(url, gateway, token_file, data, rows, table)
     new = _parsed(file)
-    old = _parsed(before) if before is not None else trial.in_force()
-    whom = viewers(claims) or trial.clients()
-    if not whom:
-        raise typer.BadParameter("the gateway has seen no client yet: give --as CLAIMS")
+    old = _parsed(before) if before is not None else simulation.active_rules()
+    viewers = parse_viewers(claims) or simulation.clients()
+    if not viewers:
+        raise typer.BadParameter("the gateway knows no clients yet; give --as CLAIMS")
     output.records(
-        trial.changed(old, new, whom, listed=listed),
+        simulation.compare(old, new, viewers, listed=listed),
         as_json=as_json,
         columns=("as", "table", "before", "after", "added", "removed", *(("addedIds", "removedIds") if listed else ())),
-        none="nobody would see anything else",
+        none="no client would see a difference",
     )
 
 
@@ -190,16 +190,19 @@ def apply(
     *,
     as_json: Json = False,
 ) -> None:
-    """Put rules in force. Clients get and lose rows by it as if the rows had moved; `diff` says which."""
-    from lakesync.cli.connection import connect
+    """Activate sync rules.
+
+    Clients gain and lose rows accordingly; preview the change with `lakesync rules diff`.
+    """
+    from lakesync.cli.connection import OPEN_WRITE_SCOPE, connect
 
     found = _parsed(file)
     body: Any = read_json(file)
     remote = connect(url, gateway, token_file, data)
-    told = remote.post("/admin/sync-rules/{gateway}", body)
-    output.facts(told, as_json=as_json)
+    answer = remote.post("/admin/sync-rules/{gateway}", body)
+    output.fields(answer, as_json=as_json)
     if found.buckets and remote.get("/admin/settings/{gateway}")["writeScope"] == "any":
-        output.note(f"warning: {ANY_READS}; POST /admin/settings/{remote.gateway} sets another")
+        output.note(f"warning: {OPEN_WRITE_SCOPE} by POST /admin/settings/{remote.gateway}")
 
 
 def _parsed(file: Path) -> SyncRules:
@@ -214,7 +217,7 @@ def _parsed(file: Path) -> SyncRules:
 
 
 def _check_names(found: SyncRules, schemas: Path) -> None:
-    """That tables and columns of rules are there."""
+    """Check that the tables and columns that rules name exist in the schemas."""
     from lakesync.model.errors import ValidationError
     from lakesync.model.schema import parse_schema
 
@@ -224,12 +227,12 @@ def _check_names(found: SyncRules, schemas: Path) -> None:
         for table in bucket.tables or known:
             if table not in known:
                 raise ValidationError(
-                    f"bucket {bucket.name!r} is about table {table!r}, of which {schemas} has no schema; "
-                    f"there are {', '.join(sorted(known)) or 'none'}"
+                    f"bucket {bucket.name!r} names table {table!r}, which has no schema in {schemas}; "
+                    f"known tables: {', '.join(sorted(known)) or 'none'}"
                 )
             missing = [each.column for each in bucket.filters if each.column not in known[table]]
             if missing and bucket.tables:
                 raise ValidationError(
-                    f"bucket {bucket.name!r} filters on {missing[0]!r}, which table {table!r} does not have: "
-                    "no row of it would ever be seen"
+                    f"bucket {bucket.name!r} filters on column {missing[0]!r}, which table {table!r} lacks, so no row "
+                    "would match; correct the column"
                 )

@@ -1,4 +1,4 @@
-"""Sync rules tried on rows, as some users: on a gateway's rows, or on those of a file."""
+"""Evaluates sync rules for clients over a gateway's rows, or the rows of a file, for `rules test` and `rules diff`."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import typer
 
 from lakesync.cli import output
-from lakesync.cli.options import claims_of, read_text
+from lakesync.cli.options import parse_claims, read_text
 from lakesync.rules.evaluation import matches
 from lakesync.rules.model import SyncRules, parse_rules
 
 if TYPE_CHECKING:
-    from lakesync.cli.connection import Remote
+    from lakesync.cli.connection import GatewayConnection
     from lakesync.model.types import Claims
 
-_PAGE = 5000
-_CLIENTS = 100
+_PAGE_SIZE = 5000
+_MAX_CLIENTS = 100
 
 
 class Viewer(NamedTuple):
-    """A user, as rules see one."""
+    """A client, as sync rules see it."""
 
     name: str
     claims: Claims
@@ -38,23 +38,23 @@ class Row(NamedTuple):
     values: dict[str, Any]
 
 
-def viewers(given: Sequence[str] | None) -> list[Viewer]:
-    """Those that `--as` names.
+def parse_viewers(options: Sequence[str] | None) -> list[Viewer]:
+    """Parse the values of `--as` options.
 
     Raises:
-        typer.BadParameter: claims are of no known form, or lack `sub`.
+        typer.BadParameter: claims have an invalid form, or lack `sub`.
     """
     found = []
-    for text in given or ():
-        claims = claims_of(text) or {}
+    for text in options or ():
+        claims = parse_claims(text) or {}
         if not isinstance(claims.get("sub"), str):
-            raise typer.BadParameter(f"--as {text!r} has no sub: a client's id is part of its token")
+            raise typer.BadParameter(f"--as is {text!r}, which has no sub; add the client id as sub=ID")
         found.append(Viewer(text, claims))
     return found
 
 
-class Trial:
-    """Rows, and the rules in force, from a gateway that is asked when it is needed."""
+class Simulation:
+    """Evaluates sync rules over rows. The gateway is called only if its rules, rows or clients are needed."""
 
     def __init__(
         self,
@@ -65,56 +65,69 @@ class Trial:
         rows: Path | None,
         tables: list[str] | None,
     ) -> None:
-        self._where = (url, gateway, token_file, data)
+        self._options = (url, gateway, token_file, data)
         self._file = rows
         self._tables = tables
 
     @cached_property
-    def remote(self) -> Remote:
-        """The gateway."""
+    def remote(self) -> GatewayConnection:
+        """The gateway, connected on first use."""
         from lakesync.cli.connection import connect
 
-        return connect(*self._where)
+        return connect(*self._options)
 
-    def in_force(self) -> SyncRules:
-        """The gateway's rules; without any, those by which everyone sees everything."""
-        told = self.remote.get("/admin/sync-rules/{gateway}")["rules"]
-        return parse_rules(told) if told is not None else SyncRules(1, ())
+    def active_rules(self) -> SyncRules:
+        """Return the gateway's rules; if it has none, rules by which every client sees every row."""
+        rules = self.remote.get("/admin/sync-rules/{gateway}")["rules"]
+        return parse_rules(rules) if rules is not None else SyncRules(1, ())
 
     def clients(self) -> list[Viewer]:
-        """Those that the gateway saw, with the claims that it remembers of them."""
-        seen = self.remote.get("/admin/metrics/{gateway}", clients=_CLIENTS)["clients"]
+        """Return the clients that the gateway process knows, with the claims that it remembers."""
+        known = self.remote.get("/admin/metrics/{gateway}", clients=_MAX_CLIENTS)["clients"]
         found = []
-        for client in seen:
+        for client in known:
             who = client["clientId"]
-            told = self.remote.get("/admin/explain/{gateway}", clientId=who, table="none", rowId="none")
-            found.append(Viewer(who, told["client"]["claims"]))
+            answer = self.remote.get("/admin/explain/{gateway}", clientId=who, table="none", rowId="none")
+            found.append(Viewer(who, answer["client"]["claims"]))
         return found
 
-    def seen(self, rules: SyncRules, whom: Sequence[Viewer], *, listed: bool) -> Iterator[dict[str, Any]]:
-        """For each user and table: how many rows there are, and how many of them the rules show."""
+    def count_visible(self, rules: SyncRules, viewers: Sequence[Viewer], *, listed: bool) -> Iterator[dict[str, Any]]:
+        """Yield, for each client and table, the number of rows and of visible rows.
+
+        Args:
+            rules: the sync rules.
+            viewers: the clients.
+            listed: add the ids of the visible rows.
+        """
         total: dict[str, int] = defaultdict(int)
         ids: dict[tuple[str, str], list[str]] = defaultdict(list)
         for row in self._rows((rules,)):
             total[row.table] += 1
-            for viewer in whom:
+            for viewer in viewers:
                 if matches(rules, row.table, row.values, viewer.claims):
                     ids[viewer.name, row.table].append(row.row_id)
-        for viewer in whom:
+        for viewer in viewers:
             for table in sorted(total):
                 found = ids[viewer.name, table]
-                told = {"as": viewer.name, "table": table, "rows": total[table], "visible": len(found)}
-                yield told | ({"rowIds": found} if listed else {})
+                counts = {"as": viewer.name, "table": table, "rows": total[table], "visible": len(found)}
+                yield counts | ({"rowIds": found} if listed else {})
 
-    def changed(
-        self, old: SyncRules, new: SyncRules, whom: Sequence[Viewer], *, listed: bool
+    def compare(
+        self, old: SyncRules, new: SyncRules, viewers: Sequence[Viewer], *, listed: bool
     ) -> Iterator[dict[str, Any]]:
-        """For each user and table of which the user would see something else: how much, and which rows."""
+        """Yield, for each client and table with a difference, the number of rows gained and lost.
+
+        Args:
+            old: the rules before the change.
+            new: the rules after it.
+            viewers: the clients.
+            listed: add the ids of the rows.
+        """
         counts: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
         added: dict[tuple[str, str], list[str]] = defaultdict(list)
         removed: dict[tuple[str, str], list[str]] = defaultdict(list)
         for row in self._rows((old, new)):
-            for viewer in whom:
+            for viewer in viewers:
                 key = (viewer.name, row.table)
                 before = matches(old, row.table, row.values, viewer.claims)
                 after = matches(new, row.table, row.values, viewer.claims)
@@ -125,7 +138,7 @@ class Trial:
         for name, table in sorted({*added, *removed}):
             key = (name, table)
             before_count, after_count = counts[key]
-            told = {
+            difference = {
                 "as": name,
                 "table": table,
                 "before": before_count,
@@ -133,32 +146,32 @@ class Trial:
                 "added": len(added[key]),
                 "removed": len(removed[key]),
             }
-            yield told | ({"addedIds": added[key], "removedIds": removed[key]} if listed else {})
+            yield difference | ({"addedIds": added[key], "removedIds": removed[key]} if listed else {})
 
     def _rows(self, rules: Sequence[SyncRules]) -> Iterator[Row]:
         if self._file is not None:
             wanted = set(self._tables or ())
-            yield from (row for row in _of_file(self._file) if not wanted or row.table in wanted)
+            yield from (row for row in _rows_in_file(self._file) if not wanted or row.table in wanted)
             return
         for table in self._tables or self._known_tables(rules):
             after: str | None = None
-            with output.working(f"reading {table}"):
+            with output.spinner(f"reading {table}"):
                 while True:
-                    page = self.remote.get("/admin/rows/{gateway}", table=table, after=after, limit=_PAGE)
+                    page = self.remote.get("/admin/rows/{gateway}", table=table, after=after, limit=_PAGE_SIZE)
                     yield from (Row(table, each["rowId"], each["values"]) for each in page["rows"])
                     after = page["next"]
                     if after is None:
                         break
 
     def _known_tables(self, rules: Sequence[SyncRules]) -> list[str]:
-        """Those with a schema, and those that rules name; others have to be named."""
+        """Return the tables with a schema and those that rules name. Others must be given by --table."""
         registered = {each["table"] for each in self.remote.get("/admin/schema/{gateway}")["schemas"]}
         named = {table for each in rules for bucket in each.buckets for table in bucket.tables}
         return sorted(registered | named)
 
 
-def _of_file(path: Path) -> Iterator[Row]:
-    """JSON lines: `{table, rowId, values}`, or deltas with their columns, as `lakesync pull --json` gives them."""
+def _rows_in_file(path: Path) -> Iterator[Row]:
+    """Yield the rows of JSON lines `{table, rowId, values}`, or of deltas as `lakesync pull --json` prints them."""
     import json
 
     from lakesync.model.errors import ValidationError
@@ -174,4 +187,4 @@ def _of_file(path: Path) -> Iterator[Row]:
             if found.get("op") != "DELETE":
                 yield Row(str(found["table"]), str(found["rowId"]), dict(values))
         except (ValueError, KeyError, TypeError) as error:
-            raise ValidationError(f"{path}, line {number}: write {{table, rowId, values}}: {error!r}") from error
+            raise ValidationError(f"{path}, line {number} is not {{table, rowId, values}}: {error!r}") from error

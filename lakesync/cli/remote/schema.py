@@ -1,4 +1,4 @@
-"""`lakesync schema`: the tables that a gateway knows."""
+"""`lakesync schema`: registers, lists and retires table schemas."""
 
 from __future__ import annotations
 
@@ -13,31 +13,33 @@ from lakesync.cli.lazy_commands import command_app, examples
 from lakesync.cli.options import Data, Gateway, Json, TokenFile, Url, read_json
 
 app = command_app(
-    "Register table schemas, list them, and retire them.",
-    examples(("lakesync schema apply schemas/*.json", "new tables, and columns that were added")),
+    "Register, list and retire table schemas.",
+    examples(("lakesync schema apply schemas/*.json", "register tables and added columns")),
 )
 
 
 @app.callback()
 def schema() -> None:
-    """Register table schemas, list them, and retire them."""
+    """Register, list and retire table schemas."""
 
 
-@app.command("list", epilog=examples(("lakesync schema list --json", "every column and its type")))
+@app.command("list", epilog=examples(("lakesync schema list --json", "with all columns and types")))
 def list_(
     url: Url = None, gateway: Gateway = None, token_file: TokenFile = None, data: Data = None, *, as_json: Json = False
 ) -> None:
     """List the registered schemas."""
     from lakesync.cli.connection import connect
 
-    told = connect(url, gateway, token_file, data).get("/admin/schema/{gateway}")["schemas"]
-    rows = told if as_json else ({**each, "columns": _columns(each["schema"])} for each in told)
+    schemas = connect(url, gateway, token_file, data).get("/admin/schema/{gateway}")["schemas"]
+    rows = schemas if as_json else ({**each, "columns": _columns(each["schema"])} for each in schemas)
     output.records(rows, as_json=as_json, columns=("table", "version", "columns"), none="no schema is registered")
 
 
-@app.command(epilog=examples(("lakesync schema apply schemas/todos.json", "the same again changes nothing")))
+@app.command(epilog=examples(("lakesync schema apply schemas/todos.json", "repeating it changes nothing")))
 def apply(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="JSON, a schema each; `-` is stdin.")],
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE...", help="JSON files with one schema each; `-` is stdin.")
+    ],
     url: Url = None,
     gateway: Gateway = None,
     token_file: TokenFile = None,
@@ -45,21 +47,24 @@ def apply(
     *,
     as_json: Json = False,
 ) -> None:
-    """Register schemas, or add the columns that they have grown; all files are checked before the first is sent."""
+    """Register schemas, or columns that were added to them.
+
+    All files are validated before the first one is sent.
+    """
     from lakesync.cli.connection import connect
 
     found = [read_json(path) for path in files]
     tables = [_table(path, each) for path, each in zip(files, found, strict=True)]
     remote = connect(url, gateway, token_file, data)
     for table, each in zip(tables, found, strict=True):
-        told = remote.post("/admin/schema/{gateway}", each)
+        answer = remote.post("/admin/schema/{gateway}", each)
         if as_json:
-            output.record({"table": table, **told})
+            output.record({"table": table, **answer})
         else:
-            print(f"{table}: version {told['version']}")
+            print(f"{table}: version {answer['version']}")
 
 
-@app.command(epilog=examples(("lakesync schema retire drafts", "its rows stay, in the lake and at clients")))
+@app.command(epilog=examples(("lakesync schema retire drafts", "rows stay in the lake and on clients")))
 def retire(
     table: Annotated[str, typer.Argument(help="The table.", show_default=False)],
     url: Url = None,
@@ -69,18 +74,18 @@ def retire(
     *,
     as_json: Json = False,
 ) -> None:
-    """Retire a table's schema: pushes to the table are no longer checked.
+    """Retire a table's schema, so that pushes to the table are not validated.
 
-    Rows, and the columns that the lake's table has, stay. A schema of lakesync.toml that was retired is registered
-    again by `lakesync schema apply` alone.
+    Rows and the columns of the lake's table stay. A retired schema of lakesync.toml is registered again only by
+    `lakesync schema apply`.
     """
     from lakesync.cli.connection import connect
 
-    told = connect(url, gateway, token_file, data).delete(f"/admin/schema/{{gateway}}/{quote(table, safe='')}")
+    answer = connect(url, gateway, token_file, data).delete(f"/admin/schema/{{gateway}}/{quote(table, safe='')}")
     if as_json:
-        output.record({"table": table, **told})
+        output.record({"table": table, **answer})
     else:
-        print(f"{table}: retired, version {told['version']}")
+        print(f"{table}: retired, version {answer['version']}")
 
 
 def _table(file: Path, found: Any) -> str:

@@ -1,4 +1,4 @@
-"""`lakesync status`: how far gateway, clients, lake and pipeline are, at a glance."""
+"""`lakesync status`: summarises the progress of gateway, clients, lake and pipeline."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import typer
 from lakesync.cli import exit_codes, output
 from lakesync.cli.lazy_commands import command_app, examples
 from lakesync.cli.options import Data, Gateway, Json, TokenFile, Url
-from lakesync.cli.pipeline_health import part_name, troubles
-from lakesync.cli.remote.clients import COLUMNS, in_words, standing
+from lakesync.cli.pipeline_health import part_name, problems
+from lakesync.cli.remote.clients import COLUMNS, display_row, with_lag
 
 if TYPE_CHECKING:
-    from lakesync.cli.connection import Remote
+    from lakesync.cli.connection import GatewayConnection
     from lakesync.config import Config
 
 app = command_app()
@@ -24,12 +24,12 @@ app = command_app()
 
 @app.command(
     epilog=examples(
-        ("lakesync status", "of the only declared gateway, or LAKESYNC_REMOTE_GATEWAY's"),
+        ("lakesync status", "the only declared gateway"),
         ("lakesync status --gateway shop --json | jq .oldestUnflushedSeconds", "for a monitor"),
     )
 )
 def status(
-    clients: Annotated[int, typer.Option(help="Most clients to show.", min=0, max=1000)] = 10,
+    clients: Annotated[int, typer.Option(help="Clients to show at most.", min=0, max=1000)] = 10,
     url: Url = None,
     gateway: Gateway = None,
     token_file: TokenFile = None,
@@ -37,17 +37,17 @@ def status(
     *,
     as_json: Json = False,
 ) -> None:
-    """Show at a glance how far gateway, clients, lake and pipeline are.
+    """Show the progress of gateway, clients, lake and pipeline.
 
-    A client lacks a row: its line has the age of the oldest change that it was not sent; `lakesync explain` says why.
-    Exit code 6: the gateway answered, and lake or pipeline, which are configured here, did not.
+    A client's lag is the age of the oldest change that it was not sent; `lakesync explain` says why. Exits with 6 if
+    the gateway answers, but the configured lake or pipeline does not.
     """
     from lakesync.cli.connection import connect
     from lakesync.model.errors import LakeSyncError
 
-    with output.working("asking"):
+    with output.spinner("collecting"):
         remote = connect(url, gateway, token_file, data)
-        told = remote.get("/admin/metrics/{gateway}", clients=clients, tables="true")
+        metrics = remote.get("/admin/metrics/{gateway}", clients=clients, tables="true")
         ready = _ready(remote)
         unanswered: list[str] = []
         lake, runs = None, None
@@ -59,41 +59,43 @@ def status(
             runs = _runs(remote.config)
         except LakeSyncError as error:
             unanswered.append(str(error))
-    whole = _whole(remote, told, ready, lake, runs)
+    summary = _summary(remote, metrics, ready, lake, runs)
     if as_json:
-        output.record({**whole, "unanswered": unanswered})
+        output.record({**summary, "unanswered": unanswered})
     else:
-        _show(whole)
+        _print_summary(summary)
     for each in unanswered:
-        exit_codes.unanswered(each, as_json=as_json)
+        exit_codes.report_unanswered(each, as_json=as_json)
     if unanswered:
         raise typer.Exit(exit_codes.ExitCode.PARTIAL)
 
 
-def _whole(
-    remote: Remote,
-    told: dict[str, Any],
+def _summary(
+    remote: GatewayConnection,
+    metrics: dict[str, Any],
     ready: str,
     lake: dict[str, int | None] | None,
     runs: list[dict[str, Any]] | None,
 ) -> dict[str, Any]:
     now = time.time() * 1000
-    newest = int(told["lastArrivalHlc"])
-    waiting = {each["table"]: each for each in told["tables"] or ()}
+    newest = int(metrics["lastArrivalHlc"])
+    waiting = {each["table"]: each for each in metrics["tables"] or ()}
     names = sorted({*waiting, *(lake or {})})
     return {
         "gateway": remote.gateway,
         "url": remote.url,
         "ready": ready,
         "newestMs": newest >> 16 or None,
-        "unflushedDeltas": told["logSize"],
-        "unflushedBytes": told["byteSize"],
-        "oldestUnflushedSeconds": None if told["oldestMs"] is None else round((now - told["oldestMs"]) / 1000, 1),
-        "flushedMs": told["flushedMs"],
-        "maxBackpressureBytes": told["maxBackpressureBytes"],
-        "turnedAway": [each["shard"] for each in told["shards"] if each["byteSize"] > told["maxBackpressureBytes"]],
-        "rulesVersion": told["rulesVersion"],
-        "cut": told["cut"],
+        "unflushedDeltas": metrics["logSize"],
+        "unflushedBytes": metrics["byteSize"],
+        "oldestUnflushedSeconds": None if metrics["oldestMs"] is None else round((now - metrics["oldestMs"]) / 1000, 1),
+        "flushedMs": metrics["flushedMs"],
+        "maxBackpressureBytes": metrics["maxBackpressureBytes"],
+        "turnedAway": [
+            each["shard"] for each in metrics["shards"] if each["byteSize"] > metrics["maxBackpressureBytes"]
+        ],
+        "rulesVersion": metrics["rulesVersion"],
+        "cut": metrics["cut"],
         "tables": [
             {
                 "table": name,
@@ -102,14 +104,14 @@ def _whole(
             }
             for name in names
         ],
-        "pipeline": told["pipeline"],
-        "deadLetters": told["deadLetters"],
-        "clients": [standing(each) for each in told["clients"]],
+        "pipeline": metrics["pipeline"],
+        "deadLetters": metrics["deadLetters"],
+        "clients": [with_lag(each) for each in metrics["clients"]],
         "runs": runs,
     }
 
 
-def _ready(remote: Remote) -> str:
+def _ready(remote: GatewayConnection) -> str:
     from lakesync.model.errors import LakeSyncError
 
     try:
@@ -119,7 +121,7 @@ def _ready(remote: Remote) -> str:
 
 
 def _lake(config: Config, gateway: str) -> dict[str, int | None] | None:
-    """State table → the arrival up to which it is merged; None where no lake is at hand."""
+    """Return state table → the arrival up to which it is merged; None if the lake cannot be read from here."""
     if find_spec("pyiceberg") is None:
         return None
     from lakesync.analysis.catalogue import LakeReader, may_have_catalogue, merge_marks
@@ -133,79 +135,82 @@ def _lake(config: Config, gateway: str) -> dict[str, int | None] | None:
 
 
 def _runs(config: Config) -> list[dict[str, Any]] | None:
-    """The newest run of each job, newest first; None where no Dagster is configured."""
-    from lakesync.cli.dagster_client import Dagster, dagster_url
+    """Return the newest run of each job, newest first; None if no Dagster is configured."""
+    from lakesync.cli.dagster_client import DagsterClient, dagster_url
 
     url = dagster_url(config)
     if url is None:
         return None
     return [
         {name: run[name] for name in ("runId", "jobName", "status", "creationTime", "startTime", "endTime")}
-        for run in Dagster(url).last_runs()
+        for run in DagsterClient(url).last_runs()
     ]
 
 
-def _show(whole: dict[str, Any]) -> None:
-    output.facts(dict(_facts(whole)), as_json=False)
-    if whole["runs"]:
+def _print_summary(summary: dict[str, Any]) -> None:
+    output.fields(dict(_fields(summary)), as_json=False)
+    if summary["runs"]:
         print()
         rows = (
             {
                 "job": each["jobName"],
                 "status": each["status"].lower(),
-                "requested": output.moment(int(each["creationTime"] * 1000)),
-                "ended": output.moment(int(each["endTime"] * 1000)) if each["endTime"] else None,
+                "requested": output.utc_time(int(each["creationTime"] * 1000)),
+                "ended": output.utc_time(int(each["endTime"] * 1000)) if each["endTime"] else None,
                 "run": each["runId"],
             }
-            for each in whole["runs"]
+            for each in summary["runs"]
         )
         output.records(rows, as_json=False, columns=("job", "status=last run", "requested", "ended", "run"))
-    if whole["tables"]:
+    if summary["tables"]:
         print()
-        rows = ({**each, "mergedMs": output.moment(each["mergedMs"])} for each in whole["tables"])
-        output.records(rows, as_json=False, columns=("table", "waitingDeltas=waiting", "mergedMs=merged up to"))
+        rows = ({**each, "mergedMs": output.utc_time(each["mergedMs"])} for each in summary["tables"])
+        output.records(rows, as_json=False, columns=("table", "waitingDeltas=unflushed", "mergedMs=merged up to"))
     print()
     output.records(
-        map(in_words, whole["clients"]),
+        map(display_row, summary["clients"]),
         as_json=False,
         columns=COLUMNS,
-        none="no client has talked to this process of the gateway since it started",
+        none="no client has called this gateway process since it started",
     )
 
 
-def _facts(whole: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    told, now = whole["pipeline"], time.time() * 1000
-    for number, trouble in enumerate(troubles(told, now)):
-        yield "pipeline" + " " * number, trouble  # the first line is what to look at first
-    yield "gateway", f"{whole['gateway']} at {whole['url']}, {whole['ready']}"
-    yield "newest commit", output.moment(whole["newestMs"]) or "none yet"
-    deltas = whole["unflushedDeltas"]
-    waits = f"{deltas:,} delta{'' if deltas == 1 else 's'}, {whole['unflushedBytes']:,} bytes"
-    oldest = whole["oldestUnflushedSeconds"]
-    yield "waits for lake", f"{waits}, the oldest for {output.ago(oldest)}" if oldest is not None else "nothing"
-    if whole["turnedAway"]:
-        shards = ", ".join(whole["turnedAway"])
-        yield "pushes", f"turned away: more than {whole['maxBackpressureBytes']:,} bytes wait in {shards}"
-    yield "last flush", output.moment(whole["flushedMs"]) or "none yet"
-    cut = whole["cut"]
+def _fields(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    report, now = summary["pipeline"], time.time() * 1000
+    for number, problem in enumerate(problems(report, now)):
+        yield "pipeline" + " " * number, problem  # first, because it is the most important line
+    yield "gateway", f"{summary['gateway']} at {summary['url']}, {summary['ready']}"
+    yield "newest commit", output.utc_time(summary["newestMs"]) or "none yet"
+    deltas = summary["unflushedDeltas"]
+    unflushed = f"{deltas:,} delta{'' if deltas == 1 else 's'}, {summary['unflushedBytes']:,} bytes"
+    oldest = summary["oldestUnflushedSeconds"]
+    yield "unflushed", f"{unflushed}, the oldest for {output.duration(oldest)}" if oldest is not None else "nothing"
+    if summary["turnedAway"]:
+        shards = ", ".join(summary["turnedAway"])
+        yield "pushes", f"rejected: more than {summary['maxBackpressureBytes']:,} unflushed bytes in {shards}"
+    yield "last flush", output.utc_time(summary["flushedMs"]) or "none yet"
+    cut = summary["cut"]
     if cut is None:
-        yield "checkpoint", "none yet: new clients pull from 0"
+        yield "checkpoint", "none yet; new clients pull all rows"
     else:
-        arrival = output.moment(int(cut["arrivalHlc"]) >> 16)
-        stale = "" if cut["rulesVersion"] == whole["rulesVersion"] else ", older than the rules: not served"
+        arrival = output.utc_time(int(cut["arrivalHlc"]) >> 16)
+        stale = "" if cut["rulesVersion"] == summary["rulesVersion"] else ", older than the sync rules, not served"
         yield "checkpoint", f"as of {arrival}, {cut['rows']:,} rows, {cut['bytes']:,} bytes{stale}"
-    yield "rules", f"version {whole['rulesVersion']}" if whole["rulesVersion"] else "none: every client sees every row"
-    if told is not None:
+    yield (
+        "rules",
+        f"version {summary['rulesVersion']}" if summary["rulesVersion"] else "none, every client sees every row",
+    )
+    if report is not None:
         lags = [
-            f"{part_name(part)} by {part['deltas']:,} deltas, for {output.ago((now - part['sinceMs']) / 1000)}"
-            for part in told["behind"]
+            f"{part_name(part)} by {part['deltas']:,} deltas, for {output.duration((now - part['sinceMs']) / 1000)}"
+            for part in report["behind"]
         ]
         yield "behind", "; ".join(lags) or "nothing"
-    if whole["deadLetters"]:
-        asides = [
-            f"{each['count']:,} of {each['kind']} {each['name']}, since {output.moment(each['sinceMs'])}"
-            for each in whole["deadLetters"]
+    if summary["deadLetters"]:
+        letters = [
+            f"{each['count']:,} of {each['kind']} {each['name']}, since {output.utc_time(each['sinceMs'])}"
+            for each in summary["deadLetters"]
         ]
-        yield "set aside", f"{'; '.join(asides)}: see `lakesync dlq list`"
-    if whole["runs"] == []:
+        yield "dead letters", f"{'; '.join(letters)}; see `lakesync dlq list`"
+    if summary["runs"] == []:
         yield "last run", "none yet"

@@ -70,10 +70,10 @@ _SLOT = """\
       - key: lakesync/slot
         value: {kind}
         limit: {limit}"""
-_MOST_MOVES = 8
-"""A run takes about 60 MB."""
-_LONGEST_SOCKET = 100
-"""Bytes: some systems allow 104."""
+_MAX_MOVES = 8
+"""Concurrent moves; each run takes about 60 MB."""
+_MAX_SOCKET_PATH = 100
+"""Bytes in the path of a socket; some systems allow 104."""
 _WORKSPACE = """\
 # Written by `lakesync up` at each start.
 load_from:
@@ -107,7 +107,7 @@ def write(config: Config, code_port: int) -> Path:
         socket = run_socket(config)
         if socket.parent != home:
             _check_own(socket.parent)
-        socket.unlink(missing_ok=True)  # of a run host that was killed
+        socket.unlink(missing_ok=True)  # left by a run host that was killed
     workspace = home / "workspace.yaml"
     workspace.write_text(_WORKSPACE.format(port=code_port), "utf-8")
     return workspace
@@ -185,41 +185,44 @@ def _check_own_instance(config: Config) -> None:
 
 
 def run_slots(config: Config) -> dict[str, int]:
-    """Return how many runs of each kind may be under way at the same time.
+    """Return how many runs of each kind may be in progress at the same time.
 
-    Each destination, flow, pair of tiers and scheduled migration has a slot of its own, up to `_MOST_MOVES`: one that
-    hangs delays no other. Flushes have theirs, so that neither moves nor polls, which wait for a flush, keep one from
-    starting.
+    Each destination, flow, pair of tiers and scheduled migration has its own slot, up to `_MAX_MOVES`, so that one that
+    hangs delays no other. Flushes have their own slots, so that moves and polls, which wait for a flush, cannot block
+    it.
     """
     scheduled = sum(each.schedule is not None for each in config.migrations.values())
     moves = len(config.flows) + len(config.tiers) + scheduled + sum(_leaves(config))
-    return {"flush": 2, "move": min(max(2, moves), _MOST_MOVES), "poll": 2, "upkeep": 2, "other": 2}
+    return {"flush": 2, "move": min(max(2, moves), _MAX_MOVES), "poll": 2, "upkeep": 2, "other": 2}
 
 
 def _leaves(config: Config) -> Iterator[int]:
+    """Yield the number of adapters of each destination."""
     for declared in config.destinations.values():
         yield len(write_targets(resolve_backend(config, declared.to), declared.tables))
 
 
 def run_socket(config: Config) -> Path:
-    """Where the run host listens: in Dagster's home, unless its path is longer than a socket's may be."""
+    """Return the socket of the run host: in Dagster's home, unless that path is too long for a socket."""
     path = config.dagster.home / "runs.sock"
-    if len(os.fsencode(path)) < _LONGEST_SOCKET:
+    if len(os.fsencode(path)) < _MAX_SOCKET_PATH:
         return path
     name = f"{hashlib.sha256(os.fsencode(path)).hexdigest()[:16]}.sock"
     return Path(tempfile.gettempdir()) / f"lakesync-{os.getuid()}" / name
 
 
 def _check_own(folder: Path) -> None:
-    """Make a folder among those of all users, or refuse one in which another user could listen in our place.
+    """Create a private folder in the shared temporary folder, or check an existing one.
+
+    Another user who can write there could listen in the run host's place.
 
     Raises:
-        ConfigurationError: the folder is not this user's alone.
+        ConfigurationError: the folder is not private to this user.
     """
     with suppress(FileExistsError):
         folder.mkdir(0o700)
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
         raise ConfigurationError(
-            f"{folder} is not a folder of this user alone: remove it, or choose a data_dir with a shorter path"
+            f"{folder} is not private to this user; remove it, or choose a data_dir with a shorter path"
         )

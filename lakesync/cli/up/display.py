@@ -1,4 +1,4 @@
-"""What `lakesync up` shows: lines for people on stderr, and on request one JSON line a change on stdout."""
+"""The output of `lakesync up`: progress on stderr, and with `--json` a JSON line for each change on stdout."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from lakesync.config import Config
 
 
 class Display:
-    """Tells what happens, as it happens."""
+    """Prints the progress of services."""
 
     def __init__(self, *, json_events: bool) -> None:
         self._console = Console(stderr=True, highlight=False, soft_wrap=True)
         self._json = json_events
 
     def note(self, text: str) -> None:
-        """Something that concerns no single service."""
+        """Print a message that is about no single service."""
         self._console.print(f"[dim]{text}[/]")
         self._event(event="note", text=text)
 
     def working(self, text: str) -> AbstractContextManager[object]:
-        """Show that something takes its time."""
+        """Return a context manager that shows a spinner."""
         return self._console.status(text)
 
     def change(self, change: Change) -> None:
-        """A service's new state."""
+        """Print a service's new state."""
         name = f"{change.service.name:<12}"
         match change.state:
             case State.READY if change.service.once:
@@ -40,7 +40,7 @@ class Display:
             case State.STARTING:
                 self._console.print(f"{name} [dim]starting; log: {change.log}[/]")
             case State.WAITING if change.reason:
-                self._console.print(f"{name} [yellow]{change.reason}; starting it again[/]; log: {change.log}")
+                self._console.print(f"{name} [yellow]{change.reason}; restarting[/]; log: {change.log}")
             case _:
                 self._console.print(f"{name} [dim]{change.state.value}[/]")
         self._event(
@@ -53,13 +53,17 @@ class Display:
         )
 
     def ready(self, config: Config, folder: Path, *, with_gateway: bool) -> None:
-        """Everything is ready."""
+        """Print the addresses of all services, once all are ready."""
         title = "LakeSync is up." if with_gateway else "The pipeline is up."
         self._console.print(
             f"\n[bold green]{title}[/]  gateway [bold]{config.gateway.url}[/]  "
             f"pipeline [bold]{config.dagster.url}[/]"
             + (f"  Spark [bold]{config.spark.ui_url}[/]" if config.spark.ui_url else "")
-            + ("\n[dim]`lakesync console --open` shows clients, and why one lacks a row[/]" if with_gateway else "")
+            + (
+                "\n[dim]run `lakesync console --open` to see clients, and why one lacks a row[/]"
+                if with_gateway
+                else ""
+            )
             + f"\n[dim]data and logs: {folder}; Ctrl-C stops everything[/]\n"
         )
         self._event(

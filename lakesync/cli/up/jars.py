@@ -1,6 +1,6 @@
-"""The jars that Spark needs: pinned, fetched once into a cache that projects share, checked before each use.
+"""The jars that Spark needs: pinned by SHA-256, downloaded once into a cache that projects share, and verified.
 
-`python -m lakesync.cli.up.jars` fetches what is missing. The Python package `jgo` knows where artifacts live.
+`python -m lakesync.cli.up.jars` downloads missing jars, by the Python package `jgo`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lakesync.model.errors import StartupError
 
 @dataclass(frozen=True, slots=True)
 class Jar:
-    """One artifact at one version, with the SHA-256 that its bytes must have."""
+    """A Maven artifact at one version, with the SHA-256 of its file."""
 
     group: str
     artifact: str
@@ -28,7 +28,7 @@ class Jar:
 
     @property
     def filename(self) -> str:
-        """The name in the cache folder."""
+        """Its file name in the cache folder."""
         return f"{self.artifact}-{self.version}.jar"
 
     def __str__(self) -> str:
@@ -64,22 +64,26 @@ S3_JARS = (
         "dd7e49ffa4ac9b215bed846581991259e3aec9bb2fa08d6cec029c46cd66d957",
     ),
 )
-"""For a warehouse on S3."""
+"""Further jars for a warehouse on S3."""
 
 
 def cache_folder() -> Path:
-    """`lakesync/jars` in the user's cache folder."""
+    """Return the cache folder: `lakesync/jars` in the user's cache folder."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "lakesync" / "jars"
 
 
 def ensure(jar: Jar, folder: Path) -> Path:
-    """The jar's path in `folder`, downloaded and checked where it is missing or damaged.
+    """Return the path of a jar, after downloading it if it is missing or damaged.
 
-    Safe when several processes do it at once: the file appears whole, by rename.
+    Several processes may do this at the same time: the file appears complete, by a rename.
+
+    Args:
+        jar: the artifact.
+        folder: the cache folder.
 
     Raises:
-        StartupError: the download failed, the bytes are not the pinned ones, or the disk is full.
+        StartupError: the download failed, the file has another SHA-256, or the disk is full.
     """
     path = folder / jar.filename
     if is_cached(jar, folder):
@@ -91,27 +95,34 @@ def ensure(jar: Jar, folder: Path) -> Path:
             digest = _sha256(fetched)
             if digest != jar.sha256:
                 raise StartupError(
-                    f"{jar} came with SHA-256 {digest}, expected {jar.sha256}: something between this machine and the "
-                    "repository changed it. Try again on another network, or copy the right file to "
-                    f"{path}."
+                    f"{jar} has SHA-256 {digest} instead of {jar.sha256}; something between this machine and the "
+                    f"repository changed it. Retry on another network, or copy the right file to {path}."
                 )
             fetched.replace(path)
     except OSError as error:
         raise StartupError(
-            f"{jar} could not be kept in {folder}: {error.strerror or error}. "
-            "Free some disk space there, or point XDG_CACHE_HOME at another folder."
+            f"{jar} could not be written to {folder}: {error.strerror or error}. Free disk space there, or set "
+            "XDG_CACHE_HOME to another folder."
         ) from error
     return path
 
 
 def ensure_all(folder: Path | None = None, *, s3: bool = False) -> list[Path]:
-    """Every jar's path, in the order of the class path, those for S3 where they are asked for; raises as `ensure`."""
+    """Return the paths of all jars in the order of the class path, after downloading missing ones.
+
+    Args:
+        folder: the cache folder; None: the user's.
+        s3: include the jars for S3.
+
+    Raises:
+        StartupError: as `ensure`.
+    """
     target = folder or cache_folder()
     return [ensure(jar, target) for jar in (*JARS, *(S3_JARS if s3 else ()))]
 
 
 def is_cached(jar: Jar, folder: Path) -> bool:
-    """Whether the folder holds the jar with the pinned bytes."""
+    """Return whether the folder has the jar with the pinned SHA-256."""
     path = folder / jar.filename
     return path.is_file() and _sha256(path) == jar.sha256
 
@@ -138,7 +149,11 @@ def _sha256(path: Path) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Fetch what is missing; `--cached` only tells, by its exit code, whether everything is there."""
+    """Download missing jars; with `--cached`, exit with 1 if a jar is missing.
+
+    Args:
+        arguments: command line arguments; None: those of the process.
+    """
     parser = argparse.ArgumentParser(prog="python -m lakesync.cli.up.jars", description=__doc__)
     parser.add_argument("--quiet", action="store_true", help="print errors only")
     parser.add_argument("--cached", action="store_true", help="download nothing; exit 1 when a jar is missing")

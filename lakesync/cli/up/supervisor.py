@@ -1,4 +1,4 @@
-"""Starts services in their order, starts again what dies, and stops all."""
+"""Starts services in order, restarts those that end, and stops all of them."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from lakesync.cli.up.process import Process
 from lakesync.cli.up.services import Service
 from lakesync.model.errors import StartupError
 
-_TICK = 0.1
-_FIRST_WAIT = 0.5
-_LONGEST_WAIT = 10.0
-_TRIES = 5
-_GRACE = 15.0
+_TICK_SECONDS = 0.1
+_FIRST_WAIT_SECONDS = 0.5
+_MAX_WAIT_SECONDS = 10.0
+_MAX_FAILURES = 5
+_GRACE_SECONDS = 15.0
 _STOP_ORDER = (("daemon", "dagster", "recovery"), ("runs", "code_server"), ("gateway", "spark"))
 
 
 class State(StrEnum):
-    """Of one service."""
+    """State of a service."""
 
     WAITING = "waiting"
     STARTING = "starting"
@@ -32,20 +32,20 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A service's state has changed."""
+    """A change of a service's state."""
 
     service: Service
     state: State
     pid: int | None = None
     log: Path | None = None
     seconds: float = 0.0
-    """From its start to being ready."""
+    """Seconds from start to readiness."""
     reason: str = ""
-    """Why it waits to be started again."""
+    """Why it is restarted."""
 
 
 class _Slot:
-    """A service and the process that it has at present."""
+    """A service and its current process."""
 
     def __init__(self, service: Service) -> None:
         self.service = service
@@ -58,7 +58,7 @@ class _Slot:
 
 
 class Supervisor:
-    """Runs services until it is told to stop, or until one of them cannot be kept running."""
+    """Runs services until it is stopped, or until one of them cannot be kept running."""
 
     def __init__(self, services: Sequence[Service], logs: Path, report: Callable[[Change], None]) -> None:
         self._slots = {service.name: _Slot(service) for service in services}
@@ -67,38 +67,38 @@ class Supervisor:
 
     @property
     def all_ready(self) -> bool:
-        """Whether every service is ready now."""
+        """Whether every service is ready."""
         return all(slot.state is State.READY for slot in self._slots.values())
 
     def run(self, stop: threading.Event) -> None:
-        """Keep everything running until `stop` is set; the caller then calls `stop_all`.
+        """Keep all services running until `stop` is set. The caller then calls `stop_all`.
 
         Raises:
-            StartupError: a service did not become ready at first, or failed five times in a row after it had been. The
-                message names it and has the last lines of its log.
+            StartupError: a service did not become ready at its first start, or failed five times in a row later. The
+                message has the last lines of its log.
         """
         while not stop.is_set():
             for slot in self._slots.values():
-                self._tend(slot)
-            stop.wait(_TICK)
+                self._check(slot)
+            stop.wait(_TICK_SECONDS)
 
     def stop_all(self) -> None:
-        """End every process, those that others need last."""
+        """Stop every process, in an order that stops those that others need last."""
         others = self._slots.keys() - {name for names in _STOP_ORDER for name in names}
         for names in (others, *_STOP_ORDER):
-            ending = [
-                threading.Thread(target=slot.process.stop, kwargs={"grace": _GRACE})
+            stopping = [
+                threading.Thread(target=slot.process.stop, kwargs={"grace": _GRACE_SECONDS})
                 for name, slot in self._slots.items()
                 if name in names and slot.process is not None
             ]
-            for thread in ending:
+            for thread in stopping:
                 thread.start()
-            for thread in ending:
+            for thread in stopping:
                 thread.join()
         for slot in self._slots.values():
             self._change(slot, State.STOPPED)
 
-    def _tend(self, slot: _Slot) -> None:
+    def _check(self, slot: _Slot) -> None:
         match slot.state:
             case State.WAITING:
                 if time.monotonic() >= slot.not_before and self._may_start(slot.service):
@@ -107,7 +107,7 @@ class Supervisor:
                 self._watch_start(slot)
             case State.READY:
                 if not slot.service.once and slot.process and slot.process.exit_code is not None:
-                    self._failed(slot, _ending(slot.process))
+                    self._failed(slot, _exit_reason(slot.process))
 
     def _may_start(self, service: Service) -> bool:
         return all(self._slots[name].was_ready for name in service.after)
@@ -123,7 +123,7 @@ class Supervisor:
         seconds = time.monotonic() - slot.since
         code = slot.process.exit_code
         if code is not None and not (slot.service.once and code == 0):
-            self._failed(slot, _ending(slot.process))
+            self._failed(slot, _exit_reason(slot.process))
         elif (code is not None or not slot.service.once) and slot.service.ready():
             slot.was_ready, slot.failures = True, 0
             self._change(slot, State.READY, seconds=seconds)
@@ -131,12 +131,16 @@ class Supervisor:
             self._failed(slot, f"was not ready after {slot.service.timeout:.0f} s")
 
     def _failed(self, slot: _Slot, reason: str) -> None:
-        """Start it again soon, unless it never came up or keeps failing."""
+        """Schedule a restart.
+
+        Raises:
+            StartupError: the service was never ready, or failed too often.
+        """
         process = slot.process
         assert process is not None
         if slot.state is not State.READY:
             slot.failures += 1
-        if not slot.was_ready or slot.failures >= _TRIES:
+        if not slot.was_ready or slot.failures >= _MAX_FAILURES:
             hint = f"\n{slot.service.hint}" if slot.service.hint else ""
             raise StartupError(
                 f"{slot.service.name} {reason}. The last lines of its log, {process.log}:\n"
@@ -144,7 +148,7 @@ class Supervisor:
             )
         if process.exit_code is None:
             process.stop(grace=2)
-        wait = min(_LONGEST_WAIT, _FIRST_WAIT * 2**slot.failures) if slot.failures else 0.0
+        wait = min(_MAX_WAIT_SECONDS, _FIRST_WAIT_SECONDS * 2**slot.failures) if slot.failures else 0.0
         slot.not_before = time.monotonic() + wait
         self._change(slot, State.WAITING, reason=reason)
 
@@ -163,6 +167,6 @@ class Supervisor:
         )
 
 
-def _ending(process: Process) -> str:
+def _exit_reason(process: Process) -> str:
     code = process.exit_code or 0
-    return f"was ended by signal {-code}" if code < 0 else f"ended with code {code}"
+    return f"was terminated by signal {-code}" if code < 0 else f"exited with code {code}"

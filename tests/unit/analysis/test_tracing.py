@@ -111,4 +111,4 @@ def test_the_commands_read_the_lake_and_say_who_did_not_answer(lake, monkeypatch
     assert msgspec.json.decode(listed.stdout)["id"] == "todos/t1/done"
     shown = CliRunner().invoke(app, ["dlq", "show", "todos/t1/done", *words])
     assert 'done = "perhaps" of row t1' in shown.stdout
-    assert "the column takes boolean" in shown.stdout
+    assert "the column has type boolean" in shown.stdout

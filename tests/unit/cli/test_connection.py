@@ -52,12 +52,12 @@ def asked(run, tmp_path):
 
 
 @pytest.mark.parametrize("words", COMMANDS)
-def test_every_command_heeds_files_and_flags(asked, words):
+def test_every_command_uses_files_and_options(asked, words):
     assert USERS in asked(words)
     assert FLAG in asked(words, "--url", FLAG)
 
 
-def test_a_flag_beats_a_variable_beats_the_projects_file_beats_the_users(asked, monkeypatch):
+def test_options_beat_variables_which_beat_the_projects_and_the_users_file(asked, monkeypatch):
     assert USERS in asked("status")
     Path("lakesync.toml").write_text(f'[remote]\nurl = "{PROJECT}"\ngateway = "projects"\n')
     assert PROJECT in asked("status")

@@ -33,7 +33,7 @@ def listed(run, path):
     return [json.loads(line) for line in told.stdout.splitlines()]
 
 
-def test_refused_changes_and_failed_actions_are_listed_and_shown(run, app_file):
+def test_rejected_changes_and_failed_actions_are_listed_and_shown(run, app_file):
     bad, worse, action = listed(run, app_file)
     assert (bad["kind"], bad["table"], bad["what"]) == ("edit", "todos", 'INSERT of row bad: title = "does not", n = 7')
     assert bad["why"].startswith("SCHEMA_ERROR: ")
@@ -44,7 +44,7 @@ def test_refused_changes_and_failed_actions_are_listed_and_shown(run, app_file):
     assert "SCHEMA_ERROR" in shown.stdout
 
 
-def test_they_are_retried_and_dropped(run, app_file):
+def test_dead_letters_of_an_app_are_retried_and_dropped(run, app_file):
     bad, _, action = listed(run, app_file)
     assert run("dlq", "drop", bad["id"], "--app", app_file, "--yes").stdout == f"dropped {bad['id']}\n"
     assert bad["id"] not in [each["id"] for each in listed(run, app_file)]
@@ -59,7 +59,7 @@ def test_they_are_retried_and_dropped(run, app_file):
         assert alice.action(action["id"].partition(":")[2]).status == "waiting"
 
 
-def test_what_is_no_apps_database_or_not_there_is_told(run, app_file, tmp_path):
+def test_a_file_that_is_not_an_apps_database_is_rejected(run, app_file, tmp_path):
     assert run("dlq", "show", "edit:99", "--app", app_file).exit_code == 1
     assert run("dlq", "retry", "edit:99", "--app", app_file).exit_code == 1
     for name, text in [("missing.db", None), ("notes.txt", "no database at all")]:

@@ -12,7 +12,7 @@ import pytest
 import typer
 
 from lakesync.cli.exit_codes import CODES, REMEDIES, ExitCode, code_of
-from lakesync.cli.options import settings
+from lakesync.cli.options import load_settings
 from lakesync.cli.store_access import _gateway
 from lakesync.client.errors import UnreachableError
 from lakesync.model import errors as exceptions
@@ -28,7 +28,7 @@ def tree(kind=exceptions.LakeSyncError):
 KINDS = {kind.__name__: kind for kind in tree() if kind.__module__.startswith("lakesync.")}
 
 
-def test_the_tables_name_classes_that_there_are():
+def test_the_tables_name_existing_classes():
     assert set(CODES) <= {*KINDS, "PartialError"}
     assert set(REMEDIES) <= set(CODES)
 
@@ -47,23 +47,23 @@ def test_the_tables_name_classes_that_there_are():
         (exceptions.CommitUnknownError, ExitCode.FAILED),
     ],
 )
-def test_codes(kind, code):
+def test_each_error_class_has_its_exit_code(kind, code):
     assert code_of(kind) is code
 
 
-def test_what_was_not_raised_on_purpose_has_none():
+def test_an_unexpected_exception_has_no_exit_code():
     assert code_of(KeyError) is None
 
 
-def test_an_error_is_a_sentence_with_what_to_do_on_stderr(run):
+def test_an_error_is_printed_with_a_remedy_on_stderr(run):
     told = run("status", "--gateway", "shop", "--url", "http://127.0.0.1:1")
     assert (told.exit_code, told.stdout) == (ExitCode.UNREACHABLE, "")
     assert "error: no gateway answers at http://127.0.0.1:1: " in told.stderr
-    assert "  try: start it" in told.stderr
+    assert "  try: start a gateway" in told.stderr
     assert "Traceback" not in told.stderr
 
 
-def test_with_json_it_is_one_object(run):
+def test_with_json_an_error_is_one_object(run):
     told = run("clients", "--gateway", "shop", "--url", "http://127.0.0.1:1", "--json")
     assert told.stdout == ""
     error = json.loads(told.stderr)
@@ -71,13 +71,13 @@ def test_with_json_it_is_one_object(run):
     assert "http://127.0.0.1:1" in error["error"]
 
 
-def test_without_a_gateways_name_it_says_how_to_give_one(run):
+def test_without_a_gateway_id_the_error_names_the_option(run):
     told = run("status")
     assert told.exit_code == ExitCode.USAGE
     assert "--gateway" in told.stderr
 
 
-def test_a_package_that_is_not_here_names_its_extra(run, monkeypatch):
+def test_a_missing_package_of_the_lake_names_its_extra(run, monkeypatch):
     for name in [name for name in sys.modules if name.startswith("lakesync.analysis.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "pyiceberg", None)
@@ -89,7 +89,7 @@ def test_a_package_that_is_not_here_names_its_extra(run, monkeypatch):
     assert json.loads(told.stderr)["code"] == "PACKAGE_MISSING"
 
 
-def test_what_the_client_alone_lacks_names_its_extra(run, monkeypatch):
+def test_commands_of_the_platform_name_its_extra(run, monkeypatch):
     for name in ("lakesync.cli.up.stack",):
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setitem(sys.modules, "psutil", None)
@@ -105,40 +105,40 @@ def test_what_the_client_alone_lacks_names_its_extra(run, monkeypatch):
         assert remedy in told.stderr
 
 
-def test_an_erasure_makes_no_store(run, tmp_path):
+def test_an_erasure_creates_no_store(run, tmp_path):
     told = run("erase", "--gateway", "shop", "--table", "t", "--row", "r", "--yes")
     assert told.exit_code == ExitCode.USAGE
     assert "there is no staging store in" in told.stderr
     assert not (tmp_path / "project" / "lakesync-data").exists()
 
 
-def test_the_owner_of_a_store_is_where_a_running_up_says(run):
+def test_the_owner_of_a_store_is_found_by_up_json(run):
     Path("lakesync-data").mkdir()
     Path("lakesync-data/up.json").write_text('{"gateway": {"url": "http://127.0.0.1:4711"}}')
     Path("lakesync-data/secrets.json").write_text('{"service_token": "s"}')
-    assert _gateway(settings(), StagingUnavailableError("owned")) == ("http://127.0.0.1:4711", "s")
+    assert _gateway(load_settings(), StagingUnavailableError("owned")) == ("http://127.0.0.1:4711", "s")
 
 
-def test_claims_are_for_tokens_that_are_made_here(run, monkeypatch):
+def test_claims_require_a_token_that_is_signed_here(run, monkeypatch):
     words = ("pull", "--gateway", "shop", "--url", "http://127.0.0.1:1", "--client", "bob", "--claim")
     assert "NAME=VALUE" in run(*words, "team").stderr
-    assert "there is no secret to sign one with" in run(*words, "team=red").stderr
+    assert "there is no secret to sign with" in run(*words, "team=red").stderr
     monkeypatch.setenv("LAKESYNC_TOKEN", "a.b.c")
-    assert "one is given, which says its own" in run(*words, "team=red").stderr
+    assert "a token is given, which has its own claims" in run(*words, "team=red").stderr
 
 
-def test_what_was_not_answered_is_said_in_json_too(run):
+def test_a_missing_part_is_reported_in_json_too(run):
     words = ("--gateway", "shop", "--url", "http://127.0.0.1:1")
     told = run("dlq", "list", *words, "--json")
     assert told.exit_code == ExitCode.PARTIAL
     said = json.loads(told.stderr)
     assert (said["code"], said["exitCode"]) == ("PARTIAL", 6)
     assert "no gateway answers" in said["error"]
-    assert run("dlq", "list", *words).stderr.startswith("not known: no gateway answers")
+    assert run("dlq", "list", *words).stderr.startswith("incomplete: no gateway answers")
     assert run("dlq", "show", "an id", *words).exit_code == ExitCode.UNREACHABLE
 
 
-def test_nobody_is_asked_where_there_is_no_terminal(run):
+def test_without_a_terminal_a_confirmation_requires_yes(run):
     told = run("connectors", "unregister", "jira", "--gateway", "shop", stdin="y\n")
     assert told.exit_code == ExitCode.USAGE
     assert "--yes" in told.stderr
@@ -151,10 +151,10 @@ def test_nobody_is_asked_where_there_is_no_terminal(run):
         (("statsu",), "No such command 'statsu'"),
         (("push", "absent.csv", "--gateway", "shop"), "absent.csv cannot be read"),
         (("pull", "--gateway", "shop", "--limit", "x"), "--limit"),
-        (("erase", "--gateway", "shop", "--table", "t"), "name a row with --table and --row"),
+        (("erase", "--gateway", "shop", "--table", "t"), "give --table and --row"),
     ],
 )
-def test_what_is_misused_is_said_in_json_too(run, words, why):
+def test_a_usage_error_is_reported_in_json_too(run, words, why):
     told = run(*words, "--json")
     assert (told.exit_code, told.stdout) == (ExitCode.USAGE, "")
     said = json.loads(told.stderr)
@@ -162,7 +162,7 @@ def test_what_is_misused_is_said_in_json_too(run, words, why):
     assert why in said["error"]
 
 
-def test_typers_of_before_have_no_class_for_what_is_misused(run, monkeypatch):
+def test_usage_errors_of_older_typers_are_recognised(run, monkeypatch):
     monkeypatch.delattr(typer, "TyperException")
     assert run("statsu", "--json").exit_code == run("statsu").exit_code == ExitCode.USAGE
 
@@ -172,7 +172,7 @@ def test_typers_of_before_have_no_class_for_what_is_misused(run, monkeypatch):
     [
         (("status", "--gateway", "bad/id"), "'bad/id' cannot be a gateway id"),
         (("erase", "--gateway", "bad/id", "--table", "t", "--row", "r", "--yes"), "'bad/id' cannot be a gateway id"),
-        (("erase", "--table", "t", "--row", "r", "--yes"), "which gateway?"),
+        (("erase", "--table", "t", "--row", "r", "--yes"), "no gateway is chosen"),
         (("token", "create", "--gateway", "bad/id", "--client", "ann"), "'bad/id' cannot be a gateway id"),
         (("status", "--gateway", "shop", "--url", "ftp://here"), "must begin with http:// or https://"),
         (("tail", "--gateway", "shop", "--url", "http://[::1"), "Invalid IPv6 URL"),
@@ -181,7 +181,7 @@ def test_typers_of_before_have_no_class_for_what_is_misused(run, monkeypatch):
         (("status", "--gateway", "shop", "--url", "http://ann:sesame@here"), "has a user in it"),
     ],
 )
-def test_which_gateway_it_is_and_where_is_looked_at_before_it_is_asked(run, words, why):
+def test_gateway_id_and_url_are_validated_before_a_request(run, words, why):
     told = run(*words)
     assert (told.exit_code, told.stdout) == (ExitCode.USAGE, "")
     assert why in told.stderr
@@ -189,7 +189,7 @@ def test_which_gateway_it_is_and_where_is_looked_at_before_it_is_asked(run, word
 
 
 @pytest.mark.parametrize("command", ["status", "pull", "tail", "doctor"])
-def test_a_password_in_an_address_is_not_repeated(run, monkeypatch, command):
+def test_a_password_in_a_url_is_not_printed(run, monkeypatch, command):
     monkeypatch.setenv("LAKESYNC_REMOTE_GATEWAY", "shop")
     monkeypatch.setenv("LAKESYNC_REMOTE_URL", "http://ann:sesame@127.0.0.1:1")
     told = run(command)
@@ -200,7 +200,7 @@ def test_a_password_in_an_address_is_not_repeated(run, monkeypatch, command):
 
 @pytest.mark.parametrize("token", ["sesame\nsesame", "sesame sesame", "sesame\x01", "sesame\u00fc", b"sesame\xff"])
 @pytest.mark.parametrize("command", ["status", "pull", "tail"])
-def test_what_cannot_be_a_token_is_not_sent_and_not_repeated(run, monkeypatch, command, token):
+def test_an_invalid_token_is_not_sent_and_not_printed(run, monkeypatch, command, token):
     where = ("--gateway", "shop", "--url", "http://127.0.0.1:1")
     Path("token").write_bytes(token if isinstance(token, bytes) else token.encode())
     told = [run(command, *where, "--token-file", "token")]
@@ -242,7 +242,7 @@ def elsewhere():
 @pytest.mark.parametrize(
     "words", ["status", "clients", "rules show", "schema list", "checkpoint show", "dlq list --kind work"]
 )
-def test_who_answers_json_and_is_no_gateway_is_unreachable(run, elsewhere, words):
+def test_a_server_that_is_not_a_gateway_is_unreachable(run, elsewhere, words):
     told = run(*words.split(), "--gateway", "shop", "--url", elsewhere)
     assert told.exit_code == ExitCode.UNREACHABLE
-    assert "is it a gateway of this version?" in told.stderr
+    assert "check that it is a gateway of this version" in told.stderr

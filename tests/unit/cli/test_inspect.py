@@ -34,19 +34,19 @@ def states(told):
     return {each["check"]: each["state"] for each in json.loads(told.stdout)["checks"]}
 
 
-def test_a_token_that_is_taken_is_explained(run, project):
+def test_an_accepted_token_is_explained(run, project):
     user = project.add_user("alice@example.com", gateways=["shop", "desk"], team="red")
     token = project.token(user)
     told = run("token", "inspect", token)
     assert told.exit_code == ExitCode.OK, told.output
-    assert f"takes the token as client {user.id!r} of shop, desk" in told.stderr
+    assert f"accepts the token as client {user.id!r} of shop, desk" in told.stderr
     found = json.loads(run("token", "inspect", "--json", "-g", "desk", stdin=token).stdout)
     assert (found["taken"], found["client"], found["gateways"]) == (True, user.id, ["shop", "desk"])
     assert found["claims"]["app_metadata.team"] == "red"
     assert {each["state"] for each in found["checks"]} == {"ok"}
 
 
-def test_every_check_that_fails_is_named(run, project):
+def test_every_failed_check_is_listed(run, project):
     user = project.add_user("bob@example.com", gateways=["shop"])
     token = project.token(user, aud="other", exp=1)
     told = run("token", "inspect", token, "--json")
@@ -55,17 +55,17 @@ def test_every_check_that_fails_is_named(run, project):
     assert {name for name, state in found.items() if state == "failed"} == {"audience", "exp"}
     shown = run("token", "inspect", token)
     assert "its aud is 'other'; it must be 'authenticated'" in shown.stdout
-    assert "refuses the token" in shown.stderr
+    assert "rejects the token" in shown.stderr
 
 
-def test_whether_it_may_enter_a_gateway_is_a_check_of_its_own(run, project):
+def test_access_to_a_gateway_is_a_separate_check(run, project):
     token = project.token(project.add_user("carol@example.com", gateways=["shop"], role="editor"))
     told = run("token", "inspect", token, "--json", "--gateway", "desk", "--role", "admin")
     assert told.exit_code == ExitCode.AUTH
     assert (states(told)["enter"], states(told)["admin"], states(told)["gateway"]) == ("failed", "failed", "ok")
 
 
-def test_a_provider_that_is_away_is_said(run, project):
+def test_an_unreachable_provider_is_reported(run, project):
     token = project.token(project.add_user("dave@example.com", gateways=["shop"]))
     project.down = True
     try:
@@ -77,7 +77,7 @@ def test_a_provider_that_is_away_is_said(run, project):
     assert (states(told)["key"], states(told)["signature"], states(told)["exp"]) == ("failed", "skipped", "ok")
 
 
-def test_a_file_and_the_servers_own_tokens_are_inspected(run, monkeypatch):
+def test_tokens_in_files_and_tokens_of_the_server_are_inspected(run, monkeypatch):
     monkeypatch.setenv("LAKESYNC_JWT_SECRET", SECRET)
     Path("token.txt").write_text(run("token", "create", "-g", "shop", "-c", "ann", "--role", "admin").stdout)
     told = run("token", "inspect", "token.txt", "--role", "admin", "-g", "shop")
@@ -89,17 +89,17 @@ def test_a_file_and_the_servers_own_tokens_are_inspected(run, monkeypatch):
     assert run("token", "inspect", "token.txt").exit_code == ExitCode.OK
 
 
-def test_what_is_no_token_is_said(run, monkeypatch):
+def test_text_that_is_not_a_token_is_reported(run, monkeypatch):
     monkeypatch.setenv("LAKESYNC_JWT_SECRET", SECRET)
     told = run("token", "inspect", "--json", stdin="sesame")
     assert (told.exit_code, states(told)["form"], states(told)["signature"]) == (ExitCode.AUTH, "failed", "skipped")
     assert run("token", "inspect", "nowhere.txt").exit_code == ExitCode.USAGE
 
 
-def test_settings_without_secret_and_issuers_want_no_token(run):
+def test_settings_without_secret_and_issuers_require_no_token(run):
     told = run("token", "inspect", "a.b.c")
     assert told.exit_code == ExitCode.USAGE
-    assert "wants no token" in told.stderr
+    assert "requires no token" in told.stderr
 
 
 def test_the_doctor_fetches_the_keys(run, project):

@@ -16,7 +16,7 @@ def schema():
 
 
 @pytest.mark.parametrize(
-    "name", ["RUNS", "LAST_RUNS", "ASSETS", "PARTITIONS", "MADE", "BACKFILL", "BACKFILL_STATUS", "LAUNCH"]
+    "name", ["RUNS", "LAST_RUNS", "ASSETS", "PARTITIONS", "MATERIALISATIONS", "BACKFILL", "BACKFILL_STATUS", "LAUNCH"]
 )
 def test_the_query_fits_the_installed_dagster(schema, name):
     assert validate(schema, parse(getattr(dagster_client, name))) == []
@@ -24,7 +24,7 @@ def test_the_query_fits_the_installed_dagster(schema, name):
 
 def test_the_states_in_which_a_backfill_has_ended_are_there(schema):
     known = set(schema.type_map["BulkActionStatus"].values)
-    assert known >= dagster_client.ENDED >= dagster_client.GOOD
+    assert known >= dagster_client.FINISHED >= dagster_client.SUCCEEDED
 
 
 def test_a_backfill_without_a_dagster_says_how_to_name_one(run):
@@ -33,6 +33,9 @@ def test_a_backfill_without_a_dagster_says_how_to_name_one(run):
     assert "--dagster-url" in told.stderr
     gone = run("backfill", "--dagster-url", "http://127.0.0.1:1")
     assert gone.exit_code == 3
+
+
+PARTS = "table planes (3 runs), checkpoint (4 runs)"
 
 
 def part(requests=0, kind="table", name="planes"):
@@ -46,7 +49,7 @@ def part(requests=0, kind="table", name="planes"):
         ({"reportedMs": 99_000, "behind": [part(2)], "queued": []}, []),
         (
             {"reportedMs": 99_000, "behind": [part(3), part(4, "checkpoint", "")], "queued": []},
-            ["runs fail: requested again and again, and still behind: table planes (3 runs), checkpoint (4 runs)"],
+            ["runs fail: several were requested, and these parts are still behind: " + PARTS],
         ),
         (
             {"reportedMs": 99_000, "behind": [], "queued": [{"runId": "r1", "job": "flush", "sinceMs": 60_000}]},
@@ -54,12 +57,12 @@ def part(requests=0, kind="table", name="planes"):
         ),
         (
             {"reportedMs": 0, "behind": [], "queued": []},
-            ["the pipeline last reported 100.0 s ago: its sensors do not run"],
+            ["the pipeline last reported 100.0 s ago; its sensors are stopped"],
         ),
     ],
 )
-def test_what_is_wrong_with_the_pipeline_is_said(told, words):
-    assert pipeline_health.troubles(told, 100_000) == words
+def test_problems_of_the_pipeline_are_described(told, words):
+    assert pipeline_health.problems(told, 100_000) == words
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from lakesync_dagster.definitions import make_definitions
 from resources.snapshot import SchemaSnapshot
 
 
-def test_what_init_writes_is_what_up_reads(run):
+def test_up_reads_the_files_that_init_writes(run):
     told = run("init", "--gateway", "shop")
     assert told.exit_code == 0, told.output
     loaded = config.load()
@@ -46,7 +46,7 @@ def named(loaded):
     return {section: names for section, names in found.items() if names}
 
 
-def test_each_section_that_init_writes_switched_off_works_alone_and_beside_the_others(run):
+def test_each_disabled_section_works_alone_and_with_the_others(run):
     run("init", "--gateway", "shop")
     written = Path("lakesync.toml").read_text()
     parts = written.split("\n\n# ")
@@ -86,7 +86,7 @@ def test_init_writes_the_section_of_a_login_provider(run):
         assert config.load().gateway.issuers[0].audience == ('with "quotes" and $dollar',)
 
 
-def test_init_says_what_is_left_to_set(run):
+def test_init_reports_settings_that_must_be_completed(run):
     told = run("init", "--auth", "oidc")
     assert told.exit_code == 0, told.output
     assert "set issuer and audience in lakesync.toml" in told.stderr
@@ -99,12 +99,12 @@ def test_init_says_what_is_left_to_set(run):
     ("example", "section"),
     [("tiers", "tiers"), ("migration", "migrations"), ("jira", "connectors"), ("postgres", "connectors")],
 )
-def test_init_switches_an_example_on(run, example, section):
+def test_init_enables_an_example(run, example, section):
     assert run("init", "--example", example).exit_code == 0
     assert section in named(config.load())
 
 
-def test_init_refuses_an_unknown_example(run):
+def test_init_rejects_an_unknown_example(run):
     told = run("init", "--example", "oracle")
     assert told.exit_code == ExitCode.USAGE
     assert "tiers, migration, jira, postgres" in told.stderr.replace("\n", " ").replace("│", "")
@@ -115,7 +115,7 @@ def test_partitions_begin_on_the_day_of_init(run):
     assert config.load().dagster.partitions_start == f"{datetime.now(UTC):%Y-%m-%d}"
 
 
-def test_a_token_is_for_the_projects_gateway_unless_told_otherwise(run, monkeypatch):
+def test_a_token_is_for_the_projects_gateway_by_default(run, monkeypatch):
     assert run("init", "--gateway", "shop").exit_code == 0
     monkeypatch.setenv("LAKESYNC_JWT_SECRET", "s" * 32)
     for words, gateway in ((), "shop"), (("--gateway", "other"), "other"):
@@ -123,7 +123,7 @@ def test_a_token_is_for_the_projects_gateway_unless_told_otherwise(run, monkeypa
         assert json.loads(run("token", "show", "--json", stdin=made).stdout)["gw"] == gateway
 
 
-def test_init_writes_over_nothing_unless_told_to(run):
+def test_init_overwrites_files_only_with_force(run):
     assert run("init", "shop").exit_code == 0
     Path("shop/rules.json").write_text("mine")
     again = run("init", "shop")
@@ -144,7 +144,7 @@ def test_init_writes_over_nothing_unless_told_to(run):
         (None, None, "rules.json cannot be read"),
     ],
 )
-def test_a_declared_file_that_cannot_be_used_is_named(run, schema, rules, named):
+def test_an_invalid_declared_file_is_named(run, schema, rules, named):
     run("init")
     if schema is not None:
         Path("schemas/todos.json").write_text(schema)
@@ -156,7 +156,7 @@ def test_a_declared_file_that_cannot_be_used_is_named(run, schema, rules, named)
         Declarations(config.load().gateways)
 
 
-def test_of_several_schemas_the_one_that_cannot_be_used_is_named(run):
+def test_the_invalid_one_of_several_schemas_is_named(run):
     Path("good.json").write_text('{"table": "t", "columns": [{"name": "x", "type": "string"}]}')
     Path("bad.json").write_text('{"table": "t"}')
     told = run("schema", "apply", "good.json", "bad.json", "--gateway", "shop", "--url", "http://127.0.0.1:1")
@@ -164,7 +164,7 @@ def test_of_several_schemas_the_one_that_cannot_be_used_is_named(run):
     assert "error: bad.json: " in told.stderr
 
 
-def test_a_flag_beats_a_variable_beats_the_projects_file_beats_the_users(run, tmp_path, monkeypatch):
+def test_config_show_prints_the_source_of_each_setting(run, tmp_path, monkeypatch):
     (tmp_path / "home" / "lakesync").mkdir(parents=True)
     users = tmp_path / "home" / "lakesync" / "lakesync.toml"
     users.write_text('data_dir = "a"\n[spark]\nmemory = "3g"\ncores = 1\n[gateway]\nport = 1\n[dagster]\nport = 1\n')
@@ -198,7 +198,7 @@ def test_a_flag_beats_a_variable_beats_the_projects_file_beats_the_users(run, tm
         ("ADAPTERS", '{"pg": "postgresql://h/db?password=sesame"}', "postgresql://h/db?password=…"),
     ],
 )
-def test_settings_are_shown_without_their_secrets(run, monkeypatch, variable, value, shown):
+def test_secrets_are_not_printed(run, monkeypatch, variable, value, shown):
     monkeypatch.setenv(f"LAKESYNC_{variable}", value)
     for words in (["--json"], []):
         told = run("config", "show", *words)
@@ -208,7 +208,7 @@ def test_settings_are_shown_without_their_secrets(run, monkeypatch, variable, va
         assert re.search("ses.me", told.output) is None
 
 
-def test_no_file_counts_where_the_variable_says_so(run, tmp_path, monkeypatch):
+def test_an_empty_lakesync_config_disables_all_files(run, tmp_path, monkeypatch):
     (tmp_path / "home" / "lakesync").mkdir(parents=True)
     (tmp_path / "home" / "lakesync" / "lakesync.toml").write_text('[spark]\nmemory = "3g"\n')
     monkeypatch.setenv("LAKESYNC_CONFIG", "")
@@ -221,7 +221,7 @@ def test_an_unknown_setting_is_not_found(run):
     assert (told.exit_code, told.stdout) == (ExitCode.FAILED, "")
 
 
-def test_the_doctor_names_what_is_wrong_and_what_to_do(run, monkeypatch):
+def test_doctor_reports_problems_with_remedies(run, monkeypatch):
     monkeypatch.setenv("LAKESYNC_JWT_SECRET", "short")
     monkeypatch.setenv("LAKESYNC_SPARK_MEMORY", "9000g")
     monkeypatch.setenv("LAKESYNC_GATEWAY_URL", "http://127.0.0.1:1")
@@ -237,14 +237,14 @@ def test_the_doctor_names_what_is_wrong_and_what_to_do(run, monkeypatch):
     assert not Path("lakesync-data").exists()
 
 
-def test_the_doctor_knows_what_spark_does_not_start_with(run, monkeypatch):
+def test_doctor_rejects_a_heap_that_is_too_small_for_spark(run, monkeypatch):
     monkeypatch.setenv("LAKESYNC_SPARK_MEMORY", "256m")
     told = run("doctor", "--only", "memory", "--json")
     assert (told.exit_code, json.loads(told.stdout)["state"]) == (ExitCode.FAILED, "problem")
     assert "512m or more" in json.loads(told.stdout)["remedy"]
 
 
-def test_the_doctor_looks_at_the_store_of_every_shard(run, monkeypatch):
+def test_doctor_checks_the_store_of_every_shard(run, monkeypatch):
     shards, place = ShardMap({"orders": "shard-orders"}, "shard-default"), Path.cwd() / "staging"
     monkeypatch.setenv("LAKESYNC_SHARD_CONFIG", json.dumps({"shards": shards.tables, "default": shards.default}))
     monkeypatch.setenv("LAKESYNC_STAGING_URL", f"sqlite://{place}")
@@ -261,7 +261,7 @@ def test_the_doctor_looks_at_the_store_of_every_shard(run, monkeypatch):
     assert "shard shard-orders has no store" in json.loads(told.stdout)["found"]
 
 
-def test_the_doctor_says_that_the_configuration_is_the_problem(run):
+def test_doctor_reports_an_invalid_configuration(run):
     Path("lakesync.toml").write_text("[gateway]\nprot = 1\n")
     told = run("doctor", "--only", "disk")
     assert told.exit_code == ExitCode.FAILED

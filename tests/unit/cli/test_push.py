@@ -9,14 +9,14 @@ import sys
 import pytest
 
 from lakesync.cli.exit_codes import ExitCode
-from lakesync.cli.remote.push import Refusals
+from lakesync.cli.remote.push import Rejections
 from lakesync.model.errors import Rejection
 
 UNKNOWN = Rejection("ffff", "FORBIDDEN", "no")
 
 
 @pytest.mark.parametrize("identity", ['{"a": 1}', "[1]", "true", "1.5"])
-def test_an_id_is_text_or_a_whole_number(run, identity):
+def test_a_row_id_must_be_a_string_or_an_integer(run, identity):
     told = run(
         "push", "-", "-t", "todos", "-g", "shop", "--url", "http://127.0.0.1:1", stdin=f'{{"row_id": {identity}}}'
     )
@@ -24,7 +24,7 @@ def test_an_id_is_text_or_a_whole_number(run, identity):
     assert "row 1 has the id" in told.stderr
 
 
-def test_a_row_without_its_id_says_what_it_has(run):
+def test_a_row_without_an_id_lists_its_fields(run):
     told = run(
         "push", "-", "-t", "todos", "-g", "shop", "--url", "http://127.0.0.1:1", stdin='{"key": 1, "title": "a"}'
     )
@@ -32,7 +32,7 @@ def test_a_row_without_its_id_says_what_it_has(run):
     assert "it has 'key', 'title'" in told.stderr
 
 
-def test_a_file_whose_rows_cannot_be_sent_is_let_go_at_once(run, monkeypatch):
+def test_the_file_is_closed_if_its_rows_cannot_be_sent(run, monkeypatch):
     gc.collect()  # what other tests left
     lost = []
     monkeypatch.setattr(sys, "unraisablehook", lost.append)
@@ -41,8 +41,8 @@ def test_a_file_whose_rows_cannot_be_sent_is_let_go_at_once(run, monkeypatch):
     assert lost == []
 
 
-def test_a_refusal_of_what_was_not_sent_is_told(capsys):
-    Refusals("ann", as_json=True).tell([], [UNKNOWN])
-    assert json.loads(capsys.readouterr().err)["refused"] == {"deltaId": "ffff", "code": "FORBIDDEN", "message": "no"}
-    Refusals("ann", as_json=False).tell([], [UNKNOWN])
-    assert "refused a row that was not sent: FORBIDDEN: no (delta ffff)" in capsys.readouterr().err
+def test_a_rejection_of_a_delta_that_was_not_sent_is_reported(capsys):
+    Rejections("ann", as_json=True).report([], [UNKNOWN])
+    assert json.loads(capsys.readouterr().err)["rejected"] == {"deltaId": "ffff", "code": "FORBIDDEN", "message": "no"}
+    Rejections("ann", as_json=False).report([], [UNKNOWN])
+    assert "rejected a row that was not sent: FORBIDDEN: no (delta ffff)" in capsys.readouterr().err

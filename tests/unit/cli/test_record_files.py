@@ -16,7 +16,7 @@ def read(tmp_path, name, text, types=TYPES):
     return list(records(path, "id", lambda: types))
 
 
-def test_csv_has_the_types_of_the_tables_schema(tmp_path):
+def test_csv_fields_have_the_types_of_the_schema(tmp_path):
     text = '\ufeffid,title,n,done,tags,other\r\n1e3,2024,2024,Yes,"[1, null]",7\r\n'
     text += '007,"a\nb",,0,,x\r\n3,,1.5,perhaps,,NaN\r\n4,,-1e400,,,\r\n'
     assert read(tmp_path, "rows.csv", text) == [
@@ -27,7 +27,7 @@ def test_csv_has_the_types_of_the_tables_schema(tmp_path):
     ]
 
 
-def test_without_a_schema_a_field_is_what_it_looks_like(tmp_path):
+def test_without_a_schema_csv_fields_have_inferred_types(tmp_path):
     text = "id,title,done\n1,2024,true\n2,007,no\n\n3,,\n"
     assert read(tmp_path, "rows.csv", text, {}) == [
         {"id": "1", "title": 2024, "done": True},
@@ -36,13 +36,13 @@ def test_without_a_schema_a_field_is_what_it_looks_like(tmp_path):
     ]
 
 
-def test_json_lines_are_those_of_json(tmp_path):
+def test_json_lines_end_only_at_newlines(tmp_path):
     assert read(tmp_path, "rows.jsonl", '{"a": "x\u2028y"}\r\n\n{"a": 1}\n') == [{"a": "x\u2028y"}, {"a": 1}]
     assert read(tmp_path, "rows.json", '\ufeff[{"a": 1}]') == [{"a": 1}]
     assert read(tmp_path, "rows.json", '\n [\n{"a": 1},\n{"a": 2}\n]\n') == [{"a": 1}, {"a": 2}]
 
 
-def test_a_file_is_read_as_it_is_wanted_not_at_once(tmp_path):
+def test_a_file_is_read_lazily(tmp_path):
     path = tmp_path / "rows.csv"
     path.write_text("id,title\n" + "1,a\n" * 100_000 + "2\n")
     found = records(path, "id", dict)
@@ -54,18 +54,18 @@ def test_a_file_is_read_as_it_is_wanted_not_at_once(tmp_path):
 @pytest.mark.parametrize(
     ("name", "text", "why"),
     [
-        ("rows.csv", "id,title\n1,a\n2,b,c\n", r"rows\.csv, line 3: more fields than the heading names"),
-        ("rows.csv", "id,title\n1\n", r"rows\.csv, line 2: fewer fields than the heading names"),
-        ("rows.csv", "id,title,n,title\n1,a,2,b\n", r"rows\.csv: the heading names 'title' twice"),
-        ("rows.csv", b"id,title\n1,\xfc\n", r"rows\.csv is no text in UTF-8"),
-        ("rows.jsonl", b'{"a": "\xfc"}\n', r"rows\.jsonl is no text in UTF-8"),
-        ("rows.csv", 'id,title\n1,"a\n', r"rows\.csv, line \d: no CSV: unexpected end of data"),
-        ("rows.csv", "id,tags\n1,[1\n", r"rows\.csv, line 2, tags: no JSON"),
-        ("rows.jsonl", '{"a": 1}\n{"a": NaN}\n', r"rows\.jsonl, line 2: no JSON: NaN is no value of JSON's"),
-        ("rows.jsonl", '{"a": 1e400}\n', r"rows\.jsonl, line 1: no JSON: 1e400 is more than a number can be"),
-        ("rows.json", '[{"a": 1}, 2]', r"rows\.json, item 2: '2' is no JSON object"),
+        ("rows.csv", "id,title\n1,a\n2,b,c\n", r"rows\.csv, line 3: more fields than the header"),
+        ("rows.csv", "id,title\n1\n", r"rows\.csv, line 2: fewer fields than the header"),
+        ("rows.csv", "id,title,n,title\n1,a,2,b\n", r"rows\.csv: the header has 'title' twice"),
+        ("rows.csv", b"id,title\n1,\xfc\n", r"rows\.csv is not UTF-8 text"),
+        ("rows.jsonl", b'{"a": "\xfc"}\n', r"rows\.jsonl is not UTF-8 text"),
+        ("rows.csv", 'id,title\n1,"a\n', r"rows\.csv, line \d: not CSV: unexpected end of data"),
+        ("rows.csv", "id,tags\n1,[1\n", r"rows\.csv, line 2, tags: not JSON"),
+        ("rows.jsonl", '{"a": 1}\n{"a": NaN}\n', r"rows\.jsonl, line 2: not JSON: NaN is not a JSON value"),
+        ("rows.jsonl", '{"a": 1e400}\n', r"rows\.jsonl, line 1: not JSON: 1e400 is too large for a number"),
+        ("rows.json", '[{"a": 1}, 2]', r"rows\.json, item 2: '2' is not a JSON object"),
     ],
 )
-def test_where_a_file_cannot_be_read_is_named(tmp_path, name, text, why):
+def test_errors_name_the_line(tmp_path, name, text, why):
     with pytest.raises(ValidationError, match=why):
         read(tmp_path, name, text)

@@ -32,22 +32,22 @@ def files(run):
     return run
 
 
-def test_wrong_rules_are_invalid_and_named(files):
+def test_invalid_rules_are_rejected_with_the_reason(files):
     Path("wrong.json").write_text(rules(MINE, MINE))
     told = files("rules", "validate", "wrong.json")
     assert (told.exit_code, told.stdout) == (ExitCode.INVALID, "")
     assert "wrong.json: buckets[1] has the name 'mine'" in told.stderr
 
 
-def test_rules_must_name_columns_that_there_are(files):
+def test_rules_must_name_existing_columns(files):
     Path("todos.json").write_text(json.dumps({"table": "todos", "columns": [{"name": "team", "type": "string"}]}))
     assert files("rules", "validate", "team.json", "--schemas", "todos.json").exit_code == 0
     told = files("rules", "validate", "mine.json", "--schemas", "todos.json")
     assert told.exit_code == ExitCode.INVALID
-    assert "'owner', which table 'todos' does not have" in told.stderr
+    assert "'owner', which table 'todos' lacks" in told.stderr
 
 
-def test_what_a_user_would_see(files):
+def test_visible_rows_of_a_client_are_counted(files):
     words = ("rules", "test", "mine.json", "--rows", "rows.jsonl", "--as", "sub=alice", "--as", '{"sub": "bob"}')
     told = [json.loads(line) for line in files(*words, "--list", "--json").stdout.splitlines()]
     assert [(each["as"], each["table"], each["rows"], each["rowIds"]) for each in told] == [
@@ -58,7 +58,7 @@ def test_what_a_user_would_see(files):
     ]
 
 
-def test_what_a_change_adds_and_removes_for_whom(files):
+def test_rows_gained_and_lost_are_counted_for_each_client(files):
     words = ["rules", "diff", "team.json", "--from", "mine.json", "--rows", "rows.jsonl", "--list", "--json"]
     told = files(*words, "--as", "sub=alice,team=red,team=blue", "--as", "sub=bob", "--as", "sub=carol")
     red, bob = (json.loads(line) for line in told.stdout.splitlines())
@@ -66,13 +66,13 @@ def test_what_a_change_adds_and_removes_for_whom(files):
     assert (bob["as"], bob["addedIds"], bob["removedIds"]) == ("sub=bob", [], ["t2"])
 
 
-def test_a_change_that_nobody_sees_says_so(files):
+def test_a_change_without_effect_is_reported(files):
     told = files("rules", "diff", "mine.json", "--from", "mine.json", "--rows", "rows.jsonl", "--as", "sub=bob")
     assert (told.exit_code, told.stdout) == (0, "")
-    assert "nobody would see anything else" in told.stderr
+    assert "no client would see a difference" in told.stderr
 
 
 @pytest.mark.parametrize("claims", ["team=red", "alice", '{"sub": 1}', '{"sub"', "@nowhere.json"])
-def test_claims_of_another_form_are_usage(files, claims):
+def test_invalid_claims_are_a_usage_error(files, claims):
     told = files("rules", "test", "mine.json", "--rows", "rows.jsonl", "--as", claims)
     assert told.exit_code == ExitCode.USAGE

@@ -48,31 +48,31 @@ def sh(tmp_path):
         ("config show <&- >&- 2>&-", ExitCode.OK),
     ],
 )
-def test_a_stream_that_is_closed_is_an_empty_one(sh, words, code):
+def test_a_closed_stream_is_treated_as_empty(sh, words, code):
     told = sh(words)
     assert told.returncode == code
     assert "Traceback" not in told.stderr
 
 
 @pytest.mark.parametrize("words", ["config show --json", "config show remote.gateway --json", "doctor --json"])
-def test_a_disk_that_is_full_is_told_in_words(sh, words):
+def test_a_full_disk_is_reported_without_a_traceback(sh, words):
     told = sh(f"{words} >/dev/full")
     assert (told.returncode, json.loads(told.stderr)["code"]) == (ExitCode.FAILED, "OS_ERROR")
     assert "No space left on device" in told.stderr
 
 
 @pytest.mark.parametrize("words", ["config show --json", "config show remote.gateway --json"])
-def test_a_reader_that_went_away_ends_a_command_without_a_word(sh, words):
+def test_a_closed_pipe_ends_a_command_silently(sh, words):
     told = sh(f"{words} | true")
     assert (told.returncode, told.stderr) == (0, "")
 
 
-def test_a_letter_that_the_output_lacks_is_escaped(sh):
+def test_characters_that_the_output_cannot_encode_are_escaped(sh):
     told = sh("config show remote.gateway --json", PYTHONIOENCODING="latin1", LAKESYNC_REMOTE_GATEWAY="日本")
     assert (told.returncode, json.loads(told.stdout)["value"]) == (0, "日本")
 
 
-def test_a_port_that_is_taken_is_told_in_words(run):
+def test_a_port_in_use_is_reported_without_a_traceback(run):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         told = run("fake", "jira", "--port", taken.getsockname()[1])
@@ -81,14 +81,14 @@ def test_a_port_that_is_taken_is_told_in_words(run):
 
 
 @pytest.mark.parametrize("file", ["absent/frames.bin", ".", "/"])
-def test_a_checkpoint_is_not_asked_for_where_it_cannot_be_kept(run, file):
+def test_a_checkpoint_is_not_requested_if_its_file_cannot_be_written(run, file):
     """A gateway has one for a client once."""
     told = run("checkpoint", "fetch", file, *WHERE.split(), "--client", "ann")
     assert told.exit_code == ExitCode.USAGE
     assert "cannot be written" in told.stderr or "is a folder" in told.stderr
 
 
-def test_of_a_checkpoint_that_does_not_come_nothing_is_left(run, tmp_path):
+def test_a_failed_checkpoint_leaves_no_file(run, tmp_path):
     told = run("checkpoint", "fetch", "frames.bin", *WHERE.split(), "--client", "ann")
     assert told.exit_code == ExitCode.UNREACHABLE
     assert list((tmp_path / "project").iterdir()) == []

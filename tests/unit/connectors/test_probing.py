@@ -129,4 +129,4 @@ def test_the_command_says_it_line_by_line_and_in_its_exit_code(tmp_path, monkeyp
         assert settings["apiToken"] not in done.output
         unknown = CliRunner().invoke(app, ["desk", "--gateway", "another", "--data", str(tmp_path)])
         assert isinstance(unknown.exception, NotFoundError)
-        assert "`lakesync connectors list` names them" in str(unknown.exception)
+        assert "`lakesync connectors list` lists them" in str(unknown.exception)
