@@ -90,9 +90,10 @@ def report_error(error: Exception, *, as_json: bool) -> ExitCode | None:
         The exit code; None, without a report, for an unexpected exception, whose traceback is wanted, and for a closed
         pipe, which typer handles.
     """
-    extra = EXTRAS.get((error.name or "").partition(".")[0]) if isinstance(error, ModuleNotFoundError) else None
+    missing = error.name or "" if isinstance(error, ModuleNotFoundError) else ""
+    extra = EXTRAS.get(missing.partition(".")[0])
     if extra is not None:
-        why = f"the package {error.name!r} is not installed; run pip install 'lakesync[{extra}]'"
+        why = f"the package {missing!r} is not installed; run pip install 'lakesync[{extra}]'"
         return _report(why, "PACKAGE_MISSING", ExitCode.FAILED, as_json=as_json)
     code = code_of(type(error))
     if code is None and isinstance(error, OSError) and error.strerror and error.errno != errno.EPIPE:

@@ -17,7 +17,7 @@ from lakesync.analysis.as_of import AsOf, format_hlc
 from lakesync.analysis.query import query
 from lakesync.analysis.row_history import row_history
 from lakesync.cli.app import app
-from lakesync.cli.local.query import told
+from lakesync.cli.local.query import rows_of
 from lakesync.config import load
 from lakesync.engine import Engine
 from lakesync.model.delta import delta_id
@@ -95,7 +95,7 @@ def typed(name, raw):
 def asked(config, moment=None, where=""):
     answer = query(config, f"SELECT * FROM tasks {where}", moment)
     found = {}
-    for row in told(answer):
+    for row in rows_of(answer):
         key = (row["_gateway"], row["_row"])
         assert key not in found
         extra = row["extra"]
@@ -170,11 +170,11 @@ def test_a_snapshot_is_read_as_it_is(place):
 def test_filters_that_a_scan_takes_change_nothing(place, where):
     everything = query(place.config, f"WITH t AS MATERIALIZED (FROM tasks) SELECT * FROM t WHERE {where}")
     filtered = query(place.config, f"SELECT * FROM tasks WHERE {where}")
-    assert sorted(map(str, told(filtered))) == sorted(map(str, told(everything)))
+    assert sorted(map(str, rows_of(filtered))) == sorted(map(str, rows_of(everything)))
 
 
 def test_the_history_has_every_delta_once_and_says_what_is_flushed(place):
-    (row,) = told(
+    (row,) = rows_of(
         query(
             place.config,
             "SELECT count(*) AS n, count(DISTINCT delta_id) AS ids, count(batch_id) AS flushed, "
@@ -191,11 +191,11 @@ def test_the_history_has_every_delta_once_and_says_what_is_flushed(place):
         for gateway, arrival, each in pushed
         if gateway == "shop" and arrival <= place.moments[7] and any(cell.column == "title" for cell in each.columns)
     ]
-    assert list(told(query(place.config, counted, AsOf(arrival=place.moments[7])))) == [{"n": len(expected)}]
+    assert list(rows_of(query(place.config, counted, AsOf(arrival=place.moments[7])))) == [{"n": len(expected)}]
 
 
 def test_a_table_that_no_flush_has_reached_is_there_with_its_columns(place):
-    (row,) = told(query(place.config, "SELECT count(*) AS n FROM drafts JOIN tasks USING (_gateway)"))
+    (row,) = rows_of(query(place.config, "SELECT count(*) AS n FROM drafts JOIN tasks USING (_gateway)"))
     assert row["n"]
 
 
@@ -270,7 +270,7 @@ def test_spark_answers_the_same(place, monkeypatch, tmp_path):
     assert on_spark(place.config, sql, snapshot).to_pylist() == query(place.config, sql, snapshot).to_pylist()
 
 
-def test_a_folder_without_a_lake_is_told(tmp_path, monkeypatch):
+def test_a_folder_without_a_lake_is_rows_of(tmp_path, monkeypatch):
     monkeypatch.setenv("LAKESYNC_CONFIG", "")
     with pytest.raises(LakeUnavailableError, match="no Iceberg catalogue"):
         query(load({"data_dir": tmp_path}), "SELECT * FROM tasks")

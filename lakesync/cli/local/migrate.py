@@ -74,15 +74,15 @@ def migrate(
         closing.callback(old.close)
         if dry_run and _missing_path(uris[1]) is not None:
             at_source = scope_checksum(old, scope)
-            report = {"source": at_source.deltas, "destination": 0, "equal": at_source == BatchChecksum(0, 0)}
-            _print_report(report, as_json=as_json)
+            comparison = {"source": at_source.deltas, "destination": 0, "equal": at_source == BatchChecksum(0, 0)}
+            _print_report(comparison, as_json=as_json)
             return
         new = as_database(open_adapter(uris[1]))
         closing.callback(new.close)
         if dry_run:
             at_source, at_target = scope_checksum(old, scope), scope_checksum(new, scope)
-            report = {"source": at_source.deltas, "destination": at_target.deltas, "equal": at_source == at_target}
-            _print_report(report, as_json=as_json)
+            comparison = {"source": at_source.deltas, "destination": at_target.deltas, "equal": at_source == at_target}
+            _print_report(comparison, as_json=as_json)
             return
         progress = MigrationInFile(folder / f"{named}.json")
         try:
