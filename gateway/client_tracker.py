@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from lakesync.engine.following import Follower
-from lakesync.engine.lag import Look, Unsent
-from lakesync.engine.whereabouts import Whereabouts
+from lakesync.engine.client_position import ClientPosition
+from lakesync.engine.lag import LagQuery, Unsent
+from lakesync.engine.subscriptions import Follower
 from lakesync.model.hlc import wall_of
 from lakesync.model.types import Claims, SyncPage, SyncPull
 
@@ -111,7 +111,7 @@ class GatewayLag(NamedTuple):
 class LagCheck(NamedTuple):
     """A client whose lag has to be checked."""
 
-    look: Look
+    look: LagQuery
     sent: object
     """The client's `_sent_version` when the check was planned."""
 
@@ -163,10 +163,10 @@ class ClientTracker:
         if seen is None:
             return
         seen.disconnected_ms = self._wall()
-        has_cursor = not (follower.standing.unplaced and follower.more)
+        has_cursor = not (follower.state.has_not_pulled and follower.has_more)
         if has_cursor and seen.cursor is not None and follower.cursor >= seen.cursor:
             seen.sent += 1
-            seen.cursor, seen.has_more = follower.cursor, follower.more
+            seen.cursor, seen.has_more = follower.cursor, follower.has_more
 
     def checks_due(
         self,
@@ -206,7 +206,7 @@ class ClientTracker:
     ) -> LagCheck:
         _, name, seen, sent = found
         before = seen.checked.unsent if seen.checked is not None and seen.checked.sent == sent else None
-        return LagCheck(Look(name, self.whereabouts(gateway, name, connected.get(name)), before), sent)
+        return LagCheck(LagQuery(name, self.whereabouts(gateway, name, connected.get(name)), before), sent)
 
     def record_check(
         self,
@@ -277,7 +277,7 @@ class ClientTracker:
         if gateway in self._by_gateway:
             self._by_gateway[gateway] = self._by_gateway.pop(gateway)
 
-    def whereabouts(self, gateway: str, client_id: str, connected: ConnectedClient | None) -> Whereabouts:
+    def whereabouts(self, gateway: str, client_id: str, connected: ConnectedClient | None) -> ClientPosition:
         """Return how far a client was sent changes, as the engine needs it to compute what the client lacks.
 
         Args:
@@ -287,13 +287,13 @@ class ClientTracker:
         """
         seen = self._seen.get((gateway, client_id))
         if seen is None or seen.since is None:
-            return Whereabouts()
-        return Whereabouts(
+            return ClientPosition()
+        return ClientPosition(
             seen.since if seen.repeats else seen.cursor,
             seen.since,
             knows_resync=seen.knows_resync,
             keeps_cursor=seen.repeats > 0,
-            standing=None if seen.repeats or connected is None else connected.follower.standing,
+            state=None if seen.repeats or connected is None else connected.follower.state,
             claims=seen.claims,
         )
 
@@ -319,12 +319,12 @@ def _sent_version(seen: _ClientState, connected: ConnectedClient | None) -> obje
     """Return a value that changes whenever the client is sent something."""
     if connected is None or seen.repeats:
         return seen.sent
-    return (seen.sent, connected.follower.standing, connected.has_pending)
+    return (seen.sent, connected.follower.state, connected.has_pending)
 
 
 def _is_up_to_date(seen: _ClientState, connected: ConnectedClient | None) -> bool:
     """Return whether the client is connected and was sent every change that it may see."""
-    return connected is not None and not (connected.has_pending or connected.follower.more or seen.repeats)
+    return connected is not None and not (connected.has_pending or connected.follower.has_more or seen.repeats)
 
 
 def _is_final(unsent: Unsent | None, shared: bool) -> bool:
@@ -344,7 +344,7 @@ def _status(name: str, seen: _ClientState, connected: ConnectedClient | None, no
     cursor, has_more = seen.cursor or 0, seen.has_more
     follower = connected.follower if connected is not None else None
     if follower is not None and follower.cursor > cursor:
-        cursor, has_more = follower.cursor, follower.more
+        cursor, has_more = follower.cursor, follower.has_more
     unsent = _unsent_since(seen, connected)
     since = wall_of(unsent) if unsent else None
     return ClientStatus(

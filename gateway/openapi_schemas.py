@@ -44,6 +44,7 @@ HLC_IN_ANSWER: dict[str, Any] = {
     "pattern": "^[0-9]{1,19}$",
 }
 GATEWAY: dict[str, Any] = {"type": "string", "pattern": f"^{GATEWAY_ID}$"}
+GATEWAY_PARAMETER: dict[str, Any] = {"name": "gateway", "in": "path", "required": True, "schema": GATEWAY}
 IDENTIFIER: dict[str, Any] = {"type": "string", "pattern": "^[a-zA-Z_][a-zA-Z0-9_]{0,63}$"}
 ID: dict[str, Any] = {"type": "string", "pattern": "^[^\\x00]+$", "minLength": 1, "maxLength": MAX_ID_CHARS}
 """Id of a row, a client or a delta."""

@@ -21,7 +21,7 @@ from gateway.live.connection import LiveConnection
 from gateway.live.subscription_index import SubscriptionIndex
 from lakesync.auth.keys import Key
 from lakesync.engine import SyncGateway
-from lakesync.engine.following import Follower, Found, Group, Standing
+from lakesync.engine.subscriptions import Follower, ScanResult, SubscriberGroup, SubscriptionState
 from lakesync.model.errors import LakeSyncError, TransientError
 from lakesync.model.types import SyncPull, SyncResponse
 from lakesync.staging.notices import Notice, Presence
@@ -110,7 +110,7 @@ class Channel:
             concerned |= self._note_siblings(notice.presence)
         for connection in alone:
             if connection.follower is not None:
-                connection.follower.own = True
+                connection.follower.has_own_changes = True
         self._due.update(dict.fromkeys(connection for connection in concerned if connection.follower is not None))
         self._start()
 
@@ -139,7 +139,7 @@ class Channel:
     def on_ready(self, connection: LiveConnection) -> None:
         """Serve a connection that can take a broadcast again, or whose client has pulled."""
         follower = connection.follower
-        if follower is not None and (follower.standing.more or not follower.standing.interest.buckets):
+        if follower is not None and (follower.state.has_more or not follower.state.subscription.buckets):
             self._due[connection] = None
         if connection in self._due:
             self._start()
@@ -207,38 +207,41 @@ class Channel:
     async def _load_subscriptions(self, batch: Sequence[LiveConnection]) -> None:
         """Compute the bucket keys of connections that are not indexed."""
         new = [
-            (each, each.follower, each.follower.standing)
+            (each, each.follower, each.follower.state)
             for each in batch
-            if each.follower is not None and each.follower.standing.access is None and not each.follower.standing.more
+            if each.follower is not None and each.follower.state.access is None and not each.follower.state.has_more
         ]
         if not new:
             return
         version = self._index_version
-        asked = [(follower.client_id, follower.claims, standing) for _, follower, standing in new]
-        standings = await result_of(self._gateway.submit_follow(asked))
-        for (connection, follower, before), standing in zip(new, standings, strict=True):
-            if version == self._index_version and connection.follower is follower and follower.standing is before:
-                self._index_connection(connection, follower, standing)
-                follower.standing = standing
+        asked = [(follower.client_id, follower.claims, state) for _, follower, state in new]
+        states = await result_of(self._gateway.submit_subscribe(asked))
+        for (connection, follower, before), state in zip(new, states, strict=True):
+            if version == self._index_version and connection.follower is follower and follower.state is before:
+                self._index_connection(connection, follower, state)
+                follower.state = state
 
     async def _broadcast(self, batch: Sequence[LiveConnection]) -> None:
         """Read what the connections of a batch lack, and send it."""
         version = self._index_version
-        by_standing: dict[Standing, list[tuple[LiveConnection, Follower]]] = defaultdict(list)
+        by_state: dict[SubscriptionState, list[tuple[LiveConnection, Follower]]] = defaultdict(list)
         for connection in batch:
             if connection.follower is not None:
-                by_standing[connection.follower.standing].append((connection, connection.follower))
-        groups = [self._group(standing, members) for standing, members in by_standing.items()]
+                by_state[connection.follower.state].append((connection, connection.follower))
+        groups = [self._group(state, members) for state, members in by_state.items()]
         pulls: list[tuple[LiveConnection, Follower]] = []
-        answers = await result_of(self._gateway.submit_look(groups))
+        answers = await result_of(self._gateway.submit_scan(groups))
         for group, found in zip(groups, answers, strict=True):
-            pulls += self._send_group(
-                group, found, by_standing[group.standing], same_index=version == self._index_version
-            )
+            pulls += self._send_group(group, found, by_state[group.state], same_index=version == self._index_version)
         await self._pull(pulls)
 
     def _send_group(
-        self, group: Group, found: Found, members: Sequence[tuple[LiveConnection, Follower]], *, same_index: bool
+        self,
+        group: SubscriberGroup,
+        found: ScanResult,
+        members: Sequence[tuple[LiveConnection, Follower]],
+        *,
+        same_index: bool,
     ) -> list[tuple[LiveConnection, Follower]]:
         """Send the members of a group what they lack, and return those that need a page of their own.
 
@@ -248,27 +251,27 @@ class Channel:
             members: the group's connections.
             same_index: whether the index was not cleared since the read began.
         """
-        before, after = group.standing, found.standing
+        before, after = group.state, found.state
         shared = _broadcast_frame(found.page, before) if found.page is not None and members else b""
         deltas = len(found.page.deltas) if found.page is not None else 0
         sent = 0
         pulls = []
         for connection, follower in members:
-            unchanged = connection.follower is follower and follower.standing is before and connection.is_ready
-            known = follower.client_id in group.doubled or follower.client_id not in self._multi_connected
-            if not (unchanged and same_index and known) or follower.own:  # a commit since the read may concern it
-                follower.own |= follower.client_id in group.apart
+            unchanged = connection.follower is follower and follower.state is before and connection.is_ready
+            known = follower.client_id in group.multi_connected or follower.client_id not in self._multi_connected
+            if not (unchanged and same_index and known) or follower.has_own_changes:  # the read may be too old
+                follower.has_own_changes |= follower.client_id in group.with_own_changes
                 self._requeue((connection,))
                 continue
-            if follower.client_id in found.remembered:
+            if follower.client_id in found.with_other_claims:
                 pulls.append((connection, follower))
                 continue
             self._index_connection(connection, follower, after)
-            follower.standing = after
-            if found.pull:
+            follower.state = after
+            if found.needs_pull:
                 pulls.append((connection, follower))
-            elif follower.client_id in found.own:
-                page = found.own[follower.client_id]
+            elif follower.client_id in found.own_pages:
+                page = found.own_pages[follower.client_id]
                 if page is not None:
                     connection.send_broadcast(_broadcast_frame(page, before))
                     sent += len(page.deltas)
@@ -278,64 +281,69 @@ class Channel:
         self._on_broadcast(sent)
         return pulls
 
-    def _group(self, standing: Standing, members: Sequence[tuple[LiveConnection, Follower]]) -> Group:
-        clients, apart = set(), set()
+    def _group(self, state: SubscriptionState, members: Sequence[tuple[LiveConnection, Follower]]) -> SubscriberGroup:
+        clients, with_own_changes = set(), set()
         for _, follower in members:
             clients.add(follower.client_id)
-            if follower.own:
-                apart.add(follower.client_id)
-                follower.own = False
-        return Group(standing, frozenset(clients), frozenset(apart), frozenset(clients & self._multi_connected))
+            if follower.has_own_changes:
+                with_own_changes.add(follower.client_id)
+                follower.has_own_changes = False
+        multi_connected = frozenset(clients & self._multi_connected)
+        return SubscriberGroup(state, frozenset(clients), frozenset(with_own_changes), multi_connected)
 
     async def _pull(self, pulls: Sequence[tuple[LiveConnection, Follower]]) -> None:
         """Send a page of its own to each connection that needs one."""
         for start in range(0, len(pulls), _PULL_BATCH):
-            part = [(*pull, pull[1].standing) for pull in pulls[start : start + _PULL_BATCH]]
+            part = [(*pull, pull[1].state) for pull in pulls[start : start + _PULL_BATCH]]
             futures = [result_of(self._page(follower)) for _, follower, _ in part]
             for sent, page in zip(part, await asyncio.gather(*futures, return_exceptions=True), strict=True):
                 self._send_page(*sent, page)
 
     def _page(self, follower: Follower) -> Future[SyncResponse]:
-        pull = SyncPull(follower.client_id, follower.cursor, follower.standing.limit)
+        pull = SyncPull(follower.client_id, follower.cursor, follower.state.limit)
         return self._gateway.submit_pull(
             pull,
             follower.claims,
             resync_refused=follower.knows_resync,
             confirmed=False,
-            unplaced=follower.standing.unplaced,
+            has_not_pulled=follower.state.has_not_pulled,
         )
 
     def _send_page(
-        self, connection: LiveConnection, follower: Follower, before: Standing, page: SyncResponse | BaseException
+        self,
+        connection: LiveConnection,
+        follower: Follower,
+        before: SubscriptionState,
+        page: SyncResponse | BaseException,
     ) -> None:
         if isinstance(page, LakeSyncError) and not isinstance(page, TransientError):
             connection.close(*close_code_of(page))
         elif isinstance(page, BaseException):
             raise page
-        elif not (connection.follower is follower and follower.standing is before and connection.is_ready):
+        elif not (connection.follower is follower and follower.state is before and connection.is_ready):
             self._requeue((connection,))
         else:
-            follower.after_page(page.server_hlc, more=page.has_more)
+            follower.after_page(page.server_hlc, has_more=page.has_more)
             if page.deltas:
                 connection.send_broadcast(_broadcast_frame(page, before))
                 self._on_broadcast(len(page.deltas))
             self._requeue((connection,))
 
-    def _index_connection(self, connection: LiveConnection, follower: Follower, standing: Standing) -> None:
-        interest = standing.interest
-        if connection in self._unindexed or interest != follower.standing.interest:
-            self._index.subscribe(connection, interest.buckets | {follower.own_bucket}, interest.prefixes)
+    def _index_connection(self, connection: LiveConnection, follower: Follower, state: SubscriptionState) -> None:
+        subscription = state.subscription
+        if connection in self._unindexed or subscription != follower.state.subscription:
+            self._index.subscribe(connection, subscription.buckets | {follower.own_bucket}, subscription.prefixes)
             self._unindexed.discard(connection)
 
     def _requeue(self, connections: Iterable[LiveConnection]) -> None:
         self._due.update(dict.fromkeys(each for each in connections if each in self._connections))
 
 
-def _broadcast_frame(page: SyncResponse, standing: Standing) -> bytes:
+def _broadcast_frame(page: SyncResponse, state: SubscriptionState) -> bytes:
     """Return a page as a broadcast frame; without its cursor if the client's own cursor is unknown.
 
     Such a client may lack earlier changes, which the page's cursor would skip.
     """
-    if standing.unplaced:
+    if state.has_not_pulled:
         page = SyncResponse(page.deltas, 0, page.has_more)
     return websocket_frame(encode_frame(FrameTag.BROADCAST, protobuf.encode_response(page)))

@@ -29,7 +29,7 @@ from gateway.request_log import RequestRecord
 from gateway.services import Services
 from gateway.sync_service import serve_pull, serve_push
 from lakesync.auth.keys import Key
-from lakesync.engine.following import Follower, Interest, Standing
+from lakesync.engine.subscriptions import Follower, Subscription, SubscriptionState
 from lakesync.model.errors import AuthError, LakeSyncError, StagingUnavailableError, TransientError, ValidationError
 from lakesync.model.types import SyncPull, SyncResponse
 from lakesync.wire import protobuf
@@ -178,7 +178,7 @@ class LiveConnection:
         follower = self.follower
         if follower is not None and follower.client_id != message.client_id:
             follower = None
-        confirmed = follower.cursor if follower is not None and not follower.standing.unplaced else None
+        confirmed = follower.cursor if follower is not None and not follower.state.has_not_pulled else None
         result = await serve_push(self._services, record, self._caller, message, confirmed)
         if follower is not None:
             follower.after_push(result.server_hlc)
@@ -191,19 +191,25 @@ class LiveConnection:
             self._services, record, self._caller, message, knows_resync=self._knows_resync, live=True
         )
         if message.source is None:
-            self._follow(message, page.server_hlc, more=page.has_more)
+            self._follow(message, page.server_hlc, has_more=page.has_more)
             if page.has_more:
                 self._wait_for_next_pull()
         elif self.follower is not None:
             self.follower.after_source()
         return protobuf.encode_response(page)
 
-    def _follow(self, message: SyncPull, cursor: int, *, more: bool) -> None:
+    def _follow(self, message: SyncPull, cursor: int, *, has_more: bool) -> None:
         before, client = self.follower, message.client_id
         same = before is not None and before.client_id == client
-        interest = before.standing.interest if before is not None and same else Interest()
-        standing = Standing(cursor, message.max_deltas, more=more, interest=interest, knows_resync=self._knows_resync)
-        self.follower = Follower(client, self._caller.claims(client), standing)
+        subscription = before.state.subscription if before is not None and same else Subscription()
+        state = SubscriptionState(
+            cursor,
+            message.max_deltas,
+            has_more=has_more,
+            subscription=subscription,
+            knows_resync=self._knows_resync,
+        )
+        self.follower = Follower(client, self._caller.claims(client), state)
 
     async def _resume(self) -> None:
         """Send broadcasts to a known client before its first pull on this connection.
@@ -219,8 +225,8 @@ class LiveConnection:
                 await asyncio.sleep(_RETRY_SECONDS)
                 continue
             if cursor is not None and self.follower is None:
-                standing = Standing(cursor, protobuf.DEFAULT_MAX_DELTAS, more=True, unplaced=True)
-                self.follower = Follower(self.client_name, self._caller.claims(self.client_name), standing)
+                state = SubscriptionState(cursor, protobuf.DEFAULT_MAX_DELTAS, has_more=True, has_not_pulled=True)
+                self.follower = Follower(self.client_name, self._caller.claims(self.client_name), state)
                 self._notify_ready()
             return
 

@@ -8,6 +8,7 @@ from typing import cast
 from msgspec.structs import replace
 
 from lakesync.engine.access import RulesCache
+from lakesync.engine.client_position import ClientPosition, claims_of, place_at, position_of
 from lakesync.engine.explanation import (
     ExplainedBucket,
     ExplainedClient,
@@ -18,7 +19,6 @@ from lakesync.engine.explanation import (
     Verdict,
 )
 from lakesync.engine.reasons import reasons_of
-from lakesync.engine.whereabouts import Whereabouts, claims_of, place_at, position_of
 from lakesync.feed import pull_page
 from lakesync.feed.memory import current
 from lakesync.feed.positions import Access, Position
@@ -41,7 +41,7 @@ def explain(
     row_id: str,
     claims: Claims | None,
     rules: RulesCache,
-    where: Whereabouts = Whereabouts(),  # noqa: B008, it never changes
+    where: ClientPosition = ClientPosition(),  # noqa: B008, it never changes
 ) -> Explanation:
     """Why the client has the row or lacks it.
 
@@ -86,9 +86,9 @@ def explain(
 
 
 def _unconfirmed(
-    view: View, key: RowKey, client_id: str, known: ClientRecord | None, access: Access, where: Whereabouts
+    view: View, key: RowKey, client_id: str, known: ClientRecord | None, access: Access, where: ClientPosition
 ) -> tuple[Op, ...]:
-    if known is None or where.standing is not None:
+    if known is None or where.state is not None:
         return ()
     confirmed = known.seen if where.confirmed is None else where.confirmed
     return next_pull(view, key, client_id, place_at(view, known, client_id, confirmed, access, where), access)

@@ -11,12 +11,12 @@ import msgspec
 from lakesync.actions import ActionRunner
 from lakesync.connectors import Connectors
 from lakesync.engine.checks import check_limit, check_pull, check_request
+from lakesync.engine.client_position import ClientPosition
 from lakesync.engine.embedding import Embedding
 from lakesync.engine.explain import explain
 from lakesync.engine.explanation import Explanation
-from lakesync.engine.following import Found, Group, Standing, follow, look, resume
 from lakesync.engine.imperative import ImperativeGateway
-from lakesync.engine.lag import Look, Unsent, oldest_unsent
+from lakesync.engine.lag import LagQuery, Unsent, oldest_unsent
 from lakesync.engine.limits import EngineLimits
 from lakesync.engine.names import Names
 from lakesync.engine.peek import PeekPage, peek
@@ -24,7 +24,7 @@ from lakesync.engine.pulling import PullRequest, Reading, first_contact, remembe
 from lakesync.engine.pushing import CheckedPush, push_work
 from lakesync.engine.reindexing import Reindexer
 from lakesync.engine.rejections import RejectionLog
-from lakesync.engine.whereabouts import Whereabouts
+from lakesync.engine.subscriptions import ScanResult, SubscriberGroup, SubscriptionState, resume, scan, subscribe
 from lakesync.feed.memory import current, is_blank
 from lakesync.flush import Outlet
 from lakesync.model.errors import BackpressureError, ForbiddenError, LakeSyncError, NotFoundError, RefusedError
@@ -141,7 +141,7 @@ class SyncGateway(ImperativeGateway, Embedding):
         resync_refused: bool = False,
         confirmed: bool = True,
         live: bool = False,
-        unplaced: bool = False,
+        has_not_pulled: bool = False,
     ) -> Future[SyncResponse]:
         """A page of what the client lacks, as its rules and claims allow.
 
@@ -151,7 +151,7 @@ class SyncGateway(ImperativeGateway, Embedding):
                 then on the client counts as followed, to whom pages may go of which the gateway keeps nothing.
             live: whether it is asked on a connection that is told of what is new. Of a client that follows, whatever
                 it is sent beside counts as perhaps there on its connections.
-            unplaced: the cursor is what `submit_resume` found: the client may have other rows than that says.
+            has_not_pulled: the cursor is what `submit_resume` found: the client may have other rows than that says.
 
         Raises:
             ValidationError: `max_deltas` is out of range.
@@ -163,7 +163,7 @@ class SyncGateway(ImperativeGateway, Embedding):
                 everything as DELETE, then INSERT.
         """
         page = self.submit_page(
-            pull, claims, resync_refused=resync_refused, confirmed=confirmed, live=live, unplaced=unplaced
+            pull, claims, resync_refused=resync_refused, confirmed=confirmed, live=live, has_not_pulled=has_not_pulled
         )
         return _then(page, lambda made: _done(SyncResponse(tuple(made.deltas), made.server_hlc, made.has_more)))
 
@@ -175,7 +175,7 @@ class SyncGateway(ImperativeGateway, Embedding):
         resync_refused: bool = False,
         confirmed: bool = True,
         live: bool = False,
-        unplaced: bool = False,
+        has_not_pulled: bool = False,
     ) -> Future[SyncPage]:
         """As `submit_pull`, for a caller that sends the deltas on as JSON and need not look at them."""
         check_pull(pull, claims)
@@ -183,7 +183,7 @@ class SyncGateway(ImperativeGateway, Embedding):
             told = self.sources.submit_pull(pull.source, pull, claims, live=live)
             return _then(told, lambda page: _done(SyncPage(page.deltas, page.server_hlc, page.has_more)))
         live = live or not confirmed
-        return self._page(PullRequest(pull, claims, resync_refused, confirmed, self._wall(), live, unplaced))
+        return self._page(PullRequest(pull, claims, resync_refused, confirmed, self._wall(), live, has_not_pulled))
 
     def handle_pull(self, pull: SyncPull, claims: Claims | None = None) -> SyncResponse:
         """`submit_pull`, waited for."""
@@ -206,25 +206,31 @@ class SyncGateway(ImperativeGateway, Embedding):
         check_limit(limit)
         return self._store.read(self.gateway_id, lambda view: peek(view, claims, since, limit, self.rules))
 
-    def submit_unsent(self, looks: Sequence[Look]) -> Future[list[Unsent | None]]:
+    def submit_unsent(self, looks: Sequence[LagQuery]) -> Future[list[Unsent | None]]:
         """How far clients are behind; nothing is kept of it."""
         return self._store.read(self.gateway_id, lambda view: [oldest_unsent(view, look, self.rules) for look in looks])
 
     def submit_explain(
-        self, client_id: str, table: str, row_id: str, claims: Claims | None, where: Whereabouts
+        self, client_id: str, table: str, row_id: str, claims: Claims | None, where: ClientPosition
     ) -> Future[Explanation]:
         """Why a client has a row or lacks it; the arguments are those of `explain`."""
         return self._store.read(
             self.gateway_id, lambda view: explain(view, client_id, table, row_id, claims, self.rules, where)
         )
 
-    def submit_follow(self, newcomers: Sequence[tuple[str, Claims, Standing]]) -> Future[list[Standing]]:
-        """Begin to tell clients of what is new: their standings, by which they are looked at from now on."""
+    def submit_subscribe(
+        self, newcomers: Sequence[tuple[str, Claims, SubscriptionState]]
+    ) -> Future[list[SubscriptionState]]:
+        """Subscribe connected clients to broadcasts, and return their states.
+
+        Args:
+            newcomers: client id, claims and state of each.
+        """
         now = self._wall()
-        return self._store.submit(self.gateway_id, lambda commit: follow(commit, newcomers, self.rules, now))
+        return self._store.submit(self.gateway_id, lambda commit: subscribe(commit, newcomers, self.rules, now))
 
     def submit_resume(self, client_id: str) -> Future[int | None]:
-        """A cursor from which a client that connects is told of what is new before it pulls; None: it has to pull."""
+        """Return a cursor from which a client can get broadcasts before it pulls; None if it has to pull first."""
         return self._store.submit(self.gateway_id, lambda commit: resume(commit, client_id))
 
     @property
@@ -236,9 +242,9 @@ class SyncGateway(ImperativeGateway, Embedding):
         """Tell all processes of this gateway which clients are connected to this one."""
         return self._store.submit(self.gateway_id, lambda commit: commit.announce_presence(presence))
 
-    def submit_look(self, groups: Sequence[Group]) -> Future[list[Found]]:
-        """What the followers of each group lack."""
-        return self._store.read(self.gateway_id, lambda view: look(view, groups, self.rules))
+    def submit_scan(self, groups: Sequence[SubscriberGroup]) -> Future[list[ScanResult]]:
+        """Return what each group of subscribers lacks, in the order of the groups."""
+        return self._store.read(self.gateway_id, lambda view: scan(view, groups, self.rules))
 
     def submit_checkpoint(self, client_id: str, claims: Claims) -> Future[Cut]:
         """The cut that a client that was never seen may start from; from then on it is seen.

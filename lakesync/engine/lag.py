@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from lakesync.engine.access import RulesCache
+from lakesync.engine.client_position import ClientPosition, claims_of, position_of
 from lakesync.engine.explain import next_pull
-from lakesync.engine.whereabouts import Whereabouts, claims_of, position_of
 from lakesync.feed import pull_page
 from lakesync.feed.memory import current
 from lakesync.feed.positions import Position, Range
@@ -48,16 +48,16 @@ class Unsent(NamedTuple):
     """What was found in each shard, where there are several."""
 
 
-class Look(NamedTuple):
+class LagQuery(NamedTuple):
     """A client to be looked at."""
 
     client_id: str
-    where: Whereabouts
+    where: ClientPosition
     before: Unsent | None = None
     """What the look before found, if the client was sent nothing since."""
 
 
-def oldest_unsent(view: View, look: Look, rules: RulesCache) -> Unsent | None:
+def oldest_unsent(view: View, look: LagQuery, rules: RulesCache) -> Unsent | None:
     """The oldest change by others that a client may see and was not sent; None where it never pulled.
 
     The age of a row that the client lacks is counted from when it came into the client's sight, and of one that it has
@@ -71,7 +71,7 @@ def oldest_unsent(view: View, look: Look, rules: RulesCache) -> Unsent | None:
     """
     client_id, where, before = look
     record = view.client(client_id)
-    if where.cursor is None and where.standing is None and not _was_handed_a_cursor(record):
+    if where.cursor is None and where.state is None and not _was_handed_a_cursor(record):
         return None
     _, claims = claims_of(record, client_id, where)
     access = rules.access(view, claims)

@@ -43,7 +43,7 @@ class PullRequest(NamedTuple):
     """Server wall time when it came."""
     live: bool = False
     """It is asked on a connection that is told of what is new, or for one."""
-    unplaced: bool = False
+    has_not_pulled: bool = False
     """Nobody knows which rows the client has: its database may be another than the record tells of."""
     max_bytes: int = MAX_PAGE_BYTES
     """With so many bytes of rows a page is full."""
@@ -94,7 +94,7 @@ def read_page(view: View, request: PullRequest, rules: RulesCache) -> Reading:
             )
         record = replace(record or stranger(pull.client_id, view.epoch, access.keys), haunted=True)
         at = again(record, view.arrival, access)
-    haunted = request.unplaced or (record is not None and record.haunted)
+    haunted = request.has_not_pulled or (record is not None and record.haunted)
     if haunted and not request.resync_refused:  # ours takes an INSERT of a row it has
         at = at._replace(haunted=True)
     if not (request.confirmed or request.resync_refused):
@@ -147,7 +147,7 @@ def remember_page(
     page = reading.page
     record = in_scope(record, reading.access, reading.newest, page.told, page.given, page.older)
     if not request.confirmed:
-        record = follows(record, reading.access, loose=request.unplaced and bool(reading.page.deltas))
+        record = follows(record, reading.access, loose=request.has_not_pulled and bool(reading.page.deltas))
     if request.confirmed and not reading.complete:  # the walk goes on in doubt, also where the server does it
         record = with_broadcasts(record, reading.newest)
     if reading.page.deltas:

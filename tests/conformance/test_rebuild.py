@@ -10,9 +10,9 @@ import uuid
 import pytest
 
 from lakesync.engine import Engine, EngineLimits
-from lakesync.engine.explain import Whereabouts, explain
-from lakesync.engine.following import Group, Standing
+from lakesync.engine.explain import ClientPosition, explain
 from lakesync.engine.rebuilding import LakePush, rebuild
+from lakesync.engine.subscriptions import SubscriberGroup, SubscriptionState
 from lakesync.model.crash_points import VARIABLE
 from lakesync.model.errors import ConfigurationError, NotFoundError, ResyncRequiredError, StagingUnavailableError
 from lakesync.model.schema import parse_schema
@@ -221,7 +221,7 @@ def test_an_explanation_says_what_a_client_of_a_rebuilt_store_is_sent(url, clock
     gateway = engine.gateway("g")
 
     def explained(row: str):
-        where = Whereabouts(reader.cursor, reader.cursor, knows_resync=ours)
+        where = ClientPosition(reader.cursor, reader.cursor, knows_resync=ours)
         return engine.store.read(
             "g", lambda view: explain(view, "reader", "notes", row, None, gateway.rules, where)
         ).result()
@@ -299,12 +299,12 @@ def test_l4_a_follower_who_may_hold_what_was_lost_is_broadcast_no_plain_insert(u
     engine = opened(url, clock)
     gateway, claims = engine.gateway("g"), {"sub": "bob"}
     page = gateway.submit_pull(SyncPull("bob", 0, 100), claims, resync_refused=ours, live=True).result()
-    standing = Standing(page.server_hlc, 100, knows_resync=ours)
-    (standing,) = gateway.submit_follow([("bob", claims, standing)]).result()
+    state = SubscriptionState(page.server_hlc, 100, knows_resync=ours)
+    (state,) = gateway.submit_subscribe([("bob", claims, state)]).result()
     clock.advance(5)
     a.push(engine, make_delta("a", clock.now_ms << 16, "new", team="red"))
-    group = Group(standing, frozenset({"bob"}), frozenset(), frozenset())
-    (found,) = gateway.submit_look([group]).result()
+    group = SubscriberGroup(state, frozenset({"bob"}), frozenset(), frozenset())
+    (found,) = gateway.submit_scan([group]).result()
     assert [(delta.op, delta.row_id) for delta in found.page.deltas] == [
         *([] if ours else [("DELETE", "new")]),
         ("INSERT", "new"),

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 
 from lakesync.engine import Engine
-from lakesync.engine.following import Standing
+from lakesync.engine.subscriptions import SubscriptionState
 from lakesync.model.types import SyncPull
 from lakesync.rules.model import parse_rules
 from lakesync.staging import open_store
@@ -25,19 +25,19 @@ class Line:
         self.gateway = gateway
         self.claims = {"sub": "ann", "group": group}
         since = ended(gateway.submit_resume("ann"))
-        self.standing = Standing(since, 1, more=True, unplaced=True)
+        self.state = SubscriptionState(since, 1, has_more=True, has_not_pulled=True)
 
     @property
     def rests(self):
-        return self.standing.access is not None
+        return self.state.access is not None
 
     def serve(self):
-        if not self.standing.more:
-            (self.standing,) = ended(self.gateway.submit_follow([("ann", self.claims, self.standing)]))
+        if not self.state.has_more:
+            (self.state,) = ended(self.gateway.submit_subscribe([("ann", self.claims, self.state)]))
         if not self.rests:
-            pull = SyncPull("ann", self.standing.cursor, self.standing.limit)
-            page = ended(self.gateway.submit_pull(pull, self.claims, confirmed=False, unplaced=True))
-            self.standing = replace(self.standing, cursor=page.server_hlc, more=page.has_more)
+            pull = SyncPull("ann", self.state.cursor, self.state.limit)
+            page = ended(self.gateway.submit_pull(pull, self.claims, confirmed=False, has_not_pulled=True))
+            self.state = replace(self.state, cursor=page.server_hlc, has_more=page.has_more)
 
 
 @pytest.mark.parametrize("groups", ["ab", "abc"])

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 
 from lakesync.engine import Engine, EngineLimits
-from lakesync.engine.following import Group, Standing, follow, look
+from lakesync.engine.subscriptions import SubscriberGroup, SubscriptionState, scan, subscribe
 from lakesync.feed import pull_page
 from lakesync.feed.apply import own_bucket
 from lakesync.feed.positions import Position
@@ -55,8 +55,8 @@ def ended(future: Future[Any]) -> Any:
 
 @pytest.mark.parametrize("filtered", [False, True])
 @settings(deadline=None, max_examples=60)
-@given(history=edits, follows_after=st.integers(0, 11), doubled=st.booleans())
-def test_w2_a_shared_page_is_what_each_lacks(filtered, history, follows_after, doubled):
+@given(history=edits, follows_after=st.integers(0, 11), multi_connected=st.booleans())
+def test_w2_a_shared_page_is_what_each_lacks(filtered, history, follows_after, multi_connected):
     now = START
     engine = Engine(open_store("memory://", lambda: now), lambda: now, EngineLimits(write_scope="any"))
     engine.open()
@@ -69,19 +69,21 @@ def test_w2_a_shared_page_is_what_each_lacks(filtered, history, follows_after, d
             push(engine, now, edit)
         claims = {name: {"sub": name, "group": "a"} for name in PEOPLE}
         since = ended(engine.store.read("g", lambda view: view.arrival))
-        standing = Standing(since, 100)
-        newcomers = [(name, claims[name], standing) for name in PEOPLE]
-        begun = ended(engine.store.submit("g", lambda commit: follow(commit, newcomers, gateway.rules, now)))
+        state = SubscriptionState(since, 100)
+        newcomers = [(name, claims[name], state) for name in PEOPLE]
+        begun = ended(engine.store.submit("g", lambda commit: subscribe(commit, newcomers, gateway.rules, now)))
         for edit in history[follows_after:]:
             now += 1
             push(engine, now, edit)
         access = ended(engine.store.read("g", lambda view: gateway.rules.access(view, claims["ann"])))
-        standing = Standing(since, 100, access=access, interest=begun[0].interest)
+        state = SubscriptionState(since, 100, access=access, subscription=begun[0].subscription)
 
         def compare(view):
-            apart = frozenset(name for name in PEOPLE if view.changed_after((own_bucket(name),), since))
-            group = Group(standing, frozenset(PEOPLE), apart, frozenset({"ben"} if doubled else ()))
-            (found,) = look(view, [group], gateway.rules)
+            with_own_changes = frozenset(name for name in PEOPLE if view.changed_after((own_bucket(name),), since))
+            group = SubscriberGroup(
+                state, frozenset(PEOPLE), with_own_changes, frozenset({"ben"} if multi_connected else ())
+            )
+            (found,) = scan(view, [group], gateway.rules)
             keys = access.keys
             at = Position(since, since, view.arrival, resync=False, origin=0, then=keys, now=keys, reach={}, told=0)
             at = at._replace(once=True)
@@ -89,11 +91,11 @@ def test_w2_a_shared_page_is_what_each_lacks(filtered, history, follows_after, d
             return found, alone
 
         found, alone = ended(engine.store.read("g", compare))
-        assert not found.pull
+        assert not found.needs_pull
         for name, wanted in alone.items():
-            page = found.own.get(name, found.page)
+            page = found.own_pages.get(name, found.page)
             told = page.deltas if page is not None else ()
-            if name == "ben" and doubled:
+            if name == "ben" and multi_connected:
                 surely = {delta.row_id for delta in told if delta.op == "DELETE"}
                 assert all(delta.row_id in surely for delta in told if delta.op == "INSERT")
                 assert {delta.row_id for delta in wanted} <= {delta.row_id for delta in told}
@@ -114,15 +116,15 @@ def test_l4_a_row_that_was_taken_away_may_be_there_still_when_it_comes_back(ours
         push(engine, now, ("ann", "INSERT", "r1", {"x": "a"}, 0))
         push(engine, now, ("ann", "DELETE", "r1", {}, 1))
         since = ended(engine.store.read("g", lambda view: view.arrival))
-        newcomer = ("ben", {"sub": "ben", "group": "a"}, Standing(since, 100, knows_resync=ours))
-        (standing,) = ended(engine.store.submit("g", lambda commit: follow(commit, [newcomer], gateway.rules, now)))
+        newcomer = ("ben", {"sub": "ben", "group": "a"}, SubscriptionState(since, 100, knows_resync=ours))
+        (state,) = ended(engine.store.submit("g", lambda commit: subscribe(commit, [newcomer], gateway.rules, now)))
         access = ended(engine.store.read("g", lambda view: gateway.rules.access(view, newcomer[1])))
         push(engine, now, ("cat", "UPDATE", "r1", {"y": "b"}, 2))
         push(engine, now, ("cat", "INSERT", "r2", {"y": "b"}, 2))
-        for apart in (frozenset[str](), frozenset({"ben"})):
-            group = Group(replace(standing, access=access), frozenset({"ben"}), apart, frozenset())
-            (found,) = ended(engine.store.read("g", lambda view, group=group: look(view, [group], gateway.rules)))
-            page = found.own["ben"] if apart else found.page
+        for with_own_changes in (frozenset[str](), frozenset({"ben"})):
+            group = SubscriberGroup(replace(state, access=access), frozenset({"ben"}), with_own_changes, frozenset())
+            (found,) = ended(engine.store.read("g", lambda view, group=group: scan(view, [group], gateway.rules)))
+            page = found.own_pages["ben"] if with_own_changes else found.page
             told = [(delta.row_id, delta.op) for delta in page.deltas]
             assert told == [*([] if ours else [("r1", "DELETE")]), ("r1", "INSERT"), ("r2", "INSERT")]
     finally:

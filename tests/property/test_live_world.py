@@ -197,7 +197,7 @@ def test_l5_what_a_push_lost_to_reaches_its_client_though_others_are_told_meanwh
         ben.script.extend([("edit", "INSERT", "q", {"x": 1}), ("push",)])
         await crowd.follow("edit ben", "push ben", "arrive ben", "run push", "tell push", "notice 0")
         ann.script.extend([("edit", "UPDATE", "r", {"x": 7}), ("push",)])
-        await crowd.follow("edit ann", "push ann", "arrive ann", "run push", "tell push", "run look", "tell look", "…")
+        await crowd.follow("edit ann", "push ann", "arrive ann", "run push", "tell push", "run scan", "tell scan", "…")
         assert ann.rows == ben.rows == {"r": {"x": 5}, "q": {"x": 1}}
         await crowd.close()
 
@@ -213,17 +213,17 @@ def test_what_was_found_before_a_push_is_not_told_after_its_answer(places: Place
         ben.script.append(("pull",))
         await crowd.follow("…")
         ben.script.extend([("edit", "DELETE", "r", {}), ("push",)])
-        await crowd.follow("edit ben", "push ben", "arrive ben", "run push", "tell push", "notice 0", "run look")
+        await crowd.follow("edit ben", "push ben", "arrive ben", "run push", "tell push", "notice 0", "run scan")
         ann.script.extend([("edit", "DELETE", "r", {}), ("push",), ("edit", "INSERT", "r", {"x": 6}), ("push",)])
         pushed = ("edit ann", "push ann", "arrive ann", "run push", "tell push", "take ann")
-        await crowd.follow(*pushed, *pushed, "tell look", "…")
+        await crowd.follow(*pushed, *pushed, "tell scan", "…")
         assert ann.rows == ben.rows == {"r": {"x": 6}}
         await crowd.close()
 
     run(play())
 
 
-@pytest.mark.parametrize("late", ["run places", "run knows", "run follow"])
+@pytest.mark.parametrize("late", ["run places", "run knows", "run subscribe"])
 def test_l4_a_first_write_is_not_sent_back_where_it_comes_before_the_server_knows_what_concerns_its_client(
     sharded: Places, late: str
 ) -> None:
@@ -251,7 +251,7 @@ def test_a_row_whose_deletion_was_lost_with_its_line_is_not_sent_as_new(places: 
         ann.script.append(("pull",))
         await crowd.follow("…")
         ben.script.extend([("edit", "DELETE", "r", {}), ("push",)])
-        deleted = ("edit ben", "push ben", "arrive ben", "run push", "tell push", "notice 0", "run look", "tell look")
+        deleted = ("edit ben", "push ben", "arrive ben", "run push", "tell push", "notice 0", "run scan", "tell scan")
         await crowd.follow(*deleted)
         ann.script.extend([("edit", "INSERT", "mine", {"x": 1}), ("push",), ("cut",), ("push",), ("pull",)])
         await crowd.follow("edit ann", "push ann", "arrive ann", "run push", "tell push", "cut ann", "…")

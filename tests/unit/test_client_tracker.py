@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from gateway import client_tracker
 from gateway.client_tracker import ClientTracker, ConnectedClient, GatewayLag
-from lakesync.engine.following import Follower, Standing
 from lakesync.engine.lag import Unsent
+from lakesync.engine.subscriptions import Follower, SubscriptionState
 from lakesync.model.types import RowDelta, SyncPage, SyncPull
 
 ARRIVALS = (("main", 9 << 16),)
@@ -21,11 +21,11 @@ class Clock:
 
 
 def followed(
-    client_id: str, cursor: int, *, has_pending: bool = False, more: bool = False
+    client_id: str, cursor: int, *, has_pending: bool = False, has_more: bool = False
 ) -> dict[str, ConnectedClient]:
     return {
         client_id: ConnectedClient(
-            Follower(client_id, {}, standing=Standing(cursor, limit=100, more=more)), has_pending
+            Follower(client_id, {}, state=SubscriptionState(cursor, limit=100, has_more=has_more)), has_pending
         )
     }
 
@@ -49,7 +49,7 @@ def pulled(
 def look(
     seen: ClientTracker, found: dict[str, int | None], connected: dict[str, ConnectedClient] | None = None
 ) -> set[str]:
-    """Look at all who are due, and find this arrival of each; who was due."""
+    """LagQuery at all who are due, and find this arrival of each; who was due."""
     there = connected or {}
     due = seen.checks_due("gw", ARRIVALS, there)
     for each in due:
@@ -122,7 +122,7 @@ def test_who_is_connected_was_sent_all_unless_something_waits_for_it():
     there = followed("a", 3 << 16)
     assert look(seen, {"a": 2000 << 16}, there) == set()
     assert behind(seen, "a", there) == 0
-    for slow in (followed("a", 3 << 16, has_pending=True), followed("a", 3 << 16, more=True)):
+    for slow in (followed("a", 3 << 16, has_pending=True), followed("a", 3 << 16, has_more=True)):
         assert look(seen, {"a": 2000 << 16}, slow) == {"a"}
         assert behind(seen, "a", slow) == 3000
 

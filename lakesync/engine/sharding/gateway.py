@@ -13,10 +13,10 @@ from lakesync.actions import ActionRunner
 from lakesync.adapters.deltas import StoredDelta
 from lakesync.connectors import Connectors
 from lakesync.engine.checks import check_limit
+from lakesync.engine.client_position import ClientPosition
 from lakesync.engine.explanation import Explanation
-from lakesync.engine.following import Found, Group, Standing
 from lakesync.engine.gateway import SyncGateway
-from lakesync.engine.lag import Look, Unsent
+from lakesync.engine.lag import LagQuery, Unsent
 from lakesync.engine.limits import EngineLimits
 from lakesync.engine.names import Names
 from lakesync.engine.peek import PeekPage
@@ -24,11 +24,11 @@ from lakesync.engine.pulling import PullRequest
 from lakesync.engine.pushing import CheckedPush
 from lakesync.engine.rehydration import kept_by
 from lakesync.engine.rejections import RejectionLog
-from lakesync.engine.sharding import following, lag, peeking, pulling, pushing
+from lakesync.engine.sharding import lag, peeking, pulling, pushing, subscriptions
 from lakesync.engine.sharding.part import Part
 from lakesync.engine.sharding.steps import Steps, run
 from lakesync.engine.sharding.vectors import Vectors
-from lakesync.engine.whereabouts import Whereabouts
+from lakesync.engine.subscriptions import ScanResult, SubscriberGroup, SubscriptionState
 from lakesync.flush import Outlet
 from lakesync.model.errors import ForbiddenError, LakeSyncError, NotFoundError
 from lakesync.model.schema import TableSchema, parse_schema
@@ -104,28 +104,30 @@ class ShardedGateway(SyncGateway):
         check_limit(limit)
         return run(peeking.peek(self._parts, claims, since, limit))
 
-    def submit_unsent(self, looks: Sequence[Look]) -> Future[list[Unsent | None]]:
+    def submit_unsent(self, looks: Sequence[LagQuery]) -> Future[list[Unsent | None]]:
         """As `SyncGateway`: the oldest of all shards."""
         return run(lag.oldest_unsent(self._parts, self._vectors, looks))
 
     def submit_explain(
-        self, client_id: str, table: str, row_id: str, claims: Claims | None, where: Whereabouts
+        self, client_id: str, table: str, row_id: str, claims: Claims | None, where: ClientPosition
     ) -> Future[Explanation]:
         """As `SyncGateway`, in the table's shard."""
         name = self._shards.of(table)
         return run(lag.explain(self._parts[name], name, self._vectors, (client_id, table, row_id, claims), where))
 
-    def submit_follow(self, newcomers: Sequence[tuple[str, Claims, Standing]]) -> Future[list[Standing]]:
-        """As `SyncGateway`: their standings in every shard."""
-        return run(following.follow(self._parts, self._vectors, newcomers))
+    def submit_subscribe(
+        self, newcomers: Sequence[tuple[str, Claims, SubscriptionState]]
+    ) -> Future[list[SubscriptionState]]:
+        """As `SyncGateway`; the states are `ShardedSubscriptionState`."""
+        return run(subscriptions.subscribe(self._parts, self._vectors, newcomers))
 
     def submit_resume(self, client_id: str) -> Future[int | None]:
         """As `SyncGateway`, in every shard."""
-        return run(following.resume(self._parts, self._vectors, client_id))
+        return run(subscriptions.resume(self._parts, self._vectors, client_id))
 
-    def submit_look(self, groups: Sequence[Group]) -> Future[list[Found]]:
-        """As `SyncGateway`: what the followers of each group lack in any shard."""
-        return run(following.look(self._parts, self._vectors, groups))
+    def submit_scan(self, groups: Sequence[SubscriberGroup]) -> Future[list[ScanResult]]:
+        """As `SyncGateway`."""
+        return run(subscriptions.scan(self._parts, self._vectors, groups))
 
     def submit_checkpoint(self, client_id: str, claims: Claims) -> Future[Cut]:
         """As `SyncGateway`: every shard's newest cut, under a cursor that stands for all of their arrivals."""

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
+from lakesync.engine.client_position import ClientPosition
 from lakesync.engine.explanation import Explanation
-from lakesync.engine.lag import Look, Unsent
+from lakesync.engine.lag import LagQuery, Unsent
 from lakesync.engine.pushing import NEVER_PULLED
-from lakesync.engine.sharding.following import ShardedStanding
 from lakesync.engine.sharding.part import Part
 from lakesync.engine.sharding.steps import Steps, of_shard
+from lakesync.engine.sharding.subscriptions import ShardedSubscriptionState
 from lakesync.engine.sharding.vectors import Vectors
-from lakesync.engine.whereabouts import Whereabouts
 from lakesync.model.types import Claims
 
 
-def oldest_unsent(parts: Mapping[str, Part], vectors: Vectors, looks: Sequence[Look]) -> Steps[list[Unsent | None]]:
+def oldest_unsent(parts: Mapping[str, Part], vectors: Vectors, looks: Sequence[LagQuery]) -> Steps[list[Unsent | None]]:
     """As `engine.lag.oldest_unsent` for several clients: the oldest in any shard.
 
     Raises:
@@ -32,8 +32,8 @@ def oldest_unsent(parts: Mapping[str, Part], vectors: Vectors, looks: Sequence[L
     return [_of_all(each) for each in found]
 
 
-def _in_shard(name: str, look: Look, where: Whereabouts) -> Look:
-    return Look(look.client_id, where, look.before.shards.get(name) if look.before is not None else None)
+def _in_shard(name: str, look: LagQuery, where: ClientPosition) -> LagQuery:
+    return LagQuery(look.client_id, where, look.before.shards.get(name) if look.before is not None else None)
 
 
 def _of_all(found: Mapping[str, Unsent]) -> Unsent | None:
@@ -45,7 +45,7 @@ def _of_all(found: Mapping[str, Unsent]) -> Unsent | None:
 
 
 def explain(
-    part: Part, name: str, vectors: Vectors, asked: tuple[str, str, str, Claims | None], where: Whereabouts
+    part: Part, name: str, vectors: Vectors, asked: tuple[str, str, str, Claims | None], where: ClientPosition
 ) -> Steps[Explanation]:
     """As `engine.explain.explain`, of a row in one shard."""
     (where_in,) = yield from _in_shards([name], vectors, [(asked[0], where)])
@@ -54,8 +54,8 @@ def explain(
 
 
 def _in_shards(
-    names: Collection[str], vectors: Vectors, clients: Sequence[tuple[str, Whereabouts]]
-) -> Steps[list[dict[str, Whereabouts]]]:
+    names: Collection[str], vectors: Vectors, clients: Sequence[tuple[str, ClientPosition]]
+) -> Steps[list[dict[str, ClientPosition]]]:
     """Where clients are in each of some shards."""
     handed: list[dict[str, int] | None] = yield vectors.submit_parts([(name, at.cursor) for name, at in clients])
     shown: list[dict[str, int] | None] = yield vectors.submit_parts([(name, at.confirmed) for name, at in clients])
@@ -65,12 +65,14 @@ def _in_shards(
     ]
 
 
-def _where(name: str, at: Whereabouts, cursors: dict[str, int] | None, shown: dict[str, int] | None) -> Whereabouts:
-    standing = at.standing
-    parts = standing.parts if isinstance(standing, ShardedStanding) and not standing.more else None
+def _where(
+    name: str, at: ClientPosition, cursors: dict[str, int] | None, shown: dict[str, int] | None
+) -> ClientPosition:
+    state = at.state
+    parts = state.parts if isinstance(state, ShardedSubscriptionState) and not state.has_more else None
     began = 0 if at.cursor is not None and at.cursor <= NEVER_PULLED else None
     return at._replace(
         cursor=cursors.get(name, 0) if cursors is not None else began,
         confirmed=shown.get(name, 0) if shown is not None else None,
-        standing=parts.get(name) if parts is not None else None,
+        state=parts.get(name) if parts is not None else None,
     )

@@ -8,7 +8,7 @@ import pytest
 
 from lakesync.adapters import open_adapter
 from lakesync.engine import Engine
-from lakesync.engine.following import Group, Standing
+from lakesync.engine.subscriptions import SubscriberGroup, SubscriptionState
 from lakesync.flush import Outlet
 from lakesync.model.delta import delta_id
 from lakesync.model.errors import ConfigurationError, NotFoundError, StagingUnavailableError
@@ -153,22 +153,24 @@ def test_followers_who_stand_alike_are_told_by_one_page_whose_cursor_is_everyone
         people = ["bob", "carol", "dave"]
         gateway.handle_push(both(1))
         cursors = {name: gateway.handle_pull(SyncPull(name, 0)).server_hlc for name in people}
-        newcomers = [(name, {"sub": name}, Standing(cursor, 100)) for name, cursor in cursors.items()]
-        first = gateway.submit_follow(newcomers).result()
+        newcomers = [(name, {"sub": name}, SubscriptionState(cursor, 100)) for name, cursor in cursors.items()]
+        first = gateway.submit_subscribe(newcomers).result()
         groups = [
-            Group(standing, frozenset([name]), frozenset(), frozenset())
-            for name, standing in zip(people, first, strict=True)
+            SubscriberGroup(state, frozenset([name]), frozenset(), frozenset())
+            for name, state in zip(people, first, strict=True)
         ]
         gateway.handle_push(both(2))
-        found = gateway.submit_look(groups).result()
-        assert len({id(each.standing) for each in found}) == 1
-        assert [each.pull for each in found] == [False] * 3
+        found = gateway.submit_scan(groups).result()
+        assert len({id(each.state) for each in found}) == 1
+        assert [each.needs_pull for each in found] == [False] * 3
         page = found[0].page
         assert page is not None
         assert {delta.key for delta in page.deltas} == {("orders", "2"), ("todos", "2")}
         assert page.server_hlc > max(cursors.values())
         gateway.handle_push(both(3))
-        (again,) = gateway.submit_look([Group(found[0].standing, frozenset(people), frozenset(), frozenset())]).result()
+        (again,) = gateway.submit_scan(
+            [SubscriberGroup(found[0].state, frozenset(people), frozenset(), frozenset())]
+        ).result()
         assert again.page is not None
         assert {delta.row_id for delta in again.page.deltas} == {"3"}
         engine.close()

@@ -6,7 +6,7 @@ import pytest
 
 from lakesync.adapters import DeltaBatch, StoredDelta
 from lakesync.adapters.backends.postgres import PostgresAdapter
-from lakesync.engine.following import Group, Standing
+from lakesync.engine.subscriptions import SubscriberGroup, SubscriptionState
 from lakesync.model.errors import AdapterError, NotFoundError
 from lakesync.model.types import SyncPull, SyncPush
 from lakesync.rules.model import parse_rules
@@ -205,18 +205,18 @@ def test_a_client_of_sources_gets_broadcasts_of_its_own(gateway, writer, clock):
     writer.put(("r1", {"x": 1}))
     page = pull(gateway, cursor_of(gateway))
     cursors = {"reader": page.server_hlc, "plain": cursor_of(gateway, "plain")}
-    newcomers = [(name, {"sub": name}, Standing(cursor, limit=100)) for name, cursor in cursors.items()]
-    standings = gateway.submit_follow(newcomers).result()
+    newcomers = [(name, {"sub": name}, SubscriptionState(cursor, limit=100)) for name, cursor in cursors.items()]
+    states = gateway.submit_subscribe(newcomers).result()
     groups = [
-        Group(standing, frozenset([name]), apart=frozenset(), doubled=frozenset())
-        for name, standing in zip(cursors, standings, strict=True)
+        SubscriberGroup(state, frozenset([name]), with_own_changes=frozenset(), multi_connected=frozenset())
+        for name, state in zip(cursors, states, strict=True)
     ]
     other = Author("other", clock)
     other.push(gateway, other.delta("r1", {"x": 2}, table="reports"))
-    reader, plain = gateway.submit_look(groups).result()
+    reader, plain = gateway.submit_scan(groups).result()
     assert plain.page is not None
     assert told(plain.page) == [("INSERT", "r1")]
-    assert reader.pull
+    assert reader.needs_pull
     own = gateway.submit_pull(SyncPull("reader", page.server_hlc), {"sub": "reader"}, confirmed=False).result()
     assert told(own) == [("DELETE", "r1"), ("INSERT", "r1")]
 

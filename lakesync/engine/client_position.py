@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 from lakesync.engine.access import RulesCache
 from lakesync.engine.explanation import ClaimsSource
-from lakesync.engine.following import Standing, as_of_now, place_of
 from lakesync.engine.pushing import NEVER_PULLED
 from lakesync.engine.source_positions import resolve
+from lakesync.engine.subscriptions import SubscriptionState, refreshed, subscriber_position
 from lakesync.feed.memory import stranger, with_broadcasts
 from lakesync.feed.positions import Access, Position, again, locate
 from lakesync.model.client_ids import user_of
@@ -17,7 +17,7 @@ from lakesync.staging.records import ClientRecord
 from lakesync.staging.store import View
 
 
-class Whereabouts(NamedTuple):
+class ClientPosition(NamedTuple):
     """Where a client is, as far as the process knows that it talks to; its record is not always as new."""
 
     cursor: int | None = None
@@ -28,14 +28,14 @@ class Whereabouts(NamedTuple):
     """It takes an INSERT of a row that it has."""
     keeps_cursor: bool = False
     """It asks with `cursor` again and again, so it has not more, whatever it was sent."""
-    standing: Standing | None = None
+    state: SubscriptionState | None = None
     """Up to where it is told of what is new, while it is connected."""
     claims: Claims | None = None
     """Those of its last pull, of which a client that was never sent anything has no record."""
 
 
 def claims_of(
-    record: ClientRecord | None, client_id: str, where: Whereabouts, given: Claims | None = None
+    record: ClientRecord | None, client_id: str, where: ClientPosition, given: Claims | None = None
 ) -> tuple[ClaimsSource, Claims]:
     """A client's claims, and who says so.
 
@@ -56,7 +56,7 @@ def claims_of(
 
 
 def position_of(
-    view: View, known: ClientRecord | None, client_id: str, access: Access, rules: RulesCache, where: Whereabouts
+    view: View, known: ClientRecord | None, client_id: str, access: Access, rules: RulesCache, where: ClientPosition
 ) -> Position:
     """What the client has, once it has what it was sent.
 
@@ -69,11 +69,11 @@ def position_of(
         where: what more is known of it.
     """
     cursor = where.cursor
-    if where.standing is not None:
-        standing = as_of_now(view, where.standing, rules)
-        if not standing.more and standing.access is not None and standing.access.keys == access.keys:
-            return place_of(standing, standing.access, view.arrival)
-        cursor = standing.cursor
+    if where.state is not None:
+        state = refreshed(view, where.state, rules)
+        if not state.has_more and state.access is not None and state.access.keys == access.keys:
+            return subscriber_position(state, state.access, view.arrival)
+        cursor = state.cursor
     last = known.last if known is not None else 0
     if cursor is None or (last > cursor and not where.keeps_cursor):
         cursor = last  # another process may have sent it more
@@ -83,7 +83,7 @@ def position_of(
 
 
 def place_at(
-    view: View, known: ClientRecord | None, client_id: str, cursor: int, access: Access, where: Whereabouts
+    view: View, known: ClientRecord | None, client_id: str, cursor: int, access: Access, where: ClientPosition
 ) -> Position:
     """What a pull from a cursor starts from; the arguments are those of `position_of`."""
     heard = known if known is None else with_broadcasts(known, view.arrival)

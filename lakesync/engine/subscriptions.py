@@ -1,0 +1,344 @@
+"""Subscriptions of connected clients: what a broadcast has to carry. The gateway's channels call this.
+
+The cursor of a subscriber is that of the last page sent on its connection, so it needs no record in the store.
+Subscribers with the same state lack the same changes, except for their own writes. So they share one page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import msgspec
+
+from lakesync.engine.access import RulesCache
+from lakesync.engine.pushing import NEVER_PULLED
+from lakesync.feed import pull_page
+from lakesync.feed.apply import own_bucket
+from lakesync.feed.memory import (
+    bears_cursors,
+    current,
+    follows,
+    in_doubt,
+    in_scope,
+    place,
+    scope_under,
+    with_broadcasts,
+)
+from lakesync.feed.positions import Access, Position, Reach, furthest
+from lakesync.model.types import Claims, SyncResponse
+from lakesync.staging.records import ARRIVAL_STEP, ClientRecord
+from lakesync.staging.store import Commit, View
+
+_NO_CLIENT = ""
+"""A client that wrote nothing; no client id is empty."""
+
+
+class Subscription(NamedTuple):
+    """The bucket keys that concern a subscriber, besides its own bucket."""
+
+    buckets: frozenset[str] = frozenset()
+    prefixes: frozenset[str] = frozenset()
+    """Prefixes of bucket keys that may come into use; `rules.keys.prefixes_of` returns those of a key."""
+
+
+_NOTHING = Subscription()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SubscriptionState:
+    """The cursor of subscribers and what they may see. Subscribers that share a state get the same broadcasts."""
+
+    cursor: int
+    """Cursor of the last page sent to them."""
+    limit: int
+    """Most deltas in a page."""
+    has_more: bool = False
+    """Whether more pages follow at this cursor."""
+    has_other_claims: bool = False
+    """Whether connections of the same client with other claims were sent pages since; see `ScanResult`."""
+    access: Access | None = None
+    """What they could see when they got the cursor; None until `subscribe` computes it."""
+    subscription: Subscription = _NOTHING
+    """All bucket keys that concerned them since they subscribed: rows may leave buckets that they saw earlier."""
+    knows_resync: bool = False
+    """Whether they understand RESYNC_REQUIRED, and accept an INSERT of a row that they have."""
+    haunted: bool = False
+    """Whether they may hold rows that the gateway does not know."""
+    has_not_pulled: bool = False
+    """Whether they have not pulled on their connections yet. The cursor is then that of their records. Their own may be
+    older, so their broadcasts carry none."""
+
+    def value(self) -> tuple[object, ...]:
+        """Return a value that is equal for states whose subscribers get the same broadcasts."""
+        access = self.access
+        if access is None:
+            return (self.cursor, self.limit, self.has_more, None, self.subscription, *self._kind)
+        # the keys contain the claims, except for keys that are not in use yet and for rules that are being applied
+        claims = (
+            msgspec.json.encode(access.claims, order="sorted") if self.subscription.prefixes or access.directly else b""
+        )
+        keys = (access.rules_version, access.keys, claims)
+        return (self.cursor, self.limit, self.has_more, keys, self.subscription, *self._kind)
+
+    @property
+    def _kind(self) -> tuple[bool, ...]:
+        return (self.haunted, self.knows_resync, self.has_not_pulled, self.has_other_claims)
+
+
+@dataclass(slots=True, eq=False)
+class Follower:
+    """A subscribed client. Use it from one thread; other threads get only its immutable parts."""
+
+    client_id: str
+    claims: Claims
+    state: SubscriptionState
+    has_own_changes: bool = True
+    """Whether there may be changes that concern this client alone."""
+
+    @property
+    def cursor(self) -> int:
+        """Cursor of the last page sent to it."""
+        return self.state.cursor
+
+    @property
+    def has_more(self) -> bool:
+        """Whether more pages follow at this cursor."""
+        return self.state.has_more
+
+    @property
+    def knows_resync(self) -> bool:
+        """Whether it understands RESYNC_REQUIRED."""
+        return self.state.knows_resync
+
+    @property
+    def own_bucket(self) -> str:
+        """The bucket key of changes that concern it alone."""
+        return own_bucket(self.client_id)
+
+    def after_page(self, cursor: int, *, has_more: bool) -> None:
+        """Record that it was sent a page of its own, whose cursor may belong to another access.
+
+        Args:
+            cursor: of the page.
+            has_more: whether more pages follow.
+        """
+        self.state = replace(self.state, cursor=cursor, has_more=has_more, access=None)
+        self.has_own_changes = True
+
+    def after_source(self) -> None:
+        """Record that it was sent a page of a source."""
+        self.state = replace(self.state, access=None)
+
+    def after_push(self, cursor: int) -> None:
+        """Record the cursor of the answer to its push, if it is ahead.
+
+        A cursor in the middle of pages does not prove that the client has everything before it, so it is ignored.
+        """
+        is_complete = cursor % ARRIVAL_STEP == 0 or cursor == NEVER_PULLED
+        is_ahead = not self.state.has_more and cursor > self.cursor and is_complete
+        # always a new object: a scan that began with the old one does not include the push
+        self.state = replace(self.state, cursor=cursor if is_ahead else self.cursor)
+
+
+class SubscriberGroup(NamedTuple):
+    """Subscribers that share a state."""
+
+    state: SubscriptionState
+    clients: frozenset[str]
+    with_own_changes: frozenset[str]
+    """Those with changes that may concern them alone."""
+    multi_connected: frozenset[str]
+    """Those that have another connection too, on which they may have been sent what they lack."""
+
+
+class ScanResult(NamedTuple):
+    """What a group lacks."""
+
+    state: SubscriptionState
+    """The group's state after it was sent the page."""
+    page: SyncResponse | None = None
+    """The shared page; None if they lack nothing."""
+    own_pages: Mapping[str, SyncResponse | None] = {}
+    """Pages of clients that lack something else, by client id."""
+    with_other_claims: frozenset[str] = frozenset()
+    """Clients that lack something and whose newest pages had other claims. Each needs a pull from its old cursor: a
+    shared page would contain cursors of the other claims.
+    """
+    needs_pull: bool = False
+    """Whether each client needs a pull: more pages follow, bucket keys came into use, or rules changed or are being
+    applied."""
+
+
+def subscribe(
+    commit: Commit, newcomers: Sequence[tuple[str, Claims, SubscriptionState]], rules: RulesCache, now_ms: int
+) -> list[SubscriptionState]:
+    """Return the state of new subscribers with what they may see, if they got their cursors under the same access.
+
+    A client that pulled from an empty gateway has no record yet; it gets one, so that later cursors can be resolved.
+
+    Args:
+        commit: of the gateway.
+        newcomers: client id, claims and state of each.
+        rules: the gateway's sync rules.
+        now_ms: server wall time.
+    """
+    known: dict[tuple[object, ...], SubscriptionState] = {}
+    states = [_subscribe_one(commit, client, claims, at, rules, now_ms) for client, claims, at in newcomers]
+    return [known.setdefault(state.value(), state) for state in states]
+
+
+def _subscribe_one(
+    commit: Commit, client_id: str, claims: Claims, state: SubscriptionState, rules: RulesCache, now_ms: int
+) -> SubscriptionState:
+    access = rules.access(commit, claims)
+    subscription = subscription_of(commit, claims, access, state.subscription, rules)
+    known = current(commit.client(client_id), commit.epoch)
+    record = known or ClientRecord(client_id, commit.epoch, now_ms)
+    if not record.scopes and state.cursor <= NEVER_PULLED:
+        record = in_scope(record, access, commit.arrival)
+        record = msgspec.structs.replace(record, scopes=(msgspec.structs.replace(record.scopes[0], start=0),))
+    record = follows(record, access)
+    if record != known:
+        commit.put_client(record)
+    scope = scope_under(record, access)
+    good = scope is not None and 0 <= scope.start <= state.cursor
+    good = good and not record.sources  # a shared page does not consider what a client has from a source
+    haunted = (record.haunted or state.has_not_pulled) and not state.knows_resync
+    has_other_claims = good and not bears_cursors(record, access)
+    return replace(
+        state,
+        access=access if good else None,
+        subscription=subscription,
+        haunted=haunted,
+        has_other_claims=has_other_claims,
+    )
+
+
+def resume(commit: Commit, client_id: str) -> int | None:
+    """Return a cursor from which a client can get broadcasts before it pulls: the last one that it confirmed.
+
+    The client may have all, a part or nothing of what it was sent after that cursor.
+
+    Args:
+        commit: of the gateway.
+        client_id: of the client.
+
+    Returns:
+        None if the client's record has no confirmed cursor.
+    """
+    record = current(commit.client(client_id), commit.epoch)
+    confirmed = place(record, record.seen) if record is not None else None
+    if record is None or confirmed is None:
+        return None
+    max_sent = furthest(with_broadcasts(record, commit.arrival).scopes)
+    after, cursor = in_doubt(msgspec.structs.replace(record, followed=True), confirmed, commit.arrival, max_sent)
+    if after != record:
+        commit.put_client(after)
+    return cursor
+
+
+def subscription_of(
+    view: View, claims: Claims, access: Access, before: Subscription, rules: RulesCache
+) -> Subscription:
+    """Return a subscription extended by the bucket keys of an access."""
+    prefixes = rules.index(view.config).client_prefixes(claims)
+    return Subscription(before.buckets | access.keys, before.prefixes | prefixes)
+
+
+def scan(view: View, groups: Sequence[SubscriberGroup], rules: RulesCache) -> list[ScanResult]:
+    """Return what each group lacks, in the order of the groups.
+
+    Args:
+        view: of the gateway.
+        groups: subscribers by state.
+        rules: the gateway's sync rules.
+    """
+    known: dict[tuple[object, ...], SubscriptionState] = {}
+    return [_scan_group(view, group, rules, known) for group in groups]
+
+
+def subscriber_position(state: SubscriptionState, access: Access, newest: int) -> Position:
+    """Return the feed position of subscribers that were sent everything that they may see, up to their cursor.
+
+    Args:
+        state: of the subscribers.
+        access: what they may see.
+        newest: the gateway's newest arrival.
+    """
+    keys = state.subscription.buckets | access.keys
+    return Position(
+        state.cursor,
+        state.cursor,
+        newest,
+        resync=False,
+        origin=0,
+        then=keys,
+        now=keys,
+        reach={},
+        told=0,
+        haunted=state.haunted,
+        once=not state.knows_resync,
+    )
+
+
+def _scan_group(
+    view: View, group: SubscriberGroup, rules: RulesCache, known: dict[tuple[object, ...], SubscriptionState]
+) -> ScanResult:
+    state = refreshed(view, group.state, rules)
+    access = state.access
+    if state.has_more or access is None or access.directly is not None:
+        return ScanResult(state, needs_pull=True)
+    at = subscriber_position(state, access, view.arrival)
+    keys = at.now
+    writers: set[str] = set()
+    shared = pull_page(view, _NO_CLIENT, at, access, state.limit, writers)
+    reach = dict.fromkeys(keys, (Reach(state.cursor, view.arrival),))
+    doubted = at._replace(exact=False, reach=reach, told=view.arrival)
+    by_own_bucket = {own_bucket(name): name for name in group.clients}
+    with_own_changes = group.with_own_changes.union(
+        by_own_bucket[bucket] for bucket in view.unheard(by_own_bucket, state.cursor)
+    )
+    in_doubt_clients = group.clients if state.has_other_claims else group.multi_connected
+    others = {
+        name: pull_page(view, name, doubted if name in in_doubt_clients else at, access, state.limit)
+        for name in with_own_changes | in_doubt_clients | group.clients & writers
+    }
+    if shared.has_more or any(page.has_more for page in others.values()):
+        return ScanResult(state, needs_pull=True)
+    after = replace(state, cursor=max(view.arrival, state.cursor))
+    own_pages = {
+        name: SyncResponse(tuple(page.deltas), after.cursor) if page.deltas else None for name, page in others.items()
+    }
+    page = SyncResponse(tuple(shared.deltas), after.cursor) if shared.deltas else None
+    with_other_claims = frozenset(
+        name for name in in_doubt_clients if own_pages[name] and not _bears_cursors(view, name, access)
+    )
+    return ScanResult(known.setdefault(after.value(), after), page, own_pages, with_other_claims)
+
+
+def _bears_cursors(view: View, client_id: str, access: Access) -> bool:
+    record = current(view.client(client_id), view.epoch)
+    return record is not None and bears_cursors(record, access)
+
+
+def refreshed(view: View, state: SubscriptionState, rules: RulesCache) -> SubscriptionState:
+    """Return the state with what its subscribers may see now.
+
+    Without access if the rules changed, or if bucket keys came into use: the clients' records must name those before
+    rows are sent under them.
+    """
+    access = state.access
+    if access is None:
+        return state
+    if access.rules_version != view.config.rules_version:
+        return replace(state, access=None)
+    if not state.subscription.prefixes:
+        return state
+    latest = rules.access(view, access.claims)
+    if latest.keys - access.keys:
+        return replace(state, access=None)
+    return replace(
+        state, access=latest, subscription=subscription_of(view, latest.claims, latest, state.subscription, rules)
+    )
