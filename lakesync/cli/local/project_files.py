@@ -1,7 +1,7 @@
 """The files of a new project, which `lakesync init` writes: settings, a table schema and sync rules.
 
-In `lakesync.toml`, a line that begins with `#` and no space is a setting that is switched off; removing the `#`
-switches it on. Every section works like that by itself and beside the others.
+In `lakesync.toml`, a line that starts with `#` without a space is a disabled setting; removing the `#` enables it. Each
+section works alone and together with the others.
 """
 
 from __future__ import annotations
@@ -14,32 +14,32 @@ from string import Template
 from typing import NamedTuple
 
 SETTINGS = """\
-# A LakeSync project. `lakesync up` in this folder starts gateway, Spark and Dagster; Ctrl-C stops them, data stays.
-# Every setting, with its default: `lakesync config show`. A variable beats each: LAKESYNC_GATEWAY_PORT=8080.
-# Secrets stand here by reference only: "env:NAME" or "file:PATH". `lakesync up` makes those that nobody set.
-# A line that begins with # and no space is a setting that is switched off: remove the # to switch it on.
+# A LakeSync project. `lakesync up` in this folder starts the gateway, Spark and Dagster; Ctrl-C stops them, data stays.
+# docs/configuration.md lists every setting. A variable overrides each: LAKESYNC_GATEWAY_PORT=8080.
+# Write secrets as references only: "env:NAME" or "file:PATH". `lakesync up` generates secrets that are not set.
+# A line that starts with # without a space is a disabled setting: remove the # to enable it.
 
-data_dir = "lakesync-data" # everything that is kept: staging, lake, pipeline, logs
+data_dir = "lakesync-data" # folder for all data: staging, lake, pipeline, logs
 
 [gateway]
-host = "127.0.0.1"  # set LAKESYNC_JWT_SECRET, or [[gateway.issuers]], before you open it to other machines
+host = "127.0.0.1"  # set LAKESYNC_JWT_SECRET or [[gateway.issuers]] before you listen on other addresses
 port = 8787
-auto_create = false # only gateways that are declared below
+auto_create = false # serve only the gateways that are declared below
 
-# A gateway is one app's, or one tenant's, stream of changes. Its tables and rules are read when it starts: new columns
-# are added; rules are put in force where none are yet, later ones with `lakesync rules apply rules.json`.
+# A gateway is the stream of changes of one app or tenant. Its files are read when it starts: new tables and columns are
+# registered, and rules are activated if it has none yet. Change rules later with `lakesync rules apply rules.json`.
 [gateways.$gateway]
 schemas = ["schemas/todos.json"]
 rules = "rules.json"
-write_scope = "rules" # a client changes only rows that its rules show it, before and after; "visible": before
+write_scope = "rules" # clients change only rows that the rules show them, before and after; "visible": before
 
-# The gateway that `lakesync status`, `push`, `pull` and the others talk to.
+# The gateway that `lakesync status`, `push`, `pull` and other commands call.
 [remote]
 gateway = "$gateway"
 
 [dagster]
 port = 3000
-partitions_start = "$today" # the first day of the pipeline's partitions (UTC)
+partitions_start = "$today" # first day (UTC) of the daily partitions
 
 [spark]
 memory = "2g"
@@ -48,8 +48,8 @@ cores = 2
 [flush]
 max_age_seconds = 30.0 # flush when the oldest unflushed delta is this old
 
-# Backends beside the lake, by name: databases and object stores. A URI with a password is a reference, "env:NAME".
-# Nothing is opened before a section below uses it. docs/adapters.md
+# Backends beside the lake, by name: databases and object stores. A URI with a password must be a reference, as in
+# "env:NAME". A backend is opened only if a section below uses it. See docs/adapters.md.
 [adapters]
 reports = "sqlite://$folder/lakesync-data/reports.db"
 recent = "sqlite://$folder/lakesync-data/recent.db"
@@ -60,31 +60,31 @@ copy = "file://$folder/lakesync-data/copy"
 
 
 class Section(NamedTuple):
-    """A part of `lakesync.toml` that a new project has switched off."""
+    """A part of `lakesync.toml` that is disabled in a new project."""
 
     about: str
-    """Comment lines, without their `#`."""
+    """Comment lines, without `#`."""
     settings: str
     """TOML."""
 
 
 SECTIONS = {
     "oidc": Section(
-        "A login provider signs the clients' tokens. Settings for Auth0, Clerk, Supabase, Keycloak, Firebase and your\n"
-        "own backend are in docs/login.md; `lakesync token inspect` explains why a token is refused.",
+        "A login provider signs the clients' tokens. docs/login.md has settings for Auth0, Clerk, Supabase, Keycloak,\n"
+        "Firebase and your own backend; `lakesync token inspect` explains why a token is rejected.",
         """\
 [[gateway.issuers]]
-issuer = $issuer # the `iss` of its tokens, letter by letter; the keys are found from there
-audience = $audience # the `aud` of its tokens; without this line only tokens without `aud` are taken
-client_claim = "sub" # names the client; rules read it as jwt:sub, and claims in objects as jwt:app_metadata.team
-# jwks_url = "https://HOST/keys.json" where the issuer has no discovery document
-# role_claim = "realm_access.roles" and admin_roles = ["sync-admin"], so that people can be admins of the gateway
-# require = { azp = ["https://app.example.com"] } takes tokens of these apps alone
+issuer = $issuer # the `iss` of its tokens, compared exactly; its discovery document names the keys
+audience = $audience # the `aud` of its tokens; without this line only tokens without `aud` are accepted
+client_claim = "sub" # the client id; rules read it as jwt:sub, and nested claims as jwt:app_metadata.team
+# jwks_url = "https://HOST/keys.json" if the issuer has no discovery document
+# role_claim = "realm_access.roles" and admin_roles = ["sync-admin"] make users admins of the gateway
+# require = { azp = ["https://app.example.com"] } accepts only tokens of these apps
 # With several gateways: gateway_claim = "org_id", or enter = [{ gateway = "$gateway" }]
 """,
     ),
     "destination": Section(
-        "A destination follows the lake: every delta, and a table of rows for each synced table.",
+        "A destination receives every delta of the lake, and has a table of current rows for each synced table.",
         """\
 [destinations.reports]
 to = "reports"
@@ -92,8 +92,8 @@ tables = ["todos"]
 """,
     ),
     "tiers": Section(
-        "Tiers keep young deltas in a database. Those older than `max_age_days` move to the archive, by a schedule\n"
-        "(cron, UTC).",
+        "Tiers keep recent deltas in a database. Deltas older than `max_age_days` move to the archive on a cron\n"
+        "schedule (UTC).",
         """\
 [tiers.aged]
 hot = "recent"
@@ -106,7 +106,7 @@ to = "aged"
 """,
     ),
     "flow": Section(
-        "A flow leads from one backend to another, as far as rows meet a filter.",
+        "A flow copies the rows that meet a filter from one backend to another.",
         """\
 [flows.finished]
 from = "reports"
@@ -117,8 +117,8 @@ schedule = "*/5 * * * *"
 """,
     ),
     "migration": Section(
-        "A migration copies tables from one place to another by day and table, and compares both. Choose days in\n"
-        "Dagster, or with `lakesync backfill migrations/away --from $today`; a schedule (cron, UTC) copies each day.",
+        "A migration copies tables from one backend to another by day and table, and verifies the copy. Choose days\n"
+        "in Dagster, or with `lakesync backfill migrations/away --from $today`; a cron schedule (UTC) copies each day.",
         """\
 [migrations.away]
 from = "lake"
@@ -129,8 +129,8 @@ schedule = "40 1 * * *"
 """,
     ),
     "jira": Section(
-        "A connector polls a source into the gateway. The references of its secrets begin with CONNECTOR_ and the\n"
-        "gateway's id. docs/connectors.md",
+        "A connector polls an external system into the gateway. References of its secrets start with CONNECTOR_ and\n"
+        "the gateway id. See docs/connectors.md.",
         """\
 [connectors.support]
 gateway = "$gateway"
@@ -145,7 +145,7 @@ jql = "project = SUP"
 """,
     ),
     "postgres": Section(
-        "The same for tables of a Postgres; connectors may call private hosts that `allowed_hosts` names.",
+        "A connector for tables in Postgres. Private hosts must be listed in `allowed_hosts`.",
         """\
 [connectors.store]
 gateway = "$gateway"
@@ -166,28 +166,28 @@ strategy = { type = "cursor", cursorColumn = "updated_at" }
     ),
 }
 
-_LOCAL = """\
+_LOCAL_HOSTS = """\
 
 [connectors]
-allowed_hosts = ["*", "127.0.0.1", "localhost"] # hosts of this machine too
+allowed_hosts = ["*", "127.0.0.1", "localhost"] # also this machine
 """
-_EXAMPLES = {
+_EXAMPLE_LINES = {
     "tiers": "",
     "migration": "",
     "jira": """\
 # Run `lakesync fake jira --port 8081` beside `lakesync up`, and set CONNECTOR_${gateway}_JIRATOKEN=jira-token.
-# Without baseUrl the connector asks Jira Cloud.
+# Without baseUrl the connector calls Jira Cloud.
 baseUrl = "http://127.0.0.1:8081"
 """
-    + _LOCAL,
+    + _LOCAL_HOSTS,
     "postgres": """\
 
-# Set CONNECTOR_${gateway}_STORE=postgresql://USER:PASSWORD@HOST/DATABASE, where the table `products` is.
+# Set CONNECTOR_${gateway}_STORE=postgresql://USER:PASSWORD@HOST/DATABASE to a database with a table `products`.
 """
-    + _LOCAL,
+    + _LOCAL_HOSTS,
 }
-"""Name of an example → what it adds to its section."""
-EXAMPLES = tuple(_EXAMPLES)
+"""Name of an example → the lines that it adds to its section."""
+EXAMPLES = tuple(_EXAMPLE_LINES)
 
 SCHEMA = {
     "table": "todos",
@@ -217,7 +217,7 @@ RULES = {
 
 
 ISSUER, AUDIENCE = "https://login.example.com/", "https://sync.example.com"
-"""What stands in a new project until somebody names a provider."""
+"""Placeholders in a new project without a provider."""
 
 
 def settings_text(
@@ -232,18 +232,18 @@ def settings_text(
     """Return a project's `lakesync.toml`.
 
     Args:
-        folder: the project's; the local backends of its examples are files in it.
+        folder: the project's folder. The local backends of its examples are files in it.
         gateway: the gateway id.
         today: the first day of the partitions.
-        examples: the sections that are switched on: those of `EXAMPLES`, and `oidc`.
-        issuer: of the section `oidc`.
-        audience: the same.
+        examples: sections to enable: names of `EXAMPLES`, and `oidc`.
+        issuer: issuer in the section `oidc`.
+        audience: audience in the section `oidc`.
     """
     parts = [SETTINGS]
     for name, section in SECTIONS.items():
         about = "".join(f"# {line}\n" for line in section.about.split("\n"))
-        is_on = name in examples
-        settings = section.settings + _EXAMPLES.get(name, "") if is_on else _switched_off(section.settings)
+        is_enabled = name in examples
+        settings = section.settings + _EXAMPLE_LINES.get(name, "") if is_enabled else _disabled(section.settings)
         parts.append(about + settings)
     values = {
         "folder": folder.resolve().as_posix(),
@@ -255,5 +255,5 @@ def settings_text(
     return Template("\n".join(parts)).substitute(values)
 
 
-def _switched_off(settings: str) -> str:
+def _disabled(settings: str) -> str:
     return "".join(f"#{line}\n" if line else "\n" for line in settings.splitlines())
