@@ -13,6 +13,7 @@ CONTRIBUTING = ROOT / "CONTRIBUTING.md"
 PAGES = sorted((ROOT / "docs").glob("*.md"))
 LOGIN = sorted((ROOT / "docs" / "login").glob("*.md"))
 """Pages that docs/login.md links to."""
+DECISIONS = sorted((ROOT / "docs" / "decisions").glob("*.md"))
 
 HELPERS = {
     f"{name}.py"
@@ -33,7 +34,7 @@ def links(page: Path) -> list[tuple[Path, str]]:
     return [((page.parent / name).resolve() if name else page, fragment) for name, _, fragment in parts]
 
 
-@pytest.mark.parametrize("page", [README, CONTRIBUTING, *PAGES, *LOGIN], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [README, CONTRIBUTING, *PAGES, *LOGIN, *DECISIONS], ids=lambda page: page.name)
 def test_links_resolve(page):
     for target, fragment in links(page):
         assert target.exists(), target
@@ -49,6 +50,11 @@ def test_the_readme_links_to_every_page(page):
 
 def test_the_login_page_links_to_every_provider():
     assert {target for target, _ in links(ROOT / "docs" / "login.md")} >= set(LOGIN)
+
+
+def test_the_index_links_to_every_decision():
+    index = ROOT / "docs" / "decisions" / "README.md"
+    assert {target for target, _ in links(index)} == set(DECISIONS) - {index}
 
 
 def test_the_readme_is_short():
