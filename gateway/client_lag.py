@@ -68,7 +68,7 @@ async def _check(services: Services, gateway: str, arrivals: Arrivals, checks: S
     with suppress(StagingUnavailableError):  # the results of earlier checks stay
         for start in range(0, len(checks), _BATCH):
             batch = checks[start : start + _BATCH]
-            results = await result_of(services.gateways[gateway].submit_unsent([check.look for check in batch]))
+            results = await result_of(services.gateways[gateway].submit_unsent([check.query for check in batch]))
             connected = services.connected_clients(gateway)
             for check, unsent in zip(batch, results, strict=True):
                 services.clients.record_check(gateway, arrivals, connected, check, unsent)

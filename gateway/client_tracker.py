@@ -111,7 +111,7 @@ class GatewayLag(NamedTuple):
 class LagCheck(NamedTuple):
     """A client whose lag has to be checked."""
 
-    look: LagQuery
+    query: LagQuery
     sent: object
     """The client's `_sent_version` when the check was planned."""
 
@@ -206,7 +206,7 @@ class ClientTracker:
     ) -> LagCheck:
         _, name, seen, sent = found
         before = seen.checked.unsent if seen.checked is not None and seen.checked.sent == sent else None
-        return LagCheck(LagQuery(name, self.whereabouts(gateway, name, connected.get(name)), before), sent)
+        return LagCheck(LagQuery(name, self.position(gateway, name, connected.get(name)), before), sent)
 
     def record_check(
         self,
@@ -225,7 +225,7 @@ class ClientTracker:
             check: the planned check.
             unsent: the client's oldest unsent change; None if it never pulled.
         """
-        name = check.look.client_id
+        name = check.query.client_id
         seen = self._seen.get((gateway, name))
         if seen is not None and _sent_version(seen, connected.get(name)) == check.sent:
             seen.checked = _CheckResult(unsent, check.sent, arrivals, next(self._check_numbers))
@@ -277,7 +277,7 @@ class ClientTracker:
         if gateway in self._by_gateway:
             self._by_gateway[gateway] = self._by_gateway.pop(gateway)
 
-    def whereabouts(self, gateway: str, client_id: str, connected: ConnectedClient | None) -> ClientPosition:
+    def position(self, gateway: str, client_id: str, connected: ConnectedClient | None) -> ClientPosition:
         """Return how far a client was sent changes, as the engine needs it to compute what the client lacks.
 
         Args:

@@ -72,9 +72,9 @@ PROPERTY_KEYWORDS: dict[str, dict[str, dict[str, Any]]] = {
         "value": {"description": f"Any JSON value of finite numbers, at most {MAX_DEPTH} lists and objects deep"},
     },
     "TableSchema": _SCHEMA,
-    "GivenSchema": _SCHEMA,
+    "SchemaBody": _SCHEMA,
     "Column": {"name": IDENTIFIER},
-    "GivenColumn": {"name": IDENTIFIER},
+    "ColumnBody": {"name": IDENTIFIER},
     "Reference": {"table": IDENTIFIER, "column": IDENTIFIER},
     "ActionPush": {"clientId": ID, "actions": {"maxItems": ActionLimits().max_actions}},
     "Action": {

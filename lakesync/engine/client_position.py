@@ -1,4 +1,4 @@
-"""Where a client is, as far as it was sent: what an explanation and a client's lag start from."""
+"""How far a client was sent changes: explanations and the lag of clients start from it."""
 
 from __future__ import annotations
 
@@ -18,37 +18,37 @@ from lakesync.staging.store import View
 
 
 class ClientPosition(NamedTuple):
-    """Where a client is, as far as the process knows that it talks to; its record is not always as new."""
+    """What the process that a client talks to knows of its cursor; the client's record may be older."""
 
     cursor: int | None = None
-    """What it was handed last and may be taken to have; None: what the record says."""
+    """The latest cursor sent to it; None uses the record."""
     confirmed: int | None = None
-    """What it showed last, so that it has all that this stands for; None: what the record says."""
+    """The cursor of its latest pull, which confirms everything before it; None uses the record."""
     knows_resync: bool = False
-    """It takes an INSERT of a row that it has."""
+    """Whether it accepts an INSERT of a row that it has."""
     keeps_cursor: bool = False
-    """It asks with `cursor` again and again, so it has not more, whatever it was sent."""
+    """Whether it repeats its pull with `cursor`, so it has nothing beyond that, whatever it was sent."""
     state: SubscriptionState | None = None
-    """Up to where it is told of what is new, while it is connected."""
+    """Its subscription, while it is connected."""
     claims: Claims | None = None
-    """Those of its last pull, of which a client that was never sent anything has no record."""
+    """The claims of its last pull; a client that was never sent anything has none in its record."""
 
 
 def claims_of(
-    record: ClientRecord | None, client_id: str, where: ClientPosition, given: Claims | None = None
+    record: ClientRecord | None, client_id: str, position: ClientPosition, given: Claims | None = None
 ) -> tuple[ClaimsSource, Claims]:
-    """A client's claims, and who says so.
+    """Return a client's claims and their source.
 
     Args:
-        record: what is kept of it.
-        client_id: the client's.
-        where: what more is known of it.
-        given: claims that are to be tried instead.
+        record: the client's.
+        client_id: of the client.
+        position: what this process knows of it.
+        given: claims of the request, which override the others.
     """
     found: list[tuple[ClaimsSource, Claims | None]] = [
         ("request", given),
         ("record", record.scopes[-1].claims if record is not None and record.scopes else None),
-        ("pull", where.claims),
+        ("pull", position.claims),
         ("client id", {}),
     ]
     source, claims = next((each, known) for each, known in found if known is not None)
@@ -56,39 +56,39 @@ def claims_of(
 
 
 def position_of(
-    view: View, known: ClientRecord | None, client_id: str, access: Access, rules: RulesCache, where: ClientPosition
+    view: View, known: ClientRecord | None, client_id: str, access: Access, rules: RulesCache, position: ClientPosition
 ) -> Position:
-    """What the client has, once it has what it was sent.
+    """Return the feed position of a client that has received everything sent to it.
 
     Args:
-        view: the gateway.
-        known: the client's record, `feed.memory.current`.
-        client_id: the client's.
+        view: of the gateway.
+        known: the client's record, of `feed.memory.current`.
+        client_id: of the client.
         access: what it may see.
-        rules: the gateway's.
-        where: what more is known of it.
+        rules: the gateway's sync rules.
+        position: what this process knows of it.
     """
-    cursor = where.cursor
-    if where.state is not None:
-        state = refreshed(view, where.state, rules)
+    cursor = position.cursor
+    if position.state is not None:
+        state = refreshed(view, position.state, rules)
         if not state.has_more and state.access is not None and state.access.keys == access.keys:
             return subscriber_position(state, state.access, view.arrival)
         cursor = state.cursor
     last = known.last if known is not None else 0
-    if cursor is None or (last > cursor and not where.keeps_cursor):
+    if cursor is None or (last > cursor and not position.keeps_cursor):
         cursor = last  # another process may have sent it more
     if cursor == 0 and known is not None and known.wrote:
         cursor = NEVER_PULLED  # the answer to its push said so
-    return place_at(view, known, client_id, cursor, access, where)
+    return place_at(view, known, client_id, cursor, access, position)
 
 
 def place_at(
-    view: View, known: ClientRecord | None, client_id: str, cursor: int, access: Access, where: ClientPosition
+    view: View, known: ClientRecord | None, client_id: str, cursor: int, access: Access, position: ClientPosition
 ) -> Position:
-    """What a pull from a cursor starts from; the arguments are those of `position_of`."""
-    heard = known if known is None else with_broadcasts(known, view.arrival)
-    at = locate(heard, resolve(known, cursor), view.arrival, access)
+    """Return the feed position of a pull from a cursor; the other arguments are those of `position_of`."""
+    with_sent = known if known is None else with_broadcasts(known, view.arrival)
+    at = locate(with_sent, resolve(known, cursor), view.arrival, access)
     if at is None:
         known = known or stranger(client_id, view.epoch, access.keys)
         at = again(known, view.arrival, access)
-    return at._replace(haunted=known is not None and known.haunted and not where.knows_resync)
+    return at._replace(haunted=known is not None and known.haunted and not position.knows_resync)

@@ -1,4 +1,4 @@
-"""Why a client has a row or lacks it, from what is stored alone: nothing is changed by asking."""
+"""Explains why a client has a row or lacks it, from the stored rules, rows and records; it changes nothing."""
 
 from __future__ import annotations
 
@@ -41,28 +41,28 @@ def explain(
     row_id: str,
     claims: Claims | None,
     rules: RulesCache,
-    where: ClientPosition = ClientPosition(),  # noqa: B008, it never changes
+    position: ClientPosition = ClientPosition(),  # noqa: B008 immutable
 ) -> Explanation:
-    """Why the client has the row or lacks it.
+    """Explain why a client has a row or lacks it.
 
     Args:
-        view: the gateway, at the moment of asking.
-        client_id: the client's.
-        table: the row's table.
-        row_id: the row's id.
-        claims: the client's claims; None: those that the gateway remembers of its last pull.
-        rules: the gateway's.
-        where: what more is known of the client.
+        view: of the gateway.
+        client_id: of the client.
+        table: of the row.
+        row_id: of the row.
+        claims: the client's; None uses those of its last pull.
+        rules: the gateway's sync rules.
+        position: how far this process sent changes to the client.
     """
     record = view.client(client_id)
-    source, used = claims_of(record, client_id, where, claims)
+    source, used = claims_of(record, client_id, position, claims)
     access = rules.access(view, used)
     key = (table, row_id)
     row = view.rows([key]).get(key)
     buckets = tuple(_bucket(bucket, table, row, used) for bucket in _buckets(view.config))
     shown = row is not None and row.state.visible and any(stored in access.keys for stored in row.keys)
     known = current(record, view.epoch, access.keys)
-    at = position_of(view, known, client_id, access, rules, where)
+    at = position_of(view, known, client_id, access, rules, position)
     coming = next_pull(view, key, client_id, at, access)
     verdict = _verdict(row, coming, shown=shown)
     client = ExplainedClient(
@@ -73,29 +73,29 @@ def explain(
         sent_hlc=record.last if record is not None else None,
         newest_hlc=view.arrival,
         walking=0 < at.after != at.base,
-        elsewhere=record is not None and record.followed and where.cursor is None,
+        elsewhere=record is not None and record.followed and position.cursor is None,
         claims=used,
         claims_from=source,
         bucket_keys=tuple(sorted(access.keys)),
     )
     told = _row(row, rules, view.config, client_id)
     erased = max((each.requested_ms for each in view.erasures() if (each.table, each.row_id) == key), default=None)
-    unconfirmed = () if coming else _unconfirmed(view, key, client_id, known, access, where)
+    unconfirmed = () if coming else _unconfirmed(view, key, client_id, known, access, position)
     explanation = Explanation(verdict, (), told, client, buckets, coming, unconfirmed, erased)
     return replace(explanation, reasons=tuple(reasons_of(explanation, key)))
 
 
 def _unconfirmed(
-    view: View, key: RowKey, client_id: str, known: ClientRecord | None, access: Access, where: ClientPosition
+    view: View, key: RowKey, client_id: str, known: ClientRecord | None, access: Access, position: ClientPosition
 ) -> tuple[Op, ...]:
-    if known is None or where.state is not None:
+    if known is None or position.state is not None:
         return ()
-    confirmed = known.seen if where.confirmed is None else where.confirmed
-    return next_pull(view, key, client_id, place_at(view, known, client_id, confirmed, access, where), access)
+    confirmed = known.seen if position.confirmed is None else position.confirmed
+    return next_pull(view, key, client_id, place_at(view, known, client_id, confirmed, access, position), access)
 
 
 class _OneRow:
-    """A view in which only one row ever changed: as much of `View` as a page is read from."""
+    """A view that contains one row only, with the methods of `View` from which a page is read."""
 
     def __init__(self, view: View, key: RowKey) -> None:
         self._view = view
@@ -105,32 +105,32 @@ class _OneRow:
         self.entries_of = view.entries_of
 
     def entries_after(self, buckets: Collection[str], since: int, limit: int) -> list[Entry]:
-        """The row's entries above `since`."""
+        """Return the row's entries above `since`."""
         found = (entry for entry in self._view.entries_of([self._key], buckets) if entry.changed > since)
         return sorted(found, key=lambda entry: entry.changed)[:limit]
 
     def changed_after(self, buckets: Collection[str], since: int) -> bool:
-        """Whether the row has an entry above `since`."""
+        """Return whether the row has an entry above `since`."""
         return bool(self.entries_after(buckets, since, 1))
 
     def whole_rows(self, bucket: str, since: int, limit: int) -> list[WholeRow]:
-        """The row's entry under one bucket, with the row."""
+        """Return the row's entry under one bucket, with the row."""
         entries = self.entries_after((bucket,), since, limit)
         return whole_rows(entries, self.rows({entry.key for entry in entries}))
 
     def stretch(self, buckets: Sequence[str], since: int, until: int, limit: int, reader: Reader) -> Stretch | None:  # noqa: ARG002
-        """None: there is one row."""
+        """Return None: a single row has no ranges."""
         return None
 
 
 def next_pull(view: View, key: RowKey, client_id: str, at: Position, access: Access) -> tuple[Op, ...]:
-    """What a pull from a position brings of one row.
+    """Return the operations of one row that a pull from a position returns.
 
     Args:
-        view: the gateway.
+        view: of the gateway.
         key: the row's.
-        client_id: whose pull.
-        at: where it starts.
+        client_id: of the client that pulls.
+        at: the pull's position.
         access: what the client may see.
     """
     page = pull_page(cast("View", _OneRow(view, key)), client_id, at, access, _ALL)

@@ -1,4 +1,4 @@
-"""Why a client has a row or lacks it: what an operator is told, as values."""
+"""The answer of `explain`: why a client has a row or lacks it, as JSON that the admin route returns."""
 
 from __future__ import annotations
 
@@ -15,83 +15,83 @@ client. `waiting`: the client's next pull brings a change of it. `delivered`: th
 
 
 class ExplainedFilter(msgspec.Struct, frozen=True, rename="camel"):
-    """One filter of a bucket, held against the row and the claims."""
+    """One filter of a bucket, evaluated for the row and the claims."""
 
     column: str
     op: str
     value: str
-    """As the rules have it."""
+    """The value in the rules."""
     found: str | None
-    """The text of the row's value; null where the row has no such column."""
+    """Text of the row's value; null if the row has no such column."""
     operands: tuple[str, ...]
-    """What it is compared with: the constant, or the claim's values; none where the client has no such claim."""
+    """Values that it is compared with: the constant, or the claim's values; empty if the client has no such claim."""
     holds: bool
 
 
 class ExplainedBucket(msgspec.Struct, frozen=True, rename="camel"):
-    """One bucket, held against the row and the claims."""
+    """One bucket, evaluated for the row and the claims."""
 
     bucket: str
     covers_table: bool
     shows: bool
-    """It covers the table and every filter holds."""
+    """Whether it covers the table and every filter holds."""
     filters: tuple[ExplainedFilter, ...]
 
 
 class ExplainedColumn(msgspec.Struct, frozen=True, rename="camel"):
-    """Whose value a column has, and since when."""
+    """The writer of a column's value."""
 
     column: str
     client_id: str
     hlc: int
     delta_id: str
     touched_ms: int | None
-    """Server wall time at which its value last changed or was contested; null where that is not known."""
+    """Server wall time when its value last changed, or a push with an older value lost; null if it is not known."""
 
 
 class ExplainedRow(msgspec.Struct, frozen=True, rename="camel"):
     """The row's merged state, without its values."""
 
     exists: bool
-    """Whether anything was ever pushed of it."""
+    """Whether a delta of it was ever pushed."""
     visible: bool
-    """Whether it is there for anyone."""
+    """Whether it is not deleted."""
     changed_ms: int | None
     """Server wall time of its latest change."""
     arrival_hlc: int | None
     tombstone_hlc: int | None
     tombstone_client_id: str | None
     bucket_keys: tuple[str, ...]
-    """Those that it is stored under."""
+    """Bucket keys under which it is stored."""
     keys_by_rules: tuple[str, ...]
-    """Those that the rules in force give it; others than the stored ones while a change of rules is worked in."""
+    """Bucket keys by the active rules; they differ from the stored ones while a change of rules is being applied."""
     columns: tuple[ExplainedColumn, ...]
     client_wrote_ms: int | None
-    """Server wall time of the client's own latest write to it; null where none is known."""
+    """Server wall time of the client's own latest write to it; null if none is known."""
 
 
 class ExplainedClient(msgspec.Struct, frozen=True, rename="camel"):
-    """What the gateway knows of the client."""
+    """The gateway's record of the client."""
 
     client_id: str
     known: bool
     current: bool
-    """Whether its record is of this store, not of one that was replaced by it."""
+    """Whether the record is of this epoch; a record from before a restore or rebuild is not."""
     last_seen_ms: int | None
     sent_hlc: int | None
-    """The highest cursor that it was handed with deltas."""
+    """The highest cursor that it got with deltas."""
     newest_hlc: int
-    """The gateway's newest arrival: what a client that is up to date has as its cursor."""
+    """The gateway's newest arrival, which is the cursor of a client that is up to date."""
     walking: bool
-    """Whether that cursor was of a page with more to come."""
+    """Whether that cursor is in the middle of its pages."""
     elsewhere: bool
-    """Whether it may have been told more over a WebSocket to a process that does not answer here: of that nothing is
-    kept, so what waits for it by its record it may have."""
+    """Whether it may have got more over a WebSocket to another process. The record does not contain that, so the client
+    may already have what it seems to lack."""
     claims: Claims
-    """Those that were used here."""
+    """The claims used for this explanation."""
     claims_from: ClaimsSource
     bucket_keys: tuple[str, ...]
-    """Those that these claims may see."""
+    """Bucket keys that these claims may see."""
 
 
 class Explanation(msgspec.Struct, frozen=True, rename="camel"):
@@ -99,13 +99,13 @@ class Explanation(msgspec.Struct, frozen=True, rename="camel"):
 
     verdict: Verdict
     reasons: tuple[str, ...]
-    """In words, the most important first."""
+    """Sentences, the most important first."""
     row: ExplainedRow
     client: ExplainedClient
     buckets: tuple[ExplainedBucket, ...]
     next_pull: tuple[Op, ...]
-    """What the client lacks of this row: what a pull from the cursor that it was last handed would bring."""
+    """Operations of this row that a pull from the client's latest cursor returns."""
     unconfirmed: tuple[Op, ...]
-    """What it was sent of this row and may lack all the same: it has not shown the cursor yet that came with it."""
+    """Operations of this row that were sent and are not confirmed: the client has not pulled with their cursor yet."""
     erased_ms: int | None
-    """Server wall time at which the row was last erased for good."""
+    """Server wall time when the row was last erased; null if it never was."""

@@ -10,12 +10,12 @@ import msgspec
 
 from lakesync.actions import ActionRunner
 from lakesync.connectors import Connectors
+from lakesync.engine.actions import ActionGateway
 from lakesync.engine.checks import check_limit, check_pull, check_request
 from lakesync.engine.client_position import ClientPosition
 from lakesync.engine.embedding import Embedding
 from lakesync.engine.explain import explain
 from lakesync.engine.explanation import Explanation
-from lakesync.engine.imperative import ImperativeGateway
 from lakesync.engine.lag import LagQuery, Unsent, oldest_unsent
 from lakesync.engine.limits import EngineLimits
 from lakesync.engine.names import Names
@@ -54,7 +54,7 @@ class GatewayStats(msgspec.Struct, frozen=True, rename="camel"):
     """Server wall time at which a batch was last read back from the lake."""
 
 
-class SyncGateway(ImperativeGateway, Embedding):
+class SyncGateway(ActionGateway, Embedding):
     """A gateway over a staging store.
 
     Every operation has a form that returns a future, ended when the answer is durable, and a blocking twin.
@@ -87,7 +87,7 @@ class SyncGateway(ImperativeGateway, Embedding):
         """The latest rejected delta of each row."""
         self.newest_arrival = 0
         """The newest arrival that a push found here; 0 before the first push."""
-        ImperativeGateway.__init__(self, gateway_id, store, wall, self._limits.actions, connectors, runner)
+        ActionGateway.__init__(self, gateway_id, store, wall, self._limits.actions, connectors, runner)
         Embedding.__init__(self, gateway_id, store, wall, outlet)
         self._reindexer = Reindexer(gateway_id, store, self.rules, self._limits.reindex_rows)
 

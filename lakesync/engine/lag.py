@@ -1,6 +1,6 @@
-"""How far a client is behind: the oldest change by others that it may see and was not sent.
+"""The lag of a client: the oldest change by others that it may see and was not sent.
 
-The console, `lakesync clients`, `/admin/metrics`, `/metrics` and explanations all show what is found here.
+The console, `lakesync clients`, `/admin/metrics`, `/metrics` and explanations show it.
 """
 
 from __future__ import annotations
@@ -19,73 +19,73 @@ from lakesync.model.types import RowDelta, RowKey
 from lakesync.staging.records import DELETED, ClientRecord, Entry, StoredRow
 from lakesync.staging.store import View
 
-_ROWS = 32
-"""Rows that the client lacks, at most, of which the oldest change is looked for."""
-_READS = 20
-"""Of the feed, at most, for one look at one client: about 600 entries."""
+_MAX_ROWS = 32
+"""Unsent rows among which the oldest change is found."""
+_MAX_READS = 20
+"""Reads of the feed for one query: about 600 entries."""
 
 
-class Scanned(NamedTuple):
-    """How far the feed was read for a client that was sent no more since, so that the next look goes on from there."""
+class ScanProgress(NamedTuple):
+    """How far the feed was read for a client. The next query continues there if the client was sent nothing since."""
 
     start: tuple[object, ...]
-    """Where the client was, and what it could see."""
+    """The client's position and access when the scan began."""
     after: int
     redo: tuple[Range, ...]
 
 
 class Unsent(NamedTuple):
-    """What a look at a client found."""
+    """The oldest unsent change of a client."""
 
     since: int
-    """Arrival of the oldest change that it was not sent; 0: it was sent everything."""
+    """Its arrival; 0 if everything was sent."""
     row: RowKey | None = None
-    """The row of that change."""
-    scanned: Scanned | None = None
+    """Its row."""
+    progress: ScanProgress | None = None
     done: bool = True
-    """The feed was read to its end, or to rows that the client was not sent."""
+    """Whether the feed was read to its end, or to unsent rows."""
     shards: Mapping[str, Unsent] = {}
-    """What was found in each shard, where there are several."""
+    """The result of each shard, if there are several."""
 
 
 class LagQuery(NamedTuple):
-    """A client to be looked at."""
+    """A client whose lag is wanted."""
 
     client_id: str
-    where: ClientPosition
+    position: ClientPosition
     before: Unsent | None = None
-    """What the look before found, if the client was sent nothing since."""
+    """The result of the query before, if the client was sent nothing since."""
 
 
-def oldest_unsent(view: View, look: LagQuery, rules: RulesCache) -> Unsent | None:
-    """The oldest change by others that a client may see and was not sent; None where it never pulled.
+def oldest_unsent(view: View, query: LagQuery, rules: RulesCache) -> Unsent | None:
+    """Return the oldest change by others that a client may see and was not sent; None if it never pulled.
 
-    The age of a row that the client lacks is counted from when it came into the client's sight, and of one that it has
-    from the oldest of the columns that it lacks. A column whose value was replaced again counts from the newer value,
-    unless the look before found the row already.
+    A row that the client lacks counts from when it became visible to the client, a row that the client has from the
+    oldest column that it lacks. A column that was overwritten meanwhile counts from the newer value, unless the query
+    before found the row already.
 
     Args:
-        view: the gateway.
-        look: the client.
-        rules: the gateway's.
+        view: of the gateway.
+        query: the client.
+        rules: the gateway's sync rules.
     """
-    client_id, where, before = look
+    client_id, position, before = query
     record = view.client(client_id)
-    if where.cursor is None and where.state is None and not _was_handed_a_cursor(record):
+    if position.cursor is None and position.state is None and not _has_pulled(record):
         return None
-    _, claims = claims_of(record, client_id, where)
+    _, claims = claims_of(record, client_id, position)
     access = rules.access(view, claims)
     known = current(record, view.epoch, access.keys)
-    at = position_of(view, known, client_id, access, rules, where)
+    at = position_of(view, known, client_id, access, rules, position)
     start = (at.base, at.after, at.redo, access.rules_version, access.keys)
-    going_on = at
-    if before is not None and before.scanned is not None and before.scanned.start == start:
-        going_on = at._replace(after=before.scanned.after, redo=before.scanned.redo)
-    page = pull_page(view, client_id, going_on, access, _ROWS, most_reads=_READS)
+    resumed = at
+    if before is not None and before.progress is not None and before.progress.start == start:
+        resumed = at._replace(after=before.progress.after, redo=before.progress.redo)
+    page = pull_page(view, client_id, resumed, access, _MAX_ROWS, most_reads=_MAX_READS)
     found = _lacking(view, client_id, page.deltas, at)
     if not found:
-        return Unsent(0, scanned=Scanned(start, page.after, page.redo), done=not page.has_more)
-    scanned = Scanned(start, going_on.after, going_on.redo)
+        return Unsent(0, progress=ScanProgress(start, page.after, page.redo), done=not page.has_more)
+    progress = ScanProgress(start, resumed.after, resumed.redo)
     since, row = min(found)
     if (
         before is not None
@@ -93,18 +93,18 @@ def oldest_unsent(view: View, look: LagQuery, rules: RulesCache) -> Unsent | Non
         and before.since < since
         and next_pull(view, before.row, client_id, at, access)
     ):
-        return Unsent(before.since, before.row, scanned)
-    return Unsent(since, row, scanned)
+        return Unsent(before.since, before.row, progress)
+    return Unsent(since, row, progress)
 
 
-def _was_handed_a_cursor(record: ClientRecord | None) -> bool:
+def _has_pulled(record: ClientRecord | None) -> bool:
     return record is not None and (record.last > 0 or any(scope.start >= 0 for scope in record.scopes))
 
 
 def _lacking(view: View, client_id: str, deltas: Sequence[RowDelta], at: Position) -> list[tuple[int, RowKey]]:
-    """Since when the client has lacked something of each row of a page.
+    """Return, for each row of a page, since when the client has lacked a change of it.
 
-    A row that it deleted itself is not among them, although a pull may bring the DELETE once more.
+    Rows that the client deleted itself are left out, although a pull may return the DELETE once more.
     """
     lacking: dict[RowKey, list[RowDelta]] = defaultdict(list)
     for delta in deltas:
@@ -121,13 +121,13 @@ def _lacking(view: View, client_id: str, deltas: Sequence[RowDelta], at: Positio
 
 
 def _deleted_itself(row: StoredRow, entries: Sequence[Entry], client_id: str) -> bool:
-    """Whether it was the client that deleted a row last."""
+    """Return whether the client itself deleted the row last."""
     wrote, at = row.writers.get(client_id, (0, 0))
     return wrote == DELETED and all(entry.left <= at for entry in entries)
 
 
 def _since(row: StoredRow, entries: Sequence[Entry], lacks: Sequence[RowDelta], at: Position) -> int:
-    """The arrival of the oldest change of a row that the client lacks."""
+    """Return the arrival of the oldest change of a row that the client lacks."""
     if lacks[-1].op == "DELETE":
         left = [entry.left for entry in entries if entry.left > at.base]
         return max(left, default=row.arrival)

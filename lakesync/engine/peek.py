@@ -1,6 +1,6 @@
-"""What a client may see, for somebody else who looks: nothing is read from or kept in the client's record.
+"""Reads what claims may see without the client's record: for `lakesync pull`, which must not affect the client's app.
 
-A cursor says all that the next page needs. It belongs to the claims that it was handed out for.
+The cursor contains everything that the next page needs. It is valid for the same claims only.
 """
 
 from __future__ import annotations
@@ -16,99 +16,99 @@ from lakesync.model.errors import ResyncRequiredError, ValidationError
 from lakesync.model.types import Claims, RowDelta
 from lakesync.staging.store import View
 
-_NOBODY = ""
-"""Stands for a client that wrote nothing, so that all that the claims show is told; it can be no client's id."""
+_NO_CLIENT = ""
+"""A client that wrote nothing, so every visible row is returned; no client id is empty."""
 NOW = "now"
-"""In place of a cursor: only what changes from here on is wanted."""
+"""Instead of a cursor: returns later changes only."""
 _CURSOR = re.compile(r"([0-9]{1,18})-([0-9]{1,18})(?:-([0-9]{1,18})-([0-9]{1,18}))?")
 
 
 class PeekPage(NamedTuple):
-    """What the claims show after a cursor."""
+    """A page of rows or changes."""
 
     deltas: Sequence[RowDelta]
     cursor: str
-    """For the next page."""
+    """Cursor of the next page."""
     has_more: bool
 
 
-class _Place(NamedTuple):
-    """What a cursor says."""
+class _PeekCursor(NamedTuple):
+    """A decoded cursor."""
 
     rules_version: int
-    """Of the rules under which it was handed out."""
+    """Version of the rules under which it was returned."""
     after: int
-    """All up to here was shown."""
+    """Everything up to this arrival was returned."""
     base: int = NOTHING
-    """Where the pages began; `NOTHING`: with all that is there."""
+    """Where the pages began; `NOTHING` for all rows."""
     until: int | None = None
-    """The newest arrival when they began; None: no more was left."""
+    """The newest arrival when the pages began; None after the last page."""
 
     def text(self) -> str:
         rest = "" if self.until is None else f"-{self.base - NOTHING}-{self.until}"
         return f"{self.rules_version}-{self.after}{rest}"
 
     def is_possible(self, access: Access, newest: int) -> bool:
-        """Whether it can have been handed out under the rules in force."""
+        """Return whether it may have been returned under the active rules."""
         known = max(self.after, self.until or 0) <= newest and self.base <= self.after
         return self.rules_version == access.rules_version and known
 
 
 def peek(view: View, claims: Claims, since: str | None, limit: int, rules: RulesCache) -> PeekPage:
-    """A page of the rows that the claims show, or of their changes.
+    """Return a page of the rows that claims may see, or of their changes.
 
     Args:
-        view: the gateway.
+        view: of the gateway.
         claims: a client's.
-        since: the cursor of the page before; None: all that is there; `now`: nothing of that.
-        limit: as for a pull.
-        rules: the gateway's.
+        since: cursor of the page before; None for all rows, `now` for later changes only.
+        limit: most deltas, as for a pull.
+        rules: the gateway's sync rules.
 
     Raises:
-        ValidationError: it is no such cursor.
-        ResyncRequiredError: the rules changed since, or the store was replaced.
+        ValidationError: the cursor is not one of `peek`.
+        ResyncRequiredError: the rules changed since the cursor was returned, or the store was replaced.
     """
     access = rules.access(view, claims)
     if since == NOW:
-        return PeekPage((), _Place(access.rules_version, view.arrival, view.arrival).text(), has_more=False)
-    place = _place(since) if since is not None else _Place(access.rules_version, 0)
-    if not place.is_possible(access, view.arrival):
+        return PeekPage((), _PeekCursor(access.rules_version, view.arrival, view.arrival).text(), has_more=False)
+    cursor = _parse(since) if since is not None else _PeekCursor(access.rules_version, 0)
+    if not cursor.is_possible(access, view.arrival):
         raise ResyncRequiredError(f"the rules changed since the cursor {since!r} was handed out: look without one")
-    until = view.arrival if place.until is None else place.until
-    page = pull_page(view, _NOBODY, _position(place, access, until), access, limit)
+    until = view.arrival if cursor.until is None else cursor.until
+    page = pull_page(view, _NO_CLIENT, _position(cursor, access, until), access, limit)
     if page.has_more:
-        after = place._replace(after=page.after, until=until)
+        after = cursor._replace(after=page.after, until=until)
     else:
-        after = _Place(access.rules_version, view.arrival, view.arrival)
+        after = _PeekCursor(access.rules_version, view.arrival, view.arrival)
     return PeekPage(page.deltas, after.text(), page.has_more)
 
 
 def no_cursor(since: str) -> ValidationError:
-    """The error of a text that this route has not handed out."""
+    """Return the error for a cursor that `peek` did not return."""
     return ValidationError(f"since is {since[:60]!r}, which is no cursor of this route: leave it out at first")
 
 
-def _place(since: str) -> _Place:
+def _parse(since: str) -> _PeekCursor:
     found = _CURSOR.fullmatch(since)
     if found is None:
         raise no_cursor(since)
     rules_version, after, base, until = found.groups()
     if base is None:
-        return _Place(int(rules_version), int(after), int(after))
-    return _Place(int(rules_version), int(after), int(base) + NOTHING, int(until))
+        return _PeekCursor(int(rules_version), int(after), int(after))
+    return _PeekCursor(int(rules_version), int(after), int(base) + NOTHING, int(until))
 
 
-def _position(place: _Place, access: Access, until: int) -> Position:
-    """Where somebody is who was shown all up to the place, and nothing beyond it."""
-    shown = {} if place.until is None else dict.fromkeys(access.keys, (Reach(until, place.after),))
+def _position(cursor: _PeekCursor, access: Access, until: int) -> Position:
+    """Return the feed position of a reader that has everything up to a cursor, and nothing after it."""
+    shown = {} if cursor.until is None else dict.fromkeys(access.keys, (Reach(until, cursor.after),))
     return Position(
-        place.after,
-        place.base,
+        cursor.after,
+        cursor.base,
         until,
         resync=False,
         origin=0,
         then=access.keys,
         now=access.keys,
         reach=shown,
-        told=0 if place.until is None else place.after,
+        told=0 if cursor.until is None else cursor.after,
     )

@@ -1,4 +1,4 @@
-"""Why a client has a row or lacks it: what an operator is told, in words."""
+"""The sentences of an explanation, for operators."""
 
 from __future__ import annotations
 
@@ -10,81 +10,81 @@ from lakesync.model.hlc import wall_of
 from lakesync.model.types import RowKey
 from lakesync.staging.erasing import ERASER
 
-_WRITER = (
+_NOT_PUSHED = (
     "its writer did not send it yet, or was refused: db.pending() there lists what waits and what was refused; what "
     "it does not list was not committed, is in a table without a schema there, or went to another gateway"
 )
-_LACKED_ALL_THE_SAME = (
+_IF_STILL_MISSING = (
     "if the client lacks it all the same: the table must be among its schemas, db.pending() may hold a newer change of "
     "its own, and db.verify() asks for everything anew"
 )
 
 
-def reasons_of(told: Explanation, key: RowKey) -> Iterator[str]:
-    """The reasons of an explanation, the most important first.
+def reasons_of(explanation: Explanation, key: RowKey) -> Iterator[str]:
+    """Yield the reasons of an explanation, the most important first.
 
     Args:
-        told: all of it but the reasons.
+        explanation: complete except for its reasons.
         key: the row's.
     """
     named = f"row {key[1]!r} of table {key[0]!r}"
-    if not told.row.exists:
+    if not explanation.row.exists:
         yield f"nothing of {named} was ever accepted by this gateway"
-        yield _WRITER
+        yield _NOT_PUSHED
         return
-    yield from _verdict(told, named)
-    if told.buckets and told.client.claims_from == "client id":
+    yield from _verdict(explanation, named)
+    if explanation.buckets and explanation.client.claims_from == "client id":
         yield "its claims are not known here, so the rules were asked with its id alone: give those of its token"
-    yield from _row(told, named)
-    if told.row.visible and not told.buckets:
+    yield from _row(explanation, named)
+    if explanation.row.visible and not explanation.buckets:
         yield "there are no buckets: everyone sees every row"
-    elif told.row.visible:
-        for bucket in told.buckets:
+    elif explanation.row.visible:
+        for bucket in explanation.buckets:
             yield from _bucket(bucket, key[0])
-    yield from _client(told.client)
-    if told.verdict == "delivered":
-        yield _LACKED_ALL_THE_SAME
-    if set(told.row.bucket_keys) != set(told.row.keys_by_rules):
+    yield from _client(explanation.client)
+    if explanation.verdict == "delivered":
+        yield _IF_STILL_MISSING
+    if set(explanation.row.bucket_keys) != set(explanation.row.keys_by_rules):
         yield "the row is stored under other bucket keys than the rules give it: a change of rules is being worked in"
 
 
-def _verdict(told: Explanation, named: str) -> Iterator[str]:
-    if told.verdict == "waiting":
-        brings = ", ".join(told.next_pull)
+def _verdict(explanation: Explanation, named: str) -> Iterator[str]:
+    if explanation.verdict == "waiting":
+        brings = ", ".join(explanation.next_pull)
         yield f"the client's next pull from the cursor that it was last sent brings {brings} of {named}"
-    elif told.verdict == "delivered":
+    elif explanation.verdict == "delivered":
         yield f"the client was sent all that it may see of {named}, or wrote it itself; nothing waits for it"
-    elif told.verdict == "hidden":
+    elif explanation.verdict == "hidden":
         yield f"no bucket shows {named} to this client, and it holds nothing of it"
     else:
-        yield _deleted(told, named)
-    if told.unconfirmed:
+        yield _deleted(explanation, named)
+    if explanation.unconfirmed:
         yield (
-            f"it was sent {', '.join(told.unconfirmed)} of the row lately; whether it took it is known when it next "
-            "asks: with the cursor from before, it is sent it again"
+            f"it was sent {', '.join(explanation.unconfirmed)} of the row lately; whether it took it is known when it "
+            "next asks: with the cursor from before, it is sent it again"
         )
 
 
-def _row(told: Explanation, named: str) -> Iterator[str]:
-    row, client_id = told.row, told.client.client_id
-    if not row.visible and told.verdict != "deleted":
-        yield _deleted(told, named)
-    if told.erased_ms is not None and row.tombstone_client_id != ERASER:
-        yield f"what {named} held was erased for good at {moment(told.erased_ms)}"
+def _row(explanation: Explanation, named: str) -> Iterator[str]:
+    row, client_id = explanation.row, explanation.client.client_id
+    if not row.visible and explanation.verdict != "deleted":
+        yield _deleted(explanation, named)
+    if explanation.erased_ms is not None and row.tombstone_client_id != ERASER:
+        yield f"what {named} held was erased for good at {moment(explanation.erased_ms)}"
     if row.client_wrote_ms is None:
         return
     wrote = f"the client wrote to it itself, last at {moment(row.client_wrote_ms)}"
     if row.visible and all(column.client_id != client_id for column in row.columns):
         yield f"{wrote}: nothing of that stands, for newer values took its place"
-    elif row.visible and told.verdict == "delivered":
+    elif row.visible and explanation.verdict == "delivered":
         yield (
             f"{wrote}: what is its own is not sent back to it, so a second database under the same client id, or one "
             "that was put back from a backup, may lack it"
         )
 
 
-def _deleted(told: Explanation, named: str) -> str:
-    row = told.row
+def _deleted(explanation: Explanation, named: str) -> str:
+    row = explanation.row
     if row.tombstone_hlc is None:
         return f"{named} is not visible to anyone: no INSERT of it came, and no column of it has a value"
     if row.tombstone_client_id == ERASER:
@@ -140,5 +140,9 @@ def _client(client: ExplainedClient) -> Iterator[str]:
 
 
 def moment(ms: int) -> str:
-    """Wall time in UTC, as reasons tell it."""
+    """Return a wall time as ISO 8601 in UTC, with milliseconds.
+
+    Args:
+        ms: milliseconds since 1970.
+    """
     return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")

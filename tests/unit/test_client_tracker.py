@@ -53,9 +53,9 @@ def look(
     there = connected or {}
     due = seen.checks_due("gw", ARRIVALS, there)
     for each in due:
-        since = found.get(each.look.client_id, 0)
+        since = found.get(each.query.client_id, 0)
         seen.record_check("gw", ARRIVALS, there, each, None if since is None else Unsent(since))
-    return {each.look.client_id for each in due}
+    return {each.query.client_id for each in due}
 
 
 def behind(seen: ClientTracker, client_id: str, connected: dict[str, ConnectedClient] | None = None) -> int | None:
@@ -94,9 +94,9 @@ def test_a_client_is_looked_at_again_when_it_was_sent_something_or_something_was
     pulled(seen, "a", 3 << 16)
     assert look(seen, {"a": 2000 << 16}) == {"a"}
     assert look(seen, {}) == set()
-    assert [each.look.before for each in seen.checks_due("gw", (("main", 10 << 16),), {})] == [Unsent(2000 << 16)]
+    assert [each.query.before for each in seen.checks_due("gw", (("main", 10 << 16),), {})] == [Unsent(2000 << 16)]
     pulled(seen, "a", 9 << 16, since=3 << 16)
-    assert [each.look.before for each in seen.checks_due("gw", ARRIVALS, {})] == [None]
+    assert [each.query.before for each in seen.checks_due("gw", ARRIVALS, {})] == [None]
 
 
 def test_an_answer_that_the_client_overtook_is_dropped():
@@ -113,7 +113,7 @@ def test_a_look_that_did_not_come_to_the_end_is_gone_on_with():
     pulled(seen, "a", 3 << 16)
     (due,) = seen.checks_due("gw", ARRIVALS, {})
     seen.record_check("gw", ARRIVALS, {}, due, Unsent(0, done=False))
-    assert [each.look.before for each in seen.checks_due("gw", ARRIVALS, {})] == [Unsent(0, done=False)]
+    assert [each.query.before for each in seen.checks_due("gw", ARRIVALS, {})] == [Unsent(0, done=False)]
 
 
 def test_who_is_connected_was_sent_all_unless_something_waits_for_it():
@@ -138,7 +138,7 @@ def test_when_a_connection_ends_the_client_has_what_it_was_sent_there():
     assert seen.status("gw", "stranger", {}) is None
     (told,) = seen.statuses("gw", {}, 10)
     assert (told.cursor_ms, told.offline_since_ms, told.pulled_ms) == (30_000, 60_000, 5000)
-    assert seen.whereabouts("gw", "a", None).cursor == 30_000 << 16
+    assert seen.position("gw", "a", None).cursor == 30_000 << 16
     assert look(seen, {}) == {"a"}
 
 
@@ -146,11 +146,11 @@ def test_a_client_that_cannot_take_its_page_is_looked_at_from_the_cursor_that_it
     seen = ClientTracker(Clock())
     for _ in range(3):
         pulled(seen, "a", 9 << 16, since=5 << 16, brings=True)
-    assert seen.whereabouts("gw", "a", None).cursor == 5 << 16
+    assert seen.position("gw", "a", None).cursor == 5 << 16
     (told,) = seen.statuses("gw", {}, 10)
     assert told.repeats == 2
     pulled(seen, "a", 3 << 16, since=3 << 16, brings=True, source="jira")
-    assert seen.whereabouts("gw", "a", None).cursor == 5 << 16, "a source has cursors of its own"
+    assert seen.position("gw", "a", None).cursor == 5 << 16, "a source has cursors of its own"
     for _ in range(2):
         pulled(seen, "a", 9 << 16, since=9 << 16)
         (told,) = seen.statuses("gw", {}, 10)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -9,8 +10,9 @@ import pytest
 
 from gateway.errors import STATUSES, status_of
 from gateway.metrics import Metrics
+from gateway.openapi_schemas import OBJECT_KEYWORDS, PROPERTY_KEYWORDS
 from gateway.settings import PREFIXES
-from tests.integration.operations import OPERATIONS
+from tests.integration.operations import DESCRIPTION, OPERATIONS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "http-api.md").read_text()
 
@@ -44,3 +46,8 @@ def test_every_metric_is_named():
 def test_both_prefixes_are_named():
     assert PREFIXES == ("", "/v1")
     assert "`/v1`" in PAGE
+
+
+def test_every_type_with_further_keywords_is_in_the_document():
+    titles = set(re.findall(r'"title": "(\w+)"', json.dumps(DESCRIPTION)))
+    assert titles >= PROPERTY_KEYWORDS.keys() | OBJECT_KEYWORDS.keys()

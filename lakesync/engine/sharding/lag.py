@@ -15,16 +15,23 @@ from lakesync.engine.sharding.vectors import Vectors
 from lakesync.model.types import Claims
 
 
-def oldest_unsent(parts: Mapping[str, Part], vectors: Vectors, looks: Sequence[LagQuery]) -> Steps[list[Unsent | None]]:
-    """As `engine.lag.oldest_unsent` for several clients: the oldest in any shard.
+def oldest_unsent(
+    parts: Mapping[str, Part], vectors: Vectors, queries: Sequence[LagQuery]
+) -> Steps[list[Unsent | None]]:
+    """As `engine.lag.oldest_unsent`, for several clients over all shards.
+
+    Args:
+        parts: by shard.
+        vectors: the cursors of clients in each shard.
+        queries: the clients.
 
     Raises:
         StagingUnavailableError: a shard cannot be reached.
     """
-    wheres = yield from _in_shards(parts, vectors, [(look.client_id, look.where) for look in looks])
-    found: list[dict[str, Unsent]] = [{} for _ in looks]
+    positions = yield from _in_shards(parts, vectors, [(query.client_id, query.position) for query in queries])
+    found: list[dict[str, Unsent]] = [{} for _ in queries]
     for name, part in parts.items():
-        there = [_in_shard(name, look, where[name]) for look, where in zip(looks, wheres, strict=True)]
+        there = [_in_shard(name, query, position[name]) for query, position in zip(queries, positions, strict=True)]
         answers = yield from of_shard(name, part.submit_unsent(there))
         for each, answer in zip(found, answers, strict=True):
             if answer is not None:
@@ -32,12 +39,12 @@ def oldest_unsent(parts: Mapping[str, Part], vectors: Vectors, looks: Sequence[L
     return [_of_all(each) for each in found]
 
 
-def _in_shard(name: str, look: LagQuery, where: ClientPosition) -> LagQuery:
-    return LagQuery(look.client_id, where, look.before.shards.get(name) if look.before is not None else None)
+def _in_shard(name: str, query: LagQuery, position: ClientPosition) -> LagQuery:
+    return LagQuery(query.client_id, position, query.before.shards.get(name) if query.before is not None else None)
 
 
 def _of_all(found: Mapping[str, Unsent]) -> Unsent | None:
-    """What was found in all shards; None where the client pulled from none."""
+    """Return the oldest of the shards' results; None if the client pulled from no shard."""
     if not found:
         return None
     oldest = min((each.since for each in found.values() if each.since), default=0)
@@ -45,27 +52,35 @@ def _of_all(found: Mapping[str, Unsent]) -> Unsent | None:
 
 
 def explain(
-    part: Part, name: str, vectors: Vectors, asked: tuple[str, str, str, Claims | None], where: ClientPosition
+    part: Part, name: str, vectors: Vectors, query: tuple[str, str, str, Claims | None], position: ClientPosition
 ) -> Steps[Explanation]:
-    """As `engine.explain.explain`, of a row in one shard."""
-    (where_in,) = yield from _in_shards([name], vectors, [(asked[0], where)])
-    explanation: Explanation = yield from of_shard(name, part.submit_explain(*asked, where_in[name]))
+    """As `engine.explain.explain`, for a row of one shard.
+
+    Args:
+        part: the shard's.
+        name: of the shard.
+        vectors: the cursors of clients in each shard.
+        query: client id, table, row id and claims.
+        position: of the client.
+    """
+    (by_shard,) = yield from _in_shards([name], vectors, [(query[0], position)])
+    explanation: Explanation = yield from of_shard(name, part.submit_explain(*query, by_shard[name]))
     return explanation
 
 
 def _in_shards(
     names: Collection[str], vectors: Vectors, clients: Sequence[tuple[str, ClientPosition]]
 ) -> Steps[list[dict[str, ClientPosition]]]:
-    """Where clients are in each of some shards."""
+    """Return the positions of clients in some shards."""
     handed: list[dict[str, int] | None] = yield vectors.submit_parts([(name, at.cursor) for name, at in clients])
     shown: list[dict[str, int] | None] = yield vectors.submit_parts([(name, at.confirmed) for name, at in clients])
     return [
-        {name: _where(name, at, cursors, seen) for name in names}
+        {name: _position_in(name, at, cursors, seen) for name in names}
         for (_, at), cursors, seen in zip(clients, handed, shown, strict=True)
     ]
 
 
-def _where(
+def _position_in(
     name: str, at: ClientPosition, cursors: dict[str, int] | None, shown: dict[str, int] | None
 ) -> ClientPosition:
     state = at.state

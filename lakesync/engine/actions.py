@@ -1,4 +1,4 @@
-"""The imperative side of a gateway: actions that its clients ask for, and connectors registered at run time."""
+"""The part of `SyncGateway` for actions that clients request, and for connectors that admins register at run time."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from lakesync.staging.records import ActionEntry
 from lakesync.staging.store import Commit, StagingStore
 
 
-class ImperativeGateway:
-    """What `SyncGateway` has besides pushing and pulling."""
+class ActionGateway:
+    """A base class of `SyncGateway` with its methods for actions and connectors."""
 
     def __init__(
         self,
@@ -27,6 +27,14 @@ class ImperativeGateway:
         connectors: Connectors | None = None,
         runner: ActionRunner | None = None,
     ) -> None:
+        """Args:
+        gateway_id: of the gateway.
+        store: holds outcomes of actions, and connectors.
+        wall: returns the server's wall time in milliseconds.
+        limits: of requests for actions.
+        connectors: connector types, and the keys that seal their secrets.
+        runner: executes actions in its threads; gateways may share one.
+        """
         self.gateway_id = gateway_id
         self._store = store
         self._connectors = connectors or Connectors()
@@ -34,53 +42,73 @@ class ImperativeGateway:
         self._dispatcher = Dispatcher(gateway_id, store, wall, self._services, runner or ActionRunner(), limits)
 
     def submit_action(self, push: ActionPush, claims: Claims) -> Future[ActionResponse]:
-        """Do a client's actions, each once however often it is asked for; one outcome each, in order.
+        """Execute a client's actions, each once also if the request is repeated.
+
+        Args:
+            push: the actions.
+            claims: the client's.
+
+        Returns:
+            A future of one outcome an action, in order. It raises StagingUnavailableError if the store does not answer;
+            a repeat is safe.
 
         Raises:
-            ValidationError, ForbiddenError, ClockDriftError: nothing was done; the message names the place.
-        Raises (in the future):
-            StagingUnavailableError: a repeat is safe.
+            ValidationError, ForbiddenError, ClockDriftError: no action was executed; the message names the invalid one.
         """
         return self._dispatcher.submit(push, claims)
 
     def handle_action(self, push: ActionPush, claims: Claims | None = None) -> ActionResponse:
-        """`submit_action`, waited for; without claims the request's own client id is believed."""
+        """Execute a client's actions and wait for their outcomes; see `submit_action`.
+
+        Args:
+            push: the actions.
+            claims: the client's; None trusts the client id in the request.
+        """
         return self.submit_action(push, claims or {"sub": push.client_id}).result()
 
     def describe_actions(self) -> ActionDiscovery:
-        """What clients may ask for, by connector."""
+        """Return the actions that clients may request, by connector."""
         return self._services.describe()
 
     def connector_types(self) -> list[ConnectorDescriptor]:
-        """The types of connector that may be registered, by name."""
+        """Return the connector types, ordered by name."""
         return self._connectors.descriptors()
 
     def register_action_handler(self, name: str, handler: ActionHandler) -> None:
-        """Have `handler` do the actions of connector `name` in this process, in place of one that did.
+        """Register a handler that executes a connector's actions in this process; it replaces an earlier one.
+
+        Args:
+            name: of the connector.
+            handler: executes its actions.
 
         Raises:
-            ConfigurationError: a description of an action is wrong; the message names it.
+            ConfigurationError: the description of an action is invalid; the message names it.
         """
         self._services.register(name, handler)
 
     def unregister_action_handler(self, name: str) -> None:
-        """Have nobody do them; nothing where nobody did."""
+        """Remove the handler of a connector, if there is one."""
         self._services.unregister(name)
 
     def list_action_handlers(self) -> list[str]:
-        """The names of the handlers registered in this process."""
+        """Return the connector names of the handlers in this process."""
         return self._services.names()
 
     def action_log(self, before: int | None = None, limit: int = 100) -> list[ActionEntry]:
-        """Attempts at actions, newest first: the newest, or those with `seq` below `before`."""
+        """Return attempts at actions, newest first.
+
+        Args:
+            before: only entries with a lower `seq`.
+            limit: most entries.
+        """
         return self._store.read(self.gateway_id, lambda view: view.action_log(before, limit)).result()
 
     def register_connector(self, body: Any) -> StoredConnector:
-        """Register the connector that a decoded JSON object describes; its secrets are sealed before they are kept.
+        """Register the connector that a decoded JSON object describes; its secrets are sealed before they are stored.
 
         Raises:
-            ValidationError: the object is not of the form of its type; the message names the field.
-            DuplicateError: the name is taken.
+            ValidationError: the settings are invalid for the connector's type; the message names the field.
+            DuplicateError: a connector with this name is registered.
         """
         connector = self._connectors.take(self.gateway_id, body)
 
@@ -93,13 +121,13 @@ class ImperativeGateway:
         return self._store.submit(self.gateway_id, work).result()
 
     def declare_connector(self, body: Any) -> bool:
-        """Register a connector in place of one with its name.
+        """Register a connector; it replaces one with its name.
 
         Returns:
-            Whether it was not registered like this before.
+            Whether the registration changed.
 
         Raises:
-            ValidationError: the object is not of the form of its type; the message names the field.
+            ValidationError: the settings are invalid for the connector's type; the message names the field.
         """
         connector = self._connectors.take(self.gateway_id, body)
 
@@ -112,26 +140,26 @@ class ImperativeGateway:
         return self._store.submit(self.gateway_id, work).result()
 
     def unregister_connector(self, name: str) -> None:
-        """Forget a connector.
+        """Remove a registered connector.
 
         Raises:
-            NotFoundError: there is none of that name.
+            NotFoundError: no connector has this name.
         """
         if not self._store.submit(self.gateway_id, lambda commit: commit.drop_connector(name)).result():
             raise NotFoundError(f"no connector {name!r} is registered")
 
     def connectors(self) -> list[StoredConnector]:
-        """The registered connectors, by name; secrets are sealed or references."""
+        """Return the registered connectors, ordered by name; secrets in them are sealed, or references."""
         return self._store.connectors(self.gateway_id)
 
     def reseal_connectors(self) -> None:
-        """Bring secrets that are under an older key under the one in use."""
+        """Seal secrets with the current key that are sealed with the previous one."""
 
         def work(commit: Commit) -> None:
             for connector in commit.connectors():
-                anew = self._connectors.resealed(connector)
-                if anew != connector:
-                    commit.put_connector(anew)
+                resealed = self._connectors.resealed(connector)
+                if resealed != connector:
+                    commit.put_connector(resealed)
 
         if self._connectors.rotating:
             self._store.submit(self.gateway_id, work).result()
