@@ -172,11 +172,11 @@ class Report(msgspec.Struct, frozen=True, rename="camel"):
     dead_letters: tuple[DeadLetters, ...] = ()
 
     def of(self, gateway: str) -> list[Lag]:
-        """The lags of one gateway, and those of flows and tiers, which are of all."""
+        """Return the lags of one gateway, and those of flows and tiers, which belong to all gateways."""
         return [lag for lag in self.lags if lag.gateway in (gateway, "")]
 
     def failing(self) -> list[Lag]:
-        """The parts for which runs fail: they were requested again and again, and their marks do not move."""
+        """Return the parts for which runs fail: several were requested, and the mark has not moved."""
         return [lag for lag in self.lags if self.requests.get(lag.key, 0) >= FAILING]
 
 
@@ -335,7 +335,7 @@ def lags(
 
 
 def _shards_of(table: str, shards: ShardMap | None) -> frozenset[str]:
-    """The streams that carry a table's deltas: those made before there was sharding are in the default shard's."""
+    """Return the shards with a table's deltas. Deltas from before sharding are in the stream of the default shard."""
     if shards is None:
         return frozenset()
     shard = shards.of(table)

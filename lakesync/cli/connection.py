@@ -43,6 +43,7 @@ class GatewayConnection:
     """Requests to the routes of one gateway, with a token."""
 
     def __init__(self, config: Config, url: str, gateway: str, token: str | None) -> None:
+        """Args: config: the settings; url: of the gateway; gateway: its id; token: None for requests without one."""
         self.config = config
         self.url = url.rstrip("/")
         self.gateway = gateway

@@ -90,6 +90,7 @@ class UnloadedCommand(TyperCommand):
     """Represents a command in lists and completions until it runs."""
 
     def __init__(self, name: str, entry: LazyCommand) -> None:
+        """Args: name: of the command; entry: where it is."""
         super().__init__(
             name=name, callback=None, help=entry.summary, short_help=entry.summary, rich_help_panel=entry.panel
         )
@@ -109,6 +110,7 @@ class LazyGroup(PlainGroup):
     entries: dict[str, LazyCommand] = {}  # noqa: RUF012 set by the subclass
 
     def __init__(self, **attributes: Any) -> None:
+        """Add an unloaded command for each entry. The arguments are typer's."""
         super().__init__(**attributes)
         for name, entry in self.entries.items():
             self.add_command(UnloadedCommand(name, entry), name)

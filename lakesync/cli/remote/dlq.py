@@ -47,7 +47,7 @@ App = Annotated[
     Path | None,
     typer.Option("--app", help="Database of an app, instead of a gateway.", show_default=False),
 ]
-All = Annotated[bool, typer.Option("--all", help="Select all dead letters of kind work.")]
+All = Annotated[bool, typer.Option("--all", help="Select all: of a gateway those of kind work, of an app every one.")]
 
 
 @app.callback()
@@ -165,7 +165,7 @@ def drop(
     The affected rows at the destination stay unchanged until they are written again. In an app, a dropped change is
     reverted.
     """
-    what = "all dead letters of kind work" if everything else f"{entry}"
+    what = "all dead letters" if everything else f"{entry}"
     output.confirm(f"Drop {what}?", yes=yes)
     if app_file is not None:
         _act_on_app(app_file, "dropped", entry, everything=everything, as_json=as_json)

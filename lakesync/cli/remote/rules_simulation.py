@@ -65,6 +65,16 @@ class Simulation:
         rows: Path | None,
         tables: list[str] | None,
     ) -> None:
+        """Choose the rows.
+
+        Args:
+            url: the `--url` option.
+            gateway: the `--gateway` option.
+            token_file: the `--token-file` option.
+            data: the `--data` option.
+            rows: file with rows; None: the gateway's rows.
+            tables: the tables to use; None: all.
+        """
         self._options = (url, gateway, token_file, data)
         self._file = rows
         self._tables = tables
