@@ -45,7 +45,7 @@ class ActionServices:
             ConfigurationError: the name is empty, or an action's description is invalid.
         """
         if not name:
-            raise ConfigurationError("an action handler needs a name: it is the connector that clients ask")
+            raise ConfigurationError("an action handler needs a name: the connector's name in actions")
         actions = SupportedActions(name, handler.supported_actions)
         actions.check()
         self._registered[name] = ActionService(actions, lambda: handler)

@@ -47,10 +47,10 @@ async def run_attempt(
         return failure(action, _code(error), str(error), retryable=isinstance(error, TransientError))
     except OSError as error:
         _log_failure(action, context, error)
-        return failure(action, FAILED, "what the connector needs was not reached: try again", retryable=True)
+        return failure(action, FAILED, "the connector could not reach what it needs: retry", retryable=True)
     except BaseException as error:
         _log_failure(action, context, error)
-        return failure(action, FAILED, "the handler failed; the gateway's log says more")
+        return failure(action, FAILED, "the handler failed; see the gateway's log")
 
 
 def _encoded(data: ActionData, limit: int) -> msgspec.Raw:
@@ -60,10 +60,10 @@ def _encoded(data: ActionData, limit: int) -> msgspec.Raw:
         TypeError: the result is not a mapping.
     """
     if data is not None and not isinstance(data, Mapping):
-        raise TypeError(f"the handler gave back a {type(data).__name__}, it must be a mapping or None")
+        raise TypeError(f"the handler returned a {type(data).__name__}, expected a mapping or None")
     text = msgspec.json.encode(dict(data or {}))
     if len(text) > limit:
-        text = msgspec.json.encode({"omitted": f"the data has {len(text)} bytes, at most {limit} are kept"})
+        text = msgspec.json.encode({"omitted": f"the data has {len(text)} bytes, the maximum is {limit}"})
     return msgspec.Raw(text)
 
 

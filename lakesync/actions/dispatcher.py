@@ -109,7 +109,7 @@ class Dispatcher:
             if time.monotonic() >= deadline:
                 return _pending(action)
             if len(self._running) >= self._limits.max_waiting:
-                return failure(action, BUSY, "too many actions wait here: send it again later", retryable=True)
+                return failure(action, BUSY, "too many actions are waiting: retry later", retryable=True)
             task = self._start(action, claims)
         return await self._wait(task, action, deadline)
 
@@ -250,4 +250,4 @@ def _by_key(action: Action) -> tuple[str, str, str]:
 
 
 def _pending(action: Action) -> ActionFailure:
-    return failure(action, PENDING, "it is not done yet: ask for it again under the same id", retryable=True)
+    return failure(action, PENDING, "the action is still running: retry under the same id", retryable=True)

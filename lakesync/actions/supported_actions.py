@@ -62,7 +62,9 @@ class SupportedActions:
 def unknown_connector(action: Action) -> ActionFailure:
     """Return the failure of an action whose connector does not exist or has no actions."""
     return failure(
-        action, NOT_SUPPORTED, f"no connector {action.connector!r} does actions here: GET …/actions lists those that do"
+        action,
+        NOT_SUPPORTED,
+        f"no connector {action.connector!r} supports actions here: GET …/actions lists those that do",
     )
 
 

@@ -26,13 +26,13 @@ def validate_request(push: ActionPush, claims: Claims, now_ms: int, limits: Acti
     """
     if len(push.actions) > limits.max_actions:
         raise ValidationError(
-            f"the request holds {len(push.actions)} actions, at most {limits.max_actions} are taken: send it in parts"
+            f"the request has {len(push.actions)} actions, the maximum is {limits.max_actions}: split it"
         )
     sender = claims.get("sub")
     for where, client_id in _names(push):
         if client_id != sender:
             raise ForbiddenError(
-                f"{where} is {client_id!r} but the token's sub is {sender!r}: ask with a token of that client"
+                f"{where} is {client_id!r} but the token's sub is {sender!r}: use a token of that client"
             )
     for place, action in enumerate(push.actions):
         fault = _fault(action, limits)
@@ -41,8 +41,8 @@ def validate_request(push: ActionPush, claims: Claims, now_ms: int, limits: Acti
         ahead = hlc.decode(action.hlc)[0] - now_ms
         if ahead > hlc.MAX_DRIFT_MS:
             raise ClockDriftError(
-                f"actions[{place}].hlc {action.hlc} is {ahead} ms ahead of the server, {hlc.MAX_DRIFT_MS} are allowed; "
-                "set the client's clock"
+                f"actions[{place}].hlc {action.hlc} is {ahead} ms ahead of the server, the maximum is "
+                f"{hlc.MAX_DRIFT_MS}: correct the client's clock"
             )
 
 
@@ -57,7 +57,7 @@ def validate_action_id(action: Action) -> str | None:
     )
     if action.action_id == expected:
         return None
-    return f"actionId is not the SHA-256 of the action's canonical JSON, which is {expected}: make it of what is sent"
+    return f"actionId is not the SHA-256 of the action's canonical JSON, expected {expected}"
 
 
 def _names(push: ActionPush) -> list[tuple[str, str]]:
@@ -68,7 +68,7 @@ def _names(push: ActionPush) -> list[tuple[str, str]]:
 def _fault(action: Action, limits: ActionLimits) -> str | None:
     size = len(bytes(action.params))
     if size > limits.max_params_bytes:
-        return f"params has {size} bytes, at most {limits.max_params_bytes} are taken: make them smaller"
+        return f"params has {size} bytes, the maximum is {limits.max_params_bytes}: make them smaller"
     key = action.idempotency_key
     return (
         check_id("actionId", action.action_id)

@@ -29,7 +29,7 @@ class ConnectorConfig:
 
 
 def _none(config: ConnectorConfig) -> ActionHandler:
-    raise ConfigurationError(f"connectors of type {config.type!r} do no actions")
+    raise ConfigurationError(f"connectors of type {config.type!r} support no actions")
 
 
 def _no_source(config: ConnectorConfig) -> Source:

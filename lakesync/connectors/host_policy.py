@@ -142,13 +142,13 @@ def _host(setting: str, url: str) -> SplitResult:
         parts = urlsplit(url)
         plain = parts.scheme in _PORTS and parts.hostname and parts.port != 0
     except ValueError as error:
-        raise ConfigurationError(f"{setting} is no address: {error}") from None
+        raise ConfigurationError(f"{setting} is not a valid URL: {error}") from None
     if not plain or "\\" in url or any(char <= " " or char == "\x7f" for char in url):
-        raise ConfigurationError(f"{setting} is no http or https address: write https://HOST or http://HOST:PORT")
+        raise ConfigurationError(f"{setting} is not an http or https URL: write https://HOST or http://HOST:PORT")
     if parts.username is not None or parts.password is not None:
-        raise ConfigurationError(f"{setting} has a user or a password in it: leave them out")
+        raise ConfigurationError(f"{setting} contains a user or a password: remove them")
     if parts.fragment:
-        raise ConfigurationError(f"{setting} has a fragment, `#…`, which is never sent: leave it out")
+        raise ConfigurationError(f"{setting} has a fragment, `#…`, which is never sent: remove it")
     return parts
 
 
@@ -179,6 +179,6 @@ def _is_public(address: _Address) -> bool:
 
 def _refusal(host: str) -> str:
     return (
-        f"the host {host!r} is not one that connectors of this server may call; private addresses are refused unless "
+        f"the host {host!r} may not be called by connectors of this server. Private addresses are rejected unless "
         "the operator allows them: [connectors] allowed_hosts"
     )

@@ -117,7 +117,7 @@ class HttpApi:
         ):
             with attempt:
                 return self._once(method, url, params=params, json=json, headers=headers, data=data)
-        raise AssertionError("a loop of tries ends in an answer or an error")
+        raise AssertionError("the loop ends with an answer or an error")
 
     def close(self) -> None:
         """Close the connections."""
@@ -130,7 +130,7 @@ class HttpApi:
             answer.raw = BytesIO(self._read(answer))
         except (OSError, HTTPError) as error:
             raise AdapterError(
-                f"{method} {url} got no answer ({_reason(error)}): see whether the address is right, and reachable "
+                f"{method} {url} got no answer ({_reason(error)}): check that the address is correct and reachable "
                 "from this machine"
             ) from error
         if (fault := self._map_error(answer)) is not None:
@@ -150,9 +150,9 @@ class HttpApi:
                 pieces.append(piece)
                 size += len(piece)
                 if size > self._max_bytes:
-                    raise AdapterError(f"{answer.url} answers with more than {self._max_bytes} bytes: that is not read")
+                    raise AdapterError(f"{answer.url} returned more than {self._max_bytes} bytes, which is the limit")
                 if time.monotonic() > until:
-                    raise AdapterError(f"{answer.url} takes more than {TOTAL_S:.0f} s for one answer")
+                    raise AdapterError(f"{answer.url} took more than {TOTAL_S:.0f} s to answer")
         return b"".join(pieces)
 
 
@@ -184,7 +184,7 @@ def _usual(status: int, vendor: str) -> tuple[type[LakeSyncError], str]:
     if status < 400:
         return ConfigurationError, "{url} redirects to {to!r}: check the address"
     if status < 500:
-        return ValidationError, vendor + " refuses {path} with status {status} ({said})"
+        return ValidationError, vendor + " rejects {path} with status {status} ({said})"
     return AdapterError, vendor + " failed at {path} with status {status} ({said})"
 
 

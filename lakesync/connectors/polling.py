@@ -87,7 +87,7 @@ def census_pages(source: Source, table: str, compare: Compare, deleted_share: fl
     if len(gone) > max(ALWAYS_DELETABLE_ROWS, found.known * deleted_share):
         raise CensusError(
             f"the census of {table} would delete {len(gone)} of {found.known} rows, more than {deleted_share:.0%}: if "
-            "they are really gone at the source, allow it once (deletedShare of its ingest); nothing was deleted"
+            "they are really deleted at the source, raise deletedShare of its ingest once; nothing was deleted"
         )
     if gone:
         yield Page(table, [], deleted=gone)

@@ -127,9 +127,7 @@ class Connectors:
         """
         known = self.find(stored.type)
         if known is None:
-            raise ConfigurationError(
-                f"connector {stored.name!r} is of type {stored.type!r}, which is not installed here"
-            )
+            raise ConfigurationError(f"connector {stored.name!r} is of type {stored.type!r}, which is not installed")
         secret = known.descriptor.secrets
         for field in known.descriptor.files & stored.settings.keys():
             self._secrets.check_file(gateway, stored.name, field, stored.settings[field])
@@ -178,7 +176,7 @@ def installed() -> list[ConnectorType]:
             ) from error
         if not isinstance(named, ConnectorType) or named.descriptor.type != entry.name:
             raise ConfigurationError(
-                f"the entry point {entry.name!r} ({entry.value}) names no connector type of that name"
+                f"the entry point {entry.name!r} ({entry.value}) is not a connector type of that name"
             )
         found.append(named)
     return found
@@ -189,11 +187,9 @@ def _by_name(types: Iterable[ConnectorType]) -> dict[str, ConnectorType]:
     for each in types:
         name = each.descriptor.type
         if name in _FIELDS:
-            raise ConfigurationError(
-                f"a connector type cannot be called {name!r}: its connectors have a field of that name"
-            )
+            raise ConfigurationError(f"the name {name!r} is reserved: choose another name for the connector type")
         if name in known:
-            raise ConfigurationError(f"there are two connector types {name!r}: uninstall the package of one")
+            raise ConfigurationError(f"two packages define the connector type {name!r}: uninstall one")
         Form(each.descriptor.config_schema, f"connector type {name!r}")
         Form(each.descriptor.ingest_schema, f"the ingest of connector type {name!r}")
         known[name] = each

@@ -119,7 +119,9 @@ class Secrets:
                 "one, or register the connector again"
             ) from None
         if found[:3] != (gateway, connector, setting):
-            raise ConfigurationError(f"{where} was sealed for something else: register the connector again")
+            raise ConfigurationError(
+                f"{where} was sealed for another gateway, connector or setting: register the connector again"
+            )
         return found[3]
 
     @property
@@ -140,7 +142,9 @@ class Secrets:
             except InvalidToken:
                 import structlog  # not above: every task that polls would import it
 
-                structlog.get_logger(__name__).warning("a connector's secret opens with no key of this server")
+                structlog.get_logger(__name__).warning(
+                    "a connector's secret cannot be opened with any key of this server"
+                )
         return kept
 
     def _check_reference(self, gateway: str, where: str, reference: str) -> None:
@@ -184,7 +188,7 @@ def _check_pattern(pattern: str) -> None:
         unclear = re.match(r"[A-Za-z0-9_*?\[-]", behind) is not None
     if unclear:
         raise ConfigurationError(
-            f"allowed_references in [connectors] has {pattern!r}, which cannot keep gateways apart: write "
+            f"allowed_references in [connectors] has {pattern!r}, which does not separate gateways: write "
             "env:PREFIX_{gateway}_* or file:/FOLDER/{gateway}/*"
         )
 

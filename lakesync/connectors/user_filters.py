@@ -31,10 +31,10 @@ def balanced_condition(text: str, setting: str, *, stop: tuple[str, str] | None 
             break
         depth += (word == "(") - (word == ")")
         if depth < 0:
-            raise ConfigurationError(f"{setting} {text!r} closes a bracket that it has not opened: mend the filter")
+            raise ConfigurationError(f"{setting} {text!r} closes a bracket that is not open: correct the filter")
         kept.append(word)
     if depth:
-        raise ConfigurationError(f"{setting} {text!r} opens a bracket that it does not close: mend the filter")
+        raise ConfigurationError(f"{setting} {text!r} does not close a bracket: correct the filter")
     while kept and kept[-1].isspace():  # but not a space that a backslash keeps
         kept.pop()
     return "".join(kept).lstrip()
@@ -60,7 +60,7 @@ def _pieces(text: str, setting: str) -> Iterator[str]:
     while at < len(text):
         found = _PIECE.match(text, at)
         if found is None:
-            raise ConfigurationError(f"{setting} {text!r} has a quotation mark without its other one: mend the filter")
+            raise ConfigurationError(f"{setting} {text!r} has an unmatched quotation mark: correct the filter")
         yield found.group()
         at = found.end()
 

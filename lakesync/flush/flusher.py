@@ -230,7 +230,7 @@ class Flusher:
     ) -> FlushReport:
         database = self.destination
         if not self._running.acquire(blocking=wait):
-            raise FlushError(f"a flush of gateway {self.gateway_id!r} is under way: wait for it")
+            raise FlushError(f"a flush of gateway {self.gateway_id!r} is running: wait for it")
         try:
             started = time.perf_counter()
             self._publish_again()
@@ -266,7 +266,7 @@ class Flusher:
                 found = sink.take(DeltaBatch(batch.batch_id, batch.gateway, deltas))
             except AdapterError as error:
                 raise FlushError(
-                    f"batch {batch.batch_id!r} could not be written: {error}; nothing is lost, flush again"
+                    f"batch {batch.batch_id!r} could not be written: {error}. Nothing is lost; flush again."
                 ) from error
             crash_point("flush.after_write")
             self._publish(batch, deltas)
@@ -274,7 +274,7 @@ class Flusher:
             self._store.confirm(batch.batch_id, found.deltas, found.id_sum)
             crash_point("flush.after_confirm")
         elif not self._confirmed(batch):
-            raise FlushError(f"the log holds {len(deltas)} of the {batch.deltas} deltas of batch {batch.batch_id!r}")
+            raise FlushError(f"the log has {len(deltas)} of the {batch.deltas} deltas of batch {batch.batch_id!r}")
         # else another process has written, confirmed and trimmed it meanwhile
         self._store.trim(batch.gateway, batch.shard)
 
@@ -318,5 +318,9 @@ class Flusher:
         try:
             queue.publish(work, context)
         except AdapterError as error:
-            log.warning("work for tables was not queued yet", batch=context.batch_id, reason=str(error))
+            log.warning(
+                "jobs for destination tables could not be queued and are retried",
+                batch=context.batch_id,
+                reason=str(error),
+            )
             self._unpublished.append((work, context))

@@ -71,7 +71,7 @@ class Materialiser:
 
     def _try(self, job: Job) -> None:
         if job.attempts >= self._attempts:
-            raise _DiedError(f"it was begun {job.attempts} times and never ended: its worker died each time")
+            raise _DiedError(f"its worker died in each of {job.attempts} attempts")
         left = self._attempts - job.attempts
         for attempt in stamina.retry_context(
             on=TransientError, attempts=left, timeout=None, wait_initial=self._first_wait, wait_max=30.0

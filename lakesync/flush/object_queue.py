@@ -110,7 +110,7 @@ class ObjectFlushQueue:
             return _decode(data)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             away = f"{UNREADABLE_PREFIX}/{key}"
-            log.error("an object in the queue is no job", object=key, moved_to=away, reason=str(error))  # noqa: TRY400
+            log.error("an object in the queue is not a job", object=key, moved_to=away, reason=str(error))  # noqa: TRY400
             self._objects.put_object(away, data)
             self._objects.delete_object(key)
             return None

@@ -70,7 +70,9 @@ class PeriodicTask:
         except Exception as error:
             self._failures += 1
             wait = max(self._seconds, min(self._patience, self._seconds * 2.0**self._failures))
-            log.warning("loop failed", loop=self._name, reason=str(error), kind=type(error).__name__, again_in=wait)
+            log.warning(
+                "periodic task failed", task=self._name, reason=str(error), kind=type(error).__name__, again_in=wait
+            )
             return wait
         self._failures = 0
         return self._seconds

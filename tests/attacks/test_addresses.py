@@ -182,7 +182,7 @@ def test_the_list_of_hosts(allowed, url, taken):
     if taken:
         connectors(*allowed).take("gw", webhook(url))
     else:
-        with pytest.raises(ValidationError, match="may call"):
+        with pytest.raises(ValidationError, match="may not be called"):
             connectors(*allowed).take("gw", webhook(url))
 
 

@@ -142,7 +142,7 @@ def test_a_request_that_is_wrong_does_nothing(gateway, desk):
 
     refused(ForbiddenError, ActionPush("bob", (good,)), r"actions\[0\]\.clientId is 'alice'")
     refused(ForbiddenError, ActionPush("alice", (good,)), "'alice'.*'bob'", {"sub": "bob"})
-    refused(ValidationError, ActionPush("alice", (good,) * 101), "101 actions, at most 100")
+    refused(ValidationError, ActionPush("alice", (good,) * 101), "101 actions, the maximum is 100")
     late = make_action(NOW + (5001 << 16))
     refused(ClockDriftError, ActionPush("alice", (good, late)), r"actions\[1\]\.hlc .* 5001 ms ahead")
     big = make_action(NOW, {"title": "x" * 1000})
@@ -225,7 +225,7 @@ def test_final_failures_are_remembered_and_retryable_ones_are_not(gateway, desk)
     told = [ask(gateway, action)[0] for _ in range(4)]
     assert [(each.code, each.message, each.retryable) for each in told] == [
         ("ADAPTER_ERROR", "the desk is shut", True),
-        ("ACTION_EXECUTION_ERROR", "what the connector needs was not reached: try again", True),
+        ("ACTION_EXECUTION_ERROR", "the connector could not reach what it needs: retry", True),
         ("FORBIDDEN", "alice may not", False),
         ("FORBIDDEN", "alice may not", False),
     ]
@@ -242,7 +242,7 @@ def test_a_handler_that_fails_is_told_of_without_its_inner_detail(gateway, desk,
     desk.reaction = react
     (result,) = ask(gateway, make_action(NOW))
     assert result.code == "ACTION_EXECUTION_ERROR"
-    assert result.message == "the handler failed; the gateway's log says more"
+    assert result.message == "the handler failed; see the gateway's log"
     assert not result.retryable
     desk.reaction = giving(None)
     assert data_of(ask(gateway, make_action(NOW + 1))[0]) == {}
@@ -251,7 +251,7 @@ def test_a_handler_that_fails_is_told_of_without_its_inner_detail(gateway, desk,
 def test_data_above_the_limit_is_left_out_for_the_action_was_done(gateway, desk):
     desk.reaction = giving({"text": "x" * 2000})
     (result,) = ask(gateway, make_action(NOW))
-    assert data_of(result) == {"omitted": "the data has 2011 bytes, at most 1000 are kept"}
+    assert data_of(result) == {"omitted": "the data has 2011 bytes, the maximum is 1000"}
 
 
 def test_two_requests_at_once_do_it_once(gateway, desk):

@@ -329,7 +329,7 @@ def test_a_token_that_expires_ends_a_poll_and_the_next_goes_on(acme):
     acme.api.token_ms = -1
     report = acme.poll()
     assert isinstance(report.error, AdapterError)
-    assert "forgot its place" in str(report.error)
+    assert "lost its position" in str(report.error)
     assert len(acme.ids()) == 100, "the page before it stays"
     assert [status for _, _, status in acme.served.calls].count(400) == 2, "once for issues, once for comments"
     acme.api.token_ms = 600_000

@@ -154,7 +154,7 @@ def test_what_fails_shows_its_typed_error_and_leaves_the_others(house):
         house.register(firm.config(**ACCOUNTS_ALONE))
         refused = house.run("desk")
         assert not refused.success
-        assert "AUTH_ERROR: Jira does not know this account" in reason(refused)
+        assert "AUTH_ERROR: Jira rejects this account" in reason(refused)
         fine = house.run("crm")
         assert fine.success
         assert told(fine)["sf_accounts"]["inserted"] == 1

@@ -335,12 +335,12 @@ def test_a_database_is_asked_for_its_user_clock_permission_and_a_page(in_postgre
         assert told["credentials"] == "connected"
         assert "agrees with this machine's" in told["clock"]
         assert told["orders"].startswith("readable, with the columns id, name")
-        assert told["orders"].endswith("; no row is in it")
+        assert told["orders"].endswith("; it has no rows")
         assert "has no column 'changed': it has id" in asked(database, "SELECT id FROM orders")["orders"]
         assert asked(database, "SELECT * FROM nothing")["orders"].startswith("CONFIGURATION_ERROR: ")
     in_postgres.run("CREATE ROLE stranger LOGIN")
     stranger = in_postgres.uri.replace("postgres:postgres@", "stranger@")
-    assert asked(in_postgres, uri=stranger)["orders"].startswith("FORBIDDEN: Postgres forbids it")
+    assert asked(in_postgres, uri=stranger)["orders"].startswith("FORBIDDEN: Postgres denies permission")
     place = in_mariadb.uri.rpartition("@")[2]
     assert asked(in_mariadb, uri=f"mysql://nobody:x@{place}")["credentials"].startswith("AUTH_ERROR: MySQL does not")
 
@@ -348,8 +348,8 @@ def test_a_database_is_asked_for_its_user_clock_permission_and_a_page(in_postgre
 @pytest.mark.parametrize(
     ("user", "query", "error", "says"),
     [
-        (None, "SELECT nothing FROM orders", ConfigurationError, "mend the connector's query"),
-        (None, "SELECT name, changed FROM orders", ConfigurationError, "mend the connector's query"),
+        (None, "SELECT nothing FROM orders", ConfigurationError, "correct the connector's query"),
+        (None, "SELECT name, changed FROM orders", ConfigurationError, "correct the connector's query"),
         ("stranger:x", "SELECT * FROM orders", ForbiddenError, "grant the user SELECT"),
         ("nobody:x", "SELECT * FROM orders", AuthError, "check the user"),
     ],

@@ -91,7 +91,7 @@ def _transition(client: JiraClient, _: Action, params: Params, __: ActionContext
             client.post(f"/issue/{key}/transitions", {"transition": {"id": way["id"]}}, repeatable=False)
             return {"status": way["to"]["name"]}
     open_ = ", ".join(repr(way["to"]["name"]) for way in ways) or "nowhere"
-    raise ValidationError(f"{key} is {now!r} and cannot go to {status!r}: from there it goes to {open_}")
+    raise ValidationError(f"{key} has the status {now!r} and cannot change to {status!r}: possible are {open_}")
 
 
 def _marked(action: Action) -> dict[str, Any]:

@@ -127,7 +127,8 @@ class JiraClient:
             body = None
         if not isinstance(body, dict):
             raise AdapterError(
-                f"{answer.url} answered no JSON object but {answer.text[:80]!r}: is this the address of a Jira site?"
+                f"{answer.url} did not return a JSON object but {answer.text[:80]!r}: is this the address of a Jira "
+                "site?"
             )
         return body
 
@@ -138,11 +139,11 @@ def site_name(domain: str) -> str:
 
 
 _STATUS_MESSAGES: StatusMessages = {
-    401: (AuthError, "Jira does not know this account ({said}): check email and apiToken, or make a new token"),
+    401: (AuthError, "Jira rejects this account ({said}): check email and apiToken, or make a new token"),
     403: (ForbiddenError, "Jira forbids {path} ({said}): give the account's role that permission"),
-    404: (NotFoundError, "Jira has nothing at {path} that this account may see ({said})"),
+    404: (NotFoundError, "Jira has nothing at {path} that this account can see ({said})"),
     410: (ConfigurationError, "Jira has removed {path} ({said}): this version of LakeSync is too old for the site"),
-    429: (RateLimitedError, "Jira allows no more calls now ({said})"),
+    429: (RateLimitedError, "Jira's rate limit is reached ({said})"),
 }
 
 
@@ -152,9 +153,9 @@ def _map_error(answer: requests.Response) -> LakeSyncError | None:
         return None
     said = _error_text(answer)
     if status == 400 and "page token" in said.lower():
-        return CursorLostError(f"Jira's search forgot its place ({said}): the poll goes on from its last page")
+        return CursorLostError(f"Jira's search lost its position ({said}): the poll continues from its last page")
     if status == 400 and "jql" in answer.request.path_url:
-        return ConfigurationError(f"Jira refuses the query ({said}): mend the connector's jql")
+        return ConfigurationError(f"Jira rejects the query ({said}): correct the connector's jql")
     return error_for_status(answer, "Jira", said, _STATUS_MESSAGES)
 
 

@@ -98,7 +98,7 @@ class JiraSource:
         try:
             account = self._client.get("/myself")
         except NotFoundError as error:
-            raise ConfigurationError(f"no Jira answers there ({error}): check domain, or baseUrl") from error
+            raise ConfigurationError(f"there is no Jira at this address ({error}): check domain, or baseUrl") from error
         return f"signed in as {account.get('emailAddress', 'an account that hides its address')}"
 
     def _clock(self) -> str:
@@ -108,16 +108,16 @@ class JiraSource:
         told = self._client.get("/mypermissions", permissions="BROWSE_PROJECTS")["permissions"]
         if not told["BROWSE_PROJECTS"]["havePermission"]:
             raise ForbiddenError(
-                "Jira lets this account browse no project: give its role the permission 'Browse projects'"
+                "this account may not browse any project in Jira: give its role the permission 'Browse projects'"
             )
-        return "it may browse projects"
+        return "the account can browse projects"
 
     def _one_page(self) -> str:
         found = self._client.search(build_jql(self._jql, "updated >= 0", order="updated ASC, key ASC"), FIELDS)[
             "issues"
         ]
         if not found:
-            return "no issue is found: check jql, and which projects the account may browse"
+            return "no issue found: check jql and the account's permissions"
         return f"{len(found)} issues on the first page, the first is {found[0]['key']}"
 
     def _issues(self, place: int) -> Iterator[Page]:

@@ -122,14 +122,14 @@ class SalesforceClient:
     def _spare(self) -> None:
         if self._used is not None and self._limit is not None and self._used > self._limit * (1 - RESERVED_SHARE):
             raise RateLimitedError(
-                f"{self._used} of the {self._limit} calls that Salesforce allows in 24 hours are used, and the rest is "
-                "left to others: poll less often, or buy more",
+                f"{self._used} of the {self._limit} calls that Salesforce allows in 24 hours are used; the rest is "
+                "reserved for other clients. Poll less often, or buy more calls.",
                 retry_after=3600.0,
             )
 
 
 _STATUS_MESSAGES: StatusMessages = {
-    401: (AuthError, "Salesforce does not know this user ({said})"),
+    401: (AuthError, "Salesforce rejects this user ({said})"),
     403: (ForbiddenError, "Salesforce forbids {path} ({said}): give the user that permission"),
     404: (NotFoundError, "Salesforce has nothing at {path} ({said}): check apiVersion, and what is named there"),
 }
@@ -141,20 +141,18 @@ def _map_error(answer: requests.Response) -> LakeSyncError | None:
     code, words = _error_text(answer)
     said = f"{code}: {words}"
     if answer.status_code in (404, 409) and "/jobs/query/" in answer.request.path_url:
-        return BulkJobLostError(f"Salesforce keeps the bulk job no more ({said}): the next poll begins another")
+        return BulkJobLostError(f"Salesforce has discarded the bulk job ({said}): the next poll starts another")
     match code:
         case "INVALID_SESSION_ID":
-            return SessionExpiredError(f"Salesforce has ended the session ({said}), and a new one as well")
+            return SessionExpiredError(f"Salesforce has ended the session ({said}), also a new one")
         case "REQUEST_LIMIT_EXCEEDED":
-            return RateLimitedError(f"Salesforce allows no more calls within 24 hours ({said})", retry_after=3600.0)
+            return RateLimitedError(f"Salesforce's daily limit of calls is reached ({said})", retry_after=3600.0)
         case "INVALID_QUERY_LOCATOR":
-            return CursorLostError(
-                f"Salesforce keeps the rest of the result no more ({said}): the query is asked again"
-            )
+            return CursorLostError(f"Salesforce has discarded the rest of the result ({said}): the query is repeated")
         case "INVALID_TYPE":
-            return ForbiddenError(f"Salesforce shows no such object to this user ({said}): give it read access")
+            return ForbiddenError(f"this user cannot see the object in Salesforce ({said}): give it read access")
     if code in _QUERY and "query" in answer.request.path_url.partition("?")[0]:
-        return ConfigurationError(f"Salesforce refuses the query ({said}): mend the connector's soqlFilter")
+        return ConfigurationError(f"Salesforce rejects the query ({said}): correct the connector's soqlFilter")
     if code in _BUSY:
         return AdapterError(f"Salesforce is busy ({said})", retry_after=retry_after(answer))
     return error_for_status(answer, "Salesforce", said, _STATUS_MESSAGES)

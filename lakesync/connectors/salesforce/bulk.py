@@ -55,7 +55,7 @@ def wait_for_job(client: SalesforceClient, job: str, *, timeout_s: float = _JOB_
             case "Failed" | "Aborted":
                 why = told.get("errorMessage", "no reason told")
                 raise BulkJobLostError(
-                    f"Salesforce's bulk job {job} is {told['state']} ({why}): the next poll begins another"
+                    f"Salesforce's bulk job {job} is {told['state']} ({why}): the next poll starts another"
                 )
         if time.monotonic() > until:
             raise AdapterError(f"Salesforce's job {job} is still {told['state']} after {timeout_s:.0f} s")

@@ -50,7 +50,7 @@ def sign_in(settings: Mapping[str, Any], **http_options: Any) -> tuple[str, str]
         answer = api.call("POST", "/services/oauth2/token", data=form).json()
         return str(answer["instance_url"]), str(answer["access_token"])
     except (requests.JSONDecodeError, KeyError, TypeError) as error:
-        raise AdapterError(f"{login} answered no token: is this the address of Salesforce?") from error
+        raise AdapterError(f"{login} returned no token: is this the address of Salesforce?") from error
     finally:
         api.close()
 
@@ -66,5 +66,5 @@ def _map_error(answer: requests.Response) -> LakeSyncError | None:
     if answer.status_code >= 500:
         return AdapterError(f"Salesforce's login failed with status {answer.status_code} ({code}: {words})")
     if words == "login rate exceeded":
-        return RateLimitedError(f"Salesforce takes no more logins now ({words})")
-    return AuthError(f"Salesforce refuses the login ({code}: {words}): {_ADVICE.get(code, 'check the settings')}")
+        return RateLimitedError(f"Salesforce rejects more logins for now ({words})")
+    return AuthError(f"Salesforce rejects the login ({code}: {words}): {_ADVICE.get(code, 'check the settings')}")

@@ -139,7 +139,7 @@ class SalesforceSource:
         records = next(self._client.query(f"{self._select(table)} LIMIT 1"))["records"]
         if records:
             return f"readable, the first is {records[0]['Id']}"
-        return f"readable, and empty: check {'soqlFilter, and ' if self._filter else ''}what is shared with the user"
+        return f"readable, but empty: check {'soqlFilter, and ' if self._filter else ''}what is shared with the user"
 
     def _first(self, table: str) -> Iterator[Page]:
         count = next(self._client.query(self._where(f"SELECT COUNT() FROM {OBJECTS[table].name}")))["totalSize"]

@@ -63,7 +63,7 @@ def _client(config: ConnectorConfig) -> bigquery.Client:
         return bigquery.Client.from_service_account_json(key, **place)  # type: ignore[no-untyped-call,no-any-return]
     if not config.own_identity:
         raise ConfigurationError(
-            f"bigquery.keyFilename is missing: name a key file, or have the operator lend this server's own Google "
+            f"bigquery.keyFilename is missing: name a key file, or ask the operator to allow this server's Google "
             f"identity: allowed_references in [connectors] with google:{config.gateway}"
         )
     return bigquery.Client(**place)
@@ -150,15 +150,17 @@ def map_error(error: Exception) -> LakeSyncError:
     said = str(getattr(error, "message", "") or error).partition("\n")[0][:300]
     reasons = {str(each.get("reason")) for each in getattr(error, "errors", ()) if isinstance(each, dict)}
     if reasons & _PASSING:
-        return RateLimitedError(f"BigQuery takes no more for now ({said}): poll less often, or ask for a higher quota")
+        return RateLimitedError(
+            f"BigQuery rejects more requests for now ({said}): poll less often, or ask for a higher quota"
+        )
     if isinstance(error, exceptions.Unauthorized) or (
         isinstance(error, GoogleAuthError) and not isinstance(error, TransportError)
     ):
-        return AuthError(f"BigQuery does not know this identity ({said}): check keyFilename")
+        return AuthError(f"BigQuery rejects this identity ({said}): check keyFilename")
     if isinstance(error, exceptions.Forbidden):
-        return ForbiddenError(f"BigQuery forbids it ({said}): give the identity Data Viewer and Job User")
+        return ForbiddenError(f"BigQuery denies permission ({said}): give the identity Data Viewer and Job User")
     if isinstance(error, exceptions.BadRequest | exceptions.NotFound):
-        return ConfigurationError(f"BigQuery refuses the query ({said}): mend the connector's query")
+        return ConfigurationError(f"BigQuery rejects the query ({said}): correct the connector's query")
     return AdapterError(f"BigQuery failed ({said})")
 
 

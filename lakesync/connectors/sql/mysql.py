@@ -177,11 +177,11 @@ def map_error(error: pymysql.Error) -> LakeSyncError:
     number = error.args[0] if error.args else None
     said = str(error.args[1] if len(error.args) > 1 else error)
     if number in (1045, 1698):
-        return AuthError(f"MySQL does not let the user in ({said}): check the user and the password")
+        return AuthError(f"MySQL rejects the login ({said}): check the user and the password")
     if number in _FORBIDDEN:
-        return ForbiddenError(f"MySQL forbids it ({said}): grant the user SELECT")
+        return ForbiddenError(f"MySQL denies permission ({said}): grant the user SELECT")
     if number in (1049, 1054, 1060, 1064, 1146, 1248):
-        return ConfigurationError(f"MySQL refuses the query ({said}): mend the connector's query")
+        return ConfigurationError(f"MySQL rejects the query ({said}): correct the connector's query")
     return AdapterError(f"MySQL failed ({said})")
 
 

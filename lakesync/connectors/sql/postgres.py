@@ -81,7 +81,7 @@ class PostgresReader:
         public = {"sslrootcert"} if self._given.get("sslrootcert") == "system" else set()
         if strange := sorted(self._given.keys() - _PARAMETERS - public):
             raise ConfigurationError(
-                f"connectionString has {', '.join(strange)}, which a connector may not set: leave it out"
+                f"connectionString has {', '.join(strange)}, which a connector must not set: remove it"
             )
         names, ports = self._given.get("host", "").split(","), self._given.get("port", "").split(",")
         if not all(host and host[0] not in "/@" for host in names):
@@ -93,7 +93,7 @@ class PostgresReader:
             self._places = [(host, int(port or _PORT)) for host, port in each]
         except ValueError:
             raise ConfigurationError(
-                "connectionString has ports that do not fit its hosts: give one number each"
+                "connectionString has ports that do not match its hosts: give one number for each host"
             ) from None
 
     @contextmanager
@@ -167,9 +167,9 @@ def map_error(error: psycopg.Error) -> LakeSyncError:
     said = str(error).strip().partition("\n")[0]
     state = error.sqlstate or ""
     if state.startswith("28") or "authentication failed" in said or "no password" in said:
-        return AuthError(f"Postgres does not let the user in ({said}): check the user and the password")
+        return AuthError(f"Postgres rejects the login ({said}): check the user and the password")
     if state == "42501":
-        return ForbiddenError(f"Postgres forbids it ({said}): grant the user SELECT")
+        return ForbiddenError(f"Postgres denies permission ({said}): grant the user SELECT")
     if state.startswith(("42", "22", "3D")):
-        return ConfigurationError(f"Postgres refuses the query ({said}): mend the connector's query")
+        return ConfigurationError(f"Postgres rejects the query ({said}): correct the connector's query")
     return AdapterError(f"Postgres failed ({said})")

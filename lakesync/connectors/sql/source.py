@@ -180,7 +180,7 @@ class SqlSource:
                         f"the query of {polled.table} has no column {needed!r}: it has {', '.join(columns)}"
                     )
             rows = next(self._rows(snapshot, polled, f"SELECT * FROM ({polled.query}) polled LIMIT 1"), [])
-        return f"readable, with the columns {', '.join(columns)}{'' if rows else '; no row is in it'}"
+        return f"readable, with the columns {', '.join(columns)}{'' if rows else '; it has no rows'}"
 
     def _whole(self, snapshot: Snapshot, polled: PolledTable) -> Iterator[Page]:
         for rows in self._rows(snapshot, polled, f"SELECT * FROM ({polled.query}) polled"):
@@ -226,7 +226,7 @@ class SqlSource:
         for names, rows in snapshot.query_pages(statement, values):
             if polled.row_id not in names:
                 raise ConfigurationError(
-                    f"the query of {polled.table} has no column {polled.row_id!r}: name another as rowIdColumn "
+                    f"the query of {polled.table} has no column {polled.row_id!r}: set another rowIdColumn "
                     f"(it has {', '.join(names)})"
                 )
             yield [_row(names, row, polled) for row in rows]
@@ -318,5 +318,5 @@ def _row(names: Sequence[str], row: tuple[Any, ...], polled: PolledTable) -> Sou
     columns = {name: to_json_value(value, name) for name, value in zip(names, row, strict=True)}
     key = columns[polled.row_id]
     if key is None:
-        raise ConfigurationError(f"a row of {polled.table} has no {polled.row_id}: leave such rows out of its query")
+        raise ConfigurationError(f"a row of {polled.table} has no {polled.row_id}: exclude such rows in its query")
     return SourceRow(key if isinstance(key, str) else str(key), columns)

@@ -66,5 +66,5 @@ def _decimal(value: Decimal, column: str) -> float | int | None:
 
 def _refuse(value: Any, column: str) -> NoReturn:
     raise ConfigurationError(
-        f"column {column!r} holds {value}, which a JSON number cannot hold exactly: cast it to text in the query"
+        f"column {column!r} holds {value}, which a JSON number cannot represent exactly: cast it to text in the query"
     )

@@ -95,9 +95,9 @@ def _map_error(answer: requests.Response) -> LakeSyncError | None:
         return None
     said = f"status {status}: {answer.text[:200].strip() or answer.reason}"
     if status == 429:
-        return RateLimitedError(f"the webhook takes no more now ({said})", retry_after=retry_after(answer))
+        return RateLimitedError(f"the webhook rejects more requests for now ({said})", retry_after=retry_after(answer))
     if status in (401, 403):
-        return ForbiddenError(f"the webhook refuses us ({said}): check its secret")
+        return ForbiddenError(f"the webhook rejects the credentials ({said}): check its secret")
     if status >= 500 or status in (408, 409, 425):
         return AdapterError(f"the webhook failed ({said})", retry_after=retry_after(answer))
-    return ValidationError(f"the webhook refuses this ({said})")
+    return ValidationError(f"the webhook rejects the event ({said})")

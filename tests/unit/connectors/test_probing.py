@@ -43,7 +43,7 @@ def test_jira_is_asked_for_account_clock_permission_and_a_page():
             told = asked(source)
             assert told["jira_issues"] == "1 issues on the first page, the first is SUP-1"
             assert "behind this machine's" in told["clock"]
-            assert told["permissions"] == "it may browse projects"
+            assert told["permissions"] == "the account can browse projects"
         made.site.projects["SUP"].hidden = True
         with made.source(jql="nonsense ===") as source:
             assert asked(source) | {"clock": ""} == {
@@ -64,7 +64,7 @@ def test_salesforce_is_asked_without_beginning_a_load():
         assert told["credentials"].startswith("signed in, ")
         assert "behind this machine's" in told["clock"]
         assert told["sf_accounts"].startswith("readable, the first is")
-        assert told["sf_leads"] == "readable, and empty: check what is shared with the user"
+        assert told["sf_leads"] == "readable, but empty: check what is shared with the user"
         assert not any("jobs" in path for _, path, _ in firm.served.calls)
         with firm.source(clientSecret="wrong") as source:
             assert asked(source)["credentials"] == "AUTH_ERROR"
@@ -92,7 +92,7 @@ def test_clocks_that_differ_are_told(theirs, says):
 def test_an_address_where_no_jira_answers_is_said_to_be_that():
     with desk() as made, made.source() as source:
         made.api.failures.append(Answer(404, "<html>not here</html>"))
-        with pytest.raises(ConfigurationError, match=r"no Jira answers there .* check domain, or baseUrl"):
+        with pytest.raises(ConfigurationError, match=r"there is no Jira at this address .* check domain, or baseUrl"):
             next(probe for probe in probes_of(source) if probe.name == "credentials").run()
 
 

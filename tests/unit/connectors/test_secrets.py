@@ -24,7 +24,7 @@ def test_a_sealed_secret_opens_and_shows_nothing(text):
 @pytest.mark.parametrize("place", [("h", "c", "s"), ("g", "d", "s"), ("g", "c", "t")])
 def test_it_opens_only_where_it_was_sealed_for(place):
     secrets = Secrets([OLD])
-    with pytest.raises(ConfigurationError, match="sealed for something else"):
+    with pytest.raises(ConfigurationError, match="sealed for another gateway"):
         secrets.reveal(*place, secrets.keep("g", "c", "s", "x"))
 
 
