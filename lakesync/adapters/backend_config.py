@@ -106,7 +106,7 @@ def write_targets(place: Backend, tables: tuple[str, ...] = ()) -> list[WriteTar
     Raises:
         ConfigurationError: one adapter is reached twice, so that it would have two marks.
     """
-    found = [leaf for leaf in _leaves(place, WriteTarget("", "", tables)) if not tables or leaf.tables]
+    found = [leaf for leaf in _targets(place, WriteTarget("", "", tables)) if not tables or leaf.tables]
     names = [leaf.name for leaf in found]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
@@ -140,54 +140,54 @@ def open_backend(place: Backend) -> DatabaseAdapter:
     with ExitStack() as opening:
         opened: dict[str, DatabaseAdapter] = {}
 
-        def once(backend: SingleBackend) -> DatabaseAdapter:
+        def open_once(backend: SingleBackend) -> DatabaseAdapter:
             if backend.name not in opened:
                 opened[backend.name] = as_database(open_adapter(backend.uri))
                 opening.callback(opened[backend.name].close)
             return opened[backend.name]
 
-        adapter = _opened(place, once)
+        adapter = _open(place, open_once)
         opening.pop_all()
         return adapter
 
 
-def _opened(place: Backend, once: Callable[[SingleBackend], DatabaseAdapter]) -> DatabaseAdapter:
+def _open(place: Backend, open_once: Callable[[SingleBackend], DatabaseAdapter]) -> DatabaseAdapter:
     match place:
         case SingleBackend():
-            return once(place)
+            return open_once(place)
         case ReplicatedBackend():
-            return _opened(place.primary, once)
+            return _open(place.primary, open_once)
         case TieredBackend():
-            return LifecycleAdapter(_opened(place.hot, once), _opened(place.cold, once), place.max_age_ms)
+            return LifecycleAdapter(_open(place.hot, open_once), _open(place.cold, open_once), place.max_age_ms)
         case RoutedBackend():
-            routes = [Route(frozenset({table}), _opened(inner, once)) for table, inner in place.tables.items()]
-            return CompositeAdapter(routes, _opened(place.default, once))
+            routes = [Route(frozenset({table}), _open(inner, open_once)) for table, inner in place.tables.items()]
+            return CompositeAdapter(routes, _open(place.default, open_once))
 
 
-def _leaves(place: Backend, above: WriteTarget) -> Iterator[WriteTarget]:
+def _targets(place: Backend, above: WriteTarget) -> Iterator[WriteTarget]:
     match place:
         case SingleBackend():
             yield msgspec.structs.replace(above, name=place.name, uri=place.uri)
         case ReplicatedBackend():
             for inner in (place.primary, *place.secondaries):
-                yield from _leaves(inner, above)
+                yield from _targets(inner, above)
         case TieredBackend():
-            yield from _leaves(place.hot, msgspec.structs.replace(above, cold=(*above.cold, place.cold)))
+            yield from _targets(place.hot, msgspec.structs.replace(above, cold=(*above.cold, place.cold)))
         case RoutedBackend():
-            yield from _routed(place, above)
+            yield from _routed_targets(place, above)
 
 
-def _routed(place: RoutedBackend, above: WriteTarget) -> Iterator[WriteTarget]:
+def _routed_targets(place: RoutedBackend, above: WriteTarget) -> Iterator[WriteTarget]:
     by_place: dict[bytes, tuple[Backend, list[str]]] = {}
     for table, inner in place.tables.items():
         if table not in above.without and (not above.tables or table in above.tables):
             by_place.setdefault(msgspec.json.encode(inner), (inner, []))[1].append(table)
     for inner, tables in by_place.values():
-        yield from _leaves(inner, msgspec.structs.replace(above, tables=tuple(sorted(tables)), without=()))
+        yield from _targets(inner, msgspec.structs.replace(above, tables=tuple(sorted(tables)), without=()))
     left = tuple(table for table in above.tables if table not in place.tables)
     if left or not above.tables:
         without = () if left else tuple(sorted({*above.without, *place.tables}))
-        yield from _leaves(place.default, msgspec.structs.replace(above, tables=left, without=without))
+        yield from _targets(place.default, msgspec.structs.replace(above, tables=left, without=without))
 
 
 def _lake_uri(config: Config) -> str:

@@ -184,24 +184,24 @@ class BatchCache:
     Keys must identify immutable content. A single file may exceed the limit.
     """
 
-    def __init__(self, most: int = MAX_CACHED_DELTAS) -> None:
-        self._most = most
-        self._held: OrderedDict[str, pa.Table] = OrderedDict()
+    def __init__(self, max_deltas: int = MAX_CACHED_DELTAS) -> None:
+        self._max_deltas = max_deltas
+        self._entries: OrderedDict[str, pa.Table] = OrderedDict()
         self._deltas = 0
         self._lock = threading.Lock()
 
     def get(self, key: str, read: Callable[[str], pa.Table]) -> pa.Table:
         """Return the deltas under a key, calling `read` on a miss."""
         with self._lock:
-            if key in self._held:
-                self._held.move_to_end(key)
-                return self._held[key]
+            if key in self._entries:
+                self._entries.move_to_end(key)
+                return self._entries[key]
         found = read(key)
         with self._lock:
-            if key not in self._held:
-                self._held[key] = found
+            if key not in self._entries:
+                self._entries[key] = found
                 self._deltas += len(found)
-            while self._deltas > self._most and len(self._held) > 1:
-                _, dropped = self._held.popitem(last=False)
+            while self._deltas > self._max_deltas and len(self._entries) > 1:
+                _, dropped = self._entries.popitem(last=False)
                 self._deltas -= len(dropped)
         return found

@@ -28,7 +28,7 @@ class ConnectorConfig:
     """Whether the connector may use the server's own cloud identity."""
 
 
-def _none(config: ConnectorConfig) -> ActionHandler:
+def _no_handler(config: ConnectorConfig) -> ActionHandler:
     raise ConfigurationError(f"connectors of type {config.type!r} support no actions")
 
 
@@ -43,7 +43,7 @@ class ConnectorType:
     descriptor: ConnectorDescriptor
     actions: tuple[ActionDescriptor, ...] = ()
     """The actions that its connectors support."""
-    make_handler: Callable[[ConnectorConfig], ActionHandler] = _none
+    make_handler: Callable[[ConnectorConfig], ActionHandler] = _no_handler
     """Called for each action: must be fast, and must not leave connections open."""
     open_source: Callable[[ConnectorConfig], Source] = _no_source
     """Called for each poll, which closes the source."""

@@ -231,7 +231,7 @@ _SOURCES = {
 _SWITCHES = {"jira": JIRA_SWITCHES, "salesforce": SALESFORCE_SWITCHES}
 
 
-class _Late:
+class _LazyFactory:
     """A factory that imports its module on the first call."""
 
     def __init__(self, place: str) -> None:
@@ -242,17 +242,17 @@ class _Late:
         return getattr(import_module(module), name)(config)
 
 
-def _whole(descriptor: ConnectorDescriptor) -> ConnectorType:
+def _connector_type(descriptor: ConnectorDescriptor) -> ConnectorType:
     more: dict[str, Any] = {}
     if descriptor.type in _ACTIONS:
         place, offered = _ACTIONS[descriptor.type]
-        more |= {"actions": offered, "make_handler": _Late(place)}
+        more |= {"actions": offered, "make_handler": _LazyFactory(place)}
     if descriptor.type in _SOURCES:
-        more["open_source"] = _Late(_SOURCES[descriptor.type])
+        more["open_source"] = _LazyFactory(_SOURCES[descriptor.type])
     if descriptor.type in _SWITCHES:
         more["switches"] = _SWITCHES[descriptor.type]
     return ConnectorType(descriptor, **more)
 
 
-BUILT_IN = tuple(_whole(descriptor) for descriptor in DESCRIPTORS)
+BUILT_IN = tuple(_connector_type(descriptor) for descriptor in DESCRIPTORS)
 """postgres, mysql, bigquery, jira, salesforce, webhook."""

@@ -47,11 +47,11 @@ class HostPolicy(msgspec.Struct, frozen=True):
         Raises:
             ConfigurationError: the URL is not plain http or https, or its host is not allowed.
         """
-        host = _host(setting, url).hostname or ""
-        literal = _literal(host)
-        may = self._allows(literal) if literal is not None else self._by_address
-        if not may and not self._names(host):
-            raise ConfigurationError(f"{setting}: {_refusal(host)}")
+        host = _parse_url(setting, url).hostname or ""
+        literal = _parse_address(host)
+        may = self._allows(literal) if literal is not None else self._may_allow_by_address
+        if not may and not self._is_named(host):
+            raise ConfigurationError(f"{setting}: {_not_allowed(host)}")
 
     def address(self, host: str, port: int) -> str:
         """Resolve a host to an allowed address.
@@ -64,21 +64,21 @@ class HostPolicy(msgspec.Struct, frozen=True):
             ConfigurationError: the host, or one of its addresses, is not allowed.
             OSError: the host cannot be resolved.
         """
-        named = self._names(host)
-        if not named and not self._by_address:
-            raise ConfigurationError(_refusal(host))
+        named = self._is_named(host)
+        if not named and not self._may_allow_by_address:
+            raise ConfigurationError(_not_allowed(host))
         found = [str(entry[4][0]) for entry in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
         for each in found:
             if not named and not self._allows(ipaddress.ip_address(each.partition("%")[0])):
-                raise ConfigurationError(_refusal(host))
+                raise ConfigurationError(_not_allowed(host))
         return found[0]
 
     @property
-    def _by_address(self) -> bool:
+    def _may_allow_by_address(self) -> bool:
         """Whether a host may be allowed because of its address alone."""
         return any(pattern == ANY_PUBLIC or "/" in pattern for pattern in self.allowed)
 
-    def _names(self, host: str) -> bool:
+    def _is_named(self, host: str) -> bool:
         """Return whether a pattern names the host itself."""
         folded = host.lower().rstrip(".")
         return any(
@@ -124,7 +124,7 @@ class PinnedAdapter(HTTPAdapter):
             ConfigurationError, OSError: as `HostPolicy.address`.
         """
         url = request.url or ""
-        parts = _host("the address", url)
+        parts = _parse_url("the address", url)
         host = parts.hostname or ""
         if select_proxy(url, proxies):
             self._hosts.check("the address", url)
@@ -137,7 +137,7 @@ class PinnedAdapter(HTTPAdapter):
         return self.poolmanager.connection_from_host(**{**params, "host": address}, pool_kwargs=pool)
 
 
-def _host(setting: str, url: str) -> SplitResult:
+def _parse_url(setting: str, url: str) -> SplitResult:
     try:
         parts = urlsplit(url)
         plain = parts.scheme in _PORTS and parts.hostname and parts.port != 0
@@ -152,7 +152,7 @@ def _host(setting: str, url: str) -> SplitResult:
     return parts
 
 
-def _literal(host: str) -> _Address | None:
+def _parse_address(host: str) -> _Address | None:
     """Parse a host that is an address, also in forms such as `127.1` and `0x7f000001`; None if it is a name."""
     try:
         return ipaddress.ip_address(host.partition("%")[0])
@@ -177,7 +177,7 @@ def _is_public(address: _Address) -> bool:
     return address.is_global and not address.is_multicast
 
 
-def _refusal(host: str) -> str:
+def _not_allowed(host: str) -> str:
     return (
         f"the host {host!r} may not be called by connectors of this server. Private addresses are rejected unless "
         "the operator allows them: [connectors] allowed_hosts"

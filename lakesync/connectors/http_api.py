@@ -32,7 +32,7 @@ TOTAL_S = 300.0
 """Seconds for a whole answer."""
 MAX_ANSWER_BYTES = 256 << 20
 """Of one answer, decompressed."""
-_PIECE_BYTES = 65_536
+_CHUNK_BYTES = 65_536
 
 
 class CursorLostError(AdapterError):
@@ -144,16 +144,16 @@ class HttpApi:
             AdapterError: the body is too large or too slow.
         """
         until = time.monotonic() + TOTAL_S
-        pieces, size = [], 0
+        chunks, size = [], 0
         with answer:
-            for piece in answer.raw.stream(_PIECE_BYTES, decode_content=True):
-                pieces.append(piece)
-                size += len(piece)
+            for chunk in answer.raw.stream(_CHUNK_BYTES, decode_content=True):
+                chunks.append(chunk)
+                size += len(chunk)
                 if size > self._max_bytes:
                     raise AdapterError(f"{answer.url} returned more than {self._max_bytes} bytes, which is the limit")
                 if time.monotonic() > until:
                     raise AdapterError(f"{answer.url} took more than {TOTAL_S:.0f} s to answer")
-        return b"".join(pieces)
+        return b"".join(chunks)
 
 
 def no_auth(request: requests.PreparedRequest) -> requests.PreparedRequest:

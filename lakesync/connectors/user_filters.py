@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 
 from lakesync.model.errors import ConfigurationError
 
-_PIECE = re.compile(r"""\s+|"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[()]|(?:[^\s"'()\\]|\\.)+""")
+_TOKEN = re.compile(r"""\s+|"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[()]|(?:[^\s"'()\\]|\\.)+""")
 """A token. Outside of quotation marks a backslash escapes the next character, as in JQL."""
 
 
@@ -25,7 +25,7 @@ def balanced_condition(text: str, setting: str, *, stop: tuple[str, str] | None 
     Raises:
         ConfigurationError: quotation marks or brackets are not balanced.
     """
-    depth, kept, words = 0, list[str](), list(_pieces(text, setting))
+    depth, kept, words = 0, list[str](), list(_tokens(text, setting))
     for place, word in enumerate(words):
         if depth == 0 and stop is not None and (word.upper(), _next(words, place)) == stop:
             break
@@ -55,10 +55,10 @@ ESCAPES = {each: each for each in "\"'\\"} | {"\n": "n", "\r": "r", "\t": "t"}
 """The escapes that JQL and SOQL share."""
 
 
-def _pieces(text: str, setting: str) -> Iterator[str]:
+def _tokens(text: str, setting: str) -> Iterator[str]:
     at = 0
     while at < len(text):
-        found = _PIECE.match(text, at)
+        found = _TOKEN.match(text, at)
         if found is None:
             raise ConfigurationError(f"{setting} {text!r} has an unmatched quotation mark: correct the filter")
         yield found.group()

@@ -195,7 +195,7 @@ class Flusher:
             IntegrityError: the adapter does not store what was written; nothing was confirmed.
             StagingUnavailableError: staging cannot be reached.
         """
-        return self._run(self._all)
+        return self._run(self._backlog_by_shard)
 
     def flush_table(self, table: str) -> FlushReport:
         """Flush the backlog up to the last push that contains a table, including other tables' deltas.
@@ -219,9 +219,9 @@ class Flusher:
         Raises:
             FlushError, IntegrityError, StagingUnavailableError: as `flush`.
         """
-        return self._run(self._all, wait=True, known=frozenset(known))
+        return self._run(self._backlog_by_shard, wait=True, known=frozenset(known))
 
-    def _all(self) -> dict[str, int]:
+    def _backlog_by_shard(self) -> dict[str, int]:
         """Return the number of unflushed deltas by shard."""
         return {shard.shard: shard.deltas for shard in self.backlog_stats.backlog()}
 
@@ -233,37 +233,37 @@ class Flusher:
             raise FlushError(f"a flush of gateway {self.gateway_id!r} is running: wait for it")
         try:
             started = time.perf_counter()
-            self._publish_again()
-            carried: list[Batch] = []
+            self._republish()
+            flushed: list[Batch] = []
             for shard, deltas in wanted().items():
-                self._flush_shard(_BatchWriter(database, known), shard, deltas, carried)
+                self._flush_shard(_BatchWriter(database, known), shard, deltas, flushed)
             seconds = time.perf_counter() - started
         finally:
             self._running.release()
         return FlushReport(
             self.gateway_id,
-            len(carried),
-            sum(batch.deltas for batch in carried),
-            sum(batch.bytes for batch in carried),
+            len(flushed),
+            sum(batch.deltas for batch in flushed),
+            sum(batch.bytes for batch in flushed),
             seconds,
         )
 
-    def _flush_shard(self, sink: _BatchWriter, shard: str, deltas: int, carried: list[Batch]) -> None:
+    def _flush_shard(self, writer: _BatchWriter, shard: str, deltas: int, flushed: list[Batch]) -> None:
         left = deltas
         while left > 0:
             batch = self._store.plan(self.gateway_id, shard, min(left, self.settings.batch_deltas))
             if batch is None:
                 return  # another process was quicker
             crash_point("flush.after_plan")
-            self._carry(sink, batch)
-            carried.append(batch)
+            self._flush_batch(writer, batch)
+            flushed.append(batch)
             left -= batch.deltas
 
-    def _carry(self, sink: _BatchWriter, batch: Batch) -> None:
+    def _flush_batch(self, writer: _BatchWriter, batch: Batch) -> None:
         deltas = self._deltas(batch)
         if len(deltas) == batch.deltas:
             try:
-                found = sink.take(DeltaBatch(batch.batch_id, batch.gateway, deltas))
+                found = writer.take(DeltaBatch(batch.batch_id, batch.gateway, deltas))
             except AdapterError as error:
                 raise FlushError(
                     f"batch {batch.batch_id!r} could not be written: {error}. Nothing is lost; flush again."
@@ -306,15 +306,15 @@ class Flusher:
             for table, ids in sorted(rows.items())
             if table in schemas
         ]
-        self._tell(self._queue, work, FlushContext(batch.gateway, batch.batch_id, batch.arrival_high))
+        self._publish_work(self._queue, work, FlushContext(batch.gateway, batch.batch_id, batch.arrival_high))
 
-    def _publish_again(self) -> None:
+    def _republish(self) -> None:
         waiting, self._unpublished = self._unpublished, []
         for work, context in waiting:
             if self._queue is not None:
-                self._tell(self._queue, work, context)
+                self._publish_work(self._queue, work, context)
 
-    def _tell(self, queue: FlushQueue, work: list[TableWork], context: FlushContext) -> None:
+    def _publish_work(self, queue: FlushQueue, work: list[TableWork], context: FlushContext) -> None:
         try:
             queue.publish(work, context)
         except AdapterError as error:

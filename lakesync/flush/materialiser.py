@@ -55,13 +55,13 @@ class Materialiser:
         """
         done = 0
         while jobs := self._queue.pending(self._gateway_id):
-            done += sum([self._work_off(job) for job in jobs])
+            done += sum([self._run(job) for job in jobs])
         return done
 
-    def _work_off(self, job: Job) -> bool:
+    def _run(self, job: Job) -> bool:
         """Run a job, or set it aside."""
         try:
-            self._try(job)
+            self._attempt(job)
         except Exception as error:
             self._queue.set_aside(job, f"{type(error).__name__}: {error}")
             self._report(job, error)
@@ -69,9 +69,9 @@ class Materialiser:
         self._queue.done(job)
         return True
 
-    def _try(self, job: Job) -> None:
+    def _attempt(self, job: Job) -> None:
         if job.attempts >= self._attempts:
-            raise _DiedError(f"its worker died in each of {job.attempts} attempts")
+            raise _WorkerDiedError(f"its worker died in each of {job.attempts} attempts")
         left = self._attempts - job.attempts
         for attempt in stamina.retry_context(
             on=TransientError, attempts=left, timeout=None, wait_initial=self._first_wait, wait_max=30.0
@@ -93,5 +93,5 @@ class Materialiser:
             self._on_failure(job.work.table, job.work.delta_count, error)
 
 
-class _DiedError(LakeSyncError):
+class _WorkerDiedError(LakeSyncError):
     """A job during which its worker process died repeatedly."""

@@ -113,7 +113,7 @@ class MemoryFlushQueue:
     def pending(self, gateway_id: str, limit: int = 100) -> list[Job]:
         """Return a gateway's pending jobs, oldest flush first."""
         with self._lock:
-            return _of(self._pending, gateway_id)[:limit]
+            return _of_gateway(self._pending, gateway_id)[:limit]
 
     def begin(self, job: Job) -> Job:
         """Count an attempt."""
@@ -136,7 +136,7 @@ class MemoryFlushQueue:
     def failed(self, gateway_id: str) -> list[Job]:
         """Return the jobs that were set aside."""
         with self._lock:
-            return _of(self._failed, gateway_id)
+            return _of_gateway(self._failed, gateway_id)
 
     def retry(self, job: Job) -> None:
         """Put a job back into the queue."""
@@ -153,5 +153,5 @@ class MemoryFlushQueue:
                 raise NotFoundError(f"no job {job.job_id!r} was set aside")
 
 
-def _of(jobs: dict[str, Job], gateway_id: str) -> list[Job]:
+def _of_gateway(jobs: dict[str, Job], gateway_id: str) -> list[Job]:
     return [jobs[name] for name in sorted(jobs) if jobs[name].context.gateway_id == gateway_id]

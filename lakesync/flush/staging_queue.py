@@ -11,7 +11,7 @@ from lakesync.model.errors import NotFoundError
 from lakesync.staging.store import Commit, StagingStore
 from lakesync.wire.json import encode_json
 
-_EVERY = 1 << 31
+_NO_LIMIT = 1 << 31
 
 _decode = msgspec.json.Decoder(Job, strict=False).decode
 
@@ -40,7 +40,7 @@ class StagingFlushQueue:
 
     def pending(self, gateway_id: str, limit: int = 100) -> list[Job]:
         """Return a gateway's pending jobs, oldest flush first."""
-        return self._listed(gateway_id, limit, set_aside=False)
+        return self._jobs(gateway_id, limit, set_aside=False)
 
     def begin(self, job: Job) -> Job:
         """Count an attempt."""
@@ -74,7 +74,7 @@ class StagingFlushQueue:
 
     def failed(self, gateway_id: str) -> list[Job]:
         """Return the jobs that were set aside."""
-        return self._listed(gateway_id, _EVERY, set_aside=True)
+        return self._jobs(gateway_id, _NO_LIMIT, set_aside=True)
 
     def retry(self, job: Job) -> None:
         """Put a job back into the queue.
@@ -84,7 +84,7 @@ class StagingFlushQueue:
         """
 
         def back(commit: Commit) -> None:
-            fresh = msgspec.structs.replace(_decode(_taken(commit, job)), attempts=0, failure=None)
+            fresh = msgspec.structs.replace(_decode(_take_failed(commit, job)), attempts=0, failure=None)
             commit.take_flush_job(job.job_id, set_aside=False)
             commit.add_flush_job(job.job_id, encode_json(fresh), set_aside=False)
 
@@ -98,11 +98,11 @@ class StagingFlushQueue:
         """
 
         def forget(commit: Commit) -> None:
-            _taken(commit, job)
+            _take_failed(commit, job)
 
         self._commit(job.context.gateway_id, forget)
 
-    def _listed(self, gateway_id: str, limit: int, *, set_aside: bool) -> list[Job]:
+    def _jobs(self, gateway_id: str, limit: int, *, set_aside: bool) -> list[Job]:
         found = self._store.read(gateway_id, lambda view: view.flush_jobs(set_aside=set_aside, limit=limit)).result()
         return [_decode(body) for body in found]
 
@@ -110,7 +110,7 @@ class StagingFlushQueue:
         self._store.submit(gateway_id, work).result()
 
 
-def _taken(commit: Commit, job: Job) -> bytes:
+def _take_failed(commit: Commit, job: Job) -> bytes:
     found = commit.take_flush_job(job.job_id, set_aside=True)
     if found is None:
         raise NotFoundError(f"no job {job.job_id!r} was set aside")

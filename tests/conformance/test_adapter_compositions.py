@@ -292,7 +292,7 @@ def test_a_choice_of_deltas(databases):
     assert migrate_adapter(source, destination, scope).deltas == 20
     assert {(stored.gateway, stored.delta.table) for stored in everything(destination)} == {("h", "t")}
     destination.insert_deltas(batch(9, make_delta("other", 20, "r", table="t", x=1), gateway="h"))
-    with pytest.raises(IntegrityError, match=r"holds 20 deltas .* the destination 21"):
+    with pytest.raises(IntegrityError, match=r"has 20 deltas .* the destination 21"):
         migrate_adapter(source, destination, scope)
 
 

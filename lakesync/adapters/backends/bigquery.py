@@ -153,7 +153,7 @@ class BigQueryExecutor:
         """Yield a namespace for scratch tables, and drop its tables afterwards."""
         try:
             if self._client is None:
-                self._client = self._made()
+                self._client = self._create_client()
             connection = _BigQueryConnection(self._client, f"{self._project}.{self._dataset}")
             try:
                 yield connection
@@ -169,7 +169,7 @@ class BigQueryExecutor:
         if self._client is not None:
             self._client.close()  # type: ignore[no-untyped-call]
 
-    def _made(self) -> bigquery.Client:
+    def _create_client(self) -> bigquery.Client:
         given: dict[str, Any] = {"project": self._project, "location": self._options.get("location")}
         if "endpoint" in self._options:
             from google.auth.credentials import AnonymousCredentials
@@ -220,7 +220,7 @@ class _BigQueryConnection:
             source_format=bigquery.SourceFormat.NEWLINE_DELIMITED_JSON,
             write_disposition=bigquery.WriteDisposition.WRITE_APPEND,
         )
-        name = self._own(table)
+        name = self._scratch_name(table)
         schema = self._client.get_table(f"{self._dataset}.{name}", retry=self._retry, timeout=_SECONDS).schema
         job = self._client.load_table_from_file(
             io.BytesIO(_lines(rows, {field.name: field.field_type for field in schema})),
@@ -246,7 +246,7 @@ class _BigQueryConnection:
         for name in self._scratch:
             self._client.delete_table(f"{self._dataset}.{name}", retry=self._retry, timeout=_SECONDS, not_found_ok=True)
 
-    def _own(self, name: str) -> str:
+    def _scratch_name(self, name: str) -> str:
         own = f"{name}_{self._token}"
         self._scratch.add(own)
         return own
@@ -263,7 +263,7 @@ class _BigQueryConnection:
             for value in values
         ]
         config = bigquery.QueryJobConfig(default_dataset=self._dataset, query_parameters=parameters)
-        named = _SCRATCH.sub(lambda found: self._own(found[0]), statement)
+        named = _SCRATCH.sub(lambda found: self._scratch_name(found[0]), statement)
         # Without `job_retry=None` the driver tries for five minutes to begin a job where nobody is there any more.
         return self._client.query(named, job_config=config, retry=self._retry, timeout=_SECONDS, job_retry=None)
 

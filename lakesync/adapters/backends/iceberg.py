@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import FileScanTask, Table
 
 _DELTAS = "deltas"
-_GREATEST = (1 << 63) - 1
+_MAX_INT64 = (1 << 63) - 1
 
 
 class IcebergDeltas:
@@ -48,7 +48,7 @@ class IcebergDeltas:
         """
         self._catalog = catalog
         self._name = f"{namespace}.{_DELTAS}"
-        self._recent = BatchCache()
+        self._cache = BatchCache()
 
     @classmethod
     def of(cls, uri: str) -> IcebergDeltas:
@@ -141,24 +141,24 @@ class IcebergDeltas:
             wanted = ice.And(wanted, holds(column, value))
         field = table.schema().find_field(query.order)
         for task in table.scan(row_filter=wanted).plan_files():
-            segment = Segment(task, *_span(task, field.field_id))
+            segment = Segment(task, *_value_range(task, field.field_id))
             if segment.overlaps(query):
                 yield segment
 
     def _read(self, table: Table, task: FileScanTask) -> pa.Table:
         key = f"{task.file.file_path} {len(task.delete_files)}"
-        return self._recent.get(key, lambda _: _decoded(table, task))
+        return self._cache.get(key, lambda _: _read_file(table, task))
 
 
-def _span(task: FileScanTask, field: int) -> tuple[int, int]:
+def _value_range(task: FileScanTask, field: int) -> tuple[int, int]:
     """Return a file's minimum and maximum of a column; the whole range if it has no statistics."""
     low, high = ((bounds or {}).get(field) for bounds in (task.file.lower_bounds, task.file.upper_bounds))
     if low is None or high is None:
-        return 0, _GREATEST
+        return 0, _MAX_INT64
     return int.from_bytes(low, "little", signed=True), int.from_bytes(high, "little", signed=True)
 
 
-def _decoded(table: Table, task: FileScanTask) -> pa.Table:
+def _read_file(table: Table, task: FileScanTask) -> pa.Table:
     import pyarrow as pa
     from pyiceberg.expressions import AlwaysTrue
     from pyiceberg.io.pyarrow import ArrowScan

@@ -40,16 +40,16 @@ _SECONDS = 10
 _STATEMENT_SECONDS = 300
 """A longer statement is cancelled."""
 _LOCK_SECONDS = 30
-_OF_VALUES = frozenset(
+_VALUE_ERRORS = frozenset(
     {
         *(1048, 1062, 1264, 1265, 1292, 1364, 1366, 1406, 1451, 1452, 1525, 1690, 3819, 4025),
         *(3140, 3141, 3150, 3157, 3158, 4036, 4037, 4038, 4039, 4040),  # JSON errors
     }
 )
 """Error codes for rejected values: the value does not fit its column, or violates a constraint."""
-_LOST = frozenset({1053, 1213, 2006, 2013, 2014, 2055})
+_TRANSACTION_LOST = frozenset({1053, 1213, 2006, 2013, 2014, 2055})
 """Error codes that also end the transaction or its savepoints: lost connections and deadlocks."""
-_LOCAL_REFUSED = frozenset({1148, 2068, 3948, 3950, 4166})
+_LOCAL_INFILE_DISABLED = frozenset({1148, 2068, 3948, 3950, 4166})
 """Error codes if LOAD DATA LOCAL is disabled on either side."""
 _OPTIONS = frozenset({"ssl_ca"})
 
@@ -184,8 +184,8 @@ class MySqlExecutor:
             with self._pool.lease() as connection:
                 yield _MySqlConnection(connection)
         except (self._driver.Error, OSError) as error:
-            told = error.args[1] if len(error.args) > 1 else error
-            raise AdapterError(f"MySQL at {without_password(self._uri)} failed: {told}") from error
+            message = error.args[1] if len(error.args) > 1 else error
+            raise AdapterError(f"MySQL at {without_password(self._uri)} failed: {message}") from error
 
     def close(self) -> None:
         """Close every connection."""
@@ -239,11 +239,11 @@ class _MySqlConnection:
 
     def execute(self, statement: str, values: Sequence[Value] = ()) -> int:
         with self._sql.cursor() as cursor:
-            return int(cursor.execute(_marked(statement), [_naive(value) for value in values]))
+            return int(cursor.execute(_with_placeholders(statement), [_naive(value) for value in values]))
 
     def query(self, statement: str, values: Sequence[Value] = ()) -> list[tuple[Any, ...]]:
         with self._sql.cursor() as cursor:
-            cursor.execute(_marked(statement), [_naive(value) for value in values])
+            cursor.execute(_with_placeholders(statement), [_naive(value) for value in values])
             return list(cursor.fetchall())
 
     def query_arrow(self, statement: str, values: Sequence[Value], schema: pa.Schema) -> pa.Table:
@@ -261,7 +261,7 @@ class _MySqlConnection:
         try:
             self._load_file(table, _lines(rows))
         except self._errors as error:
-            if error.args[0] not in _LOCAL_REFUSED:
+            if error.args[0] not in _LOCAL_INFILE_DISABLED:
                 raise
             self._insert(table, rows)
 
@@ -269,9 +269,9 @@ class _MySqlConnection:
         if not isinstance(error, self._errors) or not self._sql.open or not error.args:
             return None
         code = error.args[0]
-        if code in _LOST:
+        if code in _TRANSACTION_LOST:
             return None
-        return StatementError(str(error.args[-1]), code in _OF_VALUES)
+        return StatementError(str(error.args[-1]), code in _VALUE_ERRORS)
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
@@ -336,5 +336,5 @@ def _naive(value: Value) -> Value:
     return value.replace(tzinfo=None) if isinstance(value, datetime) else value
 
 
-def _marked(statement: str) -> str:
+def _with_placeholders(statement: str) -> str:
     return statement.replace("%", "%%").replace("?", "%s")

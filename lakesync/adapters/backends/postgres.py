@@ -32,13 +32,13 @@ _TYPES: dict[Kind, str] = {
     "json": "jsonb",
     "time": "timestamptz",
 }
-_MAKERS = 0x1A4E_57AC
+_CREATE_TABLE_LOCK = 0x1A4E_57AC
 """Advisory lock for creating tables, because concurrent `IF NOT EXISTS` statements can fail."""
 _CONNECT_SECONDS = 10
 _STATEMENT_SECONDS = 300
 """A longer statement is cancelled, unless the URI or the role sets a limit."""
 _LOCK_SECONDS = 30
-_OF_VALUES = ("22", "23", "54")
+_VALUE_ERRORS = ("22", "23", "54")
 """SQLSTATE classes for rejected values: data exceptions, constraint violations, and program limits."""
 
 
@@ -94,7 +94,7 @@ class PostgresDialect(Dialect):
 
     def create_table(self, name: str, columns: Sequence[Column], key: Sequence[str]) -> Sequence[str]:
         """Create a table under an advisory lock."""
-        return [f"SELECT pg_advisory_xact_lock({_MAKERS})", *super().create_table(name, columns, key)]
+        return [f"SELECT pg_advisory_xact_lock({_CREATE_TABLE_LOCK})", *super().create_table(name, columns, key)]
 
     def create_lookup_index(self, name: str, table: str, column: Column) -> Sequence[str]:
         """Create a hash index: a B-tree rejects values of more than 2,704 bytes."""
@@ -126,8 +126,8 @@ class PostgresExecutor:
             with self._pool.lease() as connection:
                 yield _PostgresConnection(connection)
         except self._driver.Error as error:
-            told = without_password(_told(error))
-            raise AdapterError(f"Postgres at {without_password(self._uri)} failed: {told}") from None
+            message = without_password(_message(error))
+            raise AdapterError(f"Postgres at {without_password(self._uri)} failed: {message}") from None
 
     def close(self) -> None:
         """Close every connection."""
@@ -148,24 +148,28 @@ class _PostgresConnection:
         self._sql = connection
 
     def execute(self, statement: str, values: Sequence[Value] = ()) -> int:
-        return max(0, self._sql.execute(_marked(statement), list(values)).rowcount)
+        return max(0, self._sql.execute(_with_placeholders(statement), list(values)).rowcount)
 
     def query(self, statement: str, values: Sequence[Value] = ()) -> list[tuple[Any, ...]]:
-        return self._sql.execute(_marked(statement), list(values)).fetchall()
+        return self._sql.execute(_with_placeholders(statement), list(values)).fetchall()
 
     def query_arrow(self, statement: str, values: Sequence[Value], schema: pa.Schema) -> pa.Table:
         from psycopg.errors import OutOfMemory, ProgramLimitExceeded
 
         try:
             with self._sql.transaction():  # a savepoint if a transaction is open
-                return columns_of(self._sql, _marked(statement), values, schema)
+                return columns_of(self._sql, _with_placeholders(statement), values, schema)
         except (OutOfMemory, ProgramLimitExceeded):  # a column exceeds one gigabyte
             return self._copied_out(statement, values, schema)
 
     def read_hashes(self, statement: str, values: Sequence[Value]) -> pa.FixedSizeBinaryArray | None:
         from psycopg.errors import DataError, OutOfMemory, ProgramLimitExceeded
 
-        query = b"SELECT count(*), string_agg(decode(id, 'hex'), ''::bytea) FROM (" + _marked(statement) + b") AS ids"
+        query = (
+            b"SELECT count(*), string_agg(decode(id, 'hex'), ''::bytea) FROM ("
+            + _with_placeholders(statement)
+            + b") AS ids"
+        )
         try:
             with self._sql.transaction(), self._sql.cursor(binary=True) as cursor:
                 ((count, joined),) = cursor.execute(query, list(values)).fetchall()
@@ -176,7 +180,7 @@ class _PostgresConnection:
     def _copied_out(self, statement: str, values: Sequence[Value], schema: pa.Schema) -> pa.Table:
         from psycopg import ClientCursor
 
-        query = ClientCursor(self._sql).mogrify(_marked(statement), list(values))  # COPY takes no parameters
+        query = ClientCursor(self._sql).mogrify(_with_placeholders(statement), list(values))  # COPY takes no parameters
         return read_csv(copied(self._sql, f"COPY ({query}) TO STDOUT (FORMAT csv)".encode()), schema)
 
     def column_names(self, table: str) -> list[str]:
@@ -215,7 +219,7 @@ class _PostgresConnection:
         if not isinstance(error, psycopg.Error) or self._sql.broken or self._sql.closed:
             return None
         code = error.sqlstate or ""
-        return StatementError(without_password(_told(error)), code.startswith(_OF_VALUES))
+        return StatementError(without_password(_message(error)), code.startswith(_VALUE_ERRORS))
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
@@ -223,7 +227,7 @@ class _PostgresConnection:
             yield
 
 
-def _marked(statement: str) -> bytes:
+def _with_placeholders(statement: str) -> bytes:
     return statement.replace("%", "%%").replace("?", "%s").encode()
 
 
@@ -237,5 +241,5 @@ def _alive(connection: psycopg.Connection[Any]) -> bool:
     return True
 
 
-def _told(error: psycopg.Error) -> str:
+def _message(error: psycopg.Error) -> str:
     return (error.diag.message_primary or str(error)).strip()

@@ -90,7 +90,7 @@ class SqliteExecutor:
             path: created with its folder on the first connection.
         """
         self._path = path
-        self._pool = Pool(self._opened, lambda _: True, lambda sql: sql.close())
+        self._pool = Pool(self._open, lambda _: True, lambda sql: sql.close())
 
     @contextmanager
     def connect(self) -> Iterator[Connection]:
@@ -105,7 +105,7 @@ class SqliteExecutor:
         """Close every connection."""
         self._pool.close()
 
-    def _opened(self) -> sqlite3.Connection:
+    def _open(self) -> sqlite3.Connection:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         sql = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
         for pragma in ("busy_timeout=20000", "journal_mode=WAL", "synchronous=FULL", "temp_store=MEMORY"):
@@ -119,7 +119,7 @@ class _SqliteConnection:
         self._sql = sql
 
     def execute(self, statement: str, values: Sequence[Value] = ()) -> int:
-        return max(0, self._sql.execute(statement, [_spelled(value) for value in values]).rowcount)
+        return max(0, self._sql.execute(statement, [_to_sqlite(value) for value in values]).rowcount)
 
     def query(self, statement: str, values: Sequence[Value] = ()) -> list[tuple[Any, ...]]:
         return self._sql.execute(statement, values).fetchall()
@@ -136,7 +136,7 @@ class _SqliteConnection:
         columns = []
         for column in rows.columns:
             values = column.to_pylist()
-            columns.append([_spelled(value) for value in values] if pa.types.is_timestamp(column.type) else values)
+            columns.append([_to_sqlite(value) for value in values] if pa.types.is_timestamp(column.type) else values)
         places = ", ".join("?" * len(columns))
         alone = not self._sql.in_transaction
         if alone:
@@ -162,5 +162,5 @@ class _SqliteConnection:
             raise
 
 
-def _spelled(value: Value) -> str | int | None:
+def _to_sqlite(value: Value) -> str | int | None:
     return value.isoformat(timespec="milliseconds") if isinstance(value, datetime) else value

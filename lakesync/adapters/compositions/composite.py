@@ -62,39 +62,39 @@ class CompositeAdapter(CompositeBase):
 
         by_adapter: dict[int, list[str]] = {}
         for table in pc.unique(deltas.column("table_name")).to_pylist():
-            by_adapter.setdefault(self.adapters.index(self._of(table)), []).append(table)
+            by_adapter.setdefault(self.adapters.index(self._adapter_of(table)), []).append(table)
         count, total = 0, 0
-        for place, tables in sorted(by_adapter.items()):
+        for index, tables in sorted(by_adapter.items()):
             some = deltas.filter(pc.is_in(deltas.column("table_name"), pa.array(tables, pa.string())))
-            held = write_arrow(self.adapters[place], f"{batch_id}.{place}", gateway, some)
+            held = write_arrow(self.adapters[index], f"{batch_id}.{index}", gateway, some)
             count, total = count + held.deltas, total + held.id_sum
         return BatchChecksum(count, total % 2**64)
 
     def get_latest_state(self, gateway: str | None, table: str, row_ids: Collection[str]) -> dict[str, RowState]:
         """Return the states from the table's adapter."""
-        return self._of(table).get_latest_state(gateway, table, row_ids)
+        return self._adapter_of(table).get_latest_state(gateway, table, row_ids)
 
     def ensure_schema(self, schema: TableSchema) -> None:
         """Create the table in its adapter, if that has destination tables."""
-        adapter = self._of(schema.table)
+        adapter = self._adapter_of(schema.table)
         if isinstance(adapter, Materialisable):
             adapter.ensure_schema(schema)
 
     def materialise(self, gateway: str, schema: TableSchema, row_ids: Sequence[str]) -> int:
         """Rewrite rows in the table's adapter, if that has destination tables."""
-        adapter = self._of(schema.table)
+        adapter = self._adapter_of(schema.table)
         return adapter.materialise(gateway, schema, row_ids) if isinstance(adapter, Materialisable) else 0
 
     def write_states(self, schema: TableSchema, read: Callable[[], Mapping[RowId, RowContent]]) -> int:
         """Write rows in the table's adapter, if that has destination tables."""
-        adapter = self._of(schema.table)
+        adapter = self._adapter_of(schema.table)
         return adapter.write_states(schema, read) if isinstance(adapter, StateWriter) else 0
 
-    def _of(self, table: str) -> DatabaseAdapter:
+    def _adapter_of(self, table: str) -> DatabaseAdapter:
         return self._routes.get(table, self._default)
 
-    def _asked(self, query: DeltaQuery) -> Sequence[DatabaseAdapter]:
+    def _adapters_for(self, query: DeltaQuery) -> Sequence[DatabaseAdapter]:
         if not query.tables:
             return self.adapters
-        wanted = {id(self._of(table)) for table in query.tables}
+        wanted = {id(self._adapter_of(table)) for table in query.tables}
         return [each for each in self.adapters if id(each) in wanted]

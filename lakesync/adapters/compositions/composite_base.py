@@ -38,7 +38,7 @@ class CompositeBase:
 
     def query_arrow(self, query: DeltaQuery) -> ArrowPage:
         """Return a page over all adapters, each delta once."""
-        return merge_pages(self._asked(query), query)
+        return merge_pages(self._adapters_for(query), query)
 
     def get_latest_state(self, gateway: str | None, table: str, row_ids: Collection[str]) -> dict[str, RowState]:
         """Return each row's merged state over all adapters."""
@@ -58,7 +58,7 @@ class CompositeBase:
 
     def split_points(self, query: DeltaQuery, size: int) -> list[int]:
         """Return the split points of all adapters; empty if one of them does not support splitting."""
-        asked = self._asked(query)
+        asked = self._adapters_for(query)
         if not all(isinstance(each, Splittable) for each in asked):
             return []
         return sorted({point for each in asked for point in split_points(each, query, size)})
@@ -77,7 +77,7 @@ class CompositeBase:
         for each in self.adapters:
             each.close()
 
-    def _asked(self, query: DeltaQuery) -> Sequence[DatabaseAdapter]:  # noqa: ARG002 used by subclasses
+    def _adapters_for(self, query: DeltaQuery) -> Sequence[DatabaseAdapter]:  # noqa: ARG002 used by subclasses
         """Return the adapters that may have deltas for a query. Subclasses narrow it."""
         return self.adapters
 

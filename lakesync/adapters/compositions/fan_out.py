@@ -36,8 +36,8 @@ MAX_QUEUED_DELTAS = 200_000
 """Limit of deltas queued in memory per secondary. Above it they are read from the primary again."""
 LOOK_BACK_MS = 24 * 3600 * 1000
 """How much older than a secondary's newest delta a missing delta may be."""
-_FIRST_WAIT = 0.5
-_LONGEST_WAIT = 60.0
+_FIRST_RETRY_SECONDS = 0.5
+_MAX_RETRY_SECONDS = 60.0
 
 
 class Lag(msgspec.Struct, frozen=True):
@@ -58,7 +58,11 @@ class FanOutAdapter(CompositeBase):
     """`DatabaseAdapter` and `StateWriter` that reads and writes the primary, and replicates writes to secondaries."""
 
     def __init__(
-        self, primary: DatabaseAdapter, secondaries: Mapping[str, DatabaseAdapter], *, first_wait: float = _FIRST_WAIT
+        self,
+        primary: DatabaseAdapter,
+        secondaries: Mapping[str, DatabaseAdapter],
+        *,
+        first_wait: float = _FIRST_RETRY_SECONDS,
     ) -> None:
         """Start one replication thread for each secondary.
 
@@ -69,7 +73,7 @@ class FanOutAdapter(CompositeBase):
         """
         super().__init__((primary,))
         self._primary = primary
-        self._followers = [_Follower(name, each, primary, first_wait) for name, each in secondaries.items()]
+        self._secondaries = [_Secondary(name, each, primary, first_wait) for name, each in secondaries.items()]
 
     def insert_deltas(self, batch: DeltaBatch) -> BatchChecksum:
         """Insert a batch into the primary and queue it for the secondaries."""
@@ -78,42 +82,42 @@ class FanOutAdapter(CompositeBase):
     def insert_arrow(self, batch_id: str, gateway: str, deltas: pa.Table) -> BatchChecksum:
         """Insert a batch into the primary and queue it for the secondaries."""
         held = write_arrow(self._primary, batch_id, gateway, deltas)
-        for follower in self._followers:
-            follower.take(_Task(len(deltas), lambda to: write_arrow(to, batch_id, gateway, deltas)))
+        for secondary in self._secondaries:
+            secondary.enqueue(_Task(len(deltas), lambda to: write_arrow(to, batch_id, gateway, deltas)))
         return held
 
     def ensure_schema(self, schema: TableSchema) -> None:
         """Create the table in the primary, then in the secondaries, if they have destination tables."""
-        self._everywhere(lambda to: to.ensure_schema(schema) if isinstance(to, Materialisable) else None)
+        self._run_on_all(lambda to: to.ensure_schema(schema) if isinstance(to, Materialisable) else None)
 
     def materialise(self, gateway: str, schema: TableSchema, row_ids: Sequence[str]) -> int:
         """Rewrite rows in the primary, then in the secondaries, if they have destination tables."""
-        return self._everywhere(
+        return self._run_on_all(
             lambda to: to.materialise(gateway, schema, row_ids) if isinstance(to, Materialisable) else 0
         )
 
     def write_states(self, schema: TableSchema, read: Callable[[], Mapping[RowId, RowContent]]) -> int:
         """Write rows in the primary, then in the secondaries, if they have destination tables."""
-        return self._everywhere(lambda to: to.write_states(schema, read) if isinstance(to, StateWriter) else 0)
+        return self._run_on_all(lambda to: to.write_states(schema, read) if isinstance(to, StateWriter) else 0)
 
     def lags(self) -> list[Lag]:
         """Return the lag of each secondary."""
-        return [follower.lag() for follower in self._followers]
+        return [secondary.lag() for secondary in self._secondaries]
 
     def wait_until_replicated(self, seconds: float) -> bool:
         """Wait until every secondary is up to date; return False after a timeout in seconds."""
-        return all(follower.wait_until_replicated(seconds) for follower in self._followers)
+        return all(secondary.wait_until_replicated(seconds) for secondary in self._secondaries)
 
     def close(self) -> None:
         """Stop replication and close all adapters. A reopened adapter replicates what is missing."""
-        for follower in self._followers:
-            follower.stop()
+        for secondary in self._secondaries:
+            secondary.stop()
         super().close()
 
-    def _everywhere(self, work: Callable[[DatabaseAdapter], _R]) -> _R:
+    def _run_on_all(self, work: Callable[[DatabaseAdapter], _R]) -> _R:
         done = work(self._primary)
-        for follower in self._followers:
-            follower.take(_Task(0, work))
+        for secondary in self._secondaries:
+            secondary.enqueue(_Task(0, work))
         return done
 
 
@@ -122,7 +126,7 @@ class _Task(NamedTuple):
     work: Callable[[DatabaseAdapter], object]
 
 
-class _Follower:
+class _Secondary:
     """One secondary and its replication thread."""
 
     def __init__(self, name: str, adapter: DatabaseAdapter, primary: DatabaseAdapter, first_wait: float) -> None:
@@ -132,8 +136,8 @@ class _Follower:
         self._first_wait = first_wait
         self._tasks: deque[_Task] = deque()
         self._deltas = 0
-        self._behind = True  # the previous process may have lost queued tasks
-        self._reading = False
+        self._must_catch_up = True  # the previous process may have lost queued tasks
+        self._is_catching_up = False
         self._failures = 0
         self._error: str | None = None
         self._changed = threading.Condition()
@@ -141,11 +145,11 @@ class _Follower:
         self._thread = threading.Thread(target=self._run, name=f"follows: {name}", daemon=True)
         self._thread.start()
 
-    def take(self, task: _Task) -> None:
+    def enqueue(self, task: _Task) -> None:
         """Queue a task after all earlier ones."""
         with self._changed:
             if task.deltas and self._deltas + task.deltas > MAX_QUEUED_DELTAS:
-                self._behind = True
+                self._must_catch_up = True
             else:
                 self._tasks.append(task)
                 self._deltas += task.deltas
@@ -153,11 +157,15 @@ class _Follower:
 
     def lag(self) -> Lag:
         with self._changed:
-            return Lag(self._name, self._deltas, self._behind or self._reading, self._failures, self._error)
+            return Lag(
+                self._name, self._deltas, self._must_catch_up or self._is_catching_up, self._failures, self._error
+            )
 
     def wait_until_replicated(self, seconds: float) -> bool:
         with self._changed:
-            return self._changed.wait_for(lambda: not (self._tasks or self._behind or self._reading), seconds)
+            return self._changed.wait_for(
+                lambda: not (self._tasks or self._must_catch_up or self._is_catching_up), seconds
+            )
 
     def stop(self) -> None:
         self._stopping.set()
@@ -169,26 +177,26 @@ class _Follower:
     def _run(self) -> None:
         while not self._stopping.is_set():
             with self._changed:
-                self._changed.wait_for(lambda: self._stopping.is_set() or self._behind or self._tasks)
-                behind, task = self._behind, self._tasks[0] if self._tasks else None
+                self._changed.wait_for(lambda: self._stopping.is_set() or self._must_catch_up or self._tasks)
+                must_catch_up, task = self._must_catch_up, self._tasks[0] if self._tasks else None
             if self._stopping.is_set():
                 return
-            if behind:
-                self._try(self._catch_up)
-            elif task is not None and self._try(lambda task=task: task.work(self._adapter)):  # type: ignore[misc]
+            if must_catch_up:
+                self._attempt(self._catch_up)
+            elif task is not None and self._attempt(lambda task=task: task.work(self._adapter)):  # type: ignore[misc]
                 with self._changed:
                     self._tasks.popleft()
                     self._deltas -= task.deltas
                     self._changed.notify_all()
 
-    def _try(self, work: Callable[[], object]) -> bool:
+    def _attempt(self, work: Callable[[], object]) -> bool:
         try:
             work()
         except LakeSyncError as error:
             with self._changed:
                 self._failures += 1
                 self._error = str(error)
-                wait = min(_LONGEST_WAIT, self._first_wait * 2.0 ** (self._failures - 1))
+                wait = min(_MAX_RETRY_SECONDS, self._first_wait * 2.0 ** (self._failures - 1))
             log.warning("replication to a secondary failed and is retried", secondary=self._name, reason=str(error))
             self._stopping.wait(wait)
             return False
@@ -199,7 +207,7 @@ class _Follower:
     def _catch_up(self) -> None:
         """Copy everything that may be missing from the primary."""
         with self._changed:
-            self._behind, self._reading = False, True  # a task rejected meanwhile sets it again
+            self._must_catch_up, self._is_catching_up = False, True  # a task rejected meanwhile sets it again
         whole = False
         try:
             newest = self._adapter.newest_position()
@@ -214,5 +222,5 @@ class _Follower:
             whole = True
         finally:
             with self._changed:
-                self._behind, self._reading = self._behind or not whole, False
+                self._must_catch_up, self._is_catching_up = self._must_catch_up or not whole, False
                 self._changed.notify_all()

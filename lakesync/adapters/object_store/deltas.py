@@ -91,7 +91,7 @@ class ObjectDeltas:
         self.objects = objects
         self._format = flush_format
         self._prefix = prefix
-        self._recent = BatchCache()
+        self._cache = BatchCache()
 
     def insert_deltas(self, batch: DeltaBatch) -> BatchChecksum:
         """Write a batch as one object, and read it back."""
@@ -99,14 +99,14 @@ class ObjectDeltas:
             return self.insert_arrow(batch.batch_id, batch.gateway, to_arrow(batch.deltas))
         arrivals = [stored.arrival for stored in batch.deltas]
         hlcs = [stored.delta.hlc for stored in batch.deltas]
-        each = self._named(batch.batch_id, batch.gateway, (min(arrivals), max(arrivals)), (min(hlcs), max(hlcs)))
+        each = self._delta_file(batch.batch_id, batch.gateway, (min(arrivals), max(arrivals)), (min(hlcs), max(hlcs)))
         return self._put(each, encode_envelope(batch.gateway, batch.deltas, hlc.wall_clock()))
 
     def insert_arrow(self, batch_id: str, gateway: str, deltas: pa.Table) -> BatchChecksum:
         """Write a batch as one object, and read it back."""
         if self._format == "json":
             return self.insert_deltas(DeltaBatch(batch_id, gateway, tuple(from_arrow(deltas))))
-        each = self._named(batch_id, gateway, value_range(deltas, "arrival"), value_range(deltas, "hlc"))
+        each = self._delta_file(batch_id, gateway, value_range(deltas, "arrival"), value_range(deltas, "hlc"))
         return self._put(each, encode_parquet(deltas, {"lakesync.batch_id": batch_id}))
 
     def query_deltas_since(self, query: DeltaQuery) -> DeltaPage:
@@ -186,7 +186,7 @@ class ObjectDeltas:
         also: Collection[TouchedRow] = (),  # noqa: ARG002
     ) -> RedactionResult:
         """Rewrite the objects that contain covered deltas, one after another."""
-        found = {each.key: each for each in map(self._listed, self._infos(f"{self._prefix}/")) if each is not None}
+        found = {each.key: each for each in map(self._parse_info, self._list(f"{self._prefix}/")) if each is not None}
         keys = [
             key
             for key, each in found.items()
@@ -206,7 +206,9 @@ class ObjectDeltas:
     ) -> None:
         """Rewrite a batch's objects under their keys."""
         for gateway, table, some in _by_table(deltas):
-            each = self._named(f"{batch_id}.{table}", gateway, value_range(some, "arrival"), value_range(some, "hlc"))
+            each = self._delta_file(
+                f"{batch_id}.{table}", gateway, value_range(some, "arrival"), value_range(some, "hlc")
+            )
             self.objects.put_object(each.key, encode_parquet(some, {"lakesync.batch_id": f"{batch_id}.{table}"}))
 
     def remove_surplus(
@@ -221,8 +223,8 @@ class ObjectDeltas:
     def digests(self, scope: DigestScope) -> list[Digest]:
         """Return the digest of each table and day, reading only objects that overlap the scope."""
         found: list[Digest] = []
-        for info in self._infos(f"{self._prefix}/"):
-            each = self._listed(info)
+        for info in self._list(f"{self._prefix}/"):
+            each = self._parse_info(info)
             if each is not None and (not scope.gateways or each.gateway in scope.gateways):
                 first, last = map(day_of, each.arrivals)
                 if not scope.days or any(first <= day <= last for day in scope.days):
@@ -233,7 +235,7 @@ class ObjectDeltas:
         """Close the object store."""
         self.objects.close()
 
-    def _named(self, batch_id: str, gateway: str, arrivals: tuple[int, int], hlcs: tuple[int, int]) -> DeltaFile:
+    def _delta_file(self, batch_id: str, gateway: str, arrivals: tuple[int, int], hlcs: tuple[int, int]) -> DeltaFile:
         day = datetime.fromtimestamp(hlc.decode(arrivals[0])[0] / 1000, UTC).strftime("%Y-%m-%d")
         spans = "-".join(f"{value:016x}" for value in (*arrivals, *hlcs))
         name = quote(batch_id.removeprefix(f"{gateway}."), safe="")
@@ -252,19 +254,19 @@ class ObjectDeltas:
 
     def _segments(self, query: DeltaQuery) -> Iterator[Segment[DeltaFile]]:
         """Yield the objects that may match a query."""
-        for info in self._infos(f"{self._prefix}/{query.gateway}/" if query.gateway else f"{self._prefix}/"):
-            each = self._listed(info)
+        for info in self._list(f"{self._prefix}/{query.gateway}/" if query.gateway else f"{self._prefix}/"):
+            each = self._parse_info(info)
             if each is None:
                 continue
             segment = Segment(each, *each.span(query.order))
             if segment.overlaps(query):
                 yield segment
 
-    def _listed(self, info: ObjectInfo) -> DeltaFile | None:
+    def _parse_info(self, info: ObjectInfo) -> DeltaFile | None:
         each = parse_key(info.key, self._prefix)
         return each and each._replace(etag=info.etag, size=info.size)
 
-    def _infos(self, prefix: str) -> Iterator[ObjectInfo]:
+    def _list(self, prefix: str) -> Iterator[ObjectInfo]:
         after, more = "", True
         while more:
             page = self.objects.list_objects(prefix, after=after)
@@ -274,7 +276,7 @@ class ObjectDeltas:
 
     def _read(self, each: DeltaFile) -> pa.Table:
         at = f"{each.key} {each.etag}"
-        return self._recent.get(at, lambda _: decode_file(self.objects.get_object(each.key), each))
+        return self._cache.get(at, lambda _: decode_file(self.objects.get_object(each.key), each))
 
 
 def _by_table(deltas: pa.Table) -> Iterator[tuple[str, str, pa.Table]]:

@@ -38,7 +38,7 @@ class FlushEnvelope(msgspec.Struct, frozen=True, rename="camel"):
     deltas: tuple[RowDelta, ...]
 
 
-class _Spelled(msgspec.Struct, rename="camel"):
+class _EncodedEnvelope(msgspec.Struct, rename="camel"):
     version: int
     gateway_id: str
     created_at: str
@@ -64,7 +64,7 @@ def encode_envelope(gateway: str, deltas: Sequence[StoredDelta], now_ms: int) ->
     hlcs = [stored.delta.hlc for stored in deltas]
     created = datetime.fromtimestamp(now_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     between = {"min": str(min(hlcs)), "max": str(max(hlcs))}
-    return _encode(_Spelled(1, gateway, created, between, len(deltas), len(text), msgspec.Raw(text)))
+    return _encode(_EncodedEnvelope(1, gateway, created, between, len(deltas), len(text), msgspec.Raw(text)))
 
 
 def decode_envelope(data: bytes) -> FlushEnvelope:

@@ -36,7 +36,7 @@ class LocalDisk:
     def put_object(self, key: str, data: bytes, *, if_absent: bool = False) -> bool:
         """Write a whole object durably."""
         path = self._path(key)
-        with _errors(f"object {key!r} cannot be written in {self.folder}"):
+        with _convert_errors(f"object {key!r} cannot be written in {self.folder}"):
             placed = not (if_absent and path.is_file()) and self._write(path, data, if_absent=if_absent)
             self._sync_folders(path.parent)  # another writer may have placed the object without syncing yet
         return placed
@@ -44,25 +44,25 @@ class LocalDisk:
     def get_object(self, key: str) -> bytes:
         """Return an object's content."""
         path = self._path(key)
-        with _errors(f"object {key!r} cannot be read in {self.folder}"):
+        with _convert_errors(f"object {key!r} cannot be read in {self.folder}"):
             try:
                 return path.read_bytes()
             except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
-                raise self._absent(key) from None
+                raise self._not_found(key) from None
 
     def head_object(self, key: str) -> ObjectInfo:
         """Return an object's metadata."""
         path = self._path(key)
-        with _errors(f"object {key!r} cannot be read in {self.folder}"):
+        with _convert_errors(f"object {key!r} cannot be read in {self.folder}"):
             info = _info(key, path)
             if info is None:
-                raise self._absent(key)
+                raise self._not_found(key)
             return info
 
     def list_objects(self, prefix: str = "", *, after: str = "", limit: int = 1000) -> ObjectPage:
         """List objects whose key starts with `prefix` and is greater than `after`, in order."""
         found: list[ObjectInfo] = []
-        with _errors(f"the objects in {self.folder} cannot be listed"):
+        with _convert_errors(f"the objects in {self.folder} cannot be listed"):
             for key, path in _walk(self.folder, "", prefix, after):
                 info = _info(key, path)
                 if info is None:
@@ -75,7 +75,7 @@ class LocalDisk:
     def delete_object(self, key: str) -> None:
         """Delete an object if it exists."""
         path = self._path(key)
-        with _errors(f"object {key!r} cannot be removed in {self.folder}"):
+        with _convert_errors(f"object {key!r} cannot be removed in {self.folder}"):
             try:
                 path.unlink()
             except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
@@ -96,7 +96,7 @@ class LocalDisk:
             raise ValidationError(f"object key {key!r} starts with {_SCRATCH!r}, which is reserved: choose another key")
         return path
 
-    def _absent(self, key: str) -> NotFoundError:
+    def _not_found(self, key: str) -> NotFoundError:
         return NotFoundError(f"there is no object {key!r} in {self.folder}")
 
     def _write(self, path: Path, data: bytes, *, if_absent: bool) -> bool:
@@ -178,7 +178,7 @@ def _info(key: str, path: Path) -> ObjectInfo | None:
 
 
 @contextmanager
-def _errors(what: str) -> Iterator[None]:
+def _convert_errors(what: str) -> Iterator[None]:
     """Convert errors of the operating system to `AdapterError`."""
     try:
         yield

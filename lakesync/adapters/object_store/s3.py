@@ -20,13 +20,13 @@ from lakesync.model.optional_imports import extra
 from lakesync.model.secret_references import KINDS, follow
 
 _OPTIONS = frozenset({"endpoint", "region", "access_key", "secret_key"})
-_ABSENT = frozenset({"404", "NoSuchKey", "NotFound"})
-_THERE = "PreconditionFailed"
-_CROSSED = "ConditionalRequestConflict"
-_DELETED_AT_ONCE = 1000
-_TRIES = 4
+_NOT_FOUND_CODES = frozenset({"404", "NoSuchKey", "NotFound"})
+_PRECONDITION_FAILED = "PreconditionFailed"
+_CONFLICT = "ConditionalRequestConflict"
+_KEYS_PER_DELETE = 1000
+_ATTEMPTS = 4
 
-_making = threading.Lock()
+_client_lock = threading.Lock()
 """Creating clients is not thread safe; using them is."""
 
 
@@ -68,17 +68,17 @@ class S3Objects:
             from botocore.config import Config
             from botocore.exceptions import BotoCoreError, ClientError
         self.bucket = bucket
-        self._before = f"{prefix}/" if prefix else ""
+        self._prefix = f"{prefix}/" if prefix else ""
         self._errors = (BotoCoreError, ClientError)
         self._refused = ClientError
         config = Config(
-            retries={"max_attempts": _TRIES, "mode": "standard"},
+            retries={"max_attempts": _ATTEMPTS, "mode": "standard"},
             connect_timeout=10,
             read_timeout=60,
             max_pool_connections=16,
             s3={"addressing_style": "path"} if endpoint else {},
         )
-        with _making:
+        with _client_lock:
             self._s3 = _session().client(
                 "s3",
                 endpoint_url=endpoint,
@@ -109,14 +109,14 @@ class S3Objects:
     def put_object(self, key: str, data: bytes, *, if_absent: bool = False) -> bool:
         """Write a whole object; `if_absent` uses the store's If-None-Match."""
         condition = {"IfNoneMatch": "*"} if if_absent else {}
-        with self._told(f"object {key!r} cannot be written"):
-            for _ in range(_TRIES):
+        with self._convert_errors(f"object {key!r} cannot be written"):
+            for _ in range(_ATTEMPTS):
                 try:
                     self._s3.put_object(Bucket=self.bucket, Key=self._key(key), Body=data, **condition)
                 except self._refused as error:
-                    if _code(error) == _CROSSED:
+                    if _error_code(error) == _CONFLICT:
                         continue  # a concurrent request is in progress
-                    if _code(error) != _THERE:
+                    if _error_code(error) != _PRECONDITION_FAILED:
                         raise
                     again = error.response["ResponseMetadata"].get("RetryAttempts", 0) > 0
                     return again and self.get_object(key) == data  # our own first attempt may have succeeded
@@ -127,27 +127,27 @@ class S3Objects:
 
     def get_object(self, key: str) -> bytes:
         """Return an object's content."""
-        with self._told(f"object {key!r} cannot be read", key):
+        with self._convert_errors(f"object {key!r} cannot be read", key):
             content: bytes = self._s3.get_object(Bucket=self.bucket, Key=self._key(key))["Body"].read()
         return content
 
     def head_object(self, key: str) -> ObjectInfo:
         """Return an object's metadata."""
-        with self._told(f"object {key!r} cannot be read", key):
+        with self._convert_errors(f"object {key!r} cannot be read", key):
             found = self._s3.head_object(Bucket=self.bucket, Key=self._key(key))
         return _info(key, {**found, "Size": found["ContentLength"]})
 
     def list_objects(self, prefix: str = "", *, after: str = "", limit: int = 1000) -> ObjectPage:
         """List objects whose key starts with `prefix` and is greater than `after`, in order."""
         found: list[ObjectInfo] = []
-        start = self._before + after if after else ""
-        with self._told("the objects cannot be listed"):
+        start = self._prefix + after if after else ""
+        with self._convert_errors("the objects cannot be listed"):
             while True:
                 answer = self._s3.list_objects_v2(
-                    Bucket=self.bucket, Prefix=self._before + prefix, StartAfter=start, MaxKeys=limit - len(found)
+                    Bucket=self.bucket, Prefix=self._prefix + prefix, StartAfter=start, MaxKeys=limit - len(found)
                 )
                 keys = answer.get("Contents", [])
-                found += [_info(each["Key"].removeprefix(self._before), each) for each in keys]
+                found += [_info(each["Key"].removeprefix(self._prefix), each) for each in keys]
                 more = bool(answer["IsTruncated"])
                 if not more or len(found) >= limit or not keys:
                     return ObjectPage(tuple(found), more=more)
@@ -155,15 +155,15 @@ class S3Objects:
 
     def delete_object(self, key: str) -> None:
         """Delete an object if it exists."""
-        with self._told(f"object {key!r} cannot be removed"):
+        with self._convert_errors(f"object {key!r} cannot be removed"):
             self._s3.delete_object(Bucket=self.bucket, Key=self._key(key))
 
     def delete_objects(self, keys: Collection[str]) -> None:
         """Delete objects, a thousand per request."""
         wanted = [{"Key": self._key(key)} for key in keys]
-        with self._told(f"{len(wanted)} objects cannot be removed"):
-            for start in range(0, len(wanted), _DELETED_AT_ONCE):
-                some = {"Objects": wanted[start : start + _DELETED_AT_ONCE], "Quiet": True}
+        with self._convert_errors(f"{len(wanted)} objects cannot be removed"):
+            for start in range(0, len(wanted), _KEYS_PER_DELETE):
+                some = {"Objects": wanted[start : start + _KEYS_PER_DELETE], "Quiet": True}
                 for failed in self._s3.delete_objects(Bucket=self.bucket, Delete=some).get("Errors", []):
                     raise AdapterError(
                         f"object {failed['Key']!r} cannot be removed in bucket {self.bucket!r}: {failed['Message']}"
@@ -174,19 +174,19 @@ class S3Objects:
         self._s3.close()
 
     def _key(self, key: str) -> str:
-        return self._before + check_key(key)
+        return self._prefix + check_key(key)
 
     @contextmanager
-    def _told(self, what: str, key: str | None = None) -> Iterator[None]:
+    def _convert_errors(self, what: str, key: str | None = None) -> Iterator[None]:
         try:
             yield
         except self._errors as error:
-            if key is not None and _code(error) in _ABSENT:
+            if key is not None and _error_code(error) in _NOT_FOUND_CODES:
                 raise NotFoundError(f"there is no object {key!r} in bucket {self.bucket!r}") from None
             raise AdapterError(f"{what} in bucket {self.bucket!r}: {error}") from error
 
 
-def _code(error: Any) -> str:
+def _error_code(error: Any) -> str:
     """Return the store's error code; empty if it sent none."""
     told: str = getattr(error, "response", {}).get("Error", {}).get("Code", "")
     return told

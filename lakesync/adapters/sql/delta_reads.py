@@ -38,7 +38,7 @@ def conditions(query: DeltaQuery) -> tuple[str, list[Value]]:
     if query.after is not None:
         where.append(f"{query.order} >= ?")  # redundant, but lets the index be used
         values.append(query.after.value)
-        behind, places = _behind(query.order, query.after)
+        behind, places = _after_condition(query.order, query.after)
         where.append(behind)
         values += places
     if query.gateway is not None:
@@ -51,7 +51,7 @@ def conditions(query: DeltaQuery) -> tuple[str, list[Value]]:
     return " AND ".join(where) or "1 = 1", values
 
 
-def _behind(order: Order, after: Position) -> tuple[str, list[Value]]:
+def _after_condition(order: Order, after: Position) -> tuple[str, list[Value]]:
     """Return the condition for deltas after a position.
 
     It is spelled out because not every database compares row values, or uses an index for that.
@@ -72,7 +72,7 @@ def _behind(order: Order, after: Position) -> tuple[str, list[Value]]:
 
 
 _SELECT = ", ".join(f"{ID_EXPRESSION} AS delta_id" if name == "delta_id" else name for name in DELTA_COLUMNS)
-_OF_ONE_VALUE = 10_001
+_MAX_EQUAL_VALUES = 10_001
 """Deltas with the same arrival that are sorted in memory; more than one push can contain."""
 _ROWS_AT_ONCE = 500
 
@@ -91,7 +91,7 @@ def read_page(connection: Connection, query: DeltaQuery) -> ArrowPage:
     if last:
         where, values = conditions(replace(query, until=last[0][0]))
     statement = f"SELECT {_SELECT} FROM {DELTAS_TABLE} WHERE {where} ORDER BY"
-    most = query.limit + _OF_ONE_VALUE
+    most = query.limit + _MAX_EQUAL_VALUES
     found = connection.query_arrow(f"{statement} {order} LIMIT {most}", values, _schema())
     if len(found) == most:
         place = ", ".join(SORT_COLUMNS[order])

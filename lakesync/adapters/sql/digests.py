@@ -19,13 +19,13 @@ def digests(connection: Connection, dialect: Dialect, scope: DigestScope) -> lis
     A table that LakeSync did not create is skipped. Cells are compared only if the table has all columns of the schema;
     the follower adds missing ones.
     """
-    found = _of_deltas(connection, dialect, scope)
+    found = _delta_digests(connection, dialect, scope)
     for schema in scope.schemas:
         present = set(connection.column_names(table_name(schema)))
         if {own.name for own in table_columns(schema)} <= present:
-            found += _of_rows(connection, dialect, scope, schema, checksum_of(dialect, schema))
+            found += _row_digests(connection, dialect, scope, schema, checksum_of(dialect, schema))
         elif {*key_of(schema), system_column(schema, "last_arrival"), system_column(schema, "checksum")} <= present:
-            found += _of_rows(connection, dialect, scope, schema, dialect.quote(system_column(schema, "checksum")))
+            found += _row_digests(connection, dialect, scope, schema, dialect.quote(system_column(schema, "checksum")))
     return found
 
 
@@ -44,15 +44,15 @@ def delete_orphan_rows(connection: Connection, dialect: Dialect, scope: DigestSc
     table = dialect.quote(name)
     gateway, row_id = (f"{table}.{dialect.quote(column)}" for column in key_of(schema))
     arrival = f"COALESCE({dialect.quote(system_column(schema, 'last_arrival'))}, 0)"
-    where, values = _chosen(replace(scope, days=(0, *scope.days)), gateway, arrival)
+    where, values = _scope_condition(replace(scope, days=(0, *scope.days)), gateway, arrival)
     held = f"SELECT 1 FROM {DELTAS_TABLE} d WHERE d.row_id = {row_id} AND d.table_name = ? AND d.gateway = {gateway}"
     return connection.execute(f"DELETE FROM {table} WHERE {where} AND NOT EXISTS ({held})", [*values, schema.table])
 
 
-def _of_deltas(connection: Connection, dialect: Dialect, scope: DigestScope) -> list[Digest]:
+def _delta_digests(connection: Connection, dialect: Dialect, scope: DigestScope) -> list[Digest]:
     day = dialect.integer_division("arrival", ARRIVALS_PER_DAY)
     summed = dialect.checksum_expression(f"{ID_EXPRESSION} || '|' || op || '|' || columns")
-    where, values = _chosen(scope, "gateway", "arrival")
+    where, values = _scope_condition(scope, "gateway", "arrival")
     for names, negated in ((scope.tables, ""), (scope.without, "NOT ")):
         if names:
             where += f" AND table_name {negated}IN ({', '.join('?' * len(names))})"
@@ -65,7 +65,7 @@ def _of_deltas(connection: Connection, dialect: Dialect, scope: DigestScope) -> 
     return [Digest(table, int(number), int(count), int(total)) for table, number, count, total in rows]
 
 
-def _of_rows(
+def _row_digests(
     connection: Connection, dialect: Dialect, scope: DigestScope, schema: TableSchema, checksum: str
 ) -> list[Digest]:
     quote = dialect.quote
@@ -77,7 +77,7 @@ def _of_rows(
     )
     is_deleted = f"{quote(system_column(schema, 'deleted_at'))} IS NOT NULL" if schema.soft_delete else "1 = 0"
     is_intact = f"{quote(system_column(schema, 'checksum'))} = {checksum}"
-    where, values = _chosen(scope, gateway, arrival)
+    where, values = _scope_condition(scope, gateway, arrival)
     row_sum = dialect.checksum_expression(f"{gateway} || '/' || {row_id}")
     rows = connection.query(
         f"SELECT {day}, COUNT(*), SUM(CASE WHEN {is_deleted} THEN 1 ELSE 0 END), SUM({row_sum}), SUM({rest}),"
@@ -99,7 +99,7 @@ def _of_rows(
     ]
 
 
-def _chosen(scope: DigestScope, gateway: str, arrival: str) -> tuple[str, list[Value]]:
+def _scope_condition(scope: DigestScope, gateway: str, arrival: str) -> tuple[str, list[Value]]:
     """Return a condition on gateways and days, and its values."""
     where, values = "1 = 1", list[Value]()
     if scope.gateways:

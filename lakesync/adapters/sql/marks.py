@@ -17,7 +17,7 @@ _SCRATCH = "lakesync_incoming"
 """Recreated by each of its users."""
 COLUMNS = (Column("name", "id"), Column("mark", "text"), Column("turn", "integer"))
 
-_MAKE = (
+_INSERT_IF_ABSENT = (
     f"INSERT INTO {MARKS_TABLE} (name, mark, turn) SELECT ?, ?, 0 FROM (SELECT 1 AS one) AS single"
     f" WHERE NOT EXISTS (SELECT 1 FROM {MARKS_TABLE} WHERE name = ?)"
 )
@@ -38,7 +38,7 @@ def read_prefix(connection: Connection, prefix: str) -> dict[str, str]:
 def put(connection: Connection, name: str, text: str) -> None:
     """Write a mark unconditionally, within the caller's transaction."""
     if not connection.execute(f"UPDATE {MARKS_TABLE} SET mark = ?, turn = turn + 1 WHERE name = ?", [text, name]):
-        connection.execute(_MAKE, [name, text, name])
+        connection.execute(_INSERT_IF_ABSENT, [name, text, name])
 
 
 def move(connection: Connection, mark: MarkUpdate) -> None:
@@ -48,7 +48,7 @@ def move(connection: Connection, mark: MarkUpdate) -> None:
         IntegrityError: the mark does not have the expected value.
     """
     if mark.expected is None:
-        changed = connection.execute(_MAKE, [mark.name, mark.value, mark.name])
+        changed = connection.execute(_INSERT_IF_ABSENT, [mark.name, mark.value, mark.name])
     else:
         changed = connection.execute(
             f"UPDATE {MARKS_TABLE} SET mark = ?, turn = turn + 1 WHERE name = ? AND mark = ?",
@@ -57,7 +57,7 @@ def move(connection: Connection, mark: MarkUpdate) -> None:
     if changed == 0:
         found = read(connection, mark.name)
         if found != mark.value:
-            raise _moved(mark, found)
+            raise _mark_moved_error(mark, found)
 
 
 def check(connection: Connection, mark: MarkUpdate) -> None:
@@ -68,7 +68,7 @@ def check(connection: Connection, mark: MarkUpdate) -> None:
     """
     found = read(connection, mark.name)
     if found not in (mark.expected, mark.value):
-        raise _moved(mark, found)
+        raise _mark_moved_error(mark, found)
 
 
 def make_locks(connection: Connection, dialect: Dialect, names: Sequence[str]) -> None:
@@ -105,7 +105,7 @@ def take_locks(connection: Connection, names: Sequence[str]) -> None:
         connection.execute(f"UPDATE {MARKS_TABLE} SET turn = turn + 1 WHERE name = ?", [name])
 
 
-def _moved(mark: MarkUpdate, found: str | None) -> IntegrityError:
+def _mark_moved_error(mark: MarkUpdate, found: str | None) -> IntegrityError:
     return IntegrityError(
         f"the mark {mark.name!r} is {found!r}, expected {mark.expected!r}: another run has moved it. Start again from "
         "its current value."

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 C = TypeVar("C")
 
-_MOST_IDLE = 4
+_MAX_IDLE = 4
 
 
 class Pool(Generic[C]):
@@ -35,14 +35,14 @@ class Pool(Generic[C]):
     @contextmanager
     def lease(self) -> Iterator[C]:
         """Lend a connection for the duration of a `with` block."""
-        connection = self._waiting() or self._make()
+        connection = self._take_idle() or self._make()
         try:
             yield connection
         except BaseException:
             self._close(connection)
             raise
         with self._lock:
-            if len(self._idle) < _MOST_IDLE:
+            if len(self._idle) < _MAX_IDLE:
                 self._idle.append(connection)
                 return
         self._close(connection)
@@ -54,7 +54,7 @@ class Pool(Generic[C]):
         for connection in idle:
             self._close(connection)
 
-    def _waiting(self) -> C | None:
+    def _take_idle(self) -> C | None:
         while True:
             with self._lock:
                 if not self._idle:

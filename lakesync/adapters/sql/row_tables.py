@@ -102,7 +102,7 @@ def ensure_table(connection: Connection, dialect: Dialect, schema: TableSchema) 
             f"the destination's table {table_name(schema)!r} was created by an earlier version without the column "
             "gateway. Rename the table; it is created and filled again."
         )
-    _check_own(schema, present)
+    _check_system_columns(schema, present)
     for column in wanted:
         if column.name not in {quote(one) for one in present}:
             connection.execute(
@@ -132,7 +132,7 @@ def _indexes(dialect: Dialect, schema: TableSchema, present: Collection[str]) ->
         )
 
 
-def _check_own(schema: TableSchema, present: Collection[str]) -> None:
+def _check_system_columns(schema: TableSchema, present: Collection[str]) -> None:
     """Check that no column of the schema collides with a system column of an existing table."""
     name = table_name(schema)
     for own in ("props", "synced_at", "last_arrival", "checksum", *(("deleted_at",) if schema.soft_delete else ())):
@@ -158,7 +158,7 @@ def write_contents(
     if not contents:
         return
     rows = row_values(schema, contents, wall_clock(), dialect.max_json_depth)
-    letters = [*rows.letters, *_bring_fitting(connection, dialect, schema, rows.shown)]
+    letters = [*rows.letters, *_write_fitting_rows(connection, dialect, schema, rows.shown)]
     remove_rows(connection, dialect, schema, rows.gone)
     replace_dead_letters(connection, dialect, schema.table, contents, letters)
 
@@ -199,7 +199,7 @@ def rebuild_rows(
 
 def load_rows(connection: Connection, dialect: Dialect, schema: TableSchema, rows: pa.Table) -> str:
     """Load rows, as `rows_schema` describes, into a scratch table, and return its name."""
-    columns = [column._replace(name=dialect.quote(column.name), required=False) for column in _loaded(schema)]
+    columns = [column._replace(name=dialect.quote(column.name), required=False) for column in _loaded_columns(schema)]
     for statement in dialect.create_scratch(_SCRATCH, columns, [dialect.quote(column) for column in key_of(schema)]):
         connection.execute(statement)
     connection.load_scratch(_SCRATCH, rows)
@@ -218,28 +218,30 @@ def merge_rows(connection: Connection, dialect: Dialect, schema: TableSchema, sc
 
 def checksum_of(dialect: Dialect, schema: TableSchema) -> str:
     """Return the SQL expression for the checksum of a row's cells."""
-    cells = [column._replace(name=dialect.quote(column.name)) for column in _cells(schema)]
+    cells = [column._replace(name=dialect.quote(column.name)) for column in _cell_columns(schema)]
     parts = [f"COALESCE('=' || {dialect.text_expression(cell)}, '-')" for cell in cells]
     if schema.soft_delete:
         parts.append(f"CASE WHEN {dialect.quote(system_column(schema, 'deleted_at'))} IS NULL THEN '-' ELSE '+' END")
     return dialect.checksum_expression(" || '|' || ".join(parts))
 
 
-def _bring_fitting(
+def _write_fitting_rows(
     connection: Connection, dialect: Dialect, schema: TableSchema, rows: pa.Table
 ) -> Iterator[DeadLetter]:
     """Write rows and return dead letters for values that the database rejects. Bisects to find them."""
-    if not len(rows) or _refused(connection, dialect, schema, rows) is None:
+    if not len(rows) or _write_or_reason(connection, dialect, schema, rows) is None:
         return
     if len(rows) == 1:
-        yield from _bring_cells(connection, dialect, schema, rows)
+        yield from _write_fitting_cells(connection, dialect, schema, rows)
         return
     half = len(rows) // 2
-    yield from _bring_fitting(connection, dialect, schema, rows.slice(0, half))
-    yield from _bring_fitting(connection, dialect, schema, rows.slice(half))
+    yield from _write_fitting_rows(connection, dialect, schema, rows.slice(0, half))
+    yield from _write_fitting_rows(connection, dialect, schema, rows.slice(half))
 
 
-def _bring_cells(connection: Connection, dialect: Dialect, schema: TableSchema, row: pa.Table) -> Iterator[DeadLetter]:
+def _write_fitting_cells(
+    connection: Connection, dialect: Dialect, schema: TableSchema, row: pa.Table
+) -> Iterator[DeadLetter]:
     """Write a rejected row with those of its values that the database accepts."""
     import pyarrow as pa
 
@@ -249,14 +251,14 @@ def _bring_cells(connection: Connection, dialect: Dialect, schema: TableSchema, 
     taken = row
     for place in places.values():
         taken = taken.set_column(place, row.schema.field(place), pa.nulls(1, row.schema.field(place).type))
-    refused = _refused(connection, dialect, schema, taken)
+    refused = _write_or_reason(connection, dialect, schema, taken)
     if refused is not None:  # a constraint that the row violates even without values
         yield DeadLetter(gateway, schema.table, row_id, WHOLE_ROW, "null", refused)
         return
     for column in columns:
         place = places[column.name]
         fuller = taken.set_column(place, row.schema.field(place), row.column(place))
-        refused = _refused(connection, dialect, schema, fuller)
+        refused = _write_or_reason(connection, dialect, schema, fuller)
         if refused is None:
             taken = fuller
         else:
@@ -265,7 +267,7 @@ def _bring_cells(connection: Connection, dialect: Dialect, schema: TableSchema, 
             yield DeadLetter(gateway, schema.table, row_id, column.name, text, refused)
 
 
-def _refused(connection: Connection, dialect: Dialect, schema: TableSchema, rows: pa.Table) -> str | None:
+def _write_or_reason(connection: Connection, dialect: Dialect, schema: TableSchema, rows: pa.Table) -> str | None:
     """Write rows atomically. Returns the reason if the database rejects one of their values."""
     try:
         with savepoint(connection, dialect):
@@ -280,12 +282,12 @@ def _refused(connection: Connection, dialect: Dialect, schema: TableSchema, rows
 
 def table_columns(schema: TableSchema) -> list[Column]:
     """Return all columns of a destination table except `props`; those of `rows_schema` come first."""
-    return [*_loaded(schema), Column(system_column(schema, "checksum"), "integer", required=False)]
+    return [*_loaded_columns(schema), Column(system_column(schema, "checksum"), "integer", required=False)]
 
 
-def _loaded(schema: TableSchema) -> list[Column]:
+def _loaded_columns(schema: TableSchema) -> list[Column]:
     gateway, row_id = key_of(schema)
-    columns = [Column(gateway, "name"), Column(row_id, "id"), *_cells(schema)]
+    columns = [Column(gateway, "name"), Column(row_id, "id"), *_cell_columns(schema)]
     columns += [
         Column(system_column(schema, "synced_at"), "time", required=False),
         Column(system_column(schema, "last_arrival"), "integer", required=False),
@@ -295,7 +297,7 @@ def _loaded(schema: TableSchema) -> list[Column]:
     return columns
 
 
-def _cells(schema: TableSchema) -> list[Column]:
+def _cell_columns(schema: TableSchema) -> list[Column]:
     return [
         Column(column.name, "string" if column.type == "null" else column.type, required=False)
         for column in user_columns(schema)

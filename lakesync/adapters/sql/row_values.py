@@ -21,9 +21,9 @@ from lakesync.model.schema import Column, ColumnType, TableSchema
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_NO_TEXT = re.compile(rb"\\u(0000|[dD][89a-fA-F])")
+_UNSTORABLE_ESCAPE = re.compile(rb"\\u(0000|[dD][89a-fA-F])")
 """Escapes that a database's text or JSON type may reject: NUL and lone surrogates."""
-_TEXTS = re.compile(rb'"(?:[^"\\]|\\.)*"')
+_JSON_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
 _LAST_MS = 253_402_300_799_000
 """The last second of the year 9999, the maximum of databases' timestamps."""
 
@@ -93,7 +93,7 @@ def row_values(
     letters: list[DeadLetter] = []
     columns: list[list[Any]] = [[gateway for gateway, _ in shown], [row_id for _, row_id in shown]]
     for column in user_columns(schema):
-        read = _READ[column.type]
+        read = _CONVERTERS[column.type]
         values: list[str | bool | None] = []
         for row, (gateway, row_id) in zip(cells, shown, strict=True):
             raw = row.get(column.name)
@@ -137,7 +137,7 @@ def _deleted_ms(content: RowContent) -> int | None:
 def _depth(text: bytes) -> int:
     """Return the nesting depth of arrays and objects in a JSON text."""
     depth = deepest = 0
-    for byte in _TEXTS.sub(b"", text) if b'"' in text else text:
+    for byte in _JSON_STRING.sub(b"", text) if b'"' in text else text:
         if byte in b"[{":
             depth += 1
             deepest = max(deepest, depth)
@@ -172,7 +172,7 @@ def _boolean(raw: bytes) -> bool | None:
 
 
 def _json(raw: bytes) -> str | None:
-    if _NO_TEXT.search(raw):
+    if _UNSTORABLE_ESCAPE.search(raw):
         raise _Misfit("a JSON column cannot store NUL characters or lone surrogates")
     return None if raw == b"null" else raw.decode()
 
@@ -183,7 +183,7 @@ def _null(raw: bytes) -> None:
 
 
 _BOOLEANS = {b"true": True, b"false": False, b"null": None}
-_READ: dict[ColumnType, Callable[[bytes], str | bool | None]] = {
+_CONVERTERS: dict[ColumnType, Callable[[bytes], str | bool | None]] = {
     "string": _string,
     "number": _number,
     "boolean": _boolean,

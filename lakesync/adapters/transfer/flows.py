@@ -144,10 +144,10 @@ def run_flow(
         IntegrityError: another run of the flow is active, or the target stores less than it was given.
         ConfigurationError: the target does not store marks.
     """
-    marked = _marked(target)
+    marked = _require_marks(target)
     text = marked.read_mark(name)
-    at = _read(text, name, row_filter)
-    shown = FilteredContents(row_filter, ColdTierContents(cold))
+    at = _decode(text, name, row_filter)
+    transform = FilteredContents(row_filter, ColdTierContents(cold))
     query = new_deltas_query(at, row_filter, page, until)
     for scanned, deltas, after in filtered_pages(source, query, at, row_filter, partial(_held_rows, (target, *cold))):
         now = replace(at, position=after or at.position, deltas=at.deltas + len(deltas))
@@ -155,7 +155,7 @@ def run_flow(
         if len(deltas):
             wanted = table_checksum(deltas)
             batch_id = f"{name.replace('/', '.')}.{wanted.deltas}-{wanted.id_sum:016x}"
-            found = marked.apply_arrow(batch_id, deltas, MarkUpdate(name, text, told), schemas, shown)
+            found = marked.apply_arrow(batch_id, deltas, MarkUpdate(name, text, told), schemas, transform)
             if found.deltas < wanted.deltas:
                 raise IntegrityError(
                     f"flow {name!r} wrote {wanted.deltas} deltas and read back {found.deltas}: compare both backends"
@@ -195,18 +195,18 @@ def replay_flow(
     Raises:
         AdapterError, IntegrityError, ConfigurationError: as `run_flow`.
     """
-    marked = _marked(target)
+    marked = _require_marks(target)
     text = marked.read_mark(name)
-    at = _read(text, name, row_filter)
+    at = _decode(text, name, row_filter)
     kept = text if text is not None else msgspec.json.encode(at).decode()
-    shown = FilteredContents(row_filter, ColdTierContents(cold))
+    transform = FilteredContents(row_filter, ColdTierContents(cold))
     query = DeltaQuery(since=arrivals[0] - 1, until=arrivals[1], tables=row_filter.tables, limit=page)
     for scanned, found, _ in filtered_pages(source, query, at, row_filter, partial(_held_rows, (target, *cold))):
-        deltas = _lacking(target, found) if isinstance(target, ObjectDeltas) else found
+        deltas = _missing_deltas(target, found) if isinstance(target, ObjectDeltas) else found
         if len(deltas):
             wanted = table_checksum(deltas)
             batch_id = f"{name.replace('/', '.')}.{wanted.deltas}-{wanted.id_sum:016x}"
-            marked.apply_arrow(batch_id, deltas, MarkUpdate(name, text, kept), schemas, shown)
+            marked.apply_arrow(batch_id, deltas, MarkUpdate(name, text, kept), schemas, transform)
             text = kept
         yield FlowStep(scanned, len(found), at, count_by_day(found), is_replay=True)
 
@@ -252,14 +252,14 @@ def filtered_pages(
 
     for found in read_pages(partial(read_arrow, source), query):
         deltas = columns_as_text(row_filter.select_deltas(found.deltas))
-        scanned, after = len(found.deltas), _last(found.deltas, at.position)
+        scanned, after = len(found.deltas), _position_after(found.deltas, at.position)
         if row_filter.where and len(deltas):
-            deltas = pa.concat_tables([deltas.slice(0, 0), *_of_rows_that_meet(source, deltas, row_filter, held)])
+            deltas = pa.concat_tables([deltas.slice(0, 0), *_deltas_of_matching_rows(source, deltas, row_filter, held)])
         if scanned:
             yield scanned, deltas, after
 
 
-def _of_rows_that_meet(
+def _deltas_of_matching_rows(
     source: DatabaseAdapter,
     deltas: pa.Table,
     row_filter: RowFilter,
@@ -286,7 +286,7 @@ def _of_rows_that_meet(
                 yield columns_as_text(row_filter.select_deltas(found.deltas))
 
 
-def _marked(target: DatabaseAdapter) -> MarkStore:
+def _require_marks(target: DatabaseAdapter) -> MarkStore:
     """Return a target as `MarkStore`.
 
     Raises:
@@ -299,7 +299,7 @@ def _marked(target: DatabaseAdapter) -> MarkStore:
     return target
 
 
-def _lacking(target: DatabaseAdapter, deltas: pa.Table) -> pa.Table:
+def _missing_deltas(target: DatabaseAdapter, deltas: pa.Table) -> pa.Table:
     """Return the deltas that the target does not store."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -318,7 +318,7 @@ def _held_rows(tiers: Sequence[DatabaseAdapter], gateway: str, table: str, rows:
     return {row for tier in tiers for row in tier.get_latest_state(gateway, table, rows)}
 
 
-def _last(deltas: pa.Table, before: Position | None) -> Position | None:
+def _position_after(deltas: pa.Table, before: Position | None) -> Position | None:
     """Return the position after a page, or the previous position if that is further."""
     from lakesync.adapters.batch_scan import last_position
 
@@ -328,6 +328,6 @@ def _last(deltas: pa.Table, before: Position | None) -> Position | None:
     return last if before is None else max(last, before)
 
 
-def _read(text: str | None, name: str, row_filter: RowFilter) -> FlowProgress:
+def _decode(text: str | None, name: str, row_filter: RowFilter) -> FlowProgress:
     found = decode_progress(text, FlowProgress, name)
     return found if found is not None and found.row_filter == row_filter else FlowProgress(row_filter)

@@ -121,7 +121,7 @@ def read_follower_progress(
         AdapterError: the adapter cannot be read.
         IntegrityError: the mark was not written by a follower.
     """
-    return _read(require_marks(adapter).read_mark(name), name, selection, since)
+    return _decode(require_marks(adapter).read_mark(name), name, selection, since)
 
 
 def follow_history(
@@ -155,16 +155,18 @@ def follow_history(
     """
     marks = require_marks(adapter)
     text = marks.read_mark(name)
-    at = _read(text, name, selection, since)
-    shown = columns_of_tables(adapter, schemas) if selection.part is None else {}
-    if shown:
-        for schema in _to_show_again(adapter, name, schemas, at, shown):
+    at = _decode(text, name, selection, since)
+    row_columns = columns_of_tables(adapter, schemas) if selection.part is None else {}
+    if row_columns:
+        for schema in _tables_to_rewrite(adapter, name, schemas, at, row_columns):
             rewrite_or_suspend(adapter, name, schema, transform)
-    at = replace(at, row_columns=shown, load=None)
-    whole = ("batch_id",) if isinstance(adapter, ObjectDeltas) else _PLACE
-    for part in split_parts(_lacking(history, at), whole, 1 if isinstance(adapter, ObjectDeltas) else at_once):
+    at = replace(at, row_columns=row_columns, load=None)
+    key_columns = ("batch_id",) if isinstance(adapter, ObjectDeltas) else _PLACE
+    for part in split_parts(
+        _skip_applied(history, at), key_columns, 1 if isinstance(adapter, ObjectDeltas) else at_once
+    ):
         wanted = table_checksum(part)
-        now = _moved(at, selection, part, wanted)
+        now = _progress_after(at, selection, part, wanted)
         told = msgspec.json.encode(now).decode()
         found = marks.apply_arrow(
             part.column("batch_id")[0].as_py(),
@@ -197,12 +199,12 @@ def columns_of_tables(adapter: DatabaseAdapter, schemas: Sequence[TableSchema]) 
     return {schema.table: (*own, *(column.name for column in schema.columns)) for schema in schemas}
 
 
-def _to_show_again(
+def _tables_to_rewrite(
     adapter: DatabaseAdapter,
     name: str,
     schemas: Sequence[TableSchema],
     at: FollowerProgress,
-    shown: Mapping[str, tuple[str, ...]],
+    row_columns: Mapping[str, tuple[str, ...]],
 ) -> list[TableSchema]:
     """Return the destination tables that lack columns, and the suspended ones whose retry is due."""
     asides = (
@@ -212,7 +214,7 @@ def _to_show_again(
     found = []
     for schema in schemas:
         aside = asides.get(schema.table)
-        lacks_columns = at.deltas > 0 and at.row_columns.get(schema.table) != shown[schema.table]
+        lacks_columns = at.deltas > 0 and at.row_columns.get(schema.table) != row_columns[schema.table]
         if aside.retry_ms <= now if aside is not None else lacks_columns:
             found.append(schema)
     return found
@@ -266,7 +268,7 @@ def rewrite_rows(adapter: DatabaseAdapter, schema: TableSchema, transform: Conte
         names = (page.deltas.column(name).to_pylist() for name in ("gateway", "row_id"))
         rows = list(dict.fromkeys(zip(*names, strict=True)))
         if rows:
-            scanned += adapter.write_states(schema, partial(_shown, contents, schema, rows, transform))
+            scanned += adapter.write_states(schema, partial(_transformed, contents, schema, rows, transform))
     return scanned
 
 
@@ -292,7 +294,7 @@ class ColdTierContents:
         return together
 
 
-def _shown(
+def _transformed(
     contents: Callable[[str, Sequence[RowId]], dict[RowId, RowContent]],
     schema: TableSchema,
     rows: Sequence[RowId],
@@ -315,14 +317,14 @@ def require_marks(adapter: DatabaseAdapter) -> MarkStore:
     return adapter
 
 
-def _read(
+def _decode(
     text: str | None, name: str, selection: DeltaSelection, since: Mapping[str, int] = NO_STREAMS
 ) -> FollowerProgress:
     found = decode_progress(text, FollowerProgress, name)
     return found if found is not None and found.selection == selection else FollowerProgress(selection, dict(since))
 
 
-def _lacking(history: Iterable[pa.RecordBatch], at: FollowerProgress) -> Iterator[pa.RecordBatch]:
+def _skip_applied(history: Iterable[pa.RecordBatch], at: FollowerProgress) -> Iterator[pa.RecordBatch]:
     """Skip deltas that were applied already."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -351,8 +353,8 @@ def _streams(batch: pa.RecordBatch) -> Iterator[tuple[str, str]]:
     return zip(gateways, shards, strict=True)
 
 
-def split_parts(history: Iterable[pa.RecordBatch], whole: Sequence[str], at_once: int) -> Iterator[pa.Table]:
-    """Split history into tables that never cut rows with equal `whole` columns.
+def split_parts(history: Iterable[pa.RecordBatch], key_columns: Sequence[str], at_once: int) -> Iterator[pa.Table]:
+    """Split history into tables that never cut rows with equal `key_columns` columns.
 
     Args:
         history: in order.
@@ -368,7 +370,7 @@ def split_parts(history: Iterable[pa.RecordBatch], whole: Sequence[str], at_once
         count += batch.num_rows
         while count > at_once:
             table = pa.Table.from_batches(waiting)
-            end = _border(table, whole, at_once)
+            end = _part_end(table, key_columns, at_once)
             if end is None:
                 break
             yield table.slice(0, end)
@@ -376,13 +378,13 @@ def split_parts(history: Iterable[pa.RecordBatch], whole: Sequence[str], at_once
             waiting, count = rest.to_batches(), len(rest)
     if waiting:
         table = pa.Table.from_batches(waiting)
-        while (end := _border(table, whole, at_once)) is not None:
+        while (end := _part_end(table, key_columns, at_once)) is not None:
             yield table.slice(0, end)
             table = table.slice(end)
         yield table
 
 
-def _border(table: pa.Table, whole: Sequence[str], at_least: int) -> int | None:
+def _part_end(table: pa.Table, key_columns: Sequence[str], at_least: int) -> int | None:
     """Return the end of the first part with at least this many rows; None if it may continue after the table."""
     import pyarrow.compute as pc
 
@@ -391,14 +393,16 @@ def _border(table: pa.Table, whole: Sequence[str], at_least: int) -> int | None:
         return None
     before, behind = table.slice(start, len(table) - start - 1), table.slice(start + 1)
     other = None
-    for name in whole:
+    for name in key_columns:
         differs = pc.not_equal(before.column(name), behind.column(name))
         other = differs if other is None else pc.or_(other, differs)
     place = pc.index(other, value=True).as_py()
     return None if place < 0 else int(start + 1 + place)
 
 
-def _moved(at: FollowerProgress, selection: DeltaSelection, part: pa.Table, held: BatchChecksum) -> FollowerProgress:
+def _progress_after(
+    at: FollowerProgress, selection: DeltaSelection, part: pa.Table, held: BatchChecksum
+) -> FollowerProgress:
     streams = dict(at.streams)
     last = part.group_by(["gateway", "shard"]).aggregate([("arrival", "max")])
     for gateway, shard, arrival in zip(

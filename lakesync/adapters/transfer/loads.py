@@ -86,7 +86,7 @@ def begin_load(
     _announce(marks, name)
     crash_point("load.announced")
     begun = replace(at, load=load, row_columns=at.row_columns if at.deltas else shown)
-    marks.move_mark(MarkUpdate(name, text, _text(begun)))
+    marks.move_mark(MarkUpdate(name, text, _encode(begun)))
     crash_point("load.begun")
     return load
 
@@ -133,7 +133,7 @@ def finish_load(adapter: DatabaseAdapter, name: str, selection: DeltaSelection) 
         deltas, id_sum = deltas + part.deltas, (id_sum + part.id_sum) % 2**64
     crash_point("load.before_fold")
     ended = replace(at, streams={**at.streams, **load.until}, deltas=deltas, id_sum=id_sum, load=None)
-    marks.move_mark(MarkUpdate(name, text, _text(ended)))
+    marks.move_mark(MarkUpdate(name, text, _encode(ended)))
     crash_point("load.after_fold")
     withdraw_load(adapter, name)
     return ended
@@ -141,7 +141,7 @@ def finish_load(adapter: DatabaseAdapter, name: str, selection: DeltaSelection) 
 
 def is_announced(adapter: DatabaseAdapter, name: str) -> bool:
     """Return whether readers are kept away because of a follower's load."""
-    return name in _loading(require_marks(adapter).read_mark(LOADS)).names
+    return name in _decode(require_marks(adapter).read_mark(LOADS)).names
 
 
 def withdraw_load(adapter: DatabaseAdapter, name: str) -> None:
@@ -198,20 +198,20 @@ class LoadBarrier:
 
     def _loads(self, query: DeltaQuery) -> list[ActiveLoads]:
         """Return the loads that affect a query; none for a query by rows, which does not continue anywhere."""
-        return [] if query.order != "arrival" or query.rows else list(_loads_at(self._adapter))
+        return [] if query.order != "arrival" or query.rows else list(_active_loads(self._adapter))
 
     def _is_safe(self, query: DeltaQuery, before: Sequence[ActiveLoads]) -> bool:
         """Return whether no load was in progress while a page was read."""
         return not any(each.names for each in before) and self._loads(query) == before
 
 
-def _loads_at(adapter: DatabaseAdapter) -> Iterator[ActiveLoads]:
+def _active_loads(adapter: DatabaseAdapter) -> Iterator[ActiveLoads]:
     """Yield the active loads of each adapter of a composition."""
     if isinstance(adapter, CompositeBase):
         for each in adapter.adapters:
-            yield from _loads_at(each)
+            yield from _active_loads(each)
     elif isinstance(adapter, MarkStore):
-        yield _loading(adapter.read_mark(LOADS))
+        yield _decode(adapter.read_mark(LOADS))
 
 
 def _announce(marks: MarkStore, name: str) -> None:
@@ -222,11 +222,11 @@ def _change(marks: MarkStore, change: Callable[[ActiveLoads], ActiveLoads]) -> N
     """Change the mark `LOADS`, with retries because other followers of the adapter change it too."""
     for attempt in range(_TRIES):
         text = marks.read_mark(LOADS)
-        wanted = change(_loading(text))
-        if wanted == _loading(text):
+        wanted = change(_decode(text))
+        if wanted == _decode(text):
             return
         try:
-            marks.move_mark(MarkUpdate(LOADS, text, _text(wanted)))
+            marks.move_mark(MarkUpdate(LOADS, text, _encode(wanted)))
         except (IntegrityError, AdapterError):
             if attempt == _TRIES - 1:
                 raise
@@ -234,9 +234,9 @@ def _change(marks: MarkStore, change: Callable[[ActiveLoads], ActiveLoads]) -> N
             return
 
 
-def _loading(text: str | None) -> ActiveLoads:
+def _decode(text: str | None) -> ActiveLoads:
     return decode_progress(text, ActiveLoads, LOADS) or ActiveLoads()
 
 
-def _text(value: msgspec.Struct) -> str:
+def _encode(value: msgspec.Struct) -> str:
     return msgspec.json.encode(value).decode()

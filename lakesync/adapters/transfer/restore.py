@@ -101,7 +101,7 @@ def restore(
     to: Restorable = adapter
     is_whole = isinstance(adapter, ObjectDeltas)
     known: list[npt.NDArray[np.uint64]] = []
-    elsewhere = _ids(cold, scope)
+    elsewhere = _stored_ids(cold, scope)
     count = 0
     for part in split_parts(history, ("batch_id",), 1 if is_whole else AT_ONCE):
         known += [id_numbers(chunk) for chunk in part.column("delta_id").chunks if len(chunk)]
@@ -129,7 +129,7 @@ def restore(
     return count
 
 
-def _ids(places: Sequence[DatabaseAdapter], scope: DigestScope) -> npt.NDArray[np.uint64]:
+def _stored_ids(places: Sequence[DatabaseAdapter], scope: DigestScope) -> npt.NDArray[np.uint64]:
     """Return the id numbers that adapters store of the scope's days."""
     import numpy as np
 

@@ -22,7 +22,7 @@ DAY_MS = 86_400_000
 
 
 def _create_issue(client: JiraClient, action: Action, params: Params, context: ActionContext) -> Mapping[str, Any]:
-    if context.attempt > 1 and (found := _made_before(client, action, params)) is not None:
+    if context.attempt > 1 and (found := _find_created(client, action, params)) is not None:
         return found
     fields: dict[str, Any] = {
         "project": {"key": params["project"]},
@@ -35,20 +35,22 @@ def _create_issue(client: JiraClient, action: Action, params: Params, context: A
         fields["priority"] = {"name": params["priority"]}
     if "labels" in params:
         fields["labels"] = list(params["labels"])
-    made = client.post("/issue", {"fields": fields, **_marked(action)}, repeatable=False)
+    made = client.post("/issue", {"fields": fields, **_action_property(action)}, repeatable=False)
     return {"key": made["key"], "id": made["id"]}
 
 
-def _made_before(client: JiraClient, action: Action, params: Params) -> Mapping[str, Any] | None:
+def _find_created(client: JiraClient, action: Action, params: Params) -> Mapping[str, Any] | None:
     """Return the issue that an earlier attempt created, if there is one."""
-    issues = chain(_young(client, params["project"]), _indexed(client, params["project"], action.hlc >> 16))
+    issues = chain(
+        _newest_issues(client, params["project"]), _searchable_issues(client, params["project"], action.hlc >> 16)
+    )
     for issue in issues:
         if issue.get("properties", {}).get(ACTION_PROPERTY) == action.action_id:
             return {"key": issue["key"], "id": issue["id"]}
     return None
 
 
-def _young(client: JiraClient, project: str) -> Iterator[Json]:
+def _newest_issues(client: JiraClient, project: str) -> Iterator[Json]:
     """Yield a project's newest issues by key, because the search may not find them yet. Keys are assigned in order."""
     newest = client.search(build_jql(None, f"project = {quote(project)}", order="key DESC"), ("summary",), 1)["issues"]
     number = max((int(issue["key"].rpartition("-")[2]) for issue in newest), default=0)
@@ -63,7 +65,7 @@ def _young(client: JiraClient, project: str) -> Iterator[Json]:
             return
 
 
-def _indexed(client: JiraClient, project: str, asked_ms: int) -> Iterator[Json]:
+def _searchable_issues(client: JiraClient, project: str, asked_ms: int) -> Iterator[Json]:
     """Yield issues that the search finds, from a day before the action's time, because its clock may be wrong."""
     jql = build_jql(None, f"project = {quote(project)}", f"created >= {asked_ms - DAY_MS}", order="created ASC")
     return chain.from_iterable(client.searched(jql, ("summary",), properties=(ACTION_PROPERTY,)))
@@ -76,7 +78,7 @@ def _add_comment(client: JiraClient, action: Action, params: Params, context: Ac
             for comment in page:
                 if {"key": ACTION_PROPERTY, "value": action.action_id} in comment.get("properties", ()):
                     return {"id": comment["id"]}
-    made = client.post(path, {"body": to_document(params["body"]), **_marked(action)}, repeatable=False)
+    made = client.post(path, {"body": to_document(params["body"]), **_action_property(action)}, repeatable=False)
     return {"id": made["id"]}
 
 
@@ -85,16 +87,16 @@ def _transition(client: JiraClient, _: Action, params: Params, __: ActionContext
     now = client.get(f"/issue/{key}", fields="status")["fields"]["status"]["name"]
     if now.casefold() == status.casefold():
         return {"status": now}
-    ways = client.get(f"/issue/{key}/transitions")["transitions"]
-    for way in ways:
-        if way["to"]["name"].casefold() == status.casefold():
-            client.post(f"/issue/{key}/transitions", {"transition": {"id": way["id"]}}, repeatable=False)
-            return {"status": way["to"]["name"]}
-    open_ = ", ".join(repr(way["to"]["name"]) for way in ways) or "nowhere"
-    raise ValidationError(f"{key} has the status {now!r} and cannot change to {status!r}: possible are {open_}")
+    transitions = client.get(f"/issue/{key}/transitions")["transitions"]
+    for transition in transitions:
+        if transition["to"]["name"].casefold() == status.casefold():
+            client.post(f"/issue/{key}/transitions", {"transition": {"id": transition["id"]}}, repeatable=False)
+            return {"status": transition["to"]["name"]}
+    possible = ", ".join(repr(transition["to"]["name"]) for transition in transitions) or "nowhere"
+    raise ValidationError(f"{key} has the status {now!r} and cannot change to {status!r}: possible are {possible}")
 
 
-def _marked(action: Action) -> dict[str, Any]:
+def _action_property(action: Action) -> dict[str, Any]:
     return {"properties": [{"key": ACTION_PROPERTY, "value": action.action_id}]}
 
 

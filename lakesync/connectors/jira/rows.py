@@ -37,16 +37,16 @@ def issue_row(issue: Json) -> SourceRow:
             "key": issue["key"],
             "summary": fields.get("summary"),
             "description": _object(fields.get("description")),
-            "status": _of(fields.get("status"), "name"),
-            "priority": _of(fields.get("priority"), "name"),
-            "issue_type": _of(fields.get("issuetype"), "name"),
-            "assignee_name": _of(fields.get("assignee"), "displayName"),
-            "assignee_email": _of(fields.get("assignee"), "emailAddress"),
-            "reporter_name": _of(fields.get("reporter"), "displayName"),
-            "reporter_email": _of(fields.get("reporter"), "emailAddress"),
+            "status": _field(fields.get("status"), "name"),
+            "priority": _field(fields.get("priority"), "name"),
+            "issue_type": _field(fields.get("issuetype"), "name"),
+            "assignee_name": _field(fields.get("assignee"), "displayName"),
+            "assignee_email": _field(fields.get("assignee"), "emailAddress"),
+            "reporter_name": _field(fields.get("reporter"), "displayName"),
+            "reporter_email": _field(fields.get("reporter"), "emailAddress"),
             "labels": _object(fields.get("labels")),
-            "project_key": _of(fields.get("project"), "key"),
-            "project_name": _of(fields.get("project"), "name"),
+            "project_key": _field(fields.get("project"), "key"),
+            "project_name": _field(fields.get("project"), "name"),
             "created": fields.get("created"),
             "updated": fields.get("updated"),
         },
@@ -61,8 +61,8 @@ def comment_row(key: str, comment: Json) -> SourceRow:
             "jira_id": comment["id"],
             "issue_key": key,
             "body": _object(comment.get("body")),
-            "author_name": _of(comment.get("author"), "displayName"),
-            "author_email": _of(comment.get("author"), "emailAddress"),
+            "author_name": _field(comment.get("author"), "displayName"),
+            "author_email": _field(comment.get("author"), "emailAddress"),
             "created": comment.get("created"),
             "updated": comment.get("updated"),
         },
@@ -78,7 +78,7 @@ def project_row(project: Json) -> SourceRow:
             "key": project["key"],
             "name": project.get("name"),
             "project_type": project.get("projectTypeKey"),
-            "lead_name": _of(project.get("lead"), "displayName"),
+            "lead_name": _field(project.get("lead"), "displayName"),
         },
     )
 
@@ -89,7 +89,7 @@ def to_milliseconds(moment: str) -> int:
     return int(at.timestamp()) * 1000 + at.microsecond // 1000
 
 
-def _of(value: Json | None, name: str) -> Any:
+def _field(value: Json | None, name: str) -> Any:
     return None if value is None else value.get(name)
 
 

@@ -79,32 +79,32 @@ class JiraSource:
         level in a visible project cannot be told apart from a deleted one.
         """
         if table == COMMENTS:
-            gone = self._gone({row.columns["issue_key"] for row in rows})
+            gone = self._deleted_issues({row.columns["issue_key"] for row in rows})
             return {row.row_id for row in rows if row.columns["issue_key"] in gone}
-        return self._gone({row.row_id for row in rows})
+        return self._deleted_issues({row.row_id for row in rows})
 
     def probes(self) -> Iterator[Probe]:
         """Check that the account can read what the connector polls."""
-        yield Probe("credentials", self._signed_in)
-        yield Probe("clock", self._clock)
-        yield Probe("permissions", self._permitted)
-        yield Probe(ISSUES, self._one_page)
+        yield Probe("credentials", self._check_credentials)
+        yield Probe("clock", self._check_clock)
+        yield Probe("permissions", self._check_permissions)
+        yield Probe(ISSUES, self._check_page)
 
     def close(self) -> None:
         """Close the connections."""
         self._client.close()
 
-    def _signed_in(self) -> str:
+    def _check_credentials(self) -> str:
         try:
             account = self._client.get("/myself")
         except NotFoundError as error:
             raise ConfigurationError(f"there is no Jira at this address ({error}): check domain, or baseUrl") from error
         return f"signed in as {account.get('emailAddress', 'an account that hides its address')}"
 
-    def _clock(self) -> str:
+    def _check_clock(self) -> str:
         return describe_clock_skew(to_milliseconds(self._client.get("/serverInfo")["serverTime"]), "the site's")
 
-    def _permitted(self) -> str:
+    def _check_permissions(self) -> str:
         told = self._client.get("/mypermissions", permissions="BROWSE_PROJECTS")["permissions"]
         if not told["BROWSE_PROJECTS"]["havePermission"]:
             raise ForbiddenError(
@@ -112,7 +112,7 @@ class JiraSource:
             )
         return "the account can browse projects"
 
-    def _one_page(self) -> str:
+    def _check_page(self) -> str:
         found = self._client.search(build_jql(self._jql, "updated >= 0", order="updated ASC, key ASC"), FIELDS)[
             "issues"
         ]
@@ -155,7 +155,7 @@ class JiraSource:
     def _projects(self) -> Iterator[Page]:
         for page in self._client.pages("/project/search", "values", expand="lead", status="live,archived"):
             yield Page(PROJECTS, [project_row(project) for project in page], {})
-        trash = sorted(self._trash())
+        trash = sorted(self._deleted_projects())
         if trash:
             yield Page(PROJECTS, [], {}, deleted=trash)
 
@@ -186,8 +186,8 @@ class JiraSource:
         for issues in self._client.searched(jql, ("key",), KEYS_PAGE):
             yield [issue["key"] for issue in issues]
 
-    def _gone(self, keys: set[str]) -> set[str]:
-        known, there, before = sorted(keys), set[str](), self._shown()
+    def _deleted_issues(self, keys: set[str]) -> set[str]:
+        known, there, before = sorted(keys), set[str](), self._visible_projects()
         for start in range(0, len(known), PAGE):
             piece = known[start : start + PAGE]
             found = {issue["key"] for issue in self._client.fetch(piece, ("project",))} & set(piece)
@@ -196,10 +196,10 @@ class JiraSource:
         if not absent:
             return set()
         # a project that was shown or hidden meanwhile says nothing of its issues
-        shown = (before & self._shown()) | self._trash()
+        shown = (before & self._visible_projects()) | self._deleted_projects()
         return {key for key in absent if key.rpartition("-")[0] in shown}
 
-    def _shown(self) -> set[str]:
+    def _visible_projects(self) -> set[str]:
         """Return the keys of the projects that the account can browse."""
         return {project["key"] for page in self._client.pages("/project/search", "values") for project in page}
 
@@ -208,7 +208,7 @@ class JiraSource:
         jql = build_jql(self._jql, f"key IN ({', '.join(map(quote, keys))})", order="key ASC")
         return {issue["key"] for issue in self._client.search(jql, ("key",), KEYS_PAGE)["issues"]}
 
-    def _trash(self) -> set[str]:
+    def _deleted_projects(self) -> set[str]:
         """Return the keys of deleted projects, if the account may list them."""
         try:
             pages = list(self._client.pages("/project/search", "values", status="deleted"))

@@ -20,12 +20,12 @@ def _create(client: SalesforceClient, action: Action, params: Params, context: A
     if "externalIdField" in params:
         way = f"/sobjects/{kind}/{params['externalIdField']}/{quote(params['externalId'], safe='')}"
         return {"id": client.call("PATCH", way, json=fields).json()["id"]}
-    if context.attempt > 1 and (found := _made_before(client, action, kind, fields)) is not None:
+    if context.attempt > 1 and (found := _find_created(client, action, kind, fields)) is not None:
         return {"id": found}
     return {"id": client.call("POST", f"/sobjects/{kind}", json=fields, repeatable=False).json()["id"]}
 
 
-def _made_before(client: SalesforceClient, action: Action, kind: str, fields: Mapping[str, Any]) -> str | None:
+def _find_created(client: SalesforceClient, action: Action, kind: str, fields: Mapping[str, Any]) -> str | None:
     """Return the id of the record that an earlier attempt created: the newest one with equal values."""
     since = datetime_literal(max((action.hlc >> 16) - 60_000, 0))
     same = " AND ".join(f"{name} = {soql_literal(value)}" for name, value in fields.items())

@@ -93,7 +93,7 @@ class SalesforceClient:
         Raises:
             LakeSyncError: the API's error.
         """
-        self._spare()
+        self._check_budget()
         whole = path if path.startswith("/services/") else f"/services/data/{self._version}{path}"
         try:
             answer = self._session().call(method, whole, repeatable=repeatable, **more)
@@ -119,7 +119,7 @@ class SalesforceClient:
             self._api.session.headers.update({"Authorization": f"Bearer {token}", "Accept": "application/json"})
         return self._api
 
-    def _spare(self) -> None:
+    def _check_budget(self) -> None:
         if self._used is not None and self._limit is not None and self._used > self._limit * (1 - RESERVED_SHARE):
             raise RateLimitedError(
                 f"{self._used} of the {self._limit} calls that Salesforce allows in 24 hours are used; the rest is "

@@ -37,8 +37,8 @@ BULK_ROWS = 20_000
 ROWS_PER_PAGE = 2_000
 """Rows of a bulk job held at once."""
 
-_PIECE = 200
-_LOG_MS = 29 * 86_400_000
+_IDS_PER_QUERY = 200
+_DELETED_LOG_MS = 29 * 86_400_000
 
 
 class SalesforceSource:
@@ -74,10 +74,10 @@ class SalesforceSource:
     def changes(self, table: str, cursor: Cursor | None) -> Iterator[Page]:
         """Yield records changed since a cursor, including deleted ones."""
         if cursor is None or cursor["filter"] != self._filter:
-            return self._first(table)
+            return self._first_load(table)
         if "job" in cursor:
-            return self._resumed(table, cursor)
-        return self._changed(table, cursor["modified"])
+            return self._resume_load(table, cursor)
+        return self._changed_since(table, cursor["modified"])
 
     def census(self, table: str) -> Census | None:
         """List the ids of all records."""
@@ -85,8 +85,8 @@ class SalesforceSource:
 
     def read(self, table: str, row_ids: Sequence[str]) -> Iterator[Page]:
         """Yield records by id."""
-        for piece in _divided(row_ids):
-            for page in self._client.query(self._select(table, f"Id IN ({_list(piece)})")):
+        for batch in _batches(row_ids):
+            for page in self._client.query(self._select(table, f"Id IN ({_soql_list(batch)})")):
                 yield Page(table, [record_row(table, record) for record in page["records"]])
 
     def gone(self, table: str, rows: Sequence[SourceRow]) -> set[str]:
@@ -96,18 +96,18 @@ class SalesforceSource:
         30 days ago; it is kept.
         """
         ids = {row.row_id for row in rows}
-        logged = self._log(table) & ids
-        deleted, here = self._there(table, ids - logged)
+        logged = self._deleted_log(table) & ids
+        deleted, here = self._deleted_and_existing(table, ids - logged)
         if self._filter and here and (outside := here - self._matching(table, here)):
             # what was hidden between the two questions is not outside of the filter
-            deleted |= set().union(*self._there(table, outside))
+            deleted |= set().union(*self._deleted_and_existing(table, outside))
         return logged | deleted
 
-    def _there(self, table: str, ids: set[str]) -> tuple[set[str], set[str]]:
+    def _deleted_and_existing(self, table: str, ids: set[str]) -> tuple[set[str], set[str]]:
         """Return which of these records are deleted and which exist, as far as the user sees them."""
         deleted, here = set[str](), set[str]()
-        for piece in _divided(sorted(ids)):
-            soql = f"SELECT Id, IsDeleted FROM {OBJECTS[table].name} WHERE Id IN ({_list(piece)})"
+        for batch in _batches(sorted(ids)):
+            soql = f"SELECT Id, IsDeleted FROM {OBJECTS[table].name} WHERE Id IN ({_soql_list(batch)})"
             for page in self._client.query(soql, deleted=True):
                 for record in page["records"]:
                     (deleted if record["IsDeleted"] else here).add(record["Id"])
@@ -115,65 +115,65 @@ class SalesforceSource:
 
     def probes(self) -> Iterator[Probe]:
         """Check that the user can read what the connector polls."""
-        yield Probe("credentials", self._signed_in)
-        yield Probe("clock", self._clock)
+        yield Probe("credentials", self._check_credentials)
+        yield Probe("clock", self._check_clock)
         for table in self.tables:
-            yield Probe(table.name, partial(self._one_page, table.name))
+            yield Probe(table.name, partial(self._check_page, table.name))
 
     def close(self) -> None:
         """Close the connections."""
         self._client.close()
 
-    def _signed_in(self) -> str:
+    def _check_credentials(self) -> str:
         self._client.call("GET", "/limits")
         usage = self._client.usage
         return "signed in" + (f", {usage.left} of {usage.limit} calls a day are left" if usage.limit else "")
 
-    def _clock(self) -> str:
+    def _check_clock(self) -> str:
         answer = self._client.call("GET", "/limits")
         return describe_clock_skew(
             parsedate_to_datetime(answer.headers["Date"]).timestamp() * 1000, "the organisation's"
         )
 
-    def _one_page(self, table: str) -> str:
+    def _check_page(self, table: str) -> str:
         records = next(self._client.query(f"{self._select(table)} LIMIT 1"))["records"]
         if records:
             return f"readable, the first is {records[0]['Id']}"
         return f"readable, but empty: check {'soqlFilter, and ' if self._filter else ''}what is shared with the user"
 
-    def _first(self, table: str) -> Iterator[Page]:
+    def _first_load(self, table: str) -> Iterator[Page]:
         count = next(self._client.query(self._where(f"SELECT COUNT() FROM {OBJECTS[table].name}")))["totalSize"]
         if count <= self._bulk_rows:
-            yield from self._changed(table, 0)
+            yield from self._changed_since(table, 0)
             return
         job, made = bulk.start_job(self._client, self._select(table))
         # a kill from here on costs nothing: the job is found again
         cursor = {**self._cursor(to_milliseconds(made)), "job": job, "locator": None}
         yield Page(table, [], cursor)
-        yield from self._loaded(table, cursor)
+        yield from self._read_job(table, cursor)
 
-    def _resumed(self, table: str, cursor: Cursor) -> Iterator[Page]:
+    def _resume_load(self, table: str, cursor: Cursor) -> Iterator[Page]:
         """Yield the rest of an earlier poll's job, or start a new job if that one is lost."""
         try:
-            yield from self._loaded(table, cursor)
+            yield from self._read_job(table, cursor)
         except BulkJobLostError:
-            yield from self._first(table)
+            yield from self._first_load(table)
 
-    def _loaded(self, table: str, cursor: Cursor) -> Iterator[Page]:
+    def _read_job(self, table: str, cursor: Cursor) -> Iterator[Page]:
         bulk.wait_for_job(self._client, cursor["job"])
-        for piece in bulk.read_results(self._client, cursor["job"], cursor["locator"]):
+        for batch in bulk.read_results(self._client, cursor["job"], cursor["locator"]):
             done = self._cursor(cursor["modified"])
-            place = done if piece.locator is None else {**cursor, "locator": piece.locator}
-            rows = (csv_row(table, line) for line in piece.lines)
+            place = done if batch.locator is None else {**cursor, "locator": batch.locator}
+            rows = (csv_row(table, line) for line in batch.lines)
             some = list(islice(rows, ROWS_PER_PAGE))
             while following := list(islice(rows, ROWS_PER_PAGE)):
                 yield Page(table, some)
                 some = following
             yield Page(table, some, place)
         bulk.delete_job(self._client, cursor["job"])
-        yield from self._changed(table, cursor["modified"])
+        yield from self._changed_since(table, cursor["modified"])
 
-    def _changed(self, table: str, place: int) -> Iterator[Page]:
+    def _changed_since(self, table: str, place: int) -> Iterator[Page]:
         """Yield records modified since a position, oldest first. This machine's clock is not used."""
         newest = place
         while True:
@@ -202,17 +202,17 @@ class SalesforceSource:
     def _matching(self, table: str, ids: set[str]) -> set[str]:
         name = OBJECTS[table].name
         found = set()
-        for piece in _divided(sorted(ids)):
-            for page in self._client.query(self._where(f"SELECT Id FROM {name}", f"Id IN ({_list(piece)})")):
+        for batch in _batches(sorted(ids)):
+            for page in self._client.query(self._where(f"SELECT Id FROM {name}", f"Id IN ({_soql_list(batch)})")):
                 found |= {record["Id"] for record in page["records"]}
         return found
 
-    def _log(self, table: str) -> set[str]:
+    def _deleted_log(self, table: str) -> set[str]:
         """Return the ids in an object's log of deletes, by Salesforce's clock."""
         name = OBJECTS[table].name
         answer = self._client.call("GET", "/limits")
         now = int(parsedate_to_datetime(answer.headers["Date"]).timestamp() * 1000)
-        span = {"start": datetime_literal(now - _LOG_MS), "end": datetime_literal(now + 60_000)}
+        span = {"start": datetime_literal(now - _DELETED_LOG_MS), "end": datetime_literal(now + 60_000)}
         told = self._client.call("GET", f"/sobjects/{name}/deleted", params=span).json()
         return {record["id"] for record in told["deletedRecords"]}
 
@@ -228,10 +228,10 @@ class SalesforceSource:
         return {"modified": modified, "filter": self._filter}
 
 
-def _divided(ids: Sequence[str]) -> Iterator[Sequence[str]]:
-    for start in range(0, len(ids), _PIECE):
-        yield ids[start : start + _PIECE]
+def _batches(ids: Sequence[str]) -> Iterator[Sequence[str]]:
+    for start in range(0, len(ids), _IDS_PER_QUERY):
+        yield ids[start : start + _IDS_PER_QUERY]
 
 
-def _list(ids: Sequence[str]) -> str:
+def _soql_list(ids: Sequence[str]) -> str:
     return ", ".join(map(soql_literal, ids))

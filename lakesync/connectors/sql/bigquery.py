@@ -138,7 +138,9 @@ class BigQuerySnapshot:
         return self._client.query(statement, job_config=config).result(page_size=ROWS_PER_PAGE)
 
 
-_PASSING = frozenset({"rateLimitExceeded", "quotaExceeded", "jobRateLimitExceeded", "backendError", "internalError"})
+_TRANSIENT_REASONS = frozenset(
+    {"rateLimitExceeded", "quotaExceeded", "jobRateLimitExceeded", "backendError", "internalError"}
+)
 """Error reasons that are transient although BigQuery returns them with a client error."""
 
 
@@ -149,7 +151,7 @@ def map_error(error: Exception) -> LakeSyncError:
 
     said = str(getattr(error, "message", "") or error).partition("\n")[0][:300]
     reasons = {str(each.get("reason")) for each in getattr(error, "errors", ()) if isinstance(each, dict)}
-    if reasons & _PASSING:
+    if reasons & _TRANSIENT_REASONS:
         return RateLimitedError(
             f"BigQuery rejects more requests for now ({said}): poll less often, or ask for a higher quota"
         )

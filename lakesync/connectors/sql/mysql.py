@@ -89,10 +89,10 @@ class MySqlReader:
     def snapshot(self) -> Iterator[MySqlSnapshot]:
         """Yield a read-only transaction with a consistent snapshot."""
         try:
-            with closing(self._connected()) as connection:
+            with closing(self._connect()) as connection:
                 with connection.cursor() as cursor:
                     asked = time.monotonic()
-                    oldest = self._oldest_seconds(cursor)
+                    oldest = self._oldest_transaction_seconds(cursor)
                     cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
                     cursor.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
                     since = time.monotonic() - asked
@@ -102,7 +102,7 @@ class MySqlReader:
         except self._driver.Error as error:
             raise map_error(error) from error
 
-    def _connected(self) -> pymysql.connections.Connection[Any]:
+    def _connect(self) -> pymysql.connections.Connection[Any]:
         """Connect to an address that the policy has checked; TLS verifies the host's name."""
         connection = self._driver.connect(
             **self._place,
@@ -133,7 +133,7 @@ class MySqlReader:
     def close(self) -> None:
         """Do nothing: each snapshot closes its connection."""
 
-    def _oldest_seconds(self, cursor: pymysql.cursors.Cursor) -> float | None:
+    def _oldest_transaction_seconds(self, cursor: pymysql.cursors.Cursor) -> float | None:
         """Return the age of the oldest transaction that may write; None if the user may not see it."""
         try:
             cursor.execute(_OLDEST)

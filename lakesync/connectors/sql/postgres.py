@@ -27,7 +27,7 @@ _PARAMETERS = frozenset(
     | {"tcp_user_timeout", "client_encoding", "load_balance_hosts"}
 )
 """Connection parameters that refer to no file, service, socket or identity of this machine."""
-_NOT_OF_THE_SERVER = {
+_NO_SERVER_CREDENTIALS = {
     "passfile": _NOWHERE,
     "sslcert": _NOWHERE,
     "sslkey": _NOWHERE,
@@ -79,9 +79,9 @@ class PostgresReader:
                 "connectionString cannot be read: write postgresql://USER:PASSWORD@HOST:PORT/DATABASE"
             ) from None
         public = {"sslrootcert"} if self._given.get("sslrootcert") == "system" else set()
-        if strange := sorted(self._given.keys() - _PARAMETERS - public):
+        if forbidden := sorted(self._given.keys() - _PARAMETERS - public):
             raise ConfigurationError(
-                f"connectionString has {', '.join(strange)}, which a connector must not set: remove it"
+                f"connectionString has {', '.join(forbidden)}, which a connector must not set: remove it"
             )
         names, ports = self._given.get("host", "").split(","), self._given.get("port", "").split(",")
         if not all(host and host[0] not in "/@" for host in names):
@@ -114,7 +114,7 @@ class PostgresReader:
             addresses = [self._hosts.address(host, port) for host, port in self._places]
         except OSError as error:
             raise AdapterError(f"Postgres' host cannot be resolved: {error}") from error
-        return {"password": "", **self._given, **_NOT_OF_THE_SERVER, "hostaddr": ",".join(addresses)}
+        return {"password": "", **self._given, **_NO_SERVER_CREDENTIALS, "hostaddr": ",".join(addresses)}
 
     def quoted(self, name: str) -> str:
         """Quote a name with double quotes."""

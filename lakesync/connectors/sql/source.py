@@ -23,7 +23,7 @@ LOOKBACK_MS = 60_000
 LOOKBACK = 1_000
 """Overlap before a cursor that is a number."""
 
-_PLACES = 50
+_MAX_PENDING = 50
 """Cursor values waiting for open transactions; more wait for the next poll."""
 
 PARALLEL_ROWS = 200_000
@@ -32,7 +32,7 @@ PARALLEL_ROWS = 200_000
 ROWS_PER_PART = 100_000
 MAX_PARTS = 32
 
-_IDS = 500
+_IDS_PER_STATEMENT = 500
 """Row ids per statement."""
 
 
@@ -94,9 +94,9 @@ class SqlSource:
             cursor = None
         with self._reader.snapshot() as snapshot:
             if polled.cursor is None:
-                yield from self._whole(snapshot, polled)
+                yield from self._read_all(snapshot, polled)
             else:
-                yield from self._above(snapshot, polled, polled.cursor, cursor)
+                yield from self._read_above_cursor(snapshot, polled, polled.cursor, cursor)
 
     def split(self, table: str, cursor: Cursor | None) -> ParallelRead | None:
         """Divide a complete read of a large table by ranges of its row ids, if these are integers."""
@@ -137,7 +137,7 @@ class SqlSource:
         """Yield rows by id."""
         polled = self._polled[table]
         with self._reader.snapshot() as snapshot:
-            for rows in self._named(snapshot, polled, row_ids, "*"):
+            for rows in self._rows_by_id(snapshot, polled, row_ids, "*"):
                 yield Page(table, rows)
 
     def gone(self, table: str, rows: Sequence[SourceRow]) -> set[str]:
@@ -145,33 +145,33 @@ class SqlSource:
         polled = self._polled[table]
         there: set[str] = set()
         with self._reader.snapshot() as snapshot:
-            for found in self._named(snapshot, polled, [row.row_id for row in rows], self._quoted(polled.row_id)):
+            for found in self._rows_by_id(snapshot, polled, [row.row_id for row in rows], self._quoted(polled.row_id)):
                 there |= {row.row_id for row in found}
         return {row.row_id for row in rows} - there
 
     def probes(self) -> Iterator[Probe]:
         """Check that the user can run the connector's queries."""
-        yield Probe("credentials", self._connected)
-        yield Probe("clock", self._clock)
+        yield Probe("credentials", self._check_credentials)
+        yield Probe("clock", self._check_clock)
         for polled in self._polled.values():
-            yield Probe(polled.table, partial(self._one_page, polled))
+            yield Probe(polled.table, partial(self._check_query, polled))
 
     def close(self) -> None:
         """Close the connections."""
         self._reader.close()
 
-    def _connected(self) -> str:
+    def _check_credentials(self) -> str:
         with self._reader.snapshot():
             return "connected"
 
-    def _clock(self) -> str:
+    def _check_clock(self) -> str:
         with self._reader.snapshot() as snapshot:
             ((now,),) = next(snapshot.query_pages("SELECT CURRENT_TIMESTAMP"))[1]
         return describe_clock_skew(
             (now if now.tzinfo else now.replace(tzinfo=UTC)).timestamp() * 1000, "the database's"
         )
 
-    def _one_page(self, polled: PolledTable) -> str:
+    def _check_query(self, polled: PolledTable) -> str:
         with self._reader.snapshot() as snapshot:
             columns = [column.name for column in snapshot.columns(polled.query)]
             for needed in filter(None, (polled.row_id, polled.cursor)):
@@ -182,11 +182,13 @@ class SqlSource:
             rows = next(self._rows(snapshot, polled, f"SELECT * FROM ({polled.query}) polled LIMIT 1"), [])
         return f"readable, with the columns {', '.join(columns)}{'' if rows else '; it has no rows'}"
 
-    def _whole(self, snapshot: Snapshot, polled: PolledTable) -> Iterator[Page]:
+    def _read_all(self, snapshot: Snapshot, polled: PolledTable) -> Iterator[Page]:
         for rows in self._rows(snapshot, polled, f"SELECT * FROM ({polled.query}) polled"):
             yield Page(polled.table, rows, {"query": polled.query})
 
-    def _above(self, snapshot: Snapshot, polled: PolledTable, column: str, cursor: Cursor | None) -> Iterator[Page]:
+    def _read_above_cursor(
+        self, snapshot: Snapshot, polled: PolledTable, column: str, cursor: Cursor | None
+    ) -> Iterator[Page]:
         by = self._quoted(column)
         begin = _start_value(cursor, polled.lookback_ms)
         where = f" WHERE {by} >= ?" if begin is not None else ""
@@ -207,12 +209,12 @@ class SqlSource:
             for rows in self._rows(snapshot, polled, f"SELECT {key} FROM ({polled.query}) polled"):
                 yield [row.row_id for row in rows]
 
-    def _named(
+    def _rows_by_id(
         self, snapshot: Snapshot, polled: PolledTable, row_ids: Sequence[str], what: str
     ) -> Iterator[list[SourceRow]]:
         key = self._quoted(polled.row_id)
-        for start in range(0, len(row_ids), _IDS):
-            piece = row_ids[start : start + _IDS]
+        for start in range(0, len(row_ids), _IDS_PER_STATEMENT):
+            piece = row_ids[start : start + _IDS_PER_STATEMENT]
             marks = ", ".join("?" * len(piece))
             text = self._reader.text(key)
             yield from self._rows(
@@ -283,7 +285,7 @@ def _cursor_progress(
             settled = _greater(settled, reached)
         elif not waiting or waiting[-1][0] != number:
             waiting.append([number, reached])
-    return {"settled": settled, "pending": waiting[:_PLACES]}
+    return {"settled": settled, "pending": waiting[:_MAX_PENDING]}
 
 
 def _start_value(cursor: Cursor | None, lookback_ms: int | None) -> Any:

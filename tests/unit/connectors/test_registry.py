@@ -193,8 +193,8 @@ def a_type(name="desk", **changes):
 @pytest.mark.parametrize(
     ("types", "match"),
     [
-        ([a_type(), a_type()], "two connector types 'desk'"),
-        ([a_type("ingest")], "cannot be called 'ingest'"),
+        ([a_type(), a_type()], "two packages define the connector type 'desk'"),
+        ([a_type("ingest")], "the name 'ingest' is reserved"),
         ([a_type(config_schema={"type": "objekt"})], "connector type 'desk' is wrong at"),
     ],
 )

@@ -18,7 +18,7 @@ def test_it_holds_what_was_read_last():
         asked.append(key)
         return of({"large": 9}.get(key, 2))
 
-    recent = BatchCache(most=5)
+    recent = BatchCache(max_deltas=5)
     for key in ("a", "b", "a", "c", "a", "b"):
         assert recent.get(key, read) == of(2)
     assert asked == ["a", "b", "c", "b"], "c took the place of b, which was used longest ago"
