@@ -65,7 +65,7 @@ def aged(count: int, start: int = 0):
 # -- routes ------------------------------------------------------------------------------------------------------------
 
 
-def test_each_table_is_at_its_adapter(databases, tmp_path):
+def test_each_table_is_stored_in_its_route(databases, tmp_path):
     objects = ObjectDeltas(LocalDisk(tmp_path / "objects"))
     composite = CompositeAdapter([Route(frozenset({"events"}), objects)], databases("default"))
     made = batch(1, make_delta("c", 1, "n", x=1), make_delta("c", 2, "e", table="events", x=2))
@@ -102,7 +102,7 @@ class Stoppable:
         return getattr(self.adapter, name)
 
 
-def test_a_secondary_that_fails_holds_nobody_up_and_catches_up(databases):
+def test_a_failing_secondary_does_not_block_writes_and_catches_up(databases):
     slow = Stoppable(databases("secondary"))
     fan_out = FanOutAdapter(databases("primary"), {"copy": slow, "other": databases("other")}, first_wait=0.01)
     slow.refuses = True
@@ -126,7 +126,7 @@ def test_a_secondary_that_fails_holds_nobody_up_and_catches_up(databases):
     fan_out.close()
 
 
-def test_what_was_not_replicated_when_the_process_ended_is_read_again(databases):
+def test_unreplicated_deltas_are_read_from_the_primary_after_a_restart(databases):
     databases("primary").insert_deltas(batch(1, make_delta("c", 1, "r", x=1)))
     fan_out = FanOutAdapter(databases("primary"), {"copy": databases("secondary")})
     assert fan_out.wait_until_replicated(WAIT)
@@ -137,7 +137,7 @@ def test_what_was_not_replicated_when_the_process_ended_is_read_again(databases)
 # -- tiers -------------------------------------------------------------------------------------------------------------
 
 
-def test_old_days_move_and_reads_span_both_tiers(databases):
+def test_old_days_move_and_reads_cover_both_tiers(databases):
     hot, cold = databases("hot"), databases("cold")
     tiers = LifecycleAdapter(hot, cold, 30 * DAY, wall=lambda: 40 * DAY)
     tiers.ensure_schema(NOTES)
@@ -161,7 +161,7 @@ def test_old_days_move_and_reads_span_both_tiers(databases):
         rows(cold)
 
 
-def test_readers_miss_nothing_while_days_move(databases):
+def test_reads_are_complete_while_days_move(databases):
     tiers = LifecycleAdapter(databases("hot"), databases("cold"), 0, wall=lambda: 100 * DAY)
     made = aged(300)
     tiers.insert_deltas(made)
@@ -193,7 +193,7 @@ MOVE = (
 
 
 @pytest.mark.parametrize("place", ["sql.after_commit:2", "tier.after_copy:2", "tier.after_delete:2"])
-def test_a_move_that_is_killed_goes_on(tmp_path, place):
+def test_a_killed_move_resumes(tmp_path, place):
     files = [str(tmp_path / f"{name}.db") for name in ("hot", "cold")]
     hot, cold = (SqliteAdapter(file) for file in files)
     made = aged(100)
@@ -215,7 +215,7 @@ class Forgetful(SqliteAdapter):
         return super().insert_arrow(batch_id, gateway, deltas.slice(1))
 
 
-def test_what_does_not_arrive_stays_where_it_was_and_is_told(databases, tmp_path):
+def test_deltas_missing_in_the_cold_tier_stay_in_the_hot_tier_and_raise(databases, tmp_path):
     hot, forgetful = databases("hot"), Forgetful(tmp_path / "forgetful.db")
     made = aged(100)
     hot.insert_deltas(made)
@@ -239,7 +239,7 @@ DEEP = [pytest.param(kind, marks=pytest.mark.deep) for kind in ("mariadb", "parq
 
 
 @pytest.mark.parametrize("kind", ["postgres", "json on local disk", *DEEP], indirect=True)
-def test_from_any_to_any_and_back(kind, tmp_path):
+def test_deltas_migrate_between_any_two_adapters_and_back(kind, tmp_path):
     there, back = DATABASES[kind](tmp_path), SqliteAdapter(tmp_path / "back.db")
     start = SqliteAdapter(tmp_path / "start.db")
     fill(start)
@@ -262,7 +262,7 @@ def test_from_any_to_any_and_back(kind, tmp_path):
 
 
 @pytest.mark.deep
-def test_once_round_every_kind(request, tmp_path):
+def test_deltas_migrate_through_every_adapter(request, tmp_path):
     start = SqliteAdapter(tmp_path / "start.db")
     fill(start)
     opened = [start]
@@ -285,7 +285,7 @@ def kind(request):
     return request.param
 
 
-def test_a_choice_of_deltas(databases):
+def test_a_migration_copies_only_its_scope(databases):
     source, destination = databases("source"), databases("destination")
     fill(source)
     scope = MigrationScope(gateway="h", tables=("t",), since=10, until=50)
@@ -308,14 +308,14 @@ def command(tmp_path, *options, crash=""):
     )
 
 
-def test_a_source_that_is_not_there_is_not_made(tmp_path):
+def test_a_missing_source_is_not_created(tmp_path):
     told = command(tmp_path, "--dry-run")
     assert (told.returncode, told.stdout) == (2, "")
     assert "source.db, which does not exist" in told.stderr
     assert not (tmp_path / "source.db").exists()
 
 
-def test_the_command_goes_on_after_a_kill(tmp_path):
+def test_the_migrate_command_resumes_after_a_kill(tmp_path):
     source = SqliteAdapter(tmp_path / "source.db")
     fill(source)
     before = everything(source)
@@ -340,7 +340,7 @@ def test_the_command_goes_on_after_a_kill(tmp_path):
     source.close()
 
 
-def test_a_place_in_a_page_is_a_place_in_the_whole(databases):
+def test_a_page_position_is_valid_across_composed_adapters(databases):
     """Pages of several adapters end where the one that ends first does."""
     tiers = LifecycleAdapter(databases("hot"), databases("cold"), 0)
     for number, adapter in enumerate((databases("hot"), databases("cold"), databases("hot")), 1):

@@ -69,7 +69,7 @@ def wired(request, tmp_path):
     here.wire.close()
 
 
-def test_a_commit_whose_answer_is_lost_is_repeated_safely(wired):
+def test_a_commit_with_a_lost_answer_can_be_repeated(wired):
     wired.adapter.prepare()
     wired.wire.lose_the_answer_to(b"COMMIT")
     with pytest.raises(AdapterError) as told:
@@ -81,7 +81,7 @@ def test_a_commit_whose_answer_is_lost_is_repeated_safely(wired):
     assert len(everything(wired.adapter)) == 499
 
 
-def test_a_server_that_dies_while_it_is_loading_holds_all_or_nothing(wired):
+def test_a_server_that_dies_during_a_load_stores_all_or_nothing(wired):
     wired.adapter.prepare()
     wired.wire.when(wired.loading, wired.crash)
     with pytest.raises(AdapterError):
@@ -92,14 +92,14 @@ def test_a_server_that_dies_while_it_is_loading_holds_all_or_nothing(wired):
     assert wired.adapter.insert_deltas(SOME) == checksum_of(SOME.deltas)
 
 
-def test_connections_that_waited_through_a_restart_are_not_used(wired):
+def test_idle_connections_are_not_reused_after_a_server_restart(wired):
     wired.adapter.insert_deltas(SOME)
     wired.crash()
     assert len(everything(wired.adapter)) == 499
 
 
 @pytest.mark.parametrize("kind", [pytest.param("bigquery", marks=pytest.mark.deep), "parquet on s3"])
-def test_connections_that_were_cut_are_made_again(request, kind, tmp_path):
+def test_broken_connections_are_reopened(request, kind, tmp_path):
     request.param = kind
     adapter_places.start_server(request)
     wire = Wire(adapter_places.port_of(kind))
@@ -115,7 +115,7 @@ def test_connections_that_were_cut_are_made_again(request, kind, tmp_path):
 
 @pytest.mark.deep
 @pytest.mark.parametrize("kind", ["parquet on strict s3"])
-def test_an_object_store_that_dies_while_it_is_written_holds_all_or_nothing(monkeypatch, kind, tmp_path):
+def test_an_object_store_that_dies_during_a_write_stores_all_or_nothing(monkeypatch, kind, tmp_path):
     with strict_s3_server() as server:
         monkeypatch.setitem(adapter_places.SERVERS, adapter_places.NEEDS[kind], server.endpoint)
         wire = Wire(server.port)
@@ -137,7 +137,7 @@ def test_an_object_store_that_dies_while_it_is_written_holds_all_or_nothing(monk
 
 
 @pytest.mark.parametrize("kind", ["parquet on s3"])
-def test_an_answer_of_s3_that_is_lost_is_not_another_writers(kind, s3_endpoint, tmp_path):
+def test_a_lost_s3_answer_is_not_mistaken_for_another_writer(kind, s3_endpoint, tmp_path):
     adapter_places.SERVERS["s3_endpoint"] = s3_endpoint
     adapter_places.s3_objects(tmp_path)
     wire = Wire(int(s3_endpoint.rpartition(":")[2]))
@@ -161,7 +161,7 @@ def test_an_answer_of_s3_that_is_lost_is_not_another_writers(kind, s3_endpoint, 
         pytest.param(b"uploadType", id="bigquery, of a load", marks=pytest.mark.deep),
     ],
 )
-def test_an_answer_of_bigquery_that_is_lost_doubles_nothing(bigquery_endpoint, tmp_path, words):
+def test_a_lost_bigquery_answer_duplicates_nothing(bigquery_endpoint, tmp_path, words):
     adapter_places.SERVERS["bigquery_endpoint"] = bigquery_endpoint
     uri, port = adapter_places.bigquery_uri(tmp_path), bigquery_endpoint.rpartition(":")[2]
     wire = Wire(int(port))
@@ -184,7 +184,7 @@ def test_an_answer_of_bigquery_that_is_lost_doubles_nothing(bigquery_endpoint, t
         pytest.param("COPY:1", id="bigquery, in a load", marks=pytest.mark.deep),
     ],
 )
-def test_a_bigquery_that_dies_in_the_middle_holds_all_or_nothing(monkeypatch, tmp_path, dies):
+def test_bigquery_that_dies_during_a_batch_stores_all_or_nothing(monkeypatch, tmp_path, dies):
     with bigquery_server(dies=dies) as server:
         monkeypatch.setitem(adapter_places.SERVERS, "bigquery_endpoint", server.endpoint)
         monkeypatch.setattr(bigquery, "_SECONDS", 1.0)  # for which its driver asks again
@@ -254,7 +254,7 @@ def closed_door(kind, request):
         "parquet on s3, no such bucket",
     ],
 )
-def test_a_door_that_stays_shut_is_told_without_the_key(kind, request):
+def test_a_rejected_login_is_reported_without_the_password(kind, request):
     adapter = closed_door(kind, request)
     for call in (lambda: adapter.insert_deltas(SOME), lambda: adapter.query_deltas_since(DeltaQuery())):
         with pytest.raises(AdapterError) as told:
@@ -333,7 +333,7 @@ def on_strict_s3(folder, request):
         pytest.param(on_strict_s3, id="parquet on strict s3", marks=pytest.mark.deep),
     ],
 )
-def test_a_full_disk_loses_nothing_that_was_held(request, small_disk, place):
+def test_a_full_disk_loses_no_stored_delta(request, small_disk, place):
     with place(small_disk, request) as (adapter, start_again):
         kept = 0
         for number in range(1, 200):

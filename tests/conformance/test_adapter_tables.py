@@ -61,7 +61,7 @@ def parsed(value):
     return json.loads(value) if isinstance(value, str) else value
 
 
-def test_a_row_is_its_merged_state(adapter):
+def test_a_destination_row_is_the_merged_state(adapter):
     adapter.ensure_schema(NOTES)
     put(adapter, 1, make_delta("c", 5, "r", title="é", size=1.5, done=True, tags=["a", {"b": 1}]))
     put(adapter, 2, make_delta("d", 6, "r", size=2**70), make_delta("d", 4, "r", title="older"))
@@ -74,7 +74,7 @@ def test_a_row_is_its_merged_state(adapter):
     assert str(row["synced_at"]).startswith("20")
 
 
-def test_props_belong_to_the_user(adapter):
+def test_props_are_never_overwritten(adapter):
     """After every kind of merge: a row changed, deleted, brought back, grown by a column, written again."""
     grown = parse_schema(
         {"table": "notes", "columns": [{"name": "title", "type": "string"}, {"name": "n", "type": "number"}]}
@@ -119,7 +119,7 @@ def test_a_deleted_row_is_marked_or_removed(adapter):
     assert (rows(adapter)["r"]["deleted_at"], rows(adapter)["r"]["title"]) == (None, "back")
 
 
-def test_a_schema_may_call_its_columns_as_a_table_of_rows_calls_its_own(adapter):
+def test_schema_columns_may_have_the_names_of_system_columns(adapter):
     names = ("Deleted_at", "synced_at", "props")
     apps = parse_schema({"table": "apps", "columns": [{"name": name, "type": "string"} for name in names]})
     adapter.ensure_schema(apps)
@@ -135,7 +135,7 @@ def test_a_schema_may_call_its_columns_as_a_table_of_rows_calls_its_own(adapter)
     assert row["Deleted_at"] == "the app's"
 
 
-def test_d3_a_schema_that_grows_takes_no_column_over_that_is_the_tables_own(adapter):
+def test_d3_a_new_schema_column_never_takes_over_a_system_column(adapter):
     adapter.ensure_schema(parse_schema({"table": "apps", "columns": [{"name": "title", "type": "string"}]}))
     grown = parse_schema({"table": "apps", "columns": [{"name": n, "type": "string"} for n in ("title", "props")]})
     put(adapter, 1, make_delta("c", 1, "r", table="apps", title="t", props="the app's"))
@@ -152,7 +152,7 @@ def test_d3_a_schema_that_grows_takes_no_column_over_that_is_the_tables_own(adap
     assert (row["props"], parsed(row["_props"])) == ("the app's", {})
 
 
-def test_a_table_that_is_somebody_elses_is_left_alone(adapter):
+def test_a_table_not_created_by_lakesync_is_left_unchanged(adapter):
     """Who may register a schema names tables of the operator's database."""
     text = "STRING" if isinstance(adapter, BigQueryAdapter) else "VARCHAR(80)"
     with adapter._executor.connect() as connection:
@@ -164,7 +164,7 @@ def test_a_table_that_is_somebody_elses_is_left_alone(adapter):
         assert connection.column_names("accounts") == ["owner"]
 
 
-def test_a_schema_grows(adapter, request):
+def test_columns_are_added_when_the_schema_grows(adapter, request):
     if isinstance(adapter, BigQueryAdapter):
         request.applymarker(pytest.mark.xfail(strict=True, reason="bqemulator 1.4 does not tell of added columns"))
     adapter.ensure_schema(NOTES)
@@ -182,7 +182,7 @@ def test_a_schema_grows(adapter, request):
     assert rows(adapter)["r"]["more"] == "x"
 
 
-def test_keys_external_ids_and_other_names(adapter):
+def test_keys_external_ids_and_source_tables_are_supported(adapter):
     schema = parse_schema(
         {
             "table": "lines",
@@ -204,7 +204,7 @@ def test_keys_external_ids_and_other_names(adapter):
     assert rows(adapter, "order_lines")["r1"]["line"] == "2"
 
 
-def test_what_does_not_fit_its_column_is_null_and_a_dead_letter(adapter):
+def test_a_value_that_does_not_fit_is_null_and_a_dead_letter(adapter):
     odd = parse_schema(
         {
             "table": "odd",
@@ -261,7 +261,7 @@ def test_a_batch_its_rows_and_its_mark_change_together(adapter):
     assert (adapter.read_mark("leaf"), rows(adapter)["r"]["title"], len(rows(adapter))) == ("2", "b", 1)
 
 
-def test_a_table_that_is_not_there_is_an_error_of_the_backend(adapter):
+def test_a_missing_table_is_an_adapter_error(adapter):
     put(adapter, 1, make_delta("c", 1, "r", title="a"))
     with pytest.raises(AdapterError, match="notes"):
         adapter.materialise("g", NOTES, ["r"])
@@ -272,7 +272,7 @@ edits = st.tuples(st.sampled_from(["r", "s"]), st.integers(1, 30), st.none() | s
 
 @settings(max_examples=25, deadline=None)
 @given(history=st.lists(edits, max_size=8, unique_by=lambda edit: edit[1]), order=st.randoms())
-def test_any_order_of_work_ends_in_the_same_table(tmp_path_factory, history, order):
+def test_any_order_of_writes_ends_in_the_same_table(tmp_path_factory, history, order):
     adapter = SqliteAdapter(tmp_path_factory.mktemp("any") / "d.db")
     adapter.ensure_schema(NOTES)
     for number, (row, hlc, size) in enumerate(history, 1):

@@ -81,7 +81,7 @@ def everything(adapter, query: DeltaQuery | None = None) -> list[StoredDelta]:
         query = msgspec.structs.replace(query, after=page.end)
 
 
-def test_what_was_inserted_comes_back_in_order_of_arrival(adapter, kind):
+def test_inserted_deltas_are_returned_in_order_of_arrival(adapter, kind):
     first = batch(1, make_delta("c", 5, "r1", x=1, y={"b": [1.5, None], "a": "é\n"}), make_delta("d", 3, "r2", x=True))
     second = batch(2, make_delta("c", 4, "r1"))
     adapter.insert_deltas(second)
@@ -92,7 +92,7 @@ def test_what_was_inserted_comes_back_in_order_of_arrival(adapter, kind):
     assert found[2:] == [plain(stored, arrival=exact) for stored in second.deltas]
 
 
-def test_it_tells_what_it_holds_of_a_batch(adapter):
+def test_insert_returns_count_and_id_sum_of_the_stored_batch(adapter):
     """Also among others of its time, fewer or more, and of a delta whose id is no hash."""
     one, other, more = (
         batch(number, *(make_delta("c", n, f"r{n}", x=n) for n in range(number, 60, step)))
@@ -103,7 +103,7 @@ def test_it_tells_what_it_holds_of_a_batch(adapter):
         assert adapter.insert_deltas(each) == checksum_of(each.deltas)
 
 
-def test_a_batch_inserted_again_changes_nothing(adapter, kind, tmp_path):
+def test_a_repeated_batch_changes_nothing(adapter, kind, tmp_path):
     one = batch(1, make_delta("c", 1, "r1", x=1), make_delta("c", 2, "r2", x=2))
     answer = adapter.insert_deltas(one)
     before = everything(adapter)
@@ -114,7 +114,7 @@ def test_a_batch_inserted_again_changes_nothing(adapter, kind, tmp_path):
     other.close()
 
 
-def test_two_writers_of_one_batch_settle(kind, tmp_path):
+def test_two_concurrent_writers_of_one_batch_both_succeed(kind, tmp_path):
     one = batch(1, *(make_delta("c", n, f"r{n}", x=n) for n in range(1, 200)))
     adapters = [DATABASES[kind](tmp_path) for _ in range(4)]
     with ThreadPoolExecutor(4) as pool:
@@ -125,7 +125,7 @@ def test_two_writers_of_one_batch_settle(kind, tmp_path):
         each.close()
 
 
-def test_a_delta_that_comes_in_two_batches_is_one_where_single_deltas_are_kept(adapter, kind):
+def test_a_delta_in_two_batches_is_stored_once_where_deltas_are_identified(adapter, kind):
     delta = make_delta("c", 1, "r", x=1)
     adapter.insert_deltas(batch(1, delta))
     again = batch(2, delta, make_delta("c", 2, "r", x=2))
@@ -134,7 +134,7 @@ def test_a_delta_that_comes_in_two_batches_is_one_where_single_deltas_are_kept(a
     assert texts(adapter.get_latest_state("g", "notes", ["r"])["r"]) == {"x": b"2"}
 
 
-def test_one_clients_delta_ids_are_its_own_affair(adapter):
+def test_two_clients_may_use_the_same_delta_id(adapter):
     """A broken client may take another's id: neither is lost by it."""
     mine = make_delta("c", 1, "r1", x=1)
     theirs = msgspec.structs.replace(make_delta("d", 1, "r2", x=2), delta_id=mine.delta_id)
@@ -143,7 +143,7 @@ def test_one_clients_delta_ids_are_its_own_affair(adapter):
     assert {stored.delta.row_id for stored in everything(adapter)} == {"r1", "r2"}
 
 
-def test_what_was_inserted_outlives_the_adapter(kind, tmp_path):
+def test_inserted_deltas_survive_reopening(kind, tmp_path):
     first = DATABASES[kind](tmp_path)
     first.insert_deltas(batch(1, make_delta("c", 1, "r", x=1)))
     first.close()
@@ -152,7 +152,7 @@ def test_what_was_inserted_outlives_the_adapter(kind, tmp_path):
     second.close()
 
 
-def test_pages_follow_one_another_without_a_gap(adapter, kind):
+def test_pages_are_contiguous(adapter, kind):
     limits = (9, 70) if kind in EXAMPLES else (1, 3, 10, 69, 70, 71)  # a page of a server takes its time
     for number in range(1, 8):
         rows = [make_delta(client, number, f"r{n}", x=n) for n in range(5) for client in ("c", "d")]
@@ -164,7 +164,7 @@ def test_pages_follow_one_another_without_a_gap(adapter, kind):
             assert everything(adapter, DeltaQuery(order=order, limit=limit)) == whole
 
 
-def test_a_follower_by_arrival_gets_what_comes_later(adapter):
+def test_a_follower_by_arrival_gets_later_deltas(adapter):
     adapter.insert_deltas(batch(1, make_delta("c", 9, "r1", x=1)))
     (seen,) = everything(adapter)
     end = position_of(seen, "arrival")
@@ -173,7 +173,7 @@ def test_a_follower_by_arrival_gets_what_comes_later(adapter):
     assert [stored.delta.row_id for stored in everything(adapter, DeltaQuery(after=end))] == ["late"]
 
 
-def test_gateways_do_not_meet(adapter):
+def test_gateways_are_separate(adapter):
     delta = make_delta("c", 1, "r", x=1)
     adapter.insert_deltas(batch(1, delta, gateway="g"))
     adapter.insert_deltas(batch(1, delta, gateway="h"))
@@ -184,7 +184,7 @@ def test_gateways_do_not_meet(adapter):
     assert texts(adapter.get_latest_state(None, "notes", ["r"])["r"]) == {"x": b"2"}
 
 
-def test_the_latest_state_is_the_merge(adapter):
+def test_latest_state_is_the_merge_of_all_deltas(adapter):
     history = [
         make_delta("c", 1, "r", x=1, y="a"),
         make_delta("d", 2, "r", x=2),
@@ -202,7 +202,7 @@ def test_the_latest_state_is_the_merge(adapter):
     assert adapter.get_latest_state("g", "notes", []) == {}
 
 
-def test_every_type_of_value_comes_back(adapter):
+def test_values_of_every_type_are_returned_unchanged(adapter):
     """Texts of any kind, 64-bit clocks, values within values; null is a value, an absent column none; 5 MB in one."""
     odd = "é\U0001f600 \u0001\t\n\r\\N '\"`%?{}\x7f\u2028 "
     values = {
@@ -235,7 +235,7 @@ def test_every_type_of_value_comes_back(adapter):
     assert "absent" not in texts(adapter.get_latest_state("g", "notes", [odd])[odd])
 
 
-def test_nothing_held_is_nothing_found(adapter):
+def test_an_empty_adapter_returns_nothing(adapter):
     assert everything(adapter) == []
     assert adapter.newest_position() is None
     assert adapter.get_latest_state(None, "notes", ["r"]) == {}
@@ -267,7 +267,7 @@ queries = st.builds(
 )
 
 
-def test_every_query_finds_what_it_asks_for(kind):
+def test_every_query_returns_the_matching_deltas(kind):
     phases = [Phase.generate] if kind in EXAMPLES else list(Phase)  # a server is too slow to shrink over
 
     @settings(max_examples=EXAMPLES.get(kind, 40), deadline=None, phases=phases)

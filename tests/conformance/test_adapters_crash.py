@@ -19,7 +19,7 @@ SCRIPT = (
 
 @pytest.mark.parametrize("how", ["once", "over"])
 @pytest.mark.parametrize(("crash_at", "placed"), [("local.before_place", False), ("local.after_place", True)])
-def test_a_killed_writer_leaves_a_whole_object(tmp_path, crash_at, placed, how):
+def test_a_killed_writer_leaves_the_old_or_the_new_object(tmp_path, crash_at, placed, how):
     store = LocalDisk(tmp_path)
     if how == "over":
         store.put_object("a/k", b"old")

@@ -56,7 +56,7 @@ def lake(tmp_path):
     catalog.close()
 
 
-def test_every_query_finds_what_a_database_would(lake, tmp_path):
+def test_iceberg_queries_return_what_a_database_returns(lake, tmp_path):
     adapter, same = lake
     queries = [
         DeltaQuery(order=order, limit=limit, gateway=gateway, tables=tables, since=since, rows=rows)
@@ -80,7 +80,7 @@ def test_every_query_finds_what_a_database_would(lake, tmp_path):
     copy.close()
 
 
-def test_it_is_not_written_and_says_where_it_is_not(lake, tmp_path):
+def test_iceberg_is_read_only_and_reports_a_missing_table(lake, tmp_path):
     adapter, _ = lake
     with pytest.raises(ConfigurationError, match="pipeline"):
         adapter.insert_deltas(batch(1, make_delta("c", 1, "r", x=1)))

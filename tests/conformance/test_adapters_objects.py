@@ -43,7 +43,7 @@ def keys(store, prefix="", limit=1000):
         after = page.objects[-1].key
 
 
-def test_what_was_put_is_got(store):
+def test_a_written_object_can_be_read(store):
     for data in (b"", b"\0\xff", b"x" * 3_000_000):
         assert store.put_object("a/b/c.bin", data) is True
         assert store.get_object("a/b/c.bin") == data
@@ -51,7 +51,7 @@ def test_what_was_put_is_got(store):
         assert (info.key, info.size) == ("a/b/c.bin", len(data))
 
 
-def test_another_content_has_another_etag(store):
+def test_etag_changes_with_the_content(store):
     store.put_object("k", b"one")
     before = store.head_object("k").etag
     assert store.head_object("k").etag == before
@@ -59,7 +59,7 @@ def test_another_content_has_another_etag(store):
     assert store.head_object("k").etag != before
 
 
-def test_what_is_absent_is_named(store):
+def test_a_missing_object_is_reported_with_its_key(store):
     for ask in (store.get_object, store.head_object):
         with pytest.raises(NotFoundError, match="a/b"):
             ask("a/b")
@@ -71,7 +71,7 @@ def test_what_is_absent_is_named(store):
             ask("a/b/c/d")
 
 
-def test_if_absent_leaves_what_is_there(store):
+def test_if_absent_keeps_an_existing_object(store):
     assert store.put_object("k", b"first", if_absent=True) is True
     assert store.put_object("k", b"second", if_absent=True) is False
     assert store.get_object("k") == b"first"
@@ -79,7 +79,7 @@ def test_if_absent_leaves_what_is_there(store):
     assert store.get_object("k") == b"third"
 
 
-def test_of_several_writers_one_wins(kind, store, tmp_path):
+def test_one_of_several_conditional_writers_wins(kind, store, tmp_path):
     stores = [OBJECT_STORES[kind](tmp_path) for _ in range(8)]
     for round_ in range(10):
         with ThreadPoolExecutor(8) as pool:
@@ -95,7 +95,7 @@ def test_of_several_writers_one_wins(kind, store, tmp_path):
         each.close()
 
 
-def test_readers_see_whole_objects_while_one_is_replaced(store):
+def test_readers_see_whole_objects_during_a_replacement(store):
     old, new = b"o" * 200_000, b"n" * 300_000
     store.put_object("k", old)
     with ThreadPoolExecutor(1) as pool:
@@ -134,7 +134,7 @@ def test_a_listing_is_in_order_and_in_pages(store):
 
 
 @pytest.mark.parametrize("key", ["", "/a", "a/", "a//b", ".", "..", "a/../b", "a/./b", "a\0b", "k" * 256, "\ud800"])
-def test_what_cannot_be_a_key_is_refused(store, key):
+def test_invalid_keys_are_rejected(store, key):
     for call in (lambda: store.put_object(key, b""), lambda: store.get_object(key), lambda: store.delete_object(key)):
         with pytest.raises(ValidationError, match="object key"):
             call()
@@ -145,7 +145,7 @@ parts = st.text(st.sampled_from("ab-./0é\ufffd\U00010000"), min_size=1, max_siz
 names = parts.filter(lambda key: all(part not in ("", ".", "..") for part in key.split("/")))
 
 
-def test_listings_hold_for_all_keys(kind):
+def test_listings_are_correct_for_all_keys(kind):
     @settings(max_examples=EXAMPLES.get(kind, 60), deadline=None)
     @given(
         some=st.lists(names, max_size=12, unique=True),

@@ -57,7 +57,7 @@ def sql(adapter, statement):
         connection.execute(statement)
 
 
-def test_b11_a_table_that_cannot_be_made_holds_up_no_other_and_is_retried(adapter):
+def test_b11_a_table_that_cannot_be_created_does_not_block_others_and_is_retried(adapter):
     sql(adapter, "CREATE TABLE notes (owner VARCHAR(80))")  # the operator's own
     follow(adapter, pushes(3))
     assert float(rows(adapter, "lines")["l"]["n"]) == 3
@@ -95,9 +95,7 @@ def lock(kind, folder):
 
 
 @pytest.mark.parametrize("kind", ["postgres", "mariadb"])
-def test_b11_a_table_that_somebody_holds_is_given_up_in_time_and_holds_up_no_other(
-    request, kind, tmp_path, monkeypatch
-):
+def test_b11_a_locked_table_is_suspended_in_time_and_does_not_block_others(request, kind, tmp_path, monkeypatch):
     request.param = kind
     start_server(request)
     for module in (postgres, mysql):
@@ -117,7 +115,7 @@ def test_b11_a_table_that_somebody_holds_is_given_up_in_time_and_holds_up_no_oth
     adapter.close()
 
 
-def test_b11_a_statement_that_takes_too_long_is_ended(request, tmp_path, monkeypatch):
+def test_b11_a_slow_statement_is_cancelled(request, tmp_path, monkeypatch):
     monkeypatch.setattr(postgres, "_STATEMENT_SECONDS", 0.2)
     monkeypatch.setattr(mysql, "_STATEMENT_SECONDS", 1)
     for kind, slow in (("postgres", "SELECT pg_sleep(30)"), ("mariadb", _ENDLESS)):
@@ -130,7 +128,7 @@ def test_b11_a_statement_that_takes_too_long_is_ended(request, tmp_path, monkeyp
         adapter.close()
 
 
-def test_b11_rows_that_a_rule_of_the_users_refuses_are_dead_letters_and_are_replayed(adapter):
+def test_b11_rows_that_violate_a_constraint_are_dead_letters_and_can_be_retried(adapter):
     follow(adapter, pushes(1))
     title = "title(50)" if isinstance(adapter, mysql.MySqlAdapter) else "title"
     sql(adapter, f"CREATE UNIQUE INDEX mine ON notes ({title})")
@@ -163,7 +161,7 @@ def test_json_that_is_too_deep_for_the_database_is_a_dead_letter(adapter):
 
 
 @pytest.mark.parametrize("depth", range(28, 36))
-def test_what_is_said_to_be_too_deep_for_mariadb_is(mariadb_uri, depth, tmp_path):
+def test_mariadbs_json_depth_limit_is_correct(mariadb_uri, depth, tmp_path):
     SERVERS["mariadb_uri"] = mariadb_uri
     adapter = DATABASES["mariadb"](tmp_path)
     text = "[" * depth + "]" * depth
@@ -174,7 +172,7 @@ def test_what_is_said_to_be_too_deep_for_mariadb_is(mariadb_uri, depth, tmp_path
 
 
 @pytest.mark.parametrize("kind", ["parquet on local disk", "parquet on s3"])
-def test_an_object_store_takes_a_table_that_is_chosen_later(request, kind, tmp_path):
+def test_an_object_store_accepts_a_table_selected_later(request, kind, tmp_path):
     request.param = kind
     start_server(request)
     adapter, made = DATABASES[kind](tmp_path), pushes(4)

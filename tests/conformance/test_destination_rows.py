@@ -65,14 +65,14 @@ def test_rows_of_two_gateways_with_one_id_are_two_rows(adapter):
     assert {row: each["sku"] for row, each in shown(adapter, SOFT).items()} == {("g", "r"): "a", ("h", "r"): "b"}
 
 
-def test_keys_are_swapped(adapter):
+def test_two_rows_may_swap_keys(adapter):
     follow(adapter, SOFT, pushed(good("r1", 1, sku="a"), good("r2", 1, sku="b")))
     swap = [("g", 1024, [good("r1", 2, sku="b"), good("r2", 2, sku="a")])]
     follow(adapter, SOFT, [*pushed(good("r1", 1, sku="a"), good("r2", 1, sku="b")), *swap])
     assert {row_id: each["sku"] for (_, row_id), each in shown(adapter, SOFT).items()} == {"r1": "b", "r2": "a"}
 
 
-def test_a_key_is_used_again_once_its_row_was_deleted(adapter):
+def test_the_key_of_a_deleted_row_can_be_reused(adapter):
     follow(adapter, SOFT, pushed(good("r1", 1, sku="a", ext="e"), good("r1", 2), good("r2", 3, sku="a", ext="e")))
     found = shown(adapter, SOFT)
     assert {row_id: (each["sku"], each["deleted_at"] is None) for (_, row_id), each in found.items()} == {
@@ -81,7 +81,7 @@ def test_a_key_is_used_again_once_its_row_was_deleted(adapter):
     }
 
 
-def test_keys_of_any_length_and_none_at_all_are_shown(adapter):
+def test_keys_may_be_long_or_missing(adapter):
     follow(
         adapter, SOFT, pushed(good("r1", 1, sku=LONG, ext=LONG), good("r2", 1, title="no key"), good("r3", 1, sku=""))
     )
@@ -106,7 +106,7 @@ histories = st.lists(
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.deep if name == "bigquery" else ()) for name in TABLES]
 )
-def test_any_batching_ends_in_the_same_table(request, name, tmp_path_factory):
+def test_any_batching_gives_the_same_table(request, name, tmp_path_factory):
     request.param = name
     start_server(request)
 

@@ -47,7 +47,7 @@ def context(number: int, gateway: str = "g") -> FlushContext:
     return FlushContext(gateway, f"{gateway}.main.1.{number}-{number}", number << 16)
 
 
-def test_one_job_a_table_oldest_flush_first(queue):
+def test_jobs_are_one_per_table_and_ordered_by_flush(queue):
     queue.publish([work("b", "é", "r2"), work("a")], context(10))
     queue.publish([work("a")], context(9))
     queue.publish([work("a")], context(1, "other"))
@@ -66,7 +66,7 @@ def test_work_published_twice_is_one_job(queue):
     assert queue.pending("g") == [begun]
 
 
-def test_a_job_stays_until_it_is_done(queue):
+def test_a_job_stays_pending_until_it_is_done(queue):
     queue.publish([work("a"), work("b")], context(1))
     first = queue.begin(queue.begin(queue.pending("g")[0]))
     assert [job.attempts for job in queue.pending("g")] == [2, 0]
@@ -75,7 +75,7 @@ def test_a_job_stays_until_it_is_done(queue):
     assert [job.work.table for job in queue.pending("g")] == ["b"]
 
 
-def test_what_is_set_aside_is_visible_and_can_be_put_back(queue):
+def test_a_job_set_aside_is_listed_and_can_be_retried(queue):
     queue.publish([work("a"), work("b")], context(1))
     job = queue.begin(queue.pending("g")[0])
     queue.set_aside(job, "it does not fit")
@@ -93,7 +93,7 @@ def test_what_is_set_aside_is_visible_and_can_be_put_back(queue):
         queue.retry(failed)
 
 
-def test_what_is_set_aside_can_be_dropped(queue):
+def test_a_job_set_aside_can_be_dropped(queue):
     queue.publish([work("a"), work("b")], context(1))
     job = queue.pending("g")[0]
     queue.set_aside(job, "it does not fit")
@@ -104,7 +104,7 @@ def test_what_is_set_aside_can_be_dropped(queue):
         queue.drop(job)
 
 
-def test_jobs_in_objects_are_where_the_reference_has_them(tmp_path):
+def test_object_queue_uses_the_references_keys(tmp_path):
     disk = LocalDisk(tmp_path)
     queue = ObjectFlushQueue(disk)
     queue.publish([work("a")], context(1))

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 SUITE = ["tests/conformance/test_adapters.py", "tests/conformance/test_adapter_tables.py"]
 
 
-def test_a_strangers_adapter_passes_the_suite(tmp_path):
+def test_an_installed_adapter_passes_the_suite(tmp_path):
     install = [
         sys.executable,
         "-m",

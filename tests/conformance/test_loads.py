@@ -21,7 +21,7 @@ from tests.conformance.adapter_places import DATABASES, SERVERS, TABLES, start_s
 from tests.conformance.killed_follower import last_arrivals, load, part_of_load, take_load, take_part
 from tests.conformance.test_adapter_tables import NOTES, rows_of_gateways
 from tests.conformance.test_adapters import everything
-from tests.conformance.test_following import carry, once, shows
+from tests.conformance.test_followers import carry, once, shows
 from tests.conformance.told_history import history, pushes
 from tests.forked import Forked
 
@@ -34,7 +34,7 @@ def size_of(kind):
 
 
 @pytest.mark.parametrize("kind", [*TABLES, *STORES])
-def test_a_load_takes_what_is_lacking_once(request, kind, tmp_path):
+def test_a_load_applies_missing_deltas_once(request, kind, tmp_path):
     request.param = kind
     start_server(request)
     adapter, made = DATABASES[kind](tmp_path), pushes(size_of(kind))
@@ -72,7 +72,7 @@ def kills():
 
 
 @pytest.mark.parametrize(("kind", "point"), kills())
-def test_a_load_that_is_killed_goes_on(request, kind, point, tmp_path):
+def test_a_killed_load_resumes(request, kind, point, tmp_path):
     request.param = kind
     start_server(request)
     count = size_of(kind)
@@ -88,7 +88,7 @@ def test_a_load_that_is_killed_goes_on(request, kind, point, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["postgres", "mariadb", "parquet on s3", "sqlite"])
-def test_parts_are_taken_by_several_processes_at_once(request, kind, tmp_path):
+def test_several_processes_apply_parts_concurrently(request, kind, tmp_path):
     request.param = kind
     start_server(request)
     adapter, made = DATABASES[kind](tmp_path), pushes(60)
@@ -137,7 +137,7 @@ def test_a_reader_by_arrival_waits_for_the_end_of_a_load(tmp_path):
     cold.close()
 
 
-def test_a_page_is_not_given_during_which_a_load_came_and_went(tmp_path):
+def test_a_page_read_during_a_load_is_withheld(tmp_path):
     made = pushes()
 
     class Reading(SqliteAdapter):
@@ -154,7 +154,7 @@ def test_a_page_is_not_given_during_which_a_load_came_and_went(tmp_path):
     reader.close()
 
 
-def test_a_load_under_other_schemas_begins_again(tmp_path):
+def test_a_load_with_other_schemas_restarts(tmp_path):
     adapter, made = SqliteAdapter(tmp_path / "a.db"), pushes()
     begun = begin_load(adapter, "leaf", EVERYTHING, last_arrivals(made), 2, [NOTES])
     part_of_load(adapter, begun, made, 0)
@@ -170,7 +170,7 @@ def test_a_load_under_other_schemas_begins_again(tmp_path):
     adapter.close()
 
 
-def test_another_run_of_a_load_is_refused(tmp_path):
+def test_a_concurrent_run_of_a_load_is_rejected(tmp_path):
     adapter, made = SqliteAdapter(tmp_path / "a.db"), pushes()
     begun = begin_load(adapter, "leaf", EVERYTHING, last_arrivals(made), 2, [NOTES])
     with pytest.raises(IntegrityError, match="part 0 of the load of 'leaf' is not finished"):
@@ -185,7 +185,7 @@ def test_another_run_of_a_load_is_refused(tmp_path):
     adapter.close()
 
 
-def test_a_part_takes_whole_rows_or_batches():
+def test_a_part_contains_whole_rows_or_batches():
     names = [f"r{number}" for number in range(200)]
     deltas = pa.table({"row_id": names, "batch_id": [f"b{n // 10}" for n in range(200)]})
     for by_batch in (False, True):
@@ -199,6 +199,6 @@ def test_a_part_takes_whole_rows_or_batches():
     assert holders == {0, 1, 2}
 
 
-def test_what_takes_one_writer_is_one_part(tmp_path):
+def test_an_adapter_with_one_writer_gets_one_part(tmp_path):
     hot, cold = SqliteAdapter(tmp_path / "a.db"), DATABASES["parquet on local disk"](tmp_path)
     assert [max_writers(each) for each in (hot, cold, LifecycleAdapter(hot, cold, 0), object())] == [1, BUCKETS, 1, 1]

@@ -33,7 +33,7 @@ def opened(kind, path):
 
 
 @pytest.mark.parametrize(("kind", "place"), [("sqlite", "migrate.after_copy:3"), ("objects", "migrate.after_page:2")])
-def test_it_goes_on_where_the_destination_says(tmp_path, kind, place):
+def test_a_killed_migration_resumes_at_the_destinations_mark(tmp_path, kind, place):
     source, path = SqliteAdapter(tmp_path / "source.db"), str(tmp_path / "there")
     fill(source)
     before = everything(source)
@@ -50,7 +50,7 @@ def test_it_goes_on_where_the_destination_says(tmp_path, kind, place):
     target.close()
 
 
-def test_two_runs_of_one_migration_are_told_apart(tmp_path):
+def test_a_concurrent_run_of_a_migration_is_rejected(tmp_path):
     source, target = SqliteAdapter(tmp_path / "source.db"), SqliteAdapter(tmp_path / "target.db")
     fill(source)
     first, second = MigrationInMark(target, "m"), MigrationInMark(target, "m")

@@ -37,7 +37,7 @@ KINDS = [pytest.param(kind, marks=pytest.mark.deep) if kind in DEEP else kind fo
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_points_divide_a_query_into_ranges_of_about_a_size(request, kind, tmp_path):
+def test_split_points_divide_a_query_into_ranges_of_about_the_size(request, kind, tmp_path):
     request.param = kind
     start_server(request)
     count = 16 if kind == "bigquery" else 60
@@ -61,7 +61,7 @@ def test_points_divide_a_query_into_ranges_of_about_a_size(request, kind, tmp_pa
     adapter.close()
 
 
-def test_objects_divide_by_their_sizes(tmp_path):
+def test_objects_are_split_by_their_sizes(tmp_path):
     adapter = DATABASES["parquet on local disk"](tmp_path)
     fill(adapter)
     points = split_points(adapter, DeltaQuery("hlc"), 100)  # an object of so few deltas is as large as one of 20
@@ -76,7 +76,7 @@ class Plain:
         self.query_deltas_since = adapter.query_deltas_since
 
 
-def test_an_adapter_that_cannot_divide_is_one_range(tmp_path):
+def test_an_adapter_without_split_points_is_one_range(tmp_path):
     source = SqliteAdapter(tmp_path / "a.db")
     fill(source)
     kept = ProgressInFile(tmp_path / "ranges.json", Division)
@@ -90,7 +90,7 @@ def test_an_adapter_that_cannot_divide_is_one_range(tmp_path):
 
 
 @pytest.mark.parametrize("target", ["sqlite", "parquet on local disk", "nested"])
-def test_a_division_stays_until_its_ranges_are_done(target, tmp_path):
+def test_a_division_is_kept_until_its_ranges_are_done(target, tmp_path):
     source, there = SqliteAdapter(tmp_path / "source.db"), DATABASES[target](tmp_path)
     fill(source)
 
@@ -129,7 +129,7 @@ def test_a_division_stays_until_its_ranges_are_done(target, tmp_path):
     there.close()
 
 
-def test_two_runs_that_divide_one_move_are_told_apart(tmp_path):
+def test_a_concurrent_division_of_a_move_is_rejected(tmp_path):
     adapter = SqliteAdapter(tmp_path / "a.db")
     fill(adapter)
     first, second = (ProgressInMark(adapter, "tiers/aged", Division) for _ in range(2))

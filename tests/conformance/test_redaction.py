@@ -70,7 +70,7 @@ def is_clean(adapter, kind, before):
 
 
 @pytest.mark.parametrize("kind", [*TABLES, *OBJECTS])
-def test_b7_what_is_covered_loses_what_it_said_and_keeps_its_place(request, kind, tmp_path):
+def test_b7_covered_deltas_are_emptied_and_keep_their_identity(request, kind, tmp_path):
     request.param = kind
     start_server(request)
     adapter = DATABASES[kind](tmp_path)
@@ -128,7 +128,7 @@ adapter.redact([ROW, ANN], [NOTES] if kind == "sqlite" else [])
         ("objects", "local.before_place", 4),
     ],
 )
-def test_a_repeat_completes_what_a_kill_cut_short(tmp_path, kind, place, left):
+def test_a_repeated_redaction_completes_an_interrupted_one(tmp_path, kind, place, left):
     path = tmp_path / "there"
     adapter = SqliteAdapter(path) if kind == "sqlite" else ObjectDeltas(LocalDisk(path))
     schemas = [NOTES] if kind == "sqlite" else []
@@ -147,7 +147,7 @@ def test_a_repeat_completes_what_a_kill_cut_short(tmp_path, kind, place, left):
     adapter.close()
 
 
-def test_sqlite_says_when_a_reader_keeps_the_bytes_in_the_log(tmp_path):
+def test_sqlite_reports_a_reader_that_keeps_erased_data_in_the_wal(tmp_path):
     adapter = SqliteAdapter(tmp_path / "d.db")
     fill(adapter)
     with adapter._executor.connect() as writing:
@@ -163,7 +163,7 @@ def test_sqlite_says_when_a_reader_keeps_the_bytes_in_the_log(tmp_path):
     adapter.close()
 
 
-def test_rows_of_a_hot_tier_lose_what_the_cold_one_had(tmp_path):
+def test_redacted_rows_of_a_hot_tier_lose_values_of_the_cold_tier(tmp_path):
     hot, cold = SqliteAdapter(tmp_path / "hot.db"), ObjectDeltas(LocalDisk(tmp_path / "cold"))
     fill(hot, [NOTES])
     older = [StoredDelta("g", 256, make_delta("ann", 1, "old", title=SECRET))]
@@ -179,7 +179,7 @@ def test_rows_of_a_hot_tier_lose_what_the_cold_one_had(tmp_path):
         each.close()
 
 
-def test_a_row_whose_key_was_erased_is_shown_without_it(tmp_path):
+def test_a_row_with_an_erased_key_is_written_without_it(tmp_path):
     keyed = parse_schema({"table": "notes", "columns": [{"name": "title", "type": "string"}], "primaryKey": ["title"]})
     adapter = SqliteAdapter(tmp_path / "d.db")
     deltas = (make_delta("ann", 1, "r", title=SECRET), make_delta("bob", 2, "r", size=1))
@@ -191,6 +191,6 @@ def test_a_row_whose_key_was_erased_is_shown_without_it(tmp_path):
     adapter.close()
 
 
-def test_an_adapter_that_cannot_erase_is_named():
+def test_an_adapter_without_redaction_is_reported():
     with pytest.raises(ConfigurationError, match="'warehouse' \\(object\\) does not support erasure"):
         require_redactable(object(), "warehouse")

@@ -36,7 +36,7 @@ DELTAS = [
 ]
 
 
-def test_names_and_types_are_the_lakes():
+def test_columns_have_the_names_and_types_of_the_lake():
     table = to_arrow(DELTAS)
     assert table.schema.names == list(DELTA_COLUMNS)
     for field in table.schema:
@@ -44,7 +44,7 @@ def test_names_and_types_are_the_lakes():
     assert to_arrow([]).num_rows == 0
 
 
-def test_any_tool_reads_it(tmp_path):
+def test_other_tools_can_read_the_parquet_file(tmp_path):
     file = tmp_path / "deltas.parquet"
     file.write_bytes(encode_parquet(to_arrow(DELTAS), {"lakesync.batch_id": "b"}))
     found = duckdb.sql(f"SELECT op, hlc, columns['x'] AS x FROM '{file}' ORDER BY hlc").fetchall()
@@ -52,7 +52,7 @@ def test_any_tool_reads_it(tmp_path):
     assert pq.read_metadata(file).metadata[b"lakesync.batch_id"] == b"b"
 
 
-def test_a_part_of_a_table_is_spelled_as_it_is():
+def test_a_slice_converts_to_text_like_the_whole_table():
     many = to_arrow(
         [StoredDelta("g", n, make_delta("c", n, f"r{n}", **{"x": n, "y": [n]} if n % 3 else {})) for n in range(20)]
     )
@@ -60,12 +60,12 @@ def test_a_part_of_a_table_is_spelled_as_it_is():
         assert from_arrow(columns_as_text(part)) == from_arrow(part)
 
 
-def test_the_tally_is_that_of_the_deltas():
+def test_table_checksum_equals_the_checksum_of_its_deltas():
     assert parquet_checksum(encode_parquet(to_arrow(DELTAS), {})) == held_of(DELTAS)
 
 
 @pytest.mark.parametrize("odd", [None, "AB" * 32, "ab" * 31 + "zz", "é" * 32, "ab", " " * 64])
-def test_ids_count_alike_as_texts_and_as_hashes(odd):
+def test_text_and_hash_ids_have_the_same_checksum(odd):
     ids = [hashlib.sha256(bytes([n])).hexdigest() for n in range(5)] + ([odd] if odd else [])
     checksum_of = ids_checksum(pa.chunked_array([ids[:2], ids[2:]], pa.string()))
     assert checksum_of == BatchChecksum(len(ids), sum(map(id_number, ids)) % 2**64)
@@ -85,7 +85,7 @@ def test_what_is_damaged_is_refused():
                 read(damaged)
 
 
-def test_without_pyarrow_it_says_what_to_do(tmp_path):
+def test_a_missing_pyarrow_is_reported_with_its_remedy(tmp_path):
     script = (
         "import sys; sys.modules['pyarrow'] = sys.modules['pyarrow.parquet'] = None\n"
         "from lakesync.adapters import LocalDisk, ObjectDeltas\n"

@@ -37,7 +37,7 @@ def example(tmp_path, monkeypatch):
     return config.load()
 
 
-def test_it_is_in_the_code_location(example):
+def test_the_example_loads_in_the_code_location(example):
     lags = PipelineLags(example, SchemaSnapshot())
     found = movement(example, arrival_days("2026-01-01"), partial(pipeline_store, example), lags)
     names = {
@@ -47,7 +47,7 @@ def test_it_is_in_the_code_location(example):
     assert names >= leaf_names | {"flows/large_orders", "flows/home", "tiers/aged", "migrations/leave"}
 
 
-def test_its_destination_and_flow_move_what_they_say(example, tmp_path):
+def test_the_examples_destination_and_flow_move_the_declared_rows(example, tmp_path):
     pushes = [
         (
             "shop",

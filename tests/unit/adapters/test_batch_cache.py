@@ -11,7 +11,7 @@ def of(count: int) -> list[StoredDelta]:
     return [StoredDelta("g", 1, make_delta("c", n, "r", x=n)) for n in range(1, count + 1)]
 
 
-def test_it_holds_what_was_read_last():
+def test_the_cache_keeps_the_most_recently_read_files():
     asked = []
 
     def read(key):

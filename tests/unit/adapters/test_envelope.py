@@ -17,7 +17,7 @@ DELTAS = [
 ]
 
 
-def test_it_has_the_documented_form():
+def test_an_envelope_has_the_documented_format():
     text = encode_envelope("shop", DELTAS, 1_700_000_000_123)
     found = json.loads(text)
     assert list(found) == ["version", "gatewayId", "createdAt", "hlcRange", "deltaCount", "byteSize", "deltas"]
@@ -32,7 +32,7 @@ def test_it_has_the_documented_form():
     assert found["deltas"][0]["columns"] == [{"column": "x", "value": 1.5}, {"column": "y", "value": None}]
 
 
-def test_it_reads_back():
+def test_an_envelope_can_be_read_back():
     envelope = decode_envelope(encode_envelope("shop", DELTAS, 5))
     assert list(envelope.deltas) == [stored.delta for stored in DELTAS]
     assert (envelope.hlc_range.min, envelope.hlc_range.max) == (7, 2**62 + 1)

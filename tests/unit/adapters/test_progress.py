@@ -9,7 +9,7 @@ from lakesync.adapters.transfer.progress import ProgressInFile, decode_progress
 from lakesync.model.errors import ConfigurationError, IntegrityError
 
 
-def test_a_file_is_replaced_whole_and_forgotten(tmp_path):
+def test_a_progress_file_is_replaced_atomically_and_can_be_removed(tmp_path):
     kept = ProgressInFile(tmp_path / "folder" / "f.json", FlowProgress)
     assert kept.read() is None
     for deltas in (1, 2):
@@ -21,7 +21,7 @@ def test_a_file_is_replaced_whole_and_forgotten(tmp_path):
     assert kept.read() is None
 
 
-def test_what_is_of_another_kind_is_named(tmp_path):
+def test_progress_of_another_kind_is_rejected(tmp_path):
     path = tmp_path / "f.json"
     path.write_bytes(b'{"sieve": 1}')
     with pytest.raises(ConfigurationError, match=r"f\.json does not contain progress .* delete the file"):

@@ -25,7 +25,7 @@ def installed(tmp_path, monkeypatch):
     sys.modules.pop("brought", None)
 
 
-def test_the_built_in_ones(tmp_path):
+def test_built_in_schemes_are_listed(tmp_path):
     disk = open_adapter(f"file://{tmp_path}/a%20b")
     assert isinstance(disk, LocalDisk)
     assert disk.folder == tmp_path / "a b"
@@ -36,14 +36,14 @@ def test_the_built_in_ones(tmp_path):
     database.close()
 
 
-def test_a_package_brings_one(installed):
+def test_an_installed_package_adds_a_scheme(installed):
     assert {"broken", "file", "mine", "sqlite"} <= {*schemes()}
     found = open_adapter("mine:somewhere")
     assert isinstance(found, LocalDisk)
     assert str(found.folder) == "/somewhere"
 
 
-def test_what_cannot_be_opened_is_named(installed):
+def test_an_invalid_uri_is_reported(installed):
     with pytest.raises(ConfigurationError, match=r"'gopher' \(known: .*broken, .*mine"):
         open_adapter("gopher://hole")
     with pytest.raises(ConfigurationError, match="broken"):

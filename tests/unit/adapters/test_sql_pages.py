@@ -10,7 +10,7 @@ from tests.conformance.test_adapters import everything
 
 @pytest.mark.parametrize("most", [3, 40, 10_001])
 @pytest.mark.parametrize("order", ["arrival", "hlc"])
-def test_every_delta_of_one_push_is_given_once_and_in_order(tmp_path, monkeypatch, most, order):
+def test_deltas_with_one_arrival_are_returned_once_and_in_order(tmp_path, monkeypatch, most, order):
     monkeypatch.setattr(delta_reads, "_MAX_EQUAL_VALUES", most)
     adapter = SqliteAdapter(tmp_path / "d.db")
     # stored by hlc, then client: so of one arrival the younger client's come first

@@ -32,7 +32,7 @@ def package(tmp_path, monkeypatch):
     return install
 
 
-def test_a_packages_type_stands_beside_the_others(package, tmp_path):
+def test_an_installed_connector_type_is_listed(package, tmp_path):
     package("fax = lakesync_fax:CONNECTOR")
     connectors = Connectors.configured(config.load({"data_dir": tmp_path}))
     assert [each.type for each in connectors.descriptors()][:3] == ["bigquery", "fax", "jira"]
@@ -48,14 +48,14 @@ def test_a_packages_type_stands_beside_the_others(package, tmp_path):
         "tel = lakesync_fax:CONNECTOR",
     ],
 )
-def test_a_package_that_cannot_be_used_is_named_at_the_start(package, tmp_path, entry):
+def test_a_broken_connector_package_fails_the_start_with_its_name(package, tmp_path, entry):
     package(entry)
     name, _, place = entry.partition(" = ")
     with pytest.raises(ConfigurationError, match=rf"'{name}' \({place}\)"):
         Connectors.configured(config.load({"data_dir": tmp_path}))
 
 
-def test_a_short_key_is_refused_at_the_start(tmp_path, monkeypatch):
+def test_a_short_secret_key_fails_the_start(tmp_path, monkeypatch):
     monkeypatch.setenv("LAKESYNC_CONFIG", "")
     with pytest.raises(ConfigurationError, match="secret_key has fewer than 32"):
         Connectors.configured(config.load({"data_dir": tmp_path, "secret_key": "short"}))

@@ -37,7 +37,7 @@ class Landing(MemoryLanding):
         super().land(pages)
 
 
-def test_little_of_many_tables_is_one_landing():
+def test_a_small_poll_of_many_tables_is_one_landing():
     landing = Landing()
     report = poll(Source(), landing)
     assert landing.together == [["issues"] * 3 + ["comments"] * 3 + ["projects"] * 3]
@@ -46,14 +46,14 @@ def test_little_of_many_tables_is_one_landing():
     ] * 3
 
 
-def test_no_more_is_held_than_the_budget_and_a_page():
+def test_a_poll_holds_at_most_the_budget_and_one_page():
     landing = Landing()
     report = poll(Source(), landing, budget_bytes=250)
     assert landing.together == [["issues"] * 3, ["comments"] * 3, ["projects"] * 3]
     assert report.error is None
 
 
-def test_what_was_read_before_a_table_failed_lands_and_the_others_go_on():
+def test_pages_read_before_a_failure_land_and_other_tables_continue():
     landing = Landing()
     issues, comments, projects = poll(Source(("comments", 2)), landing).tables
     assert (issues.error, projects.error) == (None, None)
@@ -62,7 +62,7 @@ def test_what_was_read_before_a_table_failed_lands_and_the_others_go_on():
     assert set(landing.rows["comments"]) == {"comments-0", "comments-1"}
 
 
-def test_a_landing_that_is_refused_is_told_by_every_table_of_it():
+def test_a_failed_landing_is_reported_for_each_of_its_tables():
     landing = Landing(refused=0)
     report = poll(Source(), landing, budget_bytes=500)
     assert landing.together[0] == ["issues"] * 3 + ["comments"] * 2

@@ -60,7 +60,7 @@ def changed(body, **changes):
     return body
 
 
-def test_a_secret_is_sealed_and_opens_again(connectors):
+def test_a_sealed_secret_can_be_opened(connectors):
     stored = connectors.take("g", JIRA)
     assert (stored.name, stored.type, stored.ingest) == ("desk", "jira", JIRA["ingest"])
     assert "t0p-s3cret" not in repr(stored)
@@ -70,7 +70,7 @@ def test_a_secret_is_sealed_and_opens_again(connectors):
     assert "t0p-s3cret" not in repr(opened)
 
 
-def test_a_reference_is_kept_as_it_is_and_followed_when_opened(connectors, monkeypatch):
+def test_a_reference_is_stored_unchanged_and_resolved_on_use(connectors, monkeypatch):
     stored = connectors.take("g", BANK)
     assert stored.settings == BANK["postgres"]
     with pytest.raises(ConfigurationError, match=r"connectionString of connector 'bank'.*CONNECTOR_BANK.*not set"):
@@ -79,7 +79,7 @@ def test_a_reference_is_kept_as_it_is_and_followed_when_opened(connectors, monke
     assert connectors.open("g", stored).settings == {"connectionString": "postgresql://x"}
 
 
-def test_a_file_of_the_server_is_used_only_where_a_reference_to_it_would_be_followed():
+def test_a_server_file_needs_an_allowed_reference():
     connectors = Connectors(Secrets([KEY], ["file:/run/secrets/{gateway}/*"]))
     body = {"name": "w", "type": "bigquery", "bigquery": {"projectId": "p", "dataset": "d"}}
     assert connectors.open("g", connectors.take("g", body)).settings == body["bigquery"]
@@ -113,7 +113,7 @@ def test_a_file_of_the_server_is_used_only_where_a_reference_to_it_would_be_foll
         ({"jira__apiToken": "file:/etc/passwd"}, "does not allow"),
     ],
 )
-def test_what_does_not_fit_is_named_and_its_value_is_not(connectors, change, said):
+def test_invalid_settings_are_named_without_their_value(connectors, change, said):
     with pytest.raises(ValidationError) as refused:
         connectors.take("g", changed(JIRA, **change))
     assert said in str(refused.value)
@@ -134,7 +134,7 @@ def test_what_does_not_fit_is_named_and_its_value_is_not(connectors, change, sai
         ({"ingest__intervalMs": 1.5}, "ingest.intervalMs must be of type integer"),
     ],
 )
-def test_the_ingest_of_a_database_is_checked(connectors, change, said):
+def test_ingest_settings_of_databases_are_validated(connectors, change, said):
     connectors.take("g", BANK)
     with pytest.raises(ValidationError) as refused:
         connectors.take("g", changed(BANK, **change))
@@ -142,12 +142,12 @@ def test_the_ingest_of_a_database_is_checked(connectors, change, said):
 
 
 @pytest.mark.parametrize("body", [None, [], "jira", 5, {}])
-def test_a_body_that_is_no_connector_is_refused(connectors, body):
+def test_a_malformed_connector_is_rejected(connectors, body):
     with pytest.raises(ValidationError, match=r"connector|name"):
         connectors.take("g", body)
 
 
-def test_the_built_in_types_describe_themselves(connectors):
+def test_built_in_connector_types_are_listed(connectors):
     described = {each.type: each for each in connectors.descriptors()}
     assert list(described) == ["bigquery", "jira", "mysql", "postgres", "salesforce", "webhook"]
     assert {name: sorted(each.secrets) for name, each in described.items()} == {
@@ -198,12 +198,12 @@ def a_type(name="desk", **changes):
         ([a_type(config_schema={"type": "objekt"})], "connector type 'desk' is wrong at"),
     ],
 )
-def test_types_that_cannot_be_used_are_named(types, match):
+def test_invalid_connector_types_are_reported(types, match):
     with pytest.raises(ConfigurationError, match=match):
         Connectors(types=types).descriptors()
 
 
-def test_a_schema_fetches_nothing():
+def test_a_schema_cannot_reference_a_remote_document():
     form = Form({"$ref": "http://127.0.0.1:1/schema.json"}, "a test")
     with pytest.raises(Exception, match="Unresolvable"):
         form.fault({}, "it")

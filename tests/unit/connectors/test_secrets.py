@@ -13,7 +13,7 @@ OLD, NEW = "o" * 32, "n" * 64
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])).filter(lambda text: not text.startswith(("env:", "file:"))))
-def test_a_sealed_secret_opens_and_shows_nothing(text):
+def test_a_sealed_secret_does_not_contain_the_plain_text(text):
     secrets = Secrets([OLD])
     kept = secrets.keep("g", "c", "s", text)
     assert secrets.reveal("g", "c", "s", kept) == text
@@ -22,13 +22,13 @@ def test_a_sealed_secret_opens_and_shows_nothing(text):
 
 
 @pytest.mark.parametrize("place", [("h", "c", "s"), ("g", "d", "s"), ("g", "c", "t")])
-def test_it_opens_only_where_it_was_sealed_for(place):
+def test_a_sealed_secret_opens_only_for_its_gateway_connector_and_setting(place):
     secrets = Secrets([OLD])
     with pytest.raises(ConfigurationError, match="sealed for another gateway"):
         secrets.reveal(*place, secrets.keep("g", "c", "s", "x"))
 
 
-def test_a_changed_one_does_not_open():
+def test_a_modified_sealed_secret_is_rejected():
     secrets = Secrets([OLD])
     token = secrets.keep("g", "c", "s", "x")["sealed"]
     for place in (10, len(token) // 2, len(token) - 5):
@@ -37,7 +37,7 @@ def test_a_changed_one_does_not_open():
             secrets.reveal("g", "c", "s", {"sealed": token[:place] + other + token[place + 1 :]})
 
 
-def test_keys_are_changed_in_two_steps():
+def test_secret_keys_can_be_rotated():
     kept = Secrets([OLD]).keep("g", "c", "s", "x")
     between = Secrets([NEW, OLD])
     assert between.rotating
@@ -51,7 +51,7 @@ def test_keys_are_changed_in_two_steps():
     assert not Secrets([NEW]).rotating
 
 
-def test_what_opens_with_no_key_is_left_as_it_is():
+def test_a_secret_that_no_key_opens_is_left_unchanged():
     kept = Secrets(["x" * 32]).keep("g", "c", "s", "x")
     assert Secrets([NEW, OLD]).resealed(kept) is kept
     assert Secrets([NEW, OLD]).resealed("env:CONNECTOR_X") == "env:CONNECTOR_X"
@@ -59,13 +59,13 @@ def test_what_opens_with_no_key_is_left_as_it_is():
         Secrets().reveal("g", "c", "s", kept)
 
 
-def test_without_a_key_a_literal_is_refused_unseen():
+def test_without_a_key_a_literal_secret_is_rejected_and_not_shown():
     with pytest.raises(ValidationError, match="no key to seal it") as refused:
         Secrets().keep("g", "desk", "apiToken", "s3cret")
     assert "s3cret" not in str(refused.value)
 
 
-def test_a_short_key_is_refused_unseen():
+def test_a_short_key_is_rejected_and_not_shown():
     with pytest.raises(ConfigurationError, match="fewer than 32") as refused:
         Secrets(["hunter2"])
     assert "hunter2" not in str(refused.value)
@@ -86,7 +86,7 @@ def test_a_short_key_is_refused_unseen():
         "env:",
     ],
 )
-def test_a_reference_that_is_not_allowed_is_refused_when_kept_and_when_followed(reference):
+def test_a_forbidden_reference_is_rejected_on_registration_and_on_use(reference):
     secrets = Secrets([OLD], ["env:CONNECTOR_{gateway}_*", "file:/run/secrets/*"])
     with pytest.raises(ValidationError, match="does not allow"):
         secrets.keep("g", "c", "s", reference)
@@ -94,7 +94,7 @@ def test_a_reference_that_is_not_allowed_is_refused_when_kept_and_when_followed(
         secrets.reveal("g", "c", "s", reference)
 
 
-def test_references_are_followed(tmp_path, monkeypatch):
+def test_references_are_resolved(tmp_path, monkeypatch):
     secrets = Secrets((), [f"file:{tmp_path}/*", "env:CONNECTOR_{gateway}_*"])
     (tmp_path / "token").write_text("from a file\n")
     monkeypatch.setenv("CONNECTOR_g_X", "from the environment")

@@ -8,7 +8,7 @@ from lakesync.flush import AdaptiveBuffer, FlushSettings
 from lakesync.model.errors import ConfigurationError
 
 
-def test_the_defaults():
+def test_flush_settings_have_the_documented_defaults():
     settings = FlushSettings()
     assert (settings.max_buffer_bytes, settings.max_buffer_age_ms) == (1_048_576, 30_000)
     assert (settings.per_table_budget_bytes, settings.adaptive, settings.flush_format) == (None, None, "parquet")

@@ -35,7 +35,7 @@ def asked(source):
     return told
 
 
-def test_jira_is_asked_for_account_clock_permission_and_a_page():
+def test_jira_probes_check_account_clock_permission_and_a_page():
     with desk() as made:
         made.site.add_project("SUP")
         made.site.add_issue("SUP", "one")
@@ -54,7 +54,7 @@ def test_jira_is_asked_for_account_clock_permission_and_a_page():
             }
 
 
-def test_salesforce_is_asked_without_beginning_a_load():
+def test_salesforce_probes_do_not_start_a_load():
     with company() as firm:
         firm.bulk_rows = 1
         for number in range(3):
@@ -70,7 +70,7 @@ def test_salesforce_is_asked_without_beginning_a_load():
             assert asked(source)["credentials"] == "AUTH_ERROR"
 
 
-def test_a_source_without_probes_of_its_own_is_read_for_a_page():
+def test_a_source_without_probes_is_checked_by_its_first_page():
     class Plain:
         def __init__(self, tables):
             self.tables = tables
@@ -85,11 +85,11 @@ def test_a_source_without_probes_of_its_own_is_read_for_a_page():
 @pytest.mark.parametrize(
     ("theirs", "says"), [(1_000, "agrees"), (100_000, "100 s ahead of this"), (-100_000, "100 s behind this")]
 )
-def test_clocks_that_differ_are_told(theirs, says):
+def test_clock_skew_is_reported(theirs, says):
     assert says in describe_clock_skew(theirs, "the site's", lambda: 0.0)
 
 
-def test_an_address_where_no_jira_answers_is_said_to_be_that():
+def test_a_wrong_jira_address_is_reported():
     with desk() as made, made.source() as source:
         made.api.failures.append(Answer(404, "<html>not here</html>"))
         with pytest.raises(ConfigurationError, match=r"there is no Jira at this address .* check domain, or baseUrl"):
@@ -97,7 +97,7 @@ def test_an_address_where_no_jira_answers_is_said_to_be_that():
 
 
 @pytest.mark.parametrize("domain", ["acme", "acme.atlassian.net", "https://acme.atlassian.net/"])
-def test_a_site_is_named_as_a_browser_shows_it_too(domain):
+def test_a_jira_site_may_be_given_as_a_url(domain):
     assert site_name(domain) == "acme"
 
 
@@ -105,7 +105,7 @@ def test_a_site_is_named_as_a_browser_shows_it_too(domain):
     ("more", "code", "failed"),
     [({}, 0, []), ({"apiToken": "wrong"}, 4, ["credentials"]), ({"baseUrl": "http://127.0.0.1:9"}, 3, ["credentials"])],
 )
-def test_the_command_says_it_line_by_line_and_in_its_exit_code(tmp_path, monkeypatch, more, code, failed):
+def test_the_command_reports_each_probe_and_an_exit_code(tmp_path, monkeypatch, more, code, failed):
     monkeypatch.setenv("LAKESYNC_CONFIG", "")
     monkeypatch.setenv("LAKESYNC_SECRET_KEY", KEY)
     monkeypatch.setenv("LAKESYNC_CONNECTORS_ALLOWED_HOSTS", '["127.0.0.1"]')

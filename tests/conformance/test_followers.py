@@ -60,7 +60,7 @@ def shows(adapter, made):
 
 
 @pytest.mark.parametrize("kind", [*TABLES, "parquet on local disk"])
-def test_what_a_follower_lacks_it_takes_once(request, kind, tmp_path):
+def test_a_follower_applies_missing_deltas_once(request, kind, tmp_path):
     request.param = kind
     start_server(request)
     adapter, made = DATABASES[kind](tmp_path), pushes(5 if kind == "bigquery" else 12)
@@ -84,7 +84,7 @@ def test_what_a_follower_lacks_it_takes_once(request, kind, tmp_path):
     adapter.close()
 
 
-def test_another_choice_begins_anew_and_another_run_is_refused(tmp_path):
+def test_another_selection_restarts_and_a_concurrent_run_is_rejected(tmp_path):
     adapter = SqliteAdapter(tmp_path / "d.db")
     made = pushes()
     carry(adapter, made)
@@ -119,7 +119,7 @@ def kills():
 
 
 @pytest.mark.parametrize(("kind", "place"), kills())
-def test_a_follower_that_is_killed_goes_on(request, kind, place, tmp_path):
+def test_a_killed_follower_resumes(request, kind, place, tmp_path):
     request.param = kind
     start_server(request)
     count = 4 if kind == "bigquery" else 12
@@ -138,7 +138,7 @@ def test_a_follower_that_is_killed_goes_on(request, kind, place, tmp_path):
 @pytest.mark.deep
 @pytest.mark.parametrize("dies", ["COPY:3", "MERGE:3", "COPY:4", "MERGE:4", "UPDATE:1"])
 @pytest.mark.parametrize("kind", ["bigquery"])
-def test_a_follower_whose_bigquery_dies_in_the_middle_goes_on(kind, dies, tmp_path, monkeypatch):
+def test_a_follower_resumes_after_bigquery_dies(kind, dies, tmp_path, monkeypatch):
     with bigquery_server(dies=dies) as server:
         monkeypatch.setitem(SERVERS, NEEDS[kind], server.endpoint)
         monkeypatch.setattr(bigquery, "_SECONDS", 1.0)  # for which its driver asks again
@@ -156,7 +156,7 @@ def test_a_follower_whose_bigquery_dies_in_the_middle_goes_on(kind, dies, tmp_pa
 
 
 @pytest.mark.parametrize("kind", ["postgres", "mariadb", "bigquery", "parquet on s3"])
-def test_a_follower_whose_place_is_away_is_told_and_catches_up(request, kind, tmp_path, monkeypatch):
+def test_a_follower_with_an_unreachable_destination_fails_and_catches_up(request, kind, tmp_path, monkeypatch):
     monkeypatch.setattr(bigquery, "_SECONDS", 1.0)  # for which its driver asks again
     request.param = kind
     start_server(request)
@@ -173,7 +173,7 @@ def test_a_follower_whose_place_is_away_is_told_and_catches_up(request, kind, tm
     wire.close()
 
 
-def test_rows_of_a_hot_tier_know_what_went_to_the_cold_one(tmp_path):
+def test_rows_of_a_hot_tier_include_deltas_of_the_cold_tier(tmp_path):
     hot, cold = SqliteAdapter(tmp_path / "hot.db"), SqliteAdapter(tmp_path / "cold.db")
     older = make_delta("c", 5, "r", title="from long ago", size=1)
     cold.insert_deltas(DeltaBatch("b", "g", (StoredDelta("g", 256, older),)))
@@ -194,7 +194,7 @@ deltas = st.builds(
 
 @settings(max_examples=40, deadline=None)
 @given(first=st.lists(deltas, max_size=5), second=st.lists(deltas, max_size=5))
-def test_two_states_united_are_the_merge_of_all(first, second):
+def test_merging_two_states_equals_merging_all_deltas(first, second):
     parts = [RowState(), RowState(), RowState()]
     for part, some in zip(parts, (first, second, [*first, *second]), strict=True):
         for delta in some:

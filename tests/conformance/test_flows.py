@@ -52,7 +52,7 @@ def places(tmp_path):
         each.close()
 
 
-def test_rows_join_and_leave_a_slice(places):
+def test_rows_enter_and_leave_a_flows_filter(places):
     source, target = places
     put(source, 256, make_delta("c", 1, "small", size=1, title="a"), make_delta("c", 1, "large", size=20))
     flow(source, target)
@@ -71,7 +71,7 @@ def test_rows_join_and_leave_a_slice(places):
     assert shown(target) == {"large": 40}
 
 
-def test_what_another_gateway_wrote_late_is_found_and_another_filter_begins_anew(places):
+def test_late_deltas_of_another_gateway_are_found_and_a_new_filter_restarts(places):
     source, target = places
     put(source, HOUR, make_delta("c", 5, "r1", size=10))
     flow(source, target)
@@ -86,7 +86,7 @@ def test_what_another_gateway_wrote_late_is_found_and_another_filter_begins_anew
         list(run_flow(source, object(), "f", LARGE))
 
 
-def test_a_row_whose_older_deltas_went_to_a_cold_tier_is_shown_whole(places, tmp_path):
+def test_a_row_with_older_deltas_in_a_cold_tier_is_complete(places, tmp_path):
     source, target = places
     cold = SqliteAdapter(tmp_path / "cold.db")
     of_g = replace(LARGE, gateways=("g",))  # which looks at nothing twice
@@ -102,7 +102,7 @@ def test_a_row_whose_older_deltas_went_to_a_cold_tier_is_shown_whole(places, tmp
 
 
 @pytest.mark.parametrize("kind", ["database", "objects"])
-def test_a_replay_of_days_writes_what_the_target_lacks_and_nothing_twice(tmp_path, kind):
+def test_a_replay_writes_missing_deltas_and_no_duplicates(tmp_path, kind):
     """Arrivals 512 to 1024 again: what was lost of them comes back, what was not chosen stays lost."""
     source = SqliteAdapter(tmp_path / "source.db")
     target = SqliteAdapter(tmp_path / "target.db") if kind == "database" else ObjectDeltas(LocalDisk(tmp_path / "kept"))
@@ -143,7 +143,7 @@ steps = st.lists(
 
 @settings(max_examples=25, deadline=None)
 @given(history=steps, when=st.lists(st.booleans(), min_size=12, max_size=12), page=st.integers(1, 5))
-def test_a_slice_is_the_rows_that_meet_the_filter(tmp_path_factory, history, when, page):
+def test_a_flows_target_has_the_rows_that_match_the_filter(tmp_path_factory, history, when, page):
     folder = tmp_path_factory.mktemp("flow")
     source, target = SqliteAdapter(folder / "s.db"), SqliteAdapter(folder / "t.db")
     for number, (row, hlc, size) in enumerate(history, 1):
@@ -160,7 +160,7 @@ def test_a_slice_is_the_rows_that_meet_the_filter(tmp_path_factory, history, whe
     source.close()
 
 
-def test_a_slice_of_bigquery_is_in_postgres_and_in_a_clients_own_database(request, tmp_path):
+def test_a_flow_copies_rows_from_bigquery_to_postgres_and_to_a_client(request, tmp_path):
     for request.param in ("bigquery", "postgres"):
         start_server(request)
     source, target = DATABASES["bigquery"](tmp_path), DATABASES["postgres"](tmp_path)

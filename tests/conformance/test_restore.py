@@ -56,7 +56,7 @@ def adapter(request, tmp_path):
 WHOLE = DigestScope(schemas=SCHEMAS)
 
 
-def test_digests_say_what_there_is(adapter):
+def test_digests_count_deltas_and_rows_by_day(adapter):
     found = merge_digests(adapter.digests(WHOLE))
     assert found.keys() == {(table, day) for table in ("notes", "hard") for day in (FIRST, SECOND)}
     assert [found["notes", day].deltas for day in (FIRST, SECOND)] == [8, 8]
@@ -83,7 +83,7 @@ DAMAGES = {
 }
 
 
-def test_bigquery_adds_up_and_is_mended_too(request, tmp_path):
+def test_bigquery_computes_digests_and_is_restored(request, tmp_path):
     request.param = "bigquery"
     start_server(request)
     adapter = DATABASES["bigquery"](tmp_path)
@@ -101,7 +101,7 @@ def test_bigquery_adds_up_and_is_mended_too(request, tmp_path):
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_damage_is_named_by_day_and_mended_by_the_days_restoration(adapter, damage):
+def test_damage_is_found_by_day_and_repaired_by_a_restore(adapter, damage):
     before, shown = adapter.digests(WHOLE), rows_of_gateways(adapter)
     statement, tables, days = DAMAGES[damage]
     with adapter._executor.connect() as connection:
@@ -119,7 +119,7 @@ def test_damage_is_named_by_day_and_mended_by_the_days_restoration(adapter, dama
     assert again == shown
 
 
-def test_what_is_surplus_is_removed(adapter):
+def test_surplus_deltas_are_removed(adapter):
     before = adapter.digests(WHOLE)
     planted = StoredDelta("g", FIRST * ARRIVALS_PER_DAY + 999, make_delta("c", 5, "planted", title="never pushed"))
     newer = StoredDelta("g", FIRST * ARRIVALS_PER_DAY + 999, make_delta("c", 999, "both days", title="never pushed"))
@@ -136,7 +136,7 @@ def test_what_is_surplus_is_removed(adapter):
 
 
 @pytest.mark.parametrize("kind", ["parquet on local disk", "parquet on s3"])
-def test_an_object_that_is_lost_is_named_by_day_and_written_again(request, kind, tmp_path):
+def test_a_lost_object_is_found_by_day_and_written_again(request, kind, tmp_path):
     request.param = kind
     start_server(request)
     adapter = DATABASES[kind](tmp_path)

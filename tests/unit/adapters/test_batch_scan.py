@@ -11,7 +11,7 @@ from tests.conformance.test_adapters import everything
 
 
 @pytest.mark.parametrize("order", ["arrival", "hlc"])
-def test_ties_are_settled_by_what_follows(order):
+def test_equal_values_are_ordered_by_the_next_column(order):
     made = [make_delta(client, hlc, "r", x=hlc) for hlc in (3, 1, 2**63 - 1) for client in "ba"]
     stored = [StoredDelta("g", 256 * (1 + n // 4), delta) for n, delta in enumerate(made)]
     wanted = sorted(stored, key=lambda one: position_of(one, order))
@@ -20,7 +20,7 @@ def test_ties_are_settled_by_what_follows(order):
         assert [position_of(one, order) for one in found] == [position_of(one, order) for one in wanted]
 
 
-def test_a_delta_of_two_batches_is_given_by_age_as_it_came_first(tmp_path):
+def test_a_duplicate_delta_is_returned_once_with_its_earliest_arrival(tmp_path):
     """Also where the batch that brought it again reaches further back, and so is read first."""
     adapter = ObjectDeltas(LocalDisk(tmp_path))
     again, older = make_delta("c", 9, "r", x=1), make_delta("c", 1, "r", x=2)

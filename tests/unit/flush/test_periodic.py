@@ -14,7 +14,7 @@ LONG = 3600.0
 
 
 @given(st.floats(0, 1e6), st.floats(0.001, 100), st.floats(0, 1e4))
-def test_times_are_counted_from_the_start(start, seconds, late):
+def test_call_times_are_counted_from_the_start(start, seconds, late):
     due = _next(start, seconds, start + late)
     assert due > start + late - 1e-6
     waits = (due - start) / seconds
@@ -30,7 +30,7 @@ def until(condition):
         time.sleep(0.005)
 
 
-def test_it_calls_again_and_again_until_it_is_stopped():
+def test_a_periodic_task_runs_until_it_is_stopped():
     calls = []
     loop = PeriodicTask("test", lambda: calls.append(1), seconds=0.01)
     loop.start()
@@ -42,7 +42,7 @@ def test_it_calls_again_and_again_until_it_is_stopped():
     assert len(calls) == ended
 
 
-def test_it_is_woken_before_its_time():
+def test_wake_runs_the_task_immediately():
     called = threading.Event()
     loop = PeriodicTask("test", called.set, seconds=LONG)
     loop.start()
@@ -51,7 +51,7 @@ def test_it_is_woken_before_its_time():
     loop.stop()
 
 
-def test_what_fails_is_called_again():
+def test_a_failing_task_is_retried():
     calls = []
 
     def work():
@@ -65,7 +65,7 @@ def test_what_fails_is_called_again():
     loop.stop()
 
 
-def test_after_failures_it_waits_longer_and_never_too_long():
+def test_failures_delay_the_next_call_up_to_a_limit():
     def work():
         raise RuntimeError("never")
 
@@ -73,5 +73,5 @@ def test_after_failures_it_waits_longer_and_never_too_long():
     assert [loop._call() for _ in range(6)] == [2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
 
 
-def test_one_that_was_never_started_stops():
+def test_a_task_that_was_never_started_can_be_stopped():
     PeriodicTask("test", lambda: None).stop()

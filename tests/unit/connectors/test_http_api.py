@@ -22,7 +22,7 @@ from lakesync.connectors.http_api import retry_after
         (None, None),
     ],
 )
-def test_it_is_read_in_seconds_or_as_a_date(said, seconds):
+def test_retry_after_is_read_as_seconds_or_date(said, seconds):
     answer = requests.Response()
     if said is not None:
         answer.headers["Retry-After"] = said

@@ -48,7 +48,7 @@ def declared(tmp_path, monkeypatch):
     return load
 
 
-def test_each_leaf_knows_its_tables_and_its_cold_tier(declared, tmp_path):
+def test_each_write_target_has_its_tables_and_cold_tier(declared, tmp_path):
     place = resolve_backend(declared(), "main")
     uris = {name: f"sqlite://{tmp_path}/{name}.db" for name in ("pg", "copy")}
     cold = resolve_backend(declared(), "cold")
@@ -65,7 +65,7 @@ def test_each_leaf_knows_its_tables_and_its_cold_tier(declared, tmp_path):
     ]
 
 
-def test_a_place_opens_as_what_it_is_made_of(declared, tmp_path):
+def test_a_backend_opens_as_its_composition(declared, tmp_path):
     hot = SqliteAdapter(tmp_path / "pg.db")
     delta = StoredDelta("g", 256, make_delta("c", 1, "r", table="orders", x=1))
     hot.insert_deltas(DeltaBatch("b", "g", (delta,)))
@@ -75,7 +75,7 @@ def test_a_place_opens_as_what_it_is_made_of(declared, tmp_path):
     hot.close()
 
 
-def test_a_child_process_has_the_same_places(declared, monkeypatch):
+def test_a_child_process_resolves_the_same_backends(declared, monkeypatch):
     loaded = declared('[destinations]\nwarehouse = { to = "main" }\n')
     for name, value in loaded.environment().items():
         monkeypatch.setenv(name, value)
@@ -133,12 +133,12 @@ _BOTH = ", and would each delete rows that the other inserts; set rows = false f
         ),
     ],
 )
-def test_two_that_would_hide_each_others_rows_are_refused(declared, text, told):
+def test_two_writers_of_one_destination_table_with_different_rows_are_rejected(declared, text, told):
     with pytest.raises(ConfigurationError, match=re.escape(told + _BOTH)):
         declared(text)
 
 
-def test_one_backend_by_two_names_is_one(declared, monkeypatch, tmp_path):
+def test_one_uri_under_two_names_is_one_backend(declared, monkeypatch, tmp_path):
     monkeypatch.setenv("PG", f"sqlite://{tmp_path}/copy.db")
     with pytest.raises(ConfigurationError, match="every table at the adapter 'copy' and 'pg', and would each delete"):
         declared(f'[destinations]\nd = {{ to = "copy" }}\n[flows]\nf = {{ to = "pg", {_FLOW} }}\n')
@@ -154,15 +154,15 @@ def test_one_backend_by_two_names_is_one(declared, monkeypatch, tmp_path):
         'from = "cold", to = "copy"',  # hides nothing
     ],
 )
-def test_who_hides_nothing_of_anothers_may_share_its_adapter(declared, flow):
+def test_writers_of_different_tables_may_share_an_adapter(declared, flow):
     assert declared(f'[destinations]\nd = {{ to = "main" }}\n[flows]\nf = {{ {flow} }}\n').flows
 
 
-def test_an_adapter_that_is_reached_twice_is_refused(declared):
+def test_a_destination_that_writes_one_adapter_twice_is_rejected(declared):
     loaded = declared('[copies.twice]\nprimary = "pg"\nsecondaries = ["aged"]\n')
     with pytest.raises(ConfigurationError, match="'pg' would be written twice"):
         write_targets(resolve_backend(loaded, "twice"))
 
 
-def test_a_flows_operators_are_those_of_rules():
+def test_flows_support_the_operators_of_sync_rules():
     assert get_args(config_places.Operator) == get_args(Operator)
