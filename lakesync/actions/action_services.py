@@ -28,6 +28,13 @@ class ActionServices:
     """The action services of one gateway. Handlers registered here take precedence over connectors of the same name."""
 
     def __init__(self, gateway_id: str, store: StagingStore, connectors: Connectors) -> None:
+        """Create the services of a gateway.
+
+        Args:
+            gateway_id: the gateway id.
+            store: the staging store.
+            connectors: the registry of connector types.
+        """
         self._gateway = gateway_id
         self._store = store
         self._connectors = connectors

@@ -66,7 +66,14 @@ def is_done_or_claimed(record: ActionRecord, now_ms: int, limits: ActionLimits) 
 
 
 def renew(commit: Commit, record: ActionRecord, now_ms: int, limits: ActionLimits) -> None:
-    """Extend the lease of an action that its holder is still executing."""
+    """Extend the lease of an action that its holder is still executing.
+
+    Args:
+        commit: the store's transaction.
+        record: the claim.
+        now_ms: milliseconds since 1970.
+        limits: the gateway's limits.
+    """
     if _is_held(commit, record):
         lease_ms = now_ms + round(limits.lease * 1000)
         commit.put_action(msgspec.structs.replace(record, lease_ms=lease_ms, touched_ms=now_ms))
@@ -106,6 +113,10 @@ def decode(kept: bytes, action_id: str) -> Outcome:
     """Decode a stored outcome as the answer to `action_id`.
 
     It may share an idempotency key with the executed action.
+
+    Args:
+        kept: the stored outcome.
+        action_id: the id to answer under.
     """
     found = _decode(kept)
     if found.code:

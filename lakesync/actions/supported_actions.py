@@ -19,6 +19,12 @@ class SupportedActions:
     """The actions of one connector."""
 
     def __init__(self, name: str, descriptors: Sequence[ActionDescriptor]) -> None:
+        """Store the descriptors; schemas are compiled on first use.
+
+        Args:
+            name: the connector's name.
+            descriptors: its actions.
+        """
         self.name = name
         self.descriptors = tuple(descriptors)
         self._forms: dict[str, Form] = {}

@@ -49,7 +49,14 @@ def read_contents(adapter: DatabaseAdapter, table: str, rows: Sequence[RowId]) -
 
 
 def write_arrow(adapter: DatabaseAdapter, batch_id: str, gateway: str, deltas: pa.Table) -> BatchChecksum:
-    """Insert a batch into any adapter; see `ArrowAdapter.insert_arrow`."""
+    """Insert a batch into any adapter; see `ArrowAdapter.insert_arrow`.
+
+    Args:
+        adapter: the adapter.
+        batch_id: identifies this exact set of deltas permanently.
+        gateway: the gateway id.
+        deltas: a table in either form.
+    """
     if isinstance(adapter, ArrowAdapter):
         return adapter.insert_arrow(batch_id, gateway, deltas)
     return adapter.insert_deltas(DeltaBatch(batch_id, gateway, tuple(from_arrow(deltas))))
@@ -57,6 +64,10 @@ def write_arrow(adapter: DatabaseAdapter, batch_id: str, gateway: str, deltas: p
 
 def delete_arrow(adapter: DatabaseAdapter, deltas: pa.Table) -> int:
     """Delete deltas from an adapter; see `Prunable.delete_deltas`.
+
+    Args:
+        adapter: the adapter.
+        deltas: as in `ArrowAdapter`.
 
     Raises:
         ConfigurationError: the adapter does not support deleting deltas.

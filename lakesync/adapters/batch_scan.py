@@ -117,7 +117,12 @@ def matching(deltas: pa.Table, query: DeltaQuery) -> pa.Table:
 
 
 def sort_unique(deltas: pa.Table, order: Order) -> pa.Table:
-    """Sort deltas by position and drop duplicates; of duplicates the earliest arrival is kept."""
+    """Sort deltas by position and drop duplicates; of duplicates the earliest arrival is kept.
+
+    Args:
+        deltas: a table in either form.
+        order: the order of positions.
+    """
     import pyarrow.compute as pc
 
     names = _SORT_COLUMNS[order]
@@ -139,7 +144,12 @@ def sort_unique(deltas: pa.Table, order: Order) -> pa.Table:
 
 
 def last_position(deltas: pa.Table, order: Order) -> Position:
-    """Return the position just after the last of some deltas. The table must not be empty."""
+    """Return the position just after the last of some deltas. The table must not be empty.
+
+    Args:
+        deltas: a table in either form.
+        order: the order of positions.
+    """
     last: dict[str, Any] = {name: deltas.column(name)[-1].as_py() for name in _SORT_COLUMNS["arrival"]}
     return Position(last[order], last["hlc"], last["client_id"], last["delta_id"], last["gateway"])
 

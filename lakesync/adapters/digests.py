@@ -95,7 +95,12 @@ def merge_digests(digests: Iterable[Digest]) -> dict[tuple[str, int], Digest]:
 
 
 def digest_deltas(deltas: pa.Table, scope: DigestScope) -> list[Digest]:
-    """Compute the digests of deltas in either form."""
+    """Compute the digests of deltas in either form.
+
+    Args:
+        deltas: a table in either form.
+        scope: tables, gateways and days.
+    """
     names = ("table_name", "arrival", "delta_id", "op", "columns")
     days = frozenset(scope.days)
     found: dict[tuple[str, int], list[int]] = {}

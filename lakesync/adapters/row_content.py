@@ -51,7 +51,12 @@ NO_CONTENT = RowContent(RowState())
 
 
 def merge_states(first: RowState, second: RowState) -> RowState:
-    """Merge two states of one row."""
+    """Merge two states of one row.
+
+    Args:
+        first: a state.
+        second: another state of the same row.
+    """
     whole = RowState()
     for state in (first, second):
         for op, stamp in (("DELETE", state.tombstone), ("INSERT", state.inserted)):

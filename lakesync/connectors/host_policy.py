@@ -120,6 +120,12 @@ class PinnedAdapter(HTTPAdapter):
     ) -> Any:
         """Return a connection to the checked address; TLS verifies the host's name.
 
+        Args:
+            request: the request.
+            verify: as in `requests`.
+            proxies: as in `requests`.
+            cert: as in `requests`.
+
         Raises:
             ConfigurationError, OSError: as `HostPolicy.address`.
         """

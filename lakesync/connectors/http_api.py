@@ -189,7 +189,12 @@ def _usual(status: int, vendor: str) -> tuple[type[LakeSyncError], str]:
 
 
 def retry_after(answer: requests.Response, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> float | None:
-    """Return the seconds of an answer's `Retry-After` (a number or a date); None if it is absent or invalid."""
+    """Return the seconds of an answer's `Retry-After` (a number or a date); None if it is absent or invalid.
+
+    Args:
+        answer: the answer.
+        now: the current time.
+    """
     value = answer.headers.get("Retry-After", "").strip()
     if value.replace(".", "", 1).isdigit():
         return float(value)

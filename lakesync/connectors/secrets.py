@@ -78,6 +78,12 @@ class Secrets:
     def check_file(self, gateway: str, connector: str, setting: str, path: str) -> None:
         """Check that a setting may name a file on the server, by the rules for references to files.
 
+        Args:
+            gateway: the gateway id.
+            connector: the connector's name.
+            setting: the setting's name.
+            path: the file's path.
+
         Raises:
             ConfigurationError: the file is not allowed.
         """

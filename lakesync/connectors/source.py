@@ -27,6 +27,10 @@ def changed_columns(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict
     """Return the columns that differ between two versions of a row, with the later values; null for missing ones.
 
     This comparison is the core of the poll's diff, which `lakehouse.landing` computes.
+
+    Args:
+        before: columns of the earlier version.
+        after: columns of the later version.
     """
     return {name: after.get(name) for name in {**before, **after} if _differ(before.get(name), after.get(name))}
 

@@ -59,6 +59,12 @@ class BacklogStats:
     """The backlog of one gateway in detail. Safe to use from several threads."""
 
     def __init__(self, gateway: str, store: PipelineStore) -> None:
+        """Create the statistics of a gateway.
+
+        Args:
+            gateway: the gateway id.
+            store: where the backlog is.
+        """
         self._gateway = gateway
         self.store = store
         """Where the backlog is; can be replaced by another connection to the same store."""

@@ -48,7 +48,12 @@ class Job(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def jobs_of(work: Sequence[TableWork], context: FlushContext) -> list[Job]:
-    """Return one job per table, with ids made from the batch, so that work published twice is one job."""
+    """Return one job per table, with ids made from the batch, so that work published twice is one job.
+
+    Args:
+        work: the flushed tables.
+        context: the flush.
+    """
     return [Job(f"{context.arrival:016x}-{context.batch_id}.{table.table}", context, table) for table in work]
 
 

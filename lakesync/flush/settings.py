@@ -29,7 +29,12 @@ class AdaptiveBuffer(msgspec.Struct, frozen=True):
 
 
 def adaptive_buffer(wide_columns: int | None, reduction: float) -> AdaptiveBuffer | None:
-    """Return the adaptive buffer of `[flush]`; None if it is not configured."""
+    """Return the adaptive buffer of `[flush]`; None if it is not configured.
+
+    Args:
+        wide_columns: average columns per delta; None to disable.
+        reduction: share of the byte threshold, between 0 and 1.
+    """
     return AdaptiveBuffer(wide_columns, reduction) if wide_columns is not None else None
 
 

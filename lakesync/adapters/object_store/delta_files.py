@@ -50,10 +50,17 @@ class DeltaFile(NamedTuple):
     """Bytes, from the listing."""
 
     def span(self, order: Order) -> tuple[int, int]:
+        """Return the range of arrivals or hlcs."""
         return self.arrivals if order == "arrival" else self.hlcs
 
 
 def value_range(deltas: pa.Table, name: Order) -> tuple[int, int]:
+    """Return the least and the greatest value of a column.
+
+    Args:
+        deltas: a table in either form.
+        name: `arrival` or `hlc`.
+    """
     import pyarrow.compute as pc
 
     between = pc.min_max(deltas.column(name)).as_py()
@@ -61,17 +68,33 @@ def value_range(deltas: pa.Table, name: Order) -> tuple[int, int]:
 
 
 def envelope_deltas(data: bytes, each: DeltaFile) -> list[StoredDelta]:
-    """Return the deltas of an envelope. It has no arrivals, so all deltas get the batch's last one."""
+    """Return the deltas of an envelope. It has no arrivals, so all deltas get the batch's last one.
+
+    Args:
+        data: the object's content.
+        each: the object's key.
+    """
     envelope = decode_envelope(data)
     return [StoredDelta(envelope.gateway_id, each.arrivals[1], delta) for delta in envelope.deltas]
 
 
 def decode_file(data: bytes, each: DeltaFile) -> pa.Table:
+    """Decode the deltas of an object.
+
+    Args:
+        data: the object's content.
+        each: the object's key.
+    """
     return decode_parquet(data) if each.key.endswith(".parquet") else to_arrow(envelope_deltas(data, each))
 
 
 def reencode_file(was: bytes, deltas: pa.Table) -> bytes:
-    """Encode other deltas in the format and with the metadata of an existing object."""
+    """Encode other deltas in the format and with the metadata of an existing object.
+
+    Args:
+        was: the object's old content.
+        deltas: the new deltas.
+    """
     if was.startswith(_PARQUET):
         return encode_parquet(deltas, parquet_metadata(was))
     envelope = decode_envelope(was)
@@ -80,7 +103,12 @@ def reencode_file(was: bytes, deltas: pa.Table) -> bytes:
 
 
 def parse_key(key: str, prefix: str) -> DeltaFile | None:
-    """Parse an object's key; None if it does not name an object of deltas."""
+    """Parse an object's key; None if it does not name an object of deltas.
+
+    Args:
+        key: the object's key.
+        prefix: the prefix of all keys.
+    """
     found = _KEY.fullmatch(key.removeprefix(f"{prefix}/"))
     if found is None:
         return None

@@ -307,6 +307,10 @@ def check_mark_object(objects: LakeAdapter, mark: MarkUpdate) -> None:
     There are no transactions: what a follower writes is named by its batch and written once (`If-None-Match`), so a
     repeat after a crash finds the objects that were written without a mark.
 
+    Args:
+        objects: the object store.
+        mark: the update.
+
     Raises:
         IntegrityError: the mark has another value.
     """
@@ -319,7 +323,12 @@ def check_mark_object(objects: LakeAdapter, mark: MarkUpdate) -> None:
 
 
 def write_mark_object(objects: LakeAdapter, mark: MarkUpdate) -> None:
-    """Write a mark."""
+    """Write a mark.
+
+    Args:
+        objects: the object store.
+        mark: the update.
+    """
     objects.put_object(_key(mark.name), mark.value.encode())
 
 

@@ -102,7 +102,12 @@ def follower_of(mark_name: str) -> str:
 
 
 def suspended_tables(connection: Connection, follower: str) -> dict[str, SuspendedTable]:
-    """Return the follower's suspended tables by name."""
+    """Return the follower's suspended tables by name.
+
+    Args:
+        connection: an open connection.
+        follower: the follower's name.
+    """
     found = marks.read_prefix(connection, f"{follower}!")
     asides = (msgspec.json.decode(text, type=SuspendedTable) for text in found.values() if text)
     return {each.table: each for each in asides}
@@ -120,7 +125,13 @@ def suspend_table(connection: Connection, follower: str, table: str, reason: str
 
 
 def retry_table(connection: Connection, follower: str, table: str) -> None:
-    """Make the follower's next run rewrite a table's rows."""
+    """Make the follower's next run rewrite a table's rows.
+
+    Args:
+        connection: an open connection.
+        follower: the follower's name.
+        table: the synced table.
+    """
     name = _name(follower, table)
     text = marks.read(connection, name)
     was = (

@@ -73,7 +73,12 @@ def _are_short(ids: pa.ChunkedArray) -> bool:
 
 
 def rows_of_table(deltas: pa.Table, table: str) -> list[RowId]:
-    """Return the distinct rows of one table among deltas."""
+    """Return the distinct rows of one table among deltas.
+
+    Args:
+        deltas: a table in either form.
+        table: the table's name.
+    """
     import pyarrow.compute as pc
 
     own = deltas.filter(pc.equal(deltas.column("table_name"), table))

@@ -18,6 +18,11 @@ def digests(connection: Connection, dialect: Dialect, scope: DigestScope) -> lis
 
     A table that LakeSync did not create is skipped. Cells are compared only if the table has all columns of the schema;
     the follower adds missing ones.
+
+    Args:
+        connection: an open connection.
+        dialect: the database's dialect.
+        scope: tables, gateways and days.
     """
     found = _delta_digests(connection, dialect, scope)
     for schema in scope.schemas:

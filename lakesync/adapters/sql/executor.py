@@ -43,6 +43,10 @@ class Connection(Protocol):
 
         The columns have the scratch table's names and order: strings, 64-bit integers, booleans and `timestamp("ms",
         "UTC")`, with nulls. Numbers and JSON are passed as text.
+
+        Args:
+            table: the scratch table.
+            rows: the rows to append.
         """
 
     def statement_error(self, error: BaseException) -> StatementError | None:
@@ -99,7 +103,12 @@ class Executor(Protocol):
 
 
 def arrow_of(rows: Sequence[tuple[Any, ...]], schema: pa.Schema) -> pa.Table:
-    """Convert rows to an Arrow table, for drivers that return rows one by one."""
+    """Convert rows to an Arrow table, for drivers that return rows one by one.
+
+    Args:
+        rows: tuples in the schema's order.
+        schema: names and types of the columns.
+    """
     import pyarrow as pa
 
     columns = zip(*rows, strict=True) if rows else [()] * len(schema)

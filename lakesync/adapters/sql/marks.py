@@ -36,13 +36,23 @@ def read_prefix(connection: Connection, prefix: str) -> dict[str, str]:
 
 
 def put(connection: Connection, name: str, text: str) -> None:
-    """Write a mark unconditionally, within the caller's transaction."""
+    """Write a mark unconditionally, within the caller's transaction.
+
+    Args:
+        connection: an open connection.
+        name: the mark's name.
+        text: the new value.
+    """
     if not connection.execute(f"UPDATE {MARKS_TABLE} SET mark = ?, turn = turn + 1 WHERE name = ?", [text, name]):
         connection.execute(_INSERT_IF_ABSENT, [name, text, name])
 
 
 def move(connection: Connection, mark: MarkUpdate) -> None:
     """Update a mark, within the caller's transaction.
+
+    Args:
+        connection: an open connection.
+        mark: the update.
 
     Raises:
         IntegrityError: the mark does not have the expected value.
@@ -62,6 +72,10 @@ def move(connection: Connection, mark: MarkUpdate) -> None:
 
 def check(connection: Connection, mark: MarkUpdate) -> None:
     """Check that a mark has the expected or the new value, for databases without transactions.
+
+    Args:
+        connection: an open connection.
+        mark: the update.
 
     Raises:
         IntegrityError: the mark has another value.

@@ -56,7 +56,12 @@ def locks_of(dialect: Dialect, schema: TableSchema, rows: Iterable[RowId] | None
 
 @contextmanager
 def savepoint(connection: Connection, dialect: Dialect) -> Iterator[None]:
-    """Roll back only the statements inside if one fails, and keep the transaction open."""
+    """Roll back only the statements inside if one fails, and keep the transaction open.
+
+    Args:
+        connection: an open connection.
+        dialect: the database's dialect.
+    """
     if not dialect.has_transactions:
         yield
         return
@@ -76,6 +81,11 @@ def savepoint(connection: Connection, dialect: Dialect) -> Iterator[None]:
 
 def ensure_table(connection: Connection, dialect: Dialect, schema: TableSchema) -> None:
     """Create the table, or add its missing columns.
+
+    Args:
+        connection: an open connection.
+        dialect: the database's dialect.
+        schema: the table's schema.
 
     Raises:
         SchemaError: LakeSync did not create the table, or the schema gained a column that collides with a system
@@ -164,7 +174,14 @@ def write_contents(
 
 
 def remove_rows(connection: Connection, dialect: Dialect, schema: TableSchema, rows: Collection[RowId]) -> None:
-    """Delete rows from the table, within the caller's transaction."""
+    """Delete rows from the table, within the caller's transaction.
+
+    Args:
+        connection: an open connection.
+        dialect: the database's dialect.
+        schema: the table's schema.
+        rows: row keys.
+    """
     if not rows:
         return
     load_row_keys(connection, dialect, rows)
@@ -198,7 +215,14 @@ def rebuild_rows(
 
 
 def load_rows(connection: Connection, dialect: Dialect, schema: TableSchema, rows: pa.Table) -> str:
-    """Load rows, as `rows_schema` describes, into a scratch table, and return its name."""
+    """Load rows, as `rows_schema` describes, into a scratch table, and return its name.
+
+    Args:
+        connection: an open connection.
+        dialect: the database's dialect.
+        schema: the table's schema.
+        rows: as `rows_schema` describes.
+    """
     columns = [column._replace(name=dialect.quote(column.name), required=False) for column in _loaded_columns(schema)]
     for statement in dialect.create_scratch(_SCRATCH, columns, [dialect.quote(column) for column in key_of(schema)]):
         connection.execute(statement)
@@ -207,7 +231,14 @@ def load_rows(connection: Connection, dialect: Dialect, schema: TableSchema, row
 
 
 def merge_rows(connection: Connection, dialect: Dialect, schema: TableSchema, scratch: str) -> None:
-    """Merge loaded rows into the table, each with the checksum of its cells as stored by the database."""
+    """Merge loaded rows into the table, each with the checksum of its cells as stored by the database.
+
+    Args:
+        connection: an open connection.
+        dialect: the database's dialect.
+        schema: the table's schema.
+        scratch: the scratch table.
+    """
     columns = [dialect.quote(column.name) for column in table_columns(schema)]
     key = [dialect.quote(column) for column in key_of(schema)]
     update = [column for column in columns if column not in key]
@@ -217,7 +248,12 @@ def merge_rows(connection: Connection, dialect: Dialect, schema: TableSchema, sc
 
 
 def checksum_of(dialect: Dialect, schema: TableSchema) -> str:
-    """Return the SQL expression for the checksum of a row's cells."""
+    """Return the SQL expression for the checksum of a row's cells.
+
+    Args:
+        dialect: the database's dialect.
+        schema: the table's schema.
+    """
     cells = [column._replace(name=dialect.quote(column.name)) for column in _cell_columns(schema)]
     parts = [f"COALESCE('=' || {dialect.text_expression(cell)}, '-')" for cell in cells]
     if schema.soft_delete:

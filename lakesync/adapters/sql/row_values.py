@@ -51,7 +51,12 @@ def user_columns(schema: TableSchema) -> list[Column]:
 
 
 def system_column(schema: TableSchema, name: str) -> str:
-    """Return the name of a system column, prefixed with `_` while the schema uses the name itself."""
+    """Return the name of a system column, prefixed with `_` while the schema uses the name itself.
+
+    Args:
+        schema: the table's schema.
+        name: the column's usual name.
+    """
     taken = {column.name.lower() for column in schema.columns}
     while name in taken:
         name = f"_{name}"

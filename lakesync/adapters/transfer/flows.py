@@ -107,7 +107,13 @@ class FilteredContents:
     def apply(
         self, schema: TableSchema, rows: Sequence[RowId], contents: Mapping[RowId, RowContent]
     ) -> Mapping[RowId, RowContent]:
-        """Return all contents; visible rows that do not match the filter are marked as hidden."""
+        """Return all contents; visible rows that do not match the filter are marked as hidden.
+
+        Args:
+            schema: the table's schema.
+            rows: the rows.
+            contents: contents by row.
+        """
         whole = self._transform.apply(schema, rows, contents)
         return {
             row: replace(content, is_hidden=True)

@@ -86,7 +86,12 @@ class FollowerProgress(msgspec.Struct, frozen=True, rename={"selection": "choice
     """A load in progress. The deltas of its parts are not counted yet."""
 
     def after(self, gateway: str, shard: str) -> int:
-        """Return the arrival of a stream after which deltas are missing."""
+        """Return the arrival of a stream after which deltas are missing.
+
+        Args:
+            gateway: the gateway id.
+            shard: the shard's name.
+        """
         return self.streams.get(stream_name(gateway, shard), -1)
 
 
@@ -101,7 +106,12 @@ class FollowedPart(msgspec.Struct, frozen=True):
 
 
 def stream_name(gateway: str, shard: str) -> str:
-    """Return the name of one shard of a gateway, which has arrivals of its own."""
+    """Return the name of one shard of a gateway, which has arrivals of its own.
+
+    Args:
+        gateway: the gateway id.
+        shard: the shard's name.
+    """
     return f"{gateway}/{shard}"
 
 
@@ -192,7 +202,12 @@ def follow_history(
 
 
 def columns_of_tables(adapter: DatabaseAdapter, schemas: Sequence[TableSchema]) -> dict[str, tuple[str, ...]]:
-    """Return the columns of the destination tables; empty if the adapter has none."""
+    """Return the columns of the destination tables; empty if the adapter has none.
+
+    Args:
+        adapter: the follower's destination.
+        schemas: of the destination tables.
+    """
     if not isinstance(adapter, StateWriter):
         return {}
     own = ("gateway", "last_arrival")  # missing in tables of earlier versions
@@ -286,7 +301,13 @@ class ColdTierContents:
     def apply(
         self, schema: TableSchema, rows: Sequence[RowId], contents: Mapping[RowId, RowContent]
     ) -> Mapping[RowId, RowContent]:
-        """Return the contents merged over all tiers."""
+        """Return the contents merged over all tiers.
+
+        Args:
+            schema: the table's schema.
+            rows: the rows.
+            contents: contents by row.
+        """
         together = dict(contents)
         for adapter in self._cold:
             for row, content in read_contents(adapter, schema.table, rows).items():
@@ -358,7 +379,7 @@ def split_parts(history: Iterable[pa.RecordBatch], key_columns: Sequence[str], a
 
     Args:
         history: in order.
-        whole: rows with equal values in these columns stay together.
+        key_columns: rows with equal values in these columns stay together.
         at_once: the least number of deltas per table, except the last.
     """
     import pyarrow as pa

@@ -108,12 +108,22 @@ def load_to_resume(adapter: DatabaseAdapter, at: FollowerProgress, schemas: Sequ
 
 
 def part_name(name: str, number: int) -> str:
-    """Return the name of a part's mark."""
+    """Return the name of a part's mark.
+
+    Args:
+        name: the follower's name.
+        number: the part's number.
+    """
     return f"{name}#{number}"
 
 
 def finish_load(adapter: DatabaseAdapter, name: str, selection: DeltaSelection) -> FollowerProgress:
     """Move the follower's mark to the end of its load, after all parts have ended.
+
+    Args:
+        adapter: the follower's destination.
+        name: the follower's name.
+        selection: what it selects.
 
     Raises:
         IntegrityError: a part has not ended, or another run moved the mark.

@@ -241,6 +241,11 @@ def _is_same(found: MigrationProgress, fresh: MigrationProgress) -> bool:
 def scope_checksum(adapter: DatabaseAdapter, scope: MigrationScope, page: int = PAGE_DELTAS) -> BatchChecksum:
     """Return the count and id sum of an adapter's deltas in a scope, each delta once.
 
+    Args:
+        adapter: the adapter.
+        scope: the deltas to count.
+        page: deltas read at once.
+
     Raises:
         AdapterError: the adapter cannot be read.
     """

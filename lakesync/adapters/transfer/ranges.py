@@ -86,6 +86,10 @@ def begin_division(
 def end_division(division: Division, kept: ProgressStore[Division] | None) -> None:
     """Delete a division whose ranges are all done.
 
+    Args:
+        division: the division.
+        kept: where it is stored; None if the move is not divided.
+
     Raises:
         AdapterError: the adapter that stores it cannot be reached; retry.
     """

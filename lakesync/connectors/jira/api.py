@@ -60,7 +60,13 @@ class JiraClient:
         return self._json("GET", path, params=params)
 
     def post(self, path: str, body: Json, *, repeatable: bool = True) -> Json:
-        """POST a body; returns an empty object if there is no answer body."""
+        """POST a body; returns an empty object if there is no answer body.
+
+        Args:
+            path: below the API's base URL.
+            body: the JSON body.
+            repeatable: as in `HttpApi.call`.
+        """
         return self._json("POST", path, json=body, repeatable=repeatable)
 
     def search(
@@ -72,7 +78,15 @@ class JiraClient:
         token: str | None = None,
         properties: Sequence[str] = (),
     ) -> Json:
-        """Return one page of a search: `{issues, nextPageToken?}`. The last page has no token, or null."""
+        """Return one page of a search: `{issues, nextPageToken?}`. The last page has no token, or null.
+
+        Args:
+            jql: the query.
+            fields: the fields to return.
+            size: issues per page.
+            token: of the next page.
+            properties: the issue properties to return.
+        """
         asked: Json = {"jql": jql, "fields": list(fields), "maxResults": size}
         if token is not None:
             asked["nextPageToken"] = token
@@ -83,7 +97,14 @@ class JiraClient:
     def searched(
         self, jql: str, fields: Sequence[str], size: int = PAGE, *, properties: Sequence[str] = ()
     ) -> Iterator[list[Json]]:
-        """Yield the issues of a search, page by page."""
+        """Yield the issues of a search, page by page.
+
+        Args:
+            jql: the query.
+            fields: the fields to return.
+            size: issues per page.
+            properties: the issue properties to return.
+        """
         token = None
         while True:
             page = self.search(jql, fields, size, token=token, properties=properties)
@@ -92,7 +113,13 @@ class JiraClient:
                 return
 
     def fetch(self, keys: Sequence[str], fields: Sequence[str], *, properties: Sequence[str] = ()) -> list[Json]:
-        """Return those of at most 100 issues that exist and are visible to the account."""
+        """Return those of at most 100 issues that exist and are visible to the account.
+
+        Args:
+            keys: issue keys.
+            fields: the fields to return.
+            properties: the issue properties to return.
+        """
         body = {"issueIdsOrKeys": list(keys), "fields": list(fields)}
         if properties:
             body["properties"] = list(properties)
@@ -100,7 +127,12 @@ class JiraClient:
         return found
 
     def pages(self, path: str, field: str, **params: Any) -> Iterator[list[Json]]:
-        """Yield the pages of a list that is paged by `startAt`."""
+        """Yield the pages of a list that is paged by `startAt`.
+
+        Args:
+            path: below the API's base URL.
+            field: the field with the values.
+        """
         start = 0
         while True:
             page = self.get(path, startAt=start, maxResults=PAGE, **params)

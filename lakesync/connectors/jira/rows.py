@@ -54,7 +54,12 @@ def issue_row(issue: Json) -> SourceRow:
 
 
 def comment_row(key: str, comment: Json) -> SourceRow:
-    """Convert a comment; the row id is `KEY:ID`."""
+    """Convert a comment; the row id is `KEY:ID`.
+
+    Args:
+        key: the issue's key.
+        comment: as returned by Jira.
+    """
     return SourceRow(
         f"{key}:{comment['id']}",
         {

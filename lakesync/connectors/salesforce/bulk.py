@@ -28,7 +28,12 @@ class ResultPage(NamedTuple):
 
 
 def start_job(client: SalesforceClient, soql: str) -> tuple[str, str]:
-    """Start a job. Returns its id and the time at which Salesforce created it."""
+    """Start a job. Returns its id and the time at which Salesforce created it.
+
+    Args:
+        client: the client.
+        soql: the query.
+    """
     body = {"operation": "query", "query": soql}
     told = client.call("POST", "/jobs/query", json=body, repeatable=False).json()
     return str(told["id"]), str(told["createdDate"])

@@ -46,7 +46,12 @@ def record_row(table: str, record: Json) -> SourceRow:
 
 
 def csv_row(table: str, line: Mapping[str, str]) -> SourceRow:
-    """Convert a line of a bulk job's CSV. An empty field is null, because Salesforce does not store empty text."""
+    """Convert a line of a bulk job's CSV. An empty field is null, because Salesforce does not store empty text.
+
+    Args:
+        table: the output table.
+        line: values by field.
+    """
     columns = OBJECTS[table].fields
     return SourceRow(line["Id"], {column: _of_csv(field, line[field]) for column, field in columns.items()})
 

@@ -149,6 +149,12 @@ class MySqlSnapshot:
     """One transaction."""
 
     def __init__(self, connection: pymysql.connections.Connection[Any], horizon: AgeHorizon | None) -> None:
+        """Wrap a connection.
+
+        Args:
+            connection: with an open transaction.
+            horizon: what the transaction cannot have seen.
+        """
         self._connection = connection
         self.horizon = horizon
 

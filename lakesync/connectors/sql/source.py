@@ -122,7 +122,13 @@ class SqlSource:
         return ParallelRead(pieces, {"query": polled.query, "at": at, **passed} if passed else {"query": polled.query})
 
     def within(self, table: str, low: int, high: int) -> Iterator[list[SourceRow]]:
-        """Yield rows with `low` <= row id < `high`."""
+        """Yield rows with `low` <= row id < `high`.
+
+        Args:
+            table: an output table.
+            low: inclusive lower bound.
+            high: exclusive upper bound.
+        """
         polled = self._polled[table]
         key = self._quoted(polled.row_id)
         statement = f"SELECT * FROM ({polled.query}) polled WHERE {key} >= ? AND {key} < ?"

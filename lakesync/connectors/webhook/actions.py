@@ -32,6 +32,12 @@ class WebhookActions:
     supported_actions = (SEND,)
 
     def __init__(self, config: ConnectorConfig, clock: Callable[[], float] = time.time) -> None:
+        """Store the configuration.
+
+        Args:
+            config: the connector's configuration.
+            clock: seconds since 1970.
+        """
         self._config = config
         self._clock = clock
 
