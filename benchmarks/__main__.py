@@ -1,4 +1,4 @@
-"""`python -m benchmarks NAME [options]`: run one benchmark; its figures are the last line, as one JSON object."""
+"""`python -m benchmarks NAME [options]` runs one benchmark. The last line of its output is one JSON object."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _EXAMPLES = """examples:
 
 
 def main() -> None:
-    """Read the arguments, measure, print."""
+    """Parse the arguments, run the benchmark, print its figures."""
     parser = argparse.ArgumentParser(
         prog="scripts/bench",
         description=__doc__,
@@ -53,7 +53,7 @@ def main() -> None:
 
 
 def _machine(when: str) -> dict[str, float]:
-    """How busy and how fast the machine is: the load of the last minute, and nanoseconds for an empty Python call."""
+    """Return the machine's load of the last minute, and nanoseconds for an empty Python call."""
     begun = time.process_time()
     for _ in range(_CALLS):
         _nothing()

@@ -1,4 +1,4 @@
-"""Many clients of the WebSocket and one writer, in a process of their own."""
+"""Many WebSocket clients and one writer, in a process of their own."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ FILES = 16_384
 _PATH = f"/sync/{GATEWAY}/ws"
 _BROADCAST = bytes((FrameTag.BROADCAST,))
 _CURSOR = b"\x11"
-"""The protobuf key of a page's cursor, a fixed64; it is the last field where no more pages follow."""
+"""Protobuf key of a page's cursor, a fixed64. It is the last field of the last page."""
 _ENOUGH_SECONDS = 60.0
 
 
 class Crowd(msgspec.Struct, frozen=True):
-    """Listeners, and a writer that pushes one delta at a time at a steady rate."""
+    """Listeners, and a writer that pushes one delta at a time at a constant rate."""
 
     connections: int = 200
     pushes: int = 1000
     pushes_per_second: float = 100.0
     storm: bool = False
-    """In the end all connections are lost at once, and come back."""
+    """Drop all connections at the end, and reconnect."""
     echo: bool = False
-    """The server is the bare fan-out: whatever is sent goes to all others as it is."""
+    """The server is the plain fan-out, which forwards every message unchanged."""
 
 
 class Held(msgspec.Struct):
-    """What came of it."""
+    """The result."""
 
     samples: list[Sample]
-    """One a delivery: from the push to its arrival at another client."""
+    """One per delivery: seconds from the push to its arrival at another client."""
     connect_seconds: float
-    """For all listeners to connect and pull."""
+    """Until all listeners are connected and have pulled."""
     reconnect_seconds: float
-    """For all of them to come back after all lost their connections at once, and to pull from where they were."""
+    """Until all listeners are back after losing their connections together, and have pulled from their cursors."""
     pushed_seconds: float
 
 
@@ -83,7 +83,7 @@ class _Room:
         self.samples: list[Sample] = []
 
     async def fill(self) -> None:
-        """Connect everybody, fifty at a time, and let each pull."""
+        """Connect all listeners, fifty at a time, and let each pull."""
         gate = asyncio.Semaphore(50)
 
         async def enter(place: int) -> Socket:
@@ -93,7 +93,7 @@ class _Room:
         self._sockets = list(await asyncio.gather(*map(enter, range(self._crowd.connections))))
 
     def empty(self) -> None:
-        """Hang up on all lines at once."""
+        """Drop all connections at once."""
         for socket in self._sockets:
             socket.abort()
 
@@ -117,7 +117,7 @@ class _Room:
         return socket
 
     async def push(self) -> float:
-        """Push at the steady rate, and wait until everybody was told of everything; seconds in all."""
+        """Push at a constant rate, and wait until everyone has received everything. Returns the seconds in total."""
         if not self._crowd.pushes:
             return 0.0
         writer = await Socket.open(self._port, _PATH, token("writer"), lambda _: None)
@@ -148,7 +148,7 @@ _MARK = b"push-no-"
 
 
 def _message(number: int) -> bytes:
-    """A push of one delta, whose row says its number."""
+    """Return a push of one delta whose row has its number."""
     delta = RowDelta(
         "INSERT",
         "tasks",
@@ -162,5 +162,5 @@ def _message(number: int) -> bytes:
 
 
 def _numbers(message: bytes) -> list[int]:
-    """The pushes that a broadcast tells of, found without decoding it."""
+    """Return the numbers of the pushes in a broadcast without decoding it."""
     return [int(part[:8]) for part in message.split(_MARK)[1:]]

@@ -1,6 +1,6 @@
-"""The bare fan-out that ratios are against: what one WebSocket sends goes to all others as a broadcast.
+"""The plain fan-out that ratios compare with: each WebSocket message is broadcast to all others.
 
-The same HTTP stack (uvicorn, Starlette) and the same token check; nothing is stored, nothing is looked up.
+It has the same HTTP stack (uvicorn, Starlette) and the same token check, but no storage and no lookup.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lakesync.wire.frames import FrameTag
 
 
 def main() -> None:
-    """Serve until ended."""
+    """Serve until stopped."""
     verifier = TokenVerifier((os.environ["BENCH_SECRET"],))
     connected: set[WebSocket] = set()
 

@@ -1,11 +1,10 @@
-"""`python -m benchmarks.executors HOW URI URI HEAP`: one move as an asset's step has it done, by Spark's executors.
+"""`python -m benchmarks.executors HOW URI URI HEAP` runs one move on Spark executors, as the step of an asset does.
 
-HOW is `migrate`, `tier`, `flow`, `push`, a flow into the gateway at the second URI, or `follow`, a destination that
-takes what the lake holds whose folder is the first; `history` fills such a lake with as many deltas as the second says,
-by a Spark whose memory nobody counts. Prints one JSON object: what was moved, seconds, and memory: resident memory of
-this process, which is the step, of Spark's JVM, and of the JVM and its Python workers together, where pages that
-processes share count once for each; and `all_mib`, what all of them take of the machine, where they count once. Each is
-the greatest that was seen, `all_begin_mib` what Spark and the step took before.
+HOW is `migrate`, `tier`, `flow`, `push` (a flow into the gateway at the second URI) or `follow` (a destination that
+applies the lake in the first folder). `history` fills such a lake with the given number of deltas; that Spark's memory
+is not counted. Prints one JSON object: deltas moved, seconds, and resident memory of this process (the step), of
+Spark's JVM, and of the JVM with its Python workers, where shared pages count once per process. `all_mib` is the memory
+of all of them, with shared pages counted once. Each is the maximum seen; `all_begin_mib` is the memory before.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from resources.moves import Migration, migrate, move_to_tier
 
 
 def main() -> None:
-    """Move, and tell."""
+    """Move the deltas, and print the figures."""
     how, source, target, heap = sys.argv[1:]
     with tempfile.TemporaryDirectory(prefix="lakesync-bench-") as folder:
         place = Path(source) if how in {"history", "follow"} else Path(folder) / "lake"

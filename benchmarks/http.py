@@ -1,4 +1,4 @@
-"""A small HTTP/1.1 client: one kept connection, one request at a time, little of the machine used."""
+"""A minimal HTTP/1.1 client that uses little of the machine: one persistent connection, one request at a time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _END = b"\r\n\r\n"
 
 
 class Answer(NamedTuple):
-    """A whole answer."""
+    """A complete answer."""
 
     status: int
     body: bytes
@@ -30,7 +30,7 @@ class Connection(asyncio.Protocol):
         return connection
 
     async def request(self, method: str, path: str, token: str, body: bytes = b"") -> Answer:
-        """Ask, and wait for the answer."""
+        """Send a request and wait for the answer."""
         if self._transport is None:
             raise ConnectionError("the connection is closed")
         head = (
@@ -42,10 +42,10 @@ class Connection(asyncio.Protocol):
         return await self._waiting
 
     async def asked(self, method: str, path: str, token: str, body: bytes = b"") -> bytes:
-        """The body of an answer that has to be good.
+        """Return the body of a successful answer.
 
         Raises:
-            RuntimeError: it was not.
+            RuntimeError: the answer is an error.
         """
         status, answer = await self.request(method, path, token, body)
         if status != 200:
@@ -53,7 +53,7 @@ class Connection(asyncio.Protocol):
         return answer
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         if self._transport is not None:
             self._transport.close()
 

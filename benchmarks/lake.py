@@ -1,4 +1,4 @@
-"""A lake of a benchmark's own: an embedded Spark server, and synthetic history made on it."""
+"""A lake for benchmarks: an embedded Spark server, and synthetic history."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _READY_SECONDS = 120
 
 
 class Lake(NamedTuple):
-    """A running Spark server and a session on it."""
+    """A running Spark server and a session."""
 
     config: Config
     spark: SparkSession
@@ -59,7 +59,7 @@ class Lake(NamedTuple):
 
     @contextmanager
     def measured(self) -> Iterator[list[Usage]]:
-        """As `Watched.measured`, with the processor time and the memory of this process, which plans and commits."""
+        """Measure like `Watched.measured`, including this process, which plans and commits."""
         found: list[Usage] = []
         with self.watched.measured() as spark, Watched(os.getpid()).measured() as own:
             yield found
@@ -70,10 +70,10 @@ class Lake(NamedTuple):
 
 @contextmanager
 def lake(folder: Path, memory: str = "3g") -> Iterator[Lake]:
-    """A lake in a folder, with a Spark of two cores that has run a query.
+    """Start a lake in a folder, with a warm Spark of two cores.
 
     Args:
-        folder: an empty one.
+        folder: an empty folder.
         memory: the heap of Spark's JVM.
     """
     (port,) = free_ports(1)
@@ -92,27 +92,27 @@ def lake(folder: Path, memory: str = "3g") -> Iterator[Lake]:
 
 
 class Story(NamedTuple):
-    """Deltas numbered from `first` on: each row is inserted whole once, and from then two of its columns updated."""
+    """Deltas numbered from `first`: each row is inserted once, then two of its columns are updated."""
 
     first: int
     deltas: int
     rows: int
     stride: int = 1_000_003
-    """Rows from one to the next: a million rows are gone through in order, in steps of three."""
+    """Distance between consecutive rows: steps of three through a million rows."""
 
     @property
     def last_arrival(self) -> int:
-        """Of its last push."""
+        """The arrival of its last push."""
         return arrival_of(self.first + self.deltas - 1)
 
 
 def arrival_of(number: int) -> int:
-    """The arrival of a delta's push: a push a millisecond."""
+    """Return the arrival of a delta's push, one push per millisecond."""
     return FIRST_ARRIVAL + (number // _A_PUSH << 16)
 
 
 def write_history(spark: SparkSession, story: Story, names: LakeNames = NAMES) -> None:
-    """Append it to `deltas`, as flushes of 250,000 deltas leave it: two files each."""
+    """Append the deltas to `deltas` like flushes of 250,000 deltas: two files each."""
     starts = range(story.first, story.first + story.deltas, _DELTAS_A_FILE)
 
     def part(number: int) -> Iterator[pa.RecordBatch]:
@@ -156,17 +156,17 @@ def _history(numbers: range, story: Story, batch: str) -> pa.RecordBatch:
 
 
 def id_of(number: int) -> str:
-    """A delta's id: like any, a hash."""
+    """Return a delta's id: a hash."""
     return hashlib.sha256(b"%d" % number).hexdigest()
 
 
 def row_of(number: int, rows: int, stride: int = 1_000_003) -> str:
-    """The row of a delta."""
+    """Return a delta's row id."""
     return f"task-{number * stride % rows:08d}"
 
 
 def columns_of(number: int, rows: int) -> list[tuple[str, str]]:
-    """Column → JCS text of a delta's values."""
+    """Return a delta's values as JCS text by column."""
     if number < rows:
         return [
             ("done", "false"),

@@ -20,50 +20,55 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 SHAPES = ("same", "varying", "insert", "crossing", "mixture")
-"""What a delta does to a row that is there: an UPDATE of the same two columns; of one to three of four; an INSERT of
-five columns; an UPDATE of the same two under clocks of the clients that run up to a second behind each other; one of
-the first three, drawn at random, under such clocks."""
+"""How a delta changes an existing row.
+
+`same`: an UPDATE of the same two columns. `varying`: of one to three of four columns. `insert`: an INSERT of five
+columns. `crossing`: like `same`, with clients' clocks up to a second behind each other. `mixture`: one of the first
+three at random, with such clocks.
+"""
 
 _LATEST_MS = 1000
-"""So much is the slowest of the clocks behind."""
+"""How far the slowest clock is behind."""
 _VARIED = ("title", "done", "points", "note")
 _PRIME = 1_000_003
-"""Steps through the rows in an order that is none, each once before any again."""
+"""Step width that visits every row once in a scattered order."""
 
 
 class Sample(NamedTuple):
-    """One request that was answered."""
+    """One answered request."""
 
     ended: float
-    """Seconds since the load began."""
+    """Seconds since the start of the load."""
     seconds: float
     deltas: int
 
 
 class PushLoad(msgspec.Struct, frozen=True):
-    """Clients that push as fast as they are answered."""
+    """Clients that push as fast as they get answers."""
 
     clients: int = 16
     rows: int = 10_000
-    """Distinct rows that are written to; each is inserted at first and updated from then on."""
+    """Distinct rows; each is inserted first and then updated."""
     batch: int = 100
     deltas: int = 1_000_000
     seconds: float = 3600
     """The load ends at `deltas` or after this time, whichever is first."""
     teams: int = 100
-    """The column `team` has so many values."""
+    """Distinct values of the column `team`."""
     columns: int = 0
-    """Further columns of an INSERT."""
+    """Additional columns of an INSERT."""
     own_team: bool = False
-    """There is a team for each client, whose rows it alone writes, under a token that says so."""
+    """Each client has a team of its own, whose rows only it writes, and a token for the team."""
     name: str = "pusher"
     shape: str = ""
-    """One of `SHAPES`: every row is there already, and every delta is of this shape. Empty: each row is inserted at
-    first, and updated from then on."""
+    """One of `SHAPES`: all rows exist, and every delta has this shape.
+
+    Empty: each row is inserted first and then updated.
+    """
 
 
 class PullLoad(msgspec.Struct, frozen=True):
-    """New clients that pull page after page until there is no more."""
+    """New clients that pull all pages."""
 
     name: str
     clients: int = 1
@@ -73,7 +78,7 @@ class PullLoad(msgspec.Struct, frozen=True):
 
 
 def apart(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Run a function of a module in a process of its own."""
+    """Run a module's function in a process of its own."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(work, args, kwargs)
 
@@ -85,12 +90,12 @@ def looped(work: Coroutine[Any, Any, T]) -> T:
 
 
 def push(port: int, load: PushLoad) -> list[Sample]:
-    """Push; the samples in order of their ends."""
+    """Push, and return the samples ordered by their end."""
     return looped(_push_all(port, load))
 
 
 def pull(port: int, load: PullLoad) -> list[Sample]:
-    """Pull; the samples in order of their ends."""
+    """Pull, and return the samples ordered by their end."""
     return looped(_pull_all(port, load))
 
 

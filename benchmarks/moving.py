@@ -1,6 +1,6 @@
-"""`python -m benchmarks.moving migrate|tier URI URI`: one move in a process of its own, so that its memory is its own.
+"""`python -m benchmarks.moving migrate|tier URI URI` runs one move in a process of its own, to measure its memory.
 
-Prints one JSON object: what was moved, seconds, processor seconds and the greatest memory in MiB.
+Prints one JSON object: deltas moved, seconds, processor seconds and peak memory in MiB.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ PART = 50_000
 
 
 def place(servers: ExitStack, given: str | None, default: str) -> str:
-    """The URI of an empty place; `postgres` and `mariadb` are servers that are started for it.
+    """Return the URI of an empty backend; `postgres` and `mariadb` start a server.
 
     Args:
-        servers: closed where they are to end.
+        servers: stops the servers when it exits.
         given: a URI or one of those names.
-        default: where nothing is given.
+        default: used if nothing is given.
     """
     if given == "postgres":
         return servers.enter_context(postgres_server()).uri
@@ -48,7 +48,7 @@ def place(servers: ExitStack, given: str | None, default: str) -> str:
 
 
 def fill(uri: str, count: int) -> None:
-    """Put deltas into a place, in batches."""
+    """Write deltas to a backend in batches."""
     adapter = as_database(open_adapter(uri))
     for number, part in enumerate(_parts(count)):
         write_arrow(adapter, f"g.main.1.{number}", "g", part)
@@ -56,13 +56,13 @@ def fill(uri: str, count: int) -> None:
 
 
 def moved(how: str, source: str, destination: str, heap: str | None = None) -> dict[str, Any]:
-    """One move in a process of its own.
+    """Run one move in a process of its own.
 
     Args:
-        how: it moves.
-        source: URI of the place where deltas are.
-        destination: URI of the other.
-        heap: of Spark's JVM, whose executors then do it, as those of assets do.
+        how: `migrate` or `tier`.
+        source: URI of the backend with the deltas.
+        destination: URI of the other backend.
+        heap: of Spark's JVM; with it, Spark executors move the deltas as for assets.
     """
     module, *more = ("benchmarks.moving",) if heap is None else ("benchmarks.executors", heap)
     done = subprocess.run(
@@ -73,7 +73,7 @@ def moved(how: str, source: str, destination: str, heap: str | None = None) -> d
 
 
 def main() -> None:
-    """Move, and tell."""
+    """Move the deltas, and print the figures."""
     how, *uris = sys.argv[1:]
     source, destination = (as_database(open_adapter(uri)) for uri in uris)
     begun, used = time.perf_counter(), time.process_time()

@@ -1,7 +1,7 @@
-"""The plain implementation that ratios are against: one SQLite row a delta, one durable commit a push.
+"""The plain implementation that ratios compare with: one SQLite row per delta, one durable commit per push.
 
-The same HTTP stack (uvicorn, Starlette, msgspec) and the same token check; no row states, no rules, no merge: a pull
-reads the deltas again in order of arrival.
+It has the same HTTP stack (uvicorn, Starlette, msgspec) and the same token check, but no row states, rules or merge. A
+pull returns the deltas in order of arrival.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from lakesync.auth import TokenVerifier
 
 
 class Delta(msgspec.Struct, rename="camel", gc=False):
-    """A delta as it came."""
+    """A delta as received."""
 
     op: str
     table: str
@@ -38,7 +38,7 @@ class Delta(msgspec.Struct, rename="camel", gc=False):
 
 
 class Push(msgspec.Struct, rename="camel"):
-    """A push as it came."""
+    """A push as received."""
 
     client_id: str
     deltas: list[Delta]
@@ -59,7 +59,7 @@ class Store:
         )
 
     def put(self, deltas: list[Delta]) -> int:
-        """Keep deltas in one durable commit; the newest arrival."""
+        """Store deltas in one durable commit, and return the newest arrival."""
         rows = [
             (each.delta_id, each.op, each.table, each.row_id, each.client_id, bytes(each.columns), int(each.hlc))
             for each in deltas
@@ -75,7 +75,7 @@ class Store:
         return int(newest)
 
     def after(self, since: int, limit: int) -> list[tuple[Any, ...]]:
-        """The next deltas."""
+        """Return the next deltas."""
         with self._lock:
             return self._sql.execute(
                 "SELECT arrival, id, op, tbl, row_id, client, columns, hlc FROM delta WHERE arrival > ?"
@@ -85,7 +85,7 @@ class Store:
 
 
 def main() -> None:
-    """Serve until ended."""
+    """Serve until stopped."""
     store = Store(Path(os.environ["BENCH_FOLDER"]))
     verifier = TokenVerifier((os.environ["BENCH_SECRET"],))
     decode = msgspec.json.Decoder(Push).decode

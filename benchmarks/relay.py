@@ -1,7 +1,7 @@
-"""A line as a phone has it, in a process of its own: what passes takes its time, and shares its bandwidth.
+"""Simulates a phone's network in a process of its own: it delays bytes and limits their bandwidth.
 
-Bytes come half a round trip after they were sent, or later where others are before them; a new connection costs a round
-trip more. TCP's slow start and lost packets are left out.
+Bytes arrive half a round trip after they were sent, or later if others are queued; a new connection costs one more
+round trip. TCP slow start and packet loss are not simulated.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import uvloop
 
 _CHUNK = 8192
 _AHEAD = 0.05
-"""Seconds of bytes that the line holds before it takes no more."""
+"""Seconds of bytes that are queued before the relay stops reading."""
 
 
 class _Way:
-    """One direction, for all connections."""
+    """One direction, shared by all connections."""
 
     def __init__(self, delay: float, bytes_per_second: float) -> None:
         self.delay = delay
@@ -28,7 +28,7 @@ class _Way:
         self._free = 0.0
 
     def take(self, size: int, now: float) -> float:
-        """When the last of these bytes is on the line."""
+        """Return when the last of these bytes is sent."""
         self._free = max(self._free, now) + size / self._rate
         return self._free
 
@@ -77,7 +77,7 @@ async def _serve(port: int, delay: float, bytes_per_second: float) -> None:
 
 
 def main() -> None:
-    """Serve until ended: `BENCH_TO` is the port behind, `BENCH_MS` a round trip, `BENCH_MBIT` the bandwidth."""
+    """Serve until stopped. `BENCH_TO` is the target port, `BENCH_MS` the round trip, `BENCH_MBIT` the bandwidth."""
     port, ms, mbit = int(os.environ["BENCH_TO"]), float(os.environ["BENCH_MS"]), float(os.environ["BENCH_MBIT"])
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(port, ms / 2000, mbit * 1e6 / 8))

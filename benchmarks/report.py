@@ -1,4 +1,4 @@
-"""Figures made of samples."""
+"""Computes figures from samples."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from benchmarks.usage import Usage
 
 
 def figures(samples: Sequence[Sample]) -> dict[str, Any]:
-    """Work done, rate per second, latencies in milliseconds, and the rates of the first and last tenth of the work."""
+    """Return work done, rate per second, latencies in milliseconds, and the rates of the first and last tenth."""
     deltas = sum(sample.deltas for sample in samples)
     seconds = max(sample.ended for sample in samples)
     latencies = sorted(sample.seconds * 1000 for sample in samples)
@@ -30,13 +30,13 @@ def figures(samples: Sequence[Sample]) -> dict[str, Any]:
 
 
 def usage(used: Usage, deltas: int) -> dict[str, Any]:
-    """What the server used."""
+    """Return the server's resource usage."""
     own = {name: value for name, value in used._asdict().items() if name != "seconds"}
     return {"cpu_us_per_delta": round(used.cpu_seconds / deltas * 1e6, 1), **own}
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float:
-    """The least of the values that `percent` of them do not exceed: nearest rank."""
+    """Return the nearest-rank percentile."""
     return round(ordered[max(0, ceil(len(ordered) * percent / 100) - 1)], 2)
 
 

@@ -1,4 +1,4 @@
-"""The one rule of those benchmarks that have one: a client sees the rows of its team."""
+"""The rule used by benchmarks with rules: a client sees the rows of its team."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The server that is measured, in a process of its own, and what it uses of the machine."""
+"""Starts the measured server in a process of its own, and measures its resource usage."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _READY_SECONDS = 120
 
 
 def token(client: str, **claims: Any) -> str:
-    """A token for the gateway `GATEWAY`, good for a day."""
+    """Return a token for the gateway `GATEWAY`, valid for a day."""
     return jwt.encode(
         {"sub": client, "gw": GATEWAY, "exp": time.time() + 86_400, "role": "admin", **claims}, SECRET, "HS256"
     )
 
 
 class Server:
-    """A running server and the folder that it keeps its data in."""
+    """A running server and its data folder."""
 
     def __init__(self, process: subprocess.Popen[bytes], port: int, folder: Path) -> None:
         self.port = port
@@ -40,36 +40,36 @@ class Server:
         self._process = process
 
     def measured(self) -> AbstractContextManager[list[Usage]]:
-        """What the server uses inside of the block; the list holds it at the end."""
+        """Measure the server's resource usage inside the block; the list contains it at the end."""
         return Watched(self._process.pid).measured()
 
     def rest(self) -> None:
-        """Return once it has nothing to do: what it took in is written behind, which it may put off."""
+        """Return when the server is idle, after deferred writes."""
         Watched(self._process.pid).rest(WriteBehind().seconds + 1)
 
     def stored_bytes(self) -> int:
-        """Size of everything in the folder, journals included."""
+        """Return the size of the folder, including journals."""
         return sum(file.stat().st_size for file in (self.folder / "data").rglob("*") if file.is_file())
 
     def stop(self) -> None:
-        """End it as an operator does, and wait."""
+        """Stop the server as an operator does, and wait."""
         self._process.terminate()
         self._process.wait(60)
 
 
 @contextmanager
 def folder(chosen: Path | None) -> Iterator[Path]:
-    """Where a benchmark keeps its data while it runs."""
+    """Create a temporary data folder."""
     with tempfile.TemporaryDirectory(prefix="lakesync-bench-", dir=chosen) as made:
         yield Path(made)
 
 
 @contextmanager
 def gateway(place: Path, **variables: str) -> Iterator[Server]:
-    """The gateway, durable as ever, with limits that a load generator does not meet.
+    """Start the gateway with full durability, and limits that the load generator does not reach.
 
     Args:
-        place: a folder; a gateway that is started again over it finds its data.
+        place: a folder; a gateway restarted with it finds its data.
         variables: further `LAKESYNC_*` settings.
     """
     settings = {
@@ -87,21 +87,21 @@ def gateway(place: Path, **variables: str) -> Iterator[Server]:
 
 @contextmanager
 def plain(place: Path) -> Iterator[Server]:
-    """The plain implementation that a ratio is against."""
+    """Start the plain implementation."""
     with _running(place, "benchmarks.plain", {"BENCH_FOLDER": str(place / "data"), "BENCH_SECRET": SECRET}) as server:
         yield server
 
 
 @contextmanager
 def echo(place: Path) -> Iterator[Server]:
-    """The bare fan-out over WebSockets that a ratio is against."""
+    """Start the plain WebSocket fan-out."""
     with _running(place, "benchmarks.echo", {"BENCH_SECRET": SECRET}) as server:
         yield server
 
 
 @contextmanager
 def line(place: Path, to: int, ms: float, mbit: float) -> Iterator[Server]:
-    """A line of so many milliseconds a round trip and megabits a second, with the server at port `to` behind it."""
+    """Start a relay with a round trip in milliseconds and a bandwidth in megabits a second, in front of port `to`."""
     with _running(
         place, "benchmarks.relay", {"BENCH_TO": str(to), "BENCH_MS": str(ms), "BENCH_MBIT": str(mbit)}
     ) as server:
@@ -126,7 +126,7 @@ def _running(place: Path, module: str, settings: dict[str, str]) -> Iterator[Ser
 
 
 def _port(process: subprocess.Popen[bytes], log: Path) -> int:
-    """The port that the server says it listens on."""
+    """Return the port that the server prints."""
     deadline = time.monotonic() + _READY_SECONDS
     while process.poll() is None and time.monotonic() < deadline:
         for line in log.read_bytes().splitlines():

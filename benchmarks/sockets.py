@@ -1,4 +1,4 @@
-"""A small WebSocket client: one connection that writes frames and is called for each that comes."""
+"""A minimal WebSocket client: one connection that writes frames and calls back for each received frame."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MASKED = 0x80
 
 
 class Socket(asyncio.Protocol):
-    """A connection to the server on this machine; frames of up to 64 KiB are sent."""
+    """A connection to a local server; sends frames of up to 64 KiB."""
 
     def __init__(self, on_message: Callable[[bytes], None]) -> None:
         self.on_message = on_message
@@ -25,14 +25,14 @@ class Socket(asyncio.Protocol):
 
     @classmethod
     async def open(cls, port: int, path: str, token: str, on_message: Callable[[bytes], None]) -> Socket:
-        """Connect, and shake hands."""
+        """Connect and perform the handshake."""
         loop = asyncio.get_running_loop()
         _, socket = await loop.create_connection(lambda: cls(on_message), "127.0.0.1", port)
         await socket.upgrade(path, token)
         return socket
 
     async def upgrade(self, path: str, token: str) -> None:
-        """Shake hands."""
+        """Perform the handshake."""
         assert self._transport is not None
         self._transport.write(
             f"GET {path} HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer {token}\r\nConnection: Upgrade\r\n"
@@ -47,7 +47,7 @@ class Socket(asyncio.Protocol):
         self._transport.write(_frame(_BINARY, message))
 
     def abort(self) -> None:
-        """Hang up at once."""
+        """Drop the connection."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -98,7 +98,7 @@ class Socket(asyncio.Protocol):
 
 
 def _frame(opcode: int, message: bytes) -> bytes:
-    """A client's frame: masked, by zeros every time, which spares the load generator the work."""
+    """Return a client's frame, masked with zeros to save work."""
     size = len(message)
     length = struct.pack("!B", size | _MASKED) if size < 126 else struct.pack("!BH", 126 | _MASKED, size)
     return bytes((opcode,)) + length + b"\0\0\0\0" + message

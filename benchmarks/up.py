@@ -1,4 +1,4 @@
-"""A whole `lakesync up`: seconds from the request of a flush to its committed snapshot, and what an idle one uses."""
+"""A complete `lakesync up`: seconds from a flush request to its committed snapshot, and resource usage when idle."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _DELTAS = 1_000
 _WAIT_SECONDS = 25
 _READY_SECONDS = 300
 _FIRST_SECONDS = 300
-"""The first flush loads Spark's classes and starts its workers; it is told apart."""
+"""The first flush loads Spark's classes and starts its workers; it is reported separately."""
 _LOCATION_SECONDS = 20
-"""In which Dagster loads a location again that has new tables."""
+"""Time for Dagster to reload a code location with new tables."""
 _RUNS = """query($last: Int!) {
   runsOrError(filter: {pipelineName: "flush"}, limit: $last) {
     ... on Runs {
@@ -46,13 +46,13 @@ _RUNS = """query($last: Int!) {
 
 
 def flushes(folder: Path, count: int, tables: int, each: int = _DELTAS) -> dict[str, Any]:
-    """Time flushes, requested one after another, behind one that warms up.
+    """Time consecutive flushes, after one to warm up.
 
     Args:
         folder: for the data.
-        count: of the flushes.
-        tables: over which the deltas of each flush are spread.
-        each: deltas of a flush.
+        count: number of flushes.
+        tables: tables over which each flush's deltas are spread.
+        each: deltas per flush.
     """
     with _up(folder) as (process, told):
         asker = _Asker(told, tables, each)
@@ -83,12 +83,12 @@ def flushes(folder: Path, count: int, tables: int, each: int = _DELTAS) -> dict[
 
 
 def idle(folder: Path, seconds: float, rest: float, before: int) -> dict[str, Any]:
-    """Measure what a `lakesync up` uses while nothing happens.
+    """Measure the resource usage of an idle `lakesync up`.
 
     Args:
         folder: for the data.
-        seconds: how long it is watched.
-        rest: seconds between the last flush and the begin of the watch.
+        seconds: duration of the measurement.
+        rest: seconds between the last flush and the measurement.
         before: flushes of 1,000 deltas before that, each of which leaves something in memory.
     """
     with _up(folder) as (process, told):
@@ -122,7 +122,7 @@ def idle(folder: Path, seconds: float, rest: float, before: int) -> dict[str, An
 
 @contextmanager
 def _up(folder: Path) -> Iterator[tuple[subprocess.Popen[bytes], dict[str, Any]]]:
-    """A running `lakesync up`, and what it says about itself."""
+    """Start `lakesync up`, and yield what it prints about itself."""
     variables = {name: value for name, value in os.environ.items() if not name.startswith("LAKESYNC_")}
     settings = {
         "LAKESYNC_CONFIG": "",
@@ -146,12 +146,12 @@ def _family(pid: int) -> list[psutil.Process]:
 
 
 def _groups(services: dict[int, str]) -> dict[str, list[psutil.Process]]:
-    """Each service's processes; `up` is the supervisor alone."""
+    """Return each service's processes; `up` is the supervisor alone."""
     return {name: _family(pid) if name != "up" else [psutil.Process(pid)] for pid, name in services.items()}
 
 
 def _cpu(services: dict[int, str]) -> dict[str, float]:
-    """Processor seconds so far, those of ended children too."""
+    """Return processor seconds so far, including ended children."""
     return {name: sum(_spent(one) for one in group) for name, group in _groups(services).items()}
 
 
@@ -164,7 +164,7 @@ def _spent(process: psutil.Process) -> float:
 
 
 def _pss(services: dict[int, str]) -> dict[str, float]:
-    """MiB of each service's processes; a page that several have counts once in all."""
+    """Return MiB of each service's processes; shared pages count once in total."""
     return {name: round(sum(_pss_of(one) for one in group) / (1 << 20), 1) for name, group in _groups(services).items()}
 
 
@@ -176,7 +176,7 @@ def _pss_of(process: psutil.Process) -> int:
 
 
 class _Asker:
-    """A client that pushes and an admin that asks for flushes."""
+    """A client that pushes and an admin that requests flushes."""
 
     def __init__(self, told: dict[str, Any], tables: int, each: int = _DELTAS) -> None:
         claims = {"sub": "bench", "gw": _GATEWAY, "role": "admin", "exp": int(time.time()) + 86_400}
@@ -196,7 +196,7 @@ class _Asker:
             time.sleep(_LOCATION_SECONDS)
 
     def flush(self, within: float) -> float:
-        """Push, ask, and wait until the snapshot is told; seconds from the request on."""
+        """Push, request a flush, and wait for the snapshot. Returns the seconds since the request."""
         self._push()
         self._asked.append(time.time())
         begun = time.perf_counter()
@@ -207,7 +207,7 @@ class _Asker:
         raise RuntimeError(f"no flush was committed within {within} s")
 
     def legs(self, runs: list[dict[str, Any]]) -> tuple[dict[str, float], list[float]]:
-        """Medians of where the time went, by Dagster's event log, and seconds from each request to its run's end."""
+        """Return medians of the phases by Dagster's event log, and seconds from each request to the end of its run."""
         found: dict[str, list[float]] = {}
         whole = []
         for asked, run in zip(reversed(self._asked), runs, strict=False):
@@ -229,7 +229,7 @@ class _Asker:
         return {name: round(median(each), 2) for name, each in found.items()}, whole
 
     def runs(self) -> list[dict[str, Any]]:
-        """Dagster's runs of the flushes that were asked for, the newest first, once all of them have ended."""
+        """Return Dagster's runs of the requested flushes, newest first, once all have ended."""
         query = {"query": _RUNS, "variables": {"last": len(self._asked)}}
         deadline = time.monotonic() + _FIRST_SECONDS
         while True:
@@ -260,7 +260,7 @@ class _Asker:
 
 
 def _spark_jobs(ui_url: str) -> list[tuple[float, float]]:
-    """Begin and end of every job that Spark remembers, in seconds since the epoch."""
+    """Return start and end of every job that Spark remembers, in seconds since 1970."""
     with requests.Session() as session:
         session.trust_env = False
         root = f"{ui_url}/api/v1/applications"
@@ -274,7 +274,7 @@ def _moment(text: str) -> float:
 
 
 def _steps(runs: list[dict[str, Any]], jobs: list[tuple[float, float]]) -> dict[str, dict[str, float]]:
-    """Medians over runs of each step: its seconds, its Spark jobs, and the seconds for which one of them ran."""
+    """Return medians of each step: its seconds, its Spark jobs, and the seconds in which a job ran."""
     found: dict[str, list[tuple[float, int, float]]] = {}
     oldest = min((begin for begin, _ in jobs), default=0.0)
     for step in (step for run in runs for step in run["stepStats"] if step["startTime"] > oldest):
@@ -292,7 +292,7 @@ def _steps(runs: list[dict[str, Any]], jobs: list[tuple[float, float]]) -> dict[
 
 
 def _told(process: subprocess.Popen[bytes], folder: Path) -> dict[str, Any]:
-    """What `lakesync up` writes about itself once all of it is ready."""
+    """Return what `lakesync up` writes about itself when it is ready."""
     deadline = time.monotonic() + _READY_SECONDS
     place = folder / "data" / "up.json"
     while process.poll() is None and time.monotonic() < deadline:

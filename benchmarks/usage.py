@@ -1,4 +1,4 @@
-"""What processes use of the machine between two moments."""
+"""Resource usage of processes between two points in time."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import psutil
 
 _SAMPLE_SECONDS = 0.2
 _AT_REST = 0.02
-"""Processor time of a process that does nothing, a second."""
+"""Processor time per second of an idle process."""
 _MIB = 1 << 20
 
 
 class Usage(NamedTuple):
-    """Of one process, or of a family: their resident memory together."""
+    """Of one process, or of a family with the sum of their resident memory."""
 
     seconds: float
     cpu_seconds: float
@@ -27,15 +27,19 @@ class Usage(NamedTuple):
 
 
 class Shared:
-    """What processes and their children take of memory together: a page that several have counts once in all."""
+    """Memory of processes and their children; shared pages count once."""
 
     def __init__(self, *pids: int) -> None:
-        """Args: pids: whose."""
+        """Store the processes.
+
+        Args:
+            pids: process ids.
+        """
         self._processes = [psutil.Process(pid) for pid in pids]
 
     @contextmanager
     def measured(self) -> Iterator[list[float]]:
-        """The sum when the block began, and the greatest that was seen, in MiB; the list holds both at the end."""
+        """Measure the sum at the start of the block and the maximum, in MiB; the list contains both at the end."""
         found: list[float] = []
         samples = [self._pss()]
         with _sampling(lambda: samples.append(self._pss())):
@@ -51,14 +55,19 @@ class Watched:
     """A running process that is measured."""
 
     def __init__(self, pid: int, *, family: bool = False) -> None:
-        """Args: pid: whose; family: its children with it, those that have ended too."""
+        """Store the process.
+
+        Args:
+            pid: the process id.
+            family: include its children, also ended ones.
+        """
         self.pid = pid
         self._process = psutil.Process(pid)
         self._family = family
 
     @contextmanager
     def measured(self) -> Iterator[list[Usage]]:
-        """What is used inside of the block; the list holds it at the end."""
+        """Measure the usage inside the block; the list contains it at the end."""
         found: list[Usage] = []
         samples = [self._rss()]
         with _sampling(lambda: samples.append(self._rss())):
@@ -69,10 +78,10 @@ class Watched:
         found.append(Usage(round(seconds, 2), round(used, 2), samples[0], samples[-1], max(samples)))
 
     def rest(self, seconds: float, most_seconds: float = 180) -> None:
-        """Return once it has done next to nothing for so long.
+        """Return when the process has been idle for a while.
 
         Raises:
-            TimeoutError: it did not come to rest.
+            TimeoutError: the process did not become idle.
         """
         ends = time.monotonic() + most_seconds
         while time.monotonic() < ends:
@@ -99,7 +108,7 @@ class Watched:
 
 @contextmanager
 def _sampling(sample: Callable[[], object]) -> Iterator[None]:
-    """Take samples for as long as the block lasts."""
+    """Take samples while the block runs."""
     done = threading.Event()
 
     def run() -> None:

@@ -1,1 +1,4 @@
-"""The benchmarks. A module has a docstring, `arguments(parser)` and `run(options) -> dict`, the figures."""
+"""The benchmarks.
+
+Each module has a docstring, `arguments(parser)` and `run(options) -> dict`, which returns the figures.
+"""

@@ -1,12 +1,11 @@
-"""Backends: appending, upserting and reading back, each beside the driver's own bulk path on the same data.
+"""Adapters: append, upsert and read, each compared with the driver's own bulk path on the same data.
 
-Rates are deltas, or rows, a second; `_ratio` is ours by the driver's. Postgres, MariaDB and S3 (moto) are started here,
-as the tests start them, so `scripts/install --dev` comes first. `cpu_us` is processor time of this process, `server_us`
-the database server's. Postgres is set up as its operator would for bulk loads, unless `--untuned`, and read after
-`VACUUM ANALYZE`, which it does by itself within a minute or so. It has taken as much before, unless `--cold`: one that
-was made a second ago zeroes the files of its log, and touches its memory for the first time, while it is measured.
-`append_keyed` is its driver's COPY, of bytes that were
-made ready before, into a table with the keys and indexes of ours: what no adapter can pass.
+Rates are deltas or rows per second; `_ratio` is the adapter's rate divided by the driver's. Postgres, MariaDB and S3
+(moto) are started as for the tests, so `scripts/install --dev` is required. `cpu_us` is this process's processor time,
+`server_us` the database server's. Postgres is configured for bulk loads unless `--untuned`, and read after `VACUUM
+ANALYZE`. It is warmed up with the same amount unless `--cold`: a new server zeroes its log files and touches its memory
+for the first time while it is measured. `append_keyed` is the driver's COPY of prepared bytes into a table with the
+adapter's keys and indexes: the upper bound for the adapter.
 """
 
 from __future__ import annotations
@@ -53,11 +52,11 @@ _TUNED = {
     "min_wal_size": "2GB",
     "checkpoint_timeout": "30min",
 }
-"""What an operator gives a Postgres that takes much: room before it must write its tables out."""
+"""An operator's settings of Postgres for bulk loads: fewer checkpoints."""
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """Its options."""
+    """Add the benchmark's options."""
     parser.add_argument("--deltas", type=int, default=200_000, help="appended and read back, a batch of 100,000 a time")
     parser.add_argument("--rows", type=int, default=100_000, help="upserted into as many that are there")
     parser.add_argument("--untuned", action="store_true", help="leave Postgres as it comes")
@@ -66,7 +65,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> dict[str, Any]:
-    """Measure."""
+    """Run the benchmark."""
     found: dict[str, Any] = {"deltas": options.deltas, "rows": options.rows}
     deltas = deltas_between(0, options.deltas)
     with ExitStack() as servers:
@@ -252,7 +251,7 @@ def _timed(name: str, count: int, work: Callable[[], object], pid: int | None = 
 
 
 def _used(pid: int | None) -> float:
-    """Processor seconds of a server and what it started, as far as that lives."""
+    """Return the processor seconds of a server and its living children."""
     if pid is None:
         return 0.0
     server = psutil.Process(pid)
@@ -261,7 +260,7 @@ def _used(pid: int | None) -> float:
 
 
 def deltas_between(first: int, last: int) -> pa.Table:
-    """Deltas of one gateway in pushes of 100, three columns each, by their numbers."""
+    """Return deltas of one gateway with the given numbers, in pushes of 100, three columns each."""
     numbers, count = range(first, last), last - first
     cells = [[("title", f'"item {n}"'), ("size", str(n % 1000)), ("tags", f'["a",{{"n":{n}}}]')] for n in numbers]
     columns = [
@@ -282,7 +281,7 @@ def deltas_between(first: int, last: int) -> pa.Table:
 
 
 def _items(count: int, version: int) -> pa.Table:
-    """Rows as a destination's table takes them."""
+    """Return rows of a destination table."""
     instant = pa.array([1_700_000_000_000] * count, pa.timestamp("ms", "UTC"))
     columns = {
         "gateway": ["g"] * count,

@@ -1,4 +1,4 @@
-"""Rows written a second as the frames of a checkpoint, and megabytes a second as the gateway reads and filters them."""
+"""Rows per second written as checkpoint frames, and megabytes per second read and filtered by the gateway."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _RULES = parse_rules(
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """Its options."""
+    """Add the benchmark's options."""
     parser.add_argument("--rows", type=int, default=200_000)
     parser.add_argument("--memory", default="3g", help="heap of Spark's JVM")
 
 
 def run(options: Namespace) -> dict[str, Any]:
-    """Measure."""
+    """Run the benchmark."""
     story = Story(0, options.rows, options.rows)
     with server.folder(options.folder) as place, lake(place / "lake", options.memory) as bench:
         engine = Engine(open_store(f"sqlite://{place / 'staging'}", _wall), _wall)
@@ -69,7 +69,7 @@ def run(options: Namespace) -> dict[str, Any]:
 
 
 def _served(cut: Cut, rules: SyncRules | None, size: int) -> float:
-    """Of the frames as they are stored."""
+    """Measure stored frames."""
     begun = time.perf_counter()
     for _ in visible_frames(frame_files(cut), rules, {"sub": "reader", "team": "team-7"}):
         pass
@@ -77,7 +77,7 @@ def _served(cut: Cut, rules: SyncRules | None, size: int) -> float:
 
 
 def _memory(cut: Cut) -> float:
-    """What reading them takes of Python's memory at most."""
+    """Measure the peak of Python's memory during reading."""
     tracemalloc.start()
     for _ in visible_frames(frame_files(cut), None, {"sub": "reader"}):
         pass

@@ -1,7 +1,7 @@
 """The Python client in one process: tracked local writes, remote deltas applied, a first sync, and imports.
 
-Nothing here waits for a network: pages and checkpoint frames are ready in memory, as HTTP hands them over, and are
-decoded, merged and committed durably, by a client's own `sync`. CPU seconds are the process's own.
+No network is involved: pages and checkpoint frames are in memory in their HTTP form, and a client's own `sync` decodes,
+merges and commits them durably. CPU seconds are the process's own.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _MIB = 1 << 20
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """Its options."""
+    """Add the benchmark's options."""
     parser.add_argument("--deltas", type=int, default=100_000, help="remote deltas to apply")
     parser.add_argument("--rows", type=int, default=1_000_000, help="rows of the checkpoint")
     parser.add_argument("--page", type=int, default=8000, help="deltas in a page")
@@ -50,7 +50,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> dict[str, Any]:
-    """Measure."""
+    """Run the benchmark."""
     with server.folder(options.folder) as place:
         found = _imports(place) | _writes(place, options.transactions)
         found |= _pages(place, options.deltas, options.page)
@@ -59,21 +59,21 @@ def run(options: Namespace) -> dict[str, Any]:
 
 
 class _Ready:
-    """A gateway that has its pages ready, as they come in by HTTP."""
+    """A gateway with prepared pages in their HTTP form."""
 
     def __init__(self) -> None:
         self.bodies: list[bytes] = []
 
     def pull(self, _: SyncPull) -> SyncResponse:
-        """The next page, whatever is asked."""
+        """Return the next page, whatever is requested."""
         return decode_page(self.bodies.pop(0))
 
     def push(self, push: SyncPush) -> PushResult:
-        """There is nothing to push."""
+        """Do nothing."""
         raise NotFoundError(f"nobody takes the {len(push.deltas)} deltas of {push.client_id!r}")
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing."""
 
 
 def _client(place: Path, name: str, page: int = 1000, transport: SyncTransport | None = None) -> Client:
@@ -83,7 +83,7 @@ def _client(place: Path, name: str, page: int = 1000, transport: SyncTransport |
 
 
 def _imports(place: Path) -> dict[str, Any]:
-    """Of modules that are compiled already, as they are once they were used."""
+    """Measure imports of modules that are already compiled."""
     surroundings = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     surroundings["PYTHONPYCACHEPREFIX"] = str(place / "compiled")
 
@@ -105,7 +105,7 @@ def _imports(place: Path) -> dict[str, Any]:
 
 
 def _writes(place: Path, transactions: int) -> dict[str, Any]:
-    """Local writes in transactions of 100: through the table, by SQL, and to a database that nobody tracks."""
+    """Measure local writes in transactions of 100: through the table, by SQL, and to an untracked database."""
     found: dict[str, Any] = {}
     with _client(place, "writer") as client:
         table = client["todos"]
@@ -137,7 +137,7 @@ def _insert(db: sqlite3.Connection, name: str) -> None:
 
 
 def _each(work: Callable[[int], None], times: int) -> tuple[float, float, float]:
-    """Microseconds a write of a hundred, commit included: the median, the slowest of a hundred, and of the CPU."""
+    """Return microseconds per write of a hundred with commit: median, 99th percentile, and CPU time."""
     spent = []
     cpu = time.process_time()
     for number in range(times):
@@ -149,7 +149,7 @@ def _each(work: Callable[[int], None], times: int) -> tuple[float, float, float]
 
 
 def _pages(place: Path, deltas: int, page: int) -> dict[str, Any]:
-    """Pages of INSERTs of rows that the client lacks, then of UPDATEs of all of them, as JSON."""
+    """Return JSON pages of INSERTs of new rows, then of UPDATEs of all of them."""
     found: dict[str, Any] = {}
     transport = _Ready()
     with _client(place, "reader", page, transport) as client:
@@ -169,7 +169,7 @@ def _pages(place: Path, deltas: int, page: int) -> dict[str, Any]:
 
 
 def _plain(place: Path, deltas: int, page: int) -> dict[str, Any]:
-    """The same rows, ready as Python's values, by `executemany` into a table that nobody tracks, a commit a page."""
+    """Write the same rows as Python values with `executemany` to an untracked table, one commit per page."""
     ways: list[tuple[str, Op, str]] = [
         ("insert", "INSERT", "INSERT INTO todos (title, team, n, done, row_id) VALUES (?, ?, ?, ?, ?)"),
         ("update", "UPDATE", "UPDATE todos SET title = ?, n = ? WHERE row_id = ?"),
@@ -221,7 +221,7 @@ def _deltas(op: Op, count: int, hlc: int) -> Iterator[RowDelta]:
 
 
 def _apart(place: Path, rows: int) -> dict[str, Any]:
-    """The first sync in a process of its own, so that its memory is its own."""
+    """Run the first sync in a process of its own, to measure its memory."""
     frames = place / "frames"
     with frames.open("wb") as file:
         taken: list[RowDelta] = []
@@ -245,7 +245,7 @@ def _put(file: Any, deltas: list[RowDelta]) -> None:
 
 
 def first_sync(folder: str) -> None:
-    """Load the frames of a folder into a new client; figures as JSON on stdout."""
+    """Load a folder's frames into a new client, and print figures as JSON."""
     place = Path(folder)
     with _client(place, "newcomer") as client:
         replica = client.coordinator.replica
@@ -268,7 +268,7 @@ def first_sync(folder: str) -> None:
 
 
 def _peak_mib() -> int:
-    """The most memory that this process ever had; `getrusage` counts what its parent had too."""
+    """Return the process's peak memory; `getrusage` would include the parent's."""
     (line,) = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:")]
     return int(line.split()[1]) // 1024
 

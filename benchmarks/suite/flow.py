@@ -1,10 +1,9 @@
-"""Flows: deltas a second from one backend to another, into a gateway, and from the lake, by Spark's executors.
+"""Flows: deltas per second from one backend to another, into a gateway, and from the lake, on Spark executors.
 
-By default from SQLite to Parquet on this machine's disk; `--from` and `--to` take any adapter's URI, of an empty place,
-or `postgres` or `mariadb`, which are started then. The figures of memory are those of `scripts/bench migrate --heap`.
-With `push_` before them they are of the flow into the gateway, whose own memory, that of a server that takes as many
-deltas, is `gateway_rss_peak_mib`; with `follow_`, of a destination that takes what the lake holds, by default SQLite,
-or what `--leaf` says.
+By default from SQLite to Parquet on the local disk. `--from` and `--to` accept the URI of any empty adapter, or
+`postgres` or `mariadb`, which are started. Memory figures are those of `scripts/bench migrate --heap`. Figures with the
+prefix `push_` are of the flow into the gateway; `gateway_rss_peak_mib` is that gateway's memory. Figures with the
+prefix `follow_` are of a destination that applies the lake: SQLite, or the adapter of `--leaf`.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from benchmarks.moving import fill, moved, place
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """Its options."""
+    """Add the benchmark's options."""
     parser.add_argument("--deltas", type=int, default=200_000, help="to be moved")
     parser.add_argument("--from", dest="source", help="URI of an empty place; default: SQLite")
     parser.add_argument("--to", dest="destination", help="URI of an empty place; default: Parquet on disk")
@@ -28,7 +27,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> dict[str, Any]:
-    """Measure."""
+    """Run the benchmark."""
     found, ways = dict[str, Any](), options.ways.split(",")
     with server.folder(options.folder) as folder, ExitStack() as servers:
         source = place(servers, options.source, f"sqlite://{folder}/source.db")

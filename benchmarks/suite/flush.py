@@ -1,8 +1,8 @@
-"""Deltas carried a second from staging's log into the committed history: planned, read, decoded, written, read back.
+"""Deltas flushed per second from staging's log into the committed history: planned, read, decoded, written, read back.
 
-Pushes of 100 deltas stand in a SQLite log as a gateway leaves them; Spark is warm. With `--requests` instead: seconds
-from `/admin/flush` to the committed snapshot of 1,000 deltas, by a whole `lakesync up` with Dagster; `steps` has what
-each step of these runs took, and its Spark jobs.
+The SQLite log has pushes of 100 deltas as a gateway writes them; Spark is warm. With `--requests`: seconds from
+`/admin/flush` to the committed snapshot of 1,000 deltas in a complete `lakesync up` with Dagster; `steps` has the
+duration and Spark jobs of each step.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _WARM_BATCHES = 6
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """Its options."""
+    """Add the benchmark's options."""
     parser.add_argument("--deltas", type=int, default=300_000)
     parser.add_argument("--warm", type=int, default=600_000, help="deltas flushed before, in six batches")
     parser.add_argument("--batch", type=int, default=MAX_DELTAS, help="the most in a batch, as [flush] batch_deltas")
@@ -41,7 +41,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> dict[str, Any]:
-    """Measure."""
+    """Run the benchmark."""
     if options.requests:
         with server.folder(options.folder) as place:
             return up.flushes(place, options.requests, options.tables, options.each)
@@ -75,7 +75,7 @@ def _wall() -> int:
 
 
 def _push(store: StagingStore, first: int, count: int) -> None:
-    """Log rows alone: a flush reads nothing else."""
+    """Write log rows only, because a flush reads nothing else."""
     for begin in range(first, first + count, _A_PUSH):
         client = f"client-{begin // _A_PUSH % 16}"
         deltas = [_delta(number, client) for number in range(begin, min(begin + _A_PUSH, first + count))]

@@ -1,6 +1,6 @@
-"""Processor and memory that a whole `lakesync up` uses while nothing happens, in all and by service.
+"""Processor time and memory of an idle `lakesync up`, in total and by service.
 
-`cpu_percent` is of one core; `pss_mib` counts a page that several processes share once.
+`cpu_percent` is of one core; `pss_mib` counts pages shared by several processes once.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from benchmarks import server, up
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """Its options."""
+    """Add the benchmark's options."""
     parser.add_argument("--seconds", type=float, default=300, help="how long it is watched")
     parser.add_argument("--rest", type=float, default=60, help="seconds before that in which nothing happens")
     parser.add_argument("--flushes", type=int, default=1, help="of 1,000 deltas, before the rest")
 
 
 def run(options: Namespace) -> dict[str, Any]:
-    """Measure."""
+    """Run the benchmark."""
     with server.folder(options.folder) as place:
         return up.idle(place, options.seconds, options.rest, options.flushes)

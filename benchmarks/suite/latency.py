@@ -1,7 +1,7 @@
-"""From a push of one delta to its broadcast at every other client, over WebSockets.
+"""Latency from a push of one delta to its broadcast at every other client, over WebSockets.
 
-A writer pushes at a steady rate, durably as ever; every other connection is told of every push. Beside it, in the same
-run, a bare fan-out that stores nothing, and how many times its median ours is.
+A writer pushes durably at a constant rate; every other connection gets every push. A plain fan-out without storage runs
+for comparison; the ratio is of the medians.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LIMITS = {
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """Its options."""
+    """Add the benchmark's options."""
     parser.add_argument("--connections", type=int, default=200)
     parser.add_argument("--rate", type=float, default=100, help="pushes a second, of one delta each")
     parser.add_argument("--pushes", type=int, default=1000)
@@ -28,7 +28,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> dict[str, Any]:
-    """Measure."""
+    """Run the benchmark."""
     wanted = crowd.Crowd(connections=options.connections, pushes=options.pushes, pushes_per_second=options.rate)
     with server.folder(options.folder) as place:
         with server.gateway(place / "gateway", **LIMITS) as gateway, gateway.measured() as used:
@@ -46,7 +46,7 @@ def run(options: Namespace) -> dict[str, Any]:
 
 
 def figures(held: crowd.Held) -> dict[str, Any]:
-    """Deliveries and their latencies."""
+    """Return deliveries and their latencies."""
     latencies = sorted(sample.seconds * 1000 for sample in held.samples)
     return {
         "deliveries": len(latencies),

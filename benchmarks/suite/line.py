@@ -1,7 +1,7 @@
-"""The Python client over a line as a phone has it: a walk of many pages with and without pages ahead, and small syncs.
+"""The Python client over a simulated phone network: a first sync with and without prefetch, and small syncs.
 
-A real gateway stands behind a relay that adds a round trip and limits the bandwidth. Each walk is a client of its own
-in a process of its own, the two kinds in turn, and each is told as the median of its runs.
+A relay in front of a real gateway adds a round trip and limits the bandwidth. Each first sync is a new client in a
+process of its own; the two kinds alternate, and each figure is the median.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ _SCHEMA = {"table": "tasks", "columns": [{"name": name, "type": kind} for name, 
 
 
 class _OneByOne:
-    """Asks for a page when the one before it is written."""
+    """Requests a page after the previous one is written."""
 
     def __init__(self, pull: Callable[[SyncPull], SyncResponse], *_: object) -> None:
         self.page = pull
 
     def stop(self) -> None:
-        """Nothing is under way."""
+        """Do nothing: no request is pending."""
 
     break_off = stop
 
 
 class _Walk(msgspec.Struct):
-    """What a walk took of its client."""
+    """Resource usage of a first sync."""
 
     seconds: float
     cpu_seconds: float
@@ -46,7 +46,7 @@ class _Walk(msgspec.Struct):
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """Its options."""
+    """Add the benchmark's options."""
     parser.add_argument("--rows", type=int, default=50_000, help="rows of a walk")
     parser.add_argument("--ms", type=float, default=50, help="milliseconds of a round trip")
     parser.add_argument("--mbit", type=float, default=20, help="megabits a second, each way")
@@ -55,7 +55,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> dict[str, Any]:
-    """Measure."""
+    """Run the benchmark."""
     with server.folder(options.folder) as place, server.gateway(place / "gateway") as gateway:
         fill(gateway.port, options.rows)
         gateway.rest()
@@ -72,7 +72,7 @@ def run(options: Namespace) -> dict[str, Any]:
 
 
 def walk(folder: str, port: int, rows: int, ahead: bool, number: int) -> _Walk:
-    """A new client's first sync."""
+    """Run a new client's first sync."""
     if not ahead:
         vars(exchange)["Ahead"] = _OneByOne
     with _client(Path(folder), port, f"walker-{number}-{ahead}") as client:
@@ -84,7 +84,7 @@ def walk(folder: str, port: int, rows: int, ahead: bool, number: int) -> _Walk:
 
 
 def small_syncs(folder: str, port: int, syncs: int) -> dict[str, Any]:
-    """Syncs of a client that has everything, of one edit each and of none, in milliseconds."""
+    """Measure syncs of an up-to-date client with one edit and with none, in milliseconds."""
     with _client(Path(folder), port, "writer") as client:
         client.sync()
         quiet = sorted(_timed(client) for _ in range(syncs))

@@ -11,14 +11,14 @@ from typing import Any
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """Its options."""
+    """Add the benchmark's options."""
     parser.add_argument(
         "--rounds", type=int, default=3, help="processes, one after another; the first may read from disk"
     )
 
 
 def run(options: Namespace) -> dict[str, Any]:
-    """Measure."""
+    """Run the benchmark."""
     walls, cpus = [], []
     for _ in range(options.rounds):
         before, begun = _children(), time.perf_counter()

@@ -1,10 +1,10 @@
-"""Migration: deltas a second from one backend to another, read, written, read back and compared at the end.
+"""Migration: deltas per second from one backend to another, copied, read back and verified at the end.
 
-By default from SQLite to Parquet on this machine's disk; `--from` and `--to` take any adapter's URI, of an empty place,
-or `postgres` or `mariadb`, which are started then. `rss_peak_mib` is the memory of the process that moves, which does
-not grow with what is moved. With `--heap` executors move, and memory is `rss_step_mib` of the asset's step,
-`rss_jvm_mib` of Spark's JVM and `rss_spark_mib` of the JVM and its Python workers, the greatest resident memory; and
-`all_mib`, what all of them took of the machine, where a page that several share counts once (`all_begin_mib` before).
+By default from SQLite to Parquet on the local disk. `--from` and `--to` accept the URI of any empty adapter, or
+`postgres` or `mariadb`, which are started. `rss_peak_mib` is the memory of the moving process, which does not grow with
+the number of deltas. With `--heap` Spark executors move the deltas. Then memory is `rss_step_mib` of the asset's step,
+`rss_jvm_mib` of Spark's JVM, `rss_spark_mib` of the JVM and its Python workers, and `all_mib` of all of them with
+shared pages counted once (`all_begin_mib` before).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from benchmarks.moving import fill, moved, place
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """Its options."""
+    """Add the benchmark's options."""
     parser.add_argument("--deltas", type=int, default=200_000, help="to be moved")
     parser.add_argument("--from", dest="source", help="URI of an empty place; default: SQLite")
     parser.add_argument("--to", dest="destination", help="URI of an empty place; default: Parquet on disk")
@@ -27,7 +27,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> dict[str, Any]:
-    """Measure."""
+    """Run the benchmark."""
     with ExitStack() as servers:
         folder = servers.enter_context(tempfile.TemporaryDirectory(dir=options.folder, prefix="lakesync-bench-"))
         source = place(servers, options.source, f"sqlite://{folder}/source.db")

@@ -1,8 +1,8 @@
-"""Rows a second of a connector's first load, from its source through the lake's landing into a gateway, and its memory.
+"""Rows per second of a connector's first load, from its source through the landing into a gateway, and its memory.
 
-The source is `lakesync fake` in a process of its own, the gateway another, Spark a third. `peak_mib` is this process,
-which polls as Dagster's does, `spark_peak_mib` Spark with its workers. Then an idle poll, how many calls were made
-against those needed, and `plain_rate`: the same pages read by the connector's client and thrown away.
+The source is `lakesync fake` in its own process, the gateway another, Spark a third. `peak_mib` is this process, which
+polls as Dagster does, `spark_peak_mib` Spark with its workers. Then an idle poll, and the number of calls made compared
+with the minimum. `plain_rate` is the rate of reading the same pages with the connector's client and discarding them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _READY_SECONDS = 600
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """Its options."""
+    """Add the benchmark's options."""
     parser.add_argument("--source", choices=sorted(_TABLES), default="salesforce")
     parser.add_argument("--rows", type=int, default=50_000, help="issues, or accounts")
     parser.add_argument("--budget-mib", type=int, default=16, help="memoryBudgetBytes of its ingest")
@@ -55,7 +55,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> dict[str, Any]:
-    """Measure."""
+    """Run the benchmark."""
     variables = {
         "LAKESYNC_SERVICE_TOKEN": _SERVICE,
         "LAKESYNC_SECRET_KEY": _KEY,
@@ -118,7 +118,7 @@ def run(options: Namespace) -> dict[str, Any]:
 
 
 def _poll(connection: Connection, name: str, bench: Lake) -> tuple[ConnectorPoll, Usage, Usage]:
-    """A poll, what this process used, and what Spark with its workers."""
+    """Run a poll and measure this process and Spark."""
     with Watched(os.getpid()).measured() as used, bench.watched.measured() as spark:
         done = poll_connector(connection, server.GATEWAY, name)
     for error in done.errors:
@@ -127,7 +127,7 @@ def _poll(connection: Connection, name: str, bench: Lake) -> tuple[ConnectorPoll
 
 
 def _plain_rate(source: str, settings: Mapping[str, Any]) -> int:
-    """Rows a second of reading the same pages, which nobody keeps."""
+    """Return the rows per second of reading the same pages without storing them."""
     kind = Connectors(Secrets([_KEY])).find(source)
     assert kind is not None
     begun, rows = time.monotonic(), 0
@@ -138,7 +138,7 @@ def _plain_rate(source: str, settings: Mapping[str, Any]) -> int:
 
 
 def _needed(source: str, rows: int) -> int:
-    """The fewest calls that bring so many rows: pages of issues and one of projects; or sign in, count, and a load."""
+    """Return the minimum number of calls for the rows."""
     if source == "jira":
         return -(-rows // PAGE) + 1
     if rows <= BULK_ROWS:
@@ -148,7 +148,7 @@ def _needed(source: str, rows: int) -> int:
 
 @contextmanager
 def _fake(source: str, rows: int) -> Iterator[dict[str, Any]]:
-    """The connector to a vendor's server that listens."""
+    """Return a connector to the running fake server."""
     command = [sys.executable, "-c", "from lakesync.cli import main; main()", "fake", source, "--json"]
     process = subprocess.Popen([*command, _OPTIONS[source], str(rows)], stdout=subprocess.PIPE, text=True)
     try:

@@ -1,7 +1,7 @@
-"""Deltas pulled a second, in pages, by new clients: from a store that is warm, and from disk after a restart.
+"""Deltas pulled per second, in pages, by new clients: from a warm store, and from disk after a restart.
 
-`small_rate` is the warm rate when the store held a tenth of the rows: a pull costs what it returns, so the two are
-alike. Beside it, in the same run, a plain implementation (one SQLite row a delta, one commit a push).
+`small_rate` is the warm rate with a tenth of the rows stored. It should be equal, because a pull costs what it returns.
+A plain implementation (one SQLite row per delta, one commit per push) runs for comparison.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from benchmarks import load, report, server
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """Its options."""
+    """Add the benchmark's options."""
     parser.add_argument("--clients", type=int, default=4, help="clients that pull at once")
     parser.add_argument("--rows", type=int, default=100_000)
     parser.add_argument("--page", type=int, default=1000, help="deltas in a page")
@@ -24,7 +24,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> dict[str, Any]:
-    """Measure."""
+    """Run the benchmark."""
     few = options.rows // 10
 
     def pulled(port: int, name: str, clients: int) -> list[load.Sample]:

@@ -1,11 +1,9 @@
-"""Deltas pushed a second, every push durable before its answer, row states and feed entries kept.
+"""Deltas pushed per second, with each push durable before its answer, and row states and feed entries stored.
 
-Beside it, in the same run, a plain implementation (one SQLite row a delta, one commit a push).
+A plain implementation (one SQLite row per delta, one commit per push) runs for comparison.
 
-With `--mix` rows are inserted first, and then written to in five shapes, one after another: `same` (UPDATEs of the same
-columns), `varying` (of one to three of four columns), `insert` (INSERTs of five columns), `crossing` (UPDATEs under
-clocks that run up to a second behind each other) and `mixture` (the first three at random, under such clocks), whose
-figures are the main ones.
+With `--mix` rows are inserted first and then written in the five shapes of `load.SHAPES`, one after another; the main
+figures are those of `mixture`.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from tests.postgres_server import postgres_server
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """Its options."""
+    """Add the benchmark's options."""
     parser.add_argument("--clients", type=int, default=16)
     parser.add_argument("--rows", type=int, default=10_000, help="distinct rows")
     parser.add_argument("--batch", type=int, default=100, help="deltas in a push")
@@ -38,7 +36,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> dict[str, Any]:
-    """Measure."""
+    """Run the benchmark."""
     if options.mix:
         return mix(options)
     wanted = load.PushLoad(

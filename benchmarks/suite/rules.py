@@ -1,9 +1,9 @@
-"""What one rule (equality on a claim) costs: pushes under it, and pulls of one slice of a large table.
+"""The cost of one rule (equality on a claim): pushes under it, and pulls of one slice of a large table.
 
-Each client pushes to the rows of a team of its own, which the rule shows it alone. `push_ratio` is the rate of pushes
-under the rule to that without rules; `slice_ratio` is the time to pull the rows of
-one team to the time to pull as many rows from a gateway that holds no more and has no rules, both once the gateway has
-come to rest. `first_pull_ms` is the slowest answer to the client that pulled before that, right after the last push.
+Each client pushes rows of its own team, which the rule shows only to it. `push_ratio` is the push rate under the rule
+divided by the rate without rules. `slice_ratio` is the time to pull one team's rows divided by the time to pull as many
+rows from a gateway that stores only these and has no rules, both when idle. `first_pull_ms` is the slowest answer to
+the client that pulled before that, right after the last push.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from benchmarks.suite.pull import fill
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """Its options."""
+    """Add the benchmark's options."""
     parser.add_argument("--clients", type=int, default=16, help="clients that push")
     parser.add_argument("--deltas", type=int, default=200_000, help="deltas pushed with and without rules")
     parser.add_argument("--rows", type=int, default=200_000, help="rows of the large table")
@@ -27,7 +27,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> dict[str, Any]:
-    """Measure."""
+    """Run the benchmark."""
     with server.folder(options.folder) as place:
         with server.gateway(place / "free") as gateway:
             free = _pushed(gateway, options)
@@ -68,7 +68,7 @@ def _pushed(gateway: server.Server, options: Namespace) -> dict[str, Any]:
 def _pulled(
     gateway: server.Server, options: Namespace, claims: dict[str, Any], name: str = "reader", rounds: int | None = None
 ) -> dict[str, Any]:
-    """Client after client pulls everything that it may see."""
+    """Let one client after another pull everything visible to it."""
     samples: list[load.Sample] = []
     for number in range(rounds or options.rounds):
         wanted = load.PullLoad(name=f"{name}-{number}", claims=claims, page=options.page)

@@ -1,6 +1,6 @@
-"""Deltas merged a second from the history into a committed state table, and a small increment into a large one.
+"""Deltas merged per second from the history into a state table, and a small increment into a large table.
 
-Beside it, in the same run: DuckDB, which folds the same files without writing anything.
+DuckDB folds the same files without writing, for comparison.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from lakehouse.tables.increments import merge_table
 _WARM_MERGES = 8
 _INCREMENTS = 4
 _SCATTERED = 7_368_787
-"""A stride that leads all over a table."""
+"""A stride that scatters rows over the table."""
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """Its options."""
+    """Add the benchmark's options."""
     parser.add_argument("--deltas", type=int, default=300_000, help="of the large merge")
     parser.add_argument("--rows", type=int, default=75_000, help="of the table that they are merged into")
     parser.add_argument("--increment", type=int, default=10_000, help="deltas of the small one")
@@ -35,7 +35,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> dict[str, Any]:
-    """Measure."""
+    """Run the benchmark."""
     with server.folder(options.folder) as place, lake(place / "lake", options.memory) as bench:
         inserts = Story(0, options.rows, options.rows)
         story = Story(options.rows, options.deltas, options.rows)
@@ -52,7 +52,7 @@ def run(options: Namespace) -> dict[str, Any]:
 
 
 def _warm(bench: Lake, inserts: Story) -> None:
-    """Merges of what the table holds before, so that classes are loaded and compiled and workers started."""
+    """Merge into an existing table before measuring, to load classes and start workers."""
     names = msgspec.structs.replace(NAMES, tables="warm")
     for part in range(1, _WARM_MERGES + 1):
         upto = arrival_of(inserts.rows * part // _WARM_MERGES - 1)
@@ -95,10 +95,7 @@ def _against_duckdb(bench: Lake, rate: int) -> dict[str, Any]:
 
 
 def _increment(bench: Lake, rows: int, deltas: int) -> dict[str, Any]:
-    """Into a table of so many rows that was merged before, several times: rows that stand near one another, then not.
-
-    The first are not warm.
-    """
+    """Merge increments into a table with the given rows several times: adjacent rows, then scattered rows."""
     names = LakeNames(system="increment", tables="increment")
     whole = Story(0, rows, rows)
     ensure_deltas(bench.spark, names)

@@ -1,7 +1,7 @@
-"""Tiering: deltas a second from a hot tier to a cold one, copied, read back, and only then removed.
+"""Tiering: deltas per second from a hot tier to a cold one, copied, read back, and then deleted.
 
-By default from SQLite to Parquet on this machine's disk;
-`--hot` and `--cold` take any adapter's URI, of an empty place, or `postgres`, which is started then.
+By default from SQLite to Parquet on the local disk. `--hot` and `--cold` accept the URI of any empty adapter, or
+`postgres`, which is started.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from benchmarks.moving import fill, moved, place
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """Its options."""
+    """Add the benchmark's options."""
     parser.add_argument("--deltas", type=int, default=200_000, help="to be moved")
     parser.add_argument("--hot", help="URI of an empty place; default: SQLite")
     parser.add_argument("--cold", help="URI of an empty place; default: Parquet on disk")
@@ -23,7 +23,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> dict[str, Any]:
-    """Measure."""
+    """Run the benchmark."""
     with ExitStack() as servers:
         folder = servers.enter_context(tempfile.TemporaryDirectory(dir=options.folder, prefix="lakesync-bench-"))
         hot = place(servers, options.hot, f"sqlite://{folder}/hot.db")

@@ -1,7 +1,7 @@
-"""Connections held: what each takes of memory, how many deliveries a second, and how long a storm of reconnects takes.
+"""Many WebSocket connections: memory per connection, deliveries per second, and the duration of a storm of reconnects.
 
-The writer pushes faster than everybody can be told of every push by itself, so that pushes are told of together.
-Beside it, in the same run, a bare fan-out that stores nothing and sends every push to everybody by itself.
+The writer pushes faster than single broadcasts are possible, so that broadcasts combine pushes. A plain fan-out without
+storage that broadcasts every push runs for comparison.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from benchmarks.suite.latency import LIMITS, figures
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """Its options."""
+    """Add the benchmark's options."""
     parser.add_argument("--connections", type=int, default=1000)
     parser.add_argument("--rate", type=float, default=200, help="pushes a second, of one delta each")
     parser.add_argument("--pushes", type=int, default=1000)
@@ -24,7 +24,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> dict[str, Any]:
-    """Measure."""
+    """Run the benchmark."""
     wanted = crowd.Crowd(
         connections=options.connections, pushes=options.pushes, pushes_per_second=options.rate, storm=True
     )
