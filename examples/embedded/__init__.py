@@ -1,1 +1,1 @@
-"""A shop that keeps its own gateway: no server, no pipeline, no Spark."""
+"""A shop with an embedded gateway: no server, pipeline or Spark."""

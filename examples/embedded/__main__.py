@@ -1,6 +1,6 @@
-"""`python -m examples.embedded FOLDER`: two tills share a stock list through a gateway in this very process.
+"""`python -m examples.embedded FOLDER`: two tills share a stock list through a gateway in this process.
 
-Deltas go to Parquet files in FOLDER, where any tool can read them; a second start finds the stock as it was left.
+Deltas are flushed to Parquet files in FOLDER, which any tool can read. A second start restores the stock from them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from lakesync.adapters import LocalDisk
 
 
 class Till:
-    """A client: its rows, its clock, and how far it has read."""
+    """A client: its rows, its clock and its cursor."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -24,7 +24,7 @@ class Till:
         self._cursor = 0
 
     def set(self, item: str, **values: object) -> RowDelta:
-        """Change some columns of an item here, and say how it was changed."""
+        """Change some columns of an item locally, and return the delta."""
         before = self.stock.get(item)
         after = {**(before or {}), **values}
         self.stock[item] = after
@@ -35,7 +35,7 @@ class Till:
         return delta
 
     def pull(self, gateway: SyncGateway) -> None:
-        """Take what the others changed."""
+        """Apply the others' changes."""
         for delta in self._lacked(gateway):
             if delta.op == "DELETE":
                 self.stock.pop(delta.row_id, None)

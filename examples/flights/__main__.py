@@ -13,7 +13,7 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the demo; 0 only when everything agreed."""
+    """Run the demo. Exits with 0 only if all comparisons agree."""
     parser = argparse.ArgumentParser(
         prog="scripts/demo", description="Nineteen clients sync New York's flights of 2013."
     )

@@ -1,4 +1,4 @@
-"""Who takes part: nineteen clients, how wrong their clocks are, and when they are out of reach."""
+"""The participants: nineteen clients, their clock skew, and when they are offline."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ HOUR = 60 * MINUTE
 STEP = 6 * HOUR
 STEPS_A_DAY = 4
 START = int(datetime(FIRST_DAY.year, FIRST_DAY.month, FIRST_DAY.day, tzinfo=UTC).timestamp() * 1000)
-"""The simulated instant at which day 0 begins, in milliseconds. New York's local time is taken for UTC."""
+"""Simulated start of day 0, in milliseconds since 1970. New York's local time is treated as UTC."""
 
 FASTEST = 4 * MINUTE
-"""The most that a client's clock is wrong, ahead or behind."""
+"""Maximum clock skew, ahead or behind."""
 LEAD = 5 * MINUTE
-"""A client pushes what happened at least this long ago, so that even the fastest clock is not ahead of the server."""
+"""A client pushes events at least this old, so that even the fastest clock is not ahead of the server's."""
 
 
 def push_time(step: int) -> int:
-    """The server's time at a step, in milliseconds: 00:05 of day 0, then every six hours."""
+    """Return the server's time at a step, in milliseconds: 00:05 of day 0, then every six hours."""
     return START + (step * STEP if step else LEAD)
 
 
 def day_of(step: int) -> str:
-    """The server's day (UTC) at a step, as `YYYY-MM-DD`."""
+    """Return the server's UTC day at a step, as `YYYY-MM-DD`."""
     return (FIRST_DAY + timedelta(days=step // STEPS_A_DAY)).isoformat()
 
 
 def chance(*subject: object) -> Random:
-    """Dice that fall the same way for the same subject, everywhere."""
+    """Return a random generator seeded by a subject, equal on every machine."""
     return Random(f"{SEED}/{'/'.join(map(str, subject))}")  # noqa: S311 - a story, not a secret
 
 
@@ -48,7 +48,7 @@ class Client:
     """The carrier's or airport's code."""
     claims: dict[str, str]
     skew: int
-    """Milliseconds by which its clock is ahead of the true time."""
+    """Milliseconds by which its clock is ahead."""
     every: int
     """It syncs at every step, or at every second one."""
 
@@ -67,7 +67,7 @@ CAST = (*CARRIERS.values(), *TOWERS.values())
 
 OFFLINE_CARRIERS = 4
 LONGEST_OFFLINE = "B6"
-"""A carrier that is out of reach for the first two days."""
+"""A carrier that is offline for the first two days."""
 
 
 class Attendance:
@@ -88,7 +88,7 @@ class Attendance:
             self._away |= {(CARRIERS[LONGEST_OFFLINE].id, STEPS_A_DAY + 1 + step) for step in range(STEPS_A_DAY)}
 
     def push_step(self, client: Client, happened: int) -> int:
-        """The first step at which a client can push what happened at a true time in milliseconds."""
+        """Return the first step at which a client can push an event of a true time in milliseconds."""
         step = max(0, math.ceil((happened + LEAD - START) / STEP))
         while (client.id, step) in self._away or step % client.every:
             step += 1

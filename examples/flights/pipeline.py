@@ -1,4 +1,4 @@
-"""What the demo asks of the pipeline: whether everything is carried, and the state as of an instant."""
+"""Queries of the pipeline: whether everything is flushed, and the state as of a time."""
 
 from __future__ import annotations
 
@@ -22,21 +22,23 @@ POLL = 0.5
 
 
 class NotCarriedError(Exception):
-    """The flush sensor's runs did not bring everything into the lake in time."""
+    """The flush sensor's runs did not flush everything in time."""
 
 
 @contextmanager
 def staging(config: Config) -> Iterator[PipelineStore]:
-    """The store as the pipeline sees it."""
+    """Open the store as the pipeline sees it."""
     with pipeline_store(config) as store:
         yield store
 
 
 def wait_until_carried(store: PipelineStore, patience: float, told: Callable[[int], None]) -> None:
-    """Return once nothing waits and the newest cut is at the last arrival; `told` hears how many deltas wait.
+    """Return once nothing is unflushed and the newest checkpoint covers the last arrival.
+
+    `told` is called with the number of unflushed deltas.
 
     Raises:
-        NotCarriedError: for `patience` seconds nothing came any nearer.
+        NotCarriedError: there was no progress for `patience` seconds.
     """
     deadline, before = time.monotonic() + patience, None
     while True:
@@ -58,7 +60,7 @@ def wait_until_carried(store: PipelineStore, patience: float, told: Callable[[in
 
 
 def states_as_of(config: Config, store: PipelineStore, milliseconds: int) -> dict[str, pa.Table]:
-    """Table → its rows as of a server time in milliseconds, reduced by the lake from its history."""
+    """Return each table's rows as of a server time in milliseconds, reduced by the lake from its history."""
     schemas = store.gateway_config(GATEWAY).schemas
     arrival = milliseconds << 16
     with session(config) as spark:
@@ -69,14 +71,14 @@ def states_as_of(config: Config, store: PipelineStore, milliseconds: int) -> dic
 
 
 def _to_arrow(state: DataFrame) -> pa.Table:
-    """Stamps may be null, and their fields may not: Spark's client cannot hand that to Arrow, so the fields are let."""
+    """Convert to Arrow, with nullable fields because stamps may be null."""
     for stamp in ("_tombstone", "_inserted"):
         state = state.withColumn(stamp, state[stamp].cast("struct<hlc: bigint, client_id: string>"))
     return state.toArrow()
 
 
 def erase_marks(config: Config) -> None:
-    """Make every state table forget how far it is merged."""
+    """Delete the merge mark of every state table."""
     with session(config) as spark:
         for table in COLUMNS:
             forget_marks(spark, table, LakeNames())

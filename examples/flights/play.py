@@ -1,4 +1,4 @@
-"""The play: the server's clock goes from step to step, and at each step everyone who is online pushes."""
+"""Plays the writes: the server's clock advances step by step, and at each step all online clients push."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from examples.flights.journal import Journal
 from examples.flights.story import Step
 
 AT_ONCE = 8
-"""Clients that push at the same time."""
+"""Clients that push concurrently."""
 NOTICED = 0.03
-"""Seconds after which the gateway has read its clock's file again."""
+"""Seconds until the gateway has read its clock's file again."""
 
 
 class ServerClock:
-    """The file by which the gateway's clock is set; simulated time only goes forward, and runs on in between."""
+    """The file that sets the gateway's clock. Simulated time only moves forward, and continues between steps."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def set(self, milliseconds: int) -> None:
-        """Make it `milliseconds` since 1970 at the gateway, and wait until it knows."""
+        """Set the gateway's clock to `milliseconds` since 1970, and wait until it is applied."""
         draft = self.path.with_suffix(".next")
         draft.write_text(str(milliseconds - time.time_ns() // 1_000_000), "ascii")
         draft.replace(self.path)
@@ -36,27 +36,27 @@ class ServerClock:
 
 @dataclass
 class Played:
-    """What the play came to."""
+    """The result of playing all steps."""
 
     deltas: int = 0
     pulled: int = 0
     repeats: int = 0
     push_seconds: float = 0.0
-    """Spent in pushes, without the story's making and the pulls."""
+    """Seconds spent in pushes, without generating writes and pulling."""
     pull_seconds: float = 0.0
     timeline: list[tuple[int, int]] = field(default_factory=list)
-    """`(step, deltas acknowledged up to its end)`, in order."""
+    """`(step, deltas acknowledged by its end)`, in order."""
 
     @property
     def last_step(self) -> int:
-        """The step at which the last push was made."""
+        """The step of the last push."""
         return self.timeline[-1][0]
 
     @property
     def middle(self) -> tuple[int, int]:
-        """`(step, instant)` of the middle of the run, in milliseconds: all up to the step had arrived, nothing else.
+        """`(step, time in milliseconds)` in the middle of the run: exactly the steps up to it had arrived then.
 
-        Between two steps hours go by, so the instant before the next step is after the last arrival of this one.
+        Hours pass between two steps, so the time before the next step is after this step's last arrival.
         """
         half = next(place for place, (_, deltas) in enumerate(self.timeline) if 2 * deltas >= self.deltas)
         following = self.timeline[half + 1][0] if half + 1 < len(self.timeline) else self.last_step + 1
@@ -64,7 +64,7 @@ class Played:
 
 
 class Play:
-    """The whole cast on one gateway."""
+    """All clients on one gateway."""
 
     def __init__(self, url: str, secret: str, journal: Journal, clock: ServerClock) -> None:
         self.clients = {client.id: SyncingClient(url, secret, client.id, client.claims) for client in CAST}
@@ -76,10 +76,10 @@ class Play:
         self._threads = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="client")
 
     def perform(self, steps: Iterable[Step], told: Callable[[Step], None]) -> Played:
-        """Play every step; `told` hears of each once all of its pushes are acknowledged.
+        """Play every step. `told` is called for each once all of its pushes are acknowledged.
 
         Raises:
-            RefusedError: the gateway refused something, or did not come back.
+            RefusedError: the gateway rejected a request, or did not recover.
         """
         for step in steps:
             self.clock.set(push_time(step.number))
@@ -94,15 +94,15 @@ class Play:
         return self.done
 
     def close(self) -> None:
-        """End the clients' threads, whatever they wait for."""
+        """Stop the clients' threads, even if they wait."""
         for client in self.clients.values():
             client.connection.closed = True
         self._threads.shutdown(cancel_futures=True)
 
     def _meet(self, first: Step) -> Step:
-        """One client pushes, then the others pull before they push anything; what is left of the first step.
+        """Let one client push, then let the others pull before their first push. Returns the rest of the first step.
 
-        A client that pulls first is known to hold nothing. One that pushed first might hold anything, and would be sent
+        A client that pulls first is known to have no rows. A client that pushed first might have any, so it would get
         every row as DELETE and INSERT.
         """
         opener, *others = sorted(first.outboxes)

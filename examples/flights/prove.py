@@ -1,4 +1,4 @@
-"""`--prove`: what is killed comes back, and what is done again changes nothing."""
+"""`--prove`: killed processes recover, and repeated work changes nothing."""
 
 from __future__ import annotations
 
@@ -19,14 +19,18 @@ RUN_SECONDS = 300.0
 TABLES_JOB = "tables"
 FLUSH_JOB = "flush"
 WATCH = 0.005
-"""Seconds between two looks at what goes on."""
+"""Seconds between two checks."""
 
 
 class Killer:
-    """Ends the gateway at random moments of the pushes, and Spark once while a flush runs."""
+    """Kills the gateway at random times during the pushes, and Spark once during a flush."""
 
     def __init__(self, system: System, journal: Journal, pushes: int) -> None:
-        """`pushes`: how many there will be, at least."""
+        """Choose the times.
+
+        Args:
+            pushes: the minimum number of pushes.
+        """
         self.gateway_kills = 0
         self.spark_kills = 0
         self._system = system
@@ -36,14 +40,14 @@ class Killer:
         self._threads: list[threading.Thread] = []
 
     def start(self, play: Play) -> None:
-        """Lie in wait."""
+        """Start killing."""
         for target in (lambda: self._kill_gateways(play), self._kill_spark):
             thread = threading.Thread(target=target, name="killer", daemon=True)
             thread.start()
             self._threads.append(thread)
 
     def end(self) -> None:
-        """Leave everything alone from now on."""
+        """Stop killing."""
         self._over.set()
         for thread in self._threads:
             thread.join()
@@ -81,12 +85,12 @@ class Killer:
 
 
 def run_again(dagster: Dagster, lake: Lake, days: Iterable[str], told: Callable[[str], None]) -> int:
-    """Merge every day of arrival again, one run a day in random order, then all tables from nothing.
+    """Merge every day of arrival again, one run per day in random order, then rebuild all tables.
 
-    Returns how many table contents were not what they had been, compared after each run.
+    Returns the number of tables whose content changed, compared after each run.
 
     Raises:
-        RunFailedError: a run did not succeed.
+        RunFailedError: a run failed.
     """
     before = lake.hashes()
     order = sorted(days)

@@ -1,4 +1,4 @@
-"""A client's local database: what it applies, it applies as plain SQL, without any forgiveness."""
+"""A client's local database, which applies deltas as plain SQL without any tolerance."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from examples.flights.schemas import COLUMNS
 
 
 class Replica:
-    """SQLite tables with a `row_id` and the schema's columns; JSON values are kept as JSON text."""
+    """SQLite tables with `row_id` and the schema's columns; JSON values are stored as JSON text."""
 
     def __init__(self, path: Path | None = None) -> None:
         # One client is worked on by one thread at a time.
@@ -22,10 +22,10 @@ class Replica:
             self.database.execute(f"create table {_quoted(table)} (row_id text primary key{names}) without rowid")
 
     def apply(self, deltas: Iterable[Mapping[str, Any]]) -> None:
-        """Apply a page of deltas from the gateway in one transaction, in their order.
+        """Apply a page of deltas in order, in one transaction.
 
         Raises:
-            sqlite3.IntegrityError: an INSERT came for a row that is already here.
+            sqlite3.IntegrityError: an INSERT for an existing row.
         """
         self.database.execute("begin")
         for delta in deltas:
@@ -33,7 +33,7 @@ class Replica:
         self.database.execute("commit")
 
     def write(self, op: str, table: str, row_id: str, columns: Mapping[str, Any]) -> None:
-        """Make the application's own change: it knows whether its row is there."""
+        """Make the application's own change, as INSERT or UPDATE."""
         if op != "DELETE":
             query = f"select 1 from {_quoted(table)} where row_id = ?"
             op = "UPDATE" if self.database.execute(query, (row_id,)).fetchone() else "INSERT"
@@ -55,7 +55,7 @@ class Replica:
             self.database.execute(f"delete from {_quoted(table)} where row_id = ?", (row_id,))
 
     def rows(self, table: str) -> dict[str, tuple[Any, ...]]:
-        """Row id → its values in the schema's order."""
+        """Return row id → its values in the schema's order."""
         names = ", ".join(map(_quoted, COLUMNS[table]))
         return {row[0]: row[1:] for row in self.database.execute(f"select row_id, {names} from {_quoted(table)}")}
 

@@ -1,4 +1,4 @@
-"""What people see: a line for each stage as it goes, and the result at the end."""
+"""The demo's output: progress of each stage, and the result at the end."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.table import Table
 
 EVERY = 5.0
-"""Seconds between two lines about one stage where no bar can be drawn."""
+"""Seconds between two progress lines without a terminal."""
 
 
 @dataclass
 class Stage:
-    """One stage as it is shown: a bar on a terminal, else a line now and then."""
+    """One stage: a progress bar on a terminal, otherwise lines."""
 
     _progress: Progress
     _task: TaskID
@@ -30,17 +30,17 @@ class Stage:
     _done: int = 0
 
     def of(self, total: int) -> None:
-        """How much there is to do."""
+        """The amount of work."""
         self._total = total
         self._progress.update(self._task, total=total)
 
     def at(self, done: int) -> None:
-        """How much is done."""
+        """The work done."""
         self._done = done
         self._show()
 
     def says(self, what: str) -> None:
-        """What goes on now."""
+        """What is happening now."""
         self._note = what
         self._show()
 
@@ -53,7 +53,7 @@ class Stage:
 
 
 class Teller:
-    """Stages go to stderr; so does the report where stdout is kept for JSON."""
+    """Writes progress to stderr, and the report there too if stdout is for JSON."""
 
     def __init__(self, *, as_json: bool) -> None:
         self._errors = Console(stderr=True, highlight=False)
@@ -68,12 +68,12 @@ class Teller:
         return time.perf_counter() - self._began
 
     def line(self, text: str) -> None:
-        """One line, with the time since the start before it."""
+        """Print one line with the elapsed time."""
         self._errors.print(f"[dim]\\[{self.elapsed:4.0f}s][/dim] {text}")
 
     @contextmanager
     def stage(self, name: str, text: str) -> Iterator[Stage]:
-        """Show a stage while it lasts, and how long it took."""
+        """Show a stage while it runs, and its duration."""
         began = time.perf_counter()
         columns = (
             SpinnerColumn(),
@@ -92,7 +92,7 @@ class Teller:
         self.line(f"[green]✓[/green] {text} [dim]({self.seconds[name]:.1f} s)[/dim]")
 
     def table(self, title: str, header: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
-        """A table of the report."""
+        """Print a table of the report."""
         shown = Table(title=title, title_justify="left", title_style="bold")
         for place, name in enumerate(header):
             shown.add_column(name, justify="right" if rows and isinstance(rows[0][place], int | float) else "left")
@@ -101,18 +101,18 @@ class Teller:
         self._report.print(shown)
 
     def says(self, text: str) -> None:
-        """A paragraph of the report."""
+        """Print a paragraph of the report."""
         self._report.print(text)
 
 
 @dataclass
 class Result:
-    """The outcome, as the JSON line has it."""
+    """The result, as in the JSON line."""
 
     ok: bool = False
     days: int = 0
     deltas: int = 0
-    """Acknowledged."""
+    """Acknowledged deltas."""
     cells: int = 0
     conflicts: int = 0
     crossed: int = 0
@@ -120,24 +120,24 @@ class Result:
     late: int = 0
     kills: int = 0
     rows: int = 0
-    """Visible at the end."""
+    """Visible rows at the end."""
     mismatches: int = 0
     asof_mismatches: int = 0
     clients: int = 0
     pulled: int = 0
     repeats: int = 0
-    """Requests that were sent again."""
+    """Repeated requests."""
     wrong: dict[str, int] = field(default_factory=dict)
-    """What was compared → differences; `mismatches` is their sum without `as of`."""
+    """Comparison → differences; `mismatches` is their sum without `as of`."""
     runs: list[dict[str, Any]] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
     rates: dict[str, float] = field(default_factory=dict)
-    """Deltas a second, stage by stage."""
+    """Deltas per second by stage."""
     polled: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    """Table → what a connector brought, as a client and the lake show it."""
+    """Table → rows from a connector, as shown by a client and the lake."""
 
     def json(self) -> str:
-        """One line."""
+        """Return the result as one line of JSON."""
         return msgspec.json.encode(self).decode()
 
 

@@ -1,4 +1,4 @@
-"""Dagster as seen from outside, over its GraphQL: which runs there were, who asked for them, and new ones."""
+"""Dagster's runs through its GraphQL API: list, wait for and launch runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ POLL = 0.5
 
 
 class RunFailedError(Exception):
-    """A run did not succeed, or not in time."""
+    """A run failed, or did not end in time."""
 
 
 @dataclass(frozen=True)
@@ -28,30 +28,30 @@ class Run:
     job: str
     status: str
     requested_by: str | None
-    """The sensor that asked for it; None for a run that somebody launched."""
+    """The sensor that requested it; None if it was launched manually."""
     reason: str | None
     seconds: float | None
 
     def told(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return the run as JSON."""
         return asdict(self)
 
 
 class Dagster:
-    """The runs of a Dagster."""
+    """The runs of a Dagster instance."""
 
     def __init__(self, url: str) -> None:
         self._dagster = dagster_client.DagsterClient(url)
 
     def runs(self, limit: int = 1000) -> list[Run]:
-        """The latest runs, the newest first."""
+        """Return the latest runs, newest first."""
         return [_run(run) for run in self._dagster.runs(limit)]
 
     def finished(self, wanted: Iterable[str], seconds: float) -> list[Run]:
-        """The runs of these ids, once all have ended well.
+        """Return the runs with these ids once all have succeeded.
 
         Raises:
-            RunFailedError: one did not succeed, or they took longer.
+            RunFailedError: a run failed, or did not end in time.
         """
         ids = set(wanted)
         deadline = time.monotonic() + seconds
@@ -67,10 +67,10 @@ class Dagster:
             time.sleep(POLL)
 
     def launch(self, job: str, tags: Mapping[str, str], config: Mapping[str, Any] | None = None) -> str:
-        """Launch a run of a job; its id.
+        """Launch a run of a job, and return its id.
 
         Raises:
-            ValidationError, NotFoundError: Dagster refused it.
+            ValidationError, NotFoundError: Dagster rejected it.
         """
         selector = {"repositoryLocationName": LOCATION, "repositoryName": "__repository__", "jobName": job}
         return self._dagster.launch(selector, tags, config or {})

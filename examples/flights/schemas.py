@@ -1,4 +1,4 @@
-"""The tables and the sync rules of the demo, as an application would register them."""
+"""The tables and sync rules of the demo, as an application would register them."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What each client writes and when: the same story for the same number of days, on every machine.
+"""What each client writes and when: identical for the same number of days on every machine.
 
-Carriers publish a flight the evening before (INSERT), then estimate its times (UPDATE); the airport that it leaves
-writes what really happened (UPDATE of the same cells). A cancelled flight is deleted; a few cancellations are undone.
-Who is offline, slow or has a wrong clock makes later stamps arrive first.
+Carriers publish a flight the evening before (INSERT), then estimate its times (UPDATE). The departure airport writes
+the actual times (UPDATE of the same cells). A cancelled flight is deleted; a few cancellations are undone. Offline and
+slow clients and wrong clocks make later stamps arrive first.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from examples.flights.data import AIRPORTS, Flights, Record, airlines, airports,
 
 DAY = 24 * HOUR
 LATE = 30
-"""Minutes of delay from which on a carrier corrects its own estimate."""
+"""Minutes of delay from which a carrier corrects its own estimate."""
 KINDS = 8
-"""Writes that one client can make about one flight."""
+"""Kinds of writes that one client makes about one flight."""
 
 
 class Write(NamedTuple):
-    """One change of one row by one client; in order of `hlc` for each client."""
+    """One change of one row by one client, ordered by `hlc` for each client."""
 
     hlc: int
     client: str
@@ -37,15 +37,15 @@ class Write(NamedTuple):
 
 
 class Step(NamedTuple):
-    """All that is pushed while the server's clock stands at one step."""
+    """Everything pushed at one step of the server's clock."""
 
     number: int
     outboxes: dict[str, list[Write]]
-    """Client id → its writes, in order of `hlc`."""
+    """Client id → its writes, ordered by `hlc`."""
 
     @property
     def deltas(self) -> int:
-        """How many writes are pushed."""
+        """Number of writes."""
         return sum(map(len, self.outboxes.values()))
 
 
@@ -57,7 +57,7 @@ class Story:
     _pending: dict[int, dict[str, list[Write]]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(list)))
 
     def steps(self) -> Iterator[Step]:
-        """Every step at which someone pushes, in order; flights are read as they are needed."""
+        """Yield every step with pushes, in order; flights are read lazily."""
         flights = Flights(self.days)
         attendance = Attendance(self.days)
         self._reference(flights, attendance)
@@ -79,7 +79,7 @@ class Story:
             yield Step(number, {client: sorted(outboxes[client]) for client in sorted(outboxes)})
 
     def _reference(self, flights: Flights, attendance: Attendance) -> None:
-        """Carriers bring their own name and the planes that fly, towers share the airports that are served."""
+        """Carriers share their names and planes, towers the airports that are served."""
         fleet, served = flights.carrier_of_plane(), flights.served_airports()
         rows: list[tuple[Client, str, str, Record]] = [
             (CARRIERS[row["carrier"]], "airlines", row["carrier"], row) for row in airlines()
@@ -99,7 +99,7 @@ class Story:
 
 
 def row_id(flight: Record) -> str:
-    """Carrier, number, origin and date: unique in the whole data set."""
+    """Return carrier, number, origin and date, which are unique in the data set."""
     return f"{flight['carrier']}-{flight['flight']}-{flight['origin']}-{flight['date']}"
 
 
@@ -117,7 +117,7 @@ Deed = tuple[Client, int, int, str, Record]
 
 
 def _flight(flight: Record, day: int) -> Iterable[Deed]:
-    """What happens to one flight."""
+    """Yield the writes about one flight."""
     dice = chance("flight", row_id(flight))
     carrier, tower = CARRIERS[flight["carrier"]], TOWERS[flight["origin"]]
     midnight = START + day * DAY
@@ -151,7 +151,7 @@ def _flight(flight: Record, day: int) -> Iterable[Deed]:
 
 
 def _cancelled(carrier: Client, tower: Client, leaves: int, dice: Random) -> Iterable[Deed]:
-    """The tower may still announce a delay; where its clock is fast enough, that outlives the deletion."""
+    """The tower may still announce a delay; with a fast enough clock it survives the deletion."""
     gone = leaves - int(dice.uniform(-30, 60) * MINUTE)
     if dice.random() < 0.3:
         announced = {"status": "delayed", "estimated": True, "dep_delay": dice.randrange(15, 240)}
@@ -160,7 +160,7 @@ def _cancelled(carrier: Client, tower: Client, leaves: int, dice: Random) -> Ite
 
 
 def _estimate(flight: Record, error: int) -> Record:
-    """A carrier's estimate that is some minutes wrong."""
+    """Return a carrier's estimate, wrong by some minutes."""
     delay = flight["dep_delay"] + error
     arrives = flight["sched_arr_time"]
     return {
@@ -175,17 +175,17 @@ def _estimate(flight: Record, error: int) -> Record:
 
 
 def _minutes(clock: int) -> int:
-    """Minutes after midnight of a time such as 1435."""
+    """Convert a time such as 1435 to minutes after midnight."""
     return clock // 100 * 60 + clock % 100
 
 
 def _clock(minutes: int) -> int:
-    """A time such as 1435, of minutes after midnight, before or beyond it too."""
+    """Convert minutes after midnight to a time such as 1435, wrapping around midnight."""
     return minutes // 60 % 24 * 100 + minutes % 60
 
 
 def crossed(steps: Iterable[Step]) -> tuple[int, int]:
-    """`(cells, cells of which a greater stamp of one client arrives before a smaller one of another)`."""
+    """Return `(cells, cells of which a client's greater stamp arrives before another client's smaller one)`."""
     seen: dict[tuple[str, str, str], tuple[int, str, int]] = {}
     crossing: set[tuple[str, str, str]] = set()
     for step in steps:

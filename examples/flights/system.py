@@ -1,4 +1,4 @@
-"""The system under demonstration: `lakesync up` as a process of its own, in a data folder of its own."""
+"""The demonstrated system: `lakesync up` as a separate process with its own data folder."""
 
 from __future__ import annotations
 
@@ -28,18 +28,23 @@ from lakesync import config
 READY_SECONDS = 240.0
 STOP_SECONDS = 60.0
 MARKER = "flights-demo"
-"""A file in a data folder that the demo made, and may therefore empty."""
+"""Marks a data folder that the demo created and may empty."""
 
 
 class SystemFailedError(Exception):
-    """`lakesync up` cannot be started, ended, or did not become ready."""
+    """`lakesync up` could not be started or stopped, or did not become ready."""
 
 
 class System:
     """One data folder and the processes on it."""
 
     def __init__(self, data: Path, *, brief: bool = False) -> None:
-        """`brief`: Spark serves for a minute or two, too short for its Java's second compiler to be worth its time."""
+        """Choose a data folder.
+
+        Args:
+            folder: the data folder.
+            brief: Spark runs for a minute or two only, so Java's second compiler is not worth its time.
+        """
         self.data = data.absolute()
         self._java = "-XX:TieredStopAtLevel=1" if brief else ""
         self.secret, self._service, self._spark = (secrets.token_hex(32) for _ in range(3))
@@ -54,19 +59,19 @@ class System:
 
     @property
     def pid(self) -> int | None:
-        """The process of `lakesync up`."""
+        """The process id of `lakesync up`."""
         return self._process.pid if self._process is not None else None
 
     @property
     def log(self) -> Path:
-        """What `lakesync up` prints."""
+        """The output of `lakesync up`."""
         return self.data / "up.log"
 
     def start(self) -> None:
-        """Empty the data folder, set the clock to the first day and start.
+        """Empty the data folder, set the clock to the first day, and start.
 
         Raises:
-            SystemFailedError: the folder is not the demo's, or something still runs on it.
+            SystemFailedError: the folder is not the demo's, or a process still uses it.
         """
         if self.data.exists():
             self._check_mine()
@@ -106,7 +111,7 @@ class System:
             raise SystemFailedError(f"a demo still runs on {self.data}: end process {self.told()['pid']} first")
 
     def told(self) -> dict[str, Any]:
-        """What `lakesync up` says of its processes in `up.json`; empty before it said anything."""
+        """Return the content of `up.json`; empty before it is written."""
         try:
             found: dict[str, Any] = json.loads((self.data / "up.json").read_text("utf-8"))
         except FileNotFoundError:
@@ -114,7 +119,7 @@ class System:
         return found
 
     def configuration(self) -> config.Config:
-        """The configuration by which the pipeline's parts reach the running system."""
+        """Return the configuration with which the pipeline reaches the running system."""
         told = self.told()
         return config.load(
             {
@@ -132,19 +137,19 @@ class System:
 
     @property
     def dagster(self) -> str:
-        """The address of Dagster's pages."""
+        """The address of Dagster's web pages."""
         return str(self.told()["dagster"]["url"])
 
     def wait_gateway(self) -> None:
-        """Return once the gateway serves.
+        """Return once the gateway is ready.
 
         Raises:
-            SystemFailedError: it does not, or `lakesync up` ended.
+            SystemFailedError: it is not ready in time, or `lakesync up` ended.
         """
         self._wait("the gateway", lambda: self._serves("gateway", "/ready"))
 
     def wait_all(self) -> None:
-        """Return once Spark and Dagster serve too; raises as `wait_gateway`."""
+        """Return once Spark and Dagster are ready too. Raises the errors of `wait_gateway`."""
         self._wait(
             "Spark and Dagster", lambda: bool(self.told().get("ready")) and self._serves("dagster", "/server_info")
         )
@@ -168,15 +173,15 @@ class System:
             time.sleep(0.05)
 
     def last_lines(self, count: int = 20) -> str:
-        """The end of what `lakesync up` printed."""
+        """Return the last lines of the output."""
         return "\n".join(self.log.read_text("utf-8", "replace").splitlines()[-count:])
 
     def admin(self) -> Connection:
-        """A session of an admin."""
+        """Return an admin's session."""
         return Connection(self.gateway, token(self.secret, "demo-admin", "admin", {}))
 
     def register(self) -> None:
-        """Register the schemas and put the sync rules in force."""
+        """Register the schemas and activate the sync rules."""
         admin = self.admin()
         for schema in SCHEMAS:
             admin.send("POST", f"/v1/admin/schema/{GATEWAY}", body=msgspec.json.encode(schema))
@@ -185,18 +190,18 @@ class System:
         admin.send("POST", f"/v1/admin/settings/{GATEWAY}", body=msgspec.json.encode({"writeScope": "any"}))
 
     def request_flush(self) -> None:
-        """Ask for what waits to be carried now; the flush sensor sees to it."""
+        """Request a flush from the flush sensor."""
         self.admin().send("POST", f"/v1/admin/flush/{GATEWAY}")
 
     def kill(self, name: str) -> None:
-        """End one process with SIGKILL; `lakesync up` starts it again."""
+        """Kill one process with SIGKILL; `lakesync up` restarts it."""
         os.kill(int(self.told()[name]["pid"]), signal.SIGKILL)
 
     def stop(self) -> None:
-        """End everything as Ctrl-C would.
+        """Stop everything like Ctrl-C.
 
         Raises:
-            SystemFailedError: it did not end in time; it is killed then.
+            SystemFailedError: it did not end in time, and was killed.
         """
         if self._process is None or not self.running:
             return

@@ -1,7 +1,7 @@
-"""What must be true, computed from the journal of acknowledged pushes with SQL windows in DuckDB.
+"""The expected result, computed from the journal of acknowledged pushes with SQL window functions in DuckDB.
 
-It shares nothing with LakeSync's merge. A value wins by `(hlc, client)`, and by its text where those are equal; it
-lives above its row's tombstone; a row is visible while it has a live value, or an INSERT above the tombstone.
+It shares no code with LakeSync's merge. A value wins by `(hlc, client)`, and by its text if those are equal. It is live
+above its row's tombstone. A row is visible while it has a live value, or an INSERT above the tombstone.
 """
 
 from __future__ import annotations
@@ -90,29 +90,29 @@ select (select count(*) from journal), (select count(distinct delta_id) from jou
 
 @dataclass(frozen=True)
 class Counts:
-    """What happened, as the journal tells it."""
+    """What happened, according to the journal."""
 
     deltas: int
     distinct: int
-    """Different delta ids."""
+    """Distinct delta ids."""
     clients: int
     cells: int
-    """Different (row, column)."""
+    """Distinct (row, column)."""
     conflicts: int
-    """Cells that two or more clients wrote."""
+    """Cells written by two or more clients."""
     crossed: int
-    """Cells of which a greater stamp of one client arrived before a smaller one of another."""
+    """Cells of which a client's greater stamp arrived before another client's smaller one."""
     losers: int
     """Deltas of which at least one value lost against another client's."""
     late: int
-    """Deltas that arrived at a later step than one with a greater stamp in the same row."""
+    """Deltas that arrived at a later step than a greater stamp of the same row."""
 
 
 class Truth:
-    """The journal in an in-memory database, and the states that follow from it.
+    """The journal in an in-memory database, and the resulting states.
 
-    A state NAME is two tables: `NAME_rows` (tbl, row_id, tombstone, inserted, visible) and `NAME_cells`
-    (tbl, row_id, col, hlc, client, delta_id, value), the live values alone, as JSON text.
+    A state NAME is two tables: `NAME_rows` (tbl, row_id, tombstone, inserted, visible) and `NAME_cells` (tbl, row_id,
+    col, hlc, client, delta_id, value), which has the live values as JSON text.
     """
 
     def __init__(self, journal: Journal) -> None:
@@ -121,17 +121,17 @@ class Truth:
         self.database.execute(_CELLS)
 
     def reduce(self, name: str, last_step: int) -> None:
-        """Make the state `name` of everything that was acknowledged up to and with a step."""
+        """Compute the state `name` from everything acknowledged up to and including a step."""
         for statement in (_ROWS, _LIVE, _VISIBLE):
             self.database.execute(statement.format(name=name, step=int(last_step)))
 
     @cached_property
     def counts(self) -> Counts:
-        """What happened."""
+        """Return the counts."""
         [row] = self.database.execute(_COUNTS).fetchall()
         return Counts(*row)
 
     def visible(self, name: str) -> int:
-        """How many rows are visible in a state."""
+        """Return the number of visible rows of a state."""
         [(rows,)] = self.database.execute(f"select count(*) from {name}_rows where visible").fetchall()
         return int(rows)

@@ -33,7 +33,7 @@ Row = dict[str, object]
 
 
 def open_database(path: str) -> Client:
-    """The inspector's database; who the inspector is stands in the token."""
+    """Open the inspector's database; the token names the inspector."""
     return lakesync.open(
         path,
         url=os.environ.get("LAKESYNC_REMOTE_URL", "http://127.0.0.1:8787"),
@@ -46,17 +46,17 @@ def open_database(path: str) -> Client:
 
 
 def open_checks(db: Client) -> list[Row]:
-    """What is still to be done, in the order in which it was written down."""
+    """Return open checks in the order in which they were added."""
     return db["checks"].rows("NOT done", order_by="site, row_id")
 
 
 def add(db: Client, options: argparse.Namespace) -> None:
-    """Write a check down."""
+    """Add a check."""
     db["checks"].insert(site=options.site, task=options.task, done=False, by_whom=db.client_id)
 
 
 def done(db: Client, options: argparse.Namespace) -> None:
-    """Tick a check off, by its number in the list."""
+    """Complete a check, by its number in the list."""
     checks = open_checks(db)
     if not 1 <= options.number <= len(checks):
         raise SystemExit(f"there is no check {options.number}: the list has {len(checks)}")
@@ -65,7 +65,7 @@ def done(db: Client, options: argparse.Namespace) -> None:
 
 
 def show(db: Client, _: argparse.Namespace) -> None:
-    """Print what is to be done, and what waits to be sent."""
+    """Print open checks, and what is not sent yet."""
     for number, check in enumerate(open_checks(db), 1):
         print(f"{number:>3}  {check['site']}: {check['task']}")
     finished = len(db["checks"].rows("done"))
@@ -73,7 +73,7 @@ def show(db: Client, _: argparse.Namespace) -> None:
 
 
 def sync(db: Client, _: argparse.Namespace) -> None:
-    """Send and fetch; what the office refused is told, and stays here."""
+    """Sync, and print changes that the gateway rejected; they stay in the database."""
     try:
         report = db.sync()
     except UnreachableError:
@@ -84,14 +84,14 @@ def sync(db: Client, _: argparse.Namespace) -> None:
 
 
 def history(db: Client, options: argparse.Namespace) -> None:
-    """Print who wrote what of a check, by its number in the list."""
+    """Print who wrote what to a check, by its number in the list."""
     row_id = str(open_checks(db)[options.number - 1]["row_id"])
     for version in db.history("checks", row_id):
         print(f"{version.at:%Y-%m-%d %H:%M}  {version.client_id}  {version.columns}  {version.status}")
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Do what the arguments say."""
+    """Run a command."""
     parser = argparse.ArgumentParser(prog="inspection", description="A field inspection to-do list, offline first.")
     parser.add_argument("--database", default="inspections.db", metavar="FILE")
     commands = parser.add_subparsers(required=True)

@@ -1,1 +1,1 @@
-"""ClickHouse reads the lake by itself, with an Iceberg reader that shares no code with ours, and the two agree."""
+"""Reads the lake with ClickHouse, whose Iceberg reader shares no code with LakeSync, and compares the results."""

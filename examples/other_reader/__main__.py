@@ -1,4 +1,4 @@
-"""`scripts/other-reader`: every table of a lake, counted by our reader and by ClickHouse's."""
+"""`scripts/other-reader`: compares figures of every table of a lake between LakeSync's reader and ClickHouse."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ KINDS: dict[type[IcebergType], str] = {
 
 
 def main() -> int:
-    """Compare, and tell."""
+    """Compare, and print the result."""
     parser = argparse.ArgumentParser(prog="scripts/other-reader", description=__doc__)
     parser.add_argument("--python", required=True, help=argparse.SUPPRESS)
     parser.add_argument("--data", type=Path, help="the folder of a `lakesync up`")
@@ -74,7 +74,7 @@ def _ours(table: Table) -> list[object]:
 
 
 def _columns(table: Table) -> dict[str, str]:
-    """The columns that both can count, by kind: nested ones and dates are left out."""
+    """Return the columns that both readers can aggregate, by kind; nested columns and dates are excluded."""
     kinds = {field.name: KINDS.get(type(field.field_type)) for field in table.schema().fields}
     return {name: kind for name, kind in kinds.items() if kind is not None}
 
@@ -88,7 +88,7 @@ def _same(ours: list[object], theirs: list[object] | None) -> bool:
 
 
 def _plain(value: object) -> object:
-    """Numbers as numbers: ClickHouse writes 64 bits as text, and what was nothing as an empty text in `min`."""
+    """Normalise numbers: ClickHouse writes 64-bit integers as text, and an empty `min` as an empty text."""
     if isinstance(value, str):
         try:
             return float(value)

@@ -1,4 +1,4 @@
-"""Run by an interpreter that has ClickHouse: figures of tables, one JSON line each, for what stands on stdin."""
+"""Run by an interpreter with ClickHouse: prints figures of the tables on stdin, one JSON line each."""
 
 from __future__ import annotations
 

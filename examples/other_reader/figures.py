@@ -1,4 +1,7 @@
-"""Figures of a table that any two readers must agree on, as one SELECT. Imports nothing: both environments run it."""
+"""Figures of a table on which any two readers must agree, as one SELECT.
+
+Imports nothing, because both environments run it.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,11 @@ MODULUS = 1_000_003
 
 
 def figures(columns: dict[str, str], source: str, *, dialect: str) -> str:
-    """The query for a table's plain columns, name → `text`, `number`, `whole` or `truth`.
+    """Return the query for a table's plain columns, name → `text`, `number`, `whole` or `truth`.
 
     Args:
-        columns: what is counted.
-        source: in FROM.
+        columns: the columns to aggregate.
+        source: for FROM.
         dialect: `duckdb` or `clickhouse`.
     """
     length = "strlen" if dialect == "duckdb" else "length"

@@ -1,7 +1,7 @@
-"""A backend by a stranger: SQLite through what `lakesync.adapters.sql` asks for, and nothing else of LakeSync's.
+"""A third-party adapter: SQLite through the interface of `lakesync.adapters.sql`, using no other part of LakeSync.
 
-`sqlitefile:///ABSOLUTE/FILE`. The dialect says how the database wants things said, the executor brings statements to
-it; deltas, tables of rows and marks come with the base.
+`sqlitefile:///ABSOLUTE/FILE`. The dialect has the database's SQL, the executor runs statements. Deltas, destination
+tables and marks come with the base class.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ if TYPE_CHECKING:
 
 
 def open_file(uri: str) -> SqlAdapter:
-    """The adapter that a URI names: what the entry point leads to."""
+    """Open the adapter of a URI; the entry point's function."""
     return SqlAdapter(FileExecutor(unquote(urlsplit(uri).path)), FileDialect())
 
 
 class FileDialect(Dialect):
-    """Four methods, as SQLite quotes names like the base."""
+    """SQLite's SQL in four methods; names are quoted as in the base class."""
 
     def column_type(self, kind: Kind) -> str:
-        """The type of a column."""
+        """Return the type of a column."""
         return {"integer": "INTEGER", "boolean": "INTEGER", "number": "NUMERIC"}.get(kind, "TEXT")
 
     def create_scratch(self, name: str, columns: Sequence[Column], key: Sequence[str]) -> Sequence[str]:
-        """A temporary table."""
+        """Create a temporary table."""
         body = ", ".join(self.column_definition(column) for column in columns)
         return f"DROP TABLE IF EXISTS {name}", f"CREATE TEMP TABLE {name} ({body}, UNIQUE ({', '.join(key)}))"
 
     def merge_statement(
         self, table: str, scratch: str, columns: Sequence[str], key: Sequence[str], update: Sequence[str]
     ) -> str:
-        """INSERT … ON CONFLICT, which needs a WHERE to know that it is no join's ON."""
+        """Return an INSERT … ON CONFLICT. SQLite needs the WHERE to parse ON."""
         listed = ", ".join(columns)
         taken = ", ".join(f"{name} = excluded.{name}" for name in update)
         what = f"DO UPDATE SET {taken}" if taken else "DO NOTHING"
@@ -49,20 +49,24 @@ class FileDialect(Dialect):
         return f"INSERT INTO {table} ({listed}) {rows} ON CONFLICT ({', '.join(key)}) {what}"
 
     def checksum_expression(self, text: str) -> str:
-        """A function that each connection is given."""
+        """Call a function that each connection registers."""
         return f"md5_checksum({text})"
 
 
 class FileExecutor:
-    """A connection for each use: simple, and safe between threads."""
+    """Opens a connection for each use: simple, and safe between threads."""
 
     def __init__(self, path: str) -> None:
-        """Args: path: of the file."""
+        """Set the file.
+
+        Args:
+            path: of the file.
+        """
         self._path = path
 
     @contextmanager
     def connect(self) -> Iterator[Connection]:
-        """A connection, closed at the end."""
+        """Yield a connection, and close it."""
         try:
             opened = sqlite3.connect(self._path, isolation_level=None, timeout=20)
             try:
@@ -76,47 +80,51 @@ class FileExecutor:
             raise AdapterError(f"the file {self._path} refused: {error}") from error
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Do nothing: no connection stays open."""
 
 
 class FileConnection:
-    """Statements as sqlite3 takes them."""
+    """Statements through sqlite3."""
 
     def __init__(self, opened: sqlite3.Connection) -> None:
-        """Args: opened: in autocommit mode."""
+        """Wrap a connection.
+
+        Args:
+            opened: in autocommit mode.
+        """
         self._opened = opened
 
     def execute(self, statement: str, values: Sequence[Value] = ()) -> int:
-        """Run a statement; how many rows it changed."""
+        """Execute a statement and return the number of rows changed."""
         return max(self._opened.execute(statement, [plain(value) for value in values]).rowcount, 0)
 
     def query(self, statement: str, values: Sequence[Value] = ()) -> list[tuple[Any, ...]]:
-        """Run a query."""
+        """Execute a query."""
         return list(self._opened.execute(statement, [plain(value) for value in values]))
 
     def query_arrow(self, statement: str, values: Sequence[Value], schema: pa.Schema) -> pa.Table:
-        """Run a query that may find much."""
+        """Execute a query with a large result."""
         return arrow_of(self.query(statement, values), schema)
 
     def column_names(self, table: str) -> list[str]:
-        """The names of a table's columns."""
+        """Return the names of a table's columns."""
         return [row[1] for row in self._opened.execute(f'PRAGMA table_info("{table}")')]
 
     def load_scratch(self, table: str, rows: pa.Table) -> None:
-        """Add rows to a scratch table."""
+        """Append rows to a scratch table."""
         marks = ", ".join("?" * rows.num_columns)
         values = ([plain(value) for value in row.values()] for row in rows.to_pylist())
         self._opened.executemany(f"INSERT INTO {table} VALUES ({marks})", values)
 
     def statement_error(self, error: BaseException) -> StatementError | None:
-        """What an error says of a statement, where the transaction goes on."""
+        """Classify an error after which the transaction continues."""
         if not isinstance(error, sqlite3.Error) or not self._opened.in_transaction:
             return None
         return StatementError(str(error), isinstance(error, sqlite3.IntegrityError))
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """All statements within, or none."""
+        """Run the statements inside atomically."""
         self._opened.execute("BEGIN IMMEDIATE")
         try:
             yield
@@ -127,5 +135,5 @@ class FileConnection:
 
 
 def plain(value: Value) -> str | int | None:
-    """A value as sqlite3 stores it."""
+    """Convert a value to what sqlite3 stores."""
     return value.isoformat() if isinstance(value, datetime) else value
