@@ -177,7 +177,7 @@ def test_rows_of_a_hot_tier_include_deltas_of_the_cold_tier(tmp_path):
     hot, cold = SqliteAdapter(tmp_path / "hot.db"), SqliteAdapter(tmp_path / "cold.db")
     older = make_delta("c", 5, "r", title="from long ago", size=1)
     cold.insert_deltas(DeltaBatch("b", "g", (StoredDelta("g", 256, older),)))
-    carry(hot, [("g", 512, [make_delta("c", 6, "r", size=2)])], beside=ColdTierContents([cold]))
+    carry(hot, [("g", 512, [make_delta("c", 6, "r", size=2)])], transform=ColdTierContents([cold]))
     row = rows(hot)["r"]
     assert (row["title"], row["size"]) == ("from long ago", 2)
     hot.close()
