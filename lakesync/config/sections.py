@@ -113,8 +113,8 @@ class DeclaredIssuer(_Section):
             raise ValueError(f"{' and '.join(given)} are set, but keys have one source; keep one of these settings")
         if (self.secret is not None) != ("HS256" in self.algorithms) or {"HS256"} < {*self.algorithms}:
             raise ValueError("HS256 requires secret and excludes other algorithms, which use public keys")
-        place = self.jwks_url if self.jwks_url is not None else None if given else self.issuer
-        fault = check_keys_url("jwks_url" if given else "issuer", place) if place is not None else None
+        url = self.jwks_url if self.jwks_url is not None else None if given else self.issuer
+        fault = check_keys_url("jwks_url" if given else "issuer", url) if url is not None else None
         if fault is not None:
             raise ValueError(fault)
         return self

@@ -89,10 +89,10 @@ def clock(config: Config) -> Check:
     """Compare this machine's clock with the gateway's."""
     url = gateway_url(config)
     try:
-        asked = time.time()
+        started = time.time()
         answer = requests.get(f"{url}/health", timeout=_TIMEOUT)
-        here = (asked + time.time()) / 2
-        ahead = here - parsedate_to_datetime(answer.headers["Date"]).timestamp() - 0.5
+        local_time = (started + time.time()) / 2
+        ahead = local_time - parsedate_to_datetime(answer.headers["Date"]).timestamp() - 0.5
     except (requests.RequestException, KeyError, ValueError):
         return Check("off", f"no gateway at {url} to compare with")
     found = f"{abs(ahead):.1f} s {'ahead of' if ahead > 0 else 'behind'} the gateway"
@@ -236,9 +236,9 @@ def staging(config: Config) -> Check:
         )
     gateways = len({head.gateway for store in stores for head in store.heads})
     waits = sum(head.deltas for store in stores for head in store.heads)
-    held = sum(store.bytes for store in stores)
+    stored = sum(store.bytes for store in stores)
     named = f"{gateways} gateway{'' if gateways == 1 else 's'}"
-    return Check("ok", f"{named}, {held:,} bytes, {waits:,} unflushed delta{'' if waits == 1 else 's'}")
+    return Check("ok", f"{named}, {stored:,} bytes, {waits:,} unflushed delta{'' if waits == 1 else 's'}")
 
 
 def catalogue(config: Config) -> Check:
@@ -341,15 +341,15 @@ def spark(config: Config) -> Check:
     remote = config.spark.remote or running_service(config, "spark").get("remote")
     if not remote:
         return Check("off", "no server is known; `lakesync up` starts one")
-    place = urlsplit(str(remote))
+    url = urlsplit(str(remote))
     try:
-        with socket.create_connection((place.hostname or "localhost", place.port or 15002), _TIMEOUT):
-            return Check("ok", f"{place.scheme}://{place.hostname}:{place.port} accepts connections")
+        with socket.create_connection((url.hostname or "localhost", url.port or 15002), _TIMEOUT):
+            return Check("ok", f"{url.scheme}://{url.hostname}:{url.port} accepts connections")
     except OSError as error:
-        where = f"{place.hostname}:{place.port} does not answer: {error.strerror or error}"
+        message = f"{url.hostname}:{url.port} does not answer: {error.strerror or error}"
         return Check(
             "problem",
-            where,
+            message,
             f"see {config.data_dir / 'logs' / 'spark.log'}; `lakesync up` restarts it",
         )
 

@@ -142,11 +142,11 @@ def check(
     with closing(kind.open_source(opened)) as source, _without_retries():
         for probe in probes_of(source):
             try:
-                said, code = probe.run(), None
+                detail, code = probe.run(), None
             except LakeSyncError as error:
                 failed.append(error)
-                said, code = str(error), error.code
-            _print_check(probe.name, said, code, as_json=as_json)
+                detail, code = str(error), error.code
+            _print_check(probe.name, detail, code, as_json=as_json)
             if code is not None and probe.name == "credentials":
                 break
     if failed:
@@ -165,13 +165,13 @@ def _without_retries() -> Iterator[None]:
         stamina.set_active(True)
 
 
-def _print_check(what: str, said: str, code: str | None, *, as_json: bool) -> None:
+def _print_check(what: str, detail: str, code: str | None, *, as_json: bool) -> None:
     if as_json:
-        output.record({"check": what, "ok": code is None, "said": said, **({"code": code} if code else {})})
+        output.record({"check": what, "ok": code is None, "detail": detail, **({"code": code} if code else {})})
     elif code is None:
-        print(f"ok    {what}: {said}")
+        print(f"ok    {what}: {detail}")
     else:
-        print(f"FAIL  {what}: {said}", file=sys.stderr)
+        print(f"FAIL  {what}: {detail}", file=sys.stderr)
 
 
 def _types(config: Config) -> Connectors:

@@ -229,6 +229,6 @@ def _print_delta(each: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
         output.record(each)
     else:
-        place = f"{each['table']}/{each['rowId']}"
-        print(f"{each['arrived']}  {each['clientId']}  {each['op']:<6}  {place}  {each['values']}")
+        row = f"{each['table']}/{each['rowId']}"
+        print(f"{each['arrived']}  {each['clientId']}  {each['op']:<6}  {row}  {each['values']}")
     sys.stdout.flush()

@@ -98,11 +98,11 @@ def push(
 
     found = records(file, id_column, types)
     if table is None:
-        deltas = (_delta(record, place, who, clock) for place, record in enumerate(found, 1))
+        deltas = (_delta(record, number, who, clock) for number, record in enumerate(found, 1))
     else:
         op = "UPDATE" if update else "INSERT"
-        rows = (_row(record, place, table, id_column, op) for place, record in enumerate(found, 1))
-        deltas = (_delta(record, place, who, clock) for place, record in enumerate(rows, 1))
+        rows = (_row(record, number, table, id_column, op) for number, record in enumerate(found, 1))
+        deltas = (_delta(record, number, who, clock) for number, record in enumerate(rows, 1))
     accepted, server_hlc, rejections = 0, 0, Rejections(user, as_json=as_json)
     try:
         with closing(found), output.spinner("pushing"):
@@ -164,23 +164,23 @@ def _push(transport: HttpTransport, who: str, deltas: list[RowDelta]) -> tuple[i
     return done.accepted, (), done.server_hlc
 
 
-def _row(record: Mapping[str, Any], place: int, table: str, id_column: str, op: str) -> Mapping[str, Any]:
+def _row(record: Mapping[str, Any], number: int, table: str, id_column: str, op: str) -> Mapping[str, Any]:
     from lakesync.model.errors import ValidationError
 
     identity = record.get(id_column)
     if identity is None:
         known = ", ".join(map(repr, record)) or "no fields"
         raise ValidationError(
-            f"row {place} has no field {id_column!r}, it has {known}; give the field of its id with --id"
+            f"row {number} has no field {id_column!r}, it has {known}; give the field of its id with --id"
         )
     if isinstance(identity, bool) or not isinstance(identity, str | int):
-        raise ValidationError(f"row {place} has the id {str(identity)[:60]}; an id must be a string or an integer")
+        raise ValidationError(f"row {number} has the id {str(identity)[:60]}; an id must be a string or an integer")
     values = {name: value for name, value in record.items() if name != id_column}
     columns = [{"column": name, "value": value} for name, value in values.items()]
     return {"op": op, "table": table, "rowId": str(identity), "columns": columns}
 
 
-def _delta(record: Mapping[str, Any], place: int, who: str, clock: HLC) -> RowDelta:
+def _delta(record: Mapping[str, Any], number: int, who: str, clock: HLC) -> RowDelta:
     """Return a delta of client `who` from its JSON form, in which client id, hlc and delta id may be missing."""
     import msgspec
 
@@ -193,11 +193,11 @@ def _delta(record: Mapping[str, Any], place: int, who: str, clock: HLC) -> RowDe
     given["hlc"] = given["hlc"] if "hlc" in record else clock.now()
     fault = misspelt("hlc", given["hlc"])
     if fault is not None:
-        raise ValidationError(f"delta {place}: {fault}")
+        raise ValidationError(f"delta {number}: {fault}")
     try:
         delta = msgspec.json.decode(msgspec.json.encode(given), type=RowDelta, strict=False)
     except msgspec.ValidationError as error:
-        raise ValidationError(f"delta {place} does not have the documented form: {error}") from error
+        raise ValidationError(f"delta {number} does not have the documented form: {error}") from error
     if delta.delta_id and delta.client_id == who:
         return delta
     identity = delta_id(client_id=who, hlc=delta.hlc, table=delta.table, row_id=delta.row_id, columns=delta.columns)

@@ -52,7 +52,7 @@ def _objects(
         if line.lstrip().startswith("["):
             text = "".join((line, *(more for _, more in numbered)))
             yield from (
-                _object(each, f"{file}, item {place}") for place, each in enumerate(_parsed(text, str(file)), 1)
+                _object(each, f"{file}, item {number}") for number, each in enumerate(_parsed(text, str(file)), 1)
             )
         else:
             where = f"{file}, line {number}"

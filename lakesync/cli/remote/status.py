@@ -129,8 +129,8 @@ def _lake(config: Config, gateway: str) -> dict[str, int | None] | None:
     if not may_have_catalogue(config):
         return None
     with LakeReader(config) as lake:
-        mine = config.namespaces.of(gateway)
-        tables = {name: lake.state_table(name) for name, (place, _) in lake.state_tables.items() if place == mine}
+        namespace = config.namespaces.of(gateway)
+        tables = {name: lake.state_table(name) for name, (space, _) in lake.state_tables.items() if space == namespace}
         return {name: merge_marks(table).get(gateway) for name, table in tables.items() if table is not None}
 
 

@@ -48,11 +48,11 @@ def trace(
 
     with output.spinner("searching"):
         found = traced(load_settings(data), delta, gateway)
-        held, why = _holders(found, clients, url, token_file, data) if clients else (None, None)
+        holders, why = _holders(found, clients, url, token_file, data) if clients else (None, None)
     if as_json:
-        output.record({**msgspec.to_builtins(found), "holders": held, **({"unanswered": why} if why else {})})
+        output.record({**msgspec.to_builtins(found), "holders": holders, **({"unanswered": why} if why else {})})
     else:
-        _show(found, held)
+        _print_trace(found, holders)
     if why:
         raise typer.Exit(exit_codes.report_unanswered(f"clients with the row: {why}", as_json=as_json))
 
@@ -68,9 +68,9 @@ def _holders(
     try:
         remote = connect(url, found.gateway, token_file, data)
         metrics = remote.get("/admin/metrics/{gateway}", clients=clients)
-        asked = {"table": found.table, "rowId": found.row_id}
+        row_query = {"table": found.table, "rowId": found.row_id}
         explained = {
-            client: remote.get("/admin/explain/{gateway}", clientId=client, **asked)
+            client: remote.get("/admin/explain/{gateway}", clientId=client, **row_query)
             for client in dict.fromkeys([user_of(found.client_id), *(each["clientId"] for each in metrics["clients"])])
         }
     except LakeSyncError as error:
@@ -89,19 +89,19 @@ def _holders(
     }, None
 
 
-def _show(found: TracedDelta, held: dict[str, Any] | None) -> None:
-    output.fields(dict(_steps(found, held)), as_json=False)
-    if held is not None:
+def _print_trace(found: TracedDelta, holders: dict[str, Any] | None) -> None:
+    output.fields(dict(_steps(found, holders)), as_json=False)
+    if holders is not None:
         print()
         output.records(
-            held["clients"],
+            holders["clients"],
             as_json=False,
             columns=("clientId=client", "verdict=row", "why"),
             none="the gateway knows no clients",
         )
 
 
-def _steps(found: TracedDelta, held: dict[str, Any] | None) -> Iterator[tuple[str, str]]:
+def _steps(found: TracedDelta, holders: dict[str, Any] | None) -> Iterator[tuple[str, str]]:
     from lakesync.model.hlc import wall_of
 
     columns = f"{found.columns} column" + ("" if found.columns == 1 else "s")
@@ -110,8 +110,8 @@ def _steps(found: TracedDelta, held: dict[str, Any] | None) -> Iterator[tuple[st
     yield "client", f"{found.client_id} wrote {found.op} of {found.table}/{found.row_id}, {columns}, at {written}"
     shard = "" if found.shard == "main" else f", shard {found.shard}"
     arrived = output.utc_time(wall_of(found.arrival_hlc))
-    place = f"arrival {found.arrival_hlc}, sequence {found.seq}, position {found.ordinal}"
-    yield "commit", f"gateway {found.gateway}{shard}, {arrived}, {place}"
+    position = f"arrival {found.arrival_hlc}, sequence {found.seq}, position {found.ordinal}"
+    yield "commit", f"gateway {found.gateway}{shard}, {arrived}, {position}"
     yield "batch", found.batch_id or "not flushed yet"
     if found.snapshot is not None:
         when = output.utc_time(found.snapshot.committed_ms) or "expired"
@@ -121,10 +121,10 @@ def _steps(found: TracedDelta, held: dict[str, Any] | None) -> Iterator[tuple[st
         yield "table", f"merged: {'yes' if found.state.contains_delta else 'not yet'} (up to {merged})"
     elif found.batch_id is not None:
         yield "table", "there is no state table"
-    if held is not None:
-        owned = ", ".join(held["ownsColumns"])
+    if holders is not None:
+        owned = ", ".join(holders["ownsColumns"])
         yield "owns", owned or ("nothing: newer values or a tombstone replaced it" if found.columns else "-")
         yield (
             "checkpoint",
-            {None: "none yet", True: "in the newest one"}.get(held["inCheckpoint"], "not in the newest one"),
+            {None: "none yet", True: "in the newest one"}.get(holders["inCheckpoint"], "not in the newest one"),
         )

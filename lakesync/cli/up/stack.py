@@ -195,12 +195,12 @@ def _with_secrets(config: Config, folder: Path, *, with_gateway: bool) -> Config
     """Fill in missing secrets. Secrets that a gateway shares are generated only if this process starts the gateway."""
     spark_token = config.spark.token
     if with_gateway:
-        made = {name: SecretStr(value) for name, value in ensure_secrets(folder).items()}
-        spark_token = spark_token or made["spark_token"]
+        generated = {name: SecretStr(value) for name, value in ensure_secrets(folder).items()}
+        spark_token = spark_token or generated["spark_token"]
         config = config.replace(
-            jwt_secret=config.jwt_secret or made["jwt_secret"],
-            service_token=config.service_token or made["service_token"],
-            secret_key=config.secret_key or made["secret_key"],
+            jwt_secret=config.jwt_secret or generated["jwt_secret"],
+            service_token=config.service_token or generated["service_token"],
+            secret_key=config.secret_key or generated["secret_key"],
         )
     return config.replace(
         spark={} if config.spark.remote else {"token": spark_token or SecretStr(secrets.token_hex(32))}
