@@ -33,10 +33,10 @@ def test_status_checkpoint_and_backfill_see_what_was_pushed(up):
     assert [each["clientId"] for each in before["clients"]] == ["alice"]
 
     up.ask("flush", "--wait", "300", *shop)
-    up.wait(lambda: json.loads(up.ask("status", "--json", *shop))["cut"] is not None, 300)
+    up.wait(lambda: json.loads(up.ask("status", "--json", *shop))["checkpoint"] is not None, 300)
     after = json.loads(up.ask("status", "--json", *shop))
     assert (after["unflushedDeltas"], after["oldestUnflushedSeconds"], after["unanswered"]) == (0, None, [])
-    assert after["cut"]["rows"] == ROWS
+    assert after["checkpoint"]["rows"] == ROWS
     (todos,) = [each for each in after["tables"] if each["table"] == "todos"]
     assert todos["mergedMs"] == after["newestMs"]
     assert after["runs"][0]["jobName"]
@@ -165,11 +165,11 @@ def test_four_destinations_that_hang_stop_no_flush_and_a_run_that_cannot_start_i
         folder.joinpath("row.jsonl").write_text(json.dumps({"id": f"t{number}", "title": "Oat milk", "n": number}))
         shop.ask("push", "row.jsonl", "--table", "todos", "--id", "id", "--client", "alice", *mine)
 
-        def is_cut():
-            cut = status()["cut"]
-            return cut is not None and cut["rows"] == number
+        def is_in_checkpoint():
+            checkpoint = status()["checkpoint"]
+            return checkpoint is not None and checkpoint["rows"] == number
 
-        shop.wait(is_cut, BOUND)
+        shop.wait(is_in_checkpoint, BOUND)
         return time.monotonic() - begun
 
     def status():

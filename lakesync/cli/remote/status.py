@@ -79,8 +79,8 @@ def _summary(
 ) -> dict[str, Any]:
     now = time.time() * 1000
     newest = int(metrics["lastArrivalHlc"])
-    waiting = {each["table"]: each for each in metrics["tables"] or ()}
-    names = sorted({*waiting, *(lake or {})})
+    unflushed = {each["table"]: each for each in metrics["tables"] or ()}
+    names = sorted({*unflushed, *(lake or {})})
     return {
         "gateway": remote.gateway,
         "url": remote.url,
@@ -91,15 +91,15 @@ def _summary(
         "oldestUnflushedSeconds": None if metrics["oldestMs"] is None else round((now - metrics["oldestMs"]) / 1000, 1),
         "flushedMs": metrics["flushedMs"],
         "maxBackpressureBytes": metrics["maxBackpressureBytes"],
-        "turnedAway": [
+        "rejectingShards": [
             each["shard"] for each in metrics["shards"] if each["byteSize"] > metrics["maxBackpressureBytes"]
         ],
         "rulesVersion": metrics["rulesVersion"],
-        "cut": metrics["cut"],
+        "checkpoint": metrics["cut"],
         "tables": [
             {
                 "table": name,
-                "waitingDeltas": waiting.get(name, {}).get("deltaCount", 0),
+                "unflushedDeltas": unflushed.get(name, {}).get("deltaCount", 0),
                 "mergedMs": ((lake or {}).get(name) or 0) >> 16 or None,
             }
             for name in names
@@ -165,7 +165,7 @@ def _print_summary(summary: dict[str, Any]) -> None:
     if summary["tables"]:
         print()
         rows = ({**each, "mergedMs": output.utc_time(each["mergedMs"])} for each in summary["tables"])
-        output.records(rows, as_json=False, columns=("table", "waitingDeltas=unflushed", "mergedMs=merged up to"))
+        output.records(rows, as_json=False, columns=("table", "unflushedDeltas=unflushed", "mergedMs=merged up to"))
     print()
     output.records(
         map(display_row, summary["clients"]),
@@ -185,17 +185,17 @@ def _fields(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
     unflushed = f"{deltas:,} delta{'' if deltas == 1 else 's'}, {summary['unflushedBytes']:,} bytes"
     oldest = summary["oldestUnflushedSeconds"]
     yield "unflushed", f"{unflushed}, the oldest for {output.duration(oldest)}" if oldest is not None else "nothing"
-    if summary["turnedAway"]:
-        shards = ", ".join(summary["turnedAway"])
+    if summary["rejectingShards"]:
+        shards = ", ".join(summary["rejectingShards"])
         yield "pushes", f"rejected: more than {summary['maxBackpressureBytes']:,} unflushed bytes in {shards}"
     yield "last flush", output.utc_time(summary["flushedMs"]) or "none yet"
-    cut = summary["cut"]
-    if cut is None:
+    checkpoint = summary["checkpoint"]
+    if checkpoint is None:
         yield "checkpoint", "none yet; new clients pull all rows"
     else:
-        arrival = output.utc_time(int(cut["arrivalHlc"]) >> 16)
-        stale = "" if cut["rulesVersion"] == summary["rulesVersion"] else ", older than the sync rules, not served"
-        yield "checkpoint", f"as of {arrival}, {cut['rows']:,} rows, {cut['bytes']:,} bytes{stale}"
+        arrival = output.utc_time(int(checkpoint["arrivalHlc"]) >> 16)
+        stale = "" if checkpoint["rulesVersion"] == summary["rulesVersion"] else ", older than the sync rules, not served"
+        yield "checkpoint", f"as of {arrival}, {checkpoint['rows']:,} rows, {checkpoint['bytes']:,} bytes{stale}"
     yield (
         "rules",
         f"version {summary['rulesVersion']}" if summary["rulesVersion"] else "none, every client sees every row",
