@@ -84,13 +84,13 @@ EXAMPLES = [
 
 
 @pytest.mark.parametrize("line", EXAMPLES)
-def test_the_pages_example_works(played, line):
+def test_the_examples_of_the_page_work(played, line):
     told = played[line]
     assert told.exit_code == 0, told.output
     assert "Traceback" not in told.output
 
 
-def test_what_the_examples_say(played):
+def test_the_output_of_the_examples(played):
     assert "accepted   2" in played["lakesync push todos.csv --table todos --id id --client alice"].stdout
     pulled = played["lakesync pull --client alice --table todos --json"].stdout.splitlines()
     assert {json.loads(line)["rowId"] for line in pulled} == {"t1", "t2"}
@@ -104,7 +104,7 @@ def test_what_the_examples_say(played):
     assert "title string" in played["lakesync schema list"].stdout
 
 
-def test_who_would_get_and_lose_what_for_every_client_that_was_seen(played, project, tmp_path):
+def test_a_rules_diff_lists_gains_and_losses_of_every_known_client(played, project, tmp_path):
     assert project.client("walt", "shop").pull().ok
     lines("push", _file(tmp_path, '{"row_id": "w1", "owner": "walt"}'), "--table", "todos", "--client", "walt")
     assert lines("rules", "diff", "rules.json") == []
@@ -114,7 +114,7 @@ def test_who_would_get_and_lose_what_for_every_client_that_was_seen(played, proj
     assert all(each["after"] == each["added"] == 0 for each in found)
 
 
-def test_the_port_of_a_gateway_that_is_ready_is_not_taken_by_another_program(project, monkeypatch):
+def test_doctor_recognises_the_port_of_this_gateway(project, monkeypatch):
     monkeypatch.setenv("LAKESYNC_GATEWAY_PORT", project.url.rpartition(":")[2])
     monkeypatch.setenv("LAKESYNC_DAGSTER_PORT", "0")
     assert ports(config.load()).state == "ok"
@@ -122,7 +122,7 @@ def test_the_port_of_a_gateway_that_is_ready_is_not_taken_by_another_program(pro
     assert ports(config.load()).state == "warning"
 
 
-def test_what_is_refused_is_named_and_the_rest_goes_on(played, tmp_path):
+def test_rejected_deltas_are_reported_and_the_others_are_pushed(played, tmp_path):
     mixed = '{"row_id": "m1", "owner": "alice"}\n{"row_id": "m2", "owner": "bob"}\n'
     told = command("push", _file(tmp_path, mixed), "--table", "todos", "--client", "alice", "--json")
     assert told.exit_code == ExitCode.PARTIAL
@@ -143,7 +143,7 @@ def test_what_is_refused_is_named_and_the_rest_goes_on(played, tmp_path):
     assert told.exit_code == ExitCode.INVALID
 
 
-def test_a_file_of_more_than_one_request_goes_in_several_and_says_how_far_it_came(played, tmp_path):
+def test_a_large_file_is_pushed_in_several_requests(played, tmp_path):
     wide = [f"wide{number},{'x' * 300_000},ann" for number in range(5)]
     file = _file(tmp_path, "\n".join(["id,title,owner", *wide]), "wide.csv")
     told = command("push", file, "--table", "todos", "--id", "id", "--client", "ann")
@@ -155,14 +155,14 @@ def test_a_file_of_more_than_one_request_goes_in_several_and_says_how_far_it_cam
     assert " deltas were accepted before this" in told.stderr
 
 
-def test_what_was_pulled_can_be_pushed_again_and_changes_nothing(played, tmp_path):
+def test_pulled_deltas_can_be_pushed_again_without_effect(played, tmp_path):
     pulled = command("pull", "--client", "alice", "--json").stdout
     own = [line for line in pulled.splitlines() if json.loads(line)["op"] != "DELETE"]
     told = lines("push", _file(tmp_path, "\n".join(own)), "--client", "alice")
     assert (told[0]["accepted"], told[0]["rejected"]) == (len(own), 0)
 
 
-def test_changes_are_told_as_they_happen(played, tmp_path):
+def test_tail_prints_changes_as_they_happen(played, tmp_path):
     """In a process of its own: a line comes while the command still runs."""
     (tmp_path / "token").write_text(sign("tess", "shop", team="red"))
     words = ["tail", "--token-file", str(tmp_path / "token"), "--limit", "1", "--seconds", str(DEADLINE), "--json"]
@@ -175,7 +175,7 @@ def test_changes_are_told_as_they_happen(played, tmp_path):
         assert tail.wait(DEADLINE) == 0
 
 
-def test_a_tail_goes_on_after_its_gateway_was_killed(spawn, tmp_path):
+def test_a_tail_continues_after_its_gateway_was_killed(spawn, tmp_path):
     port = str(free_ports(1)[0])
     first = spawn(LAKESYNC_GATEWAY_PORT=port)
     assert first.client("alice").push(delta("t1", {"n": 1}, client="alice")).status_code == 200
@@ -196,7 +196,7 @@ def test_a_tail_goes_on_after_its_gateway_was_killed(spawn, tmp_path):
         tail.kill()
 
 
-def test_a_delta_is_followed_to_who_holds_it(played, project, tmp_path):
+def test_a_delta_is_traced_to_the_clients_with_it(played, project, tmp_path):
     assert project.client("alice", "shop").pull().ok
     lines("push", _file(tmp_path, '{"row_id": "tr1", "owner": "tracy"}'), "--table", "todos", "--client", "tracy")
     (delta,) = [json.loads(line) for line in command("pull", "--client", "tracy", "--json").stdout.splitlines()][-1:]
@@ -210,7 +210,7 @@ def test_a_delta_is_followed_to_who_holds_it(played, project, tmp_path):
     assert "waits for the lake" in alone.stdout
 
 
-def test_a_token_decides_what_is_allowed(played, monkeypatch, tmp_path):
+def test_the_token_decides_which_commands_are_permitted(played, monkeypatch, tmp_path):
     monkeypatch.setenv("LAKESYNC_TOKEN", sign("carl", "shop"))
     assert command("pull").exit_code == 0
     denied = command("status")
@@ -223,7 +223,7 @@ def test_a_token_decides_what_is_allowed(played, monkeypatch, tmp_path):
     assert "another key signed it" in wrong.stderr
 
 
-def test_a_gateway_that_is_not_declared_is_not_made(played):
+def test_an_undeclared_gateway_is_not_created(played):
     told = command("status", "--gateway", "elsewhere")
     assert told.exit_code == ExitCode.FAILED
     assert "declare it" in told.stderr

@@ -137,17 +137,17 @@ def place(spark_server, tmp_path_factory):
     engine.close()
 
 
-def test_now_is_the_merge_of_everything_acknowledged(place):
+def test_a_query_now_sees_every_acknowledged_delta(place):
     assert asked(place.config) == place.story.rows(place.moments[-1])
 
 
-def test_any_moment_is_the_merge_of_what_had_arrived(place):
+def test_a_query_of_the_past_sees_what_had_arrived(place):
     for moment in place.moments:
         assert asked(place.config, AsOf(arrival=moment)) == place.story.rows(moment)
     assert asked(place.config, AsOf(arrival=place.moments[3] - 1)) == place.story.rows(place.moments[3] - 1)
 
 
-def test_a_snapshot_is_read_as_it_is(place):
+def test_a_snapshot_is_read_without_later_deltas(place):
     snapshot = place.cut.tables[0].snapshot_id
     there = asked(place.config, AsOf(snapshot=snapshot), "WHERE _gateway = 'shop'")
     expected = place.story.rows(place.cut.arrival)
@@ -167,13 +167,13 @@ def test_a_snapshot_is_read_as_it_is(place):
         "_arrival > 5",
     ],
 )
-def test_filters_that_a_scan_takes_change_nothing(place, where):
+def test_pushed_down_predicates_do_not_change_the_result(place, where):
     everything = query(place.config, f"WITH t AS MATERIALIZED (FROM tasks) SELECT * FROM t WHERE {where}")
     filtered = query(place.config, f"SELECT * FROM tasks WHERE {where}")
     assert sorted(map(str, rows_of(filtered))) == sorted(map(str, rows_of(everything)))
 
 
-def test_the_history_has_every_delta_once_and_says_what_is_flushed(place):
+def test_the_history_has_every_delta_once_with_its_batch(place):
     (row,) = rows_of(
         query(
             place.config,
@@ -194,12 +194,12 @@ def test_the_history_has_every_delta_once_and_says_what_is_flushed(place):
     assert list(rows_of(query(place.config, counted, AsOf(arrival=place.moments[7])))) == [{"n": len(expected)}]
 
 
-def test_a_table_that_no_flush_has_reached_is_there_with_its_columns(place):
+def test_a_table_without_a_flush_can_be_queried(place):
     (row,) = rows_of(query(place.config, "SELECT count(*) AS n FROM drafts JOIN tasks USING (_gateway)"))
     assert row["n"]
 
 
-def test_what_is_not_there_is_told_with_what_is(place):
+def test_an_unknown_table_or_column_lists_known_ones(place):
     with pytest.raises(NotFoundError, match="no table 'task' in the lake; there are deltas, drafts, tasks"):
         query(place.config, "SELECT * FROM task")
     with pytest.raises(NotFoundError, match=f"the first delta came at {format_hlc(place.moments[0])}"):
@@ -208,7 +208,7 @@ def test_what_is_not_there_is_told_with_what_is(place):
         query(place.config, "SELECT titel FROM tasks")
 
 
-def test_the_history_of_a_row_has_every_delta_and_one_fate_for_each(place):
+def test_the_history_of_a_row_has_every_delta_with_its_outcome(place):
     counts = Counter((gateway, each.row_id) for gateway, _, each in place.story.pushed if each.table == "tasks")
     (gateway, row), count = counts.most_common(1)[0]
     found = row_history(place.config, "tasks", row, gateway)
@@ -226,7 +226,7 @@ def test_the_history_of_a_row_has_every_delta_and_one_fate_for_each(place):
         row_history(place.config, "task", row)
 
 
-def test_the_command_writes_rows_on_stdout(place, monkeypatch):
+def test_the_command_prints_rows_on_stdout(place, monkeypatch):
     for name, value in place.config.environment().items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("LAKESYNC_CONFIG", "")
@@ -243,7 +243,7 @@ def test_the_command_writes_rows_on_stdout(place, monkeypatch):
     assert "outcome" in printed.stdout
 
 
-def test_spark_answers_the_same(place, monkeypatch, tmp_path):
+def test_spark_returns_the_same_rows(place, monkeypatch, tmp_path):
     history = f"{place.config.lake.system_namespace}.deltas"
     sql = (
         f"WITH d AS (SELECT gateway, max(hlc_time(arrival)) IS NOT NULL AS ever FROM {history} GROUP BY gateway) "
@@ -270,7 +270,7 @@ def test_spark_answers_the_same(place, monkeypatch, tmp_path):
     assert on_spark(place.config, sql, snapshot).to_pylist() == query(place.config, sql, snapshot).to_pylist()
 
 
-def test_a_folder_without_a_lake_is_rows_of(tmp_path, monkeypatch):
+def test_a_folder_without_a_lake_is_reported(tmp_path, monkeypatch):
     monkeypatch.setenv("LAKESYNC_CONFIG", "")
     with pytest.raises(LakeUnavailableError, match="no Iceberg catalogue"):
         query(load({"data_dir": tmp_path}), "SELECT * FROM tasks")

@@ -263,7 +263,7 @@ def expected(database, sql):
 @pytest.mark.parametrize(
     ("engine", "when", "step"), [*(("duckdb", when, 1) for when in range(5)), ("spark", 0, 4), ("spark", 4, 1)]
 )
-def test_every_engine_gives_the_rows_that_the_pushes_make(place, engine, when, step):
+def test_every_engine_returns_the_merge_of_all_pushes(place, engine, when, step):
     moment = place.moments[when] if when < len(place.moments) else None
     pushed = [each for each in place.history.pushed if moment is None or each[1] <= moment]
     as_of = None if moment is None else AsOf(arrival=moment)
@@ -283,6 +283,6 @@ def test_every_engine_gives_the_rows_that_the_pushes_make(place, engine, when, s
         ("SELECT zzz FROM waiting", "no column 'zzz' in waiting: there are _arrival, _gateway, _row, name, pieces"),
     ],
 )
-def test_a_misspelt_column_is_answered_with_the_nearest_real_one(place, engine, sql, better):
+def test_a_misspelt_column_is_reported_with_a_suggestion(place, engine, sql, better):
     with pytest.raises(ValidationError, match=better):
         place.answer(engine, sql)

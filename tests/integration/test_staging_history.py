@@ -82,7 +82,7 @@ def rows_of(gateway, pushes):
 
 
 @pytest.mark.parametrize("at_once", [3, 1_000_000])
-def test_pushes_come_whole_and_in_order(lake, monkeypatch, at_once):
+def test_pushes_are_read_whole_and_in_order(lake, monkeypatch, at_once):
     conf, catalogue = lake
     monkeypatch.setattr(lake_history, "_DELTAS_AT_ONCE", at_once)
     expected = {gateway: pushes_of(gateway, 20) for gateway in ("g", "h")}
@@ -110,7 +110,7 @@ def test_configurations_are_read_from_the_table_of_gateways(lake):
     assert history.config("shop") == told
 
 
-def test_a_gateways_row_wins_over_the_property_of_an_older_lake(lake):
+def test_a_row_of_the_table_gateways_overrides_an_old_property(lake):
     conf, catalogue = lake
     catalogue.create_table("lakesync.deltas", SCHEMA)
     old, new = (msgspec.structs.replace(new_config(), version=version) for version in (3, 4))
@@ -137,6 +137,6 @@ def test_a_catalogue_on_postgres_is_read_too(postgres_uri, tmp_path, monkeypatch
     assert list(LakeHistory(conf).pushes("g")) == expected
 
 
-def test_a_lake_that_is_not_there_is_named(lake):
+def test_a_missing_lake_is_reported(lake):
     with pytest.raises(LakeUnavailableError, match=r"no table lakesync\.deltas"):
         LakeHistory(lake[0])

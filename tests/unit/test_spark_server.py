@@ -17,7 +17,7 @@ def conf(tmp_path, monkeypatch):
     return config.load({"data_dir": tmp_path, "spark": {"memory": "3g", "settings": {"spark.sql.ansi.enabled": "no"}}})
 
 
-def test_secrets_are_in_no_list_of_processes(conf, tmp_path):
+def test_the_command_line_contains_no_secrets(conf, tmp_path):
     conf = conf.replace(lake={"catalog_uri": "postgresql://u:p%40ss@db:5433/lake?sslmode=require"})
     server = spark_server.prepare(conf, port=4, token="t0ken", jars=[tmp_path / "a b.jar"])
     assert server.command[0].endswith("java-runtime/bin/java")
@@ -36,23 +36,23 @@ def test_secrets_are_in_no_list_of_processes(conf, tmp_path):
 
 
 @pytest.mark.parametrize(("memory", "first"), [("64m", "64m"), ("900m", "64m"), ("1g", "64m")])
-def test_java_does_not_start_with_more_than_it_may_have(conf, tmp_path, memory, first):
+def test_the_initial_heap_does_not_exceed_the_maximum(conf, tmp_path, memory, first):
     spark_server.prepare(conf.replace(spark={"memory": memory}), port=4, token="t", jars=[])
     lines = (tmp_path / "spark/server.args").read_text().splitlines()
     assert lines[:2] == [f'"-Xmx{memory}"', f'"-Xms{first}"']
 
 
 @pytest.mark.parametrize(("cores", "collector"), [(2, "Serial"), (4, "Serial"), (8, "Parallel")])
-def test_many_cores_collect_with_many_threads(conf, tmp_path, cores, collector):
+def test_the_parallel_collector_is_used_with_many_cores(conf, tmp_path, cores, collector):
     spark_server.prepare(conf.replace(spark={"cores": cores}), port=4, token="t", jars=[])
     assert f'"-XX:+Use{collector}GC"' in (tmp_path / "spark/server.args").read_text().splitlines()
 
 
-def test_own_settings_win(conf):
+def test_settings_of_the_user_take_precedence(conf):
     assert spark_server.settings(conf, 1)["spark.sql.ansi.enabled"] == "no"
 
 
-def test_the_sqlite_catalogue_is_the_one_that_pyiceberg_opens(conf, tmp_path):
+def test_spark_and_pyiceberg_open_the_same_sqlite_catalogue(conf, tmp_path):
     assert spark_server.catalogue(conf)["spark.sql.catalog.lake.uri"] == f"jdbc:sqlite:file:{tmp_path}/catalog.db"
     assert conf.lake.catalog_uri == f"sqlite:///{tmp_path}/catalog.db"
 
@@ -82,13 +82,13 @@ def java(tmp_path, version):
     program.chmod(0o755)
 
 
-def test_a_java_of_the_users_wins(tmp_path, monkeypatch):
+def test_java_home_takes_precedence(tmp_path, monkeypatch):
     java(tmp_path, "17.0.15")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     assert spark_server.java_home() == tmp_path
 
 
-def test_an_old_or_missing_java_home_is_named(tmp_path, monkeypatch):
+def test_an_old_or_missing_java_home_is_reported(tmp_path, monkeypatch):
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(ConfigurationError, match="no Java"):
         spark_server.java_home()
@@ -97,7 +97,7 @@ def test_an_old_or_missing_java_home_is_named(tmp_path, monkeypatch):
         spark_server.java_home()
 
 
-def test_a_missing_package_says_what_to_do(monkeypatch):
+def test_a_missing_package_is_reported_with_a_remedy(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     with pytest.raises(StartupError, match=r"lakesync\[platform\]"):
         spark_server.prepare.__globals__["_package"]("pyspark")

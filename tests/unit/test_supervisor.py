@@ -63,7 +63,7 @@ def watch(tmp_path):
         each.supervisor.stop_all()
 
 
-def test_one_starts_after_those_it_needs(watch):
+def test_a_service_starts_after_those_it_needs(watch):
     gate = threading.Event()
     seen = watch(
         Service("b", FOR_EVER, lambda: True, after=("a",)),
@@ -86,7 +86,7 @@ def test_every_service_is_stopped_whatever_its_name(watch):
     assert [process.exit_code is not None for process in processes] == [True, True]
 
 
-def test_what_dies_is_started_again(watch):
+def test_a_service_that_ends_is_restarted(watch):
     seen = watch(Service("a", FOR_EVER, lambda: True))
     seen.until(lambda: seen.supervisor.all_ready)
     first = seen.pid("a")
@@ -96,14 +96,14 @@ def test_what_dies_is_started_again(watch):
     assert seen.changes[2].reason == "was terminated by signal 9"
 
 
-def test_what_never_comes_up_is_named_with_its_last_lines(watch):
+def test_a_service_that_never_becomes_ready_is_reported_with_its_log(watch):
     seen = watch(Service("a", python("print('no such thing'); raise SystemExit(3)"), lambda: False, hint="Look there."))
     seen.until(lambda: seen.error)
     assert "a exited with code 3" in str(seen.error)
     assert "no such thing\nLook there." in str(seen.error)
 
 
-def test_what_keeps_failing_is_given_up(watch, tmp_path, monkeypatch):
+def test_a_service_that_keeps_failing_is_not_restarted_for_ever(watch, tmp_path, monkeypatch):
     monkeypatch.setattr("lakesync.cli.up.supervisor._FIRST_WAIT_SECONDS", 0.001)
     flag = tmp_path / "first"
     code = f"""
@@ -124,13 +124,13 @@ signal.pause()
     assert seen.states("a").count(State.STARTING) == 6
 
 
-def test_too_late_is_a_failure(watch):
+def test_a_service_that_is_not_ready_in_time_fails(watch):
     seen = watch(Service("a", FOR_EVER, lambda: False, timeout=0.2))
     seen.until(lambda: seen.error)
     assert "was not ready after 0 s" in str(seen.error)
 
 
-def test_what_runs_once_is_ready_when_it_has_ended_well(watch):
+def test_a_service_that_runs_once_is_ready_after_exit_code_0(watch):
     seen = watch(
         Service("a", python("pass"), lambda: True, once=True), Service("b", FOR_EVER, lambda: True, after=("a",))
     )
@@ -138,7 +138,7 @@ def test_what_runs_once_is_ready_when_it_has_ended_well(watch):
     assert seen.states("a") == [State.STARTING, State.READY]
 
 
-def test_a_program_that_is_not_there_is_named(watch):
+def test_a_missing_program_is_reported(watch):
     seen = watch(Service("a", ("/no/such/program",), lambda: True))
     seen.until(lambda: seen.error)
     assert "/no/such/program" in str(seen.error)

@@ -36,7 +36,7 @@ def conf(tmp_path, monkeypatch):
     )
 
 
-def test_a_taken_port_is_named_with_the_option():
+def test_a_port_in_use_is_reported_with_its_option():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -46,12 +46,12 @@ def test_a_taken_port_is_named_with_the_option():
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "no.such.host.invalid"])
-def test_an_address_of_another_machine_is_named_rather_than_the_port(host):
+def test_an_address_of_another_machine_is_reported(host):
     with pytest.raises(StartupError, match=rf"Cannot listen on {host}: .*address of this machine"):
         check_port(0, host, "--port")
 
 
-def test_a_full_disk_is_said_before_anything_starts(conf, monkeypatch):
+def test_a_full_disk_is_reported_before_anything_starts(conf, monkeypatch):
     usage = shutil.disk_usage("/")
     monkeypatch.setattr("shutil.disk_usage", lambda _: usage._replace(free=1_000_000))
     with pytest.raises(StartupError, match="is full: 1 MB are free"):
@@ -70,7 +70,7 @@ def test_a_jar_that_cannot_be_downloaded_is_named(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_jar_with_other_bytes_is_refused(tmp_path, monkeypatch):
+def test_a_jar_with_another_checksum_is_rejected(tmp_path, monkeypatch):
     def download(jar, folder):
         path = folder / jar.filename
         path.write_bytes(b"something else")
@@ -82,7 +82,7 @@ def test_a_jar_with_other_bytes_is_refused(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_damaged_jar_is_fetched_again(tmp_path, monkeypatch):
+def test_a_damaged_jar_is_downloaded_again(tmp_path, monkeypatch):
     jar = jars.JARS[1]
     (tmp_path / jar.filename).write_bytes(b"half")
     good = jars.ensure(jar, jars.cache_folder())
@@ -94,14 +94,14 @@ def test_a_damaged_jar_is_fetched_again(tmp_path, monkeypatch):
     assert jars.is_cached(jar, jars.ensure(jar, tmp_path).parent)
 
 
-def test_secrets_are_made_once(tmp_path):
+def test_secrets_are_generated_once(tmp_path):
     made = ensure_secrets(tmp_path)
     assert ensure_secrets(tmp_path) == made
     assert len(set(made.values())) == 4
     assert (tmp_path / "secrets.json").stat().st_mode & 0o077 == 0
 
 
-def test_dagsters_files_are_yaml_that_dagster_takes(conf):
+def test_dagster_accepts_the_generated_files(conf):
     import dagster as dg
 
     workspace = yaml.safe_load(dagster_home.write(conf, 7).read_text())
@@ -218,13 +218,13 @@ def test_a_pipeline_alone_starts_no_gateway_and_needs_a_way_to_staging(conf, tmp
     assert not (conf.data_dir / "secrets.json").exists()
 
 
-def test_a_server_that_listens_everywhere_is_reached_on_loopback():
+def test_a_server_on_all_addresses_is_reached_on_loopback():
     assert local_url("0.0.0.0", 80) == "http://127.0.0.1:80"
     assert local_url("::", 80) == "http://[::1]:80"
     assert local_url("10.1.2.3", 80) == "http://10.1.2.3:80"
 
 
-def test_spark_of_ones_own_means_none_is_started(conf, tmp_path):
+def test_no_spark_is_started_if_an_external_one_is_configured(conf, tmp_path):
     names = {service.name for service in services(conf, None, 1, tmp_path / "workspace.yaml")}
     assert names == {"gateway", "code_server", "dagster", "daemon", "runs", "recovery"}
 
@@ -236,7 +236,7 @@ def test_dagsters_storage_is_created_before_anything_else_opens_it(conf, tmp_pat
         assert found[name].after == ("recovery",)
 
 
-def test_recovery_comes_before_the_daemon_where_dagster_ran_before(conf, tmp_path):
+def test_recovery_runs_before_the_daemon_after_an_earlier_run(conf, tmp_path):
     (conf.dagster.home / "storage").mkdir(parents=True)
     found = {service.name: service for service in services(conf, None, 1, tmp_path / "workspace.yaml")}
     assert found["recovery"].once
@@ -245,7 +245,7 @@ def test_recovery_comes_before_the_daemon_where_dagster_ran_before(conf, tmp_pat
     assert found["gateway"].environment[MARKER] == str(conf.data_dir)
 
 
-def test_leftovers_are_those_of_the_folder_only(tmp_path):
+def test_only_processes_of_the_data_folder_are_stopped(tmp_path):
     def child(folder):
         code = "import signal; print(flush=True); signal.pause()"
         process = subprocess.Popen([sys.executable, "-c", code], env={MARKER: str(folder)}, stdout=subprocess.PIPE)
@@ -282,7 +282,7 @@ def test_the_command_line_imports_no_framework():
     assert not {"dagster", "pyspark", "fastapi", "starlette", "pandas"} & set(modules)
 
 
-def test_no_pipeline_runs_beside_a_gateway_that_flushes_by_itself(tmp_path, monkeypatch):
+def test_up_rejects_a_gateway_that_flushes_by_itself(tmp_path, monkeypatch):
     """A batch that went to one of them would count as carried for both."""
     monkeypatch.setenv("LAKESYNC_CONFIG", "")
     configured = config.load({"data_dir": tmp_path / "data", "flush": {"to_uri": "file:///somewhere"}})

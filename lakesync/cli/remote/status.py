@@ -194,7 +194,9 @@ def _fields(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "checkpoint", "none yet; new clients pull all rows"
     else:
         arrival = output.utc_time(int(checkpoint["arrivalHlc"]) >> 16)
-        stale = "" if checkpoint["rulesVersion"] == summary["rulesVersion"] else ", older than the sync rules, not served"
+        stale = (
+            "" if checkpoint["rulesVersion"] == summary["rulesVersion"] else ", older than the sync rules, not served"
+        )
         yield "checkpoint", f"as of {arrival}, {checkpoint['rows']:,} rows, {checkpoint['bytes']:,} bytes{stale}"
     yield (
         "rules",

@@ -46,7 +46,7 @@ def behind(backlog, marks, pieces, followers=(), namespaces=SHARED, shards=None,
     return {lag.key: lag for lag in lags(backlog, found, pieces)}
 
 
-def test_nothing_is_behind_where_all_marks_are_equal():
+def test_nothing_is_behind_if_all_marks_are_equal():
     copy = Follower("copy", {"nyc/main": at(20)})
     assert behind([waiting()], merged(flights=20, planes=20), [piece()], [copy]) == {}
 
@@ -62,11 +62,11 @@ def test_each_part_is_compared_by_itself():
     }
 
 
-def test_a_table_lacks_nothing_of_files_without_its_deltas():
+def test_a_table_ignores_files_without_its_deltas():
     assert behind([waiting()], merged(flights=20, planes=10), [piece(tables=("cabs", "flights"))]) == {}
 
 
-def test_a_table_that_was_never_merged_lacks_everything_that_may_be_its_own():
+def test_a_table_that_was_never_merged_lacks_every_file_that_may_have_its_deltas():
     found = behind([waiting()], merged(flights=20), [piece(1, 10), piece()])
     assert found.keys() == {"table/planes/nyc"}
     assert found["table/planes/nyc"].deltas == 20
@@ -77,7 +77,7 @@ def test_a_gateway_without_anything_in_the_lake_lacks_nothing():
     assert behind([waiting(), new], merged(flights=20, planes=20), [piece()]) == {}
 
 
-def test_a_rebuilt_store_wants_its_checkpoint_though_it_has_flushed_nothing_yet():
+def test_a_rebuilt_store_needs_a_checkpoint_before_its_first_flush():
     rebuilt = waiting(flushed_seq=0, cut_arrival=None)
     assert behind([rebuilt], merged(flights=20, planes=20), [piece()]).keys() == {"checkpoint/nyc"}
 
@@ -122,14 +122,14 @@ def test_a_destination_follows_the_gateways_that_it_names(gateways, lacking):
     assert bool(found) is lacking
 
 
-def test_no_file_below_the_least_mark_is_looked_at():
+def test_files_below_the_least_mark_are_not_read():
     found = positions([waiting()], LakeMarks(merged(flights=20, planes=12)), TABLES, (), SHARED)
     assert least_mark(found) == at(12)
     assert least_mark(positions([waiting()], LakeMarks(merged(flights=20)), TABLES, (), SHARED)) == 0
     assert least_mark([]) == 0
 
 
-def test_a_report_names_what_was_requested_again_and_again():
+def test_a_report_lists_parts_whose_runs_fail():
     lag = Lag("checkpoint", "", "nyc", 1, 2, 3)
     report = Report(5, (lag,), {lag.key: 3})
     assert report.failing() == [lag]

@@ -47,20 +47,20 @@ def completed(shell: str, line: str) -> str:
 
 
 @pytest.mark.parametrize("line", LINES)
-def test_what_is_begun_is_completed(run, line):
+def test_bash_completes_commands_options_and_values(run, line):
     run("init", "--gateway", "shop")
     assert set(completed("bash", line).split()) == LINES[line]
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
-def test_the_other_shells_are_told_the_same(run, shell):
+def test_zsh_and_fish_complete_the_same(run, shell):
     run("init", "--gateway", "shop")
     for line in ("lakesync st", "lakesync explain "):
         told = completed(shell, line)
         assert all(each in told for each in LINES[line])
 
 
-def test_settings_that_cannot_be_read_complete_nothing_and_say_nothing(run):
+def test_invalid_settings_complete_nothing_without_an_error(run):
     Path("lakesync.toml").write_text("[gateway\n")
     assert completed("bash", "lakesync status --gateway ").strip() == ""
     assert completed("bash", "lakesync config show ").strip() == ""

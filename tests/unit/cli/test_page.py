@@ -16,13 +16,13 @@ def test_the_page_names_every_command(words):
     assert f"lakesync {' '.join(words)}" in PAGE
 
 
-def test_a_new_project(run):
+def test_the_commands_for_a_new_project_work(run):
     for line in BLOCKS["A new project"]:
         told = run(*shlex.split(line)[1:])
         assert told.exit_code == 0, line + told.output
 
 
-def test_tokens(run, monkeypatch):
+def test_the_commands_for_tokens_work(run, monkeypatch):
     monkeypatch.setenv("LAKESYNC_JWT_SECRET", "a secret that has thirty-two bytes, or more")
     for line in BLOCKS["Tokens"]:
         told = run(*shlex.split(line)[1:])
