@@ -1,4 +1,4 @@
-"""Reads the lake's marks by pyiceberg and compares them with staging's: what every part of the pipeline lacks."""
+"""Reads the marks in the lake by pyiceberg and compares them with staging's, for sensors and freshness checks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from lakesync.analysis.catalogue import NAMESPACE_PROPERTY, LakeReader, may_have_catalogue, merge_marks
 from lakesync.analysis.column_bounds import column_bounds
-from lakesync.analysis.marks import LakeMarks, Piece, lags, least_mark, positions
+from lakesync.analysis.marks import HistoryFile, LakeMarks, lags, least_mark, positions
 from lakesync.analysis.scans import all_of, condition
 from lakesync.model.errors import LakeUnavailableError
 from lakesync.model.hlc import wall_of
@@ -33,16 +33,16 @@ _UNREADABLE = (SQLAlchemyError, RESTError, NoSuchTableError, requests.Connection
 
 
 class MarkReader:
-    """Reads the lake of a configuration again and again, and the files of a history that has not changed once."""
+    """Reads the marks of one lake repeatedly. Files of an unchanged history are read once."""
 
     def __init__(self, config: Config) -> None:
         """Args: config: names the lake, its namespaces and shards."""
         self._config = config
         self._shards = shard_map(config.shard_config)
-        self._read: tuple[tuple[int | None, int], tuple[Piece, ...]] | None = None
+        self._read: tuple[tuple[int | None, int], tuple[HistoryFile, ...]] | None = None
         self._rejected_at: int | None = None
         self.rejected: Mapping[tuple[str, str], int] = {}
-        """(gateway, state table) → values that do not fit their columns, as the last reading found them."""
+        """(gateway, state table) → number of values that do not fit their columns, at the last reading."""
 
     def lags(
         self,
@@ -55,31 +55,31 @@ class MarkReader:
         """Return every part that is behind the one upstream.
 
         Args:
-            backlog: staging's. Read it before the lake: a flush in between then shows as done.
-            tables: those that every flush merges.
-            followers: destinations, with their marks.
+            backlog: staging's backlog, read before the lake, so that a flush in between counts as done.
+            tables: tables that every flush merges.
+            followers: destinations with their marks.
             timed: polls, flows and tiers.
-            now_ms: server wall time.
+            now_ms: server wall time in milliseconds.
 
         Raises:
-            LakeUnavailableError: the catalogue, or one of the files that it names, cannot be read.
+            LakeUnavailableError: the catalogue or a file of it cannot be read.
         """
         config = self._config
         if not may_have_catalogue(config):
             return lags(backlog, (), (), timed, now_ms)
         try:
             with LakeReader(config) as lake:
-                states = {called: lake.state_table(called) for called in lake.state_tables}
-                marks = {called: merge_marks(table) for called, table in states.items() if table is not None}
+                states = {name: lake.state_table(name) for name in lake.state_tables}
+                marks = {name: merge_marks(table) for name, table in states.items() if table is not None}
                 moved = frozenset(_moved(lake, backlog))
                 found = positions(
                     backlog, LakeMarks(marks, moved=moved), tables, followers, config.namespaces, self._shards
                 )
-                pieces = self._pieces(lake.deltas, least_mark(found))
+                files = self._files(lake.deltas, least_mark(found))
                 self._count_rejected(lake)
         except _UNREADABLE as error:
             raise LakeUnavailableError(f"the lake's marks cannot be read: {error}") from error
-        return lags(backlog, found, pieces, timed, now_ms)
+        return lags(backlog, found, files, timed, now_ms)
 
     def _count_rejected(self, lake: LakeReader) -> None:
         table = lake.rejected
@@ -90,25 +90,25 @@ class MarkReader:
         keys = zip(rows["gateway"].to_pylist(), rows["table_name"].to_pylist(), strict=True)
         self._rejected_at, self.rejected = snapshot.snapshot_id, Counter(keys)
 
-    def _pieces(self, deltas: Table | None, low: int) -> tuple[Piece, ...]:
+    def _files(self, deltas: Table | None, low: int) -> tuple[HistoryFile, ...]:
         snapshot = deltas.current_snapshot() if deltas is not None else None
         if deltas is None or snapshot is None:
             return ()
         key = snapshot.snapshot_id, low
         if self._read is None or self._read[0] != key:
-            self._read = key, tuple(pieces_beyond(deltas, low))
+            self._read = key, tuple(history_files_after(deltas, low))
         return self._read[1]
 
 
 def snapshots(config: Config, tables: Iterable[tuple[str, str]]) -> dict[tuple[str, str], int | None]:
-    """Return the newest snapshot of tables; None of those that the lake does not have.
+    """Return the current snapshot id of each table; None for a table that does not exist.
 
     Args:
         config: names the lake.
-        tables: namespaces and names.
+        tables: namespaces and names of tables.
 
     Raises:
-        LakeUnavailableError: the catalogue, or a table of it, cannot be read.
+        LakeUnavailableError: the catalogue or a table of it cannot be read.
     """
     if not may_have_catalogue(config):
         return dict.fromkeys(tables)
@@ -119,20 +119,20 @@ def snapshots(config: Config, tables: Iterable[tuple[str, str]]) -> dict[tuple[s
         raise LakeUnavailableError(f"the lake's tables cannot be read: {error}") from error
 
 
-def pieces_beyond(deltas: Table, low: int) -> Iterator[Piece]:
-    """Yield the files of the history with anything that arrived after `low`.
+def history_files_after(deltas: Table, low: int) -> Iterator[HistoryFile]:
+    """Yield the files of the history with deltas that arrived after `low`.
 
-    A file without the bounds of one gateway and shard is left out. A flush writes none, and upkeep keeps gateways
-    apart.
+    A file with more than one gateway or shard is left out. Flushes write no such files, and compaction does not mix
+    gateways.
     """
     day = datetime.fromtimestamp(wall_of(low) / 1000, UTC).date().isoformat()
     for task in deltas.scan(all_of(condition("arrival", ">", low), condition("day", ">=", day))).plan_files():
-        piece = _piece(deltas, task.file)
-        if piece is not None:
-            yield piece
+        file = _history_file(deltas, task.file)
+        if file is not None:
+            yield file
 
 
-def _piece(deltas: Table, file: DataFile) -> Piece | None:
+def _history_file(deltas: Table, file: DataFile) -> HistoryFile | None:
     gateways, shards, tables, arrivals = (
         column_bounds(deltas, file, name) for name in ("gateway", "shard", "table_name", "arrival")
     )
@@ -140,14 +140,14 @@ def _piece(deltas: Table, file: DataFile) -> Piece | None:
     if gateways[0] != gateways[1] or shards[0] != shards[1] or not isinstance(first, int) or not isinstance(last, int):
         return None
     low, high = (str(bound) for bound in tables)
-    return Piece(str(gateways[0]), str(shards[0]), first, last, file.record_count, low, high)
+    return HistoryFile(str(gateways[0]), str(shards[0]), first, last, file.record_count, low, high)
 
 
 def _moved(lake: LakeReader, backlog: Sequence[Backlog]) -> Iterator[str]:
-    """Gateways whose rows are in another namespace than the configuration says."""
+    """Yield gateways whose rows are in another namespace than the configured one."""
     table = lake.gateways
-    kept = table.properties if table is not None else {}
+    properties = table.properties if table is not None else {}
     for gateway in {each.gateway for each in backlog}:
-        where = kept.get(f"{NAMESPACE_PROPERTY}{gateway}")
-        if where is not None and where != lake.namespaces.of(gateway):
+        namespace = properties.get(f"{NAMESPACE_PROPERTY}{gateway}")
+        if namespace is not None and namespace != lake.namespaces.of(gateway):
             yield gateway

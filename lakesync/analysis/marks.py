@@ -1,8 +1,8 @@
-"""What each part of the pipeline lacks of the part upstream, computed from marks alone.
+"""Computes from marks alone which parts of the pipeline are behind, and by how much.
 
-A mark says how far a part is with one gateway's deltas. Staging has its sequence, each state table, checkpoint and
-destination the arrival up to which it has everything. Sensors, the command line, `/metrics`, the console and the
-checks of freshness all use what is computed here, so that they agree; nothing here reads a run's status.
+A mark says how far a part is with one gateway's deltas: staging's sequence, or the arrival up to which a state table,
+checkpoint or destination has everything. Sensors, the command line, `/metrics`, the console and the freshness checks
+use the same result. Nothing here reads the status of a run. `docs/dagster.md` explains what is due when.
 """
 
 from __future__ import annotations
@@ -22,60 +22,60 @@ Part = Literal["deltas", "table", "checkpoint", "destination", "flow", "tier", "
 
 
 REPORT = "pipeline"
-"""Name of the mark in staging that is the pipeline's latest report."""
+"""Name of the mark in staging with the pipeline's latest report."""
 
 
-class Piece(msgspec.Struct, frozen=True):
-    """One gateway's deltas in one data file of `deltas`, as the bounds of the file's columns describe them."""
+class HistoryFile(msgspec.Struct, frozen=True):
+    """A data file of `deltas` with deltas of one gateway and shard, described by its column bounds."""
 
     gateway: str
     shard: str
     first: int
-    """The least arrival."""
+    """Smallest arrival."""
     last: int
-    """The greatest arrival."""
+    """Greatest arrival."""
     deltas: int
     first_table: str
-    """In order of names, as is `last_table`."""
+    """First table in alphabetical order; `last_table` is the last."""
     last_table: str
 
-    def may_hold(self, table: str) -> bool:
-        """Whether deltas of a table may be among these."""
+    def may_contain(self, table: str) -> bool:
+        """Return whether the file may have deltas of a table."""
         return self.first_table <= table <= self.last_table
 
-    def beyond(self, arrival: int) -> int:
-        """How many of these arrived later; about, if the arrival lies among theirs."""
+    def count_after(self, arrival: int) -> int:
+        """Return the number of deltas that arrived later, estimated if the arrival lies within the file."""
         if arrival < self.first:
             return self.deltas
         return -(-self.deltas * (self.last - arrival) // (self.last - self.first + 1))
 
 
 class LakeMarks(msgspec.Struct, frozen=True):
-    """The marks that the lake has."""
+    """The marks in the lake."""
 
     tables: dict[str, dict[str, int]] = {}
-    """State table, as people call it → gateway → the arrival up to which its deltas are merged."""
-    pieces: tuple[Piece, ...] = ()
-    """The files of `deltas` with anything beyond the least mark."""
+    """Qualified name of a state table → gateway → the arrival up to which its deltas are merged."""
+    files: tuple[HistoryFile, ...] = ()
+    """The files of `deltas` with deltas later than the least mark."""
     moved: frozenset[str] = frozenset()
-    """Gateways whose rows are in another namespace than the configuration says: no table takes their deltas."""
+    """Gateways whose rows are in another namespace than the configured one, so that no table merges their deltas."""
 
 
 class StateTable(NamedTuple):
-    """A state table that every flush merges."""
+    """A state table with a registered schema, which every flush merges."""
 
     name: str
     namespace: str
 
 
 class Follower(NamedTuple):
-    """What follows `deltas` with a mark of its own."""
+    """A destination or other part that follows `deltas` with its own mark."""
 
     name: str
     streams: Mapping[str, int]
     """`GATEWAY/SHARD` → the arrival up to which it has everything."""
     gateways: frozenset[str] = frozenset()
-    """Those that it follows; empty: all."""
+    """The gateways that it follows; empty: all."""
     part: Part = "destination"
 
 
@@ -93,26 +93,26 @@ class Timed(NamedTuple):
 
 
 class Position(NamedTuple):
-    """How far a part is with the deltas of one gateway."""
+    """How far a part of the pipeline is with the deltas of one gateway."""
 
     part: Part
     name: str
-    """Of the table or destination; empty for a checkpoint."""
+    """Name of the table or destination; empty for a checkpoint."""
     gateway: str
     mark: int
-    """The arrival up to which it has everything; 0 where it has nothing yet."""
+    """The arrival up to which it has everything; 0 if it has nothing yet."""
     shards: frozenset[str] = frozenset()
-    """Of which it takes deltas; empty: of all."""
+    """Only deltas of these count; empty: all."""
     table: str = ""
-    """Of which it takes deltas; empty: of all."""
+    """Only deltas of these count; empty: all."""
 
-    def lacks(self, piece: Piece) -> bool:
-        """Whether a piece may hold deltas that it takes and does not have."""
+    def lacks(self, file: HistoryFile) -> bool:
+        """Return whether a file may have deltas that the part needs and does not have."""
         return (
-            piece.last > self.mark
-            and piece.gateway == self.gateway
-            and (not self.shards or piece.shard in self.shards)
-            and (not self.table or piece.may_hold(self.table))
+            file.last > self.mark
+            and file.gateway == self.gateway
+            and (not self.shards or file.shard in self.shards)
+            and (not self.table or file.may_contain(self.table))
         )
 
 
@@ -135,7 +135,7 @@ class Lag(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def key(self) -> str:
-        """What identifies the part."""
+        """Identifier of the part."""
         return f"{self.part}/{self.name}/{self.gateway}" if self.name else f"{self.part}/{self.gateway}"
 
 
@@ -148,27 +148,27 @@ class QueuedRun(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class DeadLetters(msgspec.Struct, frozen=True, rename="camel"):
-    """Values, tables or work of one place that are set aside; `lakesync dlq list` lists them one by one."""
+    """Dead letters of one table or destination; `lakesync dlq list` lists them one by one."""
 
     kind: Literal["value", "destination", "work"]
     name: str
-    """The table; of destinations `NAME/ADAPTER`, and `NAME/ADAPTER!TABLE` for a table whose rows are not written."""
+    """The table; for destinations `NAME/ADAPTER`, and `NAME/ADAPTER!TABLE` for a table whose rows are not written."""
     gateway: str
     """Empty: every gateway that the destination follows."""
     count: int
     since_ms: int
-    """When the first of them was seen."""
+    """Time of the first one, in milliseconds of server wall time."""
 
 
 class Report(msgspec.Struct, frozen=True, rename="camel"):
-    """What the pipeline lacked when its sensors last looked; they write it to staging for others to show."""
+    """The latest comparison of marks, which sensors write to staging so that others can show it."""
 
     at_ms: int
     lags: tuple[Lag, ...] = ()
     requests: dict[str, int] = {}
-    """Key of a part → runs that were requested for it since its mark moved. From `FAILING` on these runs fail."""
+    """Key of a part → runs that were requested since its mark moved. From `FAILING` on, they count as failing."""
     queued: tuple[QueuedRun, ...] = ()
-    """Runs that have waited for longer than `QUEUED_SECONDS`."""
+    """Runs that have not started for longer than `QUEUED_SECONDS`."""
     dead_letters: tuple[DeadLetters, ...] = ()
 
     def of(self, gateway: str) -> list[Lag]:
@@ -181,66 +181,70 @@ class Report(msgspec.Struct, frozen=True, rename="camel"):
 
 
 FAILING = 3
-"""Requests without a move of the mark: two runs at least were in vain, the third may be under way."""
+"""Requests without a move of the mark. At least two runs had no effect; the third may be in progress."""
 QUEUED_SECONDS = 30
-"""A run that has not started by then is reported."""
+"""Seconds after which a run that has not started is reported."""
 
 
 def report_in(marks: Mapping[str, str]) -> Report | None:
-    """Return the pipeline's latest report among staging's marks; None where no pipeline ever reported."""
+    """Return the pipeline's latest report among staging's marks; None if no pipeline has ever reported."""
     text = marks.get(REPORT)
     return msgspec.json.decode(text, type=Report) if text is not None else None
 
 
 class FollowerMark(msgspec.Struct, frozen=True, rename="camel"):
-    """How far a destination is, as its latest run told staging; the mark that counts is at the destination itself."""
+    """Staging's copy of a destination's mark, from its latest run. The authoritative mark is at the destination."""
 
     choice: str
-    """What it follows. A mark of another choice says nothing."""
+    """The tables and gateways that it follows. A mark for another choice does not apply."""
     streams: dict[str, int]
     """`GATEWAY/SHARD` → the arrival up to which it has everything."""
     at_ms: int
     retry_ms: int | None = None
-    """When a table that it continues without is retried, milliseconds since 1970; None: it continues without none."""
+    """When a table that was set aside is retried, in milliseconds since 1970; None if no table was set aside."""
     set_aside: tuple[str, ...] = ()
-    """The tables that it continues without."""
+    """Tables that were set aside."""
     dead_letters: dict[str, int] = {}
-    """Gateway → values that its tables of rows cannot take."""
+    """Gateway → number of values that its tables of rows cannot store."""
 
 
 class Visit(msgspec.Struct, frozen=True, rename="camel"):
-    """When a part was last tidied or audited, and its state then: staging's mark of the part."""
+    """Staging's mark of the last maintenance or audit of a part, with the part's state then."""
 
     state: str
     at_ms: int
 
 
 def is_changed(text: str | None, state: str, now_ms: int, longest_ms: int) -> bool:
-    """Whether a part is to be visited: it has another state than at its last visit, or that was long ago.
+    """Return whether maintenance or audit of a part is due: its state has changed, or the last visit is too old.
 
     Args:
         text: the mark of the last visit; None: there was none.
         state: the part's state now.
-        now_ms: server wall time.
-        longest_ms: the most between two visits.
+        now_ms: server wall time in milliseconds.
+        longest_ms: milliseconds between two visits at most.
     """
     visit = msgspec.json.decode(text, type=Visit) if text is not None else None
     return visit is None or visit.state != state or not 0 <= now_ms - visit.at_ms < longest_ms
 
 
 def cut_state(backlog: Iterable[Backlog]) -> str:
-    """Return which checkpoints are published, as text."""
+    """Return the published checkpoints as a comparable text."""
     return msgspec.json.encode(sorted((each.gateway, each.shard, each.cut_arrival or 0) for each in backlog)).decode()
 
 
 def followed_state(text: str | None) -> str:
-    """Return how far a destination is, as text. Args: text: its mark in staging; None: it has taken nothing."""
+    """Return the progress of a destination as a comparable text.
+
+    Args:
+        text: its mark in staging; None: it has no deltas yet.
+    """
     streams = msgspec.json.decode(text, type=FollowerMark).streams if text is not None else {}
     return msgspec.json.encode(streams, order="sorted").decode()
 
 
 def log_state(backlog: Iterable[Backlog]) -> str:
-    """Return how far the log's batches are confirmed, as text."""
+    """Return the confirmed sequences of the log as a comparable text."""
     return msgspec.json.encode(
         sorted((each.gateway, each.shard, each.epoch, each.flushed_seq) for each in backlog)
     ).decode()
@@ -254,15 +258,15 @@ def positions(
     namespaces: Namespaces,
     shards: ShardMap | None = None,
 ) -> list[Position]:
-    """Return how far each part of the pipeline is, except for `deltas` themselves.
+    """Return the progress of each part of the pipeline, except `deltas` itself.
 
     Args:
-        backlog: staging's, of every shard of every gateway.
-        lake: its tables' marks; the pieces are not read here.
-        tables: those that every flush merges; others that the lake has are merged with their gateways' checkpoints.
+        backlog: staging's backlog, of every shard of every gateway.
+        lake: the marks of state tables; `files` is not used here.
+        tables: tables that every flush merges. Other tables in the lake are merged for gateways that wrote them.
         followers: destinations.
-        namespaces: of the gateways' tables.
-        shards: where tables are sharded.
+        namespaces: the namespaces of the gateways' tables.
+        shards: the shards; None: tables are not sharded.
     """
     merged = {gateway for marks in lake.tables.values() for gateway in marks}
     cuts: dict[str, int] = {}
@@ -273,14 +277,14 @@ def positions(
         cuts[each.gateway] = min(each.cut_arrival or 0, cuts.get(each.gateway, each.cut_arrival or 0))
     every = {namespaces.called(table.namespace, table.name): table for table in tables}
     found = []
-    for called in sorted(every.keys() | lake.tables.keys()):
-        marks = lake.tables.get(called, {})
-        name = called.rpartition(".")[2]
+    for qualified in sorted(every.keys() | lake.tables.keys()):
+        marks = lake.tables.get(qualified, {})
+        name = qualified.rpartition(".")[2]
         own = _shards_of(name, shards)
         for gateway in sorted(flushed - lake.moved):
-            registered = called in every and namespaces.of(gateway) == every[called].namespace
+            registered = qualified in every and namespaces.of(gateway) == every[qualified].namespace
             if registered or gateway in marks:
-                found.append(Position("table", called, gateway, marks.get(gateway, 0), own, name))
+                found.append(Position("table", qualified, gateway, marks.get(gateway, 0), own, name))
     found += [Position("checkpoint", "", gateway, cuts[gateway]) for gateway in sorted(flushed - lake.moved)]
     for follower in followers:
         for each in backlog:
@@ -291,23 +295,23 @@ def positions(
 
 
 def least_mark(found: Iterable[Position]) -> int:
-    """Return the arrival up to which every part has everything: no file below it needs to be looked at."""
+    """Return the arrival up to which every part has everything. Files below it need not be read."""
     return min((max(each.mark, 0) for each in found), default=0)
 
 
 def lags(
     backlog: Sequence[Backlog],
     found: Sequence[Position],
-    pieces: Iterable[Piece],
+    files: Iterable[HistoryFile],
     timed: Iterable[Timed] = (),
     now_ms: int = 0,
 ) -> list[Lag]:
-    """Compare marks: return every part that is behind the one upstream.
+    """Compare marks and return every part that is behind the one upstream.
 
     Args:
-        backlog: staging's, of which `deltas` may lack something.
-        found: how far the other parts are.
-        pieces: of `deltas`, with everything beyond their least mark.
+        backlog: staging's backlog, which `deltas` is compared with.
+        found: the progress of the other parts.
+        files: the files of `deltas` with deltas later than their least mark.
         timed: polls, flows and tiers.
         now_ms: server wall time.
     """
@@ -316,16 +320,16 @@ def lags(
         for each in backlog
         if each.oldest_ms is not None
     ]
-    by_gateway: dict[str, list[Piece]] = {}
-    for piece in pieces:
-        by_gateway.setdefault(piece.gateway, []).append(piece)
+    by_gateway: dict[str, list[HistoryFile]] = {}
+    for file in files:
+        by_gateway.setdefault(file.gateway, []).append(file)
     for each in found:
-        lacking = [piece for piece in by_gateway.get(each.gateway, ()) if each.lacks(piece)]
+        lacking = [file for file in by_gateway.get(each.gateway, ()) if each.lacks(file)]
         if lacking:
-            since = min(max(piece.first, each.mark) for piece in lacking)
-            deltas = sum(piece.beyond(each.mark) for piece in lacking)
+            since = min(max(file.first, each.mark) for file in lacking)
+            deltas = sum(file.count_after(each.mark) for file in lacking)
             behind.append(Lag(each.part, each.name, each.gateway, each.mark, deltas, wall_of(since)))
-    # a clock that was put back holds nothing up
+    # a clock that was set back must not delay anything
     behind += [
         Lag(each.part, each.name, each.gateway, each.mark, 0, each.next_ms)
         for each in timed

@@ -5,9 +5,9 @@ import pytest
 
 from lakesync.analysis.marks import (
     Follower,
+    HistoryFile,
     Lag,
     LakeMarks,
-    Piece,
     Report,
     StateTable,
     lags,
@@ -33,27 +33,27 @@ def waiting(gateway="nyc", shard="main", **changes):
     return Backlog(gateway, shard, 1, **{**fields, **changes})
 
 
-def piece(first=11, last=20, tables=("flights", "planes"), gateway="nyc", shard="main", deltas=10):
-    return Piece(gateway, shard, at(first), at(last), deltas, *tables)
+def file(first=11, last=20, tables=("flights", "planes"), gateway="nyc", shard="main", deltas=10):
+    return HistoryFile(gateway, shard, at(first), at(last), deltas, *tables)
 
 
 def merged(**marks):
     return {table: {"nyc": at(second)} for table, second in marks.items()}
 
 
-def behind(backlog, marks, pieces, followers=(), namespaces=SHARED, shards=None, tables=TABLES, **lake):
+def behind(backlog, marks, files, followers=(), namespaces=SHARED, shards=None, tables=TABLES, **lake):
     found = positions(backlog, LakeMarks(marks, **lake), tables, followers, namespaces, shards)
-    return {lag.key: lag for lag in lags(backlog, found, pieces)}
+    return {lag.key: lag for lag in lags(backlog, found, files)}
 
 
 def test_nothing_is_behind_if_all_marks_are_equal():
     copy = Follower("copy", {"nyc/main": at(20)})
-    assert behind([waiting()], merged(flights=20, planes=20), [piece()], [copy]) == {}
+    assert behind([waiting()], merged(flights=20, planes=20), [file()], [copy]) == {}
 
 
 def test_each_part_is_compared_by_itself():
     waits = waiting(last_seq=8, deltas=3, oldest_ms=21_000, cut_arrival=at(10))
-    found = behind([waits], merged(flights=20, planes=10), [piece()], [Follower("copy", {"nyc/main": at(15)})])
+    found = behind([waits], merged(flights=20, planes=10), [file()], [Follower("copy", {"nyc/main": at(15)})])
     assert found == {
         "deltas/main/nyc": Lag("deltas", "main", "nyc", 5, 3, 21_000),
         "table/planes/nyc": Lag("table", "planes", "nyc", at(10), 10, 11_000),
@@ -63,30 +63,30 @@ def test_each_part_is_compared_by_itself():
 
 
 def test_a_table_ignores_files_without_its_deltas():
-    assert behind([waiting()], merged(flights=20, planes=10), [piece(tables=("cabs", "flights"))]) == {}
+    assert behind([waiting()], merged(flights=20, planes=10), [file(tables=("cabs", "flights"))]) == {}
 
 
 def test_a_table_that_was_never_merged_lacks_every_file_that_may_have_its_deltas():
-    found = behind([waiting()], merged(flights=20), [piece(1, 10), piece()])
+    found = behind([waiting()], merged(flights=20), [file(1, 10), file()])
     assert found.keys() == {"table/planes/nyc"}
     assert found["table/planes/nyc"].deltas == 20
 
 
 def test_a_gateway_without_anything_in_the_lake_lacks_nothing():
     new = waiting("ewr", flushed_seq=0, last_seq=0, cut_arrival=None)
-    assert behind([waiting(), new], merged(flights=20, planes=20), [piece()]) == {}
+    assert behind([waiting(), new], merged(flights=20, planes=20), [file()]) == {}
 
 
 def test_a_rebuilt_store_needs_a_checkpoint_before_its_first_flush():
     rebuilt = waiting(flushed_seq=0, cut_arrival=None)
-    assert behind([rebuilt], merged(flights=20, planes=20), [piece()]).keys() == {"checkpoint/nyc"}
+    assert behind([rebuilt], merged(flights=20, planes=20), [file()]).keys() == {"checkpoint/nyc"}
 
 
 def test_an_unregistered_table_is_followed_for_gateways_that_wrote_it():
     marks = {**merged(flights=20, planes=20), "loose": {"nyc": at(10)}}
     both = [waiting(), waiting("ewr")]
     marks = {table: {**of, "ewr": at(20)} if table != "loose" else of for table, of in marks.items()}
-    assert behind(both, marks, [piece(), piece(gateway="ewr")]).keys() == {"table/loose/nyc"}
+    assert behind(both, marks, [file(), file(gateway="ewr")]).keys() == {"table/loose/nyc"}
 
 
 def test_tables_of_a_namespace_are_of_its_gateways_alone():
@@ -94,31 +94,31 @@ def test_tables_of_a_namespace_are_of_its_gateways_alone():
     tables = [*TABLES, StateTable("flights", "east")]
     marks = {**merged(flights=20, planes=20), "east.flights": {"ewr": at(10)}}
     both = [waiting(), waiting("ewr")]
-    pieces = [piece(), piece(gateway="ewr")]
-    assert behind(both, marks, pieces, namespaces=own, tables=tables).keys() == {"table/east.flights/ewr"}
-    moved = behind(both, marks, pieces, namespaces=own, tables=tables, moved=frozenset({"ewr"}))
+    files = [file(), file(gateway="ewr")]
+    assert behind(both, marks, files, namespaces=own, tables=tables).keys() == {"table/east.flights/ewr"}
+    moved = behind(both, marks, files, namespaces=own, tables=tables, moved=frozenset({"ewr"}))
     assert moved == {}
 
 
 def test_a_sharded_table_follows_its_own_streams():
     shards = ShardMap({"planes": "side"}, "home")
     both = [waiting(shard="home"), waiting(shard="side")]
-    pieces = [piece(shard="side", tables=("planes", "planes")), piece(shard="main", tables=("flights", "planes"))]
-    found = behind(both, merged(flights=10, planes=10), pieces, shards=shards)
+    files = [file(shard="side", tables=("planes", "planes")), file(shard="main", tables=("flights", "planes"))]
+    found = behind(both, merged(flights=10, planes=10), files, shards=shards)
     assert found.keys() == {"table/flights/nyc", "table/planes/nyc"}
     assert found["table/planes/nyc"].deltas == 10
 
 
 def test_the_checkpoint_of_a_sharded_gateway_is_as_old_as_its_oldest_part():
     both = [waiting(shard="home"), waiting(shard="side", cut_arrival=at(10))]
-    found = behind(both, merged(flights=20, planes=20), [piece(shard="home")], shards=ShardMap({}, "home"))
+    found = behind(both, merged(flights=20, planes=20), [file(shard="home")], shards=ShardMap({}, "home"))
     assert found.keys() == {"checkpoint/nyc"}
 
 
 @pytest.mark.parametrize(("gateways", "lacking"), [((), True), (("nyc",), True), (("ewr",), False)])
 def test_a_destination_follows_the_gateways_that_it_names(gateways, lacking):
     copy = Follower("copy", {}, frozenset(gateways))
-    found = behind([waiting()], merged(flights=20, planes=20), [piece()], [copy])
+    found = behind([waiting()], merged(flights=20, planes=20), [file()], [copy])
     assert bool(found) is lacking
 
 
