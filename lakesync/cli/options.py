@@ -27,14 +27,19 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmat
 _CONNECTION = "Connection"
 Url = Annotated[
     str | None,
-    typer.Option("--url", help="The gateway's URL.", show_default=False, rich_help_panel=_CONNECTION),
+    typer.Option(
+        "--url",
+        help="The gateway's URL; default: [remote] url, else that of a running `lakesync up`.",
+        show_default=False,
+        rich_help_panel=_CONNECTION,
+    ),
 ]
 Gateway = Annotated[
     str | None,
     typer.Option(
         "--gateway",
         "-g",
-        help="The gateway id.",
+        help="The gateway id; default: that of the token, else [remote] gateway.",
         show_default=False,
         rich_help_panel=_CONNECTION,
         autocompletion=completion.gateways,

@@ -29,7 +29,7 @@ def erase(
     table: Annotated[
         str | None, typer.Option(help="The row's table.", show_default=False, autocompletion=completion.tables)
     ] = None,
-    row: Annotated[str | None, typer.Option(help="The row's id.", show_default=False)] = None,
+    row: Annotated[str | None, typer.Option(help="The row's id, with --table.", show_default=False)] = None,
     client: Annotated[str | None, typer.Option(help="The client whose data is erased.", show_default=False)] = None,
     data: Data = None,
     *,

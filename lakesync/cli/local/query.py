@@ -36,7 +36,7 @@ def query(
     as_of: Annotated[
         str | None,
         typer.Option(
-            help="Query the past: a time (UTC by default), an arrival, or snapshot:ID.",
+            help="Query the past: a time (UTC by default), an arrival, or snapshot:ID; default: now.",
             show_default=False,
         ),
     ] = None,

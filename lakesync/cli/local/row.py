@@ -43,7 +43,11 @@ def history(
     gateway: Annotated[
         str | None,
         typer.Option(
-            "--gateway", "-g", help="Search only this gateway.", show_default=False, autocompletion=completion.gateways
+            "--gateway",
+            "-g",
+            help="Search only this gateway; default: all.",
+            show_default=False,
+            autocompletion=completion.gateways,
         ),
     ] = None,
     data: Data = None,

@@ -24,10 +24,16 @@ up_app, gateway_app, pipeline_app, demo_app = (command_app() for _ in range(4))
 )
 def up(
     data: Data = None,
-    host: Annotated[str | None, typer.Option(help="Address that the gateway listens on.", show_default=False)] = None,
-    port: Annotated[int | None, typer.Option(help="Port of the gateway; 0: any free port.", show_default=False)] = None,
+    host: Annotated[
+        str | None, typer.Option(help="Address of the gateway; default: [gateway] host.", show_default=False)
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(help="Port of the gateway; 0: any free port; default: [gateway] port.", show_default=False),
+    ] = None,
     dagster_port: Annotated[
-        int | None, typer.Option(help="Port of Dagster's web UI; 0: any free port.", show_default=False)
+        int | None,
+        typer.Option(help="Port of Dagster's web UI; 0: any free port; default: [dagster] port.", show_default=False),
     ] = None,
     clock_offset_file: Annotated[
         Path | None, typer.Option(help="File with milliseconds that the gateway adds to its clock.")
@@ -63,10 +69,16 @@ def up(
 )
 def gateway(
     data: Data = None,
-    host: Annotated[str | None, typer.Option(help="Address to listen on.", show_default=False)] = None,
-    port: Annotated[int | None, typer.Option(help="Port to listen on; 0: any free port.", show_default=False)] = None,
+    host: Annotated[
+        str | None, typer.Option(help="Address to listen on; default: [gateway] host.", show_default=False)
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(help="Port to listen on; 0: any free port; default: [gateway] port.", show_default=False),
+    ] = None,
     staging: Annotated[
-        str | None, typer.Option(help="sqlite:///ABSOLUTE/FOLDER, postgresql://… or memory://", show_default=False)
+        str | None,
+        typer.Option(help="Staging store: sqlite:///ABSOLUTE/FOLDER, postgresql://… or memory://", show_default=False),
     ] = None,
     flush_to: Annotated[
         str | None,
@@ -100,7 +112,8 @@ def gateway(
 def pipeline(
     data: Data = None,
     dagster_port: Annotated[
-        int | None, typer.Option(help="Port of Dagster's web UI; 0: any free port.", show_default=False)
+        int | None,
+        typer.Option(help="Port of Dagster's web UI; 0: any free port; default: [dagster] port.", show_default=False),
     ] = None,
     *,
     json_events: Annotated[

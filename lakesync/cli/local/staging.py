@@ -27,7 +27,11 @@ app = command_app(
 
 Url = Annotated[
     str | None,
-    typer.Option("--staging", help="URL of the store: sqlite:///ABSOLUTE/FOLDER or postgresql://…", show_default=False),
+    typer.Option(
+        "--staging",
+        help="Store: sqlite:///ABSOLUTE/FOLDER or postgresql://…; default: [staging] url.",
+        show_default=False,
+    ),
 ]
 
 

@@ -51,7 +51,12 @@ def backfill(
     ] = None,
     wait: Annotated[float, typer.Option(help="Seconds to wait for the end; 0: do not wait.", min=0)] = 0.0,
     dagster: Annotated[
-        str | None, typer.Option("--dagster-url", help="URL of Dagster's web UI.", show_default=False)
+        str | None,
+        typer.Option(
+            "--dagster-url",
+            help="URL of Dagster's web UI; default: that of a running `lakesync up`.",
+            show_default=False,
+        ),
     ] = None,
     data: Data = None,
     *,

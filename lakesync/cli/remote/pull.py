@@ -34,7 +34,9 @@ Tables = Annotated[
     list[str] | None,
     typer.Option("--table", "-t", help="Show only this table; may be repeated.", autocompletion=completion.tables),
 ]
-Limit = Annotated[int | None, typer.Option(help="Stop after this many deltas.", min=1, show_default=False)]
+Limit = Annotated[
+    int | None, typer.Option(help="Stop after this many deltas; default: no limit.", min=1, show_default=False)
+]
 
 
 @pull_app.command(
@@ -50,7 +52,9 @@ def pull(
     client: Client = None,
     since: Annotated[
         str | None,
-        typer.Option(metavar="CURSOR", help="Show changes since this cursor, which an earlier pull printed."),
+        typer.Option(
+            metavar="CURSOR", help="Show changes since this cursor, which an earlier pull printed; default: all rows."
+        ),
     ] = None,
     limit: Limit = None,
     table: Tables = None,
@@ -94,7 +98,7 @@ def tail(
     client: Client = None,
     limit: Limit = None,
     seconds: Annotated[
-        float | None, typer.Option(help="Stop after this many seconds.", min=0, show_default=False)
+        float | None, typer.Option(help="Stop after this many seconds; default: no limit.", min=0, show_default=False)
     ] = None,
     table: Tables = None,
     claim: Claim = None,

@@ -27,7 +27,8 @@ app = command_app()
 )
 def trace(
     delta: Annotated[
-        str, typer.Argument(metavar="DELTA", help="The delta's id, or its first characters.", show_default=False)
+        str,
+        typer.Argument(metavar="DELTA", help="The delta's id, or at least its first 8 characters.", show_default=False),
     ],
     clients: Annotated[int, typer.Option(help="Clients to check at most.", min=0, max=1000)] = 50,
     url: Url = None,
