@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lakesync import client
-    from lakesync.client.opening import open_client as open  # noqa: A004 as in gzip.open
+    from lakesync.client.factory import open_client as open  # noqa: A004 as in gzip.open
     from lakesync.engine import Engine, SyncGateway, open_gateway
     from lakesync.flush import AdaptiveBuffer, FlushSettings
     from lakesync.model.delta import delta_id, extract_delta, jcs, make_action
@@ -60,7 +60,7 @@ __all__ = [
 ]
 
 _PLACES = {
-    "lakesync.client.opening": ("open",),
+    "lakesync.client.factory": ("open",),
     "lakesync.model.delta": ("delta_id", "extract_delta", "jcs", "make_action"),
     "lakesync.engine": ("Engine", "SyncGateway", "open_gateway"),
     "lakesync.model.errors": ("LakeSyncError", "TerminalError", "TransientError"),

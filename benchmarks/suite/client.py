@@ -22,10 +22,10 @@ from typing import Any
 import msgspec
 
 from benchmarks import server
-from lakesync.client.checkpoint import load_checkpoint
 from lakesync.client.client import Client
 from lakesync.client.core import CoreLimits, FetchCheckpoint
-from lakesync.client.opening import open_client
+from lakesync.client.factory import open_client
+from lakesync.client.sync.checkpoint_load import load_checkpoint
 from lakesync.client.transports.base import Checkpoint, SyncTransport
 from lakesync.model.delta import delta_id
 from lakesync.model.errors import NotFoundError
@@ -251,7 +251,7 @@ def first_sync(folder: str) -> None:
         replica = client.coordinator.replica
         base = _peak_mib()
         begun, cpu = time.perf_counter(), time.process_time()
-        replica.core.sync()
+        replica.core.request_pull()
         assert isinstance(replica.next_request(), FetchCheckpoint)
         loaded = load_checkpoint(replica, Checkpoint(_START, _frames(place / "frames")), lambda _: None)
         seconds, cpu = time.perf_counter() - begun, time.process_time() - cpu

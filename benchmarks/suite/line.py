@@ -18,14 +18,15 @@ import msgspec
 from benchmarks import load, report, server
 from benchmarks.suite.client import _peak_mib
 from benchmarks.suite.pull import fill
-from lakesync.client import Client, exchange, open_client
+from lakesync.client import Client, open_client
+from lakesync.client.sync import exchange
 from lakesync.model.types import SyncPull, SyncResponse
 
 _COLUMNS = (("title", "string"), ("team", "string"), ("done", "boolean"), ("points", "number"))
 _SCHEMA = {"table": "tasks", "columns": [{"name": name, "type": kind} for name, kind in _COLUMNS]}
 
 
-class _OneByOne:
+class _NoPrefetching:
     """Requests a page after the previous one is written."""
 
     def __init__(self, pull: Callable[[SyncPull], SyncResponse], *_: object) -> None:
@@ -34,7 +35,7 @@ class _OneByOne:
     def stop(self) -> None:
         """Do nothing: no request is pending."""
 
-    break_off = stop
+    cancel = stop
 
 
 class _Walk(msgspec.Struct):
@@ -74,7 +75,7 @@ def run(options: Namespace) -> dict[str, Any]:
 def walk(folder: str, port: int, rows: int, ahead: bool, number: int) -> _Walk:
     """Run a new client's first sync."""
     if not ahead:
-        vars(exchange)["Ahead"] = _OneByOne
+        vars(exchange)["Prefetcher"] = _NoPrefetching
     with _client(Path(folder), port, f"walker-{number}-{ahead}") as client:
         begun, cpu = time.perf_counter(), time.process_time()
         client.sync()

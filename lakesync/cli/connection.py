@@ -15,8 +15,8 @@ import requests
 from lakesync.cli.generated_secrets import read_secrets
 from lakesync.cli.options import load_settings
 from lakesync.client.errors import UnreachableError
-from lakesync.client.transports.http import HttpTransport, refusal
-from lakesync.client.transports.tokens import checked
+from lakesync.client.transports.http import HttpTransport, error_from_response
+from lakesync.client.transports.tokens import check_token
 from lakesync.client.transports.tokens import claims as claims_in
 from lakesync.model.errors import AuthError, ConfigurationError
 from lakesync.model.validation import check_address, check_gateway_id
@@ -93,7 +93,7 @@ class GatewayConnection:
         except requests.RequestException as error:
             raise UnreachableError(f"no gateway answers at {self.url}: {_brief_cause(error)}") from error
         if not answer.ok:
-            raise refusal(answer.status_code, answer.content, answer.headers)
+            raise error_from_response(answer.status_code, answer.content, answer.headers)
         try:
             decoded = msgspec.json.decode(answer.content)
         except msgspec.DecodeError as error:
@@ -230,14 +230,14 @@ def _chosen_gateway(config: Config, gateway: str | None, token: str | None) -> s
 
 def _given_token(config: Config, token_file: Path | None) -> str | None:
     if token_file is None:
-        return checked(config.token.get_secret_value()) if config.token else None
+        return check_token(config.token.get_secret_value()) if config.token else None
     try:
         token = token_file.read_text("utf-8", "replace").strip()
     except OSError as error:
         raise ConfigurationError(f"--token-file {token_file} cannot be read: {error.strerror}") from error
     if not token:
         raise ConfigurationError(f"--token-file {token_file} is empty; write a token into it")
-    return checked(token)
+    return check_token(token)
 
 
 def signing_secret(config: Config) -> str | None:

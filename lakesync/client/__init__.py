@@ -1,29 +1,30 @@
-"""The client: an app's rows in its own database, kept in step with a gateway. `lakesync.open` is the way in.
+"""The client: an app's SQLite database that is synchronised with a gateway. `lakesync.open` opens it.
 
-Names are loaded when they are first used: HTTP and WebSocket libraries only by who talks over them.
+`core` is the state machine without I/O, `sqlite` the app's file, `sync` the synchronisation, and `transports` the ways
+to the gateway. The names below are imported when they are first used, so that an app without a WebSocket, for example,
+does not import its library.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lakesync.client.actions import ActionQueue, QueuedAction
-    from lakesync.client.aio import AsyncClient, AsyncTable, open_async
-    from lakesync.client.checkpoint import Progress
+    from lakesync.client.async_client import AsyncClient, AsyncTable, open_async
     from lakesync.client.client import Client
-    from lakesync.client.coordinator import SyncCoordinator
     from lakesync.client.core import CoreLimits, Edit, Mode, RetryPolicy
-    from lakesync.client.database import LocalDB
     from lakesync.client.errors import DbError, TableError, UnreachableError
     from lakesync.client.events import Event
+    from lakesync.client.factory import create_client, open_client
     from lakesync.client.history import Version
-    from lakesync.client.opening import create_client, open_client
-    from lakesync.client.outbox import Outbox
     from lakesync.client.queues import MemoryQueue, QueueEntry, SyncQueue
-    from lakesync.client.schema_sync import SchemaSynchroniser
-    from lakesync.client.status import SyncReport, SyncStatus
-    from lakesync.client.table import Row, Table
-    from lakesync.client.tracker import SyncTracker
+    from lakesync.client.sqlite.database import LocalDB
+    from lakesync.client.sqlite.tables import Row, SyncTracker, Table
+    from lakesync.client.status import Progress, SyncReport, SyncStatus
+    from lakesync.client.sync.action_queue import ActionQueue, QueuedAction
+    from lakesync.client.sync.coordinator import SyncCoordinator
+    from lakesync.client.sync.outbox import Outbox
+    from lakesync.client.sync.schema_sync import SchemaSynchroniser
+    from lakesync.client.sync.verification import TableCheck
     from lakesync.client.transports.base import (
         ActionTransport,
         CheckpointTransport,
@@ -36,27 +37,24 @@ if TYPE_CHECKING:
     from lakesync.client.transports.http import HttpTransport
     from lakesync.client.transports.local import LocalTransport
     from lakesync.client.transports.websocket import WebSocketTransport
-    from lakesync.client.verify import TableCheck
-    from lakesync.client.watching import Watch
+    from lakesync.client.watch import Watch
 
-_PLACES = {
-    "actions": ("ActionQueue", "QueuedAction"),
-    "aio": ("AsyncClient", "AsyncTable", "open_async"),
-    "checkpoint": ("Progress",),
+_MODULES = {
+    "sync.action_queue": ("ActionQueue", "QueuedAction"),
+    "async_client": ("AsyncClient", "AsyncTable", "open_async"),
     "client": ("Client",),
-    "coordinator": ("SyncCoordinator",),
+    "sync.coordinator": ("SyncCoordinator",),
     "core": ("CoreLimits", "Edit", "Mode", "RetryPolicy"),
-    "database": ("LocalDB",),
+    "sqlite.database": ("LocalDB",),
     "errors": ("DbError", "TableError", "UnreachableError"),
     "events": ("Event",),
     "history": ("Version",),
-    "opening": ("create_client", "open_client"),
-    "outbox": ("Outbox",),
+    "factory": ("create_client", "open_client"),
+    "sync.outbox": ("Outbox",),
     "queues": ("MemoryQueue", "QueueEntry", "SyncQueue"),
-    "schema_sync": ("SchemaSynchroniser",),
-    "status": ("SyncReport", "SyncStatus"),
-    "table": ("Row", "Table"),
-    "tracker": ("SyncTracker",),
+    "sync.schema_sync": ("SchemaSynchroniser",),
+    "status": ("Progress", "SyncReport", "SyncStatus"),
+    "sqlite.tables": ("Row", "SyncTracker", "Table"),
     "transports.base": (
         "ActionTransport",
         "CheckpointTransport",
@@ -69,10 +67,10 @@ _PLACES = {
     "transports.http": ("HttpTransport",),
     "transports.local": ("LocalTransport",),
     "transports.websocket": ("WebSocketTransport",),
-    "verify": ("TableCheck",),
-    "watching": ("Watch",),
+    "sync.verification": ("TableCheck",),
+    "watch": ("Watch",),
 }
-_HOMES = {name: f"{__name__}.{place}" for place, names in _PLACES.items() for name in names}
+_MODULE_OF = {name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names}
 
 __all__ = [
     "ActionQueue",
@@ -121,10 +119,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    place = _HOMES.get(name)
-    if place is None:
+    module = _MODULE_OF.get(name)
+    if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(place), name)
+    return getattr(import_module(module), name)
 
 
 def __dir__() -> list[str]:

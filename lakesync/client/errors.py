@@ -1,4 +1,4 @@
-"""Errors that only a client knows; they stand in the one tree of `lakesync.model.errors`."""
+"""Errors that only a client raises, and the mapping of a gateway's error codes to classes."""
 
 from __future__ import annotations
 
@@ -8,31 +8,35 @@ from lakesync.model.errors import LakeSyncError, RefusedError, Rejection, Termin
 
 
 class UnreachableError(TransientError):
-    """No answer came, or half of one: what was asked may or may not have been done."""
+    """No complete answer arrived; the gateway may or may not have processed the request."""
 
     code = "UNREACHABLE"
 
 
 class DbError(TransientError):
-    """The client's own database cannot be used now: another program holds it, or the disk is full."""
+    """The client's database cannot be used now: another program holds it, or the disk is full."""
 
     code = "DB_ERROR"
 
 
 class TableError(TerminalError):
-    """A synced table of the app's is not what it was: it has lost a column, or refuses what others wrote."""
+    """A synced table was altered: it lost a column or its triggers, or it rejects what other clients wrote."""
 
     code = "TABLE_ERROR"
 
 
-def answered(
+def error_from_code(
     code: str, message: str, rejected: tuple[Rejection, ...] = (), retry_after: float | None = None
 ) -> LakeSyncError:
-    """The error that a gateway's answer names, as the class that has its code.
+    """Return the error of a gateway's answer, as an instance of the class with its code.
 
-    A code that this version does not know makes a terminal error with that code.
+    Args:
+        code: the error code; an unknown one gives a terminal error with this code.
+        message: the error message.
+        rejected: the rejected deltas of a push.
+        retry_after: seconds.
     """
-    kind = _KINDS.get(code)
+    kind = _CLASSES.get(code)
     if kind is None:
         kind = type("UnknownError", (TerminalError,), {"code": code, "__doc__": f"The gateway's {code}."})
     if issubclass(kind, RefusedError):
@@ -42,14 +46,14 @@ def answered(
     return kind(message)
 
 
-def _all(kind: type[LakeSyncError]) -> Iterator[type[LakeSyncError]]:
-    """The classes of the tree, bases before what is derived from them."""
+def _with_subclasses(kind: type[LakeSyncError]) -> Iterator[type[LakeSyncError]]:
+    """Yield a class and all its subclasses, each base before its subclasses."""
     yield kind
-    for derived in kind.__subclasses__():
-        yield from _all(derived)
+    for subclass in kind.__subclasses__():
+        yield from _with_subclasses(subclass)
 
 
-_KINDS: dict[str, type[LakeSyncError]] = {}
-for _kind in _all(LakeSyncError):
-    _KINDS.setdefault(_kind.code, _kind)
-_KINDS["INTERNAL_ERROR"] = type("InternalError", (TransientError,), {"__doc__": "A fault of the gateway."})
+_CLASSES: dict[str, type[LakeSyncError]] = {}
+for _kind in _with_subclasses(LakeSyncError):
+    _CLASSES.setdefault(_kind.code, _kind)
+_CLASSES["INTERNAL_ERROR"] = type("InternalError", (TransientError,), {"__doc__": "A fault of the gateway."})

@@ -1,52 +1,58 @@
-"""Who is told of what happens, under the reference's names."""
+"""Events that an app can listen to, under the reference's names."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from lakesync.model.errors import ValidationError
 
 Event = Literal["onChange", "onSyncComplete", "onError", "onRejected", "onActionComplete", "onProgress"]
 """
-onChange(count, tables): rows were changed by others. onSyncComplete(report). onError(error).
-onRejected(edits): edits were set aside. onActionComplete(action_id, queued). onProgress(progress): of a first sync.
+The arguments of a listener: onChange(count, tables) after other clients changed rows; onSyncComplete(report);
+onError(error); onRejected(edits) after the gateway rejected edits; onActionComplete(action_id, queued);
+onProgress(progress) during a first sync.
 """
-EVENTS: tuple[Event, ...] = (
-    "onChange",
-    "onSyncComplete",
-    "onError",
-    "onRejected",
-    "onActionComplete",
-    "onProgress",
-)
+EVENTS: tuple[Event, ...] = get_args(Event)
 
 
 class Events:
-    """Listeners; they are called in the thread that synchronises, and must not wait for it."""
+    """The listeners of a client. They are called in the thread that synchronises, and must not wait for it."""
 
     def __init__(self) -> None:
         self._listeners: dict[str, list[Callable[..., Any]]] = {event: [] for event in EVENTS}
 
     def on(self, event: Event, listener: Callable[..., Any]) -> None:
-        """Tell the listener from now on.
+        """Call a listener whenever an event occurs.
+
+        Args:
+            event: its name.
+            listener: called with the event's arguments.
 
         Raises:
-            ValidationError: there is no such event.
+            ValidationError: the event is unknown.
         """
-        self._of(event).append(listener)
+        self._listeners_of(event).append(listener)
 
     def off(self, event: Event, listener: Callable[..., Any]) -> None:
-        """Tell it no more, if it was told."""
-        if listener in (listeners := self._of(event)):
+        """Remove a listener, if it was added.
+
+        Args:
+            event: its name.
+            listener: as it was added.
+
+        Raises:
+            ValidationError: the event is unknown.
+        """
+        if listener in (listeners := self._listeners_of(event)):
             listeners.remove(listener)
 
-    def emit(self, event: Event, *what: Any) -> None:
-        """Tell all listeners."""
+    def emit(self, event: Event, *arguments: Any) -> None:
+        """Call all listeners of an event."""
         for listener in tuple(self._listeners[event]):
-            listener(*what)
+            listener(*arguments)
 
-    def _of(self, event: str) -> list[Callable[..., Any]]:
+    def _listeners_of(self, event: str) -> list[Callable[..., Any]]:
         if event not in self._listeners:
-            raise ValidationError(f"there is no event {event!r}: choose one of {', '.join(EVENTS)}")
+            raise ValidationError(f"event {event!r} is unknown: choose one of {', '.join(EVENTS)}")
         return self._listeners[event]

@@ -1,4 +1,4 @@
-"""What this client knows of how a row came to be as it is."""
+"""The history of a row, as far as this client knows it."""
 
 from __future__ import annotations
 
@@ -12,25 +12,30 @@ from lakesync.model.hlc import wall_of
 
 
 class Version(msgspec.Struct, frozen=True):
-    """A change that the row consists of."""
+    """A delta of a row: one that the gateway has, or an edit."""
 
     hlc: int
     client_id: str
-    """Who made it."""
+    """The client that wrote it."""
     columns: dict[str, Any]
-    """The columns that are its own; of an edit, all that it changed."""
+    """The columns that still have its value; for an edit, all columns that it writes."""
     status: Literal["synced", "waiting", "sent", "refused"]
     deleted: bool = False
-    """It removed the row."""
+    """Whether it deleted the row."""
 
     @property
     def at(self) -> datetime:
-        """When, on the clock of who made it, in UTC."""
+        """When it was written, by the writer's clock, in UTC."""
         return datetime.fromtimestamp(wall_of(self.hlc) / 1000, UTC)
 
 
 def versions(row: KnownRow | None, edits: list[Edit]) -> list[Version]:
-    """The changes that a row consists of, oldest first, the app's own that wait at the end of equals."""
+    """Return the deltas of a row, oldest first.
+
+    Args:
+        row: as the gateway has it; None if it does not have it.
+        edits: of this row.
+    """
     found: list[Version] = []
     if row is not None:
         for part in row.state.live:

@@ -1,7 +1,8 @@
-"""Queues of changes on their way to the gateway, as the reference has them, and what links a custom one to a client.
+"""Queues of changes to be pushed: the reference's protocol, a queue in memory, and the link of a custom queue.
 
-A client keeps its changes in its file, whatever its queue. A custom queue is told of each change as it is made, sent,
-accepted and put off. It decides what is sent next, and may hold further deltas, which are sent as they are.
+A client always keeps its edits in its file. If the app passes a custom queue, the client notifies it of each edit that
+is made, sent, accepted or rejected, and the queue chooses what to push next. It may also hold deltas of its own, which
+are pushed unchanged.
 """
 
 from __future__ import annotations
@@ -25,45 +26,48 @@ log = logging.getLogger("lakesync.client")
 
 
 class QueueItem(Protocol):
-    """What a queue holds: at least a change and its identity."""
+    """An item of a queue: a delta and its id."""
 
     @property
     def id(self) -> str:
-        """The `delta_id` of the change."""
+        """The delta's `delta_id`."""
 
     @property
     def delta(self) -> RowDelta:
-        """The change."""
+        """The delta."""
 
 
 @runtime_checkable
 class SyncQueue(Protocol):
-    """A queue of changes. A client calls it under a lock of its own, from whichever thread; let it be quick."""
+    """A queue of deltas. A client calls it from any thread, while it holds a lock of its own, so it must be fast.
+
+    Ids that a queue does not hold are ignored.
+    """
 
     def push(self, delta: RowDelta) -> QueueItem:
-        """Add a change at the end. One that is held already stays as it is: after a crash it is pushed again."""
+        """Append a delta, unless the queue holds it: after a crash, the client pushes it again."""
 
     def peek(self, limit: int = ...) -> Sequence[QueueItem]:
-        """What is to be sent next, in order; nothing that is being sent, or not due yet."""
+        """Return the items to send next, in order, without those that are being sent or are not due yet."""
 
     def mark_sending(self, ids: Collection[str]) -> None:
-        """These are on their way; ids that are not held mean nothing, here and below."""
+        """Mark items as being sent."""
 
     def ack(self, ids: Collection[str]) -> None:
-        """These are done: the gateway has them, or they were set aside or given up. Forget them."""
+        """Remove items: the gateway has them, or they were refused or dropped."""
 
     def nack(self, ids: Collection[str]) -> None:
-        """These were not taken, and are to be sent again."""
+        """Mark items as to be sent again: the gateway did not store them."""
 
     def depth(self) -> int:
-        """How many are held."""
+        """Return the number of items."""
 
     def clear(self) -> None:
-        """Forget all."""
+        """Remove all items."""
 
 
 class QueueEntry(msgspec.Struct):
-    """A change in a `MemoryQueue`."""
+    """An item of a `MemoryQueue`."""
 
     id: str
     delta: RowDelta
@@ -71,28 +75,33 @@ class QueueEntry(msgspec.Struct):
     created_at: int = 0
     """Milliseconds since the Unix epoch."""
     retry_count: int = 0
-    """How often it was not taken."""
+    """How often `nack` named it."""
     retry_after: int | None = None
     """When it is due again, in milliseconds since the Unix epoch."""
 
 
 class MemoryQueue:
-    """A queue that goes with the process. Threads may share it."""
+    """A thread-safe queue in memory. See `SyncQueue`."""
 
     def __init__(self, retry: RetryPolicy | None = None, wall: Callable[[], float] = time.time) -> None:
-        """Args: retry: how long an entry waits after `nack`; wall: seconds since the Unix epoch."""
+        """Create an empty queue.
+
+        Args:
+            retry: how long an item waits after `nack`.
+            wall: returns seconds since the Unix epoch.
+        """
         self._retry = retry or RetryPolicy()
         self._wall = wall
         self._entries: dict[str, QueueEntry] = {}
         self._lock = threading.Lock()
 
     def push(self, delta: RowDelta) -> QueueEntry:
-        """Add a change at the end, unless it is held already."""
+        """Append a delta, unless the queue holds it."""
         with self._lock:
             return self._entries.setdefault(delta.delta_id, QueueEntry(delta.delta_id, delta, created_at=self._now()))
 
     def peek(self, limit: int = 100) -> list[QueueEntry]:
-        """Pending changes that are due, oldest first."""
+        """Return pending items that are due, oldest first."""
         with self._lock:
             now = self._now()
             due = (
@@ -103,33 +112,33 @@ class MemoryQueue:
             return list(islice(due, limit))
 
     def mark_sending(self, ids: Collection[str]) -> None:
-        """Note that these are on their way."""
-        for entry in self._held(ids):
+        """Mark items as being sent."""
+        for entry in self._entries_with(ids):
             entry.status = "sending"
 
     def ack(self, ids: Collection[str]) -> None:
-        """Forget these."""
+        """Remove items."""
         with self._lock:
             for each in ids:
                 self._entries.pop(each, None)
 
     def nack(self, ids: Collection[str]) -> None:
-        """Let these wait, longer each time, and be sent again."""
-        for entry in self._held(ids):
+        """Mark items as pending, after a delay that doubles each time."""
+        for entry in self._entries_with(ids):
             delay = min(self._retry.longest_delay, self._retry.first_delay * 2.0 ** min(entry.retry_count, 10))
             entry.status, entry.retry_count = "pending", entry.retry_count + 1
             entry.retry_after = self._now() + round(delay * 1000)
 
     def depth(self) -> int:
-        """How many are held."""
+        """Return the number of items."""
         return len(self._entries)
 
     def clear(self) -> None:
-        """Forget all."""
+        """Remove all items."""
         with self._lock:
             self._entries.clear()
 
-    def _held(self, ids: Collection[str]) -> list[QueueEntry]:
+    def _entries_with(self, ids: Collection[str]) -> list[QueueEntry]:
         with self._lock:
             return [self._entries[each] for each in ids if each in self._entries]
 
@@ -138,56 +147,66 @@ class MemoryQueue:
 
 
 class QueueLink:
-    """Keeps a custom queue in step with the changes in a client's file.
+    """Keeps a custom queue in step with the edits in a client's file.
 
-    The queue is told after each commit. What it was not told, because it failed or the process ended, is made good by
-    `reconcile`, which pushes what it lacks.
+    The queue is notified after each commit. If a notification fails or the process ends before it, `reconcile` pushes
+    the missing deltas later.
     """
 
     def __init__(self, queue: SyncQueue) -> None:
         self.queue = queue
         self._numbers: dict[str, int] = {}
-        """Of the client's own changes that wait or are under way, by id."""
-        self._untold: list[tuple[str, RowDelta]] = []
-        self._behind = True
+        """The numbers of waiting and sent edits, by delta id."""
+        self._notifications: list[tuple[str, RowDelta]] = []
+        """Calls to make after the commit in progress: the queue's method, and its delta."""
+        self._may_lack_edits = True
 
     def reconcile(self, edits: Iterable[Edit]) -> None:
-        """Push what the queue lacks, where it may lack something. Args: edits: all of the client's."""
-        if not self._behind:
-            return
-        kept = [edit for edit in edits if edit.status != "refused"]
-        self._numbers = {edit.id: edit.number for edit in kept}
-        held = {item.id for item in self.queue.peek(sys.maxsize)}
-        for edit in kept:
-            if edit.id not in held:
-                self.queue.push(edit.delta)
-        self._behind = False
+        """Push the edits that the queue lacks, if it may lack any.
 
-    def changing(self, before: Mapping[int, Edit], after: Mapping[int, Edit | None]) -> None:
-        """Note what a commit that is under way makes of changes. Args: before, after: by number."""
+        Args:
+            edits: all edits of the client.
+        """
+        if not self._may_lack_edits:
+            return
+        active = [edit for edit in edits if edit.status != "refused"]
+        self._numbers = {edit.id: edit.number for edit in active}
+        queued = {item.id for item in self.queue.peek(sys.maxsize)}
+        for edit in active:
+            if edit.id not in queued:
+                self.queue.push(edit.delta)
+        self._may_lack_edits = False
+
+    def edits_changing(self, before: Mapping[int, Edit], after: Mapping[int, Edit | None]) -> None:
+        """Note what the transaction in progress changes, to notify the queue after its commit.
+
+        Args:
+            before: the changed edits as they are stored, by number.
+            after: the same edits after the commit; None for a deleted one.
+        """
         for number, now in after.items():
-            was = before.get(number)
-            queued = was is not None and was.status != "refused"
+            old = before.get(number)
+            is_queued = old is not None and old.status != "refused"
             stays = now is not None and now.status != "refused"
-            if was is not None and queued and (not stays or (now is not None and now.id != was.id)):
-                self._untold.append(("ack", was.delta))
-                self._numbers.pop(was.id, None)
-                queued = False
+            if old is not None and is_queued and (not stays or (now is not None and now.id != old.id)):
+                self._notifications.append(("ack", old.delta))
+                self._numbers.pop(old.id, None)
+                is_queued = False
             if now is None or not stays:
                 continue
-            if not queued:
-                self._untold.append(("push", now.delta))
+            if not is_queued:
+                self._notifications.append(("push", now.delta))
                 self._numbers[now.id] = number
-            if now.status == "sent" and (was is None or was.status != "sent"):
-                self._untold.append(("mark_sending", now.delta))
-            elif was is not None and queued and was.status == "sent" and now.status == "waiting":
-                self._untold.append(("nack", now.delta))
+            if now.status == "sent" and (old is None or old.status != "sent"):
+                self._notifications.append(("mark_sending", now.delta))
+            elif old is not None and is_queued and old.status == "sent" and now.status == "waiting":
+                self._notifications.append(("nack", now.delta))
 
     def committed(self) -> None:
-        """Tell the queue what a commit made of changes."""
-        untold, self._untold = self._untold, []
+        """Notify the queue of the changes that were committed."""
+        notifications, self._notifications = self._notifications, []
         try:
-            for call, group in groupby(untold, itemgetter(0)):
+            for call, group in groupby(notifications, itemgetter(0)):
                 deltas = [delta for _, delta in group]
                 if call == "push":
                     for delta in deltas:
@@ -195,24 +214,32 @@ class QueueLink:
                 else:
                     getattr(self.queue, call)([delta.delta_id for delta in deltas])
         except Exception:
-            self._behind = True
-            log.exception("the queue %r failed; what it lacks is pushed again", self.queue)
+            self._may_lack_edits = True
+            log.exception("the custom queue %r raised; edits that it lacks will be pushed to it again", self.queue)
 
-    def undone(self) -> None:
-        """Forget what was noted: the commit did not happen."""
-        self._untold.clear()
-        self._behind = True
+    def rolled_back(self) -> None:
+        """Discard the noted changes: their transaction was rolled back."""
+        self._notifications.clear()
+        self._may_lack_edits = True
 
-    def chosen(self, limit: int) -> list[int]:
-        """The numbers of the client's own changes that the queue would have sent next, in its order."""
-        asked = limit
+    def next_edits(self, limit: int) -> list[int]:
+        """Return the numbers of the edits that the queue sends next, in its order.
+
+        Args:
+            limit: edits, at most.
+        """
+        peeked = limit
         while True:
-            items = self.queue.peek(asked)
+            items = self.queue.peek(peeked)
             numbers = [self._numbers[item.id] for item in items if item.id in self._numbers]
-            if len(numbers) >= limit or len(items) < asked:
+            if len(numbers) >= limit or len(items) < peeked:
                 return numbers[:limit]
-            asked *= 2
+            peeked *= 2
 
-    def entered(self, limit: int) -> list[QueueItem]:
-        """What the queue would have sent next that is none of the client's own changes."""
+    def app_items(self, limit: int) -> list[QueueItem]:
+        """Return items to send next that are not edits: the app has pushed them into its queue.
+
+        Args:
+            limit: items to look at, at most.
+        """
         return [item for item in self.queue.peek(limit) if item.id not in self._numbers]

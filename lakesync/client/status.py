@@ -1,4 +1,4 @@
-"""What an app is told of the state of its synchronisation."""
+"""What an app learns about its synchronisation: status, reports and progress."""
 
 from __future__ import annotations
 
@@ -11,36 +11,43 @@ from lakesync.model.errors import LakeSyncError
 
 
 class SyncReport(msgspec.Struct, frozen=True):
-    """What one cycle came to."""
+    """The result of one synchronisation."""
 
     pushed: int
-    """Edits that the gateway took."""
+    """Edits that the gateway accepted."""
     pulled: int
-    """Rows changed by others."""
+    """Rows that other clients changed."""
     refused: tuple[Edit, ...]
-    """Edits that were set aside: see `pending`, `retry` and `drop`."""
+    """Edits that the gateway rejected: see `pending`, `retry` and `drop`."""
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """How much of a checkpoint was received."""
+
+    rows: int
+    bytes: int
 
 
 class SyncStatus(msgspec.Struct, frozen=True):
-    """How things are now."""
+    """The current state of the synchronisation."""
 
     connected: bool
-    """The newest request was answered."""
+    """Whether the newest request was answered."""
     live: bool
-    """A WebSocket is open, on which changes come by themselves."""
+    """Whether a WebSocket is open, on which the gateway sends changes as they happen."""
     last_sync: datetime | None
-    """When the client last had all that the gateway had, in UTC."""
+    """When the client last had everything that the gateway had, in UTC."""
     pending: int
-    """Changes that the gateway is not known to have, without those set aside."""
+    """Unacknowledged changes, without refused ones."""
     refused: int
-    """Changes that were set aside."""
+    """Changes that the gateway rejected."""
     oldest_pending: datetime | None
     """When the oldest pending change was made, in UTC."""
     lag: float | None
     """Seconds since `last_sync`."""
     last_error: LakeSyncError | None
-    """Why the newest request failed."""
+    """Why the newest request failed; None after a success."""
     clock_offset: float | None
-    """Seconds that this machine's clock is ahead of the gateway's, as far as that is known."""
+    """Seconds by which this machine's clock is ahead of the gateway's; None if unknown."""
     mode: Mode
-    """`full`, or what it does alone: in `pushOnly` nothing comes, in `pullOnly` nothing is sent."""
+    """`full`; `pushOnly` never pulls, `pullOnly` never pushes."""

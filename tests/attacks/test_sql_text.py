@@ -66,10 +66,7 @@ _VALUES = {
 """Names under which values of tenants are found."""
 _NAMES = {
     ("lakesync/adapters/sql/row_tables.py", "{row_id}"),
-    ("lakesync/client/growing.py", "{values}"),
-    ("lakesync/client/growing.py", "{', '.join(cells.values())}"),
-    ("lakesync/client/own_tables.py", "{NO_ID.format('row_id')}"),
-    ("lakesync/client/tracking.py", "{values}"),
+    ("lakesync/client/sqlite/table_validation.py", "{INVALID_ID.format('row_id')}"),
 }
 """What is called like a value and is SQL for quoted names of columns."""
 

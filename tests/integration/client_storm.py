@@ -103,11 +103,11 @@ def _compared(folder: Path, app: Client, kept: Path, seed: int) -> dict[str, int
         if found:
             print(what, seed, found, file=sys.stderr)
     return {
-        "edits": position.edits,
+        "edits": position.edit_count,
         "lost": len(lost),
         "spurious_deletes": spurious.total(),
         "invented": len(invented),
-        "twice": len(sent) - position.edits,
+        "twice": len(sent) - position.edit_count,
     }
 
 
@@ -147,12 +147,12 @@ def _looked_at(folder: Path, told: dict[str, int]) -> dict[str, int]:
         assert app.pending() == []
         position = app.coordinator.replica.store.position()
         sent = engine.store.submit("g", lambda commit: commit.known_ids("me", 0, 1 << 62)).result()
-        assert len(sent) == position.edits > 0, "each edit is known there, once"
+        assert len(sent) == position.edit_count > 0, "each edit is known there, once"
         here = _same_rows(app, gateway)
         assert {row_id: row["mine"] for row_id, row in here.items() if "mine" in row} == before
         lost = {row_id: number for row_id, number in told.items() if row_id in before and before[row_id] < number}
         assert not lost, "an older value than one that was told is there"
-    return {"edits": position.edits, "twice": len(sent) - position.edits, "lost": len(lost)}
+    return {"edits": position.edit_count, "twice": len(sent) - position.edit_count, "lost": len(lost)}
 
 
 def _same_rows(app: Client, gateway: SyncGateway) -> dict[str, dict[str, object]]:

@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from lakesync.client.core import ClientCore, CoreLimits, LocalChange, Refused, Wait
-from lakesync.client.store_sqlite import SqliteClientStore
+from lakesync.client.core import ClientCore, CoreLimits, ErrorAnswer, LocalChange, Wait
+from lakesync.client.sqlite.client_store import SqliteClientStore
 from lakesync.engine import Engine, SyncGateway
 from lakesync.model.delta import extract_delta
 from lakesync.model.errors import LakeSyncError
@@ -67,7 +67,7 @@ def ask(core: ClientCore, gateway: SyncGateway) -> bool:
         else:
             gateway.submit_checkpoint("me", {"sub": "me"}).result()
     except LakeSyncError as error:
-        core.receive(Refused(error.code, str(error)))
+        core.receive(ErrorAnswer(error.code, str(error)))
     return True
 
 
@@ -105,7 +105,7 @@ def main(folder: Path, seed: int) -> None:
         elif what < 0.5:
             gateway.handle_push(SyncPush("other", tuple(_by_another(dice, clock))))
         else:
-            core.sync()
+            core.request_pull()
             ask(core, gateway)
             print("asked", flush=True)
 

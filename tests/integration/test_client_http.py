@@ -45,7 +45,7 @@ def opened(served: Served, tmp_path) -> Iterator[Open]:
         client.close()
 
 
-def test_two_apps_end_with_the_same_rows_and_keep_each_others_columns(opened: Open) -> None:
+def test_two_apps_converge_and_keep_each_others_columns(opened: Open) -> None:
     alice, bob = opened("alice"), opened("bob")
     assert alice.client_id == "alice"
     row_id = alice["todos"].insert(title="Milk", done=False)
@@ -69,7 +69,7 @@ def test_two_apps_end_with_the_same_rows_and_keep_each_others_columns(opened: Op
     assert abs(status.clock_offset or 0) <= 2
 
 
-def test_a_refused_edit_is_set_aside_and_the_rest_goes_on(served: Served, opened: Open) -> None:
+def test_a_rejected_edit_is_refused_and_the_others_continue(served: Served, opened: Open) -> None:
     admin = served.client(gateway=opened.gateway).admin()  # type: ignore[attr-defined]
     narrow = {"table": "todos", "columns": [{"name": "title", "type": "string"}]}
     admin.call("POST", "/admin/schema/{gw}", json=narrow)
@@ -90,7 +90,7 @@ def test_a_refused_edit_is_set_aside_and_the_rest_goes_on(served: Served, opened
     assert alice.pending() == []
 
 
-def test_a_refused_edit_that_is_dropped_gives_the_row_back(served: Served, opened: Open) -> None:
+def test_dropping_a_refused_edit_restores_the_row(served: Served, opened: Open) -> None:
     admin = served.client(gateway=opened.gateway).admin()  # type: ignore[attr-defined]
     admin.call("POST", "/admin/schema/{gw}", json={"table": "todos", "columns": [{"name": "title", "type": "string"}]})
     alice = opened("alice")
@@ -102,7 +102,7 @@ def test_a_refused_edit_that_is_dropped_gives_the_row_back(served: Served, opene
     assert alice["todos"]["t"] == {"row_id": "t", "title": "as it was", "done": None, "n": None}
 
 
-def test_tables_grow_with_the_gateways_schema(served: Served, opened: Open) -> None:
+def test_tables_get_the_columns_of_the_gateways_schema(served: Served, opened: Open) -> None:
     admin = served.client(gateway=opened.gateway).admin()  # type: ignore[attr-defined]
     wide = {**TODOS, "columns": [*TODOS["columns"], {"name": "tags", "type": "json"}]}
     admin.call("POST", "/admin/schema/{gw}", json=wide)
@@ -115,7 +115,7 @@ def test_tables_grow_with_the_gateways_schema(served: Served, opened: Open) -> N
     assert alice["todos"]["t"]["tags"] == ["a"]
 
 
-def test_a_first_sync_takes_the_checkpoint_and_goes_on_from_there(served: Served, opened: Open, tmp_path) -> None:
+def test_a_first_sync_loads_the_checkpoint_and_continues_from_it(served: Served, opened: Open, tmp_path) -> None:
     writer = served.client("writer", opened.gateway)  # type: ignore[attr-defined]
     first = [
         delta(f"t{place}", {"title": f"row {place}", "done": place % 2 == 0}, client="writer") for place in range(5)
@@ -142,7 +142,7 @@ def test_a_first_sync_takes_the_checkpoint_and_goes_on_from_there(served: Served
     assert not list(tmp_path.glob("*lakesync-first*"))
 
 
-def test_a_token_is_asked_for_again_when_it_was_refused(served: Served, opened: Open) -> None:
+def test_a_rejected_token_is_renewed(served: Served, opened: Open) -> None:
     gateway = opened.gateway  # type: ignore[attr-defined]
     tokens = [sign("alice", gateway, secret="not the server's secret, but as long"), sign("alice", gateway)]
     alice = opened("alice", token=lambda: tokens.pop(0), client_id="alice")
@@ -157,7 +157,7 @@ def test_a_token_is_asked_for_again_when_it_was_refused(served: Served, opened: 
     until(lambda: alice.sync() and len(fresh) == 1, "one that is about to end to be replaced before it is refused")
 
 
-def test_a_function_that_gives_tokens_says_who_a_new_file_is_of(opened: Open) -> None:
+def test_a_token_functions_sub_becomes_the_client_id_of_a_new_file(opened: Open) -> None:
     gateway = opened.gateway  # type: ignore[attr-defined]
     asked: list[str] = []
 
@@ -180,7 +180,7 @@ def test_a_function_that_gives_tokens_says_who_a_new_file_is_of(opened: Open) ->
         opened("nobody's yet", token=away)
 
 
-def test_what_goes_wrong_is_told_and_nothing_is_lost(served: Served, opened: Open) -> None:
+def test_failures_are_reported_and_nothing_is_lost(served: Served, opened: Open) -> None:
     gateway = opened.gateway  # type: ignore[attr-defined]
     alice = opened("alice", token="no token at all", client_id="alice")
     alice["todos"].insert(title="x")
@@ -203,19 +203,19 @@ def test_what_goes_wrong_is_told_and_nothing_is_lost(served: Served, opened: Ope
 def test_a_clock_that_is_ahead_is_measured(served: Served, opened: Open) -> None:
     alice = opened("alice")
     replica = alice.coordinator.replica
-    replica._stamped = False
+    replica._uses_write_times = False
     replica._wall = lambda: wall_ms() + 60_000
-    replica._core = replica._make_core()
+    replica._core = replica._create_core()
     alice["todos"].insert(title="from the future")
     (refused,) = alice.sync().refused
     assert refused.code == ClockDriftError.code
     assert "this machine's clock is about" in refused.message
     replica._wall = wall_ms
-    replica._core = replica._make_core()
+    replica._core = replica._create_core()
     assert alice.sync().pushed == 1, "stamped anew once the clock is right"
 
 
-def test_a_client_that_the_gateway_cannot_serve_starts_again_and_keeps_its_edits(served: Served, opened: Open) -> None:
+def test_resync_required_restarts_the_client_and_keeps_its_edits(served: Served, opened: Open) -> None:
     alice, bob = opened("alice"), opened("bob")
     bob["todos"].insert({"title": "theirs"}, row_id="b")
     bob.sync()
@@ -224,7 +224,7 @@ def test_a_client_that_the_gateway_cannot_serve_starts_again_and_keeps_its_edits
     replica = alice.coordinator.replica
     ahead = replace(replica.store.position(), cursor=replica.store.position().cursor + (1 << 40))
     replica.step(lambda _: replica.store.commit(Changes(position=ahead)))
-    replica._core = replica._make_core()
+    replica._core = replica._create_core()
     alice.sync()
     assert alice["todos"]["b"] == {"row_id": "b", "title": "theirs", "done": None, "n": 3}
     bob.sync()
@@ -232,7 +232,7 @@ def test_a_client_that_the_gateway_cannot_serve_starts_again_and_keeps_its_edits
 
 
 @pytest.mark.parametrize("realtime", [False, True])
-def test_a_file_that_was_put_back_gets_what_its_client_wrote_since(opened: Open, tmp_path, realtime: bool) -> None:
+def test_a_restored_file_gets_its_clients_later_writes(opened: Open, tmp_path, realtime: bool) -> None:
     alice = opened("alice")
     alice["todos"].insert({"title": "old", "n": 1}, row_id="old")
     alice.sync()
@@ -260,7 +260,7 @@ class Desk:
         return {"ticket": 42}
 
 
-def test_an_action_is_done_once_and_its_result_kept(served: Served, opened: Open) -> None:
+def test_an_action_is_executed_once_and_its_result_is_stored(served: Served, opened: Open) -> None:
     alice = opened("alice")
     served.engine.gateway(opened.gateway).register_action_handler("desk", Desk())  # type: ignore[attr-defined]
     ended: list[Any] = []
@@ -277,14 +277,14 @@ def test_an_action_is_done_once_and_its_result_kept(served: Served, opened: Open
     assert [queued.action_id for queued in alice.coordinator.actions.all()] == [good]
 
 
-def test_the_types_of_connector_are_listed(served: Served, opened: Open) -> None:
+def test_connector_types_are_listed(served: Served, opened: Open) -> None:
     types = {each.type: each for each in opened("alice").list_connector_types()}
     assert types == {each.type: each for each in served.engine.connectors.descriptors()}
     assert "apiToken" in types["jira"].secrets
 
 
 @pytest.mark.parametrize("realtime", [False, True])
-def test_a_queue_of_the_apps_own_is_sent_by_auto_sync(opened: Open, realtime: bool) -> None:
+def test_auto_sync_pushes_from_a_custom_queue(opened: Open, realtime: bool) -> None:
     queue = MemoryQueue()
     alice = opened("alice", realtime=realtime, auto_sync=True, interval=0.2, heartbeat=0.2, queue=queue)
     alice["todos"].insert(title="hers")
@@ -300,7 +300,7 @@ def test_a_queue_of_the_apps_own_is_sent_by_auto_sync(opened: Open, realtime: bo
 
 
 @pytest.mark.parametrize("realtime", [False, True])
-def test_auto_sync_carries_changes_both_ways_by_itself(opened: Open, realtime: bool) -> None:
+def test_auto_sync_pushes_and_pulls_by_itself(opened: Open, realtime: bool) -> None:
     alice = opened("alice", realtime=realtime, auto_sync=True, interval=0.3)
     bob = opened("bob", realtime=realtime, auto_sync=True, interval=0.3)
     if realtime:
@@ -319,7 +319,7 @@ def test_auto_sync_carries_changes_both_ways_by_itself(opened: Open, realtime: b
     assert alice.status.last_error is None
 
 
-def test_a_listener_that_raises_what_it_is_told_does_not_end_auto_sync(opened: Open) -> None:
+def test_a_raising_listener_does_not_end_auto_sync(opened: Open) -> None:
     alice = opened("alice", auto_sync=True, interval=0.05, realtime=False)
     told: list[Exception] = []
 
@@ -335,17 +335,17 @@ def test_a_listener_that_raises_what_it_is_told_does_not_end_auto_sync(opened: O
     until(lambda: not alice.pending(), "the push")
 
 
-def test_a_second_client_of_the_database_leaves_the_synchronising_to_the_first(opened: Open) -> None:
+def test_a_second_client_of_a_database_cannot_synchronise(opened: Open) -> None:
     first = opened("alice")
     second = opened("alice")
     first.sync()
     second["todos"].insert(title="by the second")
-    with pytest.raises(DbError, match=r"another client synchronises 'alice\.db'"):
+    with pytest.raises(DbError, match=r"another client is synchronising 'alice\.db'"):
         second.sync()
     assert first.sync().pushed == 1
 
 
-def test_an_address_that_is_no_gateways_is_told(served: Served) -> None:
+def test_an_address_that_is_not_a_gateways_is_named(served: Served) -> None:
     transport = HttpTransport(served.url + "/nowhere", "gw", sign())
     with pytest.raises(NotFoundError, match="GET /nowhere/sync/gw/actions"):
         transport.describe_actions()

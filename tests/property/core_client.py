@@ -18,13 +18,13 @@ from lakesync.client.core import (
     Broadcast,
     Changes,
     CheckpointEnd,
+    CheckpointFrame,
     ClientCore,
     CoreLimits,
-    Frame,
+    ErrorAnswer,
     LocalChange,
-    Lost,
     MemoryStore,
-    Refused,
+    NoAnswer,
     Wait,
 )
 from lakesync.client.core.messages import Answer, Request
@@ -104,7 +104,7 @@ class CoreClient:
         for answer in answers:
             if isinstance(answer, SyncResponse):
                 self._look(answer)
-            elif isinstance(answer, Frame | Broadcast):
+            elif isinstance(answer, CheckpointFrame | Broadcast):
                 self._look(answer.page)
             changes.append(self.core.receive(answer))
         return changes
@@ -120,12 +120,12 @@ class CoreClient:
                 yield gateway.submit_pull(asked, self.claims, resync_refused=True).result()
             else:
                 cut = gateway.submit_checkpoint(self.name, self.claims).result()
-                yield from map(Frame, checkpoints(cut.arrival, self.claims))
+                yield from map(CheckpointFrame, checkpoints(cut.arrival, self.claims))
                 yield CheckpointEnd(cut.arrival)
         except RefusedError as error:
-            yield Refused(error.code, str(error), error.rejected)
+            yield ErrorAnswer(error.code, str(error), error.rejected)
         except LakeSyncError as error:
-            yield Refused(error.code, str(error))
+            yield ErrorAnswer(error.code, str(error))
 
     def restart(self) -> None:
         """The process dies and starts again; what its store has is left."""
@@ -141,7 +141,7 @@ class CoreClient:
         taken: list[RowDelta] = []
         while asked := self.start():
             if isinstance(asked, SyncPull) and not self.store.edits("waiting", 1):
-                self.finish([Lost("not wanted")])
+                self.finish([NoAnswer("not wanted")])
                 break
             taken += self._do(gateway, asked)
         return tuple(taken)
@@ -153,25 +153,25 @@ class CoreClient:
     def ask(self, gateway: SyncGateway, limit: int) -> SyncResponse:
         """A page, not applied: lost, unless `take` is given it at once."""
         self.push(gateway)
-        self.core.sync()
+        self.core.request_pull()
         while not isinstance(asked := self.start(), SyncPull):
             assert asked is not None
             self._do(gateway, asked)
         asked = replace(asked, max_deltas=limit)
         answer = next(self.execute(gateway, asked))
-        if isinstance(answer, Refused):
+        if isinstance(answer, ErrorAnswer):
             self.finish([answer])
             return self.ask(gateway, limit)
         assert isinstance(answer, SyncResponse)
         self.told |= {delta.row_id for delta in answer.deltas}
-        self.core.receive(Lost("not yet taken"))
+        self.core.receive(NoAnswer("not yet taken"))
         self._asked = asked
         return answer
 
     def take(self, page: SyncResponse) -> None:
         """Apply a page that `ask` gave last."""
         asked = self._asked
-        self.core.sync()
+        self.core.request_pull()
         assert asked is not None
         again = self.start()
         assert isinstance(again, SyncPull)
@@ -216,5 +216,5 @@ class CoreClient:
             limits=self._limits,
             wall=lambda: self.now + self.skew,
             monotonic=lambda: float(next(self._seconds)),
-            spread=lambda: 0.0,
+            jitter=lambda: 0.0,
         )

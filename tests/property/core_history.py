@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from lakesync.client.core import Broadcast, CoreLimits, Lost
+from lakesync.client.core import Broadcast, CoreLimits, NoAnswer
 from lakesync.client.core.messages import Answer, Request
 from lakesync.engine import Engine, EngineLimits, SyncGateway
 from lakesync.feed import render
@@ -107,7 +107,7 @@ class History:
 
     def _do_start(self, player: Player) -> None:
         if player.asked is None:
-            player.client.core.sync()
+            player.client.core.request_pull()
             player.asked = player.client.start()
 
     def _do_execute(self, player: Player) -> None:
@@ -130,7 +130,7 @@ class History:
             return
         frames = (player.answers or [])[:-1]
         player.asked = player.answers = None
-        player.client.finish([*frames, Lost("no answer")])
+        player.client.finish([*frames, NoAnswer("no answer")])
 
     def _do_go(self, player: Player) -> None:
         self._do_start(player)
@@ -156,13 +156,13 @@ class History:
 
     def _do_connect(self, player: Player) -> None:
         if player.connection is None and player.asked is None:
-            player.client.core.connected()
+            player.client.core.connection_opened()
             player.connection = 0
 
     def _do_disconnect(self, player: Player) -> None:
         if player.connection is not None:
             player.forget()
-            player.client.core.disconnected()
+            player.client.core.connection_closed()
 
     def _do_broadcast(self, player: Player) -> None:
         """The gateway sends what the connection lacks; it may arrive after the answer to a push made later."""
@@ -264,7 +264,7 @@ class History:
                 self._tick(1)
                 drifted = [edit.number for edit in player.client.core.edits() if edit.code == "CLOCK_DRIFT"]
                 player.client.core.retry(drifted)
-                player.client.core.sync()
+                player.client.core.request_pull()
                 while (asked := player.client.start()) is not None:
                     player.client.finish(self._execute(player, asked))
             if before == (len(self.log), *(player.client.cursor for player in self.players)):
@@ -278,7 +278,7 @@ class History:
             refused = client.store.edits()
             assert {edit.status for edit in refused} <= {"refused"}, client.name
             taken = [delta for delta in self.log.values() if delta.client_id == client.name]
-            made = client.store.position().edits
+            made = client.store.position().edit_count
             assert len(taken) == made - len(refused) - client.dropped, f"{client.name} lost an edit"
             leaked = client.told - client.named - self.ever_visible[client.name]
             assert not leaked, f"{client.name} was told of {leaked}"

@@ -10,7 +10,7 @@ from typing import Any
 
 from hypothesis.strategies import SearchStrategy
 
-from lakesync.client.core import Lost
+from lakesync.client.core import NoAnswer
 from lakesync.engine import Engine, SyncGateway
 from lakesync.engine.limits import EngineLimits
 from lakesync.feed import render
@@ -288,7 +288,7 @@ class History:
             answers = list(self.core.execute(self.world.gateway, asked, self._frames))
             if isinstance(asked, SyncPush) and isinstance(answers[0], PushResult):
                 self.world.pushed(asked.deltas)
-        self.core.finish(answers if way == "whole" else [Lost(way)])
+        self.core.finish(answers if way == "whole" else [NoAnswer(way)])
         return True
 
     def _finish_core(self) -> None:

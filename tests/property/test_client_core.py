@@ -93,7 +93,7 @@ UNKNOWN_BUCKET = [("go", 0), ("go", 0), ("edit", 0, "SET", "r1", {}), ("go", 0),
 @example(steps=AHEAD, skews=(0, 0, 60_000), page=3)
 @example(steps=BURIED, skews=(0, 0, 0), page=1)
 @example(steps=UNKNOWN_BUCKET, skews=(0, 0, 0), page=3)
-def test_every_client_ends_with_the_rows_that_it_may_see(
+def test_every_client_converges_to_its_visible_rows(
     steps: list[tuple[Any, ...]], skews: tuple[int, ...], page: int
 ) -> None:
     folder = Path(tempfile.mkdtemp(prefix="core-"))

@@ -8,7 +8,7 @@ import hypothesis.strategies as st
 import msgspec
 from hypothesis import given
 
-from lakesync.client.core import ClientCore, LocalChange, MemoryStore, Refused
+from lakesync.client.core import ClientCore, ErrorAnswer, LocalChange, MemoryStore
 from lakesync.model.types import PushResult, RowDelta, SyncPush, SyncResponse
 from lakesync.testing import strategies
 from tests.property.merge_oracle import merged
@@ -25,8 +25,8 @@ steps = st.lists(
 )
 
 
-class Law:
-    """A client, and beside it the set of deltas whose merge it must show."""
+class ComparedRow:
+    """A client, and the set of deltas whose merge it must show."""
 
     def __init__(self, store: MemoryStore | None = None) -> None:
         self.store = store or MemoryStore()
@@ -34,8 +34,8 @@ class Law:
         self.cursor = 0
         self.base: list[RowDelta] = []
         """What the gateway said and accepted, since it last sent the row anew."""
-        for answer in (Refused("NOT_FOUND", "no checkpoint"), SyncResponse((), 1)):
-            self.core.sync()
+        for answer in (ErrorAnswer("NOT_FOUND", "no checkpoint"), SyncResponse((), 1)):
+            self.core.request_pull()
             self.core.next_request()
             self.core.receive(answer)
 
@@ -51,7 +51,7 @@ class Law:
                 self.base = [said for said in alive if said.op != "DELETE"]
             self.base.append(delta)
         self.core.mode = "pullOnly"
-        self.core.sync()
+        self.core.request_pull()
         self.core.next_request()
         self.cursor += 256
         self.core.receive(SyncResponse(tuple(deltas), self.cursor))
@@ -67,14 +67,14 @@ class Law:
         if not self.store.edits("waiting"):
             return
         self.core.mode = "pushOnly"
-        self.core.hurry()
+        self.core.reset_backoff()
         request = self.core.next_request()
         assert isinstance(request, SyncPush)
         if kept:
             self.base += request.deltas
             self.core.receive(PushResult(1, len(request.deltas)))
         else:
-            self.core.receive(Refused("BACKPRESSURE_ERROR", "later"))
+            self.core.receive(ErrorAnswer("BACKPRESSURE_ERROR", "later"))
 
     def drop(self) -> None:
         """The user takes the newest edit back."""
@@ -97,7 +97,7 @@ class Law:
         return {column: msgspec.json.decode(cell["value"]) for column, cell in state["cells"].items()}
 
     def _open(self) -> ClientCore:
-        return ClientCore(self.store, "me", wall=lambda: 0, monotonic=lambda: 0.0, spread=lambda: 0.0)
+        return ClientCore(self.store, "me", wall=lambda: 0, monotonic=lambda: 0.0, jitter=lambda: 0.0)
 
     def play(self, steps: list[tuple[str, Any]]) -> None:
         """Do every step, and look after each."""
@@ -119,5 +119,5 @@ class Law:
 
 
 @given(steps)
-def test_the_app_sees_the_merge_of_what_it_was_sent_and_of_what_it_edited(steps: list[tuple[str, Any]]) -> None:
-    Law().play(steps)
+def test_the_app_sees_the_merge_of_pages_and_edits(steps: list[tuple[str, Any]]) -> None:
+    ComparedRow().play(steps)

@@ -12,16 +12,16 @@ from msgspec.structs import replace
 
 from lakesync.client.core import Changes, Edit, KnownRow, MemoryStore, Position
 from lakesync.client.core.records import EditStatus
-from lakesync.client.core.rows import fold, seen
-from lakesync.client.sql_values import to_sql
-from lakesync.client.stamps import stamps_of
-from lakesync.client.store_sqlite import SqliteClientStore
+from lakesync.client.core.rows import merge_edit, visible_row
+from lakesync.client.sqlite.client_store import SqliteClientStore
+from lakesync.client.sqlite.sql_values import to_sql
+from lakesync.client.sqlite.stamps import stamps_of
 from lakesync.model.delta import jcs_raw
 from lakesync.model.merge import RowState
 from lakesync.model.schema import parse_schema
 from lakesync.model.types import RowDelta, RowKey
 from lakesync.testing import strategies
-from tests.property.test_client_rows import Law, steps
+from tests.property.test_client_rows import ComparedRow, steps
 
 SCHEMA = parse_schema(
     {
@@ -35,8 +35,8 @@ SCHEMA = parse_schema(
 )
 
 
-class Twins(MemoryStore):
-    """Both stores, asked everything at once."""
+class ComparedStores(MemoryStore):
+    """Calls both stores and compares the results."""
 
     def __init__(self, db: sqlite3.Connection) -> None:
         super().__init__()
@@ -80,17 +80,17 @@ class Twins(MemoryStore):
         return cell
 
 
-class AtOnce(SqliteClientStore):
-    """Writes at once whatever can be."""
+class BulkStore(SqliteClientStore):
+    """Writes pages of any size in bulk."""
 
-    fewest = 0
+    bulk_from = 0
 
     @property
     def rows(self) -> dict[RowKey, dict[str, bytes]]:
         """What is known and the edits, merged, where the app's table has the row with these columns."""
         table = {row_id: cells for row_id, *cells in self._db.execute("SELECT row_id, x, y, z FROM t")}
         known, edits = self.known([("t", "r")]), self.edits_of([("t", "r")])
-        merged = seen(known["t", "r"].state if known else None, edits.get(("t", "r"), ()))
+        merged = visible_row(known["t", "r"].state if known else None, edits.get(("t", "r"), ()))
         assert table.keys() == ({"r"} if merged is not None else set())
         if merged is None:
             return {}
@@ -112,31 +112,31 @@ def _spelled(known: dict[RowKey, KnownRow]) -> dict[RowKey, Any]:
 
 @settings(deadline=None)
 @given(strategies.histories().filter(bool))
-def test_a_rows_record_holds_its_stamps_and_what_an_update_makes_of_them(history: list[RowDelta]) -> None:
+def test_a_record_round_trips_stamps_and_their_updates(history: list[RowDelta]) -> None:
     state = RowState()
     for delta in history[:-1]:
-        fold(state, delta)
+        merge_edit(state, delta)
     with closing(sqlite3.connect(":memory:")) as db:
-        names = SqliteClientStore(db, [SCHEMA]).names
-        record = names.record(stamps_of(state))
-        assert names.stamps(record) == stamps_of(state)
+        codec = SqliteClientStore(db, [SCHEMA]).stamp_codec
+        record = codec.encode(stamps_of(state))
+        assert codec.decode(record) == stamps_of(state)
         update = replace(history[-1], op="UPDATE")
         columns = tuple(cell.column for cell in update.columns)
-        after = names.overwritten(record, update.hlc, update.client_id, columns) if columns else None
+        after = codec.after_update(record, update.hlc, update.client_id, columns) if columns else None
         if after is not None:
-            fold(state, update)
-            assert names.stamps(after) == stamps_of(state)
+            merge_edit(state, update)
+            assert codec.decode(after) == stamps_of(state)
 
 
 @settings(deadline=None)
 @given(steps)
-def test_sqlite_keeps_what_memory_keeps(steps: list[tuple[str, Any]]) -> None:
+def test_the_sqlite_store_equals_the_memory_store(steps: list[tuple[str, Any]]) -> None:
     with closing(sqlite3.connect(":memory:")) as db:
-        Law(Twins(db)).play(steps)
+        ComparedRow(ComparedStores(db)).play(steps)
 
 
 @settings(deadline=None)
 @given(steps)
-def test_what_is_written_at_once_is_what_the_merge_makes(steps: list[tuple[str, Any]]) -> None:
+def test_bulk_writes_equal_the_row_by_row_merge(steps: list[tuple[str, Any]]) -> None:
     with closing(sqlite3.connect(":memory:")) as db:
-        Law(AtOnce(db, [SCHEMA])).play(steps)
+        ComparedRow(BulkStore(db, [SCHEMA])).play(steps)

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from lakesync.client import checkpoint as first_sync
-from lakesync.client.checkpoint import load_checkpoint
 from lakesync.client.core import FetchCheckpoint
-from lakesync.client.opening import open_client
+from lakesync.client.factory import open_client
+from lakesync.client.sync import checkpoint_load
+from lakesync.client.sync.checkpoint_load import load_checkpoint
 from lakesync.client.transports.base import Checkpoint
 from lakesync.client.transports.local import LocalTransport
 from lakesync.model.errors import ValidationError
@@ -99,12 +99,12 @@ def test_a_first_sync_is_its_rows(
     folder: Path = tmp_path_factory.mktemp("first")
     nobody: Any = SimpleNamespace(gateway_id="g")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(first_sync, "AT_ONCE", cut)
+        patch.setattr(checkpoint_load, "STAGED_TOGETHER", cut)
         with open_client(
             folder / "app.db", transport=LocalTransport(nobody), client_id="me", schemas=[SCHEMA]
         ) as client:
             replica = client.coordinator.replica
-            replica.core.sync()
+            replica.core.request_pull()
             assert isinstance(replica.next_request(), FetchCheckpoint)
             messages = (encode_response(SyncResponse(tuple(part), 1000)) for part in parts)
             loaded = load_checkpoint(replica, Checkpoint(1000, messages), lambda _: None)

@@ -33,7 +33,7 @@ CHECKPOINT = [
 @example(steps=STRANGER, skews=(0, 0, 0))
 @example(steps=REFUSED, skews=(0, 0, 0))
 @example(steps=AHEAD, skews=(0, 0, 60_000))
-def test_every_app_that_writes_by_sql_ends_with_the_rows_that_it_may_see(
+def test_apps_that_write_by_sql_converge_to_their_visible_rows(
     steps: list[tuple[Any, ...]], skews: tuple[int, ...]
 ) -> None:
     folder = Path(tempfile.mkdtemp(prefix="whole-"))

@@ -12,13 +12,23 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from lakesync.client.checkpoint import load_checkpoint
-from lakesync.client.core import Changes, CheckpointEnd, ClientCore, CoreLimits, Edit, Frame, KnownRow, Lost, Position
+from lakesync.client.core import (
+    Changes,
+    CheckpointEnd,
+    CheckpointFrame,
+    ClientCore,
+    CoreLimits,
+    Edit,
+    KnownRow,
+    NoAnswer,
+    Position,
+)
 from lakesync.client.core.messages import Answer
 from lakesync.client.core.records import EditStatus
-from lakesync.client.database import connect
 from lakesync.client.errors import UnreachableError
-from lakesync.client.replica import Replica
+from lakesync.client.sqlite.database import connect
+from lakesync.client.sync.checkpoint_load import load_checkpoint
+from lakesync.client.sync.replica import Replica
 from lakesync.client.transports.base import Checkpoint
 from lakesync.model.schema import parse_schema
 from lakesync.model.types import Op, RowKey
@@ -31,10 +41,10 @@ SCHEMA = parse_schema(
 )
 
 
-class HastyReplica(Replica):
-    """Never waits, and has the world's clock."""
+class InstantReplica(Replica):
+    """A replica without retry delays, on the world's clock."""
 
-    def _make_core(self) -> ClientCore:
+    def _create_core(self) -> ClientCore:
         seconds = count(step=1000)
         core = ClientCore(
             self.store,
@@ -42,10 +52,10 @@ class HastyReplica(Replica):
             limits=self.limits,
             wall=self._wall,
             monotonic=lambda: float(next(seconds)),
-            spread=lambda: 0.0,
+            jitter=lambda: 0.0,
         )
-        if self._live:
-            core.connected()
+        if self._has_subscription:
+            core.connection_opened()
         return core
 
 
@@ -59,8 +69,8 @@ class SteppedCore:
     def cursor(self) -> int:
         return self._replica.core.cursor
 
-    def sync(self) -> None:
-        self._replica.core.sync()
+    def request_pull(self) -> None:
+        self._replica.core.request_pull()
 
     def next_request(self) -> Any:
         return self._replica.next_request()
@@ -77,11 +87,11 @@ class SteppedCore:
     def drop(self, numbers: Collection[int]) -> Changes:
         return self._replica.step(lambda core: core.drop(numbers))
 
-    def connected(self) -> None:
-        self._replica.line_opened()
+    def connection_opened(self) -> None:
+        self._replica.subscription_opened()
 
-    def disconnected(self) -> None:
-        self._replica.line_closed()
+    def connection_closed(self) -> None:
+        self._replica.subscription_closed()
 
 
 class SteppedStore:
@@ -136,7 +146,7 @@ class WholeClient(CoreClient):
             )
 
     def finish(self, answers: list[Answer]) -> list[Changes]:
-        frames = [answer for answer in answers if isinstance(answer, Frame)]
+        frames = [answer for answer in answers if isinstance(answer, CheckpointFrame)]
         if not frames:
             return super().finish(answers)
         assert self._replica is not None
@@ -147,7 +157,7 @@ class WholeClient(CoreClient):
 
         def messages() -> Any:
             yield from (protobuf.encode_response(frame.page) for frame in frames)
-            if isinstance(end, Lost):
+            if isinstance(end, NoAnswer):
                 raise UnreachableError(end.reason)
 
         with suppress(UnreachableError):
@@ -168,8 +178,8 @@ class WholeClient(CoreClient):
     def _open(self) -> Any:
         self.close()
         wall: Callable[[], int] = lambda: self.now + self.skew  # noqa: E731
-        self._replica = HastyReplica(self._path, self._name, [SCHEMA], limits=self._limits, wall=wall)
-        self._replica.store.fewest = 0
+        self._replica = InstantReplica(self._path, self._name, [SCHEMA], limits=self._limits, wall=wall)
+        self._replica.store.bulk_from = 0
         self._replica.db.execute("PRAGMA synchronous = OFF")
         self._db: sqlite3.Connection = connect(self._path, autocommit=False)
         self._db.execute("PRAGMA synchronous = OFF")

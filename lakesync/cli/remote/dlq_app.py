@@ -107,8 +107,8 @@ def _actions(client: Any) -> Iterator[dict[str, Any]]:
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
     """Open the client of a database without a gateway."""
-    from lakesync.client.opening import open_client
-    from lakesync.client.store_sqlite import stored_position, stored_schemas
+    from lakesync.client.factory import open_client
+    from lakesync.client.sqlite.client_store import stored_position, stored_schemas
     from lakesync.client.transports.http import HttpTransport
 
     if not path.is_file():

@@ -1,33 +1,42 @@
-"""The client's state machine, without I/O: it says what to ask next, takes answers in, and says what to store.
+"""The client's sync state machine, without I/O.
 
-A driver, blocking or asyncio, over HTTP or WebSocket, carries `next_request()` to the gateway and gives `receive()`
-what came back. All that must outlive the process is in a `ClientStore`, changed by one `commit` a step.
+The core decides which request to send next, applies the gateway's answers and says what to store. A driver (blocking
+or asyncio, over HTTP or WebSocket) sends each `next_request()` to the gateway and passes the answer to `receive()`.
+Everything durable is in a `ClientStore`; each step changes it in one `commit`. See `docs/client-core.md`.
 """
 
-from lakesync.client.core.core import ClientCore, Mode
 from lakesync.client.core.limits import CoreLimits, RetryPolicy
-from lakesync.client.core.memory import MemoryStore
-from lakesync.client.core.messages import Broadcast, CheckpointEnd, FetchCheckpoint, Frame, Lost, Refused, Wait
+from lakesync.client.core.memory_store import MemoryStore
+from lakesync.client.core.messages import (
+    Broadcast,
+    CheckpointEnd,
+    CheckpointFrame,
+    ErrorAnswer,
+    FetchCheckpoint,
+    NoAnswer,
+    Wait,
+)
 from lakesync.client.core.records import Changes, Edit, KnownRow, LocalChange, Position
+from lakesync.client.core.state_machine import ClientCore, Mode
 from lakesync.client.core.store import ClientStore
 
 __all__ = [
     "Broadcast",
     "Changes",
     "CheckpointEnd",
+    "CheckpointFrame",
     "ClientCore",
     "ClientStore",
     "CoreLimits",
     "Edit",
+    "ErrorAnswer",
     "FetchCheckpoint",
-    "Frame",
     "KnownRow",
     "LocalChange",
-    "Lost",
     "MemoryStore",
     "Mode",
+    "NoAnswer",
     "Position",
-    "Refused",
     "RetryPolicy",
     "Wait",
 ]

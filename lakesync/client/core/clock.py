@@ -1,4 +1,4 @@
-"""The clock that stamps edits."""
+"""The hybrid logical clock that stamps a client's edits."""
 
 from __future__ import annotations
 
@@ -8,43 +8,59 @@ from lakesync.model.hlc import COUNTER_BITS, HLC, MAX_DRIFT_MS
 
 
 class EditClock:
-    """A hybrid logical clock above everything that the gateway sent, whatever this machine's wall clock says.
+    """A hybrid logical clock that stays above every stamp the gateway sent, whatever the local wall clock says.
 
-    The gateway vouches for what it sends, so its stamps are followed however far ahead they are.
+    Stamps from the gateway are trusted however far ahead they are, because the gateway checks every push for drift.
     """
 
-    def __init__(self, wall: Callable[[], int], last: int, seen: int) -> None:
-        """Args: wall: milliseconds; last, seen: as in `Position`."""
+    def __init__(self, wall: Callable[[], int], last: int, gateway_hlc: int) -> None:
+        """Continue from stored values.
+
+        Args:
+            wall: returns this machine's time in milliseconds.
+            last: `Position.hlc`.
+            gateway_hlc: `Position.gateway_hlc`.
+        """
         self._wall = wall
         self._hlc = HLC(wall, last)
-        self.seen = seen
+        self.gateway_hlc = gateway_hlc
+        """The highest hlc that the gateway sent or accepted."""
 
     @property
     def last(self) -> int:
-        """The highest hlc handed out or seen."""
+        """The highest hlc issued or observed."""
         return self._hlc.last
 
     def now(self, at: int | None = None) -> int:
-        """A new hlc, for a change made now or `at` a wall time in milliseconds; above all before it."""
+        """Return a new hlc, above all earlier ones.
+
+        Args:
+            at: when the change was made, in milliseconds of this machine's clock; None for now.
+        """
         if at is not None:
             self._hlc = HLC(self._wall, max(at << COUNTER_BITS, self._hlc.last + 1))
             return self._hlc.last
         return self._hlc.now()
 
-    def observe(self, stamp: int) -> None:
-        """Go on from an hlc that the gateway sent or accepted."""
-        self.go_on(stamp, stamp)
+    def observe(self, hlc: int) -> None:
+        """Advance past an hlc that the gateway sent or accepted."""
+        self.advance(hlc, hlc)
 
-    def go_on(self, last: int, seen: int) -> None:
-        """Hand out nothing below what another of this client's clocks did. Args: as for the clock itself."""
-        self.seen = max(self.seen, seen)
+    def advance(self, last: int, gateway_hlc: int) -> None:
+        """Advance past what another clock of this client issued and observed.
+
+        Args:
+            last: the highest hlc that it issued or observed.
+            gateway_hlc: the highest hlc that the gateway sent to it or accepted from it.
+        """
+        self.gateway_hlc = max(self.gateway_hlc, gateway_hlc)
         if last > self._hlc.last:
             self._hlc = HLC(self._wall, last)
 
     def limit(self) -> int:
-        """The highest hlc that the gateway would take now, if its clock is this machine's."""
-        return (max(self._wall(), self.seen >> COUNTER_BITS) + MAX_DRIFT_MS + 1 << COUNTER_BITS) - 1
+        """Return the highest hlc that the gateway accepts now, assuming its clock agrees with this machine's."""
+        return (max(self._wall(), self.gateway_hlc >> COUNTER_BITS) + MAX_DRIFT_MS + 1 << COUNTER_BITS) - 1
 
     def turn_back(self, last: int) -> None:
-        """Go on from `last` or what was seen, if that is higher: what was handed out above it is worth nothing."""
-        self._hlc = HLC(self._wall, max(last, self.seen))
+        """Continue from `last`, or from `gateway_hlc` if that is higher; stamps issued above it are abandoned."""
+        self._hlc = HLC(self._wall, max(last, self.gateway_hlc))

@@ -1,4 +1,4 @@
-"""How much one request carries, and when one that failed is tried again."""
+"""Settings of the core: the size of a request, and the retry policy."""
 
 from __future__ import annotations
 
@@ -6,24 +6,25 @@ import msgspec
 
 
 class CoreLimits(msgspec.Struct, frozen=True):
-    """What a client asks for and sends at once."""
+    """The size of one push and of one pulled page."""
 
     push_deltas: int = 500
+    """Deltas of a push, at most."""
     push_bytes: int = 900_000
-    """Of JSON; a gateway takes 1 MiB. A longer edit is sent alone."""
+    """Bytes of a push as JSON, at most; a gateway accepts 1 MiB. An edit that is larger is pushed alone."""
     pull_deltas: int = 8000
-    """At most; a pull starts with 1,000, and asks for more at a time while there is more."""
+    """Deltas of a page, at most. A pull starts with 1,000 and doubles while the gateway has more."""
 
 
 class RetryPolicy(msgspec.Struct, frozen=True):
-    """When a client tries again. Delays double after each failure, spread at random over their upper half."""
+    """When a client retries. Delays double after each failure and are spread at random over their upper half."""
 
     first_delay: float = 1.0
-    """Seconds after a first failure, of a request, an action or a WebSocket."""
+    """Seconds after the first failure of a request, an action or a WebSocket."""
     longest_delay: float = 30.0
-    """Seconds at most; more only where the gateway asks for it."""
+    """Seconds, at most; the gateway's `Retry-After` may be longer."""
     pushes: int | None = None
-    """How often in a row the gateway may put a push off (RATE_LIMITED, BACKPRESSURE_ERROR) before its changes are set
-    aside, as refused ones are. None: never. After any other failure nobody knows whether the gateway has them."""
+    """After how many consecutive RATE_LIMITED or BACKPRESSURE_ERROR answers the edits of a push are marked as refused;
+    None: never. Other failures do not count, because the gateway may have stored the push."""
     actions: int = 5
-    """How often an action may fail before it is set aside."""
+    """After how many failed attempts an action is marked as failed."""

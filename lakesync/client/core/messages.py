@@ -1,4 +1,4 @@
-"""What passes between the core and its driver, beside the wire's own `SyncPush`, `SyncPull` and their answers."""
+"""Requests and answers between the core and its driver, besides the wire's own `SyncPush`, `SyncPull` and results."""
 
 from __future__ import annotations
 
@@ -9,44 +9,47 @@ from lakesync.model.types import PushResult, SyncPull, SyncPush, SyncResponse
 
 
 class FetchCheckpoint(NamedTuple):
-    """Request: the checkpoint. Answered by any number of `Frame`, then `CheckpointEnd`; or `Refused`, or `Lost`."""
+    """Request for the gateway's checkpoint.
+
+    The driver answers with any number of `CheckpointFrame`, then `CheckpointEnd`; or with `ErrorAnswer` or `NoAnswer`.
+    """
 
     client_id: str
 
 
 class Wait(NamedTuple):
-    """Nothing to ask now."""
+    """There is no request to send now."""
 
     seconds: float | None
-    """Until something is due; None: until an edit is made, `sync()` is called or a broadcast comes."""
+    """Seconds until one is due; None: until an edit is made, a pull is requested or a broadcast arrives."""
 
 
 Request = SyncPush | SyncPull | FetchCheckpoint
 
 
-class Frame(NamedTuple):
+class CheckpointFrame(NamedTuple):
     """One message of a checkpoint."""
 
     page: SyncResponse
 
 
 class CheckpointEnd(NamedTuple):
-    """A checkpoint came whole."""
+    """All frames of a checkpoint were received."""
 
     cursor: int
-    """`X-Checkpoint-Hlc`."""
-    seen: int = 0
-    """The highest hlc in it, where its rows were stored past the core."""
+    """The header `X-Checkpoint-Hlc`: where pulling continues."""
+    highest_hlc: int = 0
+    """The highest hlc of the checkpoint, if the driver stored its rows without the core."""
 
 
 class Broadcast(NamedTuple):
-    """A page that the gateway sent of itself."""
+    """A page that the gateway sent without a pull."""
 
     page: SyncResponse
 
 
-class Refused(NamedTuple):
-    """The gateway's answer is an error."""
+class ErrorAnswer(NamedTuple):
+    """The gateway answered with an error."""
 
     code: str
     message: str
@@ -55,10 +58,10 @@ class Refused(NamedTuple):
     """Seconds."""
 
 
-class Lost(NamedTuple):
-    """No answer came, or half of one: what was asked may or may not have been done."""
+class NoAnswer(NamedTuple):
+    """No complete answer arrived; the gateway may or may not have processed the request."""
 
     reason: str
 
 
-Answer = PushResult | SyncResponse | Frame | CheckpointEnd | Broadcast | Refused | Lost
+Answer = PushResult | SyncResponse | CheckpointFrame | CheckpointEnd | Broadcast | ErrorAnswer | NoAnswer

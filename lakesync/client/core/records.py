@@ -1,4 +1,4 @@
-"""What a client keeps, as values."""
+"""The values that a client stores: its position, known rows and edits; and the changes of one step."""
 
 from __future__ import annotations
 
@@ -15,144 +15,150 @@ from lakesync.model.types import RowDelta, RowKey
 
 EditStatus = Literal["waiting", "sent", "refused"]
 
-UNSWEPT = 0
-"""The generation of rows that a named source sent: no resync removes them."""
+SOURCE_GENERATION = 0
+"""The generation of rows from a named source: no resync removes them."""
 
 
 class Position(msgspec.Struct, frozen=True, array_like=True):
-    """Where the client stands: one small record."""
+    """How far the client is: one small record, stored as an array in this order."""
 
     client_id: str = ""
-    """Whose database this is; empty until the first commit."""
+    """The client that owns the database; empty until the first commit."""
     cursor: int = 0
-    """The arrival up to which pages are applied; 0 before the first, and when starting again."""
-    complete: bool = False
-    """Whether nothing was left behind the cursor when it was handed out: no page mark of an unfinished walk."""
+    """The arrival up to which pages are applied; 0 before the first pull and when a full pull starts."""
+    caught_up: bool = False
+    """Whether the cursor came from a last page: the gateway had nothing more at that moment."""
     generation: int = 1
-    """How many times the client started from 0; a row that a finished walk did not name has an older one."""
-    walking: bool = False
-    """A walk that began at 0 is not finished; rows of older generations are removed at its end."""
+    """How often the client has started from cursor 0. A row of an older generation was not in the newest full pull."""
+    in_full_pull: bool = False
+    """A pull from cursor 0 is in progress; at its end, rows of older generations are removed."""
     hlc: int = 0
-    """The highest hlc handed out to an edit or seen in a page."""
-    seen: int = 0
+    """The highest hlc issued to an edit or observed in a page."""
+    gateway_hlc: int = 0
     """The highest hlc that the gateway accepted from this client or sent to it."""
-    edits: int = 0
-    """Edits ever made: the number of the newest."""
-    own: int = 0
-    """Of what this client ever wrote, all up to this hlc is here: as much as was certain when the newest was accepted,
-    or a pull came to its end. A file that was put back from a backup lacks what was accepted after that."""
+    edit_count: int = 0
+    """Number of edits ever made: the number of the newest one."""
+    own_writes_up_to: int = 0
+    """Every write of this client up to this hlc is in this database. It advances with every commit once a pull was
+    complete in this process. A file restored from a backup lacks later writes; the first pull asks for them."""
     gateway: str = ""
-    """With which gateway this is in step; empty until it is known."""
+    """The gateway that this database is synchronised with; empty until it is known."""
 
-    def claimed(self, client_id: str, gateway: str = "") -> Position:
-        """The same, of this client and in step with this gateway; an empty one is as it was.
+    def bound_to(self, client_id: str, gateway: str = "") -> Position:
+        """Return this position with its client and gateway set.
+
+        Args:
+            client_id: the client that opens the database.
+            gateway: the gateway's id; empty leaves it as it is.
 
         Raises:
-            ConfigurationError: it is another's.
+            ConfigurationError: the database belongs to another client or gateway.
         """
         if self.client_id not in ("", client_id):
             raise ConfigurationError(
-                f"the database belongs to client {self.client_id!r}, not {client_id!r}: give each client its own"
+                f"the database belongs to client {self.client_id!r} and cannot be opened as {client_id!r}: use one "
+                "file for each client"
             )
         if gateway and self.gateway not in ("", gateway):
             raise ConfigurationError(
-                f"the database is kept in step with gateway {self.gateway!r}, not with {gateway!r}, which would be "
-                "sent its changes and take its rows away: open another file for that one"
+                f"the database is synchronised with gateway {self.gateway!r}. Gateway {gateway!r} would receive its "
+                "edits and remove its rows. Use another file for that gateway."
             )
         return replace(self, client_id=client_id, gateway=gateway or self.gateway)
 
 
 class KnownRow(msgspec.Struct, gc=False):
-    """A row as the gateway is known to have it, as far as this client may see: pages and accepted edits, merged.
+    """A row as the gateway has it, as far as this client may see it: pages and accepted edits, merged.
 
-    Ids and widths of the deltas in `state` mean nothing here. The tombstone of a row that is not visible is what its
-    edits are measured by; such a row is kept only while it has edits.
+    The delta ids and widths in `state` are not used here. A row that is not visible is kept only while it has edits,
+    because they are compared with its tombstone.
     """
 
     state: RowState
     generation: int
 
 
-_SHOWN = 80
-"""Characters of a value that are shown to people."""
+_SHOWN_CHARACTERS = 80
+"""Characters of a value in the repr of an edit."""
 
 
 class Edit(msgspec.Struct, frozen=True):
-    """A change by the user that the gateway is not known to have."""
+    """A local change that the gateway has not acknowledged."""
 
     number: int
-    """In the order in which edits were made, from 1."""
+    """From 1, in the order in which edits were made."""
     delta: RowDelta
     status: EditStatus = "waiting"
-    """`sent`: in a push whose outcome is unknown, which is repeated until it is known. `refused`: set aside."""
+    """`waiting`: to be pushed. `sent`: in a push without an answer, which is repeated unchanged. `refused`: rejected by
+    the gateway; kept until it is retried or dropped."""
     code: str = ""
-    """Why it was refused."""
+    """The error code of the rejection."""
     message: str = ""
 
     def __repr__(self) -> str:
-        """What it does, for people, long values cut short: `<Edit 7 waiting: UPDATE todos/t1 {'done': True}>`."""
-        delta, why = self.delta, f" {self.code}: {self.message}" if self.code else ""
-        values = ", ".join(f"{name!r}: {value!r:.{_SHOWN}}" for name, value in self.values.items())
-        return f"<Edit {self.number} {self.status}: {delta.op} {delta.table}/{delta.row_id} {{{values}}}{why}>"
+        """Return a short description, with long values cut: `<Edit 7 waiting: UPDATE todos/t1 {'done': True}>`."""
+        delta, reason = self.delta, f" {self.code}: {self.message}" if self.code else ""
+        values = ", ".join(f"{name!r}: {value!r:.{_SHOWN_CHARACTERS}}" for name, value in self.values.items())
+        return f"<Edit {self.number} {self.status}: {delta.op} {delta.table}/{delta.row_id} {{{values}}}{reason}>"
 
     @property
     def id(self) -> str:
-        """Its identity, there as here."""
+        """The delta id, under which the gateway knows it too."""
         return self.delta.delta_id
 
     @property
     def values(self) -> dict[str, Any]:
-        """The columns that it writes, as Python reads their JSON."""
+        """The columns that it writes, with decoded JSON values."""
         return {cell.column: cell.decoded() for cell in self.delta.columns}
 
 
 class LocalChange(NamedTuple):
-    """A row before and after the user's change; None where it is not there."""
+    """A row before and after a change by the app; None if the row does not exist."""
 
     table: str
     row_id: str
     before: dict[str, Any] | None
     after: dict[str, Any] | None
     at: int | None = None
-    """When it was made, in milliseconds on this machine's clock; None: now."""
+    """When it was made, in milliseconds of this machine's clock; None for now."""
 
 
 class BulkChanges(Protocol):
-    """What a store prepared of a page: rows without edits, in no need of being merged one by one."""
+    """The part of a page that a store applies by itself: rows without edits, which need no merge one by one."""
 
     @property
     def tables(self) -> set[str]:
-        """Of which rows change."""
+        """The tables with changed rows."""
 
     @property
     def count(self) -> int:
-        """How many rows change."""
+        """The number of changed rows."""
 
     @property
-    def brought_over(self) -> AbstractSet[RowKey]:
-        """Rows of older generations that have the page's from then on."""
+    def renewed_rows(self) -> AbstractSet[RowKey]:
+        """Rows of older generations that move to the page's generation."""
 
 
 class Changes(msgspec.Struct):
-    """What one step changes: a store makes all of it durable, or none."""
+    """What one step of the core changes. A store commits all of it or nothing."""
 
     position: Position | None = None
     known: dict[RowKey, KnownRow | None] = {}
-    """Written whole; None: forgotten."""
+    """Known rows, each complete; None deletes the record."""
     rows: dict[RowKey, dict[str, Raw] | None] = {}
-    """The app's rows as they are now, whole, columns without a value left out; None: not there."""
+    """The app's rows, each complete, without columns that have no value; None deletes the row."""
     edits: dict[int, Edit | None] = {}
-    """By number; None: no longer kept, accepted or dropped."""
+    """Edits by number; None deletes an edit that was accepted or dropped."""
     bulk: BulkChanges | None = None
-    """Changes of further rows, as the store itself prepared them."""
+    """Further rows, as the store itself prepared them."""
 
     @property
     def tables(self) -> set[str]:
-        """The tables of which rows changed."""
+        """The tables with changed rows."""
         tables = {table for table, _ in self.rows}
         return tables if self.bulk is None else tables | self.bulk.tables
 
     @property
     def count(self) -> int:
-        """How many rows changed."""
+        """The number of changed rows."""
         return len(self.rows) + (self.bulk.count if self.bulk is not None else 0)

@@ -1,49 +1,118 @@
-"""One row: what the gateway is known to have, what a page or an accepted edit makes of it, what the app sees.
+"""Merging of rows: a page's deltas, accepted edits, and the row that the app sees.
 
-All merging is `lakesync.model.merge`. The app's row is the merge of the known row and its edits; since that merge does
-not depend on order, an edit that is accepted moves from one to the other and the app's row stays as it is.
+The app's row is the merge of the known row and its edits. That merge (`lakesync.model.merge`) does not depend on
+order. So an accepted edit moves into the known row, and the app's row does not change.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from msgspec import Raw
 
-from lakesync.client.core.records import Edit
+from lakesync.client.core.records import SOURCE_GENERATION, Changes, Edit, KnownRow
+from lakesync.client.core.store import ClientStore
 from lakesync.model.merge import LiveDelta, RowState
-from lakesync.model.types import RowDelta
+from lakesync.model.types import RowDelta, RowKey
 
 
-def take(state: RowState, delta: RowDelta) -> bool:
-    """Apply a delta of a page, in place; whether anything changed.
+def apply_page_delta(state: RowState, delta: RowDelta) -> bool:
+    """Apply a delta of a page to a known row, in place.
 
-    The gateway's DELETE empties the row whatever its stamps, since it also says that the row moved out of sight; the
-    stamp then only measures edits. An INSERT says that the row is there, and that stamp means nothing any more.
+    The gateway sends a DELETE also for a row that moved out of the client's sight. So a DELETE empties the row
+    whatever its stamps; its stamp is kept as a tombstone, with which edits are compared. An INSERT means that the row
+    exists, and clears the tombstone.
+
+    Args:
+        state: the known row; is updated.
+        delta: of the same row.
+
+    Returns:
+        Whether the row changed.
     """
     if delta.op == "DELETE":
         changed = state.visible or state.tombstone != delta.stamp
         state.live, state.inserted, state.tombstone = [], None, delta.stamp
         return changed
-    buried = delta.op == "INSERT" and state.tombstone is not None
-    if buried:
+    was_deleted = delta.op == "INSERT" and state.tombstone is not None
+    if was_deleted:
         state.tombstone = None
-    return fold(state, delta) or buried
+    return merge_edit(state, delta) or was_deleted
 
 
-def fold(state: RowState, delta: RowDelta) -> bool:
-    """Merge an accepted edit, in place; whether anything changed."""
+def merge_edit(state: RowState, delta: RowDelta) -> bool:
+    """Merge an edit's delta into a row, in place; return whether the row changed.
+
+    Args:
+        state: the row; is updated.
+        delta: of the same row.
+    """
     op, table, row_id, client_id = delta.op, delta.table, delta.row_id, delta.client_id
     return state.merge(RowDelta(op, table, row_id, client_id, delta.columns, delta.hlc, delta_id="")).changed
 
 
-def seen(state: RowState | None, edits: Sequence[Edit]) -> dict[str, Raw] | None:
-    """The row as the app sees it; None where it is not there."""
+def visible_row(state: RowState | None, edits: Sequence[Edit]) -> dict[str, Raw] | None:
+    """Return the row as the app sees it: the known row with its edits; None if it does not exist.
+
+    Args:
+        state: the known row; None if the gateway does not have the row.
+        edits: of the same row.
+    """
     if edits:
         state = _copy(state) if state is not None else RowState()
         for edit in edits:
-            fold(state, edit.delta)
+            merge_edit(state, edit.delta)
     return state.values() if state is not None and state.visible else None
+
+
+def apply_page(store: ClientStore, deltas: Iterable[RowDelta], generation: int) -> Changes:
+    """Return what a page changes in the rows that it names. Nothing is stored.
+
+    Args:
+        store: holds the known rows and the edits.
+        deltas: a page.
+        generation: the position's, or SOURCE_GENERATION for a page of a named source. A row of an older generation is
+            emptied first, because the gateway's state may have been replaced since then.
+    """
+    by_row: dict[RowKey, list[RowDelta]] = {}
+    for delta in deltas:
+        by_row.setdefault(delta.key, []).append(delta)
+    known = store.known(by_row)
+    edits = store.edits_of(by_row)
+    changes = Changes()
+    for key, row_deltas in by_row.items():
+        row = known.get(key)
+        changed = False
+        if row is None:
+            row = KnownRow(RowState(), generation)
+        elif generation not in (SOURCE_GENERATION, row.generation):
+            if row.generation != SOURCE_GENERATION:
+                row.state = RowState()
+            row.generation = generation
+            changed = True
+        for delta in row_deltas:
+            changed |= apply_page_delta(row.state, delta)
+        if changed:
+            row_edits = edits.get(key, ())
+            changes.known[key] = row if row_edits or row.state.visible else None
+            changes.rows[key] = visible_row(row.state, row_edits)
+    return changes
+
+
+def sweep(store: ClientStore, changes: Changes, generation: int) -> None:
+    """Add the removal of every row of an older generation to a page's changes. Edits of these rows are kept.
+
+    Args:
+        store: holds the known rows and the edits.
+        changes: of the last page of a full pull; is updated.
+        generation: of the full pull.
+    """
+    renewed = changes.known.keys() | (changes.bulk.renewed_rows if changes.bulk else set())
+    keys = {key for key in store.older_than(generation) if key not in renewed}
+    edits = store.edits_of(keys)
+    for key in keys:
+        changes.known[key] = None
+        changes.rows[key] = visible_row(None, edits.get(key, ()))
 
 
 def _copy(state: RowState) -> RowState:

@@ -1,4 +1,4 @@
-"""The protocol of what must outlive the process."""
+"""The protocol of a client's durable state. `MemoryStore` and `SqliteClientStore` implement it."""
 
 from __future__ import annotations
 
@@ -10,32 +10,42 @@ from lakesync.model.types import RowDelta, RowKey
 
 
 class ClientStore(Protocol):
-    """A client's durable state, beside the app's own rows. Everything read is the caller's to change.
+    """A client's durable state, beside the app's own rows. Callers may modify every object that they read.
 
-    A settled row, one without edits, is in the app's table with the very values that it is known by: a store need keep
-    no more of it than the stamps of its columns. The values under a row's edits are kept apart until it is settled.
+    A settled row is a row without edits. The app's table holds its values, so a store needs to keep only the stamps
+    of its columns. For a row with edits, the store also keeps the values that the gateway has.
     """
 
     def position(self) -> Position:
-        """Where the client stands; `Position()` in a new store."""
+        """Return the stored position; `Position()` in a new store."""
 
     def known(self, keys: Collection[RowKey]) -> dict[RowKey, KnownRow]:
-        """What the gateway is known to have of these rows; a row of which nothing is known is absent."""
+        """Return these rows as the gateway has them; unknown rows are absent."""
 
     def older_than(self, generation: int) -> list[RowKey]:
-        """Known rows of generations from 1 up to, not including, `generation`."""
+        """Return the known rows of generations from 1 up to, not including, `generation`."""
 
     def edits(self, status: EditStatus | None = None, limit: int | None = None) -> list[Edit]:
-        """Edits, of one status or all, by number; the first `limit`."""
+        """Return edits in order of their numbers.
+
+        Args:
+            status: only edits with this status; None for all.
+            limit: edits, at most.
+        """
 
     def edits_of(self, keys: Collection[RowKey]) -> dict[RowKey, list[Edit]]:
-        """The edits of these rows, whatever their status, by number; rows without are absent."""
+        """Return the edits of these rows in order of their numbers; rows without edits are absent."""
 
     def prepare(self, deltas: Sequence[RowDelta], generation: int) -> tuple[BulkChanges | None, Sequence[RowDelta]]:
-        """Cut a page into changes that the store makes by itself when it commits, and deltas to be merged by the core.
+        """Select the part of a page that the store applies by itself when it commits.
 
-        Its own part must come to the same as `apply_page`; None: no row at all.
+        Args:
+            deltas: a page.
+            generation: as for `apply_page`, which must give the same result.
+
+        Returns:
+            The store's own part, None if there is none; and the deltas that the core merges.
         """
 
     def commit(self, changes: Changes) -> None:
-        """Make all of the changes durable, or none."""
+        """Store all of the changes, or none if it raises."""

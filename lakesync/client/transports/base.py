@@ -1,7 +1,7 @@
-"""The protocols of transports, one an ability: every transport pushes and pulls, the rest is optional.
+"""The protocols of transports, one for each capability. Every transport pushes and pulls; the others are optional.
 
-Every method blocks, and raises what the gateway answered as the class of `lakesync.model.errors` that has its code.
-`UnreachableError` means that no whole answer came, so that nobody knows whether it was done.
+Every method blocks. It raises the gateway's error as the class of `lakesync.model.errors` with its code, and
+`UnreachableError` if no complete answer arrived: the gateway may or may not have processed the request.
 """
 
 from __future__ import annotations
@@ -15,45 +15,45 @@ from lakesync.model.schema import TableSchema
 from lakesync.model.types import ActionPush, ActionResponse, PushResult, SyncPull, SyncPush, SyncResponse
 
 Token = str | Callable[[], str]
-"""A token, or what gives a good one whenever it is asked."""
+"""A token, or a function that returns a valid one."""
 
 
 class SyncTransport(Protocol):
-    """Pushes and pulls, one call at a time; in a long walk from a thread of its own, so bind nothing to a thread."""
+    """Pushes and pulls, one call at a time. Calls come from several threads, so bind nothing to a thread."""
 
     def push(self, push: SyncPush) -> PushResult:
-        """All of it is kept, or nothing."""
+        """Push deltas; the gateway stores all of them or none."""
 
     def pull(self, pull: SyncPull) -> SyncResponse:
-        """A page of what the client lacks."""
+        """Return a page of changes."""
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close all connections."""
 
 
 class Checkpoint(NamedTuple):
-    """A checkpoint as it comes in."""
+    """A checkpoint that is being received."""
 
     cursor: int
-    """`X-Checkpoint-Hlc`: from where to pull on."""
+    """The header `X-Checkpoint-Hlc`: where pulling continues."""
     frames: Iterator[bytes]
-    """Protobuf messages of row states, one at a time."""
+    """Protobuf messages with rows."""
 
 
 @runtime_checkable
 class CheckpointTransport(Protocol):
-    """Fetches what a new client starts from."""
+    """Fetches the checkpoint from which a new client starts."""
 
     def checkpoint(self, client_id: str) -> AbstractContextManager[Checkpoint]:
-        """The newest checkpoint; inside, its frames are read.
+        """Open the newest checkpoint; read its frames inside the context.
 
         Raises:
-            NotFoundError: there is none for this client: pull from 0.
+            NotFoundError: there is none for this client: pull from cursor 0.
         """
 
 
 class ServerSchema(NamedTuple):
-    """A table's schema as the gateway has it."""
+    """A table's schema at the gateway."""
 
     schema: TableSchema
     version: int
@@ -64,83 +64,97 @@ class SchemaTransport(Protocol):
     """Reads schemas."""
 
     def schema(self, table: str) -> ServerSchema | None:
-        """A table's registered schema; None where there is none."""
+        """Return a table's registered schema; None if there is none."""
 
 
 @runtime_checkable
 class ActionTransport(Protocol):
-    """Asks for actions."""
+    """Executes actions."""
 
     def execute_actions(self, push: ActionPush) -> ActionResponse:
-        """Do actions; one outcome each, in order."""
+        """Execute actions; return one outcome for each, in order."""
 
     def describe_actions(self) -> ActionDiscovery:
-        """What may be asked for, by connector."""
+        """Return the connectors and their actions."""
 
 
 @runtime_checkable
 class ConnectorTypesTransport(Protocol):
-    """Knows the types of connector that a gateway may have."""
+    """Lists the types of connector that a gateway supports."""
 
     def list_connector_types(self) -> list[ConnectorDescriptor]:
-        """Every type, with the JSON Schema of its settings."""
+        """Return every type, with the JSON Schema of its settings."""
 
 
-class Line(Protocol):
-    """An open connection on which the gateway also speaks unasked. What comes must be taken in order."""
+class Message(NamedTuple):
+    """A page that arrived on a subscription."""
+
+    is_broadcast: bool
+    """Whether the gateway sent it without a pull."""
+    page: SyncResponse
+
+
+class Subscription(Protocol):
+    """An open connection on which the gateway also broadcasts. Apply its messages in order."""
 
     def pull(self, pull: SyncPull) -> None:
-        """Ask; the answer comes by `receive`."""
+        """Send a pull; `receive` returns the answer."""
 
-    def receive(self, timeout: float | None) -> tuple[bool, SyncResponse] | None:
-        """Whether it is a broadcast, and the page; None when nothing came in time, or `wake` was called.
+    def receive(self, timeout: float | None) -> Message | None:
+        """Wait for a message.
+
+        Args:
+            timeout: seconds; None waits without limit.
+
+        Returns:
+            None after the timeout, or if `wake` was called.
 
         Raises:
-            LakeSyncError: the connection has ended, and why.
+            LakeSyncError: why the connection has ended.
         """
 
     def wake(self) -> None:
-        """Let `receive` return; from any thread."""
+        """Make `receive` return. Threads may call it."""
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
 
 
 @runtime_checkable
 class RealtimeTransport(Protocol):
-    """Opens lines."""
+    """Opens subscriptions."""
 
-    def connect(self) -> Line:
-        """A new line."""
+    def connect(self) -> Subscription:
+        """Open a subscription."""
 
 
 @runtime_checkable
 class NamedTransport(Protocol):
-    """Knows which gateway it leads to."""
+    """Knows the id of its gateway."""
 
     gateway_id: str
 
 
 @runtime_checkable
-class BreakableTransport(Protocol):
-    """Can end what is under way."""
+class CancellableTransport(Protocol):
+    """Can cancel requests."""
 
-    def hang_up(self) -> None:
-        """Whatever is asked at the moment raises `UnreachableError` at once; from any thread. The next may be asked."""
+    def cancel_requests(self) -> None:
+        """Make every request in progress raise `UnreachableError` at once. Later requests are not affected."""
 
 
 @runtime_checkable
-class MeasuredTransport(Protocol):
-    """Knows the gateway's clock."""
+class ClockMeasuringTransport(Protocol):
+    """Measures the gateway's clock."""
 
     @property
     def clock_offset(self) -> float | None:
-        """Seconds that this machine's clock is ahead of the gateway's, to a second; None before any answer."""
+        """Seconds by which this machine's clock is ahead of the gateway's, to a second; None before any answer."""
 
 
 @runtime_checkable
-class RenewableTransport(Protocol):
-    """Shows a token that may be replaced."""
+class TokenTransport(Protocol):
+    """Sends a token that can be replaced."""
 
     def set_token(self, token: Token) -> None:
-        """Show this one from now on."""
+        """Send this token from now on."""

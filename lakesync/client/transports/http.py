@@ -1,4 +1,4 @@
-"""A gateway over HTTP."""
+"""The transport over HTTP."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from urllib.parse import quote
 import msgspec
 import requests
 
-from lakesync.client.errors import UnreachableError, answered
-from lakesync.client.transports.aside import Aside, start
+from lakesync.client.errors import UnreachableError, error_from_code
 from lakesync.client.transports.base import Checkpoint, ServerSchema, Token
 from lakesync.client.transports.tokens import TokenHolder
+from lakesync.client.transports.worker import CancellableCalls, start_thread
 from lakesync.model.action_handlers import ActionDiscovery, ConnectorDescriptor
 from lakesync.model.errors import AuthError, LakeSyncError, NotFoundError, Rejection, ValidationError
 from lakesync.model.schema import TableSchema
@@ -30,35 +30,33 @@ from lakesync.wire.pages import decode_page
 
 T = TypeVar("T")
 
-CLIENT = "python"
-_STALE = 60.0
-"""Seconds after which a connection that nobody used is not used again: a router may have forgotten it meanwhile."""
+CLIENT_HEADER = "python"
+"""The header `X-LakeSync-Client`; with it, the gateway answers RESYNC_REQUIRED to a cursor that it does not know."""
+_MAX_IDLE = 60.0
+"""Seconds after which an idle connection is not used again, because a router may have forgotten it."""
 _PROTOBUF = "application/x-protobuf"
 
 
-class _Error(msgspec.Struct, rename="camel"):
+class _ErrorBody(msgspec.Struct, rename="camel"):
     error: str
     code: str
     request_id: str = ""
     rejected: tuple[Rejection, ...] = ()
 
 
-class _Known(msgspec.Struct):
+class _SchemaBody(msgspec.Struct):
     version: int
     schema: TableSchema
 
 
-_decode_error = msgspec.json.Decoder(_Error).decode
-_decode_known = msgspec.json.Decoder(_Known).decode
+_decode_error = msgspec.json.Decoder(_ErrorBody).decode
+_decode_schema = msgspec.json.Decoder(_SchemaBody).decode
 _decode_connector_types = msgspec.json.Decoder(list[ConnectorDescriptor]).decode
 _decode_discovery = msgspec.json.Decoder(ActionDiscovery).decode
 
 
 class HttpTransport:
-    """Pushes, pulls, fetches checkpoints and schemas, and asks for actions, over one kept connection.
-
-    Use it from one thread at a time.
-    """
+    """Sends all requests over one kept connection. Use it from one thread at a time."""
 
     def __init__(
         self,
@@ -71,14 +69,15 @@ class HttpTransport:
         ca: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        """Nothing is asked yet.
+        """Configure the transport; no request is sent yet.
 
         Args:
-            base_url: of the server, with whatever path stands before `/sync`.
-            token: a JWT, or what gives one; None for a server without a secret.
+            base_url: of the server, including any path before `/sync`.
+            gateway_id: the gateway's id there.
+            token: a JWT, or a function that returns one; None for a server without a secret.
             timeout: seconds to wait for a connection, and for each part of an answer.
-            proxy: its URL; None for what the environment says (`HTTPS_PROXY`, `NO_PROXY`).
-            ca: file or folder of certificates to trust; None for what the environment says, or certifi's.
+            proxy: its URL; None for the environment's (`HTTPS_PROXY`, `NO_PROXY`).
+            ca: file or folder of trusted certificates; None for the environment's, or certifi's.
             headers: sent with every request.
         """
         self.tokens = TokenHolder(token)
@@ -87,191 +86,213 @@ class HttpTransport:
         self._base = f"{self._root}/sync/{quote(gateway_id, safe='')}"
         self._timeout = timeout
         self._session = requests.Session()
-        self._headers = {"X-LakeSync-Client": CLIENT, **(headers or {})}
+        self._headers = {"X-LakeSync-Client": CLIENT_HEADER, **(headers or {})}
         self._session.headers.update(self._headers)
         self._proxy, self._ca = proxy, ca
-        self._way: dict[str, Any] = {}
-        """Given with each request, for requests prefers the environment to what its session says."""
+        self._connection_options: dict[str, Any] = {}
+        """Passed with each request, because requests prefers the environment to the options of its session."""
         if proxy is not None:
-            self._way["proxies"] = {"http": proxy, "https": proxy}
+            self._connection_options["proxies"] = {"http": proxy, "https": proxy}
         if ca is not None:
-            self._way["verify"] = ca
+            self._connection_options["verify"] = ca
         self._offset: float | None = None
-        self._aside = Aside()
-        self._used = 0.0
+        self._calls = CancellableCalls()
+        self._last_used = 0.0
 
     @property
     def clock_offset(self) -> float | None:
-        """Seconds that this machine's clock is ahead of the gateway's, to a second."""
+        """Seconds by which this machine's clock is ahead of the gateway's, to a second; None before any answer."""
         return self._offset
 
     def set_token(self, token: Token) -> None:
-        """Show this one from now on."""
+        """Send this token from now on."""
         self.tokens.replace(token)
 
     def push(self, push: SyncPush) -> PushResult:
-        """`POST push`."""
-        return _decoded(wire_json.decode_push_result, self._post("push", wire_json.encode_push(push)))
+        """Send `POST push`."""
+        return _decode(wire_json.decode_push_result, self._post("push", wire_json.encode_push(push)))
 
     def pull(self, pull: SyncPull) -> SyncResponse:
-        """`POST pull`. The values' text is looked into by whoever applies them."""
-        return _decoded(decode_page, self._post("pull", wire_json.encode_pull(pull)))
+        """Send `POST pull`. The values of the page stay encoded until they are applied."""
+        return _decode(decode_page, self._post("pull", wire_json.encode_pull(pull)))
 
     @contextmanager
     def checkpoint(self, client_id: str) -> Iterator[Checkpoint]:
-        """`GET checkpoint`, streamed: memory is bounded by a frame.
+        """Stream `GET checkpoint`; at most one frame is in memory.
 
         Raises:
             NotFoundError: there is none for this client.
         """
-        answer = self._ask("GET", "checkpoint", params={"clientId": client_id}, stream=True)
+        answer = self._request("GET", "checkpoint", params={"clientId": client_id}, stream=True)
         try:
-            yield Checkpoint(_cursor(answer), _frames(answer, self._aside))
-        finally:  # which would wait for a read that nobody waits for any more
-            start(answer.close)
+            yield Checkpoint(_checkpoint_cursor(answer), _frames(answer, self._calls))
+        finally:  # in a thread, because closing waits for a cancelled read
+            start_thread(answer.close)
 
     def schema(self, table: str) -> ServerSchema | None:
-        """`GET schema`."""
+        """Send `GET schema`."""
         try:
-            known = _decoded(_decode_known, self._ask("GET", "schema", params={"table": table}).content)
+            body = _decode(_decode_schema, self._request("GET", "schema", params={"table": table}).content)
         except NotFoundError:
             return None
-        return ServerSchema(known.schema, known.version)
+        return ServerSchema(body.schema, body.version)
 
     def execute_actions(self, push: ActionPush) -> ActionResponse:
-        """`POST action`."""
+        """Send `POST action`."""
         headers = {"Content-Type": _PROTOBUF}
-        answer = self._ask("POST", "action", data=wire_actions.encode_push(push), headers=headers)
-        return _decoded(wire_actions.decode_response, answer.content)
+        answer = self._request("POST", "action", data=wire_actions.encode_push(push), headers=headers)
+        return _decode(wire_actions.decode_response, answer.content)
 
     def describe_actions(self) -> ActionDiscovery:
-        """`GET actions`."""
-        return _decoded(_decode_discovery, self._ask("GET", "actions").content)
+        """Send `GET actions`."""
+        return _decode(_decode_discovery, self._request("GET", "actions").content)
 
     def list_connector_types(self) -> list[ConnectorDescriptor]:
-        """`GET /connectors/types`."""
-        answer = self._ask("GET", f"{self._root}/connectors/types")
-        return _decoded(_decode_connector_types, answer.content)
+        """Send `GET /connectors/types`."""
+        answer = self._request("GET", f"{self._root}/connectors/types")
+        return _decode(_decode_connector_types, answer.content)
 
-    def hang_up(self) -> None:
-        """Let go whoever waits for an answer; what was asked goes on until `timeout` and is thrown away."""
-        self._aside.let_go()
+    def cancel_requests(self) -> None:
+        """Stop waiting for answers; a request itself continues until `timeout`, and its answer is discarded."""
+        self._calls.cancel_all()
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         self._session.close()
 
     def _post(self, route: str, body: bytes) -> bytes:
-        return self._ask("POST", route, data=body, headers={"Content-Type": "application/json"}).content
+        return self._request("POST", route, data=body, headers={"Content-Type": "application/json"}).content
 
-    def _ask(self, method: str, route: str, **options: Any) -> requests.Response:
+    def _request(self, method: str, route: str, **options: Any) -> requests.Response:
+        """Send a request; if its token is rejected and there is a provider, once more with a new token.
+
+        Args:
+            method: of HTTP.
+            route: below the gateway's URL, or a whole URL.
+            options: for `requests`.
+
+        Raises:
+            LakeSyncError: the gateway's error.
+            UnreachableError: no answer arrived, or not a gateway's.
+        """
         token = self.tokens.current()
         try:
-            return self._ask_once(method, route, token, **options)
+            return self._request_once(method, route, token, **options)
         except AuthError:
             if not self.tokens.renewable:
                 raise
             self.tokens.renew(token)
-            return self._ask_once(method, route, self.tokens.current(), **options)
+            return self._request_once(method, route, self.tokens.current(), **options)
 
-    def _ask_once(self, method: str, route: str, token: str | None, **options: Any) -> requests.Response:
+    def _request_once(self, method: str, route: str, token: str | None, **options: Any) -> requests.Response:
         headers = dict(options.pop("headers", {}))
         if token is not None:
             headers["Authorization"] = f"Bearer {token}"
-        asked = time.time()
-        if asked - self._used > _STALE:
+        sent_at = time.time()
+        if sent_at - self._last_used > _MAX_IDLE:
             self._session.close()
-        way: dict[str, Any] = {**self._way, **options, "headers": headers, "timeout": self._timeout}
-        place = route if route.startswith(self._root) else f"{self._base}/{route}"
-        request = partial(self._session.request, method, place, allow_redirects=False, **way)
+        all_options: dict[str, Any] = {
+            **self._connection_options,
+            **options,
+            "headers": headers,
+            "timeout": self._timeout,
+        }
+        url = route if route.startswith(self._root) else f"{self._base}/{route}"
+        request = partial(self._session.request, method, url, allow_redirects=False, **all_options)
         try:
-            answer = self._aside.run(request, requests.Response.close)
-        except OSError as error:  # as all of requests' are, and what it says of a CA file that cannot be read
+            answer = self._calls.run(request, requests.Response.close)
+        except OSError as error:  # the base of requests' errors; also raised for an unreadable CA file
             raise UnreachableError(f"{self._base} does not answer: {_reason(error)}") from error
         except BaseException:
-            self._session.close()  # the next request goes on a connection of its own
+            self._session.close()  # the next request uses a new connection
             raise
-        self._used = time.time()
-        self._note_clock(answer, (asked + self._used) / 2)
+        self._last_used = time.time()
+        self._measure_clock(answer, (sent_at + self._last_used) / 2)
         if answer.status_code != requests.codes.ok:
             with answer:
-                raise refusal(answer.status_code, _content(answer), answer.headers)
+                raise error_from_response(answer.status_code, _content(answer), answer.headers)
         return answer
 
-    def _note_clock(self, answer: requests.Response, here: float) -> None:
+    def _measure_clock(self, answer: requests.Response, local_time: float) -> None:
         date = answer.headers.get("Date")
         if date is not None:
             try:
-                # whole seconds, and a server may say those of a second ago
-                self._offset = round(here - parsedate_to_datetime(date).timestamp() - 1.0, 1) + 0.0
+                # the header has whole seconds, and a server may cache it for a second
+                self._offset = round(local_time - parsedate_to_datetime(date).timestamp() - 1.0, 1) + 0.0
             except ValueError:
                 self._offset = None
 
 
 def _reason(error: OSError) -> str:
-    """Why, in few words: what lies under the errors that wrap one another, without the names of their classes."""
+    """Return the message of the innermost wrapped error, without class names."""
     inner = getattr(error.args[0], "reason", None) if error.args else None
     return re.sub(r"^(<[^>]*>|\w+\([^)]*\)): ", "", str(inner or error))
 
 
-def refusal(status: int, body: bytes, headers: Mapping[str, str]) -> LakeSyncError:
-    """The error that a gateway's answer is; `UnreachableError` where it is not a gateway's."""
+def error_from_response(status: int, body: bytes, headers: Mapping[str, str]) -> LakeSyncError:
+    """Return the error of an HTTP response; `UnreachableError` if the response is not a gateway's.
+
+    Args:
+        status: not 200.
+        body: the gateway's JSON, or anything else.
+        headers: of the response.
+    """
     wait = headers.get("Retry-After") or ""
     retry_after = float(wait) if wait.isdecimal() else None
     try:
-        told = _decode_error(body)
+        error = _decode_error(body)
     except msgspec.MsgspecError:
-        if status == requests.codes.request_entity_too_large:  # nothing of it has passed, and never will
-            return ValidationError("the answer is 413: something before the gateway takes no request as large as this")
-        why = f"the answer is {status}, not as a gateway answers: is the address right?"
-        if elsewhere := headers.get("Location"):
-            why = f"the answer is {status}, which sends on to {elsewhere}: is that the gateway's address?"
-        return UnreachableError(why, retry_after=retry_after)
-    return answered(told.code, told.error, told.rejected, retry_after)
+        if status == requests.codes.request_entity_too_large:  # a retry would fail in the same way
+            return ValidationError("the answer is 413: a server before the gateway rejects requests of this size")
+        reason = f"the answer is {status} and not from a gateway: check the address"
+        if location := headers.get("Location"):
+            reason = f"the answer is {status}, a redirect to {location}: check whether that is the gateway's address"
+        return UnreachableError(reason, retry_after=retry_after)
+    return error_from_code(error.code, error.error, error.rejected, retry_after)
 
 
 def _content(answer: requests.Response) -> bytes:
     try:
         return answer.content
     except requests.RequestException as error:
-        raise UnreachableError(f"the answer broke off: {error}") from error
+        raise UnreachableError(f"the answer is incomplete: {error}") from error
 
 
-def _decoded(decode: Callable[[bytes], T], body: bytes) -> T:
+def _decode(decode: Callable[[bytes], T], body: bytes) -> T:
     try:
         return decode(body)
     except (ValidationError, msgspec.MsgspecError) as error:
-        raise UnreachableError(f"the answer cannot be read: {error}") from error
+        raise UnreachableError(f"the answer cannot be decoded: {error}") from error
 
 
-def _cursor(answer: requests.Response) -> int:
-    told = answer.headers.get("X-Checkpoint-Hlc") or ""
-    if not told.isdecimal():
-        raise UnreachableError("the answer is no checkpoint, as a gateway gives it: does a network ask for a login?")
-    return int(told)
+def _checkpoint_cursor(answer: requests.Response) -> int:
+    cursor = answer.headers.get("X-Checkpoint-Hlc") or ""
+    if not cursor.isdecimal():
+        raise UnreachableError("the answer is not a gateway's checkpoint: check whether the network asks for a login")
+    return int(cursor)
 
 
-def _frames(answer: requests.Response, aside: Aside) -> Iterator[bytes]:
+def _frames(answer: requests.Response, calls: CancellableCalls) -> Iterator[bytes]:
     answer.raw.decode_content = True
     try:
-        yield from read_checkpoint(cast("BinaryIO", _Whole(answer.raw, aside)))
+        yield from read_checkpoint(cast("BinaryIO", _FullReads(answer.raw, calls)))
     except (requests.RequestException, OSError, ValidationError) as error:
-        raise UnreachableError(f"the checkpoint broke off: {error}") from error
-    except Exception as error:  # urllib3's own errors are no OSError
+        raise UnreachableError(f"the checkpoint is incomplete: {error}") from error
+    except Exception as error:  # urllib3's errors are not OSErrors
         if type(error).__module__.startswith("urllib3"):
-            raise UnreachableError(f"the checkpoint broke off: {error}") from error
+            raise UnreachableError(f"the checkpoint is incomplete: {error}") from error
         raise
 
 
-class _Whole(io.RawIOBase):
-    """Reads as many bytes as were asked for, unless the stream ends."""
+class _FullReads(io.RawIOBase):
+    """A stream whose `read` returns as many bytes as requested, unless the stream ends."""
 
-    def __init__(self, raw: Any, aside: Aside) -> None:
+    def __init__(self, raw: Any, calls: CancellableCalls) -> None:
         self._raw = raw
-        self._aside = aside
+        self._calls = calls
 
     def read(self, size: int = -1) -> bytes:
-        return self._aside.run(partial(self._read, size))
+        return self._calls.run(partial(self._read, size))
 
     def _read(self, size: int) -> bytes:
         parts: list[bytes] = []

@@ -1,4 +1,4 @@
-"""A gateway in the same process."""
+"""The transport to a gateway in the same process."""
 
 from __future__ import annotations
 
@@ -14,69 +14,74 @@ from lakesync.model.types import ActionPush, ActionResponse, Claims, PushResult,
 
 
 class LocalGateway(Protocol):
-    """What `SyncGateway` offers its clients."""
+    """The methods of `SyncGateway` that a client uses."""
 
     gateway_id: str
 
     def handle_push(self, push: SyncPush, claims: Claims | None = None) -> PushResult:
-        """Take deltas."""
+        """Store deltas."""
 
     def submit_pull(self, pull: SyncPull, claims: Claims, *, resync_refused: bool = False) -> Future[SyncResponse]:
-        """Give a page."""
+        """Return a page."""
 
     def handle_action(self, push: ActionPush, claims: Claims | None = None) -> ActionResponse:
-        """Do actions."""
+        """Execute actions."""
 
     def describe_actions(self) -> ActionDiscovery:
-        """Say which there are."""
+        """Return the connectors and their actions."""
 
     def connector_types(self) -> list[ConnectorDescriptor]:
-        """Say which types of connector there are."""
+        """Return the types of connector."""
 
     def config(self) -> Any:
-        """Schemas, among others."""
+        """Return the configuration, which has the schemas."""
 
 
 class LocalTransport:
-    """Calls a `SyncGateway` by functions: for tests, and for apps that have their gateway with them."""
+    """Calls a `SyncGateway` directly: for tests, and for apps with a gateway in their process."""
 
     def __init__(self, gateway: LocalGateway, claims: Mapping[str, str | list[str]] | None = None) -> None:
-        """Args: claims: what a token would say; `sub` is the client's own id unless given."""
+        """Refer to a gateway.
+
+        Args:
+            gateway: the gateway.
+            claims: as a token would have them; `sub` is the client's id by default.
+        """
         self._gateway = gateway
         self.gateway_id = gateway.gateway_id
         self._claims = dict(claims or {})
 
     def push(self, push: SyncPush) -> PushResult:
-        """Take deltas."""
-        return self._gateway.handle_push(push, self._who(push.client_id))
+        """See `SyncTransport.push`."""
+        return self._gateway.handle_push(push, self._claims_of(push.client_id))
 
     def pull(self, pull: SyncPull) -> SyncResponse:
-        """A page."""
-        return self._gateway.submit_pull(pull, self._who(pull.client_id), resync_refused=True).result()
+        """See `SyncTransport.pull`."""
+        return self._gateway.submit_pull(pull, self._claims_of(pull.client_id), resync_refused=True).result()
 
     def checkpoint(self, client_id: str) -> AbstractContextManager[Checkpoint]:
-        """There is none: its files are the pipeline's."""
-        raise NotFoundError(f"a local gateway has no checkpoint for {client_id!r}: pull from 0")
+        """Raise NotFoundError, because only the pipeline makes checkpoints."""
+        raise NotFoundError(f"a local gateway has no checkpoint for {client_id!r}: pull from cursor 0")
 
     def schema(self, table: str) -> ServerSchema | None:
-        """A table's registered schema."""
-        known = self._gateway.config().schemas.get(table)
-        return None if known is None else ServerSchema(known.schema, known.version)
+        """See `SchemaTransport.schema`."""
+        registered = self._gateway.config().schemas.get(table)
+        return None if registered is None else ServerSchema(registered.schema, registered.version)
 
     def execute_actions(self, push: ActionPush) -> ActionResponse:
-        """Do actions."""
-        return self._gateway.handle_action(push, self._who(push.client_id))
+        """See `ActionTransport.execute_actions`."""
+        return self._gateway.handle_action(push, self._claims_of(push.client_id))
 
     def describe_actions(self) -> ActionDiscovery:
-        """What there is to ask for."""
+        """See `ActionTransport.describe_actions`."""
         return self._gateway.describe_actions()
 
     def list_connector_types(self) -> list[ConnectorDescriptor]:
-        """Every type of connector that may be registered."""
+        """See `ConnectorTypesTransport.list_connector_types`."""
         return self._gateway.connector_types()
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: the app closes its gateway."""
 
-    def _who(self, client_id: str) -> Claims:
+    def _claims_of(self, client_id: str) -> Claims:
         return {"sub": client_id, **self._claims}

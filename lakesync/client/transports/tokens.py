@@ -1,4 +1,4 @@
-"""The token that a transport shows, renewed in time where it can be."""
+"""The token that a transport sends, and its renewal."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from lakesync.client.errors import UnreachableError
 from lakesync.client.transports.base import Token
 from lakesync.model.errors import AuthError, ConfigurationError
 
-_AHEAD = 30.0
-"""Seconds before its end at which a token is renewed; half of its time where that is less."""
-_AGAIN = 5.0
-"""Seconds after which a provider that failed is asked again, while its last token is good."""
+_RENEW_BEFORE = 30.0
+"""Seconds before its expiry at which a token is renewed; half of its lifetime if that is less."""
+_RETRY_AFTER = 5.0
+"""Seconds after which a provider that failed is called again while the old token is valid."""
 
 
 def claims(token: str) -> dict[str, Any]:
-    """What a JWT says, unverified: that is the gateway's business. Empty where it is no JWT."""
+    """Return the claims of a JWT without verifying it, which is the gateway's task; an empty dict if it is no JWT."""
     parts = token.split(".")
     if len(parts) != 3:
         return {}
@@ -34,21 +34,21 @@ def claims(token: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def checked(token: str) -> str:
-    """The token, as it can stand in a header.
+def check_token(token: str) -> str:
+    """Check that a token can be sent in a header, and return it.
 
     Raises:
-        AuthError: it holds what no token does. It is not repeated: most of it may be one.
+        AuthError: it contains an invalid character. The message does not repeat it, because it is a secret.
     """
     if not (token.isascii() and token.isprintable()) or " " in token:
-        raise AuthError("the token holds a space, a line's end or a letter that no token has: take it out of there")
+        raise AuthError("the token contains a space, a line break or a character outside of ASCII: remove it")
     return token
 
 
 class TokenHolder:
-    """A token that is given, or is asked for: at first, when it is about to expire, and when it was refused.
+    """A fixed token, or a provider that is called first, before the token expires, and after it was rejected.
 
-    Threads may share it. The provider is called by one of them at a time; the others wait, and take what it gave.
+    Thread-safe. One thread at a time calls the provider; the others wait and use its token.
     """
 
     def __init__(self, token: Token | None) -> None:
@@ -56,12 +56,12 @@ class TokenHolder:
         self._provider: Callable[[], str] | None = None
         self._token: str | None = None
         self._renew_at: float | None = None
-        """By this machine's clock; None: the token is renewed when it is refused."""
+        """In seconds of this machine's clock; None: only after the token was rejected."""
         if token is not None:
             self.replace(token)
 
     def replace(self, token: Token) -> None:
-        """Show another one."""
+        """Use another token or provider."""
         with self._lock:
             self._provider = token if callable(token) else None
             self._token = None if callable(token) else token
@@ -69,48 +69,51 @@ class TokenHolder:
 
     @property
     def renewable(self) -> bool:
-        """Whether a refused token can be replaced by asking."""
+        """Whether there is a provider that can replace a rejected token."""
         return self._provider is not None
 
     def current(self) -> str | None:
-        """The token to show now; None where none is needed.
+        """Return the token to send now; None if the gateway needs none.
 
         Raises:
-            ConfigurationError: the provider gave no text.
+            ConfigurationError: the provider did not return a string.
             AuthError: it cannot be a token.
-            UnreachableError: the provider could not reach whoever makes tokens.
+            UnreachableError: the provider failed with an OSError, for example without a network.
         """
         with self._lock:
             if self._provider is not None and (self._token is None or self._is_due()):
-                self._ask(self._provider)
-            return None if self._token is None else checked(self._token)
+                self._call_provider(self._provider)
+            return None if self._token is None else check_token(self._token)
 
-    def renew(self, refused: str | None) -> None:
-        """Ask for a new one in place of one that was refused, unless another thread has done so meanwhile.
+    def renew(self, rejected: str | None) -> None:
+        """Call the provider after a token was rejected, unless another thread has renewed it meanwhile.
+
+        Args:
+            rejected: the token that was sent.
 
         Raises:
-            ConfigurationError, UnreachableError: as `current`.
+            ConfigurationError, UnreachableError: as for `current`.
         """
         with self._lock:
-            if self._provider is not None and self._token == refused:
+            if self._provider is not None and self._token == rejected:
                 self._token = None
-                self._ask(self._provider)
+                self._call_provider(self._provider)
 
-    def _ask(self, provider: Callable[[], str]) -> None:
+    def _call_provider(self, provider: Callable[[], str]) -> None:
         try:
-            given = provider()
-        except OSError as error:  # as those of requests, httpx and urllib for a network that is away
+            token = provider()
+        except OSError as error:  # requests, httpx and urllib raise it without a network
             if self._token is not None and not self._has_expired(self._token):
-                self._renew_at = time.time() + _AGAIN
+                self._renew_at = time.time() + _RETRY_AFTER
                 return
             raise UnreachableError(f"the token provider failed: {error!r}") from error
-        if not isinstance(given, str) or not given:
-            raise ConfigurationError(f"the token provider gave {given!r}: let it return a token")
-        self._token = given
-        expires = claims(given).get("exp")
+        if not isinstance(token, str) or not token:
+            raise ConfigurationError(f"the token provider returned {token!r}: return a token")
+        self._token = token
+        expires = claims(token).get("exp")
         left = expires - time.time() if isinstance(expires, int | float) else 0.0
-        # a token that has expired already, by a clock that may be wrong, is shown: the gateway's clock decides
-        self._renew_at = None if left <= 0 else time.time() + left - min(_AHEAD, left / 2)
+        # a token that looks expired is sent: this machine's clock may be wrong, and the gateway's decides
+        self._renew_at = None if left <= 0 else time.time() + left - min(_RENEW_BEFORE, left / 2)
 
     def _is_due(self) -> bool:
         return self._renew_at is not None and time.time() >= self._renew_at

@@ -1,10 +1,10 @@
-"""Clients for the unit tests of the core, on clocks by hand."""
+"""A harness for unit tests of the core, with manual clocks."""
 
 from typing import Any
 
 import msgspec
 
-from lakesync.client.core import ClientCore, LocalChange, MemoryStore, Refused
+from lakesync.client.core import ClientCore, ErrorAnswer, LocalChange, MemoryStore
 from lakesync.model import hlc
 from lakesync.model.delta import delta_id
 from lakesync.model.errors import Rejection
@@ -15,61 +15,61 @@ START = 1_700_000_000_000
 """Where manual clocks start, in milliseconds."""
 
 
-class Handle:
-    """A client, its store and its clocks."""
+class CoreHarness:
+    """A core with its store and manual clocks."""
 
     def __init__(self, store=None, client_id="me", **options):
         self.store = store or MemoryStore()
         self.wall = ManualClock(START)
         self.seconds = 0.0
         self.core = ClientCore(
-            self.store, client_id, wall=self.wall, monotonic=lambda: self.seconds, spread=lambda: 1.0, **options
+            self.store, client_id, wall=self.wall, monotonic=lambda: self.seconds, jitter=lambda: 1.0, **options
         )
 
     def restarted(self):
-        """The same client after a crash: only what its store has is left."""
-        return Handle(self.store)
+        """Return a new core over the same store, as after a crash."""
+        return CoreHarness(self.store)
 
-    def greeted(self, cursor=1000, *deltas):
-        """Do the first sync: no checkpoint, then one page."""
-        self.core.sync()
+    def after_first_pull(self, cursor=1000, *deltas):
+        """Run the first sync: no checkpoint, then one page."""
+        self.core.request_pull()
         self.core.next_request()
-        self.core.receive(refused("NOT_FOUND"))
+        self.core.receive(error_answer("NOT_FOUND"))
         self.core.next_request()
         self.core.receive(page(cursor, *deltas))
         return self
 
     def edit(self, row_id, before=None, after=None):
-        """Record one change of table `t`; the edit, or None."""
+        """Record a change of a row of table `t`; return the edit, or None."""
         changes = self.core.record([LocalChange("t", row_id, before, after)])
         return next(iter(changes.edits.values()), None)
 
     def push_ok(self, server_hlc=1):
-        """Push the next batch and have it accepted; the request."""
+        """Push the next batch and accept it; return the request."""
         request = self.core.next_request()
         self.core.receive(PushResult(server_hlc, len(request.deltas)))
         return request
 
-    def push_later(self):
-        """Have the next push refused for now, so that edits stay while pages come."""
+    def push_overloaded(self):
+        """Answer the next push with an overload error, so that its edits stay waiting."""
         self.core.next_request()
-        self.core.receive(refused("BACKPRESSURE_ERROR", retry_after=1e9))
+        self.core.receive(error_answer("BACKPRESSURE_ERROR", retry_after=1e9))
         return self
 
     def pull_ok(self, cursor, *deltas, more=False):
-        """Pull and be given a page; what it changed."""
-        self.core.sync()
+        """Pull a page; return what it changed."""
+        self.core.request_pull()
         self.core.next_request()
         return self.core.receive(page(cursor, *deltas, more=more))
 
     def row(self, row_id):
-        """The app's row as Python values."""
+        """Return the app's row as Python values."""
         row = self.store.rows.get(("t", row_id))
         return None if row is None else {column: msgspec.json.decode(text) for column, text in row.items()}
 
 
 def delta(op: Op, row_id: str, at: int, client: str = "other", **values: Any) -> RowDelta:
-    """A delta of table `t`, `at` ms after START."""
+    """Return a delta of table `t`, written `at` milliseconds after START."""
     columns = tuple(ColumnValue.of(column, value) for column, value in values.items())
     stamp = hlc.encode(START + at, 0)
     identity = delta_id(client_id=client, hlc=stamp, table="t", row_id=row_id, columns=columns)
@@ -77,10 +77,10 @@ def delta(op: Op, row_id: str, at: int, client: str = "other", **values: Any) ->
 
 
 def page(cursor, *deltas, more=False):
-    """A page of deltas."""
+    """Return a page."""
     return SyncResponse(deltas, cursor, more)
 
 
-def refused(code: str, *rejected: Rejection, retry_after: float | None = None) -> Refused:
-    """An error of the gateway."""
-    return Refused(code, f"it says {code}", rejected, retry_after)
+def error_answer(code: str, *rejected: Rejection, retry_after: float | None = None) -> ErrorAnswer:
+    """Return an error of the gateway."""
+    return ErrorAnswer(code, f"it says {code}", rejected, retry_after)

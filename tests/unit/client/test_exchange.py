@@ -1,17 +1,17 @@
-"""What a round of requests tells of those that failed."""
+"""What a synchronisation reports about failed and interrupted requests."""
 
 import pytest
 
 from lakesync.client import LocalTransport
 from lakesync.client.errors import UnreachableError
-from lakesync.client.exchange import Exchange
+from lakesync.client.sync.exchange import Exchange
 from lakesync.model.errors import BackpressureError
 
 SCHEMAS = [{"table": "notes", "columns": [{"name": "text", "type": "string"}]}]
 
 
-class Troubled(LocalTransport):
-    """Fails at what it is told to."""
+class FailingTransport(LocalTransport):
+    """Fails pushes or pulls on demand."""
 
     error = None
     failing = ""
@@ -29,8 +29,8 @@ class Troubled(LocalTransport):
 
 @pytest.mark.parametrize("failing", ["push", "pull"])
 @pytest.mark.parametrize("error", [BackpressureError("full"), UnreachableError("gone")])
-def test_what_failed_is_told_though_what_came_after_it_did_not(opened, gateway, failing, error):
-    transport = Troubled(gateway)
+def test_a_failed_push_is_reported_although_a_later_pull_succeeds(opened, gateway, failing, error):
+    transport = FailingTransport(gateway)
     alice, bob = opened(transport=transport), opened("bob")
     alice.sync()
     bob["notes"].insert({"text": "his"}, row_id="his")
@@ -54,12 +54,12 @@ def interrupt(client, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as now:
-        now.setattr(Exchange, "carry", interrupted)
+        now.setattr(Exchange, "send", interrupted)
         with pytest.raises(KeyboardInterrupt):
             client.sync()
 
 
-def test_ctrl_c_at_the_moment_between_a_request_and_its_way_leaves_a_client_that_goes_on(opened, monkeypatch):
+def test_ctrl_c_between_creating_and_sending_a_request_leaves_a_working_client(opened, monkeypatch):
     alice = opened()
     alice["notes"].insert({"text": "kept"}, row_id="kept")
     interrupt(alice, monkeypatch)
@@ -67,7 +67,7 @@ def test_ctrl_c_at_the_moment_between_a_request_and_its_way_leaves_a_client_that
     assert alice.pending() == []
 
 
-def test_an_interrupted_pull_is_made_again_by_the_next_sync_not_after_a_pause(opened, monkeypatch):
+def test_an_interrupted_pull_is_repeated_by_the_next_sync_without_delay(opened, monkeypatch):
     alice, bob = opened(), opened("bob")
     bob["notes"].insert({"text": "new"}, row_id="new")
     alice.sync()

@@ -1,4 +1,4 @@
-"""A first sync from a checkpoint over a gateway in this process, and what goes wrong with it."""
+"""First syncs from a checkpoint over a gateway in this process, and their failures."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ CURSOR = 1 << 16
 ROWS = 4000
 
 
-class Offering(LocalTransport):
-    """A gateway that has a checkpoint of long notes."""
+class CheckpointTransport(LocalTransport):
+    """A gateway with a checkpoint of long notes."""
 
     @contextmanager
     def checkpoint(self, _client_id):
@@ -35,10 +35,10 @@ class Offering(LocalTransport):
 
 @pytest.fixture
 def alice(opened, gateway):
-    return opened(transport=Offering(gateway))
+    return opened(transport=CheckpointTransport(gateway))
 
 
-def test_a_disk_too_full_for_a_first_sync_is_told_and_room_makes_it_whole(alice, tmp_path):
+def test_a_first_sync_on_a_full_disk_raises_and_succeeds_once_there_is_room(alice, tmp_path):
     alice["notes"].insert({"text": "mine"}, row_id="mine")
     with whole_disk():
         files_end_at(ROWS * 500 // 2)
@@ -53,12 +53,12 @@ def test_a_disk_too_full_for_a_first_sync_is_told_and_room_makes_it_whole(alice,
     assert len(alice["notes"]) >= ROWS
 
 
-def test_what_a_client_that_was_killed_left_of_a_first_sync_goes_with_the_next(opened, tmp_path):
+def test_the_staging_file_of_a_killed_first_sync_is_removed_by_the_next_sync(opened, tmp_path):
     left = tmp_path / "alice.db-lakesync-first"
     first, second = opened(), opened()
     first.sync()
     left.write_bytes(b"of the first, which is at it")
-    with pytest.raises(DbError, match="another client synchronises"):
+    with pytest.raises(DbError, match="another client is synchronising"):
         second.sync()
     assert left.exists()
     first.close()
@@ -66,7 +66,7 @@ def test_what_a_client_that_was_killed_left_of_a_first_sync_goes_with_the_next(o
     assert not left.exists()
 
 
-def test_what_an_app_keeps_in_columns_of_its_own_outlives_a_first_sync(alice):
+def test_unsynchronised_columns_survive_a_first_sync(alice):
     with alice.transaction() as conn:
         conn.execute("ALTER TABLE notes ADD COLUMN starred INTEGER")
         conn.execute("INSERT INTO notes (row_id, text, starred) VALUES ('n00007', 'mine', 1)")

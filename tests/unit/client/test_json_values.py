@@ -1,4 +1,4 @@
-"""JSON text that would change on its way is refused where it is written, by whatever way; all other text arrives."""
+"""JSON that other clients would read differently is rejected when written; all other JSON arrives unchanged."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from lakesync.client.value_checks import MISFITS
+from lakesync.client.sqlite.value_checks import INVALID_VALUES
 from lakesync.model.delta import MAX_DEPTH, jcs_raw
 from lakesync.model.errors import ConfigurationError, ValidationError
 
@@ -47,7 +47,7 @@ TEXTS = st.recursive(
 def refused(text):
     db = sqlite3.connect(":memory:")
     try:
-        return bool(db.execute(f"SELECT {MISFITS['json'][0].format('?1')}", (text,)).fetchone()[0])
+        return bool(db.execute(f"SELECT {INVALID_VALUES['json'][0].format('?1')}", (text,)).fetchone()[0])
     finally:
         db.close()
 
@@ -68,12 +68,12 @@ def has_no_canonical_form(text):
 @example(deep(MAX_DEPTH, "1", '"a"'))
 @example(deep(MAX_DEPTH + 1, "[]", '"a"'))
 @example("{}\0junk")
-def test_sqlite_refuses_exactly_what_has_no_canonical_form(text):
+def test_sqlite_rejects_exactly_the_json_without_a_canonical_form(text):
     assert refused(text) == has_no_canonical_form(text)
 
 
 @pytest.mark.parametrize("text", ["1e999", r'{"a": ["\ud800"]}', "[" * 101 + "]" * 101])
-def test_what_would_change_on_its_way_is_refused_by_whatever_way_it_is_written(opened, tmp_path, text):
+def test_json_that_others_would_read_differently_is_rejected_on_every_write_path(opened, tmp_path, text):
     alice = opened()
     with pytest.raises(sqlite3.IntegrityError, match="column value of notes takes JSON text of finite numbers"):
         alice.conn.execute("INSERT INTO notes VALUES ('a', ?)", (text,))
@@ -88,6 +88,6 @@ def test_what_would_change_on_its_way_is_refused_by_whatever_way_it_is_written(o
     assert bob["notes"]["a"]["value"] == [1, {"a": "😀"}]
 
 
-def test_a_table_that_has_such_text_already_is_named_when_it_is_opened(opened):
+def test_a_table_that_already_has_invalid_json_is_named_when_it_is_opened(opened):
     with pytest.raises(ConfigurationError, match="row 'a' of table 'notes' has '1e999' in column 'value'"):
         opened(sql="CREATE TABLE notes (row_id TEXT PRIMARY KEY, value TEXT); INSERT INTO notes VALUES ('a', '1e999')")

@@ -1,4 +1,4 @@
-"""What `lakesync.open` gives an app, over a gateway in this process."""
+"""The client that `lakesync.open` returns, over a gateway in this process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import pytest
 import lakesync
 from lakesync.client import HttpTransport, LocalTransport, SyncTracker, create_client, open_async
 from lakesync.client.errors import DbError
-from lakesync.client.watching import REST
+from lakesync.client.watch import MAX_INTERVAL
 from lakesync.model.errors import ConfigurationError, DuplicateError, NotFoundError, SchemaError, ValidationError
 
 TODOS = {
@@ -39,7 +39,7 @@ def edits(client):
     ]
 
 
-def test_every_way_to_write_is_tracked(opened, tmp_path):
+def test_writes_by_every_path_are_tracked(opened, tmp_path):
     alice = opened()
     todos = alice["todos"]
     todos.insert({"title": "a", "tags": {"x": [1]}}, row_id="a")
@@ -72,7 +72,7 @@ def test_every_way_to_write_is_tracked(opened, tmp_path):
     assert sorted(edits(alice)) == [("DELETE", "sql", []), ("UPDATE", "b", ["title"]), ("UPDATE", "p1", ["title", "n"])]
 
 
-def test_a_transaction_is_undone_whole(opened):
+def test_a_failed_transaction_is_rolled_back_completely(opened):
     alice = opened()
     with pytest.raises(DuplicateError), alice.transaction():
         assert alice["todos"].insert({"title": "never"}, row_id="t") == alice["todos"].insert(row_id="t")
@@ -84,7 +84,7 @@ def test_a_transaction_is_undone_whole(opened):
     assert len(alice["todos"]) == 0
 
 
-def test_a_transaction_within_another_is_undone_alone(opened):
+def test_a_nested_transaction_is_rolled_back_alone(opened):
     alice = opened()
     todos = alice["todos"]
     with alice.transaction() as conn:
@@ -110,7 +110,7 @@ def test_a_transaction_within_another_is_undone_alone(opened):
         ({"tags": [-(10**400)]}, "column 'tags' of 'todos' takes JSON: the integer is no finite double"),
     ],
 )
-def test_what_cannot_be_sent_is_refused_where_it_is_written(opened, values, why):
+def test_values_that_the_gateway_would_reject_are_rejected_when_written(opened, values, why):
     alice = opened()
     with pytest.raises(ValidationError, match=why):
         alice["todos"].insert(values)
@@ -122,7 +122,7 @@ def test_what_cannot_be_sent_is_refused_where_it_is_written(opened, values, why)
     assert len(alice["todos"]) == 0
 
 
-def test_what_is_given_wrongly_is_told_with_what_to_do(opened, tmp_path):
+def test_wrong_arguments_are_rejected_with_advice(opened, tmp_path):
     alice = opened()
     somewhere = {"url": "https://example.com", "gateway": "g", "schemas": [TODOS]}
     for options, why in [
@@ -132,42 +132,45 @@ def test_what_is_given_wrongly_is_told_with_what_to_do(opened, tmp_path):
         ({"url": "https://"}, "names no host"),
         ({"url": "https://ann:secret@example.com"}, "^url has a user in it: leave that out"),
         ({"mode": "push"}, "mode is 'push', it must be one of full, pushOnly, pullOnly"),
-        ({"schemas": TODOS}, "schemas is a single schema: put it into a list"),
-        ({"ca": str(tmp_path / "none.pem")}, "none.pem', which is not there"),
+        ({"schemas": TODOS}, "schemas is a single schema: pass a list"),
+        ({"ca": str(tmp_path / "none.pem")}, "none.pem', which does not exist"),
         ({"gateway": "bad/id"}, "'bad/id' cannot be a gateway id"),
         ({"client_id": ""}, "client_id is empty"),
         ({"token": ""}, "token is empty"),
         ({"client_id": "x" * 513}, "client_id has 513 characters"),
-        ({"interval": 0}, "interval is 0: give a number above 0"),
+        ({"interval": 0}, "interval is 0, it must be greater than 0"),
     ]:
         with pytest.raises(ConfigurationError, match=why):
             lakesync.open(tmp_path / "wrong.db", **{**somewhere, **options})
     for work, why in [
         (lambda: alice["todos"].insert(title=5), "column 'title' of 'todos' takes a string, not 5"),
         (lambda: alice["todos"].insert(n=[1]), r"column 'n' of 'todos' takes a number, not \[1\]"),
-        (lambda: alice["todos"].insert({"title": "a"}, row_id=7), "a row's id is text, not 7"),
+        (lambda: alice["todos"].insert({"title": "a"}, row_id=7), "row_id is 7, it must be text"),
         (lambda: alice["todos"].insert(n=float("nan")), "column 'n' of 'todos' takes no NaN"),
         (lambda: alice["todos"].insert(n=2**63), "column 'n' of 'todos' takes integers of 64 bits"),
         (lambda: alice["todos"].insert(title="\ud800"), "column 'title' of 'todos' takes Unicode text"),
-        (lambda: alice["todos"].insert(row_id="\ud800"), "a row's id takes Unicode text"),
+        (lambda: alice["todos"].insert(row_id="\ud800"), "row_id takes Unicode text"),
         (lambda: alice["todos"].insert(tags=[float("inf")]), "column 'tags' of 'todos' takes JSON: Out of range"),
-        (lambda: alice["todos"].insert([{"title": "a"}]), "is no row: give one, as a mapping or by name"),
-        (lambda: alice["todos"].update("t", row_id="u"), "row_id is 'u' among the values, and 't': a row's id stays"),
-        (lambda: alice["todos"].insert({"row_id": "t"}, row_id="u"), "and 'u': say one of the two"),
+        (lambda: alice["todos"].insert([{"title": "a"}]), "is not a row: pass one row as a mapping"),
+        (
+            lambda: alice["todos"].update("t", row_id="u"),
+            "row_id is 'u' in the values and 't' in the call: a row's id cannot change",
+        ),
+        (lambda: alice["todos"].insert({"row_id": "t"}, row_id="u"), "and 'u' in the call: pass only one of them"),
         (lambda: alice.execute_action("desk", "open", [1]), r"params are \[1\]: give a JSON object"),
-        (lambda: alice.on("onFoo", print), "there is no event 'onFoo': choose one of onChange"),
-        (alice.drop, "say which changes to give up"),
-        (lambda: alice.query("DELETE FROM todos"), "writes: give a query here"),
-        (lambda: alice.query("BEGIN"), "gives no rows"),
-        (lambda: alice.watch("DELETE FROM todos").next(0), "writes: give a query here"),
-        (lambda: alice.to_arrow("DELETE FROM todos"), "writes: give a query here"),
-        (lambda: alice.to_arrow("BEGIN DEFERRED"), "gives no rows"),
+        (lambda: alice.on("onFoo", print), "event 'onFoo' is unknown: choose one of onChange"),
+        (alice.drop, "drop needs the numbers"),
+        (lambda: alice.query("DELETE FROM todos"), "writes to the database: pass a query"),
+        (lambda: alice.query("BEGIN"), "returns no rows"),
+        (lambda: alice.watch("DELETE FROM todos").next(0), "writes to the database: pass a query"),
+        (lambda: alice.to_arrow("DELETE FROM todos"), "writes to the database: pass a query"),
+        (lambda: alice.to_arrow("BEGIN DEFERRED"), "returns no rows"),
     ]:
         with pytest.raises(ValidationError, match=why):
             work()
 
 
-def test_a_query_sees_what_is_not_committed_and_neither_writes_nor_ends_it(opened):
+def test_a_query_reads_uncommitted_rows_and_cannot_write_or_end_the_transaction(opened):
     alice = opened()
     kept = alice["todos"].insert(title="kept")
     with pytest.raises(ValidationError, match="writes"):
@@ -181,14 +184,14 @@ def test_a_query_sees_what_is_not_committed_and_neither_writes_nor_ends_it(opene
     assert alice["todos"][kept]["title"] == "changed"
 
 
-def test_a_file_that_sqlite_cannot_use_is_told(opened, tmp_path):
+def test_a_file_that_sqlite_cannot_use_raises_an_error_that_names_it(opened, tmp_path):
     with closing(sqlite3.connect(tmp_path / "alice.db")) as db:
         db.execute("CREATE VIEW _lakesync_edits AS SELECT 1 AS tbl, 2 AS row_id")
     with pytest.raises(DbError, match=r"alice\.db cannot be used now: "):
         opened()
 
 
-def test_rows_are_found_by_id_and_told_when_they_are_not(opened):
+def test_rows_are_read_by_id_and_missing_ones_raise_not_found(opened):
     todos = opened()["todos"]
     row_id = todos.insert(title="a", done=False, tags=["x"])
     assert todos[row_id] == {"row_id": row_id, "title": "a", "done": False, "n": None, "tags": ["x"]}
@@ -201,7 +204,7 @@ def test_rows_are_found_by_id_and_told_when_they_are_not(opened):
     assert not todos.delete(row_id)
 
 
-def test_rows_that_a_table_has_already_are_taken_for_new_ones(opened, tmp_path):
+def test_existing_rows_of_a_table_become_inserts(opened, tmp_path):
     with closing(sqlite3.connect(tmp_path / "alice.db")) as db:
         db.execute("CREATE TABLE todos (row_id TEXT PRIMARY KEY, title TEXT, mine BLOB)")
         db.execute("INSERT INTO todos VALUES ('old', 'from before', x'00')")
@@ -212,7 +215,7 @@ def test_rows_that_a_table_has_already_are_taken_for_new_ones(opened, tmp_path):
     assert alice.query("SELECT mine FROM todos") == [{"mine": b"\0"}], "a column of the app's own stays its own"
 
 
-def test_a_table_that_cannot_be_used_is_told(opened, gateway, tmp_path):
+def test_an_unusable_table_raises_a_configuration_error(opened, gateway, tmp_path):
     with closing(sqlite3.connect(tmp_path / "alice.db")) as db:
         db.execute("CREATE TABLE todos (id INTEGER PRIMARY KEY, title TEXT)")
     with pytest.raises(ConfigurationError, match="table 'todos' has no column row_id"):
@@ -221,11 +224,11 @@ def test_a_table_that_cannot_be_used_is_told(opened, gateway, tmp_path):
     changed = {"table": "todos", "columns": [{"name": "title", "type": "number"}]}
     with pytest.raises(SchemaError, match="column 'title' of table 'todos' is string in this database"):
         opened("bob", schemas=[changed])
-    with pytest.raises(ConfigurationError, match="belongs to client 'bob', not 'eve'"):
+    with pytest.raises(ConfigurationError, match="belongs to client 'bob' and cannot be opened as 'eve'"):
         lakesync.open(tmp_path / "bob.db", client_id="eve", schemas=[TODOS], transport=LocalTransport(gateway))
 
 
-def test_a_query_is_given_again_only_when_a_table_that_it_reads_changed(opened):
+def test_a_watch_yields_only_when_a_table_that_it_reads_changed(opened):
     alice, bob = opened(), opened("bob")
     alice.conn.execute("CREATE TABLE own (x)")
     with alice.watch("SELECT title FROM todos ORDER BY title") as watch, alice.watch("SELECT x FROM own") as own:
@@ -245,20 +248,20 @@ def test_a_query_is_given_again_only_when_a_table_that_it_reads_changed(opened):
         assert watch.next(0) is None
 
 
-def test_a_watch_looks_less_often_while_nothing_changes(opened):
+def test_a_watch_checks_less_often_while_nothing_changes(opened):
     alice = opened()
     with alice.watch("SELECT title FROM todos") as watch:
         assert watch.next(1) == []
-        often = watch.pause
+        often = watch.interval
         for _ in range(100):
             assert watch.next(0) is None
-        assert watch.pause == REST > often
+        assert watch.interval == MAX_INTERVAL > often
         alice["todos"].insert(title="mine")
         assert watch.next(1) == [{"title": "mine"}]
-        assert watch.pause == often
+        assert watch.interval == often
 
 
-def test_frames_of_a_table(opened):
+def test_dataframes_of_a_table(opened):
     alice = opened()
     alice["todos"].insert({"title": "a", "done": True, "n": 1.5}, row_id="t")
     assert alice.to_pandas("todos").to_dict("records") == [
@@ -267,7 +270,7 @@ def test_frames_of_a_table(opened):
     assert alice.to_arrow("SELECT n * 2 AS twice FROM todos").to_pylist() == [{"twice": 3.0}]
 
 
-def test_a_frame_has_the_types_of_its_table_whatever_is_in_it(opened):
+def test_a_dataframe_has_the_types_of_its_table_even_if_empty(opened):
     alice = opened()
     names = ["row_id", "title", "done", "n", "tags"]
     assert list(map(str, alice.to_pandas("todos").dtypes)) == ["object", "object", "bool", "float64", "object"]
@@ -282,7 +285,7 @@ def test_a_frame_has_the_types_of_its_table_whatever_is_in_it(opened):
         assert sorted(frame["n"].drop_null().to_pylist()) == [0.5, 2.0**53]
 
 
-def test_a_polars_frame_has_its_tables_types_too(opened):
+def test_a_polars_dataframe_has_the_types_of_its_table(opened):
     alice = opened()
     schema = {"row_id": pl.String, "title": pl.String, "done": pl.Boolean, "n": pl.Float64, "tags": pl.String}
     assert alice.to_polars("todos").schema == schema
@@ -293,7 +296,7 @@ def test_a_polars_frame_has_its_tables_types_too(opened):
     assert alice.to_polars("SELECT 1 AS x UNION ALL SELECT 'text'").rows() == [("1",), ("text",)]
 
 
-def test_a_frame_of_a_table_by_its_name_alone(opened):
+def test_a_dataframe_of_a_table_by_its_name(opened):
     alice = opened()
     alice.conn.execute("CREATE TABLE own (x)")
     alice.conn.commit()
@@ -303,7 +306,7 @@ def test_a_frame_of_a_table_by_its_name_alone(opened):
 
 
 @pytest.mark.parametrize(("kind", "needs"), [("pandas", "pandas"), ("polars", "polars"), ("arrow", "pyarrow")])
-def test_a_frame_without_its_package_says_what_to_install(opened, monkeypatch, kind, needs):
+def test_a_dataframe_without_its_package_says_what_to_install(opened, monkeypatch, kind, needs):
     monkeypatch.setitem(sys.modules, needs, None)
     with pytest.raises(ConfigurationError, match=rf"to_{kind} needs {needs}: pip install 'lakesync\["):
         getattr(opened(), f"to_{kind}")("todos")
@@ -320,7 +323,7 @@ def test_modes(opened):
     assert writer.sync().pulled == 0
 
 
-def test_what_was_changed_past_the_triggers_is_found_and_repaired(opened, tmp_path):
+def test_verify_finds_and_repairs_changes_made_without_triggers(opened, tmp_path):
     alice = opened()
     for name in "abc":
         alice["todos"].insert({"title": name}, row_id=name)
@@ -340,7 +343,7 @@ def test_what_was_changed_past_the_triggers_is_found_and_repaired(opened, tmp_pa
     assert edits(alice) == [("UPDATE", "a", ["title"])]
 
 
-def test_rows_are_given_back_as_they_were_read(opened):
+def test_a_row_can_be_written_as_it_was_read(opened):
     alice = opened()
     todos = alice["todos"]
     assert todos.insert({"row_id": "t", "title": "a", "n": -(2**63)}) == "t"
@@ -373,19 +376,19 @@ def test_threads_share_a_database(opened):
     assert alice.pending() == []
 
 
-def test_a_thread_that_writes_keeps_no_other_from_synchronising(opened):
+def test_a_writing_thread_does_not_block_a_sync_in_another(opened):
     """In a transaction's first moment nobody had yet noted whose it is, and it was taken for one that `conn` began."""
     alice = opened()
     with ThreadPoolExecutor(1) as threads:
         writing = threads.submit(lambda: [alice["todos"].upsert("t", n=number) for number in range(100)])
         while not writing.done():
-            alice.coordinator.replica.check_ready()
+            alice.coordinator.replica.check_usable()
         assert len(writing.result()) == 100
     with alice.transaction(), pytest.raises(ConfigurationError, match="a transaction is open"):
         alice.sync()
 
 
-def test_what_was_closed_or_left_behind_by_a_fork_says_so(opened):
+def test_a_closed_or_forked_client_raises_a_configuration_error(opened):
     alice = opened()
     alice["todos"].insert({"title": "kept"}, row_id="t")
     uses = [
@@ -416,11 +419,11 @@ def test_what_was_closed_or_left_behind_by_a_fork_says_so(opened):
     assert alice.sync().pushed == 1
     alice.close()
     for use in uses:
-        with pytest.raises(ConfigurationError, match="was closed: open it anew"):
+        with pytest.raises(ConfigurationError, match="is closed: open it again"):
             use()
 
 
-def test_a_full_disk_is_told_and_what_was_written_is_kept(opened):
+def test_a_full_disk_raises_and_loses_no_commit(opened):
     alice = opened()
     ((pages,),) = alice.conn.execute("PRAGMA page_count").fetchall()
     alice.conn.execute(f"PRAGMA max_page_count = {pages + 30}")
@@ -435,7 +438,7 @@ def test_a_full_disk_is_told_and_what_was_written_is_kept(opened):
     assert alice.sync().pushed == len(alice["todos"])
 
 
-def test_a_column_that_comes_while_the_app_runs_is_asked_for(opened, gateway):
+def test_a_column_added_at_the_gateway_arrives_while_the_app_runs(opened, gateway):
     alice, bob = opened(), opened("bob")
     bob.sync()
     columns = [*TODOS["columns"], {"name": "due", "type": "string"}]
@@ -449,7 +452,7 @@ def test_a_column_that_comes_while_the_app_runs_is_asked_for(opened, gateway):
     assert bob["todos"]["t"]["due"] == "today"
 
 
-def test_the_references_way_to_open(tmp_path, monkeypatch):
+def test_create_client_opens_and_starts_auto_sync(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     gateway = {"url": "http://127.0.0.1:9", "gatewayId": "g"}
     with create_client(name="app", client_id="me", schemas=[TODOS], gateway=gateway, auto_sync_ms=0) as client:
@@ -462,7 +465,7 @@ def test_the_references_way_to_open(tmp_path, monkeypatch):
     assert (tmp_path / "app.db").exists()
 
 
-def test_the_same_client_for_asyncio(gateway, tmp_path):
+def test_the_async_client_offers_the_same_methods(gateway, tmp_path):
     async def use():
         options = {"schemas": [TODOS], "transport": LocalTransport(gateway)}
         async with open_async(tmp_path / "a.db", client_id="a", **options) as db:
@@ -485,7 +488,7 @@ def test_the_same_client_for_asyncio(gateway, tmp_path):
     assert asyncio.run(use()) == {"row_id": "t", "title": "x", "done": None, "n": 1, "tags": None}
 
 
-def test_a_file_is_kept_in_step_with_one_gateway(opened, tmp_path):
+def test_a_file_cannot_be_opened_with_another_gateway(opened, tmp_path):
     alice = opened()
     alice.sync()
     alice["todos"].insert(title="for g alone")
@@ -493,14 +496,14 @@ def test_a_file_is_kept_in_step_with_one_gateway(opened, tmp_path):
     alice.close()
     with lakesync.open_gateway("other") as other:
         for transport in (LocalTransport(other), HttpTransport("http://127.0.0.1:9", "other")):
-            with pytest.raises(ConfigurationError, match="in step with gateway 'g', not with 'other'"):
+            with pytest.raises(ConfigurationError, match=r"synchronised with gateway 'g'\. Gateway 'other'"):
                 opened(transport=transport)
         assert other.stats().last_seq == 0
     assert len(opened().pending()) == 1
 
 
 @pytest.mark.parametrize("wrong", ["client", "gateway"])
-def test_a_file_that_is_anothers_is_left_as_it_is(opened, wrong):
+def test_opening_another_clients_file_leaves_it_unchanged(opened, wrong):
     opened(sql="CREATE TABLE diary (row_id TEXT PRIMARY KEY NOT NULL, entry TEXT); INSERT INTO diary VALUES ('1', 'x')")
     diary = {"table": "diary", "columns": [{"name": "entry", "type": "string"}]}
     with lakesync.open_gateway("other") as other:

@@ -1,4 +1,4 @@
-"""The reference's queues and names: a queue of the app's own follows the changes, and decides what is sent next."""
+"""Custom queues, and the reference's names and options."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def delta(row_id, text="t", client="alice", hlc=1 << 50):
     return made
 
 
-class Noting(MemoryQueue):
-    """Notes what it is told, and has the newest sent first."""
+class RecordingQueue(MemoryQueue):
+    """Records its notifications, and sends the newest delta first."""
 
     def __init__(self):
         super().__init__()
@@ -63,8 +63,8 @@ class Noting(MemoryQueue):
         return noted
 
 
-class Careful(LocalTransport):
-    """Notes the rows of each push, and may refuse it."""
+class RecordingTransport(LocalTransport):
+    """Records the rows of each push, and rejects it on demand."""
 
     def __init__(self, gateway):
         super().__init__(gateway)
@@ -82,7 +82,7 @@ def rows_there(gateway):
     return {each.row_id for each in gateway.handle_pull(SyncPull("auditor", 0, 1000)).deltas}
 
 
-def test_a_memory_queue_keeps_a_change_until_it_is_done():
+def test_a_memory_queue_keeps_an_item_until_it_is_acknowledged():
     now = [1000.0]
     queue = MemoryQueue(RetryPolicy(first_delay=2, longest_delay=5), wall=lambda: now[0])
     assert isinstance(queue, SyncQueue)
@@ -106,8 +106,8 @@ def test_a_memory_queue_keeps_a_change_until_it_is_done():
     assert queue.depth() == 0
 
 
-def test_a_queue_of_the_apps_own_is_told_and_decides_what_is_sent_next(opened, gateway):
-    queue, transport = Noting(), Careful(gateway)
+def test_a_custom_queue_is_notified_and_chooses_the_next_push(opened, gateway):
+    queue, transport = RecordingQueue(), RecordingTransport(gateway)
     alice = opened(queue=queue, transport=transport, limits=lakesync.client.CoreLimits(push_deltas=1))
     for row_id in "abc":
         alice["notes"].insert({"text": row_id}, row_id=row_id)
@@ -123,9 +123,9 @@ def test_a_queue_of_the_apps_own_is_told_and_decides_what_is_sent_next(opened, g
     assert queue.depth() == 2
 
 
-def test_a_queue_is_told_of_what_is_put_off_refused_and_given_up(opened, gateway):
+def test_a_custom_queue_is_notified_of_overload_rejection_and_drop(opened, gateway):
     gateway.register_schema(parse_schema(NOTES))
-    queue, transport = Noting(), Careful(gateway)
+    queue, transport = RecordingQueue(), RecordingTransport(gateway)
     wide = {**NOTES, "columns": [*NOTES["columns"], {"name": "more", "type": "string"}]}
     alice = opened(queue=queue, transport=transport, schemas=[wide])
     alice["notes"].insert({"text": "a"}, row_id="a")
@@ -151,8 +151,8 @@ def test_a_queue_is_told_of_what_is_put_off_refused_and_given_up(opened, gateway
     assert queue.told[9:] == [("ack", "b")]
 
 
-def test_a_queue_that_fails_or_forgets_loses_no_change(opened, gateway):
-    queue = Noting()
+def test_a_failing_or_forgetful_queue_loses_no_change(opened, gateway):
+    queue = RecordingQueue()
     alice = opened(queue=queue)
     queue.broken = True
     alice["notes"].insert({"text": "a"}, row_id="a")
@@ -169,8 +169,8 @@ def test_a_queue_that_fails_or_forgets_loses_no_change(opened, gateway):
     assert again.coordinator.queue.depth() == 0
 
 
-def test_an_undone_transaction_leaves_nothing_in_the_queue(opened):
-    queue = Noting()
+def test_a_rolled_back_transaction_leaves_nothing_in_the_queue(opened):
+    queue = RecordingQueue()
     alice = opened(queue=queue)
     with suppress(ZeroDivisionError), alice.transaction():
         alice["notes"].insert(text="a")
@@ -178,11 +178,11 @@ def test_an_undone_transaction_leaves_nothing_in_the_queue(opened):
     assert (queue.depth(), queue.told) == (0, [])
 
 
-def test_what_the_app_puts_into_its_queue_is_sent_as_it_is(opened, gateway):
+def test_deltas_pushed_into_a_custom_queue_are_sent_unchanged(opened, gateway):
     queue = MemoryQueue()
     for row_id in "xy":
         queue.push(delta(row_id))
-    transport = Careful(gateway)
+    transport = RecordingTransport(gateway)
     alice = opened(queue=queue, transport=transport)
     alice["notes"].insert({"text": "mine"}, row_id="m")
     transport.error = UnreachableError("offline")
@@ -196,7 +196,7 @@ def test_what_the_app_puts_into_its_queue_is_sent_as_it_is(opened, gateway):
     assert queue.depth() == 0
 
 
-def test_the_queue_in_the_file_takes_deltas_and_another_hand_may_send_them(opened, gateway):
+def test_the_outbox_accepts_deltas_that_the_app_may_send_itself(opened, gateway):
     alice = opened()
     queue = alice.coordinator.queue
     assert isinstance(queue, SyncQueue)
@@ -223,7 +223,7 @@ def test_the_queue_in_the_file_takes_deltas_and_another_hand_may_send_them(opene
             queue.push(wrong)
 
 
-def test_a_coordinator_over_a_database_and_a_transport(gateway, tmp_path, monkeypatch):
+def test_a_coordinator_can_be_created_over_a_database_and_a_transport(gateway, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     queue = MemoryQueue()
     db = LocalDB.open("app")
@@ -246,7 +246,7 @@ def test_a_coordinator_over_a_database_and_a_transport(gateway, tmp_path, monkey
     assert rows_there(gateway) == set()
 
 
-def test_a_database_by_the_references_name_is_saved_into_one_file(tmp_path, monkeypatch):
+def test_local_db_open_uses_reference_names_and_save_removes_the_wal(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with closing(LocalDB.open("app.db", "file")) as db:
         assert (db.name, db.backend) == ("app.db", "file")
@@ -264,14 +264,14 @@ def test_a_database_by_the_references_name_is_saved_into_one_file(tmp_path, monk
         assert (db.backend, db.query("SELECT count(*) AS n FROM t")) == ("memory", [{"n": 0}])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["app.db", "copy.db"]
     for wrong in ({"name": 7}, {"backend": "file"}, {"name": "a", "version": 1}):
-        with pytest.raises(ConfigurationError, match="give name, a text"):
+        with pytest.raises(ConfigurationError, match="pass a mapping with name, a string"):
             LocalDB.open(wrong)
     with pytest.raises(ConfigurationError, match="backend is 'idb', it must be file or memory"):
         LocalDB.open({"name": "app", "backend": "idb"})
 
 
-def test_pushes_that_are_put_off_too_often_are_set_aside(opened, gateway):
-    transport = Careful(gateway)
+def test_edits_are_refused_after_too_many_overload_answers(opened, gateway):
+    transport = RecordingTransport(gateway)
     transport.error = BackpressureError("too much", retry_after=0)
     alice = opened(transport=transport, retry=RetryPolicy(pushes=3))
     alice["notes"].insert({"text": "a"}, row_id="a")
@@ -286,8 +286,8 @@ def test_pushes_that_are_put_off_too_often_are_set_aside(opened, gateway):
     assert rows_there(gateway) == {"a"}
 
 
-def test_delays_are_those_of_the_policy(opened, gateway):
-    transport = Careful(gateway)
+def test_delays_follow_the_retry_policy(opened, gateway):
+    transport = RecordingTransport(gateway)
     transport.error = UnreachableError("offline")
     alice = opened(transport=transport, retry=RetryPolicy(first_delay=100, longest_delay=150))
     alice["notes"].insert(text="a")
@@ -318,20 +318,20 @@ def test_the_references_options_reach_the_coordinator(tmp_path, monkeypatch):
         coordinator = client.coordinator
         assert coordinator.queue is queue
         assert coordinator.status.mode == "pushOnly"
-        assert coordinator._background._heartbeat == 5
+        assert coordinator._auto_sync._heartbeat == 5
         assert coordinator.replica.retry == RetryPolicy(0.5, 9.0, 7, 2)
-    with pytest.raises(ConfigurationError, match="coordinator_config has hlc: it takes"):
+    with pytest.raises(ConfigurationError, match="coordinator_config has unknown keys hlc: it takes"):
         create_client(**options, gateway=somewhere, coordinator_config={"hlc": 1})
 
 
 @pytest.mark.parametrize(
     ("option", "why"),
     [
-        ({"heartbeat": 0}, "heartbeat is 0: give a number above 0"),
+        ({"heartbeat": 0}, "heartbeat is 0, it must be greater than 0"),
         ({"retry": RetryPolicy(first_delay=0)}, "retry.first_delay is 0"),
         ({"retry": RetryPolicy(pushes=0)}, "retry.pushes is 0"),
     ],
 )
-def test_options_that_mean_nothing_are_refused(opened, option, why):
+def test_options_of_zero_are_rejected(opened, option, why):
     with pytest.raises(ConfigurationError, match=why):
         opened(**option)

@@ -1,4 +1,4 @@
-"""A client's database, and which of its commits wait for the disk."""
+"""The replica: durability of commits, and the recording of the app's writes."""
 
 import sqlite3
 import threading
@@ -6,18 +6,18 @@ from contextlib import closing
 
 import pytest
 
-import lakesync.client.replica as replica_module
+import lakesync.client.sync.replica as replica_module
 from lakesync.client.core import FetchCheckpoint
 from lakesync.client.errors import DbError
-from lakesync.client.replica import Replica, SyncThread
+from lakesync.client.sync.replica import Replica, SyncThread
 from lakesync.model.types import PushResult, SyncPull
-from tests.unit.client.core_support import delta, page, refused
-from tests.unit.client.test_store_sqlite import SCHEMA
+from tests.unit.client.core_support import delta, error_answer, page
+from tests.unit.client.test_client_store import SCHEMA
 
 NORMAL, FULL = 1, 2
 
 
-def test_only_a_page_that_others_follow_is_not_waited_for(tmp_path):
+def test_only_a_page_with_more_after_it_is_committed_without_waiting_for_the_disk(tmp_path):
     with closing(Replica(tmp_path / "app.db", "me", [SCHEMA])) as replica:
         commits: list[tuple[int, int]] = []
         commit = replica.store.commit
@@ -28,9 +28,9 @@ def test_only_a_page_that_others_follow_is_not_waited_for(tmp_path):
             commit(changes)
 
         replica.store.commit = noted
-        replica.core.sync()
+        replica.core.request_pull()
         assert isinstance(replica.next_request(), FetchCheckpoint)
-        replica.receive(refused("NOT_FOUND"))
+        replica.receive(error_answer("NOT_FOUND"))
         replica.next_request()
         replica.receive(page(1000, delta("INSERT", "r1", -10, x=1), more=True))
         replica.next_request()
@@ -44,11 +44,11 @@ def test_only_a_page_that_others_follow_is_not_waited_for(tmp_path):
         assert replica.db.execute("PRAGMA synchronous").fetchall() == [(FULL,)]
 
 
-def test_a_page_that_cannot_be_taken_leaves_commits_as_lasting_as_they_were(tmp_path):
+def test_a_failed_page_does_not_relax_the_durability_of_later_commits(tmp_path):
     with closing(Replica(tmp_path / "app.db", "me", [SCHEMA])) as replica:
-        replica.core.sync()
+        replica.core.request_pull()
         replica.next_request()
-        replica.receive(refused("NOT_FOUND"))
+        replica.receive(error_answer("NOT_FOUND"))
         replica.next_request()
         replica.db.execute("DROP TABLE _lakesync_known_t")
         with pytest.raises(DbError, match="cannot be used"):
@@ -56,7 +56,7 @@ def test_a_page_that_cannot_be_taken_leaves_commits_as_lasting_as_they_were(tmp_
         assert replica.db.execute("PRAGMA synchronous").fetchall() == [(FULL,)]
 
 
-def test_who_looks_within_a_transaction_of_the_app_does_not_wait_for_a_step_that_waits_for_it(tmp_path):
+def test_reading_within_an_app_transaction_does_not_wait_for_a_waiting_step(tmp_path):
     app = sqlite3.connect(tmp_path / "app.db")
     with closing(Replica(tmp_path / "app.db", "me", [SCHEMA])) as replica, closing(app):
         app.execute("INSERT INTO t (row_id, x) VALUES ('r1', 1)")
@@ -71,7 +71,7 @@ def test_who_looks_within_a_transaction_of_the_app_does_not_wait_for_a_step_that
         thread = SyncThread(target=replica.step, args=(lambda _: None,))
         thread.start()
         assert begun.wait(30)
-        assert (replica.unrecorded(), replica.oldest_unsent()) == (0, None)
+        assert (replica.unrecorded_count(), replica.oldest_unsent_at()) == (0, None)
         assert replica.read("SELECT count(*) FROM t") == [(0,)]
         assert thread.is_alive(), "it waits for the app's transaction"
         app.commit()
@@ -79,19 +79,19 @@ def test_who_looks_within_a_transaction_of_the_app_does_not_wait_for_a_step_that
         assert replica.edits()[0].delta.row_id == "r1"
 
 
-def test_what_is_written_while_a_step_waits_is_recorded_before_it_whole(tmp_path, monkeypatch):
-    monkeypatch.setattr(replica_module, "AT_ONCE", 2)
+def test_writes_made_while_a_step_waits_are_recorded_before_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(replica_module, "RECORDED_TOGETHER", 2)
     with (
         closing(Replica(tmp_path / "app.db", "me", [SCHEMA])) as replica,
         closing(sqlite3.connect(replica.path)) as app,
     ):
-        replica.core.sync()
+        replica.core.request_pull()
         replica.next_request()
-        replica.receive(refused("NOT_FOUND"))
+        replica.receive(error_answer("NOT_FOUND"))
         replica.next_request()
         names = [f"r{place}" for place in range(6)]
         replica.receive(page(1000, *(delta("INSERT", name, -10, x=1, y="1") for name in names)))
-        replica.core.sync()
+        replica.core.request_pull()
         assert isinstance(replica.next_request(), SyncPull)
         begin = replica.store.transaction
 
@@ -107,14 +107,14 @@ def test_what_is_written_while_a_step_waits_is_recorded_before_it_whole(tmp_path
         assert {tuple(edit.values.items()) for edit in replica.edits()} == {(("x", 2),)}
 
 
-def test_what_two_clients_of_a_file_record_is_all_there(tmp_path):
+def test_edits_recorded_by_two_clients_of_a_file_are_all_stored(tmp_path):
     path = tmp_path / "app.db"
     with closing(Replica(path, "me", [SCHEMA])) as one, closing(Replica(path, "me", [SCHEMA])) as other:
         for number, replica in enumerate([one, other, other, one]):
             replica.db.execute("INSERT INTO t (row_id, x) VALUES (?, ?)", (f"r{number}", number))
             assert [edit.delta.row_id for edit in replica.edits()] == [f"r{n}" for n in range(number + 1)]
         one.next_request()
-        one.receive(refused("NOT_FOUND"))
+        one.receive(error_answer("NOT_FOUND"))
         one.next_request()
         one.receive(page(1000, delta("INSERT", "theirs", -9, x=1)))
         other.db.execute("UPDATE t SET x = 9 WHERE row_id = 'theirs'")

@@ -1,4 +1,4 @@
-"""When a client asks for a new token: in time, when one was refused, and one request at a time."""
+"""When a client requests a new token: in time, after a rejection, and once at a time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def token(seconds, name="alice"):
 
 
 class Provider:
-    """Gives tokens one after another, and notes how it was asked."""
+    """Returns one token after another, and records its calls."""
 
     def __init__(self, *lifetimes):
         self.lifetimes = list(lifetimes)
@@ -43,14 +43,14 @@ class Provider:
             self.at_once -= 1
 
 
-def test_a_good_token_is_asked_for_once():
+def test_a_valid_token_is_requested_once():
     provider = Provider(3600)
     held = TokenHolder(provider)
     assert held.current() == held.current()
     assert provider.asked == 1
 
 
-def test_a_token_is_renewed_half_a_minute_before_its_end(monkeypatch):
+def test_a_token_is_renewed_half_a_minute_before_it_expires(monkeypatch):
     provider = Provider(100, 3600)
     held = TokenHolder(provider)
     now = time.time()
@@ -62,7 +62,7 @@ def test_a_token_is_renewed_half_a_minute_before_its_end(monkeypatch):
     assert provider.asked == 2
 
 
-def test_a_token_that_is_short_lived_is_renewed_at_half_of_its_time(monkeypatch):
+def test_a_short_lived_token_is_renewed_at_half_of_its_lifetime(monkeypatch):
     provider = Provider(20)
     held = TokenHolder(provider)
     now = time.time()
@@ -75,7 +75,7 @@ def test_a_token_that_is_short_lived_is_renewed_at_half_of_its_time(monkeypatch)
     assert provider.asked == 2
 
 
-def test_a_clock_that_is_ahead_does_not_ask_for_each_request():
+def test_a_clock_that_is_ahead_does_not_renew_the_token_for_each_request():
     provider = Provider(-3600)
     held = TokenHolder(provider)
     assert len({held.current() for _ in range(10)}) == 1
@@ -84,7 +84,7 @@ def test_a_clock_that_is_ahead_does_not_ask_for_each_request():
     assert provider.asked == 2
 
 
-def test_threads_whose_token_was_refused_ask_once_and_take_the_same():
+def test_threads_with_a_rejected_token_renew_it_once():
     provider = Provider(3600)
     held = TokenHolder(provider)
     refused = held.current()
@@ -100,7 +100,7 @@ def test_threads_whose_token_was_refused_ask_once_and_take_the_same():
     assert (provider.asked, provider.most_at_once) == (2, 1)
 
 
-def test_threads_that_start_together_ask_once():
+def test_threads_that_start_together_request_one_token():
     provider = Provider(3600)
     held = TokenHolder(provider)
     with ThreadPoolExecutor(8) as pool:
@@ -108,7 +108,7 @@ def test_threads_that_start_together_ask_once():
     assert provider.asked == 1
 
 
-def test_a_provider_that_is_away_does_not_end_a_token_that_is_still_good(monkeypatch):
+def test_a_failing_provider_does_not_invalidate_a_valid_token(monkeypatch):
     provider = Provider(100, 3600)
     held = TokenHolder(provider)
     now = time.time()
@@ -125,17 +125,17 @@ def test_a_provider_that_is_away_does_not_end_a_token_that_is_still_good(monkeyp
     assert held.current() != first
 
 
-def test_what_a_provider_raises_beside_that_is_the_apps_own():
+def test_other_errors_of_a_provider_are_raised_unchanged():
     provider = Provider(3600)
     provider.failure = KeyError("logged out")
     with pytest.raises(KeyError, match="logged out"):
         TokenHolder(provider).current()
     for given in ("", None, 7):
-        with pytest.raises(ConfigurationError, match="let it return a token"):
+        with pytest.raises(ConfigurationError, match="return a token"):
             TokenHolder(lambda given=given: given).current()
 
 
-def test_a_token_that_is_given_is_not_asked_for():
+def test_a_fixed_token_is_not_renewed():
     held = TokenHolder(token(-1))
     assert held.current() == held.current()
     assert not held.renewable

@@ -1,0 +1,223 @@
+"""The client for asyncio: the blocking client in a thread, which runs one call at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, ParamSpec, Self, TypeVar
+
+from lakesync.client.client import Client
+from lakesync.client.core import Edit
+from lakesync.client.events import Event
+from lakesync.client.factory import open_client
+from lakesync.client.history import Version
+from lakesync.client.sqlite.tables import Row
+from lakesync.client.status import SyncReport, SyncStatus
+from lakesync.client.sync.action_queue import QueuedAction
+from lakesync.client.sync.sync_session import CLOSE_TIMEOUT
+from lakesync.client.sync.verification import TableCheck
+from lakesync.client.transports.base import Token
+from lakesync.model.errors import ConfigurationError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class AsyncTable:
+    """A synced table: `db["todos"]`, with methods to await."""
+
+    def __init__(self, client: AsyncClient, name: str) -> None:
+        self._client = client
+        self._name = name
+
+    async def insert(self, values: Mapping[str, Any] | None = None, /, **columns: Any) -> str:
+        """See `Table.insert`."""
+        return await self._client.run(lambda db: db[self._name].insert(values, **columns))
+
+    async def update(self, row_id: str, values: Mapping[str, Any] | None = None, /, **columns: Any) -> None:
+        """See `Table.update`."""
+        await self._client.run(lambda db: db[self._name].update(row_id, values, **columns))
+
+    async def upsert(self, row_id: str, values: Mapping[str, Any] | None = None, /, **columns: Any) -> None:
+        """See `Table.upsert`."""
+        await self._client.run(lambda db: db[self._name].upsert(row_id, values, **columns))
+
+    async def delete(self, row_id: str) -> bool:
+        """See `Table.delete`."""
+        return await self._client.run(lambda db: db[self._name].delete(row_id))
+
+    async def get(self, row_id: str) -> Row | None:
+        """See `Table.get`."""
+        return await self._client.run(lambda db: db[self._name].get(row_id))
+
+    async def rows(self, where: str = "1", params: Any = (), *, order_by: str = "row_id") -> list[Row]:
+        """See `Table.rows`."""
+        return await self._client.run(lambda db: db[self._name].rows(where, params, order_by=order_by))
+
+
+class AsyncClient:
+    """The client that `open_async` returns. Several tasks may share it."""
+
+    def __init__(self, open_blocking: Callable[[], Client]) -> None:
+        """Open nothing yet; `async with` does.
+
+        Args:
+            open_blocking: opens the blocking client, in its thread.
+        """
+        self._open_blocking = open_blocking
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="lakesync-app")
+        self._client: Client | None = None
+
+    async def run(self, work: Callable[[Client], T]) -> T:
+        """Call a function with the blocking client, in its thread: `await db.run(lambda db: db.to_pandas("todos"))`.
+
+        A transaction is one such call: `await db.run(book)`, where `book` contains `with db.transaction():`.
+
+        Args:
+            work: the function.
+        """
+        return await asyncio.get_running_loop().run_in_executor(self._thread, partial(work, self._opened()))
+
+    @property
+    def client_id(self) -> str:
+        """This client's id."""
+        return self._opened().client_id
+
+    def _opened(self) -> Client:
+        if self._client is None:
+            raise ConfigurationError("the client is not open: use `async with`")
+        return self._client
+
+    def __getitem__(self, table: str) -> AsyncTable:
+        """Return a synced table."""
+        return AsyncTable(self, table)
+
+    async def query(self, sql: str, params: Any = ()) -> list[Row]:
+        """See `Client.query`."""
+        return await self.run(lambda db: db.query(sql, params))
+
+    async def execute(self, sql: str, params: Any = ()) -> int:
+        """Run a statement in a transaction of its own; return the number of changed rows.
+
+        Args:
+            sql: one statement.
+            params: its parameters.
+        """
+        return await self.run(lambda db: _execute(db, sql, params))
+
+    async def sync(self) -> SyncReport:
+        """See `Client.sync`. Cancelling the task cancels the synchronisation."""
+        try:
+            return await self.run(lambda db: db.sync())
+        except asyncio.CancelledError:
+            self._opened().coordinator.cancel()
+            raise
+
+    async def status(self) -> SyncStatus:
+        """See `Client.status`."""
+        return await self.run(lambda db: db.status)
+
+    async def pending(self) -> list[Edit]:
+        """See `Client.pending`."""
+        return await self.run(lambda db: db.pending())
+
+    async def verify(self) -> dict[str, TableCheck]:
+        """See `Client.verify`."""
+        return await self.run(lambda db: db.verify())
+
+    async def set_token(self, token: Token) -> None:
+        """See `Client.set_token`. A token provider is called in the client's threads."""
+        await self.run(lambda db: db.set_token(token))
+
+    async def on(self, event: Event, listener: Callable[..., Any]) -> None:
+        """Call a listener whenever an event occurs, in the event loop that awaits this.
+
+        Args:
+            event: its name.
+            listener: called with the event's arguments.
+        """
+        loop = asyncio.get_running_loop()
+        await self.run(lambda db: db.on(event, lambda *what: loop.call_soon_threadsafe(listener, *what)))
+
+    async def retry(self, *numbers: int) -> None:
+        """See `Client.retry`."""
+        await self.run(lambda db: db.retry(*numbers))
+
+    async def drop(self, *numbers: int) -> None:
+        """See `Client.drop`."""
+        await self.run(lambda db: db.drop(*numbers))
+
+    async def history(self, table: str, row_id: str) -> list[Version]:
+        """See `Client.history`."""
+        return await self.run(lambda db: db.history(table, row_id))
+
+    async def execute_action(
+        self, connector: str, action_type: str, params: Mapping[str, Any], *, idempotency_key: str | None = None
+    ) -> str:
+        """See `Client.execute_action`."""
+        return await self.run(
+            lambda db: db.execute_action(connector, action_type, params, idempotency_key=idempotency_key)
+        )
+
+    async def action(self, action_id: str) -> QueuedAction:
+        """See `Client.action`."""
+        return await self.run(lambda db: db.action(action_id))
+
+    async def watch(self, sql: str, params: Any = ()) -> AsyncIterator[list[Row]]:
+        """See `Client.watch`."""
+        watch = await self.run(lambda db: db.watch(sql, params))
+        try:
+            while self._client is not None:
+                found = await self.run(lambda _: watch.next(timeout=0))
+                if found is not None:
+                    yield found
+                else:
+                    await asyncio.sleep(watch.interval)
+        finally:
+            if self._client is not None:
+                await self.run(lambda _: watch.close())
+
+    async def close(self) -> None:
+        """See `Client.close`."""
+        if self._client is not None:
+            closing = asyncio.ensure_future(self.run(lambda db: db.close()))
+            while not (await asyncio.wait((closing,), timeout=CLOSE_TIMEOUT))[0]:  # a call of another task is running
+                self._client.coordinator.cancel()
+            self._client = None
+            await closing
+        self._thread.shutdown()
+
+    async def __aenter__(self) -> Self:
+        loop = asyncio.get_running_loop()
+        self._client = await loop.run_in_executor(self._thread, self._open_blocking)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+def _with_signature_of(
+    opening: Callable[P, Client],
+) -> Callable[[Callable[..., AsyncClient]], Callable[P, AsyncClient]]:
+    """Give the decorated function the arguments of another one, for type checkers and for `help`."""
+
+    def decorate(function: Callable[..., AsyncClient]) -> Callable[P, AsyncClient]:
+        signature = inspect.signature(opening).replace(return_annotation="AsyncClient")
+        function.__signature__ = signature  # type: ignore[attr-defined]
+        return function
+
+    return decorate
+
+
+@_with_signature_of(open_client)
+def open_async(*arguments: Any, **options: Any) -> AsyncClient:
+    """Return a client for asyncio, to be used with `async with`. The arguments are those of `lakesync.open`."""
+    return AsyncClient(partial(open_client, *arguments, **options))
+
+
+def _execute(db: Client, sql: str, params: Any) -> int:
+    with db.transaction() as conn:
+        return conn.execute(sql, params).rowcount

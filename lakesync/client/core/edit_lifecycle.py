@@ -1,0 +1,216 @@
+"""The life of an edit: made, pushed, accepted or refused, retried, dropped. Each function returns what to commit.
+
+`docs/client-core.md` has the state diagram.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from msgspec.structs import replace
+
+from lakesync.client.core.clock import EditClock
+from lakesync.client.core.records import Changes, Edit, KnownRow, LocalChange
+from lakesync.client.core.rows import merge_edit, visible_row
+from lakesync.client.core.store import ClientStore
+from lakesync.model.delta import delta_id, extract_delta
+from lakesync.model.errors import ClockDriftError, NotFoundError, Rejection, ValidationError
+from lakesync.model.merge import RowState
+from lakesync.model.types import RowKey
+from lakesync.wire.json import encode_delta
+
+
+def make_edits(changes: Iterable[LocalChange], client_id: str, clock: EditClock, number: int) -> dict[int, Edit]:
+    """Return an edit for each change that differs from the row before it.
+
+    Args:
+        changes: rows before and after.
+        client_id: this client.
+        clock: stamps the edits.
+        number: the first edit's number.
+
+    Raises:
+        ValidationError: a value is not a JSON value.
+    """
+    edits: dict[int, Edit] = {}
+    for change in changes:
+        table, row_id, before, after, at = change
+        delta = extract_delta(before, after, table=table, row_id=row_id, client_id=client_id, hlc=clock.now(at))
+        if delta is not None:
+            edits[number] = Edit(number, delta)
+            number += 1
+    return edits
+
+
+def next_batch(store: ClientStore, limit: int, byte_limit: int) -> list[Edit]:
+    """Return the edits to push: a batch without an answer exactly as it was, else the oldest waiting edits.
+
+    Args:
+        store: holds the edits.
+        limit: edits, at most.
+        byte_limit: bytes of their JSON, at most; a single edit may be larger.
+    """
+    sent = store.edits("sent")
+    if sent:
+        return sent
+    batch: list[Edit] = []
+    size = 0
+    for edit in store.edits("waiting", limit):
+        size += len(encode_delta(edit.delta)) + 1
+        if batch and size > byte_limit:
+            break
+        batch.append(edit)
+    return batch
+
+
+def accept(store: ClientStore, edits: Sequence[Edit], generation: int) -> Changes:
+    """Move edits that the gateway accepted into the known rows; the app's rows do not change.
+
+    Args:
+        store: holds the known rows.
+        edits: the accepted edits.
+        generation: of the rows that they insert.
+    """
+    keys = {edit.delta.key for edit in edits}
+    known = store.known(keys)
+    for edit in edits:
+        row = known.setdefault(edit.delta.key, KnownRow(RowState(), generation))
+        if edit.delta.op == "INSERT":
+            row.generation = generation
+        merge_edit(row.state, edit.delta)
+    accepted = {edit.number for edit in edits}
+    remaining = _remaining_edits(store, keys, dict.fromkeys(accepted))
+    return Changes(
+        known={key: row if remaining[key] or row.state.visible else None for key, row in known.items()},
+        edits=dict.fromkeys(accepted),
+    )
+
+
+def refuse(edits: Iterable[Edit], rejections: Mapping[str, Rejection]) -> dict[int, Edit | None]:
+    """Mark edits as refused, or as waiting if no rejection names them.
+
+    Args:
+        edits: the edits of a push.
+        rejections: by delta id.
+
+    Returns:
+        The edits by number.
+    """
+    result: dict[int, Edit | None] = {}
+    for edit in edits:
+        reason = rejections.get(edit.delta.delta_id)
+        if reason is None:
+            result[edit.number] = replace(edit, status="waiting")
+        else:
+            result[edit.number] = replace(edit, status="refused", code=reason.code, message=reason.message)
+    return result
+
+
+def retry(store: ClientStore, numbers: Collection[int]) -> Changes:
+    """Mark refused edits as waiting.
+
+    Args:
+        store: holds the edits.
+        numbers: of the edits.
+
+    Raises:
+        NotFoundError: a number does not belong to a refused edit.
+    """
+    refused = {edit.number: edit for edit in store.edits("refused")}
+    _check_numbers(numbers, refused, "refused")
+    waiting = {n: replace(refused[n], status="waiting", code="", message="") for n in numbers}
+    return Changes(edits=dict(waiting))
+
+
+def drop(store: ClientStore, numbers: Collection[int]) -> Changes:
+    """Delete edits and restore their rows as if the edits had never been made.
+
+    Args:
+        store: holds the edits.
+        numbers: of the edits.
+
+    Raises:
+        NotFoundError: a number does not belong to an edit.
+        ValidationError: an edit was sent, so the gateway may have it.
+    """
+    edits = {edit.number: edit for edit in store.edits()}
+    _check_numbers(numbers, edits, "in the outbox")
+    for number in numbers:
+        if edits[number].status == "sent":
+            raise ValidationError(
+                f"edit {number} was sent and the gateway may have stored it: wait for the answer, or change the row "
+                "again"
+            )
+    changes = Changes(edits=dict.fromkeys(numbers))
+    refresh_rows(store, changes, {edits[number].delta.key for number in numbers})
+    return changes
+
+
+def restamp_future_edits(store: ClientStore, clock: EditClock) -> Changes:
+    """Give new stamps to edits that were made while this machine's clock was ahead.
+
+    These are the edits above the highest hlc that the gateway accepts now: waiting ones, and ones refused with
+    CLOCK_DRIFT, which become waiting again. No other client has seen them.
+
+    Args:
+        store: holds the edits.
+        clock: is turned back, then stamps the edits.
+    """
+    limit = clock.limit()
+    if clock.last <= limit:
+        return Changes()
+    future, last = [], 0
+    for edit in store.edits():
+        if edit.delta.hlc > limit and (edit.status == "waiting" or edit.code == ClockDriftError.code):
+            future.append(edit)
+        elif edit.delta.hlc <= limit:
+            last = max(last, edit.delta.hlc)
+    clock.turn_back(last)
+    changes = Changes(edits={edit.number: _restamped(edit, clock.now()) for edit in future})
+    refresh_rows(store, changes, {edit.delta.key for edit in future})
+    return changes
+
+
+def refresh_rows(store: ClientStore, changes: Changes, keys: Collection[RowKey]) -> None:
+    """Add the app's rows, computed with the changed edits; delete known rows that only their edits needed.
+
+    Args:
+        store: holds the known rows and the edits.
+        changes: is updated.
+        keys: the rows.
+    """
+    known = store.known(keys)
+    remaining = _remaining_edits(store, keys, changes.edits)
+    for key in keys:
+        row = known.get(key)
+        changes.rows[key] = visible_row(row.state if row else None, remaining[key])
+        if row and not remaining[key] and not row.state.visible:
+            changes.known[key] = None
+
+
+def _remaining_edits(
+    store: ClientStore, keys: Collection[RowKey], changed: Mapping[int, Edit | None]
+) -> dict[RowKey, list[Edit]]:
+    """Return the edits of these rows as they are after the changes."""
+    by_row: dict[RowKey, dict[int, Edit]] = {key: {} for key in keys}
+    for key, edits in store.edits_of(keys).items():
+        by_row[key] = {edit.number: edit for edit in edits if edit.number not in changed}
+    for number, edit in changed.items():
+        if edit is not None and edit.delta.key in by_row:
+            by_row[edit.delta.key][number] = edit
+    return {key: [edits[number] for number in sorted(edits)] for key, edits in by_row.items()}
+
+
+def _restamped(edit: Edit, hlc: int) -> Edit:
+    old = edit.delta
+    identity = delta_id(client_id=old.client_id, hlc=hlc, table=old.table, row_id=old.row_id, columns=old.columns)
+    return Edit(edit.number, replace(old, hlc=hlc, delta_id=identity))
+
+
+def _check_numbers(numbers: Collection[int], edits: Mapping[int, Edit], expected: str) -> None:
+    unknown = sorted(set(numbers) - edits.keys())
+    if unknown:
+        raise NotFoundError(
+            f"edit {unknown[0]} is not {expected}: it was accepted or dropped meanwhile, or never made; pending() "
+            "lists the edits"
+        )

@@ -1,0 +1,206 @@
+"""Pulls, checkpoints and broadcasts: how changes of other clients arrive, and how the cursor advances.
+
+`docs/client-core.md` explains cursors, full pulls and generations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import attrgetter
+
+from lakesync.client.core.backoff import Backoff
+from lakesync.client.core.limits import CoreLimits
+from lakesync.client.core.messages import CheckpointEnd, ErrorAnswer, FetchCheckpoint, NoAnswer
+from lakesync.client.core.pusher import CALLER_ERRORS
+from lakesync.client.core.records import SOURCE_GENERATION, Changes
+from lakesync.client.core.rows import apply_page, sweep
+from lakesync.client.core.state import CoreState
+from lakesync.model.types import PushResult, RowDelta, RowKey, SyncPull, SyncResponse
+from lakesync.wire.values import check_values
+
+_FIRST_PAGE = 1000
+"""Deltas of the first page of a pull, at most."""
+_hlc_of = attrgetter("hlc")
+
+
+class Puller:
+    """Decides what to pull, and applies pages."""
+
+    def __init__(self, state: CoreState, backoff: Backoff, limits: CoreLimits) -> None:
+        self.backoff = backoff
+        self.due = state.position.cursor > 0 and not state.position.caught_up
+        """Whether to pull from the gateway's own feed."""
+        self.sources: list[str] = []
+        """Named sources to pull from."""
+        self.stream_intact = False
+        """Whether this client has applied everything that the gateway has sent to it."""
+        self._state = state
+        self._limits = limits
+        self._page_limit = min(_FIRST_PAGE, limits.pull_deltas)
+        self._was_answered = False
+        """Whether a pull was answered since this process opened the store or the full pull started."""
+        self._checkpoint_tried = False
+        self._resync_requested = False
+        """Whether the gateway has demanded a resync that is not complete yet."""
+        self._frames = 0
+        """Frames applied of the checkpoint in progress."""
+        self._pushed_rows: set[RowKey] = set()
+        """Rows pushed since the newest answer to a pull."""
+
+    @property
+    def has_work(self) -> bool:
+        """Whether there is something to pull."""
+        return self.due or bool(self.sources)
+
+    @property
+    def may_be_unknown(self) -> bool:
+        """Whether the gateway may not know this client yet; only such a client is given a checkpoint."""
+        return self._state.position.cursor == 0 and not self._was_answered
+
+    @property
+    def is_reopened(self) -> bool:
+        """Whether the file was opened with a cursor and no pull was answered since."""
+        position = self._state.position
+        return position.cursor > 0 and not position.in_full_pull and not self._was_answered
+
+    def request(self) -> SyncPull | FetchCheckpoint:
+        """Return the next pull, or the request for a checkpoint."""
+        position = self._state.position
+        if position.cursor == 0 and not self._checkpoint_tried:
+            self._frames = 0
+            return FetchCheckpoint(position.client_id)
+        source = None if self.due or not self.sources else self.sources[0]
+        asks_for_own = position.cursor and not self._state.has_all_own_writes and source is None
+        own = position.own_writes_up_to if asks_for_own else None
+        return SyncPull(position.client_id, position.cursor, self._page_limit, source, own)
+
+    def note_push(self, rows: set[RowKey]) -> None:
+        """Remember pushed rows: until a pull is answered, a broadcast of them may be older or newer than the push."""
+        self._pushed_rows |= rows
+
+    def accepts_cursor_of(self, result: PushResult) -> bool:
+        """Return whether a push's answer may advance the cursor; during a full pull, only pages may."""
+        cursor, caught_up = self._state.position.cursor, self._state.position.caught_up
+        return self.stream_intact and caught_up and 0 < cursor < result.server_hlc
+
+    def handle_page(self, request: SyncPull, page: SyncResponse) -> Changes:
+        """Apply the answer to a pull.
+
+        The page size doubles while the gateway has more, because a row of a large page costs less to write.
+
+        Args:
+            request: the pull.
+            page: its answer.
+        """
+        self.backoff.reset()
+        self._page_limit = min(self._limits.pull_deltas, self._page_limit * 2 if page.has_more else _FIRST_PAGE)
+        if request.source is not None:
+            changes = self._state.commit(self._changes_of(page.deltas, SOURCE_GENERATION))
+            if not page.has_more:
+                self.sources.remove(request.source)
+            return changes
+        changes = self._apply_and_advance(page, restart=request.since_hlc == 0)
+        self._state.has_all_own_writes = self._state.has_all_own_writes or not page.has_more
+        self._pushed_rows.clear()
+        self._was_answered = True
+        self.due = page.has_more
+        self.stream_intact = not page.has_more
+        self._resync_requested = self._resync_requested and page.has_more
+        return changes
+
+    def handle_broadcast(self, page: SyncResponse) -> Changes:
+        """Apply a broadcast that continues from the cursor.
+
+        After a gap, or if it names a row that was pushed meanwhile, a pull is due instead.
+        """
+        if page.server_hlc <= self._state.position.cursor:
+            return Changes()
+        if not self.stream_intact or any(delta.key in self._pushed_rows for delta in page.deltas):
+            self.mark_gap()
+            return Changes()
+        if page.has_more:
+            self.mark_gap()
+        return self._apply_and_advance(page, restart=False)
+
+    def handle_frame(self, page: SyncResponse) -> Changes:
+        """Apply one frame of a checkpoint; the cursor stays at 0 until the last one."""
+        generation = self._state.position.generation + (not self._frames)
+        changes = self._changes_of(page.deltas, generation)
+        self._state.commit(changes, generation=generation, in_full_pull=True)
+        self._frames += 1
+        return changes
+
+    def handle_checkpoint_end(self, end: CheckpointEnd) -> Changes:
+        """Set the cursor to the checkpoint's; later changes are pulled next."""
+        self.backoff.reset()
+        self._state.clock.observe(end.highest_hlc)
+        changes = self._apply_and_advance(SyncResponse((), end.cursor), restart=not self._frames)
+        self._was_answered = self._checkpoint_tried = self.due = True
+        return changes
+
+    def mark_gap(self) -> None:
+        """Record that the gateway may have sent something that was not applied; a pull is due."""
+        self.stream_intact = False
+        self.due = True
+
+    def handle_failure(self, request: SyncPull | FetchCheckpoint, answer: ErrorAnswer | NoAnswer) -> Changes:
+        """Start a full pull, continue without a checkpoint or source, or retry later, as the answer demands.
+
+        Args:
+            request: the request that failed.
+            answer: why it failed.
+        """
+        self.stream_intact = False
+        if isinstance(answer, ErrorAnswer):
+            if answer.code == "RESYNC_REQUIRED":
+                if self._resync_requested:  # two gateways answer in turn, or one forgets: do not resync in a loop
+                    self.backoff.failed(self.backoff.longest_delay)
+                self._resync_requested = True
+                return self.restart()
+            if answer.code == "NOT_FOUND" and isinstance(request, FetchCheckpoint):
+                self._checkpoint_tried = self.due = True
+                return Changes()
+            if answer.code == "NOT_FOUND" and isinstance(request, SyncPull) and request.source is not None:
+                self.sources.remove(request.source)
+                return Changes()
+            self.backoff.failed(self.backoff.longest_delay if answer.code in CALLER_ERRORS else answer.retry_after)
+        else:
+            self.backoff.failed()
+            self._page_limit = min(_FIRST_PAGE, self._limits.pull_deltas)
+        return Changes()
+
+    def restart(self) -> Changes:
+        """Start a full pull from cursor 0; all rows stay until it is complete."""
+        self.due, self._was_answered, self._checkpoint_tried = True, False, False
+        return self._state.commit(Changes(), cursor=0, caught_up=False)
+
+    def _apply_and_advance(self, page: SyncResponse, *, restart: bool) -> Changes:
+        """Commit a page with its cursor; at the end of a full pull, remove the rows that it did not name.
+
+        Args:
+            page: the page.
+            restart: it is the first page of a full pull, which begins a new generation.
+        """
+        position = self._state.position
+        generation = position.generation + restart
+        in_full_pull = position.in_full_pull or restart
+        changes = self._changes_of(page.deltas, generation)
+        if in_full_pull and not page.has_more:
+            sweep(self._state.store, changes, generation)
+            in_full_pull = False
+        return self._state.commit(
+            changes,
+            cursor=page.server_hlc,
+            caught_up=not page.has_more,
+            generation=generation,
+            in_full_pull=in_full_pull,
+        )
+
+    def _changes_of(self, deltas: Sequence[RowDelta], generation: int) -> Changes:
+        if deltas:
+            self._state.clock.observe(max(map(_hlc_of, deltas)))
+        bulk, rest = self._state.store.prepare(deltas, generation)
+        check_values(rest)
+        changes = apply_page(self._state.store, rest, generation)
+        changes.bulk = bulk
+        return changes

@@ -1,0 +1,61 @@
+"""The state that all parts of the core share, and the only place that commits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from lakesync.client.core import edit_lifecycle
+from lakesync.client.core.clock import EditClock
+from lakesync.client.core.records import Changes, Position
+from lakesync.client.core.store import ClientStore
+from lakesync.model.types import RowKey
+
+
+class CoreState:
+    """A store, and the position and clock in memory, which change only after a successful commit."""
+
+    def __init__(self, store: ClientStore, position: Position, clock: EditClock) -> None:
+        self.store = store
+        self.position = position
+        self.clock = clock
+        self.has_all_own_writes = False
+        """Whether a pull was complete since the file was opened: this client then has everything that it ever wrote."""
+
+    def commit(self, changes: Changes, **fields: Any) -> Changes:
+        """Store changes together with the new position.
+
+        Args:
+            changes: of rows and edits.
+            fields: fields of the position with their new values.
+
+        Returns:
+            The changes, with the position if it changed.
+        """
+        own = self.clock.gateway_hlc if self.has_all_own_writes else self.position.own_writes_up_to
+        position = replace(
+            self.position,
+            hlc=self.clock.last,
+            gateway_hlc=self.clock.gateway_hlc,
+            own_writes_up_to=own,
+            **fields,
+        )
+        if position != self.position:
+            changes.position = position
+        if changes.position is not None or changes.known or changes.rows or changes.edits or changes.bulk:
+            self.store.commit(changes)
+        self.position = position
+        return changes
+
+    def reload(self) -> None:
+        """Read the position again: another connection may have changed the store."""
+        self.position = self.store.position().bound_to(self.position.client_id)
+        self.clock.advance(self.position.hlc, self.position.gateway_hlc)
+
+    def restamp_future_edits(self) -> set[RowKey]:
+        """Give new stamps to edits made while this machine's clock was ahead; return the rows that were rewritten."""
+        changes = edit_lifecycle.restamp_future_edits(self.store, self.clock)
+        if changes.edits:
+            self.commit(changes)
+        return set(changes.rows)

@@ -1,0 +1,332 @@
+"""The state machine: which request to send next, and what an answer changes."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Collection, Iterable
+from typing import Literal
+
+from msgspec.structs import replace
+
+from lakesync.client.core import edit_lifecycle
+from lakesync.client.core.backoff import Backoff
+from lakesync.client.core.clock import EditClock
+from lakesync.client.core.limits import CoreLimits, RetryPolicy
+from lakesync.client.core.messages import (
+    Answer,
+    Broadcast,
+    CheckpointEnd,
+    CheckpointFrame,
+    ErrorAnswer,
+    FetchCheckpoint,
+    NoAnswer,
+    Request,
+    Wait,
+)
+from lakesync.client.core.puller import Puller
+from lakesync.client.core.pusher import Pusher
+from lakesync.client.core.records import Changes, Edit, EditStatus, LocalChange
+from lakesync.client.core.state import CoreState
+from lakesync.client.core.store import ClientStore
+from lakesync.model.errors import ValidationError
+from lakesync.model.hlc import wall_clock
+from lakesync.model.types import PushResult, RowDelta, RowKey, SyncPull, SyncPush, SyncResponse
+from lakesync.model.validation import check_shape
+
+Mode = Literal["full", "pushOnly", "pullOnly"]
+
+
+class ClientCore:
+    """The client of one gateway, over a store. It has at most one pending request. Not thread-safe.
+
+    If the store fails to commit, the call raises the store's error and nothing has changed. The core then continues as
+    if the answer had not arrived.
+    """
+
+    def __init__(
+        self,
+        store: ClientStore,
+        client_id: str,
+        *,
+        mode: Mode = "full",
+        limits: CoreLimits | None = None,
+        retry: RetryPolicy | None = None,
+        wall: Callable[[], int] = wall_clock,
+        monotonic: Callable[[], float] = time.monotonic,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        """Continue from the store's position.
+
+        Args:
+            store: the durable state.
+            client_id: this client.
+            mode: `pushOnly` never pulls, `pullOnly` never pushes.
+            limits: the size of requests.
+            retry: the delays after failures.
+            wall: returns this machine's time in milliseconds, with which edits are stamped.
+            monotonic: returns seconds, for delays.
+            jitter: returns a random number from 0 to 1, so that clients do not retry at the same moment.
+
+        Raises:
+            ConfigurationError: the store belongs to another client.
+        """
+        position = store.position().bound_to(client_id)
+        self.mode = mode
+        self.last_error: ErrorAnswer | NoAnswer | None = None
+        """Why the newest request failed; None after a success."""
+        clock = EditClock(wall, position.hlc, position.gateway_hlc)
+        limits, retry = limits or CoreLimits(), retry or RetryPolicy()
+        self._state = CoreState(store, position, clock)
+        self._pusher = Pusher(self._state, Backoff(monotonic, jitter, retry), limits, retry)
+        self._puller = Puller(self._state, Backoff(monotonic, jitter, retry), limits)
+        self._pending: Request | None = None
+        self._receives_broadcasts = False
+
+    @property
+    def client_id(self) -> str:
+        """This client's id."""
+        return self._state.position.client_id
+
+    @property
+    def cursor(self) -> int:
+        """The arrival up to which pages are applied; 0 before the first one."""
+        return self._state.position.cursor
+
+    @property
+    def has_pending_request(self) -> bool:
+        """Whether a request was returned by `next_request` and has no answer yet."""
+        return self._pending is not None
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether the newest page was the gateway's last one."""
+        return self._state.position.caught_up
+
+    def reload(self) -> None:
+        """Read the position again: another client of the same file may have changed the store."""
+        self._state.reload()
+
+    def record(self, changes: Iterable[LocalChange], *, applied: bool = False) -> Changes:
+        """Store the app's changes as edits, in one commit.
+
+        Args:
+            changes: rows before and after.
+            applied: whether the app's rows have the changes already.
+
+        Raises:
+            ValidationError: a value is not a JSON value; nothing is stored.
+        """
+        state = self._state
+        rewritten = state.restamp_future_edits()  # this undid changes that the app's rows have and no edit has yet
+        edits = edit_lifecycle.make_edits(changes, self.client_id, state.clock, state.position.edit_count + 1)
+        result = Changes(edits=dict(edits))
+        keys = {edit.delta.key for edit in edits.values()}
+        if stale := keys & rewritten if applied else keys:
+            edit_lifecycle.refresh_rows(state.store, result, stale)
+        return state.commit(result, edit_count=state.position.edit_count + len(edits))
+
+    def add_delta(self, delta: RowDelta) -> Edit:
+        """Store a delta as an edit and apply it to the app's row.
+
+        Returns:
+            The edit; the existing one if the delta was added before.
+
+        Raises:
+            ValidationError: the delta is malformed, or belongs to another client.
+        """
+        problem = check_shape(delta)
+        if problem is not None:
+            raise ValidationError(problem.message)
+        if delta.client_id != self.client_id:
+            raise ValidationError(
+                f"the delta was written by client {delta.client_id!r}, and this client is {self.client_id!r}: push it "
+                "from that client"
+            )
+        state = self._state
+        for edit in state.store.edits_of([delta.key]).get(delta.key, ()):
+            if edit.id == delta.delta_id:
+                return edit
+        edit = Edit(state.position.edit_count + 1, delta)
+        changes = Changes(edits={edit.number: edit})
+        edit_lifecycle.refresh_rows(state.store, changes, [delta.key])
+        state.clock.advance(delta.hlc, 0)
+        state.commit(changes, edit_count=edit.number)
+        return edit
+
+    def mark_sending(self, ids: Collection[str]) -> Changes:
+        """Mark waiting edits as sent, if the app pushes them itself; they are in doubt until `ack` or `nack`."""
+        edits = self._edits_with(ids, "waiting")
+        return self._state.commit(Changes(edits={edit.number: replace(edit, status="sent") for edit in edits}))
+
+    def ack(self, ids: Collection[str]) -> Changes:
+        """Accept edits, as if the gateway had acknowledged them."""
+        state, edits = self._state, self._edits_with(ids, "waiting", "sent")
+        if not edits:
+            return Changes()
+        return state.commit(edit_lifecycle.accept(state.store, edits, state.position.generation))
+
+    def nack(self, ids: Collection[str]) -> Changes:
+        """Mark sent edits as waiting, because the gateway did not store them."""
+        edits = self._edits_with(ids, "sent")
+        return self._state.commit(Changes(edits={edit.number: replace(edit, status="waiting") for edit in edits}))
+
+    def _edits_with(self, ids: Collection[str], *statuses: EditStatus) -> list[Edit]:
+        return [edit for edit in self._state.store.edits() if edit.id in ids and edit.status in statuses]
+
+    def next_hlc(self) -> int:
+        """Return a new hlc, above all edits and everything that the gateway sent."""
+        hlc = self._state.clock.now()
+        self._state.commit(Changes())
+        return hlc
+
+    def edits(self) -> list[Edit]:
+        """Return all edits in order of their numbers, refused ones included."""
+        return self._state.store.edits()
+
+    def retry(self, numbers: Collection[int]) -> Changes:
+        """Mark refused edits as waiting.
+
+        Raises:
+            NotFoundError: a number does not belong to a refused edit.
+        """
+        return self._state.commit(edit_lifecycle.retry(self._state.store, numbers))
+
+    def drop(self, numbers: Collection[int]) -> Changes:
+        """Delete edits and restore their rows.
+
+        Raises:
+            NotFoundError: a number does not belong to an edit.
+            ValidationError: an edit was sent, so the gateway may have it.
+        """
+        return self._state.commit(edit_lifecycle.drop(self._state.store, numbers))
+
+    def refresh_rows(self, keys: Collection[RowKey]) -> Changes:
+        """Write the app's rows again from the known rows and the edits, after their table was remade."""
+        changes = Changes()
+        edit_lifecycle.refresh_rows(self._state.store, changes, keys)
+        return self._state.commit(changes)
+
+    def request_pull(self, source: str | None = None) -> None:
+        """Make a pull due.
+
+        Args:
+            source: a named source; None for the gateway's own feed.
+        """
+        if source is None:
+            self._puller.due = True
+        elif source not in self._puller.sources:
+            self._puller.sources.append(source)
+
+    def resync(self) -> Changes:
+        """Start a full pull; all rows and edits stay, and rows that it does not name are removed at its end.
+
+        Raises:
+            RuntimeError: a request has no answer yet.
+        """
+        self._check_no_pending_request()
+        return self._puller.restart()
+
+    def reset_backoff(self) -> None:
+        """Clear all retry delays: the network is back, or the token is new."""
+        self._pusher.backoff.reset()
+        self._puller.backoff.reset()
+
+    def connection_opened(self) -> None:
+        """Record that a connection is open on which the gateway broadcasts, after the first pull on it."""
+        self._receives_broadcasts = True
+        self._puller.mark_gap()
+
+    def connection_closed(self) -> None:
+        """Record that this connection is closed; a pending request on it has no answer."""
+        self._receives_broadcasts = False
+        self._puller.mark_gap()
+        if self._pending is not None:
+            self.receive(NoAnswer("the connection was closed"))
+
+    def next_request(self) -> Request | Wait:
+        """Return the request to send now, or how long to wait.
+
+        Pass the answer of every request to `receive`, or `NoAnswer` if none arrives.
+
+        Raises:
+            RuntimeError: a request has no answer yet.
+        """
+        self._check_no_pending_request()
+        if self.mode != "pullOnly":
+            self._state.restamp_future_edits()
+        candidates = self._candidates()
+        for candidate in candidates:
+            if not candidate.backoff.delay():
+                request = candidate.request()
+                if isinstance(request, SyncPush):
+                    self._puller.note_push(self._pusher.batch_rows())
+                self._pending = request
+                return request
+        return Wait(min((candidate.backoff.delay() for candidate in candidates), default=None))
+
+    def receive(self, answer: Answer) -> Changes:
+        """Apply an answer or a broadcast of the gateway.
+
+        Returns:
+            What it changed, already committed.
+
+        Raises:
+            RuntimeError: no pending request has this kind of answer.
+        """
+        request = self._pending
+        try:
+            if isinstance(answer, Broadcast):
+                return Changes() if self.mode == "pushOnly" else self._puller.handle_broadcast(answer.page)
+            if isinstance(answer, CheckpointFrame) and isinstance(request, FetchCheckpoint):
+                return self._puller.handle_frame(answer.page)
+            self._pending = None
+            return self._handle_answer(request, answer)
+        except Exception:
+            self._pending = None
+            self._puller.mark_gap()
+            raise
+
+    def _check_no_pending_request(self) -> None:
+        if self._pending is not None:
+            raise RuntimeError(
+                f"{type(self._pending).__name__} has no answer yet: pass its answer, or NoAnswer, to receive() first"
+            )
+
+    def _candidates(self) -> list[Pusher | Puller]:
+        """Return who has work, in order of priority.
+
+        A push in doubt goes first: a page pulled meanwhile might contain a DELETE from before or after that push. A
+        client that the gateway does not know pulls before it pushes, because only then is it given a checkpoint. A
+        reopened file pulls first too, because a file restored from a backup may lack this client's own writes.
+        """
+        may_push, may_pull = self.mode != "pullOnly", self.mode != "pushOnly"
+        if may_push and self._pusher.in_doubt:
+            return [self._pusher]
+        push: list[Pusher | Puller] = [self._pusher] if may_push and self._pusher.has_work else []
+        may_be_unknown = may_pull and self._puller.may_be_unknown
+        pull = [self._puller] if may_pull and (self._puller.has_work or (may_be_unknown and push)) else []
+        return [*pull, *push] if may_be_unknown or self._puller.is_reopened else [*push, *pull]
+
+    def _handle_answer(self, request: Request | None, answer: Answer) -> Changes:
+        match request, answer:
+            case SyncPush(), PushResult():
+                take_cursor = not self._receives_broadcasts and self._puller.accepts_cursor_of(answer)
+                if not take_cursor and not self._receives_broadcasts:
+                    self._puller.due = True
+                changes = self._pusher.handle_result(answer, take_cursor=take_cursor)
+            case SyncPull(), SyncResponse():
+                changes = self._puller.handle_page(request, answer)
+            case FetchCheckpoint(), CheckpointEnd():
+                changes = self._puller.handle_checkpoint_end(answer)
+            case SyncPush(), ErrorAnswer() | NoAnswer():
+                changes = self._pusher.handle_failure(answer)
+            case SyncPull() | FetchCheckpoint(), ErrorAnswer() | NoAnswer():
+                changes = self._puller.handle_failure(request, answer)
+            case _:
+                pending = (
+                    f"the pending request is {type(request).__name__}" if request is not None else "none is pending"
+                )
+                raise RuntimeError(f"{type(answer).__name__} answers no pending request: {pending}")
+        self.last_error = answer if isinstance(answer, ErrorAnswer | NoAnswer) else None
+        return changes

@@ -1,0 +1,236 @@
+"""Bulk changes: the part of a page that is written with few statements instead of being merged row by row.
+
+This is a second implementation of `core.rows.apply_page`, for speed: measured per CPU second with pages of 8,000
+deltas, it applies five times as many INSERTs and eight times as many UPDATEs (`scripts/bench client`, against the same
+with `SqliteClientStore.bulk_from` out of reach). `tests/property/test_client_bulk_pages.py` and `test_client_store.py`
+hold both equal.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from itertools import chain
+from operator import attrgetter
+from typing import Any
+
+from lakesync.client.sqlite import bulk_statements
+from lakesync.client.sqlite.change_tracking import ChangeTracking, Operation
+from lakesync.client.sqlite.column_values import NotBulkWritableError, TableTypes, decode_uniform, group_by_columns
+from lakesync.client.sqlite.page_plan import (
+    DeltasByRow,
+    PlannedRows,
+    SingleDeltaRows,
+    StoredRecords,
+    plan_rows,
+    plan_uniform,
+)
+from lakesync.client.sqlite.row_groups import DeltaFields, RowGroup, RowGroups, RowPart
+from lakesync.client.sqlite.stamps import Record, StampCodec, known_table
+from lakesync.model.types import RowDelta, RowKey
+
+_column_of, _value_of = attrgetter("column"), attrgetter("value")
+
+DecodedGroup = tuple[RowGroup, list[Sequence[Any]]]
+"""Rows, and their values by column."""
+
+
+class BulkChanges:
+    """Changes of settled rows, decoded and ready to be written. Implements the core's protocol of that name."""
+
+    def __init__(self, generation: int, types: TableTypes) -> None:
+        """Start without changes.
+
+        Args:
+            generation: of the page.
+            types: the column types of all synced tables.
+        """
+        self.generation = generation
+        self.types = types
+        self.new: list[DecodedGroup] = []
+        """Rows that are not known."""
+        self.replaced: list[DecodedGroup] = []
+        """Known rows of which nothing stays."""
+        self.updated: list[tuple[RowGroup, list[Sequence[Any]], list[Record]]] = []
+        """Known rows with an UPDATE that is newer than all their deltas; with their records after it."""
+        self.deleted: dict[str, list[str]] = {}
+        """Row ids by table."""
+
+    @property
+    def tables(self) -> set[str]:
+        """See the core's `BulkChanges.tables`."""
+        return {table for _, counts in self._write_counts() for table in counts}
+
+    @property
+    def count(self) -> int:
+        """See the core's `BulkChanges.count`."""
+        groups = [group for group, _ in (*self.new, *self.replaced)] + [group for group, *_ in self.updated]
+        return sum(len(group.row_ids) for group in groups) + sum(map(len, self.deleted.values()))
+
+    @property
+    def renewed_rows(self) -> set[RowKey]:
+        """See the core's `BulkChanges.renewed_rows`."""
+        return {(group.table, row_id) for group, _ in self.replaced for row_id in group.row_ids}
+
+    def add(
+        self,
+        table: str,
+        rows: DeltasByRow | SingleDeltaRows,
+        stored: StoredRecords,
+        edited: AbstractSet[str],
+        stamp_codec: StampCodec,
+    ) -> list[RowDelta]:
+        """Add the rows of one table that can be written in bulk.
+
+        Args:
+            table: of the rows.
+            rows: the page's rows of this table, as `by_row` returns them.
+            stored: their records.
+            edited: ids of rows that have edits.
+            stamp_codec: encodes records.
+
+        Returns:
+            The deltas of all other rows.
+        """
+        plan = None
+        if isinstance(rows, SingleDeltaRows) and edited.isdisjoint(rows.keys()):
+            plan = plan_uniform(rows, stored, self.generation)
+        if plan is None:
+            deltas = rows.by_row() if isinstance(rows, SingleDeltaRows) else rows
+            plan = plan_rows(deltas, stored, edited, self.generation)
+        if plan.deleted:
+            self.deleted[table] = plan.deleted
+        rest = plan.rest
+        rest += _add_created(self.new, table, plan.new, self.types)
+        rest += _add_created(self.replaced, table, plan.replaced, self.types)
+        return rest + self._add_updated(table, plan.updated, stamp_codec)
+
+    def write(self, db: sqlite3.Connection, stamp_codec: StampCodec, tracking: ChangeTracking) -> None:
+        """Write the changes.
+
+        Args:
+            db: the app's database, in a transaction.
+            stamp_codec: encodes records.
+            tracking: of the same database, paused.
+        """
+        with tracking.without_triggers(self._write_counts()):
+            for groups in (self.new, self.replaced):
+                for group, columns in groups:
+                    records = stamp_codec.encode_rows(group.layout, group.hlcs, group.clients)
+                    replace = groups is self.replaced
+                    bulk_statements.write_rows(
+                        db, group, columns, records, self.generation, self.types, replace=replace
+                    )
+            for group, columns, records in self.updated:
+                bulk_statements.update_rows(db, group, columns, records, self.generation)
+            for table, row_ids in self.deleted.items():
+                deleted = [(row_id,) for row_id in row_ids]
+                db.executemany(f'DELETE FROM "{table}" WHERE row_id = ?', deleted)
+                db.executemany(f"DELETE FROM {known_table(table)} WHERE row_id = ?", deleted)
+
+    def _add_updated(self, table: str, rows: PlannedRows, stamp_codec: StampCodec) -> list[RowDelta]:
+        """Add UPDATEs that are newer than all deltas of their rows; return the others."""
+        try:
+            groups = list(_by_layout(table, rows, self.types))
+        except NotBulkWritableError:
+            return rows.single
+        rest: list[RowDelta] = []
+        for group, deltas, records in groups:
+            after: Sequence[Record | None] = ()
+            if group.names:
+                after = stamp_codec.after_updates(records, group.hlcs, group.clients, group.names)
+            newer = [index for index, record in enumerate(after) if record is not None]
+            if len(newer) < len(deltas):
+                is_newer = set(newer)
+                rest += [delta for index, delta in enumerate(deltas) if index not in is_newer]
+            if not newer:
+                continue
+            selected = group if len(newer) == len(deltas) else group.select(newer)
+            try:
+                columns = selected.sql_columns(self.types)
+            except NotBulkWritableError:
+                rest += [deltas[index] for index in newer]
+            else:
+                self.updated.append((selected, columns, [record for record in after if record is not None]))
+        return rest
+
+    def _write_counts(self) -> list[tuple[Operation, dict[str, int]]]:
+        """Return how many rows of which table each operation writes."""
+        replaced = [group for group, _ in self.replaced]
+        return [
+            ("INSERT", _row_counts([*(group for group, _ in self.new), *replaced])),
+            ("UPDATE", _row_counts([*(group for group, *_ in self.updated), *replaced])),
+            ("DELETE", {table: len(row_ids) for table, row_ids in self.deleted.items()}),
+        ]
+
+
+def _add_created(groups: list[DecodedGroup], table: str, rows: PlannedRows, types: TableTypes) -> list[RowDelta]:
+    """Add rows that the page creates; return the deltas of those that cannot be written in bulk."""
+    created = RowGroups()
+    try:
+        created.add_inserts(table, rows.single, types, rows.fields)
+        created.add_parts(_parts_of(rows.several))
+    except NotBulkWritableError:
+        return [*rows.single, *chain.from_iterable(rows.all_of_several)]
+    not_writable: set[str] = set()
+    for group in created:
+        try:
+            groups.append((group, group.sql_columns(types)))
+        except NotBulkWritableError:
+            not_writable |= set(group.row_ids)
+    if not not_writable:
+        return []
+    return [delta for delta in chain(rows.single, *rows.all_of_several) if delta.row_id in not_writable]
+
+
+def _parts_of(rows: Sequence[Sequence[RowDelta]]) -> Iterator[RowPart]:
+    for deltas in rows:
+        for delta in deltas:
+            cells = delta.columns
+            names, values = tuple(map(_column_of, cells)), list(map(_value_of, cells))
+            yield delta.table, delta.row_id, delta.hlc, delta.client_id, names, values
+
+
+def _by_layout(
+    table: str, rows: PlannedRows, types: TableTypes
+) -> Iterator[tuple[RowGroup, list[RowDelta], list[Record]]]:
+    """Yield UPDATEs of the same columns of rows of the same layout, whose number is in a record's first four bytes.
+
+    Raises:
+        NotBulkWritableError: their columns cannot be decoded.
+    """
+    for group, deltas, records in _by_updated_columns(table, rows, types):
+        if len({record[:4] for record in records}) == 1:
+            yield group, deltas, records
+            continue
+        by_layout: dict[Any, list[int]] = {}
+        for index, record in enumerate(records):
+            by_layout.setdefault(record[:4], []).append(index)
+        for indexes in by_layout.values():
+            selected = [deltas[index] for index in indexes], [records[index] for index in indexes]
+            yield group.select(indexes), *selected
+
+
+def _by_updated_columns(
+    table: str, rows: PlannedRows, types: TableTypes
+) -> Iterator[tuple[RowGroup, list[RowDelta], list[Record]]]:
+    if not rows.single:
+        return
+    decoded = decode_uniform(rows.single, types[table])
+    if decoded is not None:
+        fields = rows.fields or DeltaFields.of(rows.single)
+        yield RowGroup.from_decoded(table, fields, decoded), rows.single, rows.records
+        return
+    for names, indexes, values in group_by_columns(rows.single):
+        group = RowGroup(table, (names,))
+        deltas, records = [rows.single[index] for index in indexes], [rows.records[index] for index in indexes]
+        group.add_rows(DeltaFields.of(deltas), values)
+        yield group, deltas, records
+
+
+def _row_counts(groups: Sequence[RowGroup]) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for group in groups:
+        counts[group.table] = counts.get(group.table, 0) + len(group.row_ids)
+    return counts

@@ -1,0 +1,484 @@
+"""A client's durable state in the app's own SQLite file, committed together with the app's rows."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from lakesync.client.core.records import Changes, Edit, EditStatus, KnownRow, Position
+from lakesync.client.core.rows import visible_row
+from lakesync.client.errors import TableError
+from lakesync.client.queues import QueueLink
+from lakesync.client.sqlite import page_plan, staging_table
+from lakesync.client.sqlite.bulk_changes import BulkChanges
+from lakesync.client.sqlite.change_tracking import ChangeTracking
+from lakesync.client.sqlite.column_adoption import (
+    added_columns,
+    adopt_values,
+    existing_columns,
+    fill_journalled_rows,
+)
+from lakesync.client.sqlite.row_storage import AMONG, RowStorage, by_table, id_list
+from lakesync.client.sqlite.stamps import StampCodec
+from lakesync.client.sqlite.table_validation import (
+    check_existing_rows,
+    check_names,
+    check_table,
+    check_triggers,
+    lost_columns,
+    repair_table,
+)
+from lakesync.model.errors import ConfigurationError, SchemaError
+from lakesync.model.schema import TableSchema
+from lakesync.model.types import RowDelta, RowKey
+from lakesync.wire.json import decode_deltas, encode_deltas
+
+_TABLES = (
+    """CREATE TABLE IF NOT EXISTS _lakesync_position (
+        id INTEGER PRIMARY KEY CHECK (id = 1), value BLOB NOT NULL)""",
+    """CREATE TABLE IF NOT EXISTS _lakesync_edits (
+        number INTEGER PRIMARY KEY, tbl TEXT NOT NULL, row_id TEXT NOT NULL, status TEXT NOT NULL,
+        delta BLOB NOT NULL, code TEXT NOT NULL, message TEXT NOT NULL)""",
+    "CREATE INDEX IF NOT EXISTS _lakesync_edits_of ON _lakesync_edits (tbl, row_id)",
+    "CREATE INDEX IF NOT EXISTS _lakesync_edits_by ON _lakesync_edits (status, number)",
+)
+
+_SELECT_SCHEMA = "SELECT version, schema FROM _lakesync_tables WHERE tbl = ?"
+_encode = msgspec.json.Encoder().encode
+_decode_schema = msgspec.json.Decoder(TableSchema).decode
+_decode_position = msgspec.json.Decoder(Position).decode
+
+
+def stored_position(db: sqlite3.Connection) -> Position:
+    """Return the position in a database; `Position()` if no client has opened it."""
+    exists = db.execute("SELECT 1 FROM sqlite_master WHERE name = '_lakesync_position'").fetchone()
+    found = exists and db.execute("SELECT value FROM _lakesync_position").fetchone()
+    return _decode_position(found[0]) if found else Position()
+
+
+def stored_schemas(db: sqlite3.Connection) -> list[TableSchema]:
+    """Return the schemas of a database's synced tables; an empty list if no client has opened it."""
+    if db.execute("SELECT 1 FROM sqlite_master WHERE name = '_lakesync_tables'").fetchone() is None:
+        return []
+    return [_decode_schema(schema) for (schema,) in db.execute("SELECT schema FROM _lakesync_tables ORDER BY tbl")]
+
+
+class SqliteClientStore:
+    """Implements `ClientStore`. An app's table has a column `row_id` and a column for each one of its schema.
+
+    Rows of tables without a schema are kept until their table has one. Writes of the app, on any connection, are in
+    the journal of `tracking` until the core records them. Use the store from one thread at a time.
+    """
+
+    bulk_from = 20
+    """Deltas of a page from which on the page is written in bulk; smaller pages are merged row by row."""
+
+    def __init__(self, connection: sqlite3.Connection, schemas: Iterable[TableSchema]) -> None:
+        """Create the tables that are missing, and track the app's tables.
+
+        A table stays synchronised, even if `schemas` no longer names it, until it is dropped.
+
+        A commit joins a transaction that is open on the connection, so that edits are rolled back together with the
+        app's changes. If answers of the gateway are rolled back with it, create a new core over the store.
+
+        Args:
+            connection: in autocommit mode.
+            schemas: of the synced tables.
+
+        Raises:
+            ConfigurationError: a table of the app cannot be synchronised.
+            SchemaError: a schema is wrong, or changes a column's type.
+        """
+        self._db = connection
+        self._in_transaction = False
+        self.stamp_codec = StampCodec(connection, self.transaction)
+        self._rows = RowStorage(connection, self.stamp_codec)
+        self.schemas: dict[str, TableSchema] = {}
+        self.tracking = ChangeTracking(connection, self.schemas)
+        self.queue_link: QueueLink | None = None
+        """Keeps the app's custom queue in step with the edits."""
+        self._checked_schema_version: tuple[int] | None = None
+        """The file's schema version at which all tables had their triggers."""
+        with self.transaction():
+            for statement in _TABLES:
+                self._db.execute(statement)
+            self.stamp_codec.create_table()
+            self._rows.create_shared_tables()
+            self.tracking.create_shared_tables()
+            given = list(schemas)
+            names = {schema.table for schema in given}
+            stored = [schema for schema in stored_schemas(self._db) if schema.table not in names]
+            self.add_schemas([schema for schema in stored if self._is_usable(schema)])
+            self.add_schemas(given)
+
+    def add_schemas(self, schemas: Iterable[TableSchema]) -> None:
+        """Create tables and track them, or add the columns that they lack. No column is ever removed.
+
+        Raises:
+            SchemaError: a schema is wrong, or changes a column's type.
+            ConfigurationError: the app's own table of that name cannot be synchronised.
+        """
+        with self.transaction():
+            for given in schemas:
+                check_names(given, self.schemas)
+                found = self._db.execute(_SELECT_SCHEMA, (given.table,)).fetchone()
+                if found is None:
+                    check_table(self._db, given)
+                    self._put_schema(given, 0, is_new=True)
+                    continue
+                stored = _decode_schema(found[1])
+                schema = merge_schemas(stored, given)
+                remade = bool(lost_columns(self._db, stored)) or not self.tracking.is_intact(stored.table)
+                if remade:
+                    repair_table(self._db, schema)
+                check_table(self._db, schema)
+                self._put_schema(schema, found[0], before=stored, remade=remade)
+            check_triggers(self._db, self.schemas)
+
+    def remade_tables(self) -> list[str]:
+        """Return tables that the app has dropped, recreated or renamed, and that the gateway has not filled again."""
+        found = self._db.execute("SELECT tbl FROM _lakesync_tables WHERE remade")
+        return [table for (table,) in found if table in self.schemas]
+
+    def clear_remade(self) -> None:
+        """Record that recreated tables contain the edits again and that a resync will fill in the other rows."""
+        self._db.execute("UPDATE _lakesync_tables SET remade = 0 WHERE remade")
+
+    def track_remade_tables(self) -> bool:
+        """Track tables again that the app has recreated; return whether there were any.
+
+        Raises:
+            ConfigurationError: a table cannot be synchronised as it is now.
+        """
+        schemas = [schema for schema in self.schemas.values() if not self.tracking.is_intact(schema.table)]
+        self.add_schemas(schemas)
+        return bool(schemas)
+
+    def journal_unknown_rows(self) -> None:
+        """Journal rows as inserted that neither the gateway nor an edit knows.
+
+        Raises:
+            ConfigurationError: the gateway cannot accept one of them.
+        """
+        for schema in self.schemas.values():
+            check_existing_rows(self._db, schema)
+            self.tracking.journal_unknown_rows(schema.table)
+
+    def check_tracked(self) -> bool:
+        """Check that all tables have their triggers.
+
+        Returns:
+            Whether another client of the file tracks a recreated table again, which needs a resync.
+
+        Raises:
+            TableError: the app has recreated a table, and its triggers were dropped with the old one.
+        """
+        version = self._db.execute("PRAGMA schema_version").fetchone()
+        if version == self._checked_schema_version:
+            return False
+        self._check_intact(self.schemas)
+        self._checked_schema_version = version
+        return bool(self.remade_tables())
+
+    def _check_intact(self, tables: Iterable[str]) -> None:
+        for table in tables:
+            if not self.tracking.is_intact(table):
+                raise TableError(
+                    f"table {table!r} was dropped, recreated or altered while it was open, so its changes are not "
+                    "tracked any more: close the database and open it again, which repairs it"
+                )
+
+    def version(self, table: str) -> int:
+        """Return the gateway's version of a table's schema; 0 if the app's own schema is used."""
+        return int(self._db.execute(_SELECT_SCHEMA, (table,)).fetchone()[0])
+
+    def put_version(self, schema: TableSchema, version: int) -> None:
+        """Replace a table's schema with the gateway's; further columns of the table are kept.
+
+        Args:
+            schema: the gateway's.
+            version: its version at the gateway.
+
+        Raises:
+            SchemaError: the schema changes a column's type.
+        """
+        check_names(schema, self.schemas)
+        with self.transaction():
+            before = self.schemas[schema.table]
+            self._put_schema(merge_schemas(before, schema), version, before=before)
+
+    def _put_schema(
+        self,
+        schema: TableSchema,
+        version: int,
+        *,
+        before: TableSchema | None = None,
+        is_new: bool = False,
+        remade: bool = False,
+    ) -> None:
+        """Create or alter a table as its schema says, and track it.
+
+        Args:
+            schema: the table's schema.
+            version: the gateway's version of it.
+            before: the schema that the table had.
+            is_new: it was not synchronised before. Its rows become inserts.
+            remade: the app has dropped, recreated or renamed it. Rows that only this client has become inserts; all
+                others get the values of the gateway and the edits.
+        """
+        self.schemas[schema.table] = schema
+        added = added_columns(before, schema)
+        existing = existing_columns(self._db, schema, added) if before is not None else {}
+        whole_rows = self._rows.create_table(schema)
+        if is_new or remade or existing:
+            check_existing_rows(self._db, schema)
+        self._db.execute(
+            "INSERT INTO _lakesync_tables (tbl, version, schema, remade) VALUES (?, ?, ?, ?) ON CONFLICT (tbl) DO "
+            "UPDATE SET version = excluded.version, schema = excluded.schema, remade = remade OR excluded.remade",
+            (schema.table, version, _encode(schema), remade),
+        )
+        self.tracking.install(schema)
+        if is_new or remade:
+            self.tracking.journal_unknown_rows(schema.table)
+        if remade:
+            self.tracking.journal_reappeared_rows(schema.table, self._deleted_by_edits(schema.table))
+        edits = self.edits_of(whole_rows)
+        rows = self._rows.known(whole_rows)
+        visible = {key: visible_row(row.state, edits.get(key, ())) for key, row in rows.items()}
+        with self.tracking.paused():
+            if existing:
+                adopt_values(self._db, schema, existing, visible)
+            journalled = self.tracking.filter_journalled(schema.table, visible)
+            fill_journalled_rows(self._db, schema, added, {key: visible.pop(key) for key in journalled})
+        self.commit(Changes(known={key: rows[key] for key in visible}, rows=dict(visible)))
+
+    def _is_usable(self, schema: TableSchema) -> bool:
+        """Return whether a table that the app no longer names exists and can be synchronised."""
+        if self.tracking.is_intact(schema.table):
+            return True
+        exists = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ? COLLATE NOCASE"
+        if self._db.execute(exists, (schema.table,)).fetchone() is None:
+            return False
+        try:
+            check_table(self._db, schema)
+            check_existing_rows(self._db, schema)
+        except ConfigurationError:
+            return False
+        return not lost_columns(self._db, schema)
+
+    def _deleted_by_edits(self, table: str) -> list[str]:
+        """Return the ids of rows that an edit has deleted."""
+        keys = [key for key in self.edited_rows() if key[0] == table]
+        known = self.known(keys)
+        return [
+            row_id
+            for (_, row_id), edits in self.edits_of(keys).items()
+            if visible_row(row.state if (row := known.get((table, row_id))) else None, edits) is None
+        ]
+
+    def forget_missing(self) -> None:
+        """Delete the records of settled rows that are missing from their tables.
+
+        Raises:
+            TableError: as for `check_tracked`. The app may be about to fill a recreated table, and without their
+                records its rows would become inserts.
+        """
+        self.check_tracked()
+        for table in self.schemas:
+            self._rows.forget_missing(table)
+
+    def position(self) -> Position:
+        """See `ClientStore.position`."""
+        found = self._db.execute("SELECT value FROM _lakesync_position").fetchone()
+        return Position() if found is None else _decode_position(found[0])
+
+    def known(self, keys: Collection[RowKey]) -> dict[RowKey, KnownRow]:
+        """See `ClientStore.known`.
+
+        Raises:
+            IntegrityError: a settled row is missing from the app's table: the client must resync.
+        """
+        return self._rows.known(keys)
+
+    def older_than(self, generation: int) -> list[RowKey]:
+        """See `ClientStore.older_than`."""
+        return self._rows.older_than(generation)
+
+    def edits(self, status: EditStatus | None = None, limit: int | None = None) -> list[Edit]:
+        """See `ClientStore.edits`. A custom queue chooses the waiting edits."""
+        if self.queue_link is not None and status == "waiting" and limit is not None:
+            return self._chosen_by_queue(self.queue_link, limit)
+        where = "" if status is None else "WHERE status = ?"
+        params = [*([] if status is None else [status]), -1 if limit is None else limit]
+        return [edit for _, edit in self._select_edits(f"{where} ORDER BY number LIMIT ?", params)]
+
+    def _chosen_by_queue(self, link: QueueLink, limit: int) -> list[Edit]:
+        """Return the waiting edits that a custom queue sends next, in its order."""
+        link.reconcile(edit for _, edit in self._select_edits("ORDER BY number", []))
+        numbers = link.next_edits(limit)
+        found = self._edits_by_number(numbers)
+        return [edit for number in numbers if (edit := found.get(number)) is not None and edit.status == "waiting"]
+
+    def _edits_by_number(self, numbers: Iterable[int]) -> dict[int, Edit]:
+        where = f"WHERE number IN {AMONG}"
+        return {edit.number: edit for _, edit in self._select_edits(where, [_encode(list(numbers)).decode()])}
+
+    def edits_of(self, keys: Collection[RowKey]) -> dict[RowKey, list[Edit]]:
+        """See `ClientStore.edits_of`."""
+        found: dict[RowKey, list[Edit]] = {}
+        if self._db.execute("SELECT 1 FROM _lakesync_edits LIMIT 1").fetchone() is None:
+            return found
+        for table, row_ids in by_table(keys).items():
+            where = f"WHERE tbl = ? AND row_id IN {AMONG} ORDER BY number"
+            for key, edit in self._select_edits(where, [table, id_list(row_ids)]):
+                found.setdefault(key, []).append(edit)
+        return found
+
+    def prepare(self, deltas: Sequence[RowDelta], generation: int) -> tuple[BulkChanges | None, Sequence[RowDelta]]:
+        """Select rows that can be written in bulk. See `ClientStore.prepare`.
+
+        These are rows without edits that are new, that the page makes anew, or whose UPDATE is newer than all their
+        deltas.
+        """
+        if len(deltas) < self.bulk_from:
+            return None, deltas
+        changes = BulkChanges(generation, {table: schema.types for table, schema in self.schemas.items()})
+        edited = by_table(self.edited_rows())
+        rest: list[RowDelta] = []
+        for table, table_deltas in page_plan.by_table(deltas).items():
+            if table in self.schemas and table not in self._rows.tables_with_defaults:
+                rows = page_plan.by_row(table_deltas)
+                records = self._rows.stored_records(table, rows.keys())
+                rest += changes.add(table, rows, records, frozenset(edited.get(table, ())), self.stamp_codec)
+            else:
+                rest += table_deltas
+        return changes, rest
+
+    def edited_rows(self) -> list[RowKey]:
+        """Return the rows that have edits."""
+        return self._db.execute("SELECT DISTINCT tbl, row_id FROM _lakesync_edits").fetchall()
+
+    def copy_from(self, database: str, generation: int) -> set[str]:
+        """Copy the staging tables of an attached database, except rows that have edits.
+
+        Args:
+            database: the name under which it is attached.
+            generation: of the copied rows.
+
+        Returns:
+            The tables that got rows.
+        """
+        self._check_intact(self.schemas)
+        with self.tracking.without_any_trigger():
+            tables = {
+                table
+                for table in self.schemas
+                if self._rows.copy_from(f"{database}.{staging_table.name_of(table)}", table, generation)
+            }
+            self.tracking.notify_watches(tables)
+        return tables
+
+    def commit(self, changes: Changes) -> None:
+        """See `ClientStore.commit`.
+
+        Raises:
+            TableError: the app is recreating a changed table; nothing was changed.
+            sqlite3.Error: nothing was changed.
+        """
+        with self.transaction(), self.tracking.paused():
+            self._check_intact(changes.tables & self.schemas.keys())
+            edited = {edit.delta.key for edit in changes.edits.values() if edit is not None}
+            self._rows.unsettle(edited - changes.known.keys())
+            self._put_edits(changes.edits)
+            if isinstance(changes.bulk, BulkChanges):
+                changes.bulk.write(self._db, self.stamp_codec, self.tracking)
+            self._rows.put(changes.rows)
+            self._rows.put_known(changes.known, self.edits_of(changes.known))
+            self.tracking.notify_watches(changes.tables)
+            if changes.position is not None:
+                statement = "INSERT OR REPLACE INTO _lakesync_position (id, value) VALUES (1, ?)"
+                self._db.execute(statement, (_encode(changes.position),))
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Run a transaction.
+
+        Nested calls join the outer one and are rolled back with it, because SQLite would copy every page written
+        after a savepoint. Within a transaction of the app, it is a savepoint and rolled back alone.
+        """
+        if self._in_transaction:
+            yield
+            return
+        begin, commit, rollback = "BEGIN IMMEDIATE", "COMMIT", ["ROLLBACK"]
+        if self._db.in_transaction:
+            begin, commit = "SAVEPOINT _lakesync", "RELEASE _lakesync"
+            rollback = ["ROLLBACK TO _lakesync", "RELEASE _lakesync"]
+        self._db.execute(begin)
+        self._in_transaction = True
+        try:
+            yield
+            self._db.execute(commit)
+        except BaseException:
+            self.stamp_codec.clear_cache()
+            if self.queue_link is not None:
+                self.queue_link.rolled_back()
+            if self._db.in_transaction:  # a full disk has rolled back by itself
+                for statement in rollback:
+                    self._db.execute(statement)
+            raise
+        finally:
+            self._in_transaction = False
+        if self.queue_link is not None:
+            self.queue_link.committed()
+
+    def _select_edits(self, where: str, params: list[Any]) -> Iterator[tuple[RowKey, Edit]]:
+        statement = f"SELECT tbl, row_id, number, delta, status, code, message FROM _lakesync_edits {where}"
+        for table, row_id, number, delta, status, code, message in self._db.execute(statement, params).fetchall():
+            yield (table, row_id), Edit(number, decode_deltas(delta)[0], status, code, message)
+
+    def _put_edits(self, edits: dict[int, Edit | None]) -> None:
+        if self.queue_link is not None and edits:
+            self.queue_link.edits_changing(self._edits_by_number(edits), edits)
+        deleted = [(number,) for number, edit in edits.items() if edit is None]
+        self._db.executemany("DELETE FROM _lakesync_edits WHERE number = ?", deleted)
+        self._db.executemany(
+            "INSERT OR REPLACE INTO _lakesync_edits (number, tbl, row_id, status, delta, code, message) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?)",
+            [
+                (number, *edit.delta.key, edit.status, encode_deltas((edit.delta,)), edit.code, edit.message)
+                for number, edit in edits.items()
+                if edit is not None
+            ],
+        )
+
+
+def merge_schemas(old: TableSchema, new: TableSchema) -> TableSchema:
+    """Return the new schema, followed by the columns that only the old one has: no column is ever removed.
+
+    Args:
+        old: the schema that the table has.
+        new: the app's or the gateway's schema.
+
+    Raises:
+        SchemaError: a column has another type, or differs only in case.
+    """
+    columns = {column.name.lower(): column for column in new.columns}
+    for column in old.columns:
+        now = columns.get(column.name.lower(), column)
+        if now.name != column.name:
+            raise SchemaError(
+                f"column {column.name!r} of table {old.table!r} in this database differs only in case from "
+                f"{now.name!r}, and SQLite ignores case: use the same name in the app's schema and at the gateway"
+            )
+        if now.type != column.type:
+            raise SchemaError(
+                f"column {column.name!r} of table {old.table!r} is {column.type} in this database and cannot become "
+                f"{now.type}: add a column under another name"
+            )
+    kept = tuple(column for column in old.columns if column.name.lower() not in columns)
+    return replace(new, columns=new.columns + kept)

@@ -1,0 +1,99 @@
+"""Adoption of columns: a column becomes synchronised in a table that already has rows.
+
+The app's table may already have values in it, and the gateway may have values of it for known rows.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping
+
+from msgspec import Raw
+
+from lakesync.client.sqlite.change_tracking import NOW_MS, after_table, before_table
+from lakesync.client.sqlite.sql_values import SqlValue, to_sql
+from lakesync.model.schema import TableSchema
+from lakesync.model.types import RowKey
+
+VisibleRows = Mapping[RowKey, Mapping[str, Raw] | None]
+"""Rows as the app should see them: the gateway's values with the edits."""
+
+
+def added_columns(before: TableSchema | None, schema: TableSchema) -> list[str]:
+    """Return the columns that a table's schema did not have before.
+
+    Args:
+        before: the schema before; None if the table was not synchronised.
+        schema: the schema now.
+    """
+    return [name for name in schema.types if before is None or name not in before.types]
+
+
+def existing_columns(db: sqlite3.Connection, schema: TableSchema, added: list[str]) -> dict[str, str]:
+    """Return the added columns that the app's table already has, each with its DEFAULT as SQL.
+
+    Args:
+        db: the app's database.
+        schema: the table's new schema.
+        added: as `added_columns` returns.
+    """
+    found = db.execute(f'PRAGMA table_info("{schema.table}")').fetchall()
+    existing = {name.lower(): default for _, name, _, _, default, _ in found}
+    return {name: existing[name.lower()] or "NULL" for name in added if name.lower() in existing}
+
+
+def adopt_values(
+    db: sqlite3.Connection, schema: TableSchema, existing: Mapping[str, str], visible: VisibleRows
+) -> None:
+    """Journal the app's values in existing columns as written now.
+
+    A column's DEFAULT is not a write: it would appear newer than what other clients wrote. Where the gateway has a
+    value, the app's is discarded, because it is unknown which one is newer.
+
+    Args:
+        db: the app's database.
+        schema: the table's new schema.
+        existing: as `existing_columns` returns.
+        visible: rows for which the gateway has values in columns that the table lacked.
+    """
+    table, before, after = schema.table, before_table(schema.table), after_table(schema.table)
+    for name in existing:
+        row_ids = [(row_id,) for (_, row_id), row in visible.items() if row is not None and name in row]
+        db.executemany(f'UPDATE "{table}" SET "{name}" = NULL WHERE row_id = ?', row_ids)
+    is_default = {name: f'"{name}" IS ({default})' for name, default in existing.items()}
+    for name, condition in is_default.items():
+        for journal, where in ((before, f"{before}.there AND t.{condition}"), (after, f"{after}.here")):
+            db.execute(
+                f'UPDATE {journal} SET "c_{name}" = t."{name}" FROM "{table}" t '
+                f"WHERE t.row_id = {journal}.row_id AND {where}"
+            )
+    is_written = " OR ".join(f'("{name}" IS NOT NULL AND NOT {condition})' for name, condition in is_default.items())
+    source = f'FROM "{table}" WHERE ({is_written}) AND row_id NOT IN (SELECT row_id FROM {before})'
+    cells = {f'"c_{name}"': f'"{name}"' for name in schema.types}
+    names, current = ", ".join(cells), ", ".join(cells.values())
+    db.execute(f"INSERT INTO {after} (row_id, at, here, {names}) SELECT row_id, {NOW_MS}, 1, {current} {source}")
+    cells |= {f'"c_{name}"': f'CASE WHEN {condition} THEN "{name}" END' for name, condition in is_default.items()}
+    previous = ", ".join(cells.values())
+    db.execute(f"INSERT INTO {before} (row_id, there, {names}) SELECT row_id, 1, {previous} {source}")
+
+
+def fill_journalled_rows(db: sqlite3.Connection, schema: TableSchema, added: list[str], visible: VisibleRows) -> None:
+    """Write the gateway's values of added columns into rows that are in the journal, and into the journal.
+
+    Other columns of these rows are not touched, because the app's writes to them are not edits yet.
+
+    Args:
+        db: the app's database.
+        schema: the table's new schema.
+        added: the added columns.
+        visible: the journalled rows.
+    """
+    table, types = schema.table, schema.types
+    for (_, row_id), row in visible.items():
+        cells: dict[str, SqlValue] = {name: to_sql(types[name], row[name]) for name in added if row and name in row}
+        if cells:
+            in_table = ", ".join(f'"{name}" = ?' for name in cells)
+            in_journal = ", ".join(f'"c_{name}" = ?' for name in cells)
+            db.execute(f'UPDATE "{table}" SET {in_table} WHERE row_id = ?', [*cells.values(), row_id])
+            for journal in (before_table(table), after_table(table)):
+                db.execute(f"UPDATE {journal} SET {in_journal} WHERE row_id = ?", [*cells.values(), row_id])

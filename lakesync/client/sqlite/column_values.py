@@ -1,0 +1,198 @@
+"""Values of many deltas decoded by column, as SQLite binds them, without an object for each row.
+
+The bulk path (`bulk_changes`) uses it for pages, and `checkpoint_load` for checkpoints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from itertools import chain
+from operator import attrgetter
+from typing import Any, NamedTuple, cast
+
+import msgspec
+
+from lakesync.model.errors import ValidationError
+from lakesync.model.schema import ColumnType
+from lakesync.model.types import RowDelta
+from lakesync.wire.pages import PageDelta, cells_of, flat
+
+JsonValue = bytes | memoryview | msgspec.Raw
+TableTypes = Mapping[str, Mapping[str, ColumnType]]
+"""The column types of each table."""
+
+_NONE = type(None)
+_PYTHON_TYPES: dict[ColumnType, frozenset[type]] = {
+    "string": frozenset({str, _NONE}),
+    "number": frozenset({int, float, _NONE}),
+    "boolean": frozenset({bool, _NONE}),
+    "null": frozenset({_NONE}),
+}
+"""The types of decoded values that a column stores unchanged."""
+_MSGSPEC_TYPES: dict[ColumnType, Any] = {
+    "string": str | None,
+    "number": int | float | None,
+    "boolean": bool | None,
+    "null": None,
+    "json": msgspec.Raw,
+}
+_MIN_NUMBER, _MAX_NUMBER = -(2**63), 2**63 - 1024
+"""Between them, SQLite stores a number unchanged."""
+_DELTAS_DECODED_TOGETHER = 100
+"""So many deltas stay in the processor's cache."""
+_UNICODE_ESCAPE = b"\\u"
+"""JSON text without it contains no half of a surrogate pair, which has no UTF-8."""
+_decode = msgspec.json.Decoder().decode
+_column_of, _value_of = attrgetter("column"), attrgetter("value")
+
+
+class NotBulkWritableError(Exception):
+    """These rows must be merged row by row: a schema or a column is missing, or a value has another type."""
+
+
+class ColumnGroup(NamedTuple):
+    """Deltas that write the same columns."""
+
+    names: tuple[str, ...]
+    indexes: Sequence[int]
+    """Their indexes among the deltas that were grouped."""
+    values: list[Any]
+    """JSON values: those of the first delta, then those of the second, and so on."""
+
+
+def group_by_columns(deltas: Sequence[RowDelta]) -> Iterable[ColumnGroup]:
+    """Group deltas by the names of their columns.
+
+    Raises:
+        NotBulkWritableError: their columns cannot be decoded.
+    """
+    names: list[str] = []
+    values: list[Any] = []
+    widths: list[int] = []
+    try:
+        for chunk in cells_of(deltas):
+            cells = flat(chunk)
+            names += map(_column_of, cells)
+            values += map(_value_of, cells)
+            widths += map(len, chunk)
+    except ValidationError:
+        raise NotBulkWritableError from None
+    first = names[: widths[0]] if widths else []
+    if set(widths) <= {len(first)} and names == first * len(deltas):
+        return [ColumnGroup(tuple(first), range(len(deltas)), values)]
+    found: dict[tuple[str, ...], ColumnGroup] = {}
+    start = 0
+    for index, width in enumerate(widths):
+        key = tuple(names[start : start + width])
+        group = found.setdefault(key, ColumnGroup(key, [], []))
+        cast("list[int]", group.indexes).append(index)
+        group.values.extend(values[start : start + width])
+        start += width
+    return found.values()
+
+
+class DecodedColumns(NamedTuple):
+    """The columns of deltas that all write the same ones."""
+
+    names: tuple[str, ...]
+    columns: list[Sequence[Any]]
+    """The values of each column, as SQLite binds them."""
+
+
+def decode_uniform(deltas: Sequence[RowDelta], types: Mapping[str, ColumnType]) -> DecodedColumns | None:
+    """Decode a page's deltas that all write the same columns, with a decoder made for these columns.
+
+    Args:
+        deltas: of one table.
+        types: the table's columns.
+
+    Returns:
+        None if a delta writes other columns than the first, or a value has another type than its column.
+    """
+    texts = [delta.cells for delta in cast("Sequence[RowDelta | PageDelta]", deltas) if isinstance(delta, PageDelta)]
+    if not texts or len(texts) < len(deltas):
+        return None
+    try:
+        names = tuple(map(_column_of, deltas[0].columns))
+    except ValidationError:
+        return None
+    if not names or not all(name in types for name in names) or len(set(names)) < len(names):
+        return None
+    kinds = [types[name] for name in names]
+    decode = _uniform_decoder(tuple(zip(names, kinds, strict=True)))
+    values: list[Any] = []
+    has_escapes = False
+    try:
+        for start in range(0, len(texts), _DELTAS_DECODED_TOGETHER):
+            text = b"[" + b",".join(texts[start : start + _DELTAS_DECODED_TOGETHER]) + b"]"
+            has_escapes = has_escapes or _UNICODE_ESCAPE in text
+            values += map(_value_of, chain.from_iterable(decode(text)))
+        columns = [values[index :: len(names)] for index in range(len(names))]
+        bound = [_sql_values(kind, column, has_escapes) for kind, column in zip(kinds, columns, strict=True)]
+        return DecodedColumns(names, bound)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError, NotBulkWritableError):
+        return None
+
+
+def decode_column(kind: ColumnType, values: Sequence[JsonValue]) -> Sequence[Any]:
+    """Decode the JSON values of a column, as SQLite binds them.
+
+    Args:
+        kind: the column's type.
+        values: of many rows.
+
+    Raises:
+        NotBulkWritableError: a value has another type.
+    """
+    joined = b",".join(values)
+    has_escapes = _UNICODE_ESCAPE in joined
+    try:
+        found: list[Any] = _decode(b"[" + joined + b"]")
+        if len(found) != len(values):
+            raise NotBulkWritableError
+        if kind == "json":
+            return _sql_values(kind, values, has_escapes)
+        if not set(map(type, found)) <= _PYTHON_TYPES[kind]:
+            raise NotBulkWritableError
+        return _sql_values(kind, found, has_escapes)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        raise NotBulkWritableError from None
+
+
+def _sql_values(kind: ColumnType, values: Sequence[Any], has_escapes: bool) -> Sequence[Any]:
+    """Return the values of a column as SQLite binds them.
+
+    Args:
+        kind: the column's type.
+        values: decoded, of this type; JSON text for a JSON column.
+        has_escapes: whether the JSON text had Unicode escapes.
+
+    Raises:
+        NotBulkWritableError, UnicodeError: SQLite would change a value.
+    """
+    if kind == "json":
+        if has_escapes:
+            raise NotBulkWritableError
+        return [None if (text := bytes(value).strip()) == b"null" else text.decode() for value in values]
+    if kind == "string" and has_escapes:
+        "".join([value for value in values if value is not None]).encode()
+    if kind == "number":
+        numbers = [value for value in values if value is not None]
+        if numbers and (min(numbers) < _MIN_NUMBER or max(numbers) > _MAX_NUMBER):
+            raise NotBulkWritableError
+    if kind == "boolean":  # sqlite3 is slow for types other than int, float, str and bytearray
+        return [None if value is None else int(value) for value in values]
+    return values
+
+
+@lru_cache(256)
+def _uniform_decoder(columns: tuple[tuple[str, ColumnType], ...]) -> Any:
+    """Return a decoder for lists of deltas' columns that all have these names and types, in this order."""
+    cells = [
+        msgspec.defstruct(
+            "Cell", [("value", _MSGSPEC_TYPES[kind])], tag_field="column", tag=name, frozen=True, gc=False
+        )
+        for name, kind in columns
+    ]
+    return msgspec.json.Decoder(list[tuple[tuple(cells)]]).decode  # type: ignore[misc]

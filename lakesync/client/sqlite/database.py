@@ -1,0 +1,386 @@
+"""The app's database file: its connections, transactions, and the lock that lets one client synchronise it."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args
+
+from lakesync.client.errors import DbError, TableError
+from lakesync.model.errors import ConfigurationError, ValidationError
+
+if TYPE_CHECKING:
+    import tempfile
+
+MEMORY = ":memory:"
+Backend = Literal["file", "memory"]
+BUSY_SECONDS = 30.0
+_PRAGMAS = ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = FULL")
+
+
+def connect(path: Path, *, autocommit: bool, timeout: float = BUSY_SECONDS) -> sqlite3.Connection:
+    """Open a connection to an app's database.
+
+    Args:
+        path: the file; it is created if it does not exist.
+        autocommit: a statement outside of BEGIN commits by itself; otherwise Python's sqlite3 begins a transaction.
+        timeout: seconds to wait while another connection writes.
+
+    Raises:
+        ConfigurationError: the file is not an SQLite database, or cannot be opened.
+    """
+    try:
+        connection = sqlite3.connect(path, timeout=timeout, check_same_thread=False)
+        if autocommit:
+            connection.isolation_level = None
+        for pragma in _PRAGMAS:
+            connection.execute(pragma)
+    except sqlite3.Error as error:
+        raise ConfigurationError(f"{path} cannot be opened as an SQLite database: {error}") from error
+    return connection
+
+
+def connect_read_only(path: Path) -> sqlite3.Connection:
+    """Open a connection that rejects every write.
+
+    Raises:
+        ConfigurationError: as for `connect`.
+    """
+    connection = connect(path, autocommit=True)
+    connection.execute("PRAGMA query_only = ON")
+    return connection
+
+
+def run_query(db: sqlite3.Connection, sql: str, params: Any) -> sqlite3.Cursor:
+    """Run a query on a connection that is read-only at the moment.
+
+    Args:
+        db: a read-only connection.
+        sql: a query.
+        params: its parameters.
+
+    Raises:
+        ValidationError: the statement returns no rows, or writes.
+    """
+    try:
+        cursor = db.execute(sql, params)
+    except sqlite3.OperationalError as error:
+        if "readonly" not in str(error):
+            raise
+        raise ValidationError(f"{sql!r} writes to the database: pass a query, and write with db.conn") from error
+    if cursor.description is None:
+        raise ValidationError(f"{sql!r} returns no rows: pass a query")
+    return cursor
+
+
+def database_error(error: sqlite3.Error, subject: str) -> DbError | TableError:
+    """Return the client's error for an error of SQLite.
+
+    Args:
+        error: as sqlite3 raised it.
+        subject: what could not be used, for the message.
+
+    Returns:
+        A TableError if the app changed a synced table or its constraints; otherwise a DbError.
+    """
+    if isinstance(error, sqlite3.IntegrityError) and "_lakesync" not in str(error):
+        return TableError(
+            f"a synced table rejects what other clients wrote: {error}: remove that constraint or trigger"
+        )
+    if "no such" in str(error) and "_lakesync" not in str(error):
+        return TableError(
+            f"a synced table was dropped, recreated or altered while it was open: {error}: close the database and "
+            "open it again, which repairs it"
+        )
+    return DbError(f"{subject} cannot be used now: {error}")
+
+
+def first_sync_path(path: Path) -> Path:
+    """Return the file, next to the app's, into which the holder of the `SyncLock` loads a first sync."""
+    return path.with_name(path.name + "-lakesync-first")
+
+
+def remove_database(path: Path) -> None:
+    """Delete a database file and its rollback journal, if they exist."""
+    for name in (path.name, f"{path.name}-journal"):
+        path.with_name(name).unlink(missing_ok=True)
+
+
+def database_file(name: str, backend: Backend) -> str:
+    """Return the file for the reference's `name` and `backend`.
+
+    Args:
+        name: of the database; the file is `NAME.db`.
+        backend: `file` or `memory`.
+
+    Raises:
+        ConfigurationError: the backend is unknown.
+    """
+    if backend not in get_args(Backend):
+        raise ConfigurationError(f"backend is {backend!r}, it must be file or memory")
+    if backend == "memory":
+        return MEMORY
+    return name if name.endswith(".db") else f"{name}.db"
+
+
+class LocalDB:
+    """The app's database file and the connection that the app writes with. Writes to synced tables are tracked."""
+
+    def __init__(self, name: str | Path) -> None:
+        """Open a database.
+
+        Args:
+            name: a file; or `:memory:` for a temporary file that is deleted on `close`.
+
+        Raises:
+            ConfigurationError: the file cannot be opened as a database.
+        """
+        self.name = str(name)
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        if self.name == MEMORY:
+            import tempfile
+
+            self._temporary = tempfile.TemporaryDirectory(prefix="lakesync-")
+            self.path = Path(self._temporary.name) / "app.db"
+        else:
+            self.path = Path(name)
+        self._conn = connect(self.path, autocommit=False)
+        self._lock = threading.RLock()
+        self._process = os.getpid()
+        self._closed = False
+
+    @classmethod
+    def open(cls, config: str | Mapping[str, Any], backend: Backend | None = None) -> Self:
+        """Open a database as in the reference: `LocalDB.open("app")`, or with a mapping of `name` and `backend`.
+
+        Args:
+            config: the database's name, which is the file `NAME.db`, or a mapping with `name` and `backend`.
+            backend: `file`, which is the default, or `memory`.
+
+        Raises:
+            ConfigurationError: an argument is wrong, or the file cannot be opened as a database.
+        """
+        settings: dict[str, Any] = {"name": config} if isinstance(config, str) else dict(config)
+        settings["backend"] = backend or settings.get("backend") or "file"
+        if not isinstance(settings.get("name"), str) or settings.keys() != {"name", "backend"}:
+            raise ConfigurationError(
+                f"config of a database is {config!r}: pass a mapping with name, a string, and optionally backend"
+            )
+        return cls(database_file(settings["name"], settings["backend"]))
+
+    @property
+    def backend(self) -> Backend:
+        """`memory` or `file`."""
+        return "file" if self._temporary is None else "memory"
+
+    @property
+    def conn(self) -> sqlite3.Connection:
+        """The app's connection, for one thread at a time; commit what you write with it.
+
+        Raises:
+            ConfigurationError: the database is closed, or was opened before a fork.
+        """
+        self.check_open()
+        return self._conn
+
+    def reload_schema(self) -> None:
+        """Make the connection read the schema again, which another connection has changed.
+
+        SQLite notices changed tables by itself, but not `_lakesync_quiet` if only a trigger of the app refers to it.
+        """
+        self._conn.execute("SELECT 1 FROM _lakesync_quiet").fetchall()
+
+    def exec(self, sql: str, params: Sequence[Any] | dict[str, Any] = ()) -> int:
+        """Run a statement; outside of `transaction` it commits by itself.
+
+        Args:
+            sql: one statement.
+            params: its parameters.
+
+        Returns:
+            The number of changed rows.
+        """
+        with self.transaction():
+            return self._conn.execute(sql, params).rowcount
+
+    def query(self, sql: str, params: Sequence[Any] | dict[str, Any] = ()) -> list[dict[str, Any]]:
+        """Return the rows of a query, including uncommitted ones of this connection.
+
+        Args:
+            sql: a query.
+            params: its parameters.
+
+        Raises:
+            ValidationError: the statement returns no rows, or writes.
+        """
+        with self.exclusive():
+            had_transaction = self._conn.in_transaction
+            self._conn.execute("PRAGMA query_only = ON")
+            try:
+                cursor = run_query(self._conn, sql, params)
+                names = [column[0] for column in cursor.description]
+                return [dict(zip(names, row, strict=True)) for row in cursor]
+            finally:
+                self._conn.execute("PRAGMA query_only = OFF")
+                if self._conn.in_transaction and not had_transaction:  # sqlite3 has begun one for a rejected write
+                    self._conn.rollback()
+
+    def save(self) -> None:
+        """Move all commits into the one file, so that it can be copied without its `-wal`.
+
+        Commits are durable without this call. It does nothing for a database in memory.
+
+        Raises:
+            ConfigurationError: a transaction is open, or as for `exclusive`.
+            DbError: another connection keeps the file busy, or the disk is full; no commit is lost.
+        """
+        with self.exclusive():
+            if self.backend == "memory":
+                return
+            if self._conn.in_transaction:
+                raise ConfigurationError(f"a transaction is open on {self.path}: commit it or roll it back, then save")
+            try:
+                ((busy, _, _),) = self._conn.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            except sqlite3.OperationalError as error:
+                raise self._write_error(error) from error
+            if busy:
+                raise DbError(f"{self.path} cannot be saved now: another connection reads or writes it; try again")
+
+    def exclusive(self) -> AbstractContextManager[Any]:
+        """Return a lock on the app's connection; other threads that use it through this object wait.
+
+        Raises:
+            ConfigurationError: the database is closed, or was opened before a fork.
+        """
+        self.check_open()
+        return self._lock
+
+    def check_open(self) -> None:
+        """Check that the connection is usable in this process.
+
+        Raises:
+            ConfigurationError: the database is closed, or was opened before a fork.
+        """
+        if os.getpid() != self._process:
+            raise ConfigurationError(f"{self.path} was opened before a fork: open it again in the new process")
+        if self._closed:
+            raise ConfigurationError(f"{self.path} is closed: open it again")
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """Run a transaction; within another one, a savepoint.
+
+        Raises:
+            DbError: the database cannot be written now: it is locked, or the disk is full.
+            ConfigurationError: as for `exclusive`.
+        """
+        with self.exclusive():
+            if self._conn.in_transaction:
+                with self._savepoint():
+                    yield self._conn
+                return
+            try:
+                self._conn.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError as error:
+                raise self._write_error(error) from error
+            try:
+                yield self._conn
+                self._commit()
+            except BaseException:
+                self._conn.rollback()
+                raise
+
+    @property
+    def blocks_this_thread(self) -> bool:
+        """Whether a transaction is open that cannot end while this thread waits for it.
+
+        A transaction of another thread does not count, because that thread continues by itself.
+        """
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
+            return not self._closed and self._conn.in_transaction
+        finally:
+            self._lock.release()
+
+    @property
+    def forked(self) -> bool:
+        """Whether this process is a fork of the one that opened the file; SQLite connections do not survive a fork."""
+        return os.getpid() != self._process
+
+    def close(self) -> None:
+        """Close the connection and roll back what is not committed. Further calls do nothing."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            self._conn.close()
+            if self._temporary is not None:
+                self._temporary.cleanup()
+
+    @contextmanager
+    def _savepoint(self) -> Iterator[None]:
+        self._conn.execute("SAVEPOINT part")
+        try:
+            yield
+        except BaseException:
+            with suppress(sqlite3.OperationalError):  # the app has ended the outer transaction
+                self._conn.execute("ROLLBACK TO part")
+                self._conn.execute("RELEASE part")
+            raise
+        with suppress(sqlite3.OperationalError):
+            self._conn.execute("RELEASE part")
+
+    def _commit(self) -> None:
+        try:
+            self._conn.commit()
+        except sqlite3.OperationalError as error:
+            raise self._write_error(error) from error
+
+    def _write_error(self, error: sqlite3.OperationalError) -> DbError:
+        return DbError(f"{self.path} cannot be written now: {error}")
+
+
+class SyncLock:
+    """The lock of the one client that synchronises a database: a second SQLite file, held in exclusive mode.
+
+    The operating system releases it when the process ends, however it ends.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._database = path
+        self._path = path.with_name(path.name + "-lakesync")
+        self._holder: sqlite3.Connection | None = None
+
+    def acquire(self) -> None:
+        """Acquire the lock, unless this object holds it already.
+
+        Raises:
+            DbError: another client holds it, or its file cannot be written.
+        """
+        if self._holder is not None:
+            return
+        holder = sqlite3.connect(self._path, timeout=0, isolation_level=None, check_same_thread=False)
+        try:
+            holder.execute("PRAGMA locking_mode = EXCLUSIVE")
+            holder.execute("BEGIN EXCLUSIVE")
+        except sqlite3.OperationalError as error:
+            holder.close()
+            if error.sqlite_errorcode not in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+                raise DbError(f"the lock file {self._path} cannot be written now: {error}") from error
+            raise DbError(
+                f"another client is synchronising {self._path.name.removesuffix('-lakesync')!r}: it will also send "
+                "what you write here"
+            ) from error
+        self._holder = holder
+        remove_database(first_sync_path(self._database))  # a killed process may have left it
+
+    def release(self) -> None:
+        """Release the lock, if it is held."""
+        if self._holder is not None:
+            self._holder.close()
+            self._holder = None

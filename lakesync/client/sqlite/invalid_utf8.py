@@ -1,0 +1,97 @@
+r"""Text that is not valid UTF-8, which a program with another encoding can write into SQLite.
+
+Python's sqlite3 cannot read such text. `repair` replaces each invalid byte with an escape such as `\xe9`, so that the
+change can be pushed.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from lakesync.model.schema import ColumnType
+
+ERROR_MARK = "UTF-8"
+"""Part of the message of the OperationalError that sqlite3 raises for such text."""
+
+
+def find_first(db: sqlite3.Connection, table: str, columns: Sequence[str]) -> tuple[str, str] | None:
+    """Find the first cell with invalid text.
+
+    Args:
+        db: the app's database.
+        table: a synced table.
+        columns: the columns to read, besides `row_id`.
+
+    Returns:
+        The row id, with escapes for invalid bytes, and the column; None if all text is valid.
+    """
+    selected = ", ".join(["row_id", *(f'"{name}"' for name in columns)])
+    query = f'SELECT {selected} FROM "{table}"'
+    try:
+        for _ in db.execute(query):
+            pass
+    except sqlite3.OperationalError as error:
+        if ERROR_MARK not in str(error):
+            raise
+    else:
+        return None
+    with _text_as_bytes(db):
+        for row_id, *cells in db.execute(query):
+            for name, cell in zip(["row_id", *columns], [row_id, *cells], strict=True):
+                if _is_invalid(cell):
+                    return row_id.decode(errors="backslashreplace"), name
+    return None
+
+
+def repair(db: sqlite3.Connection, table: str, journal: tuple[str, str], types: Mapping[str, ColumnType]) -> None:
+    r"""Replace invalid bytes in the rows of a table that are in the change journal.
+
+    Args:
+        db: the app's database.
+        table: a synced table.
+        journal: the tables with these rows before and after the change; they prefix a column's name with `c_`.
+        types: the table's columns. JSON has no `\x` escape, so in it invalid bytes become U+FFFD.
+    """
+    after, tables = journal[1], (f'"{table}"', *journal)
+    for each, prefix in zip(tables, ("", "c_", "c_"), strict=True):
+        selected = "".join(f', "{prefix}{name}"' for name in types)
+        with _text_as_bytes(db):
+            rows = db.execute(
+                f"SELECT row_id{selected} FROM {each} WHERE row_id IN (SELECT row_id FROM {after})"
+            ).fetchall()
+        for row_id, *cells in rows:
+            for (name, kind), cell in zip(types.items(), cells, strict=True):
+                if _is_invalid(cell):
+                    text = cell.decode(errors="replace" if kind == "json" else "backslashreplace")
+                    where = "WHERE row_id = CAST(? AS TEXT)"
+                    db.execute(f'UPDATE {each} SET "{prefix}{name}" = ? {where}', (text, row_id))
+    with _text_as_bytes(db):
+        ids = [row_id for (row_id,) in db.execute(f"SELECT row_id FROM {after}").fetchall() if _is_invalid(row_id)]
+    for row_id in ids:
+        for each in tables:
+            db.execute(
+                f"UPDATE {each} SET row_id = ? WHERE row_id = CAST(? AS TEXT)",
+                (row_id.decode(errors="backslashreplace"), row_id),
+            )
+
+
+@contextmanager
+def _text_as_bytes(db: sqlite3.Connection) -> Iterator[None]:
+    text_factory = db.text_factory
+    db.text_factory = bytes
+    try:
+        yield
+    finally:
+        db.text_factory = text_factory
+
+
+def _is_invalid(cell: object) -> bool:
+    if not isinstance(cell, bytes):
+        return False
+    try:
+        cell.decode()
+    except UnicodeDecodeError:
+        return True
+    return False

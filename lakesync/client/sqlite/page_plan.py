@@ -1,0 +1,201 @@
+"""The plan for a page: which rows are written in bulk, in which way, and which are merged row by row.
+
+A row that is written in bulk has no edits, and its record (`stamps`) shows the outcome without a merge of values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from operator import attrgetter, itemgetter
+from typing import NamedTuple, cast
+
+from lakesync.client.core.records import SOURCE_GENERATION
+from lakesync.client.sqlite.row_groups import DeltaFields
+from lakesync.client.sqlite.stamps import Record
+from lakesync.model.types import RowDelta
+
+_table_of, _row_id_of, _op_of = attrgetter("table"), attrgetter("row_id"), attrgetter("op")
+
+DeltasByRow = Mapping[str, RowDelta | list[RowDelta]]
+"""A page's deltas of one table, by row id: a row's only delta, or the list of its deltas in their order."""
+
+
+class StoredRecords(NamedTuple):
+    """The stored records of rows, as two lists, so that the garbage collector visits no object for each row."""
+
+    generations: list[int | None]
+    """None: the row is not known."""
+    records: list[Record | None]
+    """None: the row is not known, or is kept whole."""
+
+
+class SingleDeltaRows(NamedTuple):
+    """A page's deltas of one table, in order of row id, if no row has two."""
+
+    deltas: Sequence[RowDelta]
+    ops: AbstractSet[str]
+    """The operations that occur."""
+    fields: DeltaFields
+
+    def keys(self) -> Sequence[str]:
+        """Return the row ids."""
+        return self.fields.row_ids
+
+    def by_row(self) -> DeltasByRow:
+        """Return the deltas by row id."""
+        return dict(zip(self.fields.row_ids, self.deltas, strict=True))
+
+
+def by_table(deltas: Sequence[RowDelta]) -> dict[str, Sequence[RowDelta]]:
+    """Return the deltas of each table, in their order."""
+    if len(tables := set(map(_table_of, deltas))) == 1:
+        return {tables.pop(): deltas}
+    found: dict[str, list[RowDelta]] = {}
+    for delta in deltas:
+        found.setdefault(delta.table, []).append(delta)
+    return dict(found)
+
+
+def by_row(deltas: Sequence[RowDelta]) -> DeltasByRow | SingleDeltaRows:
+    """Return a table's deltas by row, in order of row id, so that neighbours in the file are written together."""
+    row_ids = list(map(_row_id_of, deltas))
+    if len(set(row_ids)) == len(deltas) > 1:
+        in_order = itemgetter(*sorted(range(len(deltas)), key=row_ids.__getitem__))
+        fields = DeltaFields.of(deltas)
+        return SingleDeltaRows(in_order(deltas), set(map(_op_of, deltas)), DeltaFields(*map(in_order, fields)))
+    found: dict[str, RowDelta | list[RowDelta]] = {}
+    for delta in sorted(deltas, key=_row_id_of):
+        before = found.get(delta.row_id)
+        if before is None:
+            found[delta.row_id] = delta
+        elif isinstance(before, list):
+            before.append(delta)
+        else:
+            found[delta.row_id] = [before, delta]
+    return found
+
+
+class PlannedRows:
+    """Rows that are written in the same way."""
+
+    def __init__(self) -> None:
+        self.single: list[RowDelta] = []
+        """The only delta of each row that has one."""
+        self.fields: DeltaFields | None = None
+        """The fields of `single`, if they are known already."""
+        self.records: list[Record] = []
+        """The stored record of each row in `single`; empty for new rows."""
+        self.several: list[list[RowDelta]] = []
+        """The deltas of each other row, from its INSERT on."""
+        self.all_of_several: list[list[RowDelta]] = []
+        """All deltas of the same rows, including a DELETE before the INSERT."""
+
+
+class PagePlan:
+    """A table's rows of a page, by the way in which they are written."""
+
+    def __init__(self) -> None:
+        self.new = PlannedRows()
+        """Rows that are not known."""
+        self.replaced = PlannedRows()
+        """Known rows that the page inserts again: nothing of them stays."""
+        self.updated = PlannedRows()
+        """Known rows with one UPDATE."""
+        self.deleted: list[str] = []
+        """Row ids."""
+        self.rest: list[RowDelta] = []
+        """Deltas to be merged row by row."""
+
+
+def plan_uniform(rows: SingleDeltaRows, stored: StoredRecords, generation: int) -> PagePlan | None:
+    """Plan a page whose rows are all new, or all updated. None of them may have edits.
+
+    Args:
+        rows: the page's rows of one table.
+        stored: their records.
+        generation: of the page.
+
+    Returns:
+        None for any other page.
+    """
+    generations, plan = set(stored.generations), PagePlan()
+    if rows.ops == {"INSERT"} and generations == {None}:
+        planned = plan.new
+    elif rows.ops == {"UPDATE"} and generations == {generation} and None not in stored.records:
+        planned = plan.updated
+        planned.records = cast("list[Record]", stored.records)
+    else:
+        return None
+    planned.single, planned.fields = list(rows.deltas), rows.fields
+    return plan
+
+
+def plan_rows(
+    rows: DeltasByRow,
+    stored: StoredRecords,
+    edited: AbstractSet[str],
+    generation: int,
+) -> PagePlan:
+    """Plan a page row by row.
+
+    Args:
+        rows: the page's deltas of one table.
+        stored: the records of these rows.
+        edited: ids of rows that have edits.
+        generation: of the page.
+    """
+    plan = PagePlan()
+    new, replaced, updated = plan.new, plan.replaced, plan.updated
+    for (row_id, deltas), row_generation, record in zip(rows.items(), *stored, strict=True):
+        is_known = row_generation is not None
+        if row_id in edited or (is_known and record is None):
+            plan.rest += deltas if isinstance(deltas, list) else (deltas,)
+        elif isinstance(deltas, list):
+            remaining = _after_last_delete(deltas)
+            is_outdated = len(remaining) < len(deltas) or _is_outdated(row_generation, generation)
+            if is_known and not (is_outdated and _takes_generation(row_generation, generation)):
+                plan.rest += deltas
+            elif not remaining:
+                plan.deleted += [row_id] if is_known else []
+            elif _creates_row(remaining):
+                planned = replaced if is_known else new
+                planned.several.append(remaining)
+                planned.all_of_several.append(deltas)
+            else:
+                plan.rest += deltas
+        elif record is None:
+            if deltas.op != "DELETE":
+                (new.single if deltas.op == "INSERT" else plan.rest).append(deltas)
+        elif deltas.op == "UPDATE" and row_generation == generation:
+            updated.single.append(deltas)
+            updated.records.append(record)
+        elif deltas.op == "DELETE" and _takes_generation(row_generation, generation):
+            plan.deleted.append(row_id)
+        elif deltas.op == "INSERT" and _is_outdated(row_generation, generation):
+            replaced.single.append(deltas)
+        else:
+            plan.rest.append(deltas)
+    return plan
+
+
+def _after_last_delete(deltas: list[RowDelta]) -> list[RowDelta]:
+    for index in range(len(deltas) - 1, -1, -1):
+        if deltas[index].op == "DELETE":
+            return deltas[index + 1 :]
+    return deltas
+
+
+def _creates_row(deltas: Sequence[RowDelta]) -> bool:
+    """Return whether a row's deltas are an INSERT and UPDATEs."""
+    return deltas[0].op == "INSERT" and all(delta.op == "UPDATE" for delta in deltas[1:])
+
+
+def _is_outdated(row_generation: int | None, generation: int) -> bool:
+    """Return whether the page's generation replaces everything that the row holds."""
+    return SOURCE_GENERATION not in (generation, row_generation) and row_generation != generation
+
+
+def _takes_generation(row_generation: int | None, generation: int) -> bool:
+    """Return whether the row gets the page's generation; a named source leaves the gateway's own rows theirs."""
+    return generation != SOURCE_GENERATION or row_generation == SOURCE_GENERATION

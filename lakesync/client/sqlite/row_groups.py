@@ -1,0 +1,208 @@
+"""Rows to be written, grouped by table and layout, so that each group is written with one statement.
+
+A row's layout says which of its deltas wrote which columns (`stamps.Layout`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from operator import attrgetter
+from typing import Any, NamedTuple, Self, TypeVar
+
+from lakesync.client.sqlite.column_values import (
+    DecodedColumns,
+    NotBulkWritableError,
+    TableTypes,
+    decode_column,
+    decode_uniform,
+    group_by_columns,
+)
+from lakesync.client.sqlite.stamps import Layout
+from lakesync.model.types import RowDelta
+
+T = TypeVar("T")
+RowPart = tuple[str, str, int, str, tuple[str, ...], Sequence[Any]]
+"""One delta of a row: table, row id, hlc, client id, column names, and the columns' JSON values."""
+
+_row_id_of, _hlc_of, _client_of = attrgetter("row_id"), attrgetter("hlc"), attrgetter("client_id")
+
+
+class DeltaFields(NamedTuple):
+    """The row ids, hlcs and clients of deltas, each as a list."""
+
+    row_ids: Sequence[str]
+    hlcs: Sequence[int]
+    clients: Sequence[str]
+
+    @classmethod
+    def of(cls, deltas: Sequence[RowDelta]) -> Self:
+        """Return the fields of these deltas, in their order."""
+        return cls(list(map(_row_id_of, deltas)), list(map(_hlc_of, deltas)), list(map(_client_of, deltas)))
+
+
+class RowGroup:
+    """Rows of one table and layout."""
+
+    def __init__(self, table: str, parts: tuple[tuple[str, ...], ...]) -> None:
+        """Start an empty group.
+
+        Args:
+            table: of the rows.
+            parts: the columns of each delta of a row, the INSERT first.
+        """
+        self.table = table
+        self.layout = Layout(parts)
+        self.names = tuple([name for part in parts for name in part])
+        """All columns, in order of the deltas."""
+        self.row_ids: list[str] = []
+        self.values: list[Any] = []
+        """JSON values in order of `names`: those of the first row, then those of the second, and so on."""
+        self.hlcs: list[int] = []
+        """One for each delta of each row."""
+        self.clients: list[str] = []
+        """One for each delta of each row."""
+        self._decoded: list[Sequence[Any]] | None = None
+
+    @classmethod
+    def from_decoded(cls, table: str, fields: DeltaFields, decoded: DecodedColumns) -> RowGroup:
+        """Return a group of rows of one delta each, whose values are decoded.
+
+        Args:
+            table: of the rows.
+            fields: of their deltas.
+            decoded: the values of the same deltas.
+        """
+        group = cls(table, (decoded.names,))
+        group.add_rows(fields, ())
+        group._decoded = decoded.columns
+        return group
+
+    def add_rows(self, fields: DeltaFields, values: Iterable[Any]) -> None:
+        """Add rows of one delta each.
+
+        Args:
+            fields: of their deltas.
+            values: as for the attribute `values`.
+        """
+        self.row_ids += fields.row_ids
+        self.hlcs += fields.hlcs
+        self.clients += fields.clients
+        self.values += values
+
+    def select(self, indexes: Sequence[int]) -> RowGroup:
+        """Return a group with the rows at these indexes. Every row must consist of one delta."""
+        selected, width = RowGroup(self.table, self.layout.parts), len(self.names)
+        if self._decoded is not None:
+            selected._decoded = [[column[index] for index in indexes] for column in self._decoded]
+            width = 0
+        for index in indexes:
+            selected.row_ids.append(self.row_ids[index])
+            selected.hlcs.append(self.hlcs[index])
+            selected.clients.append(self.clients[index])
+            selected.values += self.values[index * width : index * width + width]
+        return selected
+
+    def sql_columns(self, types: TableTypes) -> list[Sequence[Any]]:
+        """Return the values of each column, as SQLite binds them.
+
+        Raises:
+            NotBulkWritableError: a value has another type than its column, or two deltas write the same column.
+        """
+        if self._decoded is not None:
+            return self._decoded
+        kinds, names = types.get(self.table), self.names
+        if kinds is None or not all(name in kinds for name in names) or len(set(names)) < len(names):
+            raise NotBulkWritableError
+        return [decode_column(kinds[name], self.values[index :: len(names)]) for index, name in enumerate(names)]
+
+
+class RowGroups:
+    """New rows, in groups that are created as rows are added."""
+
+    def __init__(self) -> None:
+        self._groups: dict[tuple[str, tuple[tuple[str, ...], ...]], RowGroup] = {}
+        self._decoded: list[RowGroup] = []
+
+    def __iter__(self) -> Iterator[RowGroup]:
+        return (group for group in (*self._decoded, *self._groups.values()) if group.row_ids)
+
+    @property
+    def highest_hlc(self) -> int:
+        """The highest hlc of all deltas; 0 without rows."""
+        return max((max(group.hlcs) for group in self), default=0)
+
+    def add_parts(self, parts: Iterable[RowPart]) -> None:
+        """Add rows of any number of deltas. The deltas of a row follow one another, its INSERT first.
+
+        Raises:
+            NotBulkWritableError: the deltas of a row are not in order of their stamps.
+        """
+        group = RowGroup("", ())
+        last_row, newest = ("", ""), (0, "")
+        for table, row_id, hlc, client_id, names, values in parts:
+            stamp = (hlc, client_id)
+            if row_id == last_row[1] and table == last_row[0]:
+                if stamp <= newest:
+                    raise NotBulkWritableError
+                group = self._extend_last_row(group, names)
+            else:
+                last_row = (table, row_id)
+                if (names,) != group.layout.parts or table != group.table:
+                    group = self.get_or_create(table, (names,))
+                group.row_ids.append(row_id)
+            newest = stamp
+            group.hlcs.append(hlc)
+            group.clients.append(client_id)
+            group.values += values
+
+    def add_inserts(
+        self, table: str, deltas: Sequence[RowDelta], types: TableTypes, fields: DeltaFields | None = None
+    ) -> None:
+        """Add rows of one INSERT each.
+
+        Args:
+            table: of the rows.
+            deltas: the INSERTs.
+            types: the column types.
+            fields: of the deltas, if the caller has them.
+
+        Raises:
+            NotBulkWritableError: their columns cannot be decoded.
+        """
+        decoded = decode_uniform(deltas, types.get(table, {}))
+        if decoded is not None:
+            self._decoded.append(RowGroup.from_decoded(table, fields or DeltaFields.of(deltas), decoded))
+            return
+        for names, indexes, values in group_by_columns(deltas):
+            group = self.get_or_create(table, (names,))
+            group.add_rows(DeltaFields.of([deltas[index] for index in indexes]), values)
+
+    def get_or_create(self, table: str, parts: tuple[tuple[str, ...], ...]) -> RowGroup:
+        """Return the group of a table and layout, to add rows to.
+
+        Args:
+            table: of the rows.
+            parts: as for `RowGroup`.
+        """
+        found = self._groups.get((table, parts))
+        if found is None:
+            found = self._groups[table, parts] = RowGroup(table, parts)
+        return found
+
+    def _extend_last_row(self, group: RowGroup, names: tuple[str, ...]) -> RowGroup:
+        """Move the last row of a group to the group whose layout has a further delta with these columns."""
+        extended = self.get_or_create(group.table, (*group.layout.parts, names))
+        count = len(group.layout.parts)
+        extended.row_ids.append(group.row_ids.pop())
+        extended.hlcs += _pop_last(group.hlcs, count)
+        extended.clients += _pop_last(group.clients, count)
+        extended.values += _pop_last(group.values, len(group.names))
+        return extended
+
+
+def _pop_last(values: list[T], count: int) -> list[T]:
+    """Remove the last values of a list and return them."""
+    start = len(values) - count
+    removed = values[start:]
+    del values[start:]
+    return removed

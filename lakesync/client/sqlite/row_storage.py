@@ -1,0 +1,293 @@
+"""The app's tables, and the records of what the gateway has of their rows (`_lakesync_known_TABLE`).
+
+For a settled row, the record holds only stamps; the values are in the app's table. A row with edits, or a row that its
+table cannot hold without loss, is kept whole in its record.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple
+
+import msgspec
+from msgspec import Raw
+
+from lakesync.client.core.records import SOURCE_GENERATION, KnownRow
+from lakesync.client.sqlite.change_tracking import before_table
+from lakesync.client.sqlite.page_plan import StoredRecords
+from lakesync.client.sqlite.sql_values import (
+    DECLARED,
+    STRICT_DECLARED,
+    SqlValue,
+    from_sql,
+    round_trips,
+    to_sql,
+)
+from lakesync.client.sqlite.stamps import Record, StampCodec, Stamps, known_table, stamps_of
+from lakesync.client.sqlite.table_validation import has_defaults, is_strict
+from lakesync.model.errors import IntegrityError
+from lakesync.model.merge import LiveDelta, RowState, decode_state, encode_state
+from lakesync.model.schema import ColumnType, TableSchema
+from lakesync.model.types import RowKey
+
+AMONG = "(SELECT value FROM json_each(?))"
+"""SQL for a set of row ids; its parameter is made by `id_list`."""
+
+_KNOWN_WITHOUT_SCHEMA = """CREATE TABLE IF NOT EXISTS _lakesync_known (
+    tbl TEXT NOT NULL, row_id TEXT NOT NULL, generation INTEGER NOT NULL,
+    stamps BLOB, whole BLOB, PRIMARY KEY (tbl, row_id)) WITHOUT ROWID"""
+"""Records of rows whose tables have no schema here; in files of earlier versions, the records of all rows."""
+_KNOWN = """CREATE TABLE IF NOT EXISTS {} (
+    row_id TEXT PRIMARY KEY NOT NULL, generation INTEGER NOT NULL, stamps BLOB, whole BLOB) WITHOUT ROWID"""
+_COLUMNS = "row_id, generation, stamps, whole"
+
+_StoredRow = tuple[int, Record | None, bytes | None]
+_encode = msgspec.json.Encoder().encode
+
+
+def by_table(keys: Iterable[RowKey]) -> dict[str, list[str]]:
+    """Return row ids by table."""
+    found: dict[str, list[str]] = {}
+    for table, row_id in keys:
+        found.setdefault(table, []).append(row_id)
+    return found
+
+
+def id_list(row_ids: Collection[str]) -> str:
+    """Return the parameter for `AMONG`."""
+    return _encode(list(row_ids)).decode()
+
+
+class _RecordTable(NamedTuple):
+    """The table with the records of a synced table's rows."""
+
+    name: str
+    key: tuple[str, ...] = ()
+    """The values of the key columns before the row id."""
+
+    @property
+    def rows(self) -> str:
+        """SQL after FROM, up to the condition on the row id."""
+        return f"{self.name} WHERE {'tbl = ? AND ' * len(self.key)}row_id"
+
+
+class RowStorage:
+    """Reads and writes the app's rows and their records."""
+
+    def __init__(self, db: sqlite3.Connection, stamp_codec: StampCodec) -> None:
+        self._db = db
+        self._stamp_codec = stamp_codec
+        self._types: dict[str, dict[str, ColumnType]] = {}
+        self.tables_with_defaults: set[str] = set()
+        """Tables in which SQLite fills omitted columns with a DEFAULT, so that an INSERT must name every column."""
+
+    def create_shared_tables(self) -> None:
+        """Create the tables that do not belong to one synced table."""
+        self._db.execute(_KNOWN_WITHOUT_SCHEMA)
+
+    def create_table(self, schema: TableSchema) -> list[RowKey]:
+        """Create a table and its records, or add the columns that it lacks.
+
+        Returns:
+            Rows that were kept whole in their records, if the schema is new or has grown: the table may hold them now.
+        """
+        table, types = schema.table, schema.types
+        self._db.execute(_KNOWN.format(known_table(table)))
+        source = "FROM _lakesync_known WHERE tbl = ?"
+        self._db.execute(
+            f"INSERT OR REPLACE INTO {known_table(table)} SELECT {_COLUMNS} {source} ORDER BY row_id", (table,)
+        )
+        self._db.execute(f"DELETE {source}", (table,))
+        columns = "".join(f', "{name}" {DECLARED[kind]}' for name, kind in types.items())
+        self._db.execute(f'CREATE TABLE IF NOT EXISTS "{table}" (row_id TEXT PRIMARY KEY NOT NULL{columns})')
+        existing = {name.lower() for _, name, *_ in self._db.execute(f'PRAGMA table_info("{table}")')}
+        missing = [name for name in types if name.lower() not in existing]
+        declared = STRICT_DECLARED if missing and is_strict(self._db, table) else DECLARED
+        for name in missing:
+            self._db.execute(f'ALTER TABLE "{table}" ADD COLUMN "{name}" {declared[types[name]]}')
+        if has_defaults(self._db, schema):
+            self.tables_with_defaults.add(table)
+        has_grown = self._types.get(table) != types
+        self._types[table] = types
+        statement = f"SELECT ?, row_id FROM {known_table(table)} WHERE whole IS NOT NULL"
+        return self._db.execute(statement, (table,)).fetchall() if has_grown else []
+
+    def known(self, keys: Collection[RowKey]) -> dict[RowKey, KnownRow]:
+        """Return rows as the gateway has them.
+
+        Raises:
+            IntegrityError: a settled row is missing from the app's table.
+        """
+        found: dict[RowKey, KnownRow] = {}
+        for table, row_ids in by_table(keys).items():
+            settled: list[tuple[str, int, Record]] = []
+            records = self._record_table(table)
+            statement = f"SELECT {_COLUMNS} FROM {records.rows} IN {AMONG}"
+            for row_id, generation, stamps, whole in self._db.execute(statement, (*records.key, id_list(row_ids))):
+                if whole is None:
+                    settled.append((row_id, generation, stamps))
+                else:
+                    found[table, row_id] = KnownRow(decode_state(whole), generation)
+            values = self._settled_values(table, [row_id for row_id, _, _ in settled])
+            for row_id, generation, stamps in settled:
+                if row_id not in values:
+                    raise IntegrityError(
+                        f"row {row_id!r} of table {table!r} was deleted without change tracking: the client must resync"
+                    )
+                state = _state(self._stamp_codec.decode(stamps), values[row_id])
+                found[table, row_id] = KnownRow(state, generation)
+        return found
+
+    def stored_records(self, table: str, row_ids: Collection[str]) -> StoredRecords:
+        """Return the stored records of a table's rows, in the order of `row_ids`.
+
+        Args:
+            table: a synced table.
+            row_ids: in the order of the result.
+        """
+        statement = (
+            "SELECT asked.key, generation, stamps FROM json_each(?) AS asked "
+            f"CROSS JOIN {known_table(table)} ON row_id = asked.value"
+        )
+        generations: list[int | None] = [None] * len(row_ids)
+        records: list[Record | None] = [None] * len(row_ids)
+        for index, generation, stamps in self._db.execute(statement, (id_list(row_ids),)):
+            generations[index], records[index] = generation, stamps
+        return StoredRecords(generations, records)
+
+    def older_than(self, generation: int) -> list[RowKey]:
+        """See `ClientStore.older_than`."""
+        sources = [
+            "tbl, row_id FROM _lakesync_known",
+            *(f"'{name}', row_id FROM {known_table(name)}" for name in self._types),
+        ]
+        queries = [f"SELECT {source} WHERE generation > ? AND generation < ?" for source in sources]
+        return [key for query in queries for key in self._db.execute(query, (SOURCE_GENERATION, generation))]
+
+    def unsettle(self, keys: Collection[RowKey]) -> None:
+        """Copy the values of settled rows into their records, before an edit overwrites them in the app's table."""
+        rows = self.known(keys)
+        self._write({key: (row.generation, None, encode_state(row.state)) for key, row in rows.items()})
+
+    def put_known(self, known: Mapping[RowKey, KnownRow | None], edited: Collection[RowKey]) -> None:
+        """Store rows as the gateway has them, after the app's rows were written.
+
+        Args:
+            known: rows; None deletes the record.
+            edited: the rows that have edits.
+        """
+        for table, row_ids in by_table(key for key, row in known.items() if row is None).items():
+            records = self._record_table(table)
+            self._db.executemany(f"DELETE FROM {records.rows} = ?", [(*records.key, row_id) for row_id in row_ids])
+        self._write(
+            {key: self._stored_row(key, row, key not in edited) for key, row in known.items() if row is not None}
+        )
+
+    def put(self, rows: Mapping[RowKey, Mapping[str, Raw] | None]) -> None:
+        """Write or delete the app's rows. Rows of tables without a schema are skipped."""
+        for table, row_ids in by_table(rows).items():
+            types = self._types.get(table)
+            if types is None:
+                continue
+            written: list[list[SqlValue]] = []
+            deleted: list[tuple[str]] = []
+            for row_id in row_ids:
+                values = rows[table, row_id]
+                if values is None:
+                    deleted.append((row_id,))
+                else:
+                    cells = [to_sql(kind, values[name]) if name in values else None for name, kind in types.items()]
+                    written.append([row_id, *cells])
+            self._db.executemany(f'DELETE FROM "{table}" WHERE row_id = ?', deleted)
+            names = ["row_id", *(f'"{name}"' for name in types)]
+            updates = ", ".join(f"{name} = excluded.{name}" for name in names)
+            self._db.executemany(
+                f'INSERT INTO "{table}" ({", ".join(names)}) VALUES ({", ".join("?" * len(names))}) '
+                f"ON CONFLICT (row_id) DO UPDATE SET {updates}",
+                written,
+            )
+
+    def copy_from(self, staging_table: str, table: str, generation: int) -> int:
+        """Copy rows and records from a staging table, except rows that have edits.
+
+        Args:
+            staging_table: its quoted name, with its database's name.
+            table: the synced table.
+            generation: of the copied rows.
+
+        Returns:
+            The number of copied rows.
+        """
+        columns = [f'"{name}"' for name in self._types[table]]
+        names = ", ".join(["row_id", *columns])
+        edited = "SELECT row_id FROM _lakesync_edits WHERE tbl = ?"
+        params = (table,) if self._db.execute(f"{edited} LIMIT 1", (table,)).fetchone() else ()
+        source = f"FROM {staging_table} WHERE {f'row_id NOT IN ({edited})' if params else 'true'} ORDER BY row_id"
+        has_rows = self._db.execute(f'SELECT 1 FROM "{table}" LIMIT 1').fetchone() is not None
+        updates = ", ".join(f"{name} = excluded.{name}" for name in ["row_id", *columns])
+        on_conflict = f" ON CONFLICT (row_id) DO UPDATE SET {updates}" if has_rows else ""
+        copied = self._db.execute(f'INSERT INTO "{table}" ({names}) SELECT {names} {source}{on_conflict}', params)
+        self._db.execute(
+            f"INSERT OR REPLACE INTO {known_table(table)} ({_COLUMNS}) SELECT row_id, ?, stamps, NULL {source}",
+            (generation, *params),
+        )
+        return copied.rowcount
+
+    def forget_missing(self, table: str) -> None:
+        """Delete the records of settled rows that are missing from their table."""
+        absent = " ".join(
+            f"AND row_id NOT IN (SELECT row_id FROM {each})" for each in (f'"{table}"', before_table(table))
+        )
+        self._db.execute(f"DELETE FROM {known_table(table)} WHERE whole IS NULL {absent}")
+
+    def _settled_values(self, table: str, row_ids: Collection[str]) -> dict[str, dict[str, Raw]]:
+        """Return the values of settled rows; of journalled rows, those before the app's write."""
+        if not row_ids:
+            return {}
+        types = self._types[table]
+        columns = "".join(f', "{name}"' for name in types)
+        ids = (id_list(row_ids),)
+        found = self._db.execute(f'SELECT row_id{columns} FROM "{table}" WHERE row_id IN {AMONG}', ids).fetchall()
+        if self._db.execute(f"SELECT 1 FROM {before_table(table)} LIMIT 1").fetchone() is not None:
+            columns = "".join(f', "c_{name}"' for name in types)
+            before = f"SELECT row_id{columns} FROM {before_table(table)} WHERE there AND row_id IN {AMONG}"
+            found += self._db.execute(before, ids)
+        return {
+            row_id: {name: from_sql(kind, cell) for (name, kind), cell in zip(types.items(), cells, strict=True)}
+            for row_id, *cells in found
+        }
+
+    def _stored_row(self, key: RowKey, row: KnownRow, is_settled: bool) -> _StoredRow:
+        state = row.state
+        if not is_settled or not self._table_holds(key[0], state):
+            return row.generation, None, encode_state(state)
+        return row.generation, self._stamp_codec.encode(stamps_of(state)), None
+
+    def _table_holds(self, table: str, state: RowState) -> bool:
+        """Return whether the app's table contains the row with every value unchanged."""
+        types = self._types.get(table)
+        if types is None or not state.visible:
+            return False
+        cells = [cell for part in state.live for cell in part.columns.items()]
+        return all(column in types and round_trips(types[column], value) for column, value in cells)
+
+    def _write(self, rows: Mapping[RowKey, _StoredRow]) -> None:
+        for table, row_ids in by_table(rows).items():
+            records = self._record_table(table)
+            self._db.executemany(
+                f"INSERT OR REPLACE INTO {records.name} VALUES ({'?, ' * len(records.key)}?, ?, ?, ?)",
+                [(*records.key, row_id, *rows[table, row_id]) for row_id in row_ids],
+            )
+
+    def _record_table(self, table: str) -> _RecordTable:
+        has_schema = table in self._types
+        return _RecordTable(known_table(table)) if has_schema else _RecordTable("_lakesync_known", (table,))
+
+
+def _state(stamps: Stamps, values: dict[str, Raw]) -> RowState:
+    live = [
+        LiveDelta(hlc, client_id, "", {column: values[column] for column in columns}, len(columns))
+        for hlc, client_id, columns in stamps.parts
+    ]
+    return RowState(live, stamps.tombstone, stamps.inserted)

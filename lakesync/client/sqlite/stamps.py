@@ -1,0 +1,283 @@
+"""Compact records of a settled row's stamps: which delta last wrote each column. The values are in the app's table.
+
+Nearly all rows consist of one or two deltas. Such a row has a binary record of 16 or 28 bytes: the number of a layout,
+which says which delta wrote which columns; then each delta's hlc and the number of its client, oldest first. The record
+of any other row is JSON text. Layouts and client ids have their numbers in `_lakesync_names`.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from itertools import repeat
+from operator import gt
+from struct import Struct, unpack
+from typing import NamedTuple, cast
+
+import msgspec
+
+from lakesync.model.merge import RowState
+from lakesync.model.types import Stamp
+
+Record = bytearray | bytes | str
+"""New binary records are bytearrays, because sqlite3 binds these in a fraction of the time that it takes for bytes."""
+
+_TABLE = "CREATE TABLE IF NOT EXISTS _lakesync_names (number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE)"
+_ONE_DELTA, _TWO_DELTAS = Struct("<IQI"), Struct("<IQIQI")
+_NOT_INSERTED = -1
+_UNPACKED_TOGETHER = 500
+"""Records unpacked by one call."""
+_encode = msgspec.json.Encoder().encode
+
+
+class Layout(NamedTuple):
+    """Which delta of a row wrote which columns."""
+
+    parts: tuple[tuple[str, ...], ...]
+    """The columns of each delta, oldest delta first."""
+    inserted: int = 0
+    """The index of the row's INSERT; -1 if it is unknown."""
+
+
+class Stamps(msgspec.Struct, array_like=True):
+    """A row's state without its values."""
+
+    parts: list[tuple[int, str, tuple[str, ...]]]
+    """The hlc, client and columns of each delta, oldest first."""
+    tombstone: Stamp | None
+    inserted: Stamp | None
+
+
+_decode_layout = msgspec.json.Decoder(Layout).decode
+_decode_stamps = msgspec.json.Decoder(Stamps).decode
+
+
+def known_table(table: str) -> str:
+    """Return the quoted name of the table with the records of a synced table's rows."""
+    return f'"_lakesync_known_{table}"'
+
+
+def stamps_of(state: RowState) -> Stamps:
+    """Return the stamps of a row state."""
+    parts = [(part.hlc, part.client_id, tuple(part.columns)) for part in state.live]
+    return Stamps(parts, state.tombstone, state.inserted)
+
+
+class StampCodec:
+    """Encodes and decodes records. It numbers layouts and client ids in the database; no number is ever reused."""
+
+    def __init__(self, db: sqlite3.Connection, transaction: Callable[[], AbstractContextManager[None]]) -> None:
+        """Refer to an app's database.
+
+        Args:
+            db: the app's database.
+            transaction: opens a transaction, or joins the open one.
+        """
+        self._db = db
+        self._transaction = transaction
+        self._numbers: dict[str, int] = {}
+        self._layouts: dict[int, Layout] = {}
+        self._clients: dict[int, str] = {}
+        self._updated_layouts: dict[tuple[int, tuple[str, ...]], tuple[int, tuple[int, ...]]] = {}
+
+    def create_table(self) -> None:
+        """Create the table of numbers."""
+        self._db.execute(_TABLE)
+
+    def clear_cache(self) -> None:
+        """Forget all numbers in memory: a transaction was rolled back that may have created some."""
+        for cache in (self._numbers, self._layouts, self._clients, self._updated_layouts):
+            cache.clear()
+
+    def needs_new_numbers(self, layout: Layout, clients: Iterable[str]) -> bool:
+        """Return whether encoding with this layout and these clients may have to write to the database.
+
+        Args:
+            layout: of the rows.
+            clients: of their deltas.
+        """
+        cached = self._numbers
+        return _layout_name(layout) not in cached or not all(f"={client}" in cached for client in set(clients))
+
+    def encode_rows(self, layout: Layout, hlcs: Sequence[int], clients: Sequence[str]) -> list[Record]:
+        """Return the records of rows that have the same layout.
+
+        Args:
+            layout: of every row.
+            hlcs: of the first row's deltas, then of the second's, and so on.
+            clients: of the same deltas.
+        """
+        count = len(layout.parts)
+        if count not in (1, 2):
+            stamps = list(zip(hlcs, clients, strict=True))
+            return [_text_record(layout, stamps[start : start + count]) for start in range(0, len(stamps), count)]
+        number = self._number(_layout_name(layout))
+        numbers = self._client_numbers(clients)
+        if count == 1:
+            return list(map(bytearray, map(_ONE_DELTA.pack, repeat(number), hlcs, numbers)))
+        packed = map(_TWO_DELTAS.pack, repeat(number), hlcs[::2], numbers[::2], hlcs[1::2], numbers[1::2])
+        return list(map(bytearray, packed))
+
+    def encode(self, stamps: Stamps) -> Record:
+        """Return the record of one row."""
+        parts = [(stamp[:2], stamp[2]) for stamp in stamps.parts]
+        inserted = _NOT_INSERTED
+        if stamps.inserted is not None:
+            if all(stamp != stamps.inserted for stamp, _ in parts):
+                parts = sorted([*parts, (stamps.inserted, ())], key=lambda part: part[0])
+            inserted = [stamp for stamp, _ in parts].index(stamps.inserted)
+        if stamps.tombstone is not None or not 0 < len(parts) <= 2:
+            return _encode(stamps).decode()
+        layout = Layout(tuple(columns for _, columns in parts), inserted)
+        return self.encode_rows(layout, [hlc for (hlc, _), _ in parts], [client for (_, client), _ in parts])[0]
+
+    def decode(self, record: Record) -> Stamps:
+        """Return the stamps in a record."""
+        if isinstance(record, str):
+            return _decode_stamps(record)
+        number, *numbers = _struct_of(record).unpack(record)
+        layout = self._layout(number)
+        stamps = [(hlc, self._client(client)) for hlc, client in zip(numbers[::2], numbers[1::2], strict=True)]
+        parts = [(*stamp, names) for stamp, names in zip(stamps, layout.parts, strict=True) if names]
+        return Stamps(parts, None, stamps[layout.inserted] if layout.inserted >= 0 else None)
+
+    def after_update(self, record: Record, hlc: int, client: str, columns: tuple[str, ...]) -> Record | None:
+        """Return the record of a row after an UPDATE.
+
+        Args:
+            record: before the update.
+            hlc: of the update.
+            client: that wrote the update.
+            columns: that it writes.
+
+        Returns:
+            The record; None if the update is not newer than every delta of the row.
+        """
+        if isinstance(record, str):
+            return self._after_update_decoded(record, hlc, client, columns)
+        number, *fields = _struct_of(record).unpack(record)
+        newest = fields[-2]
+        if hlc < newest or (hlc == newest and client <= self._client(fields[-1])):
+            return None
+        number, kept = self._layout_after(number, columns)
+        if len(kept) == 1:
+            start = kept[0] * 2
+            client_number = self._number(f"={client}")
+            return bytearray(_TWO_DELTAS.pack(number, fields[start], fields[start + 1], hlc, client_number))
+        if kept:
+            return self._after_update_decoded(record, hlc, client, columns)
+        return bytearray(_ONE_DELTA.pack(number, hlc, self._number(f"={client}")))
+
+    def after_updates(
+        self, records: Sequence[Record], hlcs: Sequence[int], clients: Sequence[str], columns: tuple[str, ...]
+    ) -> Sequence[Record | None]:
+        """Return the records of many rows after an UPDATE of each. See `after_update`.
+
+        Args:
+            records: before the updates; all binary with the same layout, or all text.
+            hlcs: of the updates.
+            clients: that wrote the updates.
+            columns: that each update writes.
+        """
+        if isinstance(records[0], str):
+            return self._after_each_update(records, hlcs, clients, columns)
+        layouts, *stamps = _unpack_columns(cast("Sequence[bytes]", records))
+        number, kept = self._layout_after(layouts[0], columns)
+        if len(kept) > 1 or not all(map(gt, hlcs, stamps[-2])):
+            return self._after_each_update(records, hlcs, clients, columns)
+        numbers = self._client_numbers(clients)
+        kept_stamps = stamps[kept[0] * 2 : kept[0] * 2 + 2] if kept else ()
+        pack = _TWO_DELTAS.pack if kept else _ONE_DELTA.pack
+        return list(map(bytearray, map(pack, repeat(number), *kept_stamps, hlcs, numbers)))
+
+    def _after_each_update(
+        self, records: Sequence[Record], hlcs: Sequence[int], clients: Sequence[str], columns: tuple[str, ...]
+    ) -> Sequence[Record | None]:
+        updates = zip(records, hlcs, clients, strict=True)
+        return [self.after_update(record, hlc, client, columns) for record, hlc, client in updates]
+
+    def _after_update_decoded(self, record: Record, hlc: int, client: str, columns: tuple[str, ...]) -> Record | None:
+        stamps = self.decode(record)
+        newest = stamps.parts[-1][:2] if stamps.parts else (0, "")
+        if stamps.tombstone is not None or (hlc, client) <= newest:
+            return None
+        remaining = [(*part[:2], tuple(name for name in part[2] if name not in columns)) for part in stamps.parts]
+        parts = [*[part for part in remaining if part[2]], (hlc, client, columns)]
+        return self.encode(Stamps(parts, None, stamps.inserted))
+
+    def _layout_after(self, number: int, columns: tuple[str, ...]) -> tuple[int, tuple[int, ...]]:
+        """Return a row's layout number after a newer UPDATE of these columns, and the indexes of the deltas kept.
+
+        The number is 0 if two or more deltas are kept, because no binary record holds three.
+        """
+        cached = self._updated_layouts.get((number, columns))
+        if cached is not None:
+            return cached
+        parts, inserted = self._layout(number)
+        remaining = [tuple(name for name in part if name not in columns) for part in parts]
+        kept = tuple(index for index, part in enumerate(remaining) if part or index == inserted)
+        insert_index = kept.index(inserted) if inserted >= 0 else _NOT_INSERTED
+        layout = Layout((*(remaining[index] for index in kept), columns), insert_index)
+        result = (self._number(_layout_name(layout)) if len(kept) < 2 else 0, kept)
+        self._updated_layouts[number, columns] = result
+        return result
+
+    def _client_numbers(self, clients: Sequence[str]) -> list[int]:
+        numbers = {client: self._number(f"={client}") for client in set(clients)}
+        return [numbers[client] for client in clients]
+
+    def _number(self, name: str) -> int:
+        number = self._numbers.get(name)
+        if number is None:
+            number = self._numbers[name] = self._stored_number(name)
+        return number
+
+    def _stored_number(self, name: str) -> int:
+        with self._transaction():
+            self._db.execute("INSERT OR IGNORE INTO _lakesync_names (name) VALUES (?)", (name,))
+            return int(self._db.execute("SELECT number FROM _lakesync_names WHERE name = ?", (name,)).fetchone()[0])
+
+    def _layout(self, number: int) -> Layout:
+        layout = self._layouts.get(number)
+        if layout is None:
+            layout = self._layouts[number] = _decode_layout(self._name(number))
+        return layout
+
+    def _client(self, number: int) -> str:
+        client = self._clients.get(number)
+        if client is None:
+            client = self._clients[number] = self._name(number)[1:]
+        return client
+
+    def _name(self, number: int) -> str:
+        return str(self._db.execute("SELECT name FROM _lakesync_names WHERE number = ?", (number,)).fetchone()[0])
+
+
+def _struct_of(record: bytes | bytearray) -> Struct:
+    return _ONE_DELTA if len(record) == _ONE_DELTA.size else _TWO_DELTAS
+
+
+def _unpack_columns(records: Sequence[bytes]) -> list[list[int]]:
+    """Return the fields of records of one length, by field.
+
+    Many records are unpacked by one call, so that no object is made for a record.
+    """
+    record_format = _struct_of(records[0]).format
+    width = len(record_format) - 1
+    found: list[list[int]] = [[] for _ in range(width)]
+    for start in range(0, len(records), _UNPACKED_TOGETHER):
+        chunk = records[start : start + _UNPACKED_TOGETHER]
+        numbers = unpack("<" + record_format[1:] * len(chunk), b"".join(chunk))
+        for index in range(width):
+            found[index] += numbers[index::width]
+    return found
+
+
+def _layout_name(layout: Layout) -> str:
+    return _encode(layout).decode()
+
+
+def _text_record(layout: Layout, stamps: Sequence[Stamp]) -> str:
+    parts = [(*stamp, names) for stamp, names in zip(stamps, layout.parts, strict=True) if names]
+    return _encode(Stamps(parts, None, stamps[layout.inserted])).decode()

@@ -1,0 +1,263 @@
+"""Validation of the app's tables: which can be synchronised, and how to fix one that cannot."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Collection, Iterable
+from contextlib import suppress
+
+from lakesync.client.sqlite.change_tracking import JOURNAL_COLUMNS
+from lakesync.client.sqlite.invalid_utf8 import find_first
+from lakesync.client.sqlite.sql_values import DECLARED
+from lakesync.client.sqlite.value_checks import INVALID_ID, INVALID_VALUES
+from lakesync.model.errors import ConfigurationError, SchemaError
+from lakesync.model.schema import TableSchema, check_schema
+
+_KIND_NAMES = {"virtual": "virtual table", "shadow": "shadow table of a virtual table"}
+_WRITTEN_TABLE = re.compile(r"""\b(?:INTO|UPDATE(?:\s+OR\s+\w+)?|DELETE\s+FROM)\s+["`\[]?(\w+)""", re.IGNORECASE)
+"""A table that a statement of a trigger writes to."""
+_STRINGS_AND_COMMENTS = re.compile(r"'(?:[^']|'')*'|--[^\n]*|/\*.*?\*/", re.DOTALL)
+_BODY = re.compile(r"\bBEGIN\b", re.IGNORECASE)
+_NUMERIC = ("number", "boolean")
+_GENERATED = (2, 3)
+"""Values of `hidden` in `PRAGMA table_xinfo` for generated columns."""
+
+
+def check_names(schema: TableSchema, others: Iterable[str]) -> None:
+    """Check that a schema's names can be used in the app's database.
+
+    Args:
+        schema: the schema to check.
+        others: the names of the other synced tables.
+
+    Raises:
+        SchemaError: a name is not an identifier or is reserved, or two tables differ only in case.
+    """
+    check_schema(schema)
+    table = schema.table
+    for other in others:
+        if other != table and other.lower() == table.lower():
+            raise SchemaError(f"tables {other!r} and {table!r} differ only in case, which SQLite ignores: rename one")
+
+
+def check_table(db: sqlite3.Connection, schema: TableSchema) -> None:
+    """Check that the app's table of this name, if it exists, can be synchronised.
+
+    Args:
+        db: the app's database.
+        schema: of the table.
+
+    Raises:
+        ConfigurationError: what is wrong, and how to fix it.
+    """
+    table = schema.table
+    limit = db.getlimit(sqlite3.SQLITE_LIMIT_COLUMN) - JOURNAL_COLUMNS
+    if len(schema.columns) > limit:
+        raise ConfigurationError(
+            f"the schema of table {table!r} has {len(schema.columns)} columns, and SQLite allows {limit}: split it "
+            "into two tables"
+        )
+    kind = _kind(db, table)
+    if not kind:
+        return
+    if kind != "table":
+        raise ConfigurationError(
+            f"{table!r} is a {_KIND_NAMES.get(kind, kind)} in this database, and only a table can have the triggers "
+            "that track changes: synchronise a table"
+        )
+    columns = {name.lower(): (declared, hidden) for _, name, declared, _, _, _, hidden in _columns_of(db, table)}
+    if "row_id" not in columns:
+        raise ConfigurationError(
+            f"table {table!r} has no column row_id: add one for the row's id, as TEXT PRIMARY KEY NOT NULL"
+        )
+    if not _stores_text_unchanged(columns["row_id"][0]):
+        raise ConfigurationError(
+            f"row_id of table {table!r} is declared {columns['row_id'][0]}, which turns text into numbers: declare it "
+            "TEXT"
+        )
+    if not _is_unique(db, table):
+        raise ConfigurationError(
+            f"row_id of table {table!r} is not unique: make it the primary key, or give it a UNIQUE index, without a "
+            "collation of its own"
+        )
+    for column in schema.columns:
+        declared, hidden = columns.get(column.name.lower(), ("", 0))
+        if hidden in _GENERATED:
+            raise ConfigurationError(
+                f"column {column.name!r} of table {table!r} is a generated column: remove it from the table's schema"
+            )
+        if column.type in _NUMERIC and _turns_numbers_into_text(declared):
+            raise ConfigurationError(
+                f"column {column.name!r} of table {table!r} is declared {declared}, which turns numbers into text, and "
+                f"its schema says {column.type}: declare it {DECLARED[column.type]}"
+            )
+
+
+def repair_table(db: sqlite3.Connection, schema: TableSchema) -> None:
+    """Repair a recreated table as far as no value changes, for example after pandas' `to_sql(if_exists="replace")`.
+
+    It makes `row_id` unique and declares numeric columns again. What it cannot repair, `check_table` reports.
+
+    Args:
+        db: the app's database.
+        schema: of the table.
+    """
+    table = schema.table
+    if _kind(db, table) != "table":
+        return
+    columns = {name.lower(): (name, declared, hidden) for _, name, declared, _, _, _, hidden in _columns_of(db, table)}
+    name, declared, _ = columns.get("row_id", ("", "", 0))
+    if name and _stores_text_unchanged(declared) and not _is_unique(db, table):
+        with suppress(sqlite3.IntegrityError):  # an id exists twice
+            db.execute(f'CREATE UNIQUE INDEX "_lakesync_id_{table}" ON "{table}" (row_id COLLATE BINARY)')
+    for column in schema.columns:
+        name, declared, hidden = columns.get(column.name.lower(), ("", "", 0))
+        if name and column.type in _NUMERIC and _turns_numbers_into_text(declared) and not hidden:
+            with suppress(sqlite3.OperationalError):  # an index or a trigger of the app depends on the column
+                _redeclare_column(db, table, name, DECLARED[column.type])
+
+
+def _redeclare_column(db: sqlite3.Connection, table: str, column: str, declared: str) -> None:
+    """Give a column another declared type; SQLite converts its values.
+
+    Raises:
+        sqlite3.OperationalError: something else in the file depends on the column; nothing was changed.
+    """
+    db.execute("SAVEPOINT _lakesync_column")
+    try:
+        db.execute(f'ALTER TABLE "{table}" RENAME COLUMN "{column}" TO _lakesync_column')
+        db.execute(f'ALTER TABLE "{table}" ADD COLUMN "{column}" {declared}')
+        db.execute(f'UPDATE "{table}" SET "{column}" = _lakesync_column')
+        db.execute(f'ALTER TABLE "{table}" DROP COLUMN _lakesync_column')
+    except sqlite3.OperationalError:
+        db.execute("ROLLBACK TO _lakesync_column")
+        raise
+    finally:
+        db.execute("RELEASE _lakesync_column")
+
+
+def check_existing_rows(db: sqlite3.Connection, schema: TableSchema) -> None:
+    """Check that the gateway can accept every row that a table already has.
+
+    Args:
+        db: the app's database.
+        schema: of the table.
+
+    Raises:
+        ConfigurationError: names the first row that it cannot accept.
+    """
+    table = schema.table
+    invalid = db.execute(f'SELECT row_id FROM "{table}" WHERE {INVALID_ID.format("row_id")} LIMIT 1').fetchone()
+    if invalid is not None:
+        raise ConfigurationError(
+            f"table {table!r} has a row whose row_id is {invalid[0]!r}: change it to text of 1 to 512 characters"
+        )
+    for column in schema.columns:
+        condition, expected = INVALID_VALUES[column.type]
+        name = f't."{column.name}"'
+        query = f'SELECT t.row_id, {name} FROM "{table}" t WHERE {condition.format(name)} LIMIT 1'
+        invalid = db.execute(query).fetchone()
+        if invalid is not None:
+            raise ConfigurationError(
+                f"row {invalid[0]!r} of table {table!r} has {invalid[1]!r} in column {column.name!r}, which takes "
+                f"{expected}: change the value, then open the database again"
+            )
+    unreadable = find_first(db, table, list(schema.types))
+    if unreadable is not None:
+        raise ConfigurationError(
+            f"row {unreadable[0]!r} of table {table!r} has text in column {unreadable[1]!r} that is not valid UTF-8: "
+            "change the value, then open the database again"
+        )
+
+
+def check_triggers(db: sqlite3.Connection, tables: Collection[str]) -> None:
+    """Check that no trigger of the app writes to a synced table while other clients' changes are applied.
+
+    The client that made such a change has run the trigger already and has pushed what it wrote.
+
+    Args:
+        db: the app's database.
+        tables: the synced tables.
+
+    Raises:
+        ConfigurationError: names the first such trigger.
+    """
+    names = {table.lower() for table in tables}
+    triggers = db.execute("SELECT name, tbl_name, sql FROM sqlite_master WHERE type = 'trigger'").fetchall()
+    for name, table, sql in triggers:
+        body = _BODY.split(_STRINGS_AND_COMMENTS.sub(" ", sql), maxsplit=1)[-1]
+        written = {found.lower() for found in _WRITTEN_TABLE.findall(body)} & names
+        if table.lower() in names and written and "_lakesync_quiet" not in sql:
+            raise ConfigurationError(
+                f"trigger {name!r} writes into table {written.pop()!r}, also while other clients' changes are applied: "
+                "give it the condition WHEN NOT EXISTS (SELECT 1 FROM _lakesync_quiet)"
+            )
+
+
+def lost_columns(db: sqlite3.Connection, schema: TableSchema) -> list[str]:
+    """Return the columns of a schema that its table does not have; all of them if the table does not exist.
+
+    Args:
+        db: the app's database.
+        schema: the one with which the table was tracked.
+    """
+    existing = {name.lower() for _, name, *_ in _columns_of(db, schema.table)}
+    return [column.name for column in schema.columns if column.name.lower() not in existing]
+
+
+def has_defaults(db: sqlite3.Connection, schema: TableSchema) -> bool:
+    """Return whether a synced column has a DEFAULT, which SQLite writes if an INSERT omits the column.
+
+    Args:
+        db: the app's database.
+        schema: of the table.
+    """
+    names = {column.name.lower() for column in schema.columns}
+    columns = _columns_of(db, schema.table)
+    return any(default is not None and name.lower() in names for _, name, _, _, default, *_ in columns)
+
+
+def is_strict(db: sqlite3.Connection, table: str) -> bool:
+    """Return whether a table is a STRICT table.
+
+    Args:
+        db: the app's database.
+        table: its name.
+    """
+    found = db.execute(
+        "SELECT strict FROM pragma_table_list WHERE schema = 'main' AND name = ? COLLATE NOCASE", (table,)
+    )
+    return bool((found.fetchone() or (0,))[0])
+
+
+def _kind(db: sqlite3.Connection, table: str) -> str:
+    """Return what a name refers to: `table`, `view`, `virtual` and so on; an empty string if to nothing."""
+    found = db.execute("SELECT type FROM pragma_table_list WHERE schema = 'main' AND name = ? COLLATE NOCASE", (table,))
+    return str((found.fetchone() or ("",))[0])
+
+
+def _columns_of(db: sqlite3.Connection, table: str) -> list[tuple[int, str, str, int, str | None, int, int]]:
+    return db.execute(f'PRAGMA table_xinfo("{table}")').fetchall()
+
+
+def _stores_text_unchanged(declared: str) -> bool:
+    """Return whether the affinity of a declared type leaves text unchanged (SQLite, "Datatypes", section 3.1)."""
+    kind = declared.upper()
+    if "INT" in kind:
+        return False
+    return not kind or kind == "ANY" or any(part in kind for part in ("CHAR", "CLOB", "TEXT", "BLOB"))
+
+
+def _turns_numbers_into_text(declared: str) -> bool:
+    """Return whether a declared type has TEXT affinity."""
+    kind = declared.upper()
+    return "INT" not in kind and any(part in kind for part in ("CHAR", "CLOB", "TEXT"))
+
+
+def _is_unique(db: sqlite3.Connection, table: str) -> bool:
+    for _, index, unique, _, partial in db.execute(f'PRAGMA index_list("{table}")').fetchall():
+        keys = [(name, how) for _, _, name, _, how, key in db.execute(f'PRAGMA index_xinfo("{index}")') if key]
+        if unique and not partial and [(str(name).lower(), how) for name, how in keys] == [("row_id", "BINARY")]:
+            return True
+    return False

@@ -1,0 +1,5 @@
+"""Synchronisation of one database with one gateway: who sends which request, when, and what the app is notified of.
+
+From the bottom up: `replica` runs the core over the database; `exchange` sends its requests; `sync_session` runs whole
+synchronisations, one at a time; `coordinator` starts them for the app, and `auto_sync` in a thread.
+"""

@@ -1,0 +1,84 @@
+"""Sends queued actions to the gateway, and records their outcomes."""
+
+from __future__ import annotations
+
+from lakesync.client.errors import UnreachableError
+from lakesync.client.events import Events
+from lakesync.client.sync.action_queue import ActionQueue
+from lakesync.client.sync.exchange import CycleResult
+from lakesync.client.transports.base import ActionTransport, SyncTransport
+from lakesync.model.errors import ConfigurationError, LakeSyncError
+from lakesync.model.types import Action, ActionFailure, ActionPush, ActionResult
+
+
+class ActionSender:
+    """Sends the actions of a queue."""
+
+    def __init__(self, queue: ActionQueue, transport: SyncTransport, client_id: str, events: Events) -> None:
+        """Send nothing yet.
+
+        Args:
+            queue: holds the actions.
+            transport: sends them, if it can.
+            client_id: this client.
+            events: `onActionComplete` is emitted for each action that ends.
+        """
+        self._queue = queue
+        self._transport = transport
+        self._client_id = client_id
+        self._events = events
+
+    @property
+    def transport(self) -> ActionTransport:
+        """The transport.
+
+        Raises:
+            ConfigurationError: it cannot send actions.
+        """
+        if not isinstance(self._transport, ActionTransport):
+            raise ConfigurationError("this transport cannot send actions: use HttpTransport or LocalTransport")
+        return self._transport
+
+    def send_due(self, result: CycleResult) -> float | None:
+        """Send the actions that are due.
+
+        Args:
+            result: is updated.
+
+        Returns:
+            Seconds until another action is due; None if none is queued.
+        """
+        while isinstance(self._transport, ActionTransport) and (actions := self._queue.peek()):
+            result.had_contact = True
+            try:
+                outcomes = self._execute(*actions)
+            except LakeSyncError as error:
+                if error.retryable or error.code in ("AUTH_ERROR", "NOT_FOUND"):
+                    result.error = error
+                    return self._queue.postpone(actions, getattr(error, "retry_after", None))
+                outcomes = [self._execute_alone(action) for action in actions]
+            for ended in self._queue.record_outcomes(outcomes):
+                self._events.emit("onActionComplete", ended.action_id, ended)
+        return self._queue.delay()
+
+    def _execute_alone(self, action: Action) -> ActionResult | ActionFailure:
+        """Return the outcome of one action, after the gateway rejected several together."""
+        try:
+            (outcome,) = self._execute(action)
+        except LakeSyncError as error:
+            return ActionFailure(action.action_id, error.code, str(error), error.retryable)
+        return outcome
+
+    def _execute(self, *actions: Action) -> list[ActionResult | ActionFailure]:
+        """Return the outcome of each action.
+
+        Raises:
+            UnreachableError: an outcome is missing. An empty answer, as from a proxy, decodes as no outcomes.
+        """
+        outcomes = list(self.transport.execute_actions(ActionPush(self._client_id, actions)).results)
+        if {outcome.action_id for outcome in outcomes} != {action.action_id for action in actions}:
+            raise UnreachableError(
+                f"the answer has {len(outcomes)} outcomes for {len(actions)} actions: check that the address is a "
+                "gateway's"
+            )
+        return outcomes

@@ -1,0 +1,262 @@
+"""Auto-sync: a thread that synchronises at intervals, after local writes, and when the gateway sends changes."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+
+from lakesync.client.core import Broadcast, NoAnswer, Wait
+from lakesync.client.core.backoff import Backoff
+from lakesync.client.core.limits import RetryPolicy
+from lakesync.client.errors import UnreachableError
+from lakesync.client.sync.exchange import CycleResult, answer_of
+from lakesync.client.sync.replica import SyncThread
+from lakesync.client.sync.sync_session import CLOSE_TIMEOUT, SyncSession
+from lakesync.client.transports.base import RealtimeTransport, Subscription
+from lakesync.model.errors import LakeSyncError
+from lakesync.model.types import SyncPull, SyncResponse
+
+POLL_INTERVAL = 0.5
+"""Seconds between checks whether another connection has written to the database."""
+SLEEP_GAP = 10.0
+"""Seconds by which the wall clock gains on the monotonic clock if the machine slept. Its WebSocket is dead then."""
+ANSWER_TIMEOUT = 30.0
+"""Seconds to wait for the answer to a pull on a subscription."""
+
+log = logging.getLogger("lakesync.client")
+
+
+class AutoSync:
+    """The thread. It can be started and stopped any number of times."""
+
+    def __init__(
+        self, session: SyncSession, interval: float, heartbeat: float, retry: RetryPolicy | None = None
+    ) -> None:
+        """Start no thread yet.
+
+        Args:
+            session: runs the synchronisations.
+            interval: seconds between pulls.
+            heartbeat: seconds between pulls while a subscription is open.
+            retry: the delays before a subscription is opened again.
+        """
+        self._session = session
+        self._interval = interval
+        self._heartbeat = heartbeat
+        self._backoff = Backoff(time.monotonic, random.random, retry)
+        self._woken = threading.Event()
+        self._stopping = threading.Event()
+        self._thread: SyncThread | None = None
+        self._subscription: Subscription | None = None
+        self._next_pull = 0.0
+        """When a pull is due, on the monotonic clock."""
+        self._wall = time.time
+        self._clock_difference = 0.0
+        """The wall clock minus the monotonic clock, when last measured."""
+
+    @property
+    def live(self) -> bool:
+        """Whether a subscription is open."""
+        return self._subscription is not None
+
+    def start(self) -> None:
+        """Start the thread, unless it runs already."""
+        if self._thread is None:
+            self._stopping.clear()
+            self._next_pull = 0.0
+            self._thread = SyncThread(target=self._run, name="lakesync-sync", daemon=True)
+            self._thread.start()
+
+    def stop(self, *, closing: bool = False) -> None:
+        """Stop the thread; its request in progress is cancelled after a short time.
+
+        Args:
+            closing: also cancel a synchronisation that the app has started; otherwise wait for it.
+        """
+        if self._thread is not None:
+            self._stopping.set()
+            self.wake()
+            self._thread.join(CLOSE_TIMEOUT)
+            while self._thread.is_alive():
+                if closing:
+                    self._session.cancel()
+                if not self._session.is_foreground:
+                    self._session.cancel_request()
+                self._thread.join(CLOSE_TIMEOUT)
+            self._thread = None
+
+    def wake(self) -> None:
+        """Make the thread synchronise now. Threads may call it."""
+        self._woken.set()
+        subscription = self._subscription
+        if subscription is not None:
+            subscription.wake()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                self._run_once()
+            except Exception:  # a listener's bug or a full disk must not end the thread
+                log.exception("auto-sync failed; it is retried")
+                self._woken.wait(self._interval)
+                self._woken.clear()
+
+    def _run_once(self) -> None:
+        """Synchronise with requests and wait, or hold a subscription until it ends."""
+        try:
+            transport = self._session.transport
+            if not isinstance(transport, RealtimeTransport):
+                self._sleep(self._cycle())
+            elif not self._backoff.delay() and self._catch_up():
+                self._hold_subscription(transport)
+            else:
+                self._sleep(min(self._cycle(), self._backoff.delay()))
+        except LakeSyncError as error:
+            self._report_failure(error)
+            self._sleep(self._interval)
+
+    def _catch_up(self) -> bool:
+        """Catch up with requests before a subscription is opened; return whether that succeeded.
+
+        On a slow connection, long pages would delay a WebSocket's pings.
+        """
+        replica = self._session.replica
+        was_recent = time.time() - (self._session.last_sync or 0.0) < self._heartbeat
+        if replica.core.mode == "pushOnly" or (was_recent and replica.core.caught_up):
+            return True
+        self._next_pull = 0.0
+        self._cycle()
+        if not replica.core.caught_up:
+            self._backoff.failed()
+        return replica.core.caught_up
+
+    def _report_failure(self, error: LakeSyncError) -> None:
+        if not self._stopping.is_set():  # the app does not need to know what stopping has cancelled
+            self._session.report_failure(error)
+
+    def _finish(self, result: CycleResult) -> None:
+        if result.error is None or not self._stopping.is_set():
+            self._session.finish(result)
+
+    def _cycle(self) -> float:
+        """Synchronise once with requests; return the seconds until the next time."""
+        session, result = self._session, CycleResult()
+        with session.exclusive():
+            self._request_pull_if_due(self._interval)
+            session.discard_pending_request()
+            waits = [session.send_all(result, self._stopping.is_set)]
+            if not self._stopping.is_set():
+                waits.append(session.send_actions(result))
+            self._finish(result)
+        return self._seconds_until_due(waits)
+
+    def _request_pull_if_due(self, interval: float) -> None:
+        if time.monotonic() >= self._next_pull:
+            self._next_pull = time.monotonic() + interval * random.uniform(0.9, 1.1)  # noqa: S311 not a secret
+            self._session.request_pull()
+
+    def _seconds_until_due(self, waits: list[float | None]) -> float:
+        return min([self._next_pull - time.monotonic(), *(wait for wait in waits if wait is not None)])
+
+    def _sleep(self, seconds: float) -> None:
+        """Wait for a time, until `wake` is called, or until another connection writes to the database."""
+        until = time.monotonic() + max(0.0, seconds)
+        replica = self._session.replica
+        version = replica.data_version()
+        while not self._stopping.is_set() and (left := until - time.monotonic()) > 0:
+            if self._woken.wait(min(left, POLL_INTERVAL)):
+                break
+            if replica.data_version() != version:
+                break
+        self._woken.clear()
+
+    def _hold_subscription(self, transport: RealtimeTransport) -> None:
+        """Open a subscription and use it until it ends; pulls and broadcasts travel on it."""
+        replica, session = self._session.replica, self._session
+        try:
+            subscription = transport.connect()
+        except LakeSyncError as error:
+            self._backoff.failed()
+            self._report_failure(error)
+            return
+        self._subscription = subscription
+        try:
+            with session.exclusive():
+                replica.subscription_opened()
+            self._next_pull, self._clock_difference = 0.0, self._wall() - time.monotonic()
+            while not self._stopping.is_set():
+                self._synchronise_on(subscription)
+        except LakeSyncError as error:
+            self._backoff.failed(getattr(error, "retry_after", None))
+            self._report_failure(error)
+        finally:
+            self._subscription = None
+            self._next_pull = min(self._next_pull, time.monotonic() + self._interval)
+            subscription.close()
+            with session.exclusive():
+                replica.subscription_closed()
+
+    def _synchronise_on(self, subscription: Subscription) -> None:
+        """Send everything that is due, then wait for a broadcast."""
+        session, replica, result = self._session, self._session.replica, CycleResult()
+        with session.exclusive():
+            self._request_pull_if_due(self._heartbeat)
+            session.push_app_queued(result)
+            waits: list[float | None] = []
+            while not self._stopping.is_set():
+                request = replica.next_request()
+                if isinstance(request, Wait):
+                    waits = [request.seconds, session.send_actions(result)]
+                    break
+                if isinstance(request, SyncPull) and request.source is None:
+                    self._pull_on(subscription, request, result)
+                else:
+                    session.send(request, result)
+            self._finish(result)
+        self._wait_for_broadcast(subscription, self._seconds_until_due(waits))
+
+    def _pull_on(self, subscription: Subscription, request: SyncPull, result: CycleResult) -> None:
+        """Pull on the subscription; broadcasts that arrive before the answer are applied."""
+        replica, session = self._session.replica, self._session
+        until = time.monotonic() + ANSWER_TIMEOUT
+        try:
+            subscription.pull(request)
+            while (message := subscription.receive(until - time.monotonic())) is None or message.is_broadcast:
+                if message is not None:
+                    self._apply_broadcast(message.page, result)
+                elif self._stopping.is_set() or time.monotonic() >= until:
+                    replica.receive(NoAnswer("no answer in time"))
+                    raise UnreachableError(f"the gateway did not answer on the WebSocket within {ANSWER_TIMEOUT:.0f} s")
+            session.check_progress(request, message.page)
+        except LakeSyncError as error:
+            if replica.has_pending_request():
+                result.error = error
+                replica.receive(answer_of(error))
+            raise
+        self._backoff.reset()
+        session.count(request, message.page, replica.receive(message.page), result)
+
+    def _apply_broadcast(self, page: SyncResponse, result: CycleResult) -> None:
+        self._session.count(None, None, self._session.replica.receive(Broadcast(page)), result)
+
+    def _wait_for_broadcast(self, subscription: Subscription, seconds: float) -> None:
+        """Wait for a broadcast and apply it; return earlier if there is something to send."""
+        replica, session = self._session.replica, self._session
+        until = time.monotonic() + max(0.0, seconds)
+        version = replica.data_version()
+        while not (self._stopping.is_set() or self._woken.is_set()) and (left := until - time.monotonic()) > 0:
+            message = subscription.receive(min(left, POLL_INTERVAL))
+            before, self._clock_difference = self._clock_difference, self._wall() - time.monotonic()
+            if self._clock_difference - before > SLEEP_GAP:
+                raise UnreachableError("this machine slept: the WebSocket is opened again")
+            if message is not None:
+                result = CycleResult()
+                with session.exclusive():
+                    self._apply_broadcast(message.page, result)
+                    session.finish(result)
+                break
+            if replica.data_version() != version:
+                break
+        self._woken.clear()

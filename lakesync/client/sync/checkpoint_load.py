@@ -1,0 +1,205 @@
+"""Loads a checkpoint for a first sync: into a staging file first, then in one commit into the app's database."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from operator import eq
+from pathlib import Path
+from typing import NamedTuple
+
+from lakesync.client.core import CheckpointEnd, CheckpointFrame, ClientCore, NoAnswer
+from lakesync.client.errors import DbError
+from lakesync.client.sqlite import staging_table
+from lakesync.client.sqlite.column_values import NotBulkWritableError, TableTypes
+from lakesync.client.sqlite.database import first_sync_path, remove_database
+from lakesync.client.sqlite.row_groups import RowGroup, RowGroups, RowPart
+from lakesync.client.sqlite.stamps import Record
+from lakesync.client.status import Progress
+from lakesync.client.sync.replica import Replica
+from lakesync.client.transports.base import Checkpoint
+from lakesync.model.types import RowDelta, SyncResponse
+from lakesync.wire import lakesync_pb2 as pb
+from lakesync.wire import protobuf
+from lakesync.wire.frame_columns import Fields, by_field, split
+
+STAGED_TOGETHER = 20_000
+"""Deltas staged in one transaction, about: rows are not split."""
+
+_STAGING = "fresh"
+"""The name under which the staging file is attached to the app's database."""
+_COPY_CACHE = -64000
+"""The cache of the app's database while rows are copied, in KiB (negative, as SQLite counts them)."""
+_STAGING_PRAGMAS = (
+    "PRAGMA journal_mode = OFF",
+    "PRAGMA synchronous = OFF",
+    "PRAGMA locking_mode = EXCLUSIVE",
+    "PRAGMA cache_size = -48000",
+)
+
+
+class Loaded(NamedTuple):
+    """What a checkpoint contained."""
+
+    rows: int
+    tables: set[str]
+
+
+def load_checkpoint(replica: Replica, checkpoint: Checkpoint, on_progress: Callable[[Progress], None]) -> Loaded:
+    """Load a checkpoint, and continue from its cursor. The app sees nothing of it until it is complete.
+
+    Args:
+        replica: whose core has requested the checkpoint.
+        checkpoint: its cursor and frames.
+        on_progress: called after each frame.
+
+    Raises:
+        UnreachableError, ValidationError: it is incomplete or cannot be decoded; nothing was changed.
+        DbError: the disk is full; nothing was changed.
+    """
+    path = first_sync_path(replica.path)
+    remove_database(path)
+    try:
+        with closing(sqlite3.connect(path, isolation_level=None)) as db:
+            rows, highest_hlc = _stage(db, replica, checkpoint, on_progress)
+        with _attached(replica, path):
+            tables = replica.step(lambda core: _copy_to_app(replica, core, checkpoint.cursor, highest_hlc))
+        return Loaded(rows, tables)
+    except sqlite3.Error as error:
+        if replica.has_pending_request():
+            replica.receive(NoAnswer("the staging file could not be written"))
+        raise DbError(f"{path}, into which a first sync is loaded, cannot be written now: {error}") from error
+    finally:
+        remove_database(path)
+
+
+def _stage(
+    db: sqlite3.Connection, replica: Replica, checkpoint: Checkpoint, on_progress: Callable[[Progress], None]
+) -> tuple[int, int]:
+    """Write all frames to the staging tables; return the number of rows and the highest hlc."""
+    for pragma in _STAGING_PRAGMAS:
+        db.execute(pragma)
+    types = replica.types()
+    staging_table.create(db, types)
+    rows = size = highest_hlc = 0
+    for message in checkpoint.frames:
+        deltas = split(message)
+        start = 0
+        while start < len(deltas):
+            end = _end_of_row(deltas, start + STAGED_TOGETHER)
+            count, hlc = _stage_deltas(db, replica, types, deltas[start:end])
+            rows, highest_hlc, start = rows + count, max(highest_hlc, hlc), end
+        size += len(message)
+        on_progress(Progress(rows, size))
+    return rows, highest_hlc
+
+
+def _stage_deltas(
+    db: sqlite3.Connection, replica: Replica, types: TableTypes, deltas: Sequence[bytes]
+) -> tuple[int, int]:
+    """Write encoded deltas to the staging tables; return the number of rows and the highest hlc."""
+    try:
+        groups = _group_rows(by_field(deltas))
+        ready = [(group, group.sql_columns(types), _encode_records(replica, group)) for group in groups]
+    except NotBulkWritableError:
+        decoded = protobuf.decode_deltas(deltas)
+        staging_table.add_rest(db, decoded)
+        return len({delta.key for delta in decoded}), max(delta.hlc for delta in decoded)
+    db.execute("BEGIN")
+    for group, columns, records in ready:
+        staging_table.add(db, group, columns, records)
+    db.execute("COMMIT")
+    return sum(len(group.row_ids) for group, _, _ in ready), groups.highest_hlc
+
+
+def _encode_records(replica: Replica, group: RowGroup) -> list[Record]:
+    """Return the records of rows; numbers that the app's database lacks are created there at once."""
+    codec = replica.store.stamp_codec
+    if codec.needs_new_numbers(group.layout, group.clients):
+        return replica.step(lambda _: codec.encode_rows(group.layout, group.hlcs, group.clients))
+    return codec.encode_rows(group.layout, group.hlcs, group.clients)
+
+
+def _group_rows(fields: Fields | None) -> RowGroups:
+    """Return the rows of a frame in groups.
+
+    Args:
+        fields: of the frame's deltas; None if they could not be read by field.
+
+    Raises:
+        NotBulkWritableError: the deltas are not new rows.
+    """
+    if fields is None:
+        raise NotBulkWritableError
+    groups = RowGroups()
+    width, ids = fields.width, fields.row_ids
+    are_inserts = set(fields.ops) == {pb.DELTA_OP_INSERT} and len(set(fields.tables)) == 1
+    if width is None or not are_inserts or any(map(eq, ids, ids[1:])):
+        groups.add_parts(_parts_of(fields))
+        return groups
+    group = groups.get_or_create(fields.tables[0], (tuple(fields.names[:width]),))
+    group.row_ids, group.hlcs, group.clients, group.values = ids, fields.hlcs, fields.clients, list(fields.values)
+    del group.values[width :: width + 1]
+    return groups
+
+
+def _parts_of(fields: Fields) -> Iterator[RowPart]:
+    """Yield the deltas of new rows.
+
+    Raises:
+        NotBulkWritableError: a delta is neither an INSERT nor an UPDATE of the row before it.
+    """
+    ops, tables, row_ids, clients, hlcs, all_names, all_values = fields
+    previous: tuple[str, str] | None = None
+    start = 0
+    for op, table, row_id, client, hlc in zip(ops, tables, row_ids, clients, hlcs, strict=True):
+        if op != pb.DELTA_OP_INSERT and (op != pb.DELTA_OP_UPDATE or (table, row_id) != previous):
+            raise NotBulkWritableError
+        previous = (table, row_id)
+        end = all_names.index("", start)
+        yield table, row_id, hlc, client, tuple(all_names[start:end]), all_values[start:end]
+        start = end + 1
+
+
+def _end_of_row(deltas: Sequence[bytes], end: int) -> int:
+    """Return the first index at or after `end` where a row ends."""
+    while end < len(deltas) and _row_id_of(deltas[end]) == _row_id_of(deltas[end - 1]):
+        end += 1
+    return min(end, len(deltas))
+
+
+def _row_id_of(delta: bytes) -> str:
+    return protobuf.parse(pb.RowDelta(), delta).row_id
+
+
+def _copy_to_app(replica: Replica, core: ClientCore, cursor: int, highest_hlc: int) -> set[str]:
+    """Copy the staged rows, and merge those with edits and those that are not bulk-writable. In one transaction.
+
+    Returns:
+        The tables with changed rows.
+    """
+    store, db = replica.store, replica.db
+    edited = [key for key in store.edited_rows() if key[0] in store.schemas]
+    merged: list[RowDelta] = []
+    if edited:
+        merged = staging_table.read_rows(db, _STAGING, edited, replica.types(), store.stamp_codec)
+    tables = core.receive(CheckpointFrame(SyncResponse(tuple(merged), cursor))).tables
+    for rest in staging_table.read_rest(db, _STAGING):
+        tables |= core.receive(CheckpointFrame(SyncResponse(rest, cursor))).tables
+    tables |= store.copy_from(_STAGING, store.position().generation)
+    return tables | core.receive(CheckpointEnd(cursor, highest_hlc)).tables
+
+
+@contextmanager
+def _attached(replica: Replica, path: Path) -> Iterator[None]:
+    """Attach the staging file to the app's database, with a larger cache."""
+    db = replica.db
+    ((cache_size,),) = db.execute("PRAGMA main.cache_size").fetchall()
+    db.execute(f"ATTACH ? AS {_STAGING}", (str(path),))
+    try:
+        db.execute(f"PRAGMA main.cache_size = {_COPY_CACHE}")  # SQLite sorts the rows within it
+        yield
+    finally:
+        db.execute(f"PRAGMA main.cache_size = {cache_size}")
+        db.execute(f"DETACH {_STAGING}")

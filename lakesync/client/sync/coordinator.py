@@ -1,0 +1,343 @@
+"""The coordinator: starts synchronisations for the app, and gives access to everything around them."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any, get_args
+
+from lakesync.client.core import CoreLimits, Mode, RetryPolicy
+from lakesync.client.errors import UnreachableError
+from lakesync.client.events import Event, Events
+from lakesync.client.queues import SyncQueue
+from lakesync.client.sqlite.client_store import stored_position
+from lakesync.client.sqlite.database import LocalDB
+from lakesync.client.sqlite.tables import SyncTracker, Tables
+from lakesync.client.status import SyncReport, SyncStatus
+from lakesync.client.sync.action_queue import ActionQueue
+from lakesync.client.sync.auto_sync import AutoSync
+from lakesync.client.sync.exchange import CycleResult
+from lakesync.client.sync.outbox import Outbox
+from lakesync.client.sync.replica import Replica
+from lakesync.client.sync.sync_session import SyncSession
+from lakesync.client.sync.verification import TableCheck, checksums, record_untracked_changes
+from lakesync.client.transports.base import ConnectorTypesTransport, NamedTransport, SyncTransport
+from lakesync.model.action_handlers import ActionDiscovery, ConnectorDescriptor
+from lakesync.model.errors import ConfigurationError, LakeSyncError
+from lakesync.model.schema import TableSchema, parse_schema
+from lakesync.model.types import Action
+
+DEFAULT_INTERVAL = 10.0
+DEFAULT_HEARTBEAT = 60.0
+
+
+def check_mode(mode: str) -> None:
+    """Check the name of a mode.
+
+    Raises:
+        ConfigurationError: it is unknown.
+    """
+    if mode not in get_args(Mode):
+        raise ConfigurationError(f"mode is {mode!r}, it must be one of {', '.join(get_args(Mode))}")
+
+
+def check_positive(name: str, value: float) -> None:
+    """Check that a setting is greater than 0.
+
+    Args:
+        name: of the setting, for the message.
+        value: seconds or a count.
+
+    Raises:
+        ConfigurationError: it is not.
+    """
+    if value <= 0:
+        raise ConfigurationError(f"{name} is {value}, it must be greater than 0")
+
+
+class SyncCoordinator:
+    """Synchronises a database with a gateway, on demand or by itself. Thread-safe."""
+
+    def __init__(
+        self,
+        db: LocalDB,
+        transport: SyncTransport,
+        *,
+        client_id: str | None = None,
+        schemas: Iterable[TableSchema | Mapping[str, Any]] = (),
+        queue: SyncQueue | None = None,
+        mode: Mode = "full",
+        interval: float = DEFAULT_INTERVAL,
+        heartbeat: float = DEFAULT_HEARTBEAT,
+        retry: RetryPolicy | None = None,
+        limits: CoreLimits | None = None,
+        wall: Callable[[], int] | None = None,
+    ) -> None:
+        """Open the replica of a database; no request is sent yet.
+
+        Args:
+            db: the app's database; `close` leaves it open.
+            transport: leads to the gateway; `close` closes it.
+            client_id: this client; None for the database's, or a new one.
+            schemas: of the synced tables, in addition to those that the database has. Missing tables are created.
+            queue: a custom queue; None for the outbox in the database.
+            mode: `full`, `pushOnly` or `pullOnly`.
+            interval: seconds between pulls of auto-sync.
+            heartbeat: seconds between pulls of auto-sync while a WebSocket is open.
+            retry: the delays after failures.
+            limits: the size of requests.
+            wall: returns milliseconds; without it, an edit is stamped with the time at which it was written.
+
+        Raises:
+            ConfigurationError: the database belongs to another client or gateway, or a table cannot be synchronised.
+            SchemaError: a schema is wrong, or changes a column's type.
+            DbError: the database cannot be written now.
+        """
+        check_mode(mode)
+        for name, seconds in (("interval", interval), ("heartbeat", heartbeat)):
+            check_positive(name, seconds)
+        retry = retry or RetryPolicy()
+        for name in ("first_delay", "longest_delay", "pushes", "actions"):
+            if (value := getattr(retry, name)) is not None:
+                check_positive(f"retry.{name}", value)
+        self.transport = transport
+        self.replica = Replica(
+            db.path,
+            client_id or stored_position(db.conn).client_id or uuid.uuid4().hex,
+            [parse_schema(each) for each in schemas],
+            gateway=transport.gateway_id if isinstance(transport, NamedTransport) else "",
+            mode=mode,
+            limits=limits,
+            retry=retry,
+            queue=queue,
+            wall=wall,
+        )
+        db.reload_schema()
+        self.replica.app_blocks_this_thread, self.replica.check_open = lambda: db.blocks_this_thread, db.check_open
+        self.events = Events()
+        self.outbox = Outbox(self.replica, self.wake)
+        """The unacknowledged changes, in the database."""
+        self.queue: SyncQueue = queue or self.outbox
+        """Chooses the next changes to push: the outbox, or the app's custom queue."""
+        self.actions = ActionQueue(self.replica, retry=self.replica.retry)
+        self.tables = Tables(db, self.replica.store.schemas, self.notify_write)
+        self.tracker = SyncTracker(self.tables)
+        """The reference's interface for local writes."""
+        self._mode = mode
+        self._session = SyncSession(self.replica, transport, self.actions, self.events)
+        self._auto_sync = AutoSync(self._session, interval, heartbeat, self.replica.retry)
+
+    @property
+    def client_id(self) -> str:
+        """This client's id."""
+        return self.replica.core.client_id
+
+    @property
+    def last_sync_time(self) -> datetime | None:
+        """When the client last had everything that the gateway had, in UTC."""
+        last = self._session.last_sync
+        return None if last is None else datetime.fromtimestamp(last, UTC)
+
+    @property
+    def status(self) -> SyncStatus:
+        """The current state of the synchronisation."""
+        session, last = self._session, self._session.last_sync
+        return SyncStatus(
+            connected=session.had_contact and session.last_error is None,
+            live=self._auto_sync.live,
+            last_sync=self.last_sync_time,
+            pending=self.outbox.depth(),
+            refused=self.outbox.refused(),
+            oldest_pending=self._oldest_pending(),
+            lag=None if last is None else time.time() - last,
+            last_error=session.last_error,
+            clock_offset=session.clock_offset,
+            mode=self._mode,
+        )
+
+    def on(self, event: Event, listener: Callable[..., Any]) -> None:
+        """Call a listener whenever an event occurs. See `Events.on`.
+
+        Args:
+            event: its name.
+            listener: called with the event's arguments.
+        """
+        self.events.on(event, listener)
+
+    def off(self, event: Event, listener: Callable[..., Any]) -> None:
+        """Remove a listener. See `Events.off`.
+
+        Args:
+            event: its name.
+            listener: as it was added.
+        """
+        self.events.off(event, listener)
+
+    def sync_once(self) -> SyncReport:
+        """Push, pull and run actions now, without waiting for retry delays.
+
+        Raises:
+            LakeSyncError: the newest request failed; earlier results are kept, and edits stay in the outbox.
+        """
+        return self._sync(None)
+
+    def push_to_gateway(self) -> SyncReport:
+        """Push, without pulling. Raises as `sync_once` does."""
+        return self._sync("pushOnly")
+
+    def pull_from_gateway(self, source: str | None = None) -> int:
+        """Pull, without pushing. Raises as `sync_once` does.
+
+        Args:
+            source: a named source; None for the gateway's own feed.
+
+        Returns:
+            The number of changed rows.
+        """
+        return self._sync("pullOnly", source).pulled
+
+    def pull_from(self, source: str) -> int:
+        """Pull from a named source; return the number of changed rows."""
+        return self.pull_from_gateway(source)
+
+    def execute_action(
+        self, connector: str, action_type: str, params: Mapping[str, Any], idempotency_key: str | None = None
+    ) -> Action:
+        """Queue an action; it is sent when the gateway can be reached, and `onActionComplete` reports its end.
+
+        Args:
+            connector: the connector that executes it.
+            action_type: what the connector does.
+            params: a JSON object.
+            idempotency_key: actions with the same key are executed once.
+
+        Raises:
+            ConfigurationError: the transport cannot send actions.
+            ValidationError: `params` is not a JSON object.
+        """
+        _ = self._session.action_sender.transport
+        action = self.actions.push(connector, action_type, params, idempotency_key)
+        self.wake()
+        return action
+
+    def describe_actions(self) -> ActionDiscovery:
+        """Return the gateway's connectors and their actions.
+
+        Raises:
+            ConfigurationError: the transport cannot send actions.
+            LakeSyncError: the gateway did not answer.
+        """
+        with self._session.foreground():
+            return self._session.action_sender.transport.describe_actions()
+
+    def list_connector_types(self) -> list[ConnectorDescriptor]:
+        """Return the types of connector that the gateway supports, with the JSON Schema of their settings.
+
+        Raises:
+            ConfigurationError: the transport cannot list them.
+            LakeSyncError: the gateway did not answer.
+        """
+        if not isinstance(self.transport, ConnectorTypesTransport):
+            raise ConfigurationError("this transport cannot list connector types: use HttpTransport or LocalTransport")
+        with self._session.foreground():
+            return self.transport.list_connector_types()
+
+    def queue_depth(self) -> int:
+        """Return the number of changes to push."""
+        return self.outbox.depth()
+
+    def resync(self) -> SyncReport:
+        """Pull everything again; rows and edits stay meanwhile. Raises as `sync_once` does."""
+        with self._session.exclusive():
+            self.replica.resync()
+        return self.sync_once()
+
+    def verify(self) -> dict[str, TableCheck]:
+        """Compare every table with the gateway by pulling everything again, and repair the tables that differ.
+
+        Unacknowledged changes are kept, and are part of both checksums.
+
+        Raises:
+            LakeSyncError: the gateway did not answer; nothing was changed.
+        """
+        with self._session.exclusive():
+            record_untracked_changes(self.replica)
+            self.sync_once()
+            found = checksums(self.replica)
+            self.resync()
+            repaired = checksums(self.replica)
+            self.sync_once()  # acknowledges the newest page to the gateway
+        return {table: TableCheck(found[table], repaired[table]) for table in found}
+
+    def start_auto_sync(self) -> None:
+        """Synchronise in a thread: at intervals, after local writes, and when the gateway sends changes.
+
+        Raises:
+            DbError: another client of the file is synchronising.
+        """
+        self._session.acquire_sync_lock()
+        self._auto_sync.start()
+
+    def stop_auto_sync(self) -> None:
+        """Stop that thread."""
+        self._auto_sync.stop()
+
+    def notify_write(self) -> None:
+        """Push a local write soon, and notify a custom queue of it at once."""
+        if self.replica.store.queue_link is not None and not self.replica.app_blocks_this_thread():
+            self.replica.step(lambda _: None)
+        self.wake()
+
+    def wake(self) -> None:
+        """Make auto-sync synchronise now."""
+        self._auto_sync.wake()
+
+    def cancel(self) -> None:
+        """Cancel the `sync_once` in progress, in any thread: it raises `UnreachableError`."""
+        self._session.cancel()
+
+    def close(self) -> None:
+        """Stop auto-sync, and close the transport and the replica. Requests in progress are cancelled soon."""
+        self._auto_sync.stop(closing=True)
+        self._session.close()
+
+    def _sync(self, mode: Mode | None, source: str | None = None) -> SyncReport:
+        """Synchronise once.
+
+        Args:
+            mode: restricts this synchronisation; None for the client's own mode, with actions.
+            source: a named source to pull from.
+        """
+        session = self._session
+        self.replica.check_usable()  # a thread with an open transaction must not wait for one that waits for it
+        with session.foreground():
+            own_mode = self.replica.core.mode
+            result = CycleResult()
+            try:
+                if mode is not None:
+                    self.replica.core.mode = mode
+                session.discard_pending_request()
+                self.replica.core.reset_backoff()
+                if mode != "pushOnly":
+                    session.request_pull(source)
+                session.send_all(result, lambda: session.is_cancelled)
+                if mode is None and not session.is_cancelled:
+                    self.actions.clear_delays()
+                    session.send_actions(result)
+            except LakeSyncError as error:
+                session.report_failure(error)
+                raise
+            finally:
+                self.replica.core.mode = own_mode
+            if session.is_cancelled and result.error is None:
+                result.error = UnreachableError("the synchronisation was cancelled")
+            report = session.finish(result)
+        if result.error is not None:
+            raise result.error
+        return report
+
+    def _oldest_pending(self) -> datetime | None:
+        found = self.replica.oldest_unsent_at()
+        return None if found is None else datetime.fromtimestamp(found / 1000, UTC)

@@ -1,0 +1,237 @@
+"""Sends the core's requests through a transport, and passes the answers to the core."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+from msgspec.structs import replace
+
+from lakesync.client.core import ErrorAnswer, FetchCheckpoint, NoAnswer
+from lakesync.client.core.messages import Answer, Request
+from lakesync.client.core.records import Changes, Edit
+from lakesync.client.errors import DbError, TableError, UnreachableError
+from lakesync.client.status import Progress
+from lakesync.client.sync.prefetch import Prefetcher
+from lakesync.client.sync.replica import Replica
+from lakesync.client.transports.base import (
+    CancellableTransport,
+    CheckpointTransport,
+    ClockMeasuringTransport,
+    SyncTransport,
+)
+from lakesync.model.errors import ClockDriftError, LakeSyncError, NotFoundError, RefusedError, TransientError
+from lakesync.model.types import PushResult, SyncPull, SyncPush, SyncResponse
+
+_REPEATED_PAGES = 6
+"""How often in a row a named source may send the same page."""
+
+
+class CycleResult(msgspec.Struct):
+    """What the requests of one synchronisation have changed so far."""
+
+    pushed: int = 0
+    """Edits that the gateway accepted."""
+    pulled: int = 0
+    """Rows that other clients changed."""
+    refused: list[Edit] = []
+    """Edits that the gateway rejected."""
+    tables: set[str] = set()
+    """Tables with changed rows."""
+    error: LakeSyncError | None = None
+    """The newest failure; None after a later success."""
+    had_contact: bool = False
+    """Whether a request was sent, or the gateway sent something."""
+    found_new_column: bool = False
+    """Whether a row had a column that its table here lacks."""
+    caught_up: bool = False
+    """Whether the gateway answered a pull or sent a broadcast."""
+    failed_push: bool = False
+    """Whether `error` is a push's."""
+
+    def add(self, request: Request | None, answer: Answer | None, changes: Changes) -> None:
+        """Add what an answer has changed.
+
+        Args:
+            request: None for a broadcast.
+            answer: None for a broadcast.
+            changes: as the core returned them.
+        """
+        self.had_contact = True
+        if answer is None or isinstance(answer, SyncResponse):
+            self.caught_up = True
+        if isinstance(request, SyncPush) and isinstance(answer, PushResult):
+            self.pushed += len(request.deltas)
+        else:
+            self.pulled += changes.count
+        self.tables |= changes.tables
+        self.refused += [edit for edit in changes.edits.values() if edit is not None and edit.status == "refused"]
+
+
+class Exchange:
+    """Sends one request at a time, and pulls the pages after it in advance."""
+
+    def __init__(self, replica: Replica, transport: SyncTransport, on_progress: Callable[[Progress], None]) -> None:
+        """Send nothing yet.
+
+        Args:
+            replica: whose core's requests are sent.
+            transport: sends them.
+            on_progress: called while a checkpoint is received.
+        """
+        self._replica = replica
+        self._transport = transport
+        self._on_progress = on_progress
+        self._source_page: tuple[str, tuple[str, ...], int] = ("", (), 0)
+        """The newest page of a named source: the source, the page's delta ids, and how often it came in a row."""
+        self._prefetcher = Prefetcher(transport.pull, replica.limits.pull_deltas, self.cancel_request)
+
+    def send(self, request: Request, result: CycleResult) -> None:
+        """Send a request, and pass the answer to the core. Errors of the gateway are recorded in the result.
+
+        Args:
+            request: the core's.
+            result: is updated.
+
+        Raises:
+            DbError, TableError: the client's database cannot store the answer, which counts as lost.
+        """
+        result.had_contact = True
+        answer: Answer | None
+        try:
+            answer = self._answer(request, result)
+        except (DbError, TableError):
+            raise
+        except LakeSyncError as error:
+            result.error = with_clock_offset(error, self.clock_offset)
+            result.failed_push = isinstance(request, SyncPush)
+            answer = answer_of(result.error)
+        except BaseException as error:  # a bug in a token provider, or a KeyboardInterrupt
+            self._replica.receive(NoAnswer(f"interrupted: {error!r}"))
+            raise
+        else:
+            if result.failed_push == isinstance(request, SyncPush):  # a pull's error is not resolved by a push
+                result.error = None
+        no_checkpoint = isinstance(answer, ErrorAnswer) and answer.code == NotFoundError.code
+        if isinstance(request, FetchCheckpoint) and no_checkpoint:
+            result.error = None
+        if answer is not None:
+            changes = self._replica.receive(answer)
+            self.count(request, answer, changes, result)
+            if any(edit is not None and edit.status == "refused" for edit in changes.edits.values()):
+                result.error = None  # reported by edit, not as a failure
+
+    def stop_prefetching(self) -> None:
+        """Discard prefetched pages, and wait until no request is in progress."""
+        self._prefetcher.stop()
+
+    def cancel_prefetching(self) -> None:
+        """Discard prefetched pages, and cancel a pull in progress."""
+        self._prefetcher.cancel()
+
+    def cancel_request(self) -> None:
+        """Cancel the request in progress, if the transport can. Threads may call it."""
+        if isinstance(self._transport, CancellableTransport):
+            self._transport.cancel_requests()
+
+    def count(self, request: Request | None, answer: Answer | None, changes: Changes, result: CycleResult) -> None:
+        """Add what an answer or a broadcast has changed to a result.
+
+        Args:
+            request: None for a broadcast.
+            answer: None for a broadcast.
+            changes: as the core returned them.
+            result: is updated.
+        """
+        result.add(request, answer, changes)
+        if changes.known and not result.found_new_column:
+            types = self._replica.types()
+            result.found_new_column = any(
+                not part.columns.keys() <= types[table].keys()
+                for (table, _), row in changes.known.items()
+                if row is not None and table in types
+                for part in row.state.live
+            )
+
+    def check_progress(self, request: SyncPull, page: SyncResponse) -> None:
+        """Check that a page does not make the client send the same pull forever.
+
+        While there is more, the cursor of the gateway's own feed grows. That of a named source may stay, because the
+        gateway sends a page again until it knows that it was received.
+
+        Args:
+            request: the pull.
+            page: its answer.
+
+        Raises:
+            UnreachableError: the page is not one that a gateway sends.
+        """
+        if not page.has_more:
+            self._source_page = ("", (), 0)
+            return
+        if request.source is None:
+            if page.server_hlc <= request.since_hlc:
+                raise UnreachableError(
+                    f"the gateway has more after cursor {request.since_hlc} but continues at {page.server_hlc}, which "
+                    "would repeat the same pull forever: check that the address is a gateway's"
+                )
+            return
+        ids = tuple(delta.delta_id for delta in page.deltas)
+        source, previous_ids, times = self._source_page
+        times = times + 1 if (source, previous_ids) == (request.source, ids) else 1
+        self._source_page = (request.source, ids, times)
+        if not ids or times > _REPEATED_PAGES:
+            sent = f"the same page {times} times" if ids else "an empty page"
+            raise UnreachableError(
+                f"the gateway has more of source {request.source!r} but sent {sent}, which would repeat the same pull "
+                "forever"
+            )
+
+    @property
+    def clock_offset(self) -> float | None:
+        """Seconds by which this machine's clock is ahead of the gateway's, if the transport measures it."""
+        return self._transport.clock_offset if isinstance(self._transport, ClockMeasuringTransport) else None
+
+    def _answer(self, request: Request, result: CycleResult) -> PushResult | SyncResponse | None:
+        """Return the gateway's answer; None for a checkpoint, which is loaded here."""
+        if isinstance(request, SyncPull):
+            page = self._prefetcher.page(request)
+            self.check_progress(request, page)
+            return page
+        self._prefetcher.stop()  # a page pulled before a push must not be applied after it
+        if isinstance(request, SyncPush):
+            return self._transport.push(request)
+        if isinstance(request, FetchCheckpoint):
+            if not isinstance(self._transport, CheckpointTransport):
+                raise NotFoundError("this transport has no checkpoints: pull from cursor 0")
+            from lakesync.client.sync.checkpoint_load import load_checkpoint  # imports protobuf, for first syncs only
+
+            with self._transport.checkpoint(request.client_id) as checkpoint:
+                loaded = load_checkpoint(self._replica, checkpoint, self._on_progress)
+            result.pulled += loaded.rows
+            result.tables |= loaded.tables
+        return None
+
+
+def answer_of(error: LakeSyncError) -> ErrorAnswer | NoAnswer:
+    """Return an error of a transport as an answer for the core."""
+    if isinstance(error, UnreachableError):
+        return NoAnswer(str(error))
+    rejected = error.rejected if isinstance(error, RefusedError) else ()
+    retry_after = error.retry_after if isinstance(error, TransientError) else None
+    return ErrorAnswer(error.code, str(error), rejected, retry_after)
+
+
+def with_clock_offset(error: LakeSyncError, offset: float | None) -> LakeSyncError:
+    """Add to a CLOCK_DRIFT error by how much this machine's clock is wrong; return other errors unchanged.
+
+    Args:
+        error: of the gateway.
+        offset: seconds by which this machine's clock is ahead of the gateway's; None if unknown.
+    """
+    if not isinstance(error, ClockDriftError) or offset is None:
+        return error
+    direction = "ahead of" if offset > 0 else "behind"
+    measured = f"this machine's clock is about {abs(offset):.1f} s {direction} the gateway's"
+    rejected = [replace(rejection, message=f"{rejection.message}; {measured}") for rejection in error.rejected]
+    return ClockDriftError(f"{error}; {measured}", rejected)

@@ -1,0 +1,364 @@
+"""The replica: the app's database and the core over it. Each step of the core is one transaction.
+
+A step first records what the app has written on any connection, in the same transaction. So no page is ever applied
+over a write that the core does not know. Reads use another connection, because a step may have to wait for a
+transaction of the app in which the app itself reads.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from lakesync.client.core import Changes, ClientCore, CoreLimits, Edit, Mode, RetryPolicy, Wait
+from lakesync.client.core.messages import Answer, Request
+from lakesync.client.errors import DbError
+from lakesync.client.queues import QueueItem, QueueLink, SyncQueue
+from lakesync.client.sqlite.change_tracking import ChangeTracking
+from lakesync.client.sqlite.client_store import SqliteClientStore, stored_position
+from lakesync.client.sqlite.database import connect, connect_read_only, database_error
+from lakesync.model.errors import ConfigurationError, IntegrityError, LakeSyncError
+from lakesync.model.hlc import wall_clock, wall_of
+from lakesync.model.schema import ColumnType, TableSchema
+from lakesync.model.types import SyncResponse
+from lakesync.wire.json import decode_deltas
+
+T = TypeVar("T")
+log = logging.getLogger("lakesync.client")
+
+RECORDED_TOGETHER = 5000
+"""Rows recorded in one transaction, at most."""
+_CLOSING_MS = 500
+"""Milliseconds that `close` waits while another connection writes."""
+_PRAGMAS = ("PRAGMA cache_size = -32000", "PRAGMA wal_autocheckpoint = 8000", "PRAGMA threads = 1")
+
+
+class SyncThread(threading.Thread):
+    """A thread that may wait for the app's transaction; a thread of the app would wait for itself."""
+
+
+class Replica:
+    """A client's database and core. Thread-safe: one thread at a time runs a step."""
+
+    def __init__(
+        self,
+        path: Path,
+        client_id: str,
+        schemas: Iterable[TableSchema],
+        *,
+        gateway: str = "",
+        mode: Mode = "full",
+        limits: CoreLimits | None = None,
+        retry: RetryPolicy | None = None,
+        queue: SyncQueue | None = None,
+        wall: Callable[[], int] | None = None,
+    ) -> None:
+        """Open the database and continue from its position.
+
+        Args:
+            path: the app's database file.
+            client_id: this client.
+            schemas: of the synced tables.
+            gateway: the gateway's id; empty if the transport does not know it.
+            mode: `full`, `pushOnly` or `pullOnly`.
+            limits: the size of requests.
+            retry: the delays after failures.
+            queue: a custom queue, which follows the edits and chooses the next ones to push.
+            wall: returns milliseconds; without it, an edit is stamped with the time at which it was written.
+
+        Raises:
+            ConfigurationError: the database belongs to another client or gateway, or a table cannot be synchronised.
+            SchemaError: a schema changes a column's type.
+            DbError: the database cannot be written now.
+        """
+        self._lock = threading.RLock()
+        self._reading = threading.Lock()
+        self._step_thread: int | None = None
+        """The id of the thread that runs a step."""
+        self._uses_write_times = wall is None
+        self.app_blocks_this_thread: Callable[[], bool] = lambda: False
+        """Returns whether the app has an open transaction that cannot end while this thread waits for it."""
+        self.check_open: Callable[[], None] = lambda: None
+        """Raises if the app's database is closed, or was opened before a fork."""
+        self._has_subscription = False
+        self._client_id = client_id
+        self.limits = limits or CoreLimits()
+        self.retry = retry or RetryPolicy()
+        self._wall = wall or wall_clock
+        self.path = path
+        self.mode: Mode = mode
+        self.db = connect(path, autocommit=True)
+        for pragma in _PRAGMAS:
+            self.db.execute(pragma)
+        try:
+            stored_position(self.db).bound_to(client_id, gateway)  # before tables are created and their rows adopted
+            self.store = SqliteClientStore(self.db, schemas)
+            self._bind(gateway)
+            if queue is not None:
+                self.store.queue_link = QueueLink(queue)
+                self.store.queue_link.reconcile(self.store.edits())
+            self._core = self._create_core()
+            if self.store.remade_tables():
+                self.step(self._resync)
+            self._read_connection = connect_read_only(path)
+        except sqlite3.Error as error:
+            self.db.close()
+            raise DbError(f"{path} cannot be used now: {error}") from error
+        except BaseException:
+            self.db.close()
+            raise
+
+    @property
+    def core(self) -> ClientCore:
+        """The core, to be read; change it in a `step`."""
+        return self._core
+
+    def step(self, work: Callable[[ClientCore], T]) -> T:
+        """Record the app's writes, then call a function with the core, all in one transaction.
+
+        Args:
+            work: called with the core; it may also read and write the store.
+
+        Returns:
+            What the function returns.
+
+        Raises:
+            DbError: the database cannot be written now; nothing was changed.
+            TableError: a table of the app rejects a row; nothing was changed.
+            ConfigurationError: as for `check_usable`.
+        """
+        self.check_usable()
+        with self._lock:
+            try:
+                while self._record_full_chunk():
+                    pass
+                with self._transaction():
+                    while self._record():  # everything: the app may have written more before this transaction began
+                        pass
+                    self._step_thread = threading.get_ident()
+                    return work(self._core)
+            except sqlite3.Error as error:
+                self._core = self._create_core()
+                raise database_error(error, "the client's database") from error
+            except BaseException:
+                self._core = self._create_core()  # the old one may hold state that was rolled back
+                raise
+            finally:
+                self._step_thread = None
+
+    def check_usable(self) -> None:
+        """Check that a step would not use a closed database, or wait for its own thread.
+
+        Raises:
+            ConfigurationError: the app has an open transaction, or the database is closed or was opened before a fork.
+        """
+        self.check_open()
+        if not isinstance(threading.current_thread(), SyncThread) and self.app_blocks_this_thread():
+            raise ConfigurationError("a transaction is open on db.conn: commit it or roll it back first")
+
+    def next_request(self) -> Request | Wait:
+        """Return the core's next request.
+
+        Raises:
+            TableError: changes of a table are no longer tracked.
+        """
+
+        def work(core: ClientCore) -> Request | Wait:
+            if self.store.check_tracked():
+                self._resync(core)
+            return core.next_request()
+
+        return self.step(work)
+
+    def receive(self, answer: Answer) -> Changes:
+        """Pass an answer to the core; if rows were deleted without change tracking, start a resync instead."""
+        with self._lock, self._relaxed_durability(answer):
+            try:
+                return self.step(lambda core: core.receive(answer))
+            except IntegrityError:
+                self.step(self._resync)
+                return Changes()
+
+    def resync(self) -> None:
+        """Start a full pull; rows and edits stay meanwhile."""
+        self.step(self._resync)
+
+    def edits(self) -> list[Edit]:
+        """Return all edits."""
+        return self.step(lambda core: core.edits())
+
+    def read(self, statement: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Run a query on committed data; within a step, also on what the step has written.
+
+        Args:
+            statement: a query.
+            parameters: its parameters.
+
+        Raises:
+            ConfigurationError: the database is closed, or was opened before a fork.
+        """
+        with self._reader() as db:
+            return db.execute(statement, parameters).fetchall()
+
+    def app_queued(self, limit: int) -> list[QueueItem]:
+        """Return deltas to push that the app itself has put into its custom queue.
+
+        Args:
+            limit: deltas, at most.
+        """
+        link = self.store.queue_link
+        if link is None:
+            return []
+
+        def work(core: ClientCore) -> list[QueueItem]:
+            link.reconcile(core.edits())
+            return link.app_items(limit)
+
+        return self.step(work)
+
+    def tables(self) -> list[str]:
+        """Return the names of the synced tables."""
+        return list(self.store.schemas)
+
+    def types(self) -> dict[str, dict[str, ColumnType]]:
+        """Return the column types of each synced table."""
+        return {table: schema.types for table, schema in self.store.schemas.items()}
+
+    def unrecorded_count(self) -> int:
+        """Return the number of rows that the app has written and that are not edits yet."""
+        with self._reader() as db:
+            return ChangeTracking(db, self.store.schemas).count()
+
+    def oldest_unsent_at(self) -> int | None:
+        """Return when the oldest unacknowledged change was made, in milliseconds of this machine's clock."""
+        with self._reader() as db:
+            times = [ChangeTracking(db, self.store.schemas).oldest_change_at()]
+        for status in ("sent", "waiting"):
+            oldest = "SELECT delta FROM _lakesync_edits WHERE status = ? ORDER BY number LIMIT 1"
+            for (body,) in self.read(oldest, (status,)):
+                times += [wall_of(delta.hlc) for delta in decode_deltas(body)]
+        return min((time for time in times if time is not None), default=None)
+
+    def has_pending_request(self) -> bool:
+        """Return whether a request of the core has no answer yet."""
+        return self._core.has_pending_request
+
+    def subscription_opened(self) -> None:
+        """Record that the gateway can broadcast from now on."""
+        with self._lock:
+            self._has_subscription = True
+            self.step(lambda core: core.connection_opened())
+
+    def subscription_closed(self) -> None:
+        """Record that the gateway can no longer broadcast."""
+        with self._lock:
+            self._has_subscription = False
+            self.step(lambda core: core.connection_closed())
+
+    def data_version(self) -> int:
+        """Return a number that changes when another connection commits to the database."""
+        with self._lock:
+            return int(self.db.execute("PRAGMA data_version").fetchone()[0])
+
+    def close(self) -> None:
+        """Close the connections. Recreated tables are tracked again first, so that later writes to them are."""
+        with self._lock, self._reading:
+            self._track_remade_tables()
+            self.db.close()
+            self._read_connection.close()
+
+    @contextmanager
+    def _reader(self) -> Iterator[sqlite3.Connection]:
+        """Yield the connection for reading; within a step, the step's own."""
+        self.check_open()
+        if self._step_thread == threading.get_ident():
+            yield self.db
+            return
+        with self._reading:
+            yield self._read_connection
+
+    @contextmanager
+    def _relaxed_durability(self, answer: Answer) -> Iterator[None]:
+        """Commit a page without waiting for the disk if more pages follow; the commit after them waits.
+
+        A killed process loses nothing. A power cut undoes the newest of these commits with their cursors, and their
+        pages are pulled again.
+        """
+        more = isinstance(answer, SyncResponse) and answer.has_more
+        if more:
+            self.db.execute("PRAGMA synchronous = NORMAL")
+        try:
+            yield
+        finally:
+            if more:
+                self.db.execute("PRAGMA synchronous = FULL")
+
+    def _bind(self, gateway: str) -> None:
+        """Store the client and the gateway that the database belongs to."""
+        with self.store.transaction():
+            position = self.store.position()
+            bound = position.bound_to(self._client_id, gateway)
+            if bound != position:
+                self.store.commit(Changes(position=bound))
+
+    def _create_core(self) -> ClientCore:
+        core = ClientCore(
+            self.store, self._client_id, mode=self.mode, limits=self.limits, retry=self.retry, wall=self._wall
+        )
+        if self._has_subscription:
+            core.connection_opened()
+        return core
+
+    def _record_full_chunk(self) -> bool:
+        """Record one transaction's worth of rows if the journal has more than that; return whether it had."""
+        if self.store.tracking.count() <= RECORDED_TOGETHER:
+            return False
+        with self._transaction():
+            self._record()
+        return True
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """Run a transaction in which the core knows what other clients of the file have written before."""
+        with self.store.transaction():
+            self._core.reload()
+            yield
+
+    def _record(self) -> bool:
+        """Turn rows of the journal into edits; return whether the journal may have more."""
+        written = self.store.tracking.read_journal(RECORDED_TOGETHER)
+        if written:
+            changes = written if self._uses_write_times else [change._replace(at=None) for change in written]
+            self._core.record(changes, applied=True)
+            self.store.tracking.remove(written)
+        if len(written) == RECORDED_TOGETHER:
+            return True
+        self.store.tracking.remove_unwritten()
+        return False
+
+    def _resync(self, core: ClientCore) -> None:
+        """Write the edits into recreated tables again, and start a full pull."""
+        self.store.forget_missing()
+        if remade := set(self.store.remade_tables()):
+            core.refresh_rows([key for key in self.store.edited_rows() if key[0] in remade])
+            self.store.clear_remade()
+        core.resync()
+
+    def _track_remade_tables(self) -> None:
+        """Track recreated tables again, as opening does, unless the file cannot be written now."""
+        try:
+            self.db.execute(f"PRAGMA busy_timeout = {_CLOSING_MS}")
+            with self._transaction():
+                if not self.store.track_remade_tables():
+                    return
+                self._core = self._create_core()  # a pending request will not be answered
+                while self._record():
+                    pass
+                self._resync(self._core)
+        except (LakeSyncError, sqlite3.Error) as error:
+            log.warning("%s was closed with recreated tables; opening it again repairs them: %s", self.path, error)

@@ -1,0 +1,226 @@
+"""Whole synchronisations, one at a time: push, pull, run actions, learn schemas, notify the app."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from lakesync.client.core import NoAnswer, Wait
+from lakesync.client.core.messages import Answer, Request
+from lakesync.client.core.records import Changes
+from lakesync.client.events import Events
+from lakesync.client.sqlite.database import SyncLock
+from lakesync.client.status import SyncReport
+from lakesync.client.sync.action_queue import ActionQueue
+from lakesync.client.sync.action_sender import ActionSender
+from lakesync.client.sync.exchange import CycleResult, Exchange
+from lakesync.client.sync.replica import Replica
+from lakesync.client.sync.schema_sync import SchemaSynchroniser
+from lakesync.client.transports.base import SchemaTransport, SyncTransport
+from lakesync.model.errors import LakeSyncError, SchemaError
+from lakesync.model.types import SyncPull, SyncPush, SyncResponse
+
+CLOSE_TIMEOUT = 0.5
+"""Seconds that a request in progress may take when the client is closed; then it is cancelled."""
+
+
+class SyncSession:
+    """Runs synchronisations for the app's threads and for auto-sync, one at a time."""
+
+    def __init__(self, replica: Replica, transport: SyncTransport, actions: ActionQueue, events: Events) -> None:
+        """Send nothing yet.
+
+        Args:
+            replica: is synchronised.
+            transport: leads to the gateway; closed with the session.
+            actions: the queued actions.
+            events: the app's listeners.
+        """
+        self.replica = replica
+        self.transport = transport
+        self.action_sender = ActionSender(actions, transport, replica.core.client_id, events)
+        self.last_sync: float | None = None
+        """When the client last had everything that the gateway had, in seconds of this machine's clock."""
+        self.last_error: LakeSyncError | None = None
+        """The newest failure; None after a later success."""
+        self.had_contact = False
+        """Whether a request was sent."""
+        self._events = events
+        self._schemas = SchemaSynchroniser(replica)
+        self._knows_schemas = False
+        self._exchange = Exchange(replica, transport, lambda progress: events.emit("onProgress", progress))
+        self._lock = threading.RLock()
+        self.is_foreground = False
+        """Whether the synchronisation in progress was started by the app, not by auto-sync."""
+        self.is_cancelled = False
+        """Whether the synchronisation that the app started last is to end."""
+        self._sync_lock = SyncLock(replica.path)
+
+    @property
+    def clock_offset(self) -> float | None:
+        """Seconds by which this machine's clock is ahead of the gateway's, if the transport measures it."""
+        return self._exchange.clock_offset
+
+    @contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Keep other threads and other clients of the file from synchronising.
+
+        Raises:
+            DbError: another client of the file is synchronising.
+            ConfigurationError: the database is closed, or was opened before a fork.
+        """
+        self.replica.check_open()
+        with self._lock:
+            self.acquire_sync_lock()
+            yield
+
+    @contextmanager
+    def foreground(self) -> Iterator[None]:
+        """Enter `exclusive` for a synchronisation that the app starts, and that `cancel` can end."""
+        self.is_cancelled = False
+        with self.exclusive():
+            self.is_foreground = True
+            try:
+                yield
+            finally:
+                self.is_foreground = False
+
+    def acquire_sync_lock(self) -> None:
+        """Become the client that synchronises the file, until the session is closed.
+
+        Raises:
+            DbError: another client is.
+        """
+        self._sync_lock.acquire()
+
+    def discard_pending_request(self) -> None:
+        """Report a request as unanswered whose sender was interrupted, so that it is repeated."""
+        if self.replica.has_pending_request():
+            self.replica.receive(NoAnswer("interrupted"))
+
+    def request_pull(self, source: str | None = None) -> None:
+        """Make a pull due. See `ClientCore.request_pull`."""
+        self.replica.core.request_pull(source)
+
+    def send(self, request: Request, result: CycleResult) -> None:
+        """Send a request of the core. See `Exchange.send`."""
+        self._exchange.send(request, result)
+
+    def check_progress(self, request: SyncPull, page: SyncResponse) -> None:
+        """Check a page that arrived on a subscription. See `Exchange.check_progress`."""
+        self._exchange.check_progress(request, page)
+
+    def count(self, request: Request | None, answer: Answer | None, changes: Changes, result: CycleResult) -> None:
+        """Count the changes of a page that arrived on a subscription. See `Exchange.count`."""
+        self._exchange.count(request, answer, changes, result)
+
+    def send_all(self, result: CycleResult, should_stop: Callable[[], bool]) -> float | None:
+        """Send requests until the core has none.
+
+        Args:
+            result: is updated.
+            should_stop: called before each request.
+
+        Returns:
+            Seconds until the core has another request; None if it waits for an edit or a pull.
+        """
+        try:
+            self.push_app_queued(result)
+            while not should_stop():
+                request = self.replica.next_request()
+                if isinstance(request, Wait):
+                    return request.seconds
+                self.send(request, result)
+            self._exchange.cancel_prefetching()
+            return None
+        except BaseException:
+            self._exchange.cancel_prefetching()
+            raise
+        finally:
+            self._exchange.stop_prefetching()
+
+    def push_app_queued(self, result: CycleResult) -> None:
+        """Push deltas that the app itself has put into its custom queue. They do not change the app's rows."""
+        link = self.replica.store.queue_link
+        while link is not None and self.replica.core.mode != "pullOnly":
+            deltas = tuple(item.delta for item in self.replica.app_queued(self.replica.limits.push_deltas))
+            if not deltas:
+                return
+            ids = [delta.delta_id for delta in deltas]
+            link.queue.mark_sending(ids)
+            result.had_contact = True
+            try:
+                self.transport.push(SyncPush(self.replica.core.client_id, deltas))
+            except LakeSyncError as error:
+                link.queue.nack(ids)
+                result.error = error
+                return
+            except BaseException:
+                link.queue.nack(ids)
+                raise
+            link.queue.ack(ids)
+            result.pushed += len(ids)
+
+    def send_actions(self, result: CycleResult) -> float | None:
+        """Send the actions that are due; return the seconds until another one is."""
+        return self.action_sender.send_due(result)
+
+    def report_failure(self, error: LakeSyncError) -> None:
+        """Record a failure, and notify the app."""
+        self.had_contact = True
+        self.last_error = error
+        self._events.emit("onError", error)
+
+    def finish(self, result: CycleResult) -> SyncReport:
+        """End a synchronisation: learn schemas, update the status, and notify the app."""
+        report = SyncReport(result.pushed, result.pulled, tuple(result.refused))
+        if not result.had_contact:
+            return report
+        if result.error is None:
+            self._learn_schemas(result)
+        if result.tables:
+            self._events.emit("onChange", result.pulled, result.tables)
+        if result.refused:
+            self._events.emit("onRejected", report.refused)
+        if result.error is not None:
+            self.report_failure(result.error)
+            return report
+        self.had_contact, self.last_error = True, None
+        if self.replica.core.caught_up and (result.caught_up or self.replica.core.mode == "pushOnly"):
+            self.last_sync = time.time()
+        self._events.emit("onSyncComplete", report)
+        return report
+
+    def cancel_request(self) -> None:
+        """Cancel the request in progress, if the transport can. Threads may call it."""
+        self._exchange.cancel_request()
+
+    def cancel(self) -> None:
+        """End the synchronisation that the app has started. Threads may call it."""
+        self.is_cancelled = True
+        if self.is_foreground:
+            self.cancel_request()
+
+    def close(self) -> None:
+        """Close the transport and the replica; a request in progress is cancelled after a short time."""
+        while not self._lock.acquire(timeout=CLOSE_TIMEOUT):
+            self.cancel()
+        try:
+            self.transport.close()
+            self.replica.close()
+            self._sync_lock.release()
+        finally:
+            self._lock.release()
+
+    def _learn_schemas(self, result: CycleResult) -> None:
+        """Ask for the gateway's schemas: once per process, and when an edit or a page did not fit a schema."""
+        if result.found_new_column or any(edit.code == SchemaError.code for edit in result.refused):
+            self._knows_schemas = False
+        if not self._knows_schemas and isinstance(self.transport, SchemaTransport):
+            try:
+                self._schemas.synchronise_all(self.transport)
+                self._knows_schemas = True
+            except LakeSyncError as error:
+                result.error = error

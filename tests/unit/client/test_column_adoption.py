@@ -1,0 +1,119 @@
+"""Files that are opened again with the same or a wider schema: no write of the app is overwritten."""
+
+from __future__ import annotations
+
+import pytest
+
+from lakesync.model.errors import ConfigurationError
+from lakesync.model.schema import parse_schema
+
+NARROW = {"table": "notes", "columns": [{"name": "text", "type": "string"}]}
+WIDE = {**NARROW, "columns": [*NARROW["columns"], {"name": "mark", "type": "number"}]}
+SCHEMAS = [NARROW]
+
+
+def rows(client):
+    return {row["row_id"]: (row["text"], row.get("mark")) for row in client["notes"]}
+
+
+@pytest.mark.parametrize("schema", [NARROW, WIDE])
+def test_a_write_over_an_unsent_change_survives_reopening(opened, schema):
+    alice, bob = opened(), opened("bob")
+    for row_id in ("changed", "deleted", "again"):
+        alice["notes"].insert({"text": "one"}, row_id=row_id)
+    alice.sync()
+    for row_id in ("changed", "deleted", "again"):
+        alice["notes"].update(row_id, text="two")
+    alice["notes"].insert({"text": "new"}, row_id="new")
+    assert len(alice.pending()) == 4
+    alice["notes"].update("changed", text="three")
+    alice["notes"].delete("deleted")
+    alice["notes"].delete("again")
+    alice["notes"].insert({"text": "three"}, row_id="again")
+    alice["notes"].update("new", text="newer")
+    expected = rows(alice)
+    assert expected == {"changed": ("three", None), "again": ("three", None), "new": ("newer", None)}
+    alice.close()
+    alice = opened(schemas=[schema])
+    assert rows(alice) == expected
+    alice.sync()
+    bob.sync()
+    assert rows(alice) == rows(bob) == expected
+
+
+def test_an_added_column_is_filled_in_rows_with_unrecorded_writes(opened):
+    bob, alice = opened("bob", schemas=[WIDE]), opened()
+    for row_id in ("read", "written", "deleted"):
+        bob["notes"].insert({"text": "his", "mark": 1}, row_id=row_id)
+    bob.sync()
+    alice.sync()
+    alice["notes"].update("written", text="hers")
+    alice["notes"].delete("deleted")
+    alice.close()
+    alice = opened(schemas=[WIDE])
+    assert rows(alice) == {"read": ("his", 1), "written": ("hers", 1)}
+    assert {edit.delta.row_id: edit.values for edit in alice.pending()} == {"written": {"text": "hers"}, "deleted": {}}
+    bob["notes"].update("written", mark=2)
+    bob.sync()
+    alice.sync()
+    bob.sync()
+    assert rows(alice) == rows(bob) == {"read": ("his", 1), "written": ("hers", 2)}
+
+
+@pytest.mark.parametrize("by_gateway", [False, True])
+def test_existing_values_are_pushed_when_their_column_becomes_synchronised(opened, gateway, by_gateway):
+    alice, bob = opened(), opened("bob", schemas=[WIDE])
+    for row_id in ("marked", "default", "waits", "new", "theirs"):
+        alice["notes"].insert({"text": "one"}, row_id=row_id)
+    alice.sync()
+    bob.sync()
+    bob["notes"].update("theirs", mark=7)
+    bob.sync()
+    alice.sync()
+    alice.conn.execute("ALTER TABLE notes ADD COLUMN mark NUMERIC DEFAULT 0")
+    alice.conn.execute("UPDATE notes SET mark = 3 WHERE row_id <> 'default'")
+    alice.conn.commit()
+    alice["notes"].update("waits", text="two")
+    assert [edit.values for edit in alice.pending()] == [{"text": "two"}]
+    alice["notes"].update("new", text="two")
+    if by_gateway:
+        gateway.register_schema(parse_schema(WIDE))
+        alice.coordinator._session._knows_schemas = False
+        alice.sync()
+    else:
+        alice.close()
+        alice = opened(schemas=[WIDE])
+    alice.sync()
+    bob["notes"].update("marked", text="bob's")
+    bob.sync()
+    alice.sync()
+    expected = {"marked": ("bob's", 3), "waits": ("two", 3), "new": ("two", 3), "theirs": ("one", 7)}
+    assert rows(bob) == {**expected, "default": ("one", None)}, "a default is no write of anybody's"
+    assert rows(alice) == {**expected, "default": ("one", 0)}
+    assert alice.pending() == []
+
+
+def test_an_invalid_value_in_a_column_that_becomes_synchronised_is_named(opened):
+    alice = opened()
+    alice["notes"].insert({"text": "one"}, row_id="a")
+    alice.sync()
+    alice.conn.execute("ALTER TABLE notes ADD COLUMN mark")
+    alice.conn.execute("UPDATE notes SET mark = 'high'")
+    alice.conn.commit()
+    alice.close()
+    with pytest.raises(ConfigurationError, match="row 'a' of table 'notes' has 'high' in column 'mark'"):
+        opened(schemas=[WIDE])
+    assert rows(opened()) == {"a": ("one", None)}
+
+
+@pytest.mark.parametrize("name", ["there", "at", "t"])
+def test_an_unsynchronised_column_may_have_any_name(opened, name):
+    alice = opened(
+        sql=f"CREATE TABLE notes (row_id TEXT PRIMARY KEY NOT NULL, text TEXT, {name} TEXT);"
+        "INSERT INTO notes VALUES ('1', 'one', 'kept')"
+    )
+    alice.sync()
+    alice.close()
+    wide = {**NARROW, "columns": [*NARROW["columns"], {"name": name, "type": "string"}]}
+    alice = opened(schemas=[wide])
+    assert [edit.values for edit in alice.pending()] == [{name: "kept"}]

@@ -1,0 +1,266 @@
+"""The core's requests, their order, and the answers."""
+
+import pytest
+
+from lakesync.client.core import (
+    CheckpointEnd,
+    CheckpointFrame,
+    ClientCore,
+    FetchCheckpoint,
+    MemoryStore,
+    NoAnswer,
+    Wait,
+)
+from lakesync.model.errors import ConfigurationError
+from lakesync.model.hlc import encode
+from lakesync.model.types import PushResult, SyncPull, SyncPush
+from tests.unit.client.core_support import START, CoreHarness, delta, error_answer, page
+
+
+def test_without_work_it_waits_without_limit():
+    assert CoreHarness().core.next_request() == Wait(None)
+
+
+def test_the_first_sync_fetches_a_checkpoint_then_pulls_from_its_cursor():
+    me = CoreHarness()
+    me.core.request_pull()
+    assert me.core.next_request() == FetchCheckpoint("me")
+    me.core.receive(CheckpointFrame(page(0, delta("INSERT", "r1", 0, x=1), delta("UPDATE", "r1", 5, y=2))))
+    me.core.receive(CheckpointFrame(page(0, delta("INSERT", "r2", 0, x=3))))
+    assert (me.row("r1"), me.row("r2"), me.core.cursor) == ({"x": 1, "y": 2}, {"x": 3}, 0)
+    me.core.receive(CheckpointEnd(7 << 16))
+    assert me.core.next_request() == SyncPull("me", 7 << 16, 1000, own_hlc=0)
+
+
+def test_without_a_checkpoint_it_pulls_from_cursor_0():
+    me = CoreHarness()
+    me.core.request_pull()
+    me.core.next_request()
+    me.core.receive(error_answer("NOT_FOUND"))
+    assert me.core.next_request() == SyncPull("me", 0, 1000)
+
+
+def test_an_interrupted_checkpoint_is_followed_by_a_full_pull():
+    me = CoreHarness()
+    me.core.request_pull()
+    me.core.next_request()
+    me.core.receive(CheckpointFrame(page(0, delta("INSERT", "gone", 0, x=1), delta("INSERT", "stays", 0, x=1))))
+    me.core.receive(NoAnswer("connection reset"))
+    me = me.restarted()
+    me.after_first_pull(9 << 16, delta("DELETE", "stays", 0), delta("INSERT", "stays", 0, x=2))
+    assert (me.row("gone"), me.row("stays")) == (None, {"x": 2})
+
+
+def test_a_new_client_pulls_before_its_first_push_and_pushes_first_afterwards():
+    me = CoreHarness()
+    me.edit("r1", None, {"x": 1})
+    assert isinstance(me.core.next_request(), FetchCheckpoint)
+    me.core.receive(error_answer("NOT_FOUND"))
+    assert isinstance(me.core.next_request(), SyncPull)
+    me.core.receive(page(0))
+    assert isinstance(me.core.next_request(), SyncPush)
+    me.core.receive(PushResult(1, 1))
+    me.edit("r2", None, {"x": 1})
+    me.core.request_pull()
+    assert isinstance(me.core.next_request(), SyncPush)
+
+
+def test_pages_are_pulled_until_the_gateway_has_no_more():
+    me = CoreHarness().after_first_pull()
+    me.pull_ok(2001, delta("INSERT", "r1", 0, x=1), more=True)
+    assert not me.core.caught_up
+    assert me.restarted().core.next_request() == SyncPull("me", 2001, 1000, own_hlc=encode(START, 0))
+    assert me.core.next_request() == SyncPull("me", 2001, 2000)
+    me.core.receive(page(3000))
+    assert me.core.caught_up
+    assert me.core.next_request() == Wait(None)
+
+
+def test_a_push_carries_the_cursor():
+    me = CoreHarness().after_first_pull(5 << 16)
+    me.edit("r1", None, {"x": 1})
+    assert me.core.next_request().last_seen_hlc == 5 << 16
+
+
+def test_the_cursor_of_a_push_is_taken_only_after_a_pull_on_this_connection():
+    me = CoreHarness().after_first_pull(5 << 16)
+    me.edit("r1", None, {"x": 1})
+    me.push_ok(9 << 16)
+    assert me.core.cursor == 9 << 16
+    again = me.restarted()
+    again.edit("r2", None, {"x": 1})
+    again.push_ok(11 << 16)
+    assert again.core.cursor == 9 << 16
+    assert again.core.next_request() == SyncPull("me", 9 << 16, 1000, own_hlc=encode(START, 0))
+
+
+def test_after_a_lost_pull_the_cursor_of_a_push_is_not_taken():
+    me = CoreHarness().after_first_pull(5 << 16)
+    me.core.request_pull()
+    me.core.next_request()
+    me.core.receive(NoAnswer("timeout"))
+    me.edit("r1", None, {"x": 1})
+    me.push_ok(9 << 16)
+    assert me.core.cursor == 5 << 16
+
+
+def test_resync_required_starts_a_full_pull_that_keeps_edits_and_removes_unnamed_rows():
+    old = delta("INSERT", "same", 0, x=1), delta("INSERT", "gone", 0, x=1), delta("INSERT", "mine", 0, x=1, y=1)
+    me = CoreHarness().after_first_pull(5 << 16, *old)
+    me.edit("mine", {"x": 1, "y": 1}, {"y": 2})
+    me.core.request_pull()
+    me.core.next_request()
+    me.core.receive(error_answer("VALIDATION_ERROR"))
+    me.core.next_request()
+    me.core.receive(error_answer("RESYNC_REQUIRED"))
+    assert me.core.cursor == 0
+    assert me.row("gone") == {"x": 1}
+    assert isinstance(me.core.next_request(), FetchCheckpoint)
+    me.core.receive(error_answer("NOT_FOUND"))
+    assert me.core.next_request() == SyncPull("me", 0, 1000)
+    me.core.receive(page((6 << 16) + 1, delta("INSERT", "same", -5, z=3), more=True))
+    assert me.row("same") == {"z": 3}, "what it held may be of a time that the gateway lost"
+    me = me.restarted()
+    me.core.next_request()
+    me.core.receive(page(7 << 16))
+    assert (me.row("same"), me.row("gone"), me.row("mine")) == ({"z": 3}, None, {"y": 2})
+    assert [edit.status for edit in me.core.edits()] == ["refused"]
+
+
+def test_rows_of_a_named_source_survive_a_resync_and_do_not_move_the_cursor():
+    me = CoreHarness().after_first_pull(5 << 16)
+    me.core.request_pull("crm")
+    assert me.core.next_request() == SyncPull("me", 5 << 16, 1000, "crm")
+    me.core.receive(page(4 << 16, delta("DELETE", "a", 0), delta("INSERT", "a", 0, x=1), more=True))
+    assert me.core.next_request().source == "crm"
+    me.core.receive(page(4 << 16))
+    assert (me.core.cursor, me.core.next_request()) == (5 << 16, Wait(None))
+    me.core.request_pull()
+    me.core.next_request()
+    me.core.receive(error_answer("RESYNC_REQUIRED"))
+    me.after_first_pull(8 << 16)
+    assert me.row("a") == {"x": 1}
+
+
+def test_an_unknown_source_is_pulled_once():
+    me = CoreHarness().after_first_pull()
+    me.core.request_pull("crm")
+    me.core.next_request()
+    me.core.receive(error_answer("NOT_FOUND"))
+    assert me.core.last_error.code == "NOT_FOUND"
+    assert me.core.next_request() == Wait(None)
+
+
+def test_modes_push_only_and_pull_only():
+    me = CoreHarness(mode="pushOnly")
+    me.edit("r1", None, {"x": 1})
+    me.core.request_pull()
+    assert isinstance(me.core.next_request(), SyncPush)
+    me.core.receive(PushResult(1, 1))
+    assert me.core.next_request() == Wait(None)
+    me = CoreHarness(mode="pullOnly").after_first_pull()
+    me.edit("r1", None, {"x": 1})
+    assert me.core.next_request() == Wait(None)
+    assert me.row("r1") == {"x": 1}
+
+
+def test_only_one_request_is_pending_and_only_its_answers_are_accepted():
+    me = CoreHarness().after_first_pull()
+    with pytest.raises(RuntimeError, match="none is pending"):
+        me.core.receive(PushResult(1, 1))
+    me.core.request_pull()
+    me.core.next_request()
+    with pytest.raises(RuntimeError, match="has no answer yet"):
+        me.core.next_request()
+    with pytest.raises(RuntimeError, match="PushResult answers no pending request: the pending request is SyncPull"):
+        me.core.receive(PushResult(1, 1))
+
+
+def test_a_store_belongs_to_one_client():
+    store = MemoryStore()
+    CoreHarness(store).edit("r1", None, {"x": 1})
+    with pytest.raises(ConfigurationError, match="belongs to client 'me' and cannot be opened as 'you'"):
+        ClientCore(store, "you")
+
+
+class FailingStore(MemoryStore):
+    """A store whose disk is full on demand."""
+
+    full = False
+
+    def commit(self, changes):
+        if self.full:
+            raise OSError("disk full")
+        super().commit(changes)
+
+
+def test_a_page_that_cannot_be_stored_is_pulled_again():
+    me = CoreHarness(FailingStore()).after_first_pull(5 << 16)
+    me.core.request_pull()
+    me.core.next_request()
+    me.store.full = True
+    with pytest.raises(OSError, match="disk full"):
+        me.core.receive(page(6 << 16, delta("INSERT", "r1", 0, x=1)))
+    me.store.full = False
+    assert me.core.next_request() == SyncPull("me", 5 << 16, 1000)
+    me.core.receive(page(6 << 16, delta("INSERT", "r1", 0, x=1)))
+    assert me.row("r1") == {"x": 1}
+
+
+def test_pages_grow_while_there_is_more():
+    client = CoreHarness().after_first_pull()
+
+    def asked(more):
+        client.core.request_pull()
+        request = client.core.next_request()
+        client.core.receive(page(request.since_hlc + 256, more=more))
+        return request.max_deltas
+
+    assert [asked(more=number < 5) for number in range(6)] == [1000, 2000, 4000, 8000, 8000, 8000]
+    assert asked(more=True) == 1000
+    client.core.request_pull()
+    client.core.next_request()
+    client.core.receive(NoAnswer("the network is gone"))
+    client.core.reset_backoff()
+    assert asked(more=False) == 1000
+
+
+def test_repeated_resync_required_is_answered_with_backoff():
+    me = CoreHarness().after_first_pull(5 << 16)
+    me.core.request_pull()
+    for began in (6, 7):
+        assert isinstance(me.core.next_request(), SyncPull)
+        me.core.receive(error_answer("RESYNC_REQUIRED"))
+        if began == 6:
+            assert isinstance(me.core.next_request(), FetchCheckpoint), "once it may happen"
+            me.core.receive(CheckpointEnd(began << 16))
+    assert me.core.next_request() == Wait(30.0)
+    me.seconds += 30
+    me.core.next_request()
+    me.core.receive(CheckpointEnd(8 << 16))
+    assert me.pull_ok(9 << 16).count == 0
+    me.core.request_pull()
+    me.core.next_request()
+    me.core.receive(error_answer("RESYNC_REQUIRED"))
+    assert isinstance(me.core.next_request(), FetchCheckpoint), "it came to an end since"
+
+
+def test_a_reopened_file_pulls_before_it_pushes_and_sends_its_own_hlc():
+    me = CoreHarness().after_first_pull(5 << 16)
+    me.edit("r1", None, {"x": 1})
+    me.push_ok(6 << 16)
+    known = me.store.position().own_writes_up_to
+    assert known == me.store.position().gateway_hlc
+    back = me.restarted()
+    back.edit("r2", None, {"x": 2})
+    back.core.request_pull()
+    assert back.core.next_request() == SyncPull("me", 6 << 16, 1000, own_hlc=known)
+    back.core.receive(page(7 << 16, delta("INSERT", "r3", 5, x=1), more=True))
+    back.push_ok(8 << 16)
+    assert back.core.next_request().own_hlc == known, "neither what others wrote nor a push says that all is here"
+    back.core.receive(page(9 << 16))
+    back.edit("r2", {"x": 2}, {"x": 3})
+    assert back.store.position().own_writes_up_to > known
+    back.push_ok(10 << 16)
+    back.core.request_pull()
+    assert back.core.next_request().own_hlc is None
