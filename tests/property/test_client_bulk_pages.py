@@ -17,7 +17,7 @@ from lakesync.model.types import Op, RowDelta, SyncResponse
 from lakesync.wire.json import encode_response
 from lakesync.wire.pages import decode_page
 from tests.property.test_client_store import SCHEMA
-from tests.unit.client.core_support import delta, refused
+from tests.unit.client.core_support import delta, error_answer
 
 ROWS = [f"r{number}" for number in range(4)]
 
@@ -86,7 +86,7 @@ class ComparedCores:
         core.request_pull("named" if what == "source" and core.cursor else None)
         core.next_request()
         if core.cursor == 0:
-            core.receive(refused("NOT_FOUND"))
+            core.receive(error_answer("NOT_FOUND"))
             core.next_request()
         page = SyncResponse(deltas, self._cursor)
         core.receive(decode_page(encode_response(page)) if self._as_json else page)
