@@ -99,9 +99,9 @@ class Dispatcher:
         fault = validate_action_id(action)
         if fault is not None:
             return self._log_rejection(action, failure(action, INVALID_PARAMS, fault))
-        twin = self._running.get(_by_key(action))
-        if twin is not None and _by_id(action) not in self._running:
-            outcome = await self._wait(twin, action, deadline)
+        same_key = self._running.get(_by_key(action))
+        if same_key is not None and _by_id(action) not in self._running:
+            outcome = await self._wait(same_key, action, deadline)
             if not isinstance(outcome, ActionFailure) or outcome.retryable:
                 return outcome
         task = self._running.get(_by_id(action))

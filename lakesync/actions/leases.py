@@ -37,11 +37,11 @@ def claim(commit: Commit, action: Action, holder: str, now_ms: int, limits: Acti
         limits: the gateway's limits.
     """
     known = commit.action(action.client_id, action.action_id)
-    twin = commit.action(action.client_id, "", action.idempotency_key)  # no action's id is empty: by its key alone
-    for found in (known, twin):
+    same_key = commit.action(action.client_id, "", action.idempotency_key)  # no action's id is empty: by its key alone
+    for found in (known, same_key):
         if found is not None and is_done_or_claimed(found, now_ms, limits):
             return found
-    known = known or twin
+    known = known or same_key
     record = ActionRecord(
         client_id=action.client_id,
         action_id=action.action_id,

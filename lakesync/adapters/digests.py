@@ -127,12 +127,12 @@ class Difference(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         """Describe the figures that differ."""
         names = {"deltas": "deltas", "rows": "rows", "deleted": "deleted rows", "altered": "altered rows"}
-        told = [
+        parts = [
             f"{getattr(self.there, name)} {words} of {getattr(self.lake, name)}"
             for name, words in names.items()
             if getattr(self.there, name) != getattr(self.lake, name)
         ]
-        return f"{self.table} on {self.day}: {', '.join(told) or 'other contents'}"
+        return f"{self.table} on {self.day}: {', '.join(parts) or 'other contents'}"
 
 
 def diff_digests(lake: Iterable[Digest], there: Iterable[Digest]) -> list[Difference]:

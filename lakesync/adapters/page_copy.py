@@ -36,14 +36,14 @@ def copy_page(to: DatabaseAdapter, why: str, deltas: pa.Table) -> BatchChecksum:
 
     count, total = 0, 0
     for gateway in pc.unique(deltas.column("gateway")).to_pylist():
-        some = deltas.filter(pc.equal(deltas.column("gateway"), gateway))
-        wanted = table_checksum(some)
-        first = some.column("hlc")[0].as_py()
-        found = write_arrow(to, f"{gateway}.{why}.{first:016x}-{wanted.deltas}-{wanted.id_sum:016x}", gateway, some)
-        if found != wanted:
+        own = deltas.filter(pc.equal(deltas.column("gateway"), gateway))
+        expected = table_checksum(own)
+        first = own.column("hlc")[0].as_py()
+        stored = write_arrow(to, f"{gateway}.{why}.{first:016x}-{expected.deltas}-{expected.id_sum:016x}", gateway, own)
+        if stored != expected:
             raise IntegrityError(
-                f"{wanted.deltas} deltas of gateway {gateway!r} were written (id sum {wanted.id_sum}), but "
-                f"{found.deltas} were read back (id sum {found.id_sum}). The copy stops; check the target."
+                f"{expected.deltas} deltas of gateway {gateway!r} were written (id sum {expected.id_sum}), but "
+                f"{stored.deltas} were read back (id sum {stored.id_sum}). The copy stops; check the target."
             )
-        count, total = count + found.deltas, total + found.id_sum
+        count, total = count + stored.deltas, total + stored.id_sum
     return BatchChecksum(count, total % 2**64)

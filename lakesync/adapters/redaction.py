@@ -104,17 +104,19 @@ def covered_mask(deltas: pa.Table, requests: Sequence[RedactionRequest]) -> pa.T
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    found = pa.chunked_array([pa.repeat(False, len(deltas))])
+    mask = pa.chunked_array([pa.repeat(False, len(deltas))])
     for each in requests:
-        mine = pc.and_(pc.equal(deltas.column("gateway"), each.gateway), pc.less_equal(deltas.column("hlc"), each.hlc))
+        covered = pc.and_(
+            pc.equal(deltas.column("gateway"), each.gateway), pc.less_equal(deltas.column("hlc"), each.hlc)
+        )
         wanted = {"client_id": each.client_id, "table_name": each.table, "row_id": each.row_id}
         for name, value in wanted.items():
             if value is not None:
-                mine = pc.and_(mine, pc.equal(deltas.column(name), value))
+                covered = pc.and_(covered, pc.equal(deltas.column(name), value))
         if each.tables:
-            mine = pc.and_(mine, pc.is_in(deltas.column("table_name"), pa.array(each.tables, pa.string())))
-        found = pc.or_(found, mine)
-    return found
+            covered = pc.and_(covered, pc.is_in(deltas.column("table_name"), pa.array(each.tables, pa.string())))
+        mask = pc.or_(mask, covered)
+    return mask
 
 
 def redact_table(deltas: pa.Table, requests: Sequence[RedactionRequest]) -> tuple[pa.Table, RedactionResult]:
@@ -123,12 +125,12 @@ def redact_table(deltas: pa.Table, requests: Sequence[RedactionRequest]) -> tupl
     import pyarrow.compute as pc
 
     deltas = columns_as_text(deltas)
-    mine = covered_mask(deltas, requests)
-    saying = pc.and_(mine, pc.not_equal(deltas.column("columns"), NO_COLUMNS))
+    covered = covered_mask(deltas, requests)
+    not_empty = pc.and_(covered, pc.not_equal(deltas.column("columns"), NO_COLUMNS))
     named = ["gateway", "table_name", "row_id"]
-    keys = deltas.filter(mine).select(named).group_by(named).aggregate([])
+    keys = deltas.filter(covered).select(named).group_by(named).aggregate([])
     touched = tuple(zip(*(keys.column(name).to_pylist() for name in named), strict=True))
     for name, value in (("op", "UPDATE"), ("columns", NO_COLUMNS)):
-        column = pc.if_else(saying, pa.scalar(value, pa.string()), deltas.column(name).cast(pa.string()))
+        column = pc.if_else(not_empty, pa.scalar(value, pa.string()), deltas.column(name).cast(pa.string()))
         deltas = deltas.set_column(deltas.schema.get_field_index(name), name, column)
-    return deltas, RedactionResult(pc.sum(saying).as_py() or 0, touched=touched)
+    return deltas, RedactionResult(pc.sum(not_empty).as_py() or 0, touched=touched)

@@ -50,29 +50,37 @@ class SeenRows(msgspec.Struct):
         """
         watched = {column for column, _ in page.whole} | ({identity} if identity else set())
         digests = {row.row_id: _digest(row.columns) for row in page.rows} if len(page.rows) <= MAX_REMEMBERED else {}
-        odd = len(digests) < len(page.rows) or len(page.deleted) + len(page.whole) > MAX_REMEMBERED
-        if odd or not watched <= self.columns:
+        cannot_compare = len(digests) < len(page.rows) or len(page.deleted) + len(page.whole) > MAX_REMEMBERED
+        if cannot_compare or not watched <= self.columns:
             self.rows, self.claims, self.columns = {}, {}, self.columns | watched
-        if odd:
+        if cannot_compare:
             return page
-        changed = {each for each, digest in digests.items() if self.rows.get(each, _UNSEEN).digest != digest}
+        changed_ids = {each for each, digest in digests.items() if self.rows.get(each, _UNSEEN).digest != digest}
         claimed = {
             claim: sorted(row.row_id for row in page.rows if row.columns.get(claim[0]) == claim[1])
             for claim in page.whole
         }
         claims = {claim: _digest([(each, digests[each]) for each in ids]) for claim, ids in claimed.items()}
-        told = [
+        changed_claims = [
             claim
             for claim, ids in claimed.items()
-            if self.claims.get(_name(*claim)) != claims[claim] or not changed.isdisjoint(ids)
+            if self.claims.get(_name(*claim)) != claims[claim] or not changed_ids.isdisjoint(ids)
         ]
         # a claim is told with all that it claims, and an identity with all who have it
-        changed |= {each for claim in told for each in claimed[claim]}
-        taken = {row.columns.get(identity) for row in page.rows if row.row_id in changed} if identity else set()
-        rows = [row for row in page.rows if row.row_id in changed or (identity and row.columns.get(identity) in taken)]
-        gone = [each for each in page.deleted if each not in digests and self.rows.get(each, _UNSEEN).digest != _GONE]
+        changed_ids |= {each for claim in changed_claims for each in claimed[claim]}
+        identities = (
+            {row.columns.get(identity) for row in page.rows if row.row_id in changed_ids} if identity else set()
+        )
+        rows = [
+            row
+            for row in page.rows
+            if row.row_id in changed_ids or (identity and row.columns.get(identity) in identities)
+        ]
+        deleted = [
+            each for each in page.deleted if each not in digests and self.rows.get(each, _UNSEEN).digest != _GONE
+        ]
 
-        replacing = [*told, *((identity, value) for value in taken if identity)]
+        replacing = [*changed_claims, *((identity, value) for value in identities if identity)]
         self.forget(each for each in self._with(replacing) if each not in digests)
         for row in rows:
             values = {column: row.columns.get(column) for column in self.columns}
@@ -81,12 +89,12 @@ class SeenRows(msgspec.Struct):
             self.rows.pop(row.row_id, None)
             self.rows[row.row_id] = SeenRow(digests[row.row_id], values)
         if identity:  # of rows that came with one identity, the next page that has fewer of them ends the others
-            who = Counter(row.columns.get(identity) for row in page.rows)
-            self.forget(row.row_id for row in page.rows if who[row.columns.get(identity)] > 1)
-        self.rows |= dict.fromkeys(gone, SeenRow(_GONE))
-        self.claims |= {_name(*claim): claims[claim] for claim in told}
+            rows_per_identity = Counter(row.columns.get(identity) for row in page.rows)
+            self.forget(row.row_id for row in page.rows if rows_per_identity[row.columns.get(identity)] > 1)
+        self.rows |= dict.fromkeys(deleted, SeenRow(_GONE))
+        self.claims |= {_name(*claim): claims[claim] for claim in changed_claims}
         self.rows, self.claims = _newest(self.rows), _newest(self.claims)
-        return Page(page.table, rows, page.cursor, gone, told)
+        return Page(page.table, rows, page.cursor, deleted, changed_claims)
 
     def forget(self, row_ids: Iterable[str]) -> None:
         """Forget rows, so that they land when they come next."""

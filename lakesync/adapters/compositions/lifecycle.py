@@ -111,9 +111,9 @@ class LifecycleAdapter(CompositeBase):
         query = DeltaQuery(order="hlc", since=since, until=until, limit=PAGE_DELTAS)
         count, total, pages = 0, 0, 0
         while len(deltas := read_arrow(self.hot, query).deltas):
-            held = copy_page(self.cold, "tier", deltas)
+            copied = copy_page(self.cold, "tier", deltas)
             crash_point("tier.after_copy")
             delete_arrow(self.hot, deltas)
             crash_point("tier.after_delete")
-            count, total, pages = count + held.deltas, total + held.id_sum, pages + 1
+            count, total, pages = count + copied.deltas, total + copied.id_sum, pages + 1
         return TierReport(count, total % 2**64, pages, _LAST if until is None else until)

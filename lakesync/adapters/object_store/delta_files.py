@@ -63,41 +63,41 @@ def value_range(deltas: pa.Table, name: Order) -> tuple[int, int]:
     """
     import pyarrow.compute as pc
 
-    between = pc.min_max(deltas.column(name)).as_py()
-    return between["min"], between["max"]
+    bounds = pc.min_max(deltas.column(name)).as_py()
+    return bounds["min"], bounds["max"]
 
 
-def envelope_deltas(data: bytes, each: DeltaFile) -> list[StoredDelta]:
+def envelope_deltas(data: bytes, file: DeltaFile) -> list[StoredDelta]:
     """Return the deltas of an envelope. It has no arrivals, so all deltas get the batch's last one.
 
     Args:
         data: the object's content.
-        each: the object's key.
+        file: the object's key.
     """
     envelope = decode_envelope(data)
-    return [StoredDelta(envelope.gateway_id, each.arrivals[1], delta) for delta in envelope.deltas]
+    return [StoredDelta(envelope.gateway_id, file.arrivals[1], delta) for delta in envelope.deltas]
 
 
-def decode_file(data: bytes, each: DeltaFile) -> pa.Table:
+def decode_file(data: bytes, file: DeltaFile) -> pa.Table:
     """Decode the deltas of an object.
 
     Args:
         data: the object's content.
-        each: the object's key.
+        file: the object's key.
     """
-    return decode_parquet(data) if each.key.endswith(".parquet") else to_arrow(envelope_deltas(data, each))
+    return decode_parquet(data) if file.key.endswith(".parquet") else to_arrow(envelope_deltas(data, file))
 
 
-def reencode_file(was: bytes, deltas: pa.Table) -> bytes:
+def reencode_file(old: bytes, deltas: pa.Table) -> bytes:
     """Encode other deltas in the format and with the metadata of an existing object.
 
     Args:
-        was: the object's old content.
+        old: the object's old content.
         deltas: the new deltas.
     """
-    if was.startswith(_PARQUET):
-        return encode_parquet(deltas, parquet_metadata(was))
-    envelope = decode_envelope(was)
+    if old.startswith(_PARQUET):
+        return encode_parquet(deltas, parquet_metadata(old))
+    envelope = decode_envelope(old)
     created = datetime.fromisoformat(envelope.created_at)
     return encode_envelope(envelope.gateway_id, from_arrow(deltas), round(created.timestamp() * 1000))
 

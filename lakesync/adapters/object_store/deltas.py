@@ -99,15 +99,15 @@ class ObjectDeltas:
             return self.insert_arrow(batch.batch_id, batch.gateway, to_arrow(batch.deltas))
         arrivals = [stored.arrival for stored in batch.deltas]
         hlcs = [stored.delta.hlc for stored in batch.deltas]
-        each = self._delta_file(batch.batch_id, batch.gateway, (min(arrivals), max(arrivals)), (min(hlcs), max(hlcs)))
-        return self._put(each, encode_envelope(batch.gateway, batch.deltas, hlc.wall_clock()))
+        file = self._delta_file(batch.batch_id, batch.gateway, (min(arrivals), max(arrivals)), (min(hlcs), max(hlcs)))
+        return self._put(file, encode_envelope(batch.gateway, batch.deltas, hlc.wall_clock()))
 
     def insert_arrow(self, batch_id: str, gateway: str, deltas: pa.Table) -> BatchChecksum:
         """Write a batch as one object, and read it back."""
         if self._format == "json":
             return self.insert_deltas(DeltaBatch(batch_id, gateway, tuple(from_arrow(deltas))))
-        each = self._delta_file(batch_id, gateway, value_range(deltas, "arrival"), value_range(deltas, "hlc"))
-        return self._put(each, encode_parquet(deltas, {"lakesync.batch_id": batch_id}))
+        file = self._delta_file(batch_id, gateway, value_range(deltas, "arrival"), value_range(deltas, "hlc"))
+        return self._put(file, encode_parquet(deltas, {"lakesync.batch_id": batch_id}))
 
     def query_deltas_since(self, query: DeltaQuery) -> DeltaPage:
         """Return a page, reading only objects that may match."""
@@ -171,9 +171,9 @@ class ObjectDeltas:
         """
         check_mark_object(self.objects, mark)
         count, total = 0, 0
-        for gateway, table, some in _by_table(deltas):
-            found = self.insert_arrow(f"{batch_id}.{table}", gateway, some)
-            count, total = count + found.deltas, total + found.id_sum
+        for gateway, table, own in _by_table(deltas):
+            stored = self.insert_arrow(f"{batch_id}.{table}", gateway, own)
+            count, total = count + stored.deltas, total + stored.id_sum
         crash_point("objects.before_mark")
         write_mark_object(self.objects, mark)
         return BatchChecksum(count, total % 2**64)
@@ -186,14 +186,14 @@ class ObjectDeltas:
         also: Collection[TouchedRow] = (),  # noqa: ARG002
     ) -> RedactionResult:
         """Rewrite the objects that contain covered deltas, one after another."""
-        found = {each.key: each for each in map(self._parse_info, self._list(f"{self._prefix}/")) if each is not None}
+        files = {file.key: file for file in map(self._parse_info, self._list(f"{self._prefix}/")) if file is not None}
         keys = [
             key
-            for key, each in found.items()
-            if any(each.gateway == one.gateway and each.hlcs[0] <= one.hlc for one in requests)
+            for key, file in files.items()
+            if any(file.gateway == one.gateway and file.hlcs[0] <= one.hlc for one in requests)
         ]
         return redact_objects(
-            self.objects, keys, lambda key, data: decode_file(data, found[key]), reencode_file, requests
+            self.objects, keys, lambda key, data: decode_file(data, files[key]), reencode_file, requests
         )
 
     def restore_arrow(
@@ -205,11 +205,11 @@ class ObjectDeltas:
         transform: ContentTransform = UNCHANGED,  # noqa: ARG002
     ) -> None:
         """Rewrite a batch's objects under their keys."""
-        for gateway, table, some in _by_table(deltas):
-            each = self._delta_file(
-                f"{batch_id}.{table}", gateway, value_range(some, "arrival"), value_range(some, "hlc")
+        for gateway, table, own in _by_table(deltas):
+            file = self._delta_file(
+                f"{batch_id}.{table}", gateway, value_range(own, "arrival"), value_range(own, "hlc")
             )
-            self.objects.put_object(each.key, encode_parquet(some, {"lakesync.batch_id": f"{batch_id}.{table}"}))
+            self.objects.put_object(file.key, encode_parquet(own, {"lakesync.batch_id": f"{batch_id}.{table}"}))
 
     def remove_surplus(
         self, follower: str, deltas: pa.Table, scope: DigestScope, transform: ContentTransform = UNCHANGED
@@ -224,11 +224,11 @@ class ObjectDeltas:
         """Return the digest of each table and day, reading only objects that overlap the scope."""
         found: list[Digest] = []
         for info in self._list(f"{self._prefix}/"):
-            each = self._parse_info(info)
-            if each is not None and (not scope.gateways or each.gateway in scope.gateways):
-                first, last = map(day_of, each.arrivals)
+            file = self._parse_info(info)
+            if file is not None and (not scope.gateways or file.gateway in scope.gateways):
+                first, last = map(day_of, file.arrivals)
                 if not scope.days or any(first <= day <= last for day in scope.days):
-                    found += digest_deltas(self._read(each), scope)
+                    found += digest_deltas(self._read(file), scope)
         return list(merge_digests(found).values())
 
     def close(self) -> None:
@@ -241,30 +241,32 @@ class ObjectDeltas:
         name = quote(batch_id.removeprefix(f"{gateway}."), safe="")
         ending = "parquet" if self._format == "parquet" else "json"
         key = f"{self._prefix}/{gateway}/{day}/{spans}.{name}.{ending}"
-        each = parse_key(key, self._prefix)
-        if each is None:
+        file = parse_key(key, self._prefix)
+        if file is None:
             raise ValidationError(f"{gateway!r} cannot be a gateway id in an object's key {key!r}")
-        return each
+        return file
 
-    def _put(self, each: DeltaFile, data: bytes) -> BatchChecksum:
+    def _put(self, file: DeltaFile, data: bytes) -> BatchChecksum:
         """Write an object unless it exists, and read it back."""
-        self.objects.put_object(each.key, data, if_absent=True)
-        back = self.objects.get_object(each.key)
-        return parquet_checksum(back) if each.key.endswith(".parquet") else checksum_of(envelope_deltas(back, each))
+        self.objects.put_object(file.key, data, if_absent=True)
+        content = self.objects.get_object(file.key)
+        return (
+            parquet_checksum(content) if file.key.endswith(".parquet") else checksum_of(envelope_deltas(content, file))
+        )
 
     def _segments(self, query: DeltaQuery) -> Iterator[Segment[DeltaFile]]:
         """Yield the objects that may match a query."""
         for info in self._list(f"{self._prefix}/{query.gateway}/" if query.gateway else f"{self._prefix}/"):
-            each = self._parse_info(info)
-            if each is None:
+            file = self._parse_info(info)
+            if file is None:
                 continue
-            segment = Segment(each, *each.span(query.order))
+            segment = Segment(file, *file.span(query.order))
             if segment.overlaps(query):
                 yield segment
 
     def _parse_info(self, info: ObjectInfo) -> DeltaFile | None:
-        each = parse_key(info.key, self._prefix)
-        return each and each._replace(etag=info.etag, size=info.size)
+        file = parse_key(info.key, self._prefix)
+        return file and file._replace(etag=info.etag, size=info.size)
 
     def _list(self, prefix: str) -> Iterator[ObjectInfo]:
         after, more = "", True
@@ -274,9 +276,9 @@ class ObjectDeltas:
             after = page.objects[-1].key if page.objects else after
             more = page.more
 
-    def _read(self, each: DeltaFile) -> pa.Table:
-        at = f"{each.key} {each.etag}"
-        return self._cache.get(at, lambda _: decode_file(self.objects.get_object(each.key), each))
+    def _read(self, file: DeltaFile) -> pa.Table:
+        key = f"{file.key} {file.etag}"
+        return self._cache.get(key, lambda _: decode_file(self.objects.get_object(file.key), file))
 
 
 def _by_table(deltas: pa.Table) -> Iterator[tuple[str, str, pa.Table]]:
@@ -286,8 +288,8 @@ def _by_table(deltas: pa.Table) -> Iterator[tuple[str, str, pa.Table]]:
     groups = deltas.group_by(["gateway", "table_name"]).aggregate([])
     names = (groups.column(name).to_pylist() for name in ("gateway", "table_name"))
     for gateway, table in zip(*names, strict=True):
-        mine = pc.and_(pc.equal(deltas.column("gateway"), gateway), pc.equal(deltas.column("table_name"), table))
-        yield gateway, table, deltas.filter(mine)
+        own = pc.and_(pc.equal(deltas.column("gateway"), gateway), pc.equal(deltas.column("table_name"), table))
+        yield gateway, table, deltas.filter(own)
 
 
 _PREFIX = "marks"
@@ -360,17 +362,17 @@ def redact_objects(
     touched: dict[TouchedRow, None] = {}
     for key in keys:
         data = objects.get_object(key)
-        deltas, done = redact_table(decode(key, data), requests)
-        touched |= dict.fromkeys(done.touched)
-        if not done.deltas:
+        deltas, result = redact_table(decode(key, data), requests)
+        touched |= dict.fromkeys(result.touched)
+        if not result.deltas:
             continue
         objects.put_object(key, encode(data, deltas))
-        back, left = redact_table(decode(key, objects.get_object(key)), requests)
-        if left.deltas or table_checksum(back) != table_checksum(deltas):
+        stored, remaining = redact_table(decode(key, objects.get_object(key)), requests)
+        if remaining.deltas or table_checksum(stored) != table_checksum(deltas):
             raise IntegrityError(
-                f"object {key!r} was rewritten, but {left.deltas} of its {len(back)} deltas still have erased content: "
-                "another writer may have replaced it. Repeat the erasure."
+                f"object {key!r} was rewritten, but {remaining.deltas} of its {len(stored)} deltas still have erased "
+                "content: another writer may have replaced it. Repeat the erasure."
             )
-        count += done.deltas
+        count += result.deltas
         crash_point("objects.redacted")
     return RedactionResult(count, touched=tuple(touched))

@@ -111,7 +111,7 @@ def _scope_condition(scope: DigestScope, gateway: str, arrival: str) -> tuple[st
         where += f" AND {gateway} IN ({', '.join('?' * len(scope.gateways))})"
         values += scope.gateways
     if scope.days:
-        spans = arrival_ranges(scope.days)
-        where += f" AND ({' OR '.join([f'({arrival} >= ? AND {arrival} < ?)'] * len(spans))})"
-        values += [bound for span in spans for bound in span]
+        ranges = arrival_ranges(scope.days)
+        where += f" AND ({' OR '.join([f'({arrival} >= ? AND {arrival} < ?)'] * len(ranges))})"
+        values += [bound for span in ranges for bound in span]
     return where, values

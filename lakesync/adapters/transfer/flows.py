@@ -101,7 +101,7 @@ class FilteredContents:
             row_filter: the flow's filter.
             transform: applied first.
         """
-        self._sieve = row_filter
+        self._row_filter = row_filter
         self._transform = transform
 
     def apply(
@@ -114,12 +114,12 @@ class FilteredContents:
             rows: the rows.
             contents: contents by row.
         """
-        whole = self._transform.apply(schema, rows, contents)
+        transformed = self._transform.apply(schema, rows, contents)
         return {
             row: replace(content, is_hidden=True)
-            if content.state.visible and not self._sieve.matches(content.state)
+            if content.state.visible and not self._row_filter.matches(content.state)
             else content
-            for row, content in whole.items()
+            for row, content in transformed.items()
         }
 
 
@@ -150,27 +150,29 @@ def run_flow(
         IntegrityError: another run of the flow is active, or the target stores less than it was given.
         ConfigurationError: the target does not store marks.
     """
-    marked = _require_marks(target)
-    text = marked.read_mark(name)
-    at = _decode(text, name, row_filter)
+    marks = _require_marks(target)
+    old_text = marks.read_mark(name)
+    progress = _decode(old_text, name, row_filter)
     transform = FilteredContents(row_filter, ColdTierContents(cold))
-    query = new_deltas_query(at, row_filter, page, until)
-    for scanned, deltas, after in filtered_pages(source, query, at, row_filter, partial(_held_rows, (target, *cold))):
-        now = replace(at, position=after or at.position, deltas=at.deltas + len(deltas))
-        told = msgspec.json.encode(now).decode()
+    query = new_deltas_query(progress, row_filter, page, until)
+    for scanned, deltas, end in filtered_pages(
+        source, query, progress, row_filter, partial(_held_rows, (target, *cold))
+    ):
+        new_progress = replace(progress, position=end or progress.position, deltas=progress.deltas + len(deltas))
+        new_text = msgspec.json.encode(new_progress).decode()
         if len(deltas):
-            wanted = table_checksum(deltas)
-            batch_id = f"{name.replace('/', '.')}.{wanted.deltas}-{wanted.id_sum:016x}"
-            found = marked.apply_arrow(batch_id, deltas, MarkUpdate(name, text, told), schemas, transform)
-            if found.deltas < wanted.deltas:
+            expected = table_checksum(deltas)
+            batch_id = f"{name.replace('/', '.')}.{expected.deltas}-{expected.id_sum:016x}"
+            stored = marks.apply_arrow(batch_id, deltas, MarkUpdate(name, old_text, new_text), schemas, transform)
+            if stored.deltas < expected.deltas:
                 raise IntegrityError(
-                    f"flow {name!r} wrote {wanted.deltas} deltas and read back {found.deltas}: compare both backends"
+                    f"flow {name!r} wrote {expected.deltas} deltas and read back {stored.deltas}: compare both backends"
                 )
-        elif told != text:
-            marked.move_mark(MarkUpdate(name, text, told))
+        elif new_text != old_text:
+            marks.move_mark(MarkUpdate(name, old_text, new_text))
         crash_point("flow.after_page")
-        text, at = told, now
-        yield FlowStep(scanned, len(deltas), now, count_by_day(deltas))
+        old_text, progress = new_text, new_progress
+        yield FlowStep(scanned, len(deltas), new_progress, count_by_day(deltas))
 
 
 def replay_flow(
@@ -201,20 +203,22 @@ def replay_flow(
     Raises:
         AdapterError, IntegrityError, ConfigurationError: as `run_flow`.
     """
-    marked = _require_marks(target)
-    text = marked.read_mark(name)
-    at = _decode(text, name, row_filter)
-    kept = text if text is not None else msgspec.json.encode(at).decode()
+    marks = _require_marks(target)
+    text = marks.read_mark(name)
+    progress = _decode(text, name, row_filter)
+    unchanged_text = text if text is not None else msgspec.json.encode(progress).decode()
     transform = FilteredContents(row_filter, ColdTierContents(cold))
     query = DeltaQuery(since=arrivals[0] - 1, until=arrivals[1], tables=row_filter.tables, limit=page)
-    for scanned, found, _ in filtered_pages(source, query, at, row_filter, partial(_held_rows, (target, *cold))):
-        deltas = _missing_deltas(target, found) if isinstance(target, ObjectDeltas) else found
+    for scanned, page_deltas, _ in filtered_pages(
+        source, query, progress, row_filter, partial(_held_rows, (target, *cold))
+    ):
+        deltas = _missing_deltas(target, page_deltas) if isinstance(target, ObjectDeltas) else page_deltas
         if len(deltas):
-            wanted = table_checksum(deltas)
-            batch_id = f"{name.replace('/', '.')}.{wanted.deltas}-{wanted.id_sum:016x}"
-            marked.apply_arrow(batch_id, deltas, MarkUpdate(name, text, kept), schemas, transform)
-            text = kept
-        yield FlowStep(scanned, len(found), at, count_by_day(found), is_replay=True)
+            expected = table_checksum(deltas)
+            batch_id = f"{name.replace('/', '.')}.{expected.deltas}-{expected.id_sum:016x}"
+            marks.apply_arrow(batch_id, deltas, MarkUpdate(name, text, unchanged_text), schemas, transform)
+            text = unchanged_text
+        yield FlowStep(scanned, len(page_deltas), progress, count_by_day(page_deltas), is_replay=True)
 
 
 def new_deltas_query(
@@ -256,13 +260,13 @@ def filtered_pages(
     """
     import pyarrow as pa
 
-    for found in read_pages(partial(read_arrow, source), query):
-        deltas = columns_as_text(row_filter.select_deltas(found.deltas))
-        scanned, after = len(found.deltas), _position_after(found.deltas, at.position)
+    for page in read_pages(partial(read_arrow, source), query):
+        deltas = columns_as_text(row_filter.select_deltas(page.deltas))
+        scanned, end = len(page.deltas), _position_after(page.deltas, at.position)
         if row_filter.where and len(deltas):
             deltas = pa.concat_tables([deltas.slice(0, 0), *_deltas_of_matching_rows(source, deltas, row_filter, held)])
         if scanned:
-            yield scanned, deltas, after
+            yield scanned, deltas, end
 
 
 def _deltas_of_matching_rows(
@@ -282,14 +286,14 @@ def _deltas_of_matching_rows(
         )
         rows = pc.unique(own.column("row_id")).to_pylist()
         states = source.get_latest_state(gateway, table, rows)
-        met = {row for row, state in states.items() if row_filter.matches(state)}
-        there = held(gateway, table, rows)
-        yield own.filter(pc.is_in(own.column("row_id"), pa.array(sorted(there), pa.string())))
-        fresh = sorted(met - there)
-        for start in range(0, len(fresh), _ROWS_AT_ONCE):
-            query = DeltaQuery(gateway=gateway, tables=(table,), rows=tuple(fresh[start : start + _ROWS_AT_ONCE]))
-            for found in read_pages(partial(read_arrow, source), query):
-                yield columns_as_text(row_filter.select_deltas(found.deltas))
+        matching = {row for row, state in states.items() if row_filter.matches(state)}
+        known = held(gateway, table, rows)
+        yield own.filter(pc.is_in(own.column("row_id"), pa.array(sorted(known), pa.string())))
+        new_rows = sorted(matching - known)
+        for start in range(0, len(new_rows), _ROWS_AT_ONCE):
+            query = DeltaQuery(gateway=gateway, tables=(table,), rows=tuple(new_rows[start : start + _ROWS_AT_ONCE]))
+            for page in read_pages(partial(read_arrow, source), query):
+                yield columns_as_text(row_filter.select_deltas(page.deltas))
 
 
 def _require_marks(target: DatabaseAdapter) -> MarkStore:
@@ -315,9 +319,11 @@ def _missing_deltas(target: DatabaseAdapter, deltas: pa.Table) -> pa.Table:
     span = pc.min_max(deltas.column("arrival")).as_py()
     query = DeltaQuery(since=span["min"] - 1, until=span["max"], limit=PAGE_DELTAS)
     pages = read_pages(partial(read_arrow, target), query)
-    there = {key for page in pages for key in zip(*(page.deltas.column(name).to_pylist() for name in _ID), strict=True)}
-    own = zip(*(deltas.column(name).to_pylist() for name in _ID), strict=True)
-    return deltas.filter(pa.array([key not in there for key in own], pa.bool_()))
+    stored = {
+        key for page in pages for key in zip(*(page.deltas.column(name).to_pylist() for name in _ID), strict=True)
+    }
+    keys = zip(*(deltas.column(name).to_pylist() for name in _ID), strict=True)
+    return deltas.filter(pa.array([key not in stored for key in keys], pa.bool_()))
 
 
 def _held_rows(tiers: Sequence[DatabaseAdapter], gateway: str, table: str, rows: Sequence[str]) -> set[str]:

@@ -164,41 +164,41 @@ def follow_history(
         IntegrityError: another run moved the mark, or the adapter stores less than it was given.
     """
     marks = require_marks(adapter)
-    text = marks.read_mark(name)
-    at = _decode(text, name, selection, since)
+    old_text = marks.read_mark(name)
+    progress = _decode(old_text, name, selection, since)
     row_columns = columns_of_tables(adapter, schemas) if selection.part is None else {}
     if row_columns:
-        for schema in _tables_to_rewrite(adapter, name, schemas, at, row_columns):
+        for schema in _tables_to_rewrite(adapter, name, schemas, progress, row_columns):
             rewrite_or_suspend(adapter, name, schema, transform)
-    at = replace(at, row_columns=row_columns, load=None)
+    progress = replace(progress, row_columns=row_columns, load=None)
     key_columns = ("batch_id",) if isinstance(adapter, ObjectDeltas) else _PLACE
     for part in split_parts(
-        _skip_applied(history, at), key_columns, 1 if isinstance(adapter, ObjectDeltas) else at_once
+        _skip_applied(history, progress), key_columns, 1 if isinstance(adapter, ObjectDeltas) else at_once
     ):
-        wanted = table_checksum(part)
-        now = _progress_after(at, selection, part, wanted)
-        told = msgspec.json.encode(now).decode()
-        found = marks.apply_arrow(
+        expected = table_checksum(part)
+        new_progress = _progress_after(progress, selection, part, expected)
+        new_text = msgspec.json.encode(new_progress).decode()
+        stored = marks.apply_arrow(
             part.column("batch_id")[0].as_py(),
             part.select(list(DELTA_COLUMNS)),
-            MarkUpdate(name, text, told),
+            MarkUpdate(name, old_text, new_text),
             schemas,
             transform,
         )
-        if found != wanted:
+        if stored != expected:
             raise IntegrityError(
-                f"follower {name!r} wrote {wanted.deltas} deltas (id sum {wanted.id_sum}) and read back "
-                f"{found.deltas} (id sum {found.id_sum}): compare the destination with the lake"
+                f"follower {name!r} wrote {expected.deltas} deltas (id sum {expected.id_sum}) and read back "
+                f"{stored.deltas} (id sum {stored.id_sum}): compare the destination with the lake"
             )
         crash_point("follow.after_part")
-        text, at = told, now
-        yield FollowedPart(wanted.deltas, now, count_by_day(part))
-    whole_streams = {**at.streams, **{name: max(last, at.streams.get(name, -1)) for name, last in upto.items()}}
-    at = replace(at, streams=whole_streams)  # skip what was not selected in the next run
-    told = msgspec.json.encode(at).decode()
-    if at.streams and told != text:
-        marks.move_mark(MarkUpdate(name, text, told))
-        yield FollowedPart(0, at)
+        old_text, progress = new_text, new_progress
+        yield FollowedPart(expected.deltas, new_progress, count_by_day(part))
+    streams = {**progress.streams, **{name: max(last, progress.streams.get(name, -1)) for name, last in upto.items()}}
+    progress = replace(progress, streams=streams)  # skip what was not selected in the next run
+    new_text = msgspec.json.encode(progress).decode()
+    if progress.streams and new_text != old_text:
+        marks.move_mark(MarkUpdate(name, old_text, new_text))
+        yield FollowedPart(0, progress)
 
 
 def columns_of_tables(adapter: DatabaseAdapter, schemas: Sequence[TableSchema]) -> dict[str, tuple[str, ...]]:
@@ -210,29 +210,29 @@ def columns_of_tables(adapter: DatabaseAdapter, schemas: Sequence[TableSchema]) 
     """
     if not isinstance(adapter, StateWriter):
         return {}
-    own = ("gateway", "last_arrival")  # missing in tables of earlier versions
-    return {schema.table: (*own, *(column.name for column in schema.columns)) for schema in schemas}
+    system_columns = ("gateway", "last_arrival")  # missing in tables of earlier versions
+    return {schema.table: (*system_columns, *(column.name for column in schema.columns)) for schema in schemas}
 
 
 def _tables_to_rewrite(
     adapter: DatabaseAdapter,
     name: str,
     schemas: Sequence[TableSchema],
-    at: FollowerProgress,
+    progress: FollowerProgress,
     row_columns: Mapping[str, tuple[str, ...]],
 ) -> list[TableSchema]:
     """Return the destination tables that lack columns, and the suspended ones whose retry is due."""
-    asides = (
+    suspended = (
         {each.table: each for each in adapter.suspended_tables(name)} if isinstance(adapter, TableIsolation) else {}
     )
-    now = wall_clock()
-    found = []
+    now_ms = wall_clock()
+    due = []
     for schema in schemas:
-        aside = asides.get(schema.table)
-        lacks_columns = at.deltas > 0 and at.row_columns.get(schema.table) != row_columns[schema.table]
-        if aside.retry_ms <= now if aside is not None else lacks_columns:
-            found.append(schema)
-    return found
+        suspension = suspended.get(schema.table)
+        lacks_columns = progress.deltas > 0 and progress.row_columns.get(schema.table) != row_columns[schema.table]
+        if suspension.retry_ms <= now_ms if suspension is not None else lacks_columns:
+            due.append(schema)
+    return due
 
 
 def rewrite_or_suspend(
@@ -308,11 +308,11 @@ class ColdTierContents:
             rows: the rows.
             contents: contents by row.
         """
-        together = dict(contents)
+        merged = dict(contents)
         for adapter in self._cold:
             for row, content in read_contents(adapter, schema.table, rows).items():
-                together[row] = together[row].merged_with(content) if row in together else content
-        return together
+                merged[row] = merged[row].merged_with(content) if row in merged else content
+        return merged
 
 
 def _transformed(
@@ -345,7 +345,7 @@ def _decode(
     return found if found is not None and found.selection == selection else FollowerProgress(selection, dict(since))
 
 
-def _skip_applied(history: Iterable[pa.RecordBatch], at: FollowerProgress) -> Iterator[pa.RecordBatch]:
+def _skip_applied(history: Iterable[pa.RecordBatch], progress: FollowerProgress) -> Iterator[pa.RecordBatch]:
     """Skip deltas that were applied already."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -353,10 +353,10 @@ def _skip_applied(history: Iterable[pa.RecordBatch], at: FollowerProgress) -> It
     for batch in history:
         if not batch.num_rows:
             continue
-        marks = [at.after(*place) for place in _streams(batch)]
-        left = batch.filter(pc.greater(batch.column("arrival"), pa.array(marks, pa.int64())))
-        if left.num_rows:
-            yield left
+        applied = [progress.after(*place) for place in _streams(batch)]
+        missing = batch.filter(pc.greater(batch.column("arrival"), pa.array(applied, pa.int64())))
+        if missing.num_rows:
+            yield missing
 
 
 def count_by_day(part: pa.Table) -> dict[str, int]:
@@ -384,21 +384,21 @@ def split_parts(history: Iterable[pa.RecordBatch], key_columns: Sequence[str], a
     """
     import pyarrow as pa
 
-    waiting: list[pa.RecordBatch] = []
+    pending: list[pa.RecordBatch] = []
     count = 0
     for batch in history:
-        waiting.append(batch)
+        pending.append(batch)
         count += batch.num_rows
         while count > at_once:
-            table = pa.Table.from_batches(waiting)
+            table = pa.Table.from_batches(pending)
             end = _part_end(table, key_columns, at_once)
             if end is None:
                 break
             yield table.slice(0, end)
             rest = table.slice(end)
-            waiting, count = rest.to_batches(), len(rest)
-    if waiting:
-        table = pa.Table.from_batches(waiting)
+            pending, count = rest.to_batches(), len(rest)
+    if pending:
+        table = pa.Table.from_batches(pending)
         while (end := _part_end(table, key_columns, at_once)) is not None:
             yield table.slice(0, end)
             table = table.slice(end)
@@ -412,24 +412,28 @@ def _part_end(table: pa.Table, key_columns: Sequence[str], at_least: int) -> int
     start = at_least - 1
     if start + 1 >= len(table):
         return None
-    before, behind = table.slice(start, len(table) - start - 1), table.slice(start + 1)
-    other = None
+    before, after = table.slice(start, len(table) - start - 1), table.slice(start + 1)
+    differs_in_any = None
     for name in key_columns:
-        differs = pc.not_equal(before.column(name), behind.column(name))
-        other = differs if other is None else pc.or_(other, differs)
-    place = pc.index(other, value=True).as_py()
-    return None if place < 0 else int(start + 1 + place)
+        differs = pc.not_equal(before.column(name), after.column(name))
+        differs_in_any = differs if differs_in_any is None else pc.or_(differs_in_any, differs)
+    index = pc.index(differs_in_any, value=True).as_py()
+    return None if index < 0 else int(start + 1 + index)
 
 
 def _progress_after(
-    at: FollowerProgress, selection: DeltaSelection, part: pa.Table, held: BatchChecksum
+    progress: FollowerProgress, selection: DeltaSelection, part: pa.Table, stored: BatchChecksum
 ) -> FollowerProgress:
-    streams = dict(at.streams)
+    streams = dict(progress.streams)
     last = part.group_by(["gateway", "shard"]).aggregate([("arrival", "max")])
     for gateway, shard, arrival in zip(
         *(last.column(name).to_pylist() for name in ("gateway", "shard", "arrival_max")), strict=True
     ):
         streams[stream_name(gateway, shard)] = arrival
     return FollowerProgress(
-        selection, streams, at.deltas + held.deltas, (at.id_sum + held.id_sum) % 2**64, at.row_columns
+        selection,
+        streams,
+        progress.deltas + stored.deltas,
+        (progress.id_sum + stored.id_sum) % 2**64,
+        progress.row_columns,
     )

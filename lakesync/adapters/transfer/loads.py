@@ -76,7 +76,7 @@ def begin_load(
     """
     marks = require_marks(adapter)
     text = marks.read_mark(name)
-    at = read_follower_progress(adapter, name, selection)
+    progress = read_follower_progress(adapter, name, selection)
     shown = columns_of_tables(adapter, schemas)
     load = Load(secrets.token_hex(8), parts, dict(until), isinstance(adapter, ObjectDeltas), shown)
     if isinstance(adapter, Materialisable):
@@ -85,8 +85,8 @@ def begin_load(
                 adapter.ensure_schema(schema)
     _announce(marks, name)
     crash_point("load.announced")
-    begun = replace(at, load=load, row_columns=at.row_columns if at.deltas else shown)
-    marks.move_mark(MarkUpdate(name, text, _encode(begun)))
+    new_progress = replace(progress, load=load, row_columns=progress.row_columns if progress.deltas else shown)
+    marks.move_mark(MarkUpdate(name, text, _encode(new_progress)))
     crash_point("load.begun")
     return load
 
@@ -131,22 +131,24 @@ def finish_load(adapter: DatabaseAdapter, name: str, selection: DeltaSelection) 
     """
     marks = require_marks(adapter)
     text = marks.read_mark(name)
-    at = read_follower_progress(adapter, name, selection)
-    load = at.load
+    progress = read_follower_progress(adapter, name, selection)
+    load = progress.load
     if load is None:
         raise IntegrityError(f"the load of {name!r} is already finished: another run has moved its mark")
-    deltas, id_sum = at.deltas, at.id_sum
+    deltas, id_sum = progress.deltas, progress.id_sum
     for number in range(load.parts):
         part = read_follower_progress(adapter, part_name(name, number), replace(selection, part=load.part(number)))
         if any(part.streams.get(stream, -1) < last for stream, last in load.until.items()):
             raise IntegrityError(f"part {number} of the load of {name!r} is not finished: run the destination again")
         deltas, id_sum = deltas + part.deltas, (id_sum + part.id_sum) % 2**64
     crash_point("load.before_fold")
-    ended = replace(at, streams={**at.streams, **load.until}, deltas=deltas, id_sum=id_sum, load=None)
-    marks.move_mark(MarkUpdate(name, text, _encode(ended)))
+    new_progress = replace(
+        progress, streams={**progress.streams, **load.until}, deltas=deltas, id_sum=id_sum, load=None
+    )
+    marks.move_mark(MarkUpdate(name, text, _encode(new_progress)))
     crash_point("load.after_fold")
     withdraw_load(adapter, name)
-    return ended
+    return new_progress
 
 
 def is_announced(adapter: DatabaseAdapter, name: str) -> bool:
@@ -232,11 +234,11 @@ def _change(marks: MarkStore, change: Callable[[ActiveLoads], ActiveLoads]) -> N
     """Change the mark `LOADS`, with retries because other followers of the adapter change it too."""
     for attempt in range(_TRIES):
         text = marks.read_mark(LOADS)
-        wanted = change(_decode(text))
-        if wanted == _decode(text):
+        changed = change(_decode(text))
+        if changed == _decode(text):
             return
         try:
-            marks.move_mark(MarkUpdate(LOADS, text, _encode(wanted)))
+            marks.move_mark(MarkUpdate(LOADS, text, _encode(changed)))
         except (IntegrityError, AdapterError):
             if attempt == _TRIES - 1:
                 raise

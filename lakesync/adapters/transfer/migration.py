@@ -197,40 +197,44 @@ def migrate_adapter(
     """
     scope = scope or MigrationScope()
     started, copied = time.perf_counter(), 0
-    at = progress.read(scope) if progress is not None else MigrationProgress(scope)
-    if at.verified:
-        return MigrationReport(at.deltas, 0, at.pages, at.id_sum, 0.0, verified=True)
-    for found in read_pages(lambda query: read_arrow(source, query), replace(scope.query(page), after=at.after)):
-        if not len(found.deltas):
+    current = progress.read(scope) if progress is not None else MigrationProgress(scope)
+    if current.verified:
+        return MigrationReport(current.deltas, 0, current.pages, current.id_sum, 0.0, verified=True)
+    for page_found in read_pages(
+        lambda query: read_arrow(source, query), replace(scope.query(page), after=current.after)
+    ):
+        if not len(page_found.deltas):
             break
-        held = copy_page(destination, "migration", found.deltas)
+        copied_sum = copy_page(destination, "migration", page_found.deltas)
         crash_point("migrate.after_copy")
-        copied += held.deltas
-        at = replace(
-            at,
-            after=found.end or at.after,
-            deltas=at.deltas + held.deltas,
-            id_sum=(at.id_sum + held.id_sum) % 2**64,
-            pages=at.pages + 1,
+        copied += copied_sum.deltas
+        current = replace(
+            current,
+            after=page_found.end or current.after,
+            deltas=current.deltas + copied_sum.deltas,
+            id_sum=(current.id_sum + copied_sum.id_sum) % 2**64,
+            pages=current.pages + 1,
         )
-        if progress is not None and found.end is not None:
-            progress.write(at)
+        if progress is not None and page_found.end is not None:
+            progress.write(current)
         crash_point("migrate.after_page")
         if on_page is not None:
-            on_page(at)
-    theirs, ours = scope_checksum(source, scope), scope_checksum(destination, scope)
-    if theirs != ours:
+            on_page(current)
+    source_sum, destination_sum = scope_checksum(source, scope), scope_checksum(destination, scope)
+    if source_sum != destination_sum:
         if progress is not None:
             progress.remove()
         raise IntegrityError(
-            f"the source has {theirs.deltas} deltas (id sum {theirs.id_sum}) and the destination {ours.deltas} (id sum "
-            f"{ours.id_sum}). Run the migration again to copy new deltas; if the destination had other deltas of this "
-            "scope before, narrow the scope."
+            f"the source has {source_sum.deltas} deltas (id sum {source_sum.id_sum}) and the destination "
+            f"{destination_sum.deltas} (id sum {destination_sum.id_sum}). Run the migration again to copy new "
+            "deltas. If the destination had other deltas of this scope before, narrow the scope."
         )
     if progress is not None:
-        progress.end(replace(at, deltas=theirs.deltas, id_sum=theirs.id_sum))
+        progress.end(replace(current, deltas=source_sum.deltas, id_sum=source_sum.id_sum))
         crash_point("migrate.after_end")
-    return MigrationReport(theirs.deltas, copied, at.pages, theirs.id_sum, time.perf_counter() - started, verified=True)
+    return MigrationReport(
+        source_sum.deltas, copied, current.pages, source_sum.id_sum, time.perf_counter() - started, verified=True
+    )
 
 
 def _is_same(found: MigrationProgress, fresh: MigrationProgress) -> bool:

@@ -98,34 +98,36 @@ def restore(
 
     if not isinstance(adapter, Restorable):
         return 0
-    to: Restorable = adapter
+    restorable: Restorable = adapter
     is_whole = isinstance(adapter, ObjectDeltas)
-    known: list[npt.NDArray[np.uint64]] = []
-    elsewhere = _stored_ids(cold, scope)
+    written_ids: list[npt.NDArray[np.uint64]] = []
+    cold_ids = _stored_ids(cold, scope)
     count = 0
     for part in split_parts(history, ("batch_id",), 1 if is_whole else AT_ONCE):
-        known += [id_numbers(chunk) for chunk in part.column("delta_id").chunks if len(chunk)]
-        if len(elsewhere):
-            mine = [~np.isin(id_numbers(chunk), elsewhere) for chunk in part.column("delta_id").chunks if len(chunk)]
-            part = part.filter(np.concatenate(mine))  # noqa: PLW2901 skip deltas in a cold tier
+        written_ids += [id_numbers(chunk) for chunk in part.column("delta_id").chunks if len(chunk)]
+        if len(cold_ids):
+            keep = [~np.isin(id_numbers(chunk), cold_ids) for chunk in part.column("delta_id").chunks if len(chunk)]
+            part = part.filter(np.concatenate(keep))  # noqa: PLW2901 skip deltas in a cold tier
         if len(part):
-            to.restore_arrow(
+            restorable.restore_arrow(
                 follower, part.column("batch_id")[0].as_py(), part.select(list(DELTA_COLUMNS)), scope, transform
             )
             crash_point("restore.after_part")
             count += len(part)
-    lake = np.concatenate(known) if known else np.array([], np.uint64)
+    lake_ids = np.concatenate(written_ids) if written_ids else np.array([], np.uint64)
     for low, high in arrival_ranges(scope.days):
         query = DeltaQuery(since=low - 1, until=high - 1, tables=scope.tables)
         for page in read_pages(partial(read_arrow, adapter), query):
-            found = select_deltas(page.deltas, scope.tables, scope.without, scope.gateways)
-            if len(found):
-                numbers = np.concatenate([id_numbers(chunk) for chunk in found.column("delta_id").chunks if len(chunk)])
-                surplus = found.filter(~np.isin(numbers, lake))
+            in_scope = select_deltas(page.deltas, scope.tables, scope.without, scope.gateways)
+            if len(in_scope):
+                numbers = np.concatenate(
+                    [id_numbers(chunk) for chunk in in_scope.column("delta_id").chunks if len(chunk)]
+                )
+                surplus = in_scope.filter(~np.isin(numbers, lake_ids))
                 if len(surplus):
-                    to.remove_surplus(follower, surplus, scope, transform)
+                    restorable.remove_surplus(follower, surplus, scope, transform)
     if not cold:  # otherwise all deltas of a row may be in a cold tier
-        to.remove_orphan_rows(scope)
+        restorable.remove_orphan_rows(scope)
     return count
 
 

@@ -105,8 +105,8 @@ class JiraSource:
         return describe_clock_skew(to_milliseconds(self._client.get("/serverInfo")["serverTime"]), "the site's")
 
     def _check_permissions(self) -> str:
-        told = self._client.get("/mypermissions", permissions="BROWSE_PROJECTS")["permissions"]
-        if not told["BROWSE_PROJECTS"]["havePermission"]:
+        permissions = self._client.get("/mypermissions", permissions="BROWSE_PROJECTS")["permissions"]
+        if not permissions["BROWSE_PROJECTS"]["havePermission"]:
             raise ForbiddenError(
                 "this account may not browse any project in Jira: give its role the permission 'Browse projects'"
             )
@@ -166,20 +166,20 @@ class JiraSource:
         because a token is an offset into a result that changes while it is read. Only issues with equal times are paged
         by token. This machine's clock is not used.
         """
-        at, newest, token = max(place - OVERLAP_MS, 0), place, None
-        told: set[tuple[str, str]] = set()
+        start, newest_ms, token = max(place - OVERLAP_MS, 0), place, None
+        previous: set[tuple[str, str]] = set()
         while True:
-            jql = build_jql(self._jql, f"updated >= {at}", order="updated ASC, key ASC")
+            jql = build_jql(self._jql, f"updated >= {start}", order="updated ASC, key ASC")
             page = self._client.search(jql, fields, token=token)
             issues: list[dict[str, Any]] = page["issues"]
-            last = max((to_milliseconds(issue["fields"]["updated"]) for issue in issues), default=at)
-            newest = max(newest, last)
+            last = max((to_milliseconds(issue["fields"]["updated"]) for issue in issues), default=start)
+            newest_ms = max(newest_ms, last)
             versions = {(issue["id"], issue["fields"]["updated"]) for issue in issues}
-            yield [issue for issue in issues if (issue["id"], issue["fields"]["updated"]) not in told], newest
+            yield [issue for issue in issues if (issue["id"], issue["fields"]["updated"]) not in previous], newest_ms
             if (following := page.get("nextPageToken")) is None:
                 return
-            token = following if last == at else None
-            at, told = last, versions
+            token = following if last == start else None
+            start, previous = last, versions
 
     def _keys(self) -> Iterator[Sequence[str]]:
         jql = build_jql(self._jql, "updated >= 0", order="key ASC")
@@ -187,17 +187,17 @@ class JiraSource:
             yield [issue["key"] for issue in issues]
 
     def _deleted_issues(self, keys: set[str]) -> set[str]:
-        known, there, before = sorted(keys), set[str](), self._visible_projects()
-        for start in range(0, len(known), PAGE):
-            piece = known[start : start + PAGE]
-            found = {issue["key"] for issue in self._client.fetch(piece, ("project",))} & set(piece)
-            there |= self._matching(sorted(found)) if found and self._jql else found
-        absent = keys - there
+        sorted_keys, existing, visible_before = sorted(keys), set[str](), self._visible_projects()
+        for start in range(0, len(sorted_keys), PAGE):
+            batch = sorted_keys[start : start + PAGE]
+            found = {issue["key"] for issue in self._client.fetch(batch, ("project",))} & set(batch)
+            existing |= self._matching(sorted(found)) if found and self._jql else found
+        absent = keys - existing
         if not absent:
             return set()
         # a project that was shown or hidden meanwhile says nothing of its issues
-        shown = (before & self._visible_projects()) | self._deleted_projects()
-        return {key for key in absent if key.rpartition("-")[0] in shown}
+        visible = (visible_before & self._visible_projects()) | self._deleted_projects()
+        return {key for key in absent if key.rpartition("-")[0] in visible}
 
     def _visible_projects(self) -> set[str]:
         """Return the keys of the projects that the account can browse."""

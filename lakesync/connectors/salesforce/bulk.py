@@ -35,8 +35,8 @@ def start_job(client: SalesforceClient, soql: str) -> tuple[str, str]:
         soql: the query.
     """
     body = {"operation": "query", "query": soql}
-    told = client.call("POST", "/jobs/query", json=body, repeatable=False).json()
-    return str(told["id"]), str(told["createdDate"])
+    job = client.call("POST", "/jobs/query", json=body, repeatable=False).json()
+    return str(job["id"]), str(job["createdDate"])
 
 
 def wait_for_job(client: SalesforceClient, job: str, *, timeout_s: float = _JOB_TIMEOUT_S) -> None:
@@ -53,17 +53,17 @@ def wait_for_job(client: SalesforceClient, job: str, *, timeout_s: float = _JOB_
     """
     until, pause = time.monotonic() + timeout_s, 0.5
     while True:
-        told = client.call("GET", f"/jobs/query/{job}").json()
-        match told["state"]:
+        status = client.call("GET", f"/jobs/query/{job}").json()
+        match status["state"]:
             case "JobComplete":
                 return
             case "Failed" | "Aborted":
-                why = told.get("errorMessage", "no reason told")
+                reason = status.get("errorMessage", "no reason told")
                 raise BulkJobLostError(
-                    f"Salesforce's bulk job {job} is {told['state']} ({why}): the next poll starts another"
+                    f"Salesforce's bulk job {job} is {status['state']} ({reason}): the next poll starts another"
                 )
         if time.monotonic() > until:
-            raise AdapterError(f"Salesforce's job {job} is still {told['state']} after {timeout_s:.0f} s")
+            raise AdapterError(f"Salesforce's job {job} is still {status['state']} after {timeout_s:.0f} s")
         time.sleep(pause)
         pause = min(pause * 1.5, 15.0)
 

@@ -213,8 +213,8 @@ class SalesforceSource:
         answer = self._client.call("GET", "/limits")
         now = int(parsedate_to_datetime(answer.headers["Date"]).timestamp() * 1000)
         span = {"start": datetime_literal(now - _DELETED_LOG_MS), "end": datetime_literal(now + 60_000)}
-        told = self._client.call("GET", f"/sobjects/{name}/deleted", params=span).json()
-        return {record["id"] for record in told["deletedRecords"]}
+        answer_body = self._client.call("GET", f"/sobjects/{name}/deleted", params=span).json()
+        return {record["id"] for record in answer_body["deletedRecords"]}
 
     def _select(self, table: str, *conditions: str, more: str = "") -> str:
         found = OBJECTS[table]

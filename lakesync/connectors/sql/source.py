@@ -216,15 +216,18 @@ class SqlSource:
                 yield [row.row_id for row in rows]
 
     def _rows_by_id(
-        self, snapshot: Snapshot, polled: PolledTable, row_ids: Sequence[str], what: str
+        self, snapshot: Snapshot, polled: PolledTable, row_ids: Sequence[str], columns: str
     ) -> Iterator[list[SourceRow]]:
         key = self._quoted(polled.row_id)
         for start in range(0, len(row_ids), _IDS_PER_STATEMENT):
-            piece = row_ids[start : start + _IDS_PER_STATEMENT]
-            marks = ", ".join("?" * len(piece))
+            batch = row_ids[start : start + _IDS_PER_STATEMENT]
+            placeholders = ", ".join("?" * len(batch))
             text = self._reader.text(key)
             yield from self._rows(
-                snapshot, polled, f"SELECT {what} FROM ({polled.query}) polled WHERE {text} IN ({marks})", list(piece)
+                snapshot,
+                polled,
+                f"SELECT {columns} FROM ({polled.query}) polled WHERE {text} IN ({placeholders})",
+                list(batch),
             )
 
     def _rows(
@@ -272,7 +275,7 @@ class KeyRange:
 
 
 def _cursor_progress(
-    cursor: Cursor | None, horizon: TransactionHorizon | AgeHorizon | None, place: Any
+    cursor: Cursor | None, horizon: TransactionHorizon | AgeHorizon | None, reached_now: Any
 ) -> dict[str, Any]:
     """Return the settled value, and the values that wait for open transactions.
 
@@ -280,18 +283,18 @@ def _cursor_progress(
     starts at the settled value.
     """
     if not isinstance(horizon, TransactionHorizon):
-        moment = _parse_time(place) if isinstance(place, str) else None
+        moment = _parse_time(reached_now) if isinstance(reached_now, str) else None
         if horizon is not None and moment is not None:
-            place = format_time(moment - timedelta(seconds=horizon.seconds))
-        return {"settled": place, "pending": []}
+            reached_now = format_time(moment - timedelta(seconds=horizon.seconds))
+        return {"settled": reached_now, "pending": []}
     settled = cursor["settled"] if cursor is not None else None
-    waiting: list[list[Any]] = []
-    for number, reached in [*(cursor["pending"] if cursor is not None else ()), [horizon.next, place]]:
-        if number <= horizon.oldest_open and _greater(reached, place) == place:
+    pending: list[list[Any]] = []
+    for number, reached in [*(cursor["pending"] if cursor is not None else ()), [horizon.next, reached_now]]:
+        if number <= horizon.oldest_open and _greater(reached, reached_now) == reached_now:
             settled = _greater(settled, reached)
-        elif not waiting or waiting[-1][0] != number:
-            waiting.append([number, reached])
-    return {"settled": settled, "pending": waiting[:_MAX_PENDING]}
+        elif not pending or pending[-1][0] != number:
+            pending.append([number, reached])
+    return {"settled": settled, "pending": pending[:_MAX_PENDING]}
 
 
 def _start_value(cursor: Cursor | None, lookback_ms: int | None) -> Any:
