@@ -1,6 +1,6 @@
 """uvicorn's protocols, extended where uvicorn has no setting for what the gateway promises.
 
-This is the only module that subclasses uvicorn. Each class names what it waits for; delete it when uvicorn has it.
+No other module subclasses a protocol of uvicorn. Each class names what it waits for; delete it when uvicorn has that.
 `GatewayServer` passes the two protocol classes to `uvicorn.Config`, which accepts any class there.
 """
 
