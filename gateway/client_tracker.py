@@ -18,7 +18,7 @@ from lakesync.engine.subscriptions import Follower
 from lakesync.model.hlc import wall_of
 from lakesync.model.types import Claims, SyncPage, SyncPull
 
-REMEMBERED_CLIENTS = 20_000
+MAX_CLIENTS = 20_000
 """Clients tracked, over all gateways; the one that was seen longest ago is removed first."""
 
 Arrivals = tuple[tuple[str, int], ...]
@@ -302,7 +302,7 @@ class ClientTracker:
         seen = self._seen.get(key)
         if seen is None:
             seen = self._seen[key] = self._by_gateway.setdefault(gateway, {})[client_id] = _ClientState()
-            if len(self._seen) > REMEMBERED_CLIENTS:
+            if len(self._seen) > MAX_CLIENTS:
                 self._remove(*self._seen.popitem(last=False)[0])
         else:
             self._seen.move_to_end(key)

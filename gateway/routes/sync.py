@@ -1,7 +1,7 @@
 """`/sync/{gateway}/push` and `/sync/{gateway}/pull`: what clients push and pull over HTTP.
 
-These handlers take the raw request and call the functions of the dependencies themselves. FastAPI takes 0.1 ms a
-request to resolve dependencies, which is 8 % of the processor time of a push of 100 deltas. msgspec decodes the body in
+These handlers take the raw request and call the functions of the dependencies themselves. FastAPI takes 0.08 ms a
+request to resolve dependencies, which is 6 % of the processor time of a push of 100 deltas. msgspec decodes the body in
 0.3 ms; a pydantic model would take 2 ms.
 """
 

@@ -1,4 +1,4 @@
-"""What a client may see, from its claims and the rules in force."""
+"""What a client may see, by its claims and the active sync rules."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ _NO_RULES = SyncRules(version=1, buckets=())
 
 
 class RulesCache:
-    """The bucket index of the rules in force, made once a rules version.
+    """Caches the bucket index of the active rules.
 
-    A change of rules that was taken back leaves its version to the next one, so the rules themselves are compared too.
+    A rolled-back change of rules leaves its version to the next change, so the rules themselves are compared too.
     """
 
     def __init__(self) -> None:
         self._known: tuple[tuple[int, SyncRules | None], BucketIndex] | None = None
         self._in_line: tuple[int, SyncRules | None] | None = None
-        """Rules with which all rows are known to be in line."""
+        """Rules by which all rows have their bucket keys."""
 
     def index(self, config: GatewayConfig) -> BucketIndex:
-        """The index of `config`'s rules."""
+        """Return the bucket index of a configuration's rules."""
         known = self._known
         wanted = (config.rules_version, config.rules)
         if known is None or known[0] != wanted:
@@ -36,15 +36,20 @@ class RulesCache:
         return known[1]
 
     def access(self, view: View, claims: Claims) -> Access:
-        """What a client with these claims may see at this reading."""
+        """Return what a client may see.
+
+        Args:
+            view: of the gateway.
+            claims: the client's.
+        """
         config = view.config
         index = self.index(config)
         keys = index.client_keys(claims, view.buckets)
-        directly = None if self.is_in_line(view) else _asked_of_rows(index, claims)
+        directly = None if self.is_in_line(view) else _row_test(index, claims)
         return Access(index.relevant(claims), keys, config.rules_version, directly)
 
     def is_in_line(self, view: View) -> bool:
-        """Whether every row's bucket keys are those of the rules in force."""
+        """Return whether all rows have the bucket keys of the active rules."""
         config = view.config
         rules = (config.rules_version, config.rules)
         if config.rules_version == 0 or self._in_line == rules:
@@ -56,8 +61,8 @@ class RulesCache:
         return True
 
 
-def _asked_of_rows(index: BucketIndex, claims: Claims) -> Callable[[StoredRow], bool]:
-    """Whether the rules let a client with these claims see a row, whatever keys are stored of it."""
+def _row_test(index: BucketIndex, claims: Claims) -> Callable[[StoredRow], bool]:
+    """Return a function that evaluates the rules for a row, whatever bucket keys are stored for it."""
 
     def sees(row: StoredRow) -> bool:
         keys = keys_of(row, index)

@@ -1,4 +1,4 @@
-"""What an application that holds a gateway itself asks of it, besides push and pull."""
+"""The part of `SyncGateway` for applications that embed a gateway: flush, sources, statistics, rehydration."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from lakesync.flush import BufferStats, Flusher, FlushReport, Outlet, TableStats
 from lakesync.model.types import RowDelta
 from lakesync.staging.store import StagingStore
 
-_AT_ONCE = 10_000
+_CHUNK = 10_000
+"""Deltas that are rehydrated at a time."""
 
 
 class Embedding:
-    """The part of a gateway that deals with adapters: flush, sources, figures, rehydration."""
+    """A base class of `SyncGateway` with its methods for adapters."""
 
     def __init__(
         self,
@@ -29,7 +30,12 @@ class Embedding:
         wall: Callable[[], int],
         outlet: Outlet | None = None,
     ) -> None:
-        """Args: wall: the server's clock in milliseconds; outlet: None where a pipeline, or nobody, flushes."""
+        """Args:
+        gateway_id: of the gateway.
+        store: of the gateway.
+        wall: returns the server's wall time in milliseconds.
+        outlet: where the gateway flushes to; None if a pipeline flushes, or nothing does.
+        """
         self.gateway_id = gateway_id
         self.rules = RulesCache()
         self.flusher = Flusher(gateway_id, store, wall, outlet)
@@ -37,37 +43,37 @@ class Embedding:
         self._store = store
         self._wall = wall
 
-    # -- figures -----------------------------------------------------------------------------------------------------
+    # -- statistics --------------------------------------------------------------------------------------------------
 
     def buffer_stats(self) -> BufferStats:
-        """What waits for a flush: deltas, the rows that they are of, stored bytes."""
+        """Return the unflushed deltas, rows and stored bytes."""
         return self.flusher.backlog_stats.buffer_stats()
 
     def table_stats(self) -> list[TableStats]:
-        """What waits, table by table."""
+        """Return the unflushed deltas and bytes of each table."""
         return self.flusher.backlog_stats.table_stats()
 
     # -- flush -------------------------------------------------------------------------------------------------------
 
     def should_flush(self) -> bool:
-        """Whether what waits is above `max_buffer_bytes` or older than `max_buffer_age_ms`."""
+        """Return whether unflushed deltas exceed `max_buffer_bytes` or are older than `max_buffer_age_ms`."""
         return self.flusher.thresholds.exceeded()
 
     def get_tables_exceeding_budget(self) -> list[str]:
-        """The tables of which more than `per_table_budget_bytes` waits; none without a budget."""
+        """Return the tables with more unflushed bytes than `per_table_budget_bytes`; none without a budget."""
         return self.flusher.thresholds.tables_exceeding_budget()
 
     def flush(self) -> FlushReport:
-        """Carry everything that waits to the adapter; on failure nothing is lost, and it waits for the next flush.
+        """Flush everything to the adapter. If that fails, nothing is lost; the next flush includes it.
 
         Raises:
-            FlushError: there is no adapter, a flush is under way, or the adapter failed.
-            IntegrityError: the adapter does not hold what was written.
+            FlushError: there is no adapter, another flush is in progress, or the adapter failed.
+            IntegrityError: the adapter returned other deltas than were written.
         """
         return self.flusher.flush()
 
     def flush_table(self, table: str) -> FlushReport:
-        """Carry everything up to the last push that names a table: batches are whole prefixes of what waits.
+        """Flush everything up to the last push of a table: a batch is always a prefix of the log.
 
         Raises:
             As `flush`.
@@ -75,17 +81,17 @@ class Embedding:
         return self.flusher.flush_table(table)
 
     def rehydrate(self, deltas: Iterable[RowDelta] | None = None) -> int:
-        """Bring state back from deltas that were accepted before; what is known already changes nothing.
+        """Restore state from deltas that were accepted before; known deltas change nothing.
 
         Args:
-            deltas: from anywhere; they wait for a flush afterwards. None: everything that the gateway's own adapter
-                holds of it, which is not written there again.
+            deltas: from any source; they are flushed later. None reads all deltas of the gateway from its adapter, and
+                does not write them there again.
 
         Returns:
-            How many deltas there were.
+            The number of deltas.
 
         Raises:
-            FlushError: none are given and the gateway has no adapter.
+            FlushError: `deltas` is None and the gateway has no adapter.
             AdapterError: the adapter cannot be read.
         """
         now = self._wall()
@@ -93,25 +99,25 @@ class Embedding:
             return rehydrate(self._store, self.gateway_id, self.rules, deltas, now)
         kept = kept_by(self.flusher.destination, self.gateway_id)
         total = 0
-        while some := list(islice(kept, _AT_ONCE)):
-            total += rehydrate(self._store, self.gateway_id, self.rules, some, now)
-            self.flusher.adopt([StoredDelta(self.gateway_id, 0, delta).identity for delta in some])
+        while chunk := list(islice(kept, _CHUNK)):
+            total += rehydrate(self._store, self.gateway_id, self.rules, chunk, now)
+            self.flusher.adopt([StoredDelta(self.gateway_id, 0, delta).identity for delta in chunk])
         return total
 
     # -- sources -----------------------------------------------------------------------------------------------------
 
     def register_source(self, name: str, adapter: Adapter) -> None:
-        """Let clients pull from an adapter by `source=name`, through this gateway's rules."""
+        """Let clients pull from an adapter with `source=name`, through this gateway's rules."""
         self.sources.register(name, LoadBarrier(as_database(adapter)))
 
     def unregister_source(self, name: str) -> None:
-        """Take a source away; the adapter stays open.
+        """Unregister a source; its adapter stays open.
 
         Raises:
-            NotFoundError: there is none of this name.
+            NotFoundError: no source has this name.
         """
         self.sources.unregister(name)
 
     def list_sources(self) -> list[str]:
-        """The names of the sources."""
+        """Return the names of the sources."""
         return self.sources.names()

@@ -1,4 +1,4 @@
-"""What runs beside the gateways of an engine that has no pipeline: their flush, and the tables that follow it."""
+"""Background work of an engine without a pipeline: flushes, and the destination's tables that follow them."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from lakesync.model.errors import LakeSyncError
 
 log = structlog.get_logger("flush")
 
-LOOK_SECONDS = 1.0
-"""Between two looks at what waits."""
+POLL_SECONDS = 1.0
+"""Between two checks of the thresholds."""
 
-WORK_SECONDS = 30.0
-"""Between two looks at the queue of tables, which a flush cuts short."""
+QUEUE_SECONDS = 30.0
+"""Between two checks of the queue of table work; a flush triggers one at once."""
 
 OnFlushed = Callable[[FlushReport], None]
 OnFlushFailed = Callable[[str, Exception], None]
-"""Told of the gateway's id and what went wrong."""
+"""Called with the gateway's id and the error."""
 
 
 class Housekeeping:
-    """Flushes every gateway that is due, and brings the destination's tables in line, until it is stopped."""
+    """Flushes gateways when they are due, and updates the destination's tables, until it is stopped."""
 
     def __init__(
         self,
@@ -42,12 +42,12 @@ class Housekeeping:
         materialises: bool = True,
     ) -> None:
         """Args:
-        engine: open.
-        outlet: the one that the engine's gateways flush to.
-        on_flushed: told of each flush that carried something.
-        on_failed: told of each flush that failed, and is tried again.
-        on_materialisation_failure: told of each table whose work failed for good.
-        materialises: whether the queue is worked off here; otherwise a process of its own does that.
+        engine: an open engine.
+        outlet: where the engine's gateways flush to.
+        on_flushed: called after each flush that wrote deltas.
+        on_failed: called after each failed flush, which is retried.
+        on_materialisation_failure: called for each table whose work became a dead letter.
+        materialises: whether to process the queue of table work; otherwise another process does.
         """
         self._engine = engine
         self._queue = engine.queue if materialises else None
@@ -56,27 +56,27 @@ class Housekeeping:
         self._on_materialisation_failure = on_materialisation_failure
         database = as_database(outlet.adapter, outlet.settings.flush_format)
         self._destination = database if isinstance(database, Materialisable) else None
-        self._flushes = PeriodicTask("flush", self.flush_due, LOOK_SECONDS)
-        self._tables = PeriodicTask("materialise", self.work_off, WORK_SECONDS)
+        self._flushes = PeriodicTask("flush", self.flush_due, POLL_SECONDS)
+        self._tables = PeriodicTask("materialise", self.work_off, QUEUE_SECONDS)
 
     def start(self) -> None:
-        """Begin, in threads of its own."""
+        """Start the threads."""
         self._flushes.start()
         if self._queue is not None and self._destination is not None:
             self._tables.start()
-            self._tables.wake()  # what a process before this one left
+            self._tables.wake()  # an earlier process may have left work
 
     def wake(self) -> None:
-        """Look now."""
+        """Check the thresholds now."""
         self._flushes.wake()
 
     def stop(self) -> None:
-        """End after what is under way."""
+        """Stop the threads after the work in progress."""
         self._flushes.stop()
         self._tables.stop()
 
     def finish(self) -> None:
-        """End, and carry everything that waits.
+        """Stop the threads, flush everything, and process the queue.
 
         Raises:
             As `flush_due` and `work_off`.
@@ -86,15 +86,15 @@ class Housekeeping:
         self.work_off()
 
     def flush_due(self) -> None:
-        """Flush the gateways in which too much waits, or for too long, or that were asked to.
+        """Flush the gateways that exceed a threshold or whose flush was requested.
 
         Raises:
-            LakeSyncError: of the first gateway that could not be flushed, when all were tried.
+            LakeSyncError: the error of the first gateway whose flush failed, after all were tried.
         """
         self._flush(lambda flusher, backlog: flusher.thresholds.due(backlog))
 
     def flush_all(self) -> None:
-        """Flush every gateway in which anything waits.
+        """Flush every gateway that has unflushed deltas.
 
         Raises:
             As `flush_due`.
@@ -102,7 +102,7 @@ class Housekeeping:
         self._flush(lambda _, backlog: any(shard.deltas for shard in backlog))
 
     def work_off(self) -> int:
-        """Do what waits in the queue of tables; how many jobs were done.
+        """Process the queue of table work, and return the number of completed jobs.
 
         Raises:
             AdapterError: the queue cannot be read or written.
@@ -120,16 +120,16 @@ class Housekeeping:
             flusher = self._engine.gateway(gateway_id).flusher
             try:
                 if wanted(flusher, list(backlog)):
-                    self._tell(flusher.flush())
+                    self._report(flusher.flush())
             except LakeSyncError as error:
-                log.warning("a flush failed", gateway=gateway_id, code=error.code, reason=str(error))
+                log.warning("flush failed", gateway=gateway_id, code=error.code, reason=str(error))
                 failures.append(error)
                 if self._on_failed is not None:
                     self._on_failed(gateway_id, error)
         if failures:
             raise failures[0]
 
-    def _tell(self, report: FlushReport) -> None:
+    def _report(self, report: FlushReport) -> None:
         if report.batches:
             self._tables.wake()
             if self._on_flushed is not None:

@@ -1,4 +1,4 @@
-"""One gateway in an application's own process: no server, no pipeline."""
+"""`open_gateway`: a gateway in an application's own process, without a server or a pipeline."""
 
 from __future__ import annotations
 
@@ -37,32 +37,32 @@ def open_gateway(
     background: bool = True,
     wall: Callable[[], int] = hlc.wall_clock,
 ) -> Iterator[SyncGateway]:
-    """A gateway for as long as the `with` lasts; at its end what waits is flushed.
+    """Open a gateway for a `with` block, and flush everything at its end.
 
         with lakesync.open_gateway("shop", adapter="file:///var/lib/shop") as gateway:
             gateway.handle_push(push)
 
     Args:
-        gateway_id: its name; staging and adapter may hold several.
-        adapter: where deltas go, or its URI; one that is given open stays open. None: they stay in staging.
-        staging: a folder for SQLite, or a URL as `open_store` takes it. In memory, what was not flushed is lost with
-            the process.
-        flush: thresholds and format; as they are by default, after 1 MiB or 30 s.
-        max_backpressure_bytes: unflushed bytes above which pushes are refused; twice `max_buffer_bytes` unless given,
-            and 1 GiB where there is no adapter.
-        schemas: registered, or evolved, on opening.
-        rules: put in force on opening, where they differ from those that are.
-        sources: adapters that clients pull from by name.
-        queue: work for the destination's tables; in memory unless given, where the adapter keeps tables.
-        on_flushed: told of each flush that carried something.
-        on_materialisation_failure: told of each table whose work failed for good.
-        background: whether a thread flushes what is due; otherwise call `flush` where `should_flush` says so.
-        wall: the clock, in milliseconds.
+        gateway_id: of the gateway; one staging store and one adapter may hold several.
+        adapter: destination of the flush, open or as a URI; an open one stays open. None keeps deltas in staging.
+        staging: a folder for SQLite, or a URL for `open_store`. With `memory://`, unflushed deltas are lost when the
+            process ends.
+        flush: thresholds and format; by default it flushes after 1 MiB or 30 s.
+        max_backpressure_bytes: unflushed bytes above which pushes are rejected; by default twice `max_buffer_bytes`,
+            and 1 GiB without an adapter.
+        schemas: table schemas to register.
+        rules: sync rules to activate, if they differ from the active ones.
+        sources: adapters that clients pull from, by name.
+        queue: of work for the destination's tables; by default in memory, if the adapter maintains tables.
+        on_flushed: called after each flush that wrote deltas.
+        on_materialisation_failure: called for each table whose work became a dead letter.
+        background: whether a thread flushes when it is due; otherwise call `flush` when `should_flush` is true.
+        wall: returns wall time in milliseconds.
 
     Raises:
-        ConfigurationError: a URL or a setting cannot be used.
+        ConfigurationError: a URL or a setting is invalid.
         StagingUnavailableError: staging cannot be opened.
-        FlushError: at the end: what waits could not be flushed. It stays in staging, if that is a durable one.
+        FlushError: the final flush failed. The deltas stay in a durable staging store.
     """
     settings = flush or FlushSettings()
     with ExitStack() as closing:
@@ -83,12 +83,12 @@ def open_gateway(
         if outlet is None:
             yield gateway
             return
-        house = Housekeeping(
+        housekeeping = Housekeeping(
             engine, outlet, on_flushed=on_flushed, on_materialisation_failure=on_materialisation_failure
         )
-        closing.callback(house.finish)  # what was acknowledged is carried, however the `with` ends
+        closing.callback(housekeeping.finish)  # acknowledged deltas are flushed also if the block raises
         if background:
-            house.start()
+            housekeeping.start()
         yield gateway
 
 

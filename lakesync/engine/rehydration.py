@@ -1,4 +1,4 @@
-"""A gateway's state brought back from deltas that an adapter kept."""
+"""Restores a gateway's state from deltas that an adapter holds."""
 
 from __future__ import annotations
 
@@ -17,33 +17,43 @@ from lakesync.model.client_ids import user_of
 from lakesync.model.types import RowDelta, SyncPush
 from lakesync.staging.store import Commit, StagingStore
 
-_AT_ONCE = 1000
+_CHUNK = 1000
 _LIMITS = EngineLimits()
 _NAMES = Names()
-"""Which nothing is held to: it was taken once."""
+"""Empty: these deltas were accepted once, so no name is checked again."""
 
 
 def rehydrate(store: StagingStore, gateway_id: str, rules: RulesCache, deltas: Iterable[RowDelta], now_ms: int) -> int:
-    """Commit deltas in their own clients' names, as pushes that need no check; how many there were.
+    """Commit deltas as pushes of their clients, without checks.
 
-    What the gateway knows already is known by its ids and changes nothing. Their clients count as seen before.
+    Known deltas are recognised by their ids and change nothing. The clients count as seen before.
+
+    Args:
+        store: of the gateway.
+        gateway_id: of the gateway.
+        rules: the gateway's sync rules.
+        deltas: to commit.
+        now_ms: server wall time.
+
+    Returns:
+        The number of deltas.
     """
     total = 0
-    for some in _parts(deltas):
+    for chunk in _chunks(deltas):
         by_client: dict[str, list[RowDelta]] = {}
-        for delta in some:
+        for delta in chunk:
             by_client.setdefault(delta.client_id, []).append(delta)
         futures = [
             store.submit(gateway_id, _Restored(rules, client_id, own, now_ms)) for client_id, own in by_client.items()
         ]
         for future in futures:
             future.result()
-        total += len(some)
+        total += len(chunk)
     return total
 
 
 def kept_by(adapter: DatabaseAdapter, gateway_id: str) -> Iterator[RowDelta]:
-    """Every delta that an adapter holds of a gateway, in order of arrival."""
+    """Yield all deltas of a gateway that an adapter holds, in order of arrival."""
     query = DeltaQuery(gateway=gateway_id)
     while True:
         page = adapter.query_deltas_since(query)
@@ -55,7 +65,7 @@ def kept_by(adapter: DatabaseAdapter, gateway_id: str) -> Iterator[RowDelta]:
 
 
 class _Restored:
-    """The work that commits some deltas of one client."""
+    """Commits some deltas of one client."""
 
     def __init__(self, rules: RulesCache, client_id: str, deltas: Sequence[RowDelta], now_ms: int) -> None:
         push = SyncPush(client_id, tuple(deltas))
@@ -66,7 +76,7 @@ class _Restored:
         push_work(commit, self._request, self._rules, _LIMITS, _NAMES)
 
 
-def _parts(deltas: Iterable[RowDelta]) -> Iterator[list[RowDelta]]:
+def _chunks(deltas: Iterable[RowDelta]) -> Iterator[list[RowDelta]]:
     rest = iter(deltas)
-    while some := list(islice(rest, _AT_ONCE)):
-        yield some
+    while chunk := list(islice(rest, _CHUNK)):
+        yield chunk

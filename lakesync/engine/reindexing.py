@@ -1,4 +1,4 @@
-"""Rules that changed, carried through all rows in the background, one short commit after another."""
+"""Updates the bucket keys of all rows after a change of sync rules, in the background, in short commits."""
 
 from __future__ import annotations
 
@@ -17,10 +17,15 @@ _log = structlog.get_logger("gateway")
 
 
 class Reindexer:
-    """Goes on where it, or another process, or an earlier life of this one, left off. Safe between threads."""
+    """Updates the rows of one gateway; it continues where any process stopped. Thread-safe."""
 
     def __init__(self, gateway_id: str, store: StagingStore, rules: RulesCache, rows: int) -> None:
-        """Args: rows: how many a commit brings in line."""
+        """Args:
+        gateway_id: of the gateway.
+        store: of the gateway.
+        rules: the gateway's sync rules.
+        rows: that one commit updates.
+        """
         self._gateway_id = gateway_id
         self._store = store
         self._rules = rules
@@ -29,21 +34,21 @@ class Reindexer:
         self._lock = threading.Lock()
 
     def submit(self, last: Reindex | None = None) -> Future[Reindex]:
-        """Do the next rows; with what this returns for the last ones the next call does those behind them."""
+        """Update the next rows; pass the result to the next call, which continues after them."""
         return self._store.submit(self._gateway_id, lambda commit: self._work(commit, last))
 
     def start(self, last: Reindex | None = None) -> None:
-        """Go on in the background until all is done, unless that is under way."""
+        """Update all rows in the background, unless that is in progress."""
         with self._lock:
             if self._running:
                 return
             self._running = True
-        self.submit(last).add_done_callback(self._go_on)
+        self.submit(last).add_done_callback(self._continue)
 
-    def _go_on(self, ended: Future[Reindex]) -> None:
+    def _continue(self, ended: Future[Reindex]) -> None:
         error = ended.exception()
         if error is None and not ended.result().done:
-            self.submit(ended.result()).add_done_callback(self._go_on)
+            self.submit(ended.result()).add_done_callback(self._continue)
             return
         with self._lock:
             self._running = False

@@ -1,4 +1,4 @@
-"""The named sources of one gateway."""
+"""The named sources of one gateway: adapters from which clients pull with `source=NAME`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lakesync.adapters.base import DatabaseAdapter
 from lakesync.engine import source_positions as positions
 from lakesync.engine.access import RulesCache
 from lakesync.engine.pulling import PullRequest, Reading, read_page, tell_followers
-from lakesync.engine.sourcing import SourcePage, beside_sources, read_source
+from lakesync.engine.source_pages import SourcePage, read_source, with_deletes
 from lakesync.feed.memory import current
 from lakesync.model.errors import NotFoundError
 from lakesync.model.types import Claims, SyncPull, SyncResponse
@@ -24,12 +24,19 @@ from lakesync.staging.store import Commit, StagingStore, View
 log = structlog.get_logger("gateway")
 
 _WORKERS = 4
+"""Threads that read sources."""
 
 
 class Sources:
-    """Adapters by name, and the pulls that are answered from them. Safe between threads."""
+    """Registers adapters by name and serves pulls from them. All methods may be called from any thread."""
 
     def __init__(self, gateway_id: str, store: StagingStore, wall: Callable[[], int], rules: RulesCache) -> None:
+        """Args:
+        gateway_id: of the gateway.
+        store: holds the clients' records.
+        wall: returns the server's wall time in milliseconds.
+        rules: the gateway's sync rules.
+        """
         self._gateway_id = gateway_id
         self._store = store
         self._wall = wall
@@ -39,38 +46,39 @@ class Sources:
         self._pool: ThreadPoolExecutor | None = None
 
     def register(self, name: str, adapter: DatabaseAdapter) -> None:
-        """Make an adapter a source, in place of one that had the name."""
+        """Register an adapter as a source; it replaces one with the same name."""
         with self._lock:
             self._adapters[name] = adapter
 
     def unregister(self, name: str) -> None:
-        """Take a source away; the adapter stays open.
+        """Unregister a source; its adapter stays open.
 
         Raises:
-            NotFoundError: there is none of this name.
+            NotFoundError: no source has this name.
         """
         with self._lock:
             if self._adapters.pop(name, None) is None:
                 raise self._unknown(name)
 
     def names(self) -> list[str]:
-        """The registered names."""
+        """Return the names of the sources."""
         with self._lock:
             return sorted(self._adapters)
 
     def submit_pull(self, source: str, pull: SyncPull, claims: Claims, *, live: bool = False) -> Future[SyncResponse]:
-        """A page of what a client lacks of a source; adapters block, so this runs in threads of its own.
+        """Return a page of the changes of a source that a client lacks. It is read in a thread, because adapters block.
 
         Args:
-            source: its name.
-            pull: what is asked.
-            claims: of the client.
-            live: whether it is asked on a connection that is told of what is new.
+            source: name of the source.
+            pull: the request.
+            claims: the client's.
+            live: whether the pull came over a connection that also receives broadcasts.
+
+        Returns:
+            A future of the page. It raises AdapterError if the source cannot be read.
 
         Raises:
-            NotFoundError: there is no such source.
-        Raises (in the future):
-            AdapterError: the source cannot be read.
+            NotFoundError: no source has this name.
         """
         with self._lock:
             adapter = self._adapters.get(source)
@@ -81,20 +89,25 @@ class Sources:
             return self._pool.submit(self._pull, adapter, source, pull, claims, live)
 
     def read_page(self, view: View, request: PullRequest) -> Reading:
-        """`pulling.read_page` for a client that may have been given marks and rows by sources."""
+        """Read a page of the gateway's own feed, for a client that may have cursors and rows of sources.
+
+        Args:
+            view: of the gateway.
+            request: the pull.
+        """
         pull = request.pull
         record = current(view.client(pull.client_id), view.epoch)
         if record is None or not record.sources:
             return read_page(view, request, self._rules)
         since = positions.resolve(record, pull.since_hlc)
-        meant = replace(pull, since_hlc=since, source=None)
-        reading = read_page(view, request._replace(pull=meant), self._rules)
+        own = replace(pull, since_hlc=since, source=None)
+        reading = read_page(view, request._replace(pull=own), self._rules)
         self._note(pull, positions.started_again if reading.at.resync else None, record)
-        told = beside_sources(reading.page.deltas, record)
-        return reading._replace(page=reading.page._replace(deltas=told))
+        deltas = with_deletes(reading.page.deltas, record)
+        return reading._replace(page=reading.page._replace(deltas=deltas))
 
     def close(self) -> None:
-        """Finish what was asked."""
+        """Finish the pulls that are in progress."""
         if self._pool is not None:
             self._pool.shutdown()
 
@@ -117,9 +130,9 @@ class Sources:
         return SyncResponse(tuple(page.deltas), cursor, page.more)
 
     def _note(self, pull: SyncPull, again: Callable[[ClientRecord], ClientRecord] | None, record: ClientRecord) -> None:
-        """Keep what the cursor of a pull of the gateway's own feed says of sources.
+        """Store what the cursor of a pull from the gateway's own feed confirms about sources.
 
-        Nobody waits for it: where it is lost, pages are sent again.
+        Nothing waits for this write: if it is lost, pages of sources are sent again.
         """
         update = again or (lambda known: positions.after_request(known, pull.since_hlc))
         if update(record) == record:
@@ -138,7 +151,7 @@ class Sources:
 
 
 def _keep(commit: Commit, start: positions.Start, pull: SyncPull, page: SourcePage, now_ms: int, *, live: bool) -> int:
-    """Remember a page; the cursor that it hands out."""
+    """Store a client's position in a source, and return its cursor."""
     record = current(commit.client(pull.client_id), commit.epoch)
     known, cursor = positions.end(start, record, pull.since_hlc, page.end, page.tables, more=page.more)
     record = record or ClientRecord(pull.client_id, commit.epoch, now_ms)
@@ -152,4 +165,4 @@ def _keep(commit: Commit, start: positions.Start, pull: SyncPull, page: SourcePa
 def _log_failure(ended: Future[None]) -> None:
     error = ended.exception()
     if error is not None:
-        log.warning("a source's page is not known as received, and will be sent again", reason=str(error))
+        log.warning("receipt of a source's page not stored; the page will be sent again", reason=str(error))

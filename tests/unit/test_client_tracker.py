@@ -158,7 +158,7 @@ def test_a_client_that_cannot_take_its_page_is_looked_at_from_the_cursor_that_it
 
 
 def test_the_one_that_was_not_seen_for_the_longest_time_is_forgotten(monkeypatch):
-    monkeypatch.setattr(client_tracker, "REMEMBERED_CLIENTS", 3)
+    monkeypatch.setattr(client_tracker, "MAX_CLIENTS", 3)
     seen = ClientTracker(Clock())
     for client in ("a", "b", "c", "a", "d", "e"):
         seen.record_push("gw", client)
@@ -166,7 +166,7 @@ def test_the_one_that_was_not_seen_for_the_longest_time_is_forgotten(monkeypatch
 
 
 def test_gateways_are_looked_at_in_turn_and_forgotten_with_their_last_client(monkeypatch):
-    monkeypatch.setattr(client_tracker, "REMEMBERED_CLIENTS", 3)
+    monkeypatch.setattr(client_tracker, "MAX_CLIENTS", 3)
     seen = ClientTracker(Clock())
     for gateway in ("one", "two", "three"):
         seen.record_push(gateway, "a")

@@ -1,9 +1,9 @@
-"""A client's one cursor stands for a cursor in each shard.
+"""The cursors of a sharded gateway: each stands for a cursor in every shard.
 
-Each shard is a feed complete by itself (L1), so a client's place is a vector of places. Outer cursors are numbers of a
-clock of the client's own, shaped like arrivals and above all that it was handed before; what the newest few stand for
-is kept in its record in the default shard. A page that is made for many followers has one cursor for all of them, kept
-in a table of its own. A cursor that is known in neither is one that cannot be served (L11).
+Every shard has a complete feed of its own (L1), so a client's position is a vector of positions. A cursor is a number
+of the client's own clock, shaped like an arrival and higher than its earlier cursors. The client's record in the default
+shard maps its newest cursors to their vectors. A broadcast to many clients has one cursor, in a table of its own. A
+cursor that neither contains cannot be served (L11).
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from lakesync.staging.records import ARRIVAL_STEP
 from lakesync.staging.shard_records import Handed, Vector
 
 KEPT = 32
-"""Cursors of one client of which it is known what they stand for."""
+"""Cursors of one client whose vectors are kept."""
 
 SHARED = 128
-"""What the cursors that many are told are above a number of the clock, so that they are no one's own."""
+"""Offset of broadcast cursors from the clock's numbers, so that they differ from every client's own cursors."""
 
 SHARED_FOR = (24 * 3_600_000) << 16
-"""How long it is known what they stand for: a day. A client that sends one back makes it its own."""
+"""How long their vectors are kept, as a difference of arrivals: a day. A client that sends one adopts it."""
 
 NOWHERE = (1 << 40) + 1
-"""A cursor that no shard ever hands out: below any arrival, above the marks of a client that begins."""
+"""A cursor that no shard returns: below any arrival, above the cursors of a client that never pulled."""
 
 
 def find(handed: Handed | None, cursor: int) -> Vector | None:
-    """What a cursor stands for; None where that is not known."""
+    """Return the vector of a cursor; None if it is not known."""
     if cursor == 0:
         return Vector(0, ())
     known = handed.vectors if handed is not None else ()
@@ -38,7 +38,7 @@ def find(handed: Handed | None, cursor: int) -> Vector | None:
 
 
 def used(handed: Handed | None, cursor: int) -> Handed | None:
-    """After the client sent this cursor, or surely has it: it is kept longest."""
+    """Record that the client has a cursor: its vector is kept longest."""
     if handed is None or (handed.seen == cursor and handed.vectors[-1:] and handed.vectors[-1].cursor == cursor):
         return handed
     here = [vector for vector in handed.vectors if vector.cursor == cursor]
@@ -49,17 +49,19 @@ def used(handed: Handed | None, cursor: int) -> Handed | None:
 def hand_out(
     handed: Handed | None, parts: Mapping[str, int], turn: str, now_ms: int, above: int = 0
 ) -> tuple[Handed, int]:
-    """With a cursor that stands for these; the cursor.
+    """Create a cursor, or reuse the client's highest one if it has the same vector.
 
-    The highest one is handed out again where it stands for the same. One of places that are not all complete is a page
-    mark itself.
+    If a shard's cursor is in the middle of its pages, so is this one.
 
     Args:
-        handed: what the client was handed.
-        parts: shard → cursor there.
-        turn: the shard at which its next page begins.
+        handed: the client's earlier cursors.
+        parts: cursor by shard.
+        turn: shard at which the client's next page begins.
         now_ms: server wall time.
-        above: a cursor that it has, which may be one that many were told.
+        above: a cursor that the client has; it may be a broadcast one.
+
+    Returns:
+        The updated cursors, and the new one.
     """
     known = handed or Handed(0)
     wanted = tuple(sorted(parts.items()))
@@ -73,13 +75,13 @@ def hand_out(
 
 
 def adopted(handed: Handed | None, vector: Vector) -> Handed:
-    """After the client sent a cursor that many were told: it is its own from here on."""
+    """Make a broadcast cursor, which the client sent, the client's own."""
     known = handed or Handed(0)
     return _with(replace(known, last=max(known.last, vector.cursor), seen=vector.cursor), vector)
 
 
 def next_above(cursor: int, now_ms: int) -> int:
-    """The next number of the clock of outer cursors, above one that was handed out."""
+    """Return the next number of the clock, above an earlier cursor."""
     return max(cursor // ARRIVAL_STEP * ARRIVAL_STEP + ARRIVAL_STEP, start_of(now_ms))
 
 

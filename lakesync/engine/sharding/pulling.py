@@ -12,7 +12,7 @@ from lakesync.engine.sharding.cursors import NOWHERE
 from lakesync.engine.sharding.part import Part
 from lakesync.engine.sharding.steps import Steps, of_shard
 from lakesync.engine.sharding.vectors import Place, Vectors
-from lakesync.engine.sourcing import beside_sources
+from lakesync.engine.source_pages import with_deletes
 from lakesync.model.errors import ResyncRequiredError
 from lakesync.model.types import RowDelta, SyncPage
 from lakesync.wire.spelled import SpelledDeltas, size_of
@@ -82,7 +82,7 @@ def pull(parts: Mapping[str, Part], vectors: Vectors, asked: PullRequest) -> Ste
     came_from = place if asked.confirmed else None
     cursor: int = yield vectors.submit_hand_out(request.client_id, cursors, turn, came_from, place.since)
     if place.record is not None and place.record.sources:
-        deltas = beside_sources(deltas, place.record)
+        deltas = with_deletes(deltas, place.record)
     return SyncPage(deltas, cursor, more)
 
 

@@ -1,4 +1,4 @@
-"""Work that goes from one future to the next, written down as if it waited."""
+"""Runs a generator that yields futures, without a thread that waits: operations over several shards are written so."""
 
 from __future__ import annotations
 
@@ -12,35 +12,39 @@ from lakesync.model.errors import StagingUnavailableError
 T = TypeVar("T")
 
 Steps = Generator[Future[Any], Any, T]
-"""Yields a future, is sent its result or thrown its error, and returns what the whole comes to."""
+"""A generator that yields futures, is sent their results or thrown their errors, and returns the final result."""
 
 
 def of_shard(name: str, future: Future[T]) -> Steps[T]:
-    """What one shard answers.
+    """Return the result of one shard.
+
+    Args:
+        name: of the shard.
+        future: of its result.
 
     Raises:
-        StagingUnavailableError: its store cannot be reached; the message names the shard.
+        StagingUnavailableError: the shard's store does not answer; the message names the shard.
     """
     try:
         answer: T = yield future
     except StagingUnavailableError as error:
-        told = f"shard {name!r} is out, and this needs it (tables of other shards can be pushed to): {error}"
-        raise StagingUnavailableError(told, retry_after=error.retry_after) from error
+        message = f"shard {name!r} is out, and this needs it (tables of other shards can be pushed to): {error}"
+        raise StagingUnavailableError(message, retry_after=error.retry_after) from error
     return answer
 
 
 def begin(outcome: Future[Any]) -> bool:
-    """Say that an outcome is under way, so that nobody can cancel it any more; whether nobody has."""
+    """Mark a future as running, so that it can no longer be cancelled; return False if it was cancelled."""
     return not outcome.cancelled() and (outcome.running() or outcome.set_running_or_notify_cancel())
 
 
 def run(steps: Steps[T], outcome: Future[T] | None = None) -> Future[T]:
-    """Go through the steps, each in the thread that ends the future before it; none of them may wait.
+    """Run the steps, each in the thread that completes the future before it; no step may block.
 
     Args:
-        steps: what is to be done.
-        outcome: a future for what it comes to. Until one of the steps calls `begin` it can be cancelled: the step that
-            is waited for is cancelled then where it has not begun, and thrown its `CancelledError`.
+        steps: the generator.
+        outcome: future of the final result. It can be cancelled until a step calls `begin`; the pending future is then
+            cancelled too, and its `CancelledError` is thrown into the generator.
     """
     ending: Future[T] = outcome or Future()
     waited: Future[Any] | None = None

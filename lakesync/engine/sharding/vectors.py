@@ -1,4 +1,4 @@
-"""A client's vector in the default shard: found by the cursor that came in, kept with the one that goes out."""
+"""Stores, in the default shard, which cursor in each shard a client's cursor stands for."""
 
 from __future__ import annotations
 
@@ -18,50 +18,54 @@ from lakesync.staging.store import Commit, StagingStore, View
 
 
 class Place(NamedTuple):
-    """Where a client is, as far as its cursor says it."""
+    """A resolved cursor of a client."""
 
     record: ClientRecord | None
-    """What the default shard knows of it."""
+    """The client's record in the default shard."""
     asked: int
-    """The cursor as it was sent, which may be a source's mark."""
+    """The cursor as it was sent; it may be that of a source."""
     since: int
     """The cursor of the gateway's own feed."""
     vector: Vector | None
-    """What it stands for; None where that is not known."""
+    """The cursors in each shard; None if they are not known."""
     shared: bool = False
-    """It is one that many were told, and not the client's own yet."""
+    """Whether the cursor was broadcast to many clients, and this client has not sent it before."""
 
 
 class Wanted(NamedTuple):
-    """A cursor to be told to many."""
+    """A cursor to create for a broadcast to many clients."""
 
     above: int
-    """The highest that any of them has."""
+    """The highest cursor of any of them."""
     parts: Mapping[str, int]
-    """Shard → cursor there."""
+    """Cursor by shard."""
 
 
 class Vectors:
-    """Of one gateway's clients."""
+    """The stored cursors of one gateway's clients."""
 
     def __init__(self, gateway_id: str, store: StagingStore, wall: Callable[[], int]) -> None:
-        """Args: store: of the default shard; wall: the server's clock in milliseconds."""
+        """Args:
+        gateway_id: of the gateway.
+        store: of the default shard.
+        wall: returns the server's wall time in milliseconds.
+        """
         self._gateway_id = gateway_id
         self._store = store
         self._wall = wall
 
     def submit_place(self, client_id: str, cursor: int) -> Future[Place]:
-        """What a client's cursor stands for."""
+        """Resolve a client's cursor."""
         return self._store.read(self._gateway_id, lambda view: _place(view, client_id, cursor))
 
     def submit_places(self, clients: Sequence[tuple[str, int]]) -> Future[list[Place]]:
-        """What the cursors of several clients stand for."""
+        """Resolve the cursors of several clients, given as client id and cursor."""
         return self._store.read(
             self._gateway_id, lambda view: [_place(view, client_id, cursor) for client_id, cursor in clients]
         )
 
     def submit_share(self, wanted: Sequence[Wanted]) -> Future[list[int]]:
-        """Cursors that stand for these, for many clients at once, durably."""
+        """Create durable cursors, each for many clients."""
         now = self._wall()
 
         def work(commit: Commit) -> list[int]:
@@ -75,10 +79,10 @@ class Vectors:
         return self._store.submit(self._gateway_id, work)
 
     def submit_parts(self, clients: Sequence[tuple[str, int | None]]) -> Future[list[dict[str, int] | None]]:
-        """Shard → cursor there, of what each of several clients was handed; None where that is not known.
+        """Return the cursors by shard that clients' cursors stand for; None if they are not known.
 
         Args:
-            clients: ids with their cursors.
+            clients: client ids and cursors.
         """
 
         def look(view: View) -> list[dict[str, int] | None]:
@@ -88,7 +92,7 @@ class Vectors:
         return self._store.read(self._gateway_id, look)
 
     def submit_surely(self, client_id: str) -> Future[dict[str, int]]:
-        """Shard → cursor there, of the place that the client is known to have come to."""
+        """Return the cursors by shard of the last cursor that a client confirmed."""
 
         def look(view: View) -> dict[str, int]:
             record = current(view.client(client_id), view.epoch)
@@ -106,14 +110,14 @@ class Vectors:
         came_from: Place | None = None,
         above: int = 0,
     ) -> Future[int]:
-        """A cursor that stands for these, durably.
+        """Create a durable cursor for one client.
 
         Args:
-            client_id: whose.
-            parts: shard → cursor there.
-            turn: the shard at which its next page begins.
-            came_from: the place that the client itself said it has come to.
-            above: a cursor that it has.
+            client_id: of the client.
+            parts: cursor by shard.
+            turn: shard at which the client's next page begins.
+            came_from: the resolved cursor that the client sent, which confirms everything before it.
+            above: a cursor that the client has; the new one is higher.
         """
         now = self._wall()
 
@@ -142,7 +146,7 @@ def _place(view: View, client_id: str, cursor: int) -> Place:
 
 
 def _after(record: ClientRecord, place: Place) -> ClientRecord:
-    """After a client said where it is."""
+    """Return a client's record after it sent a cursor."""
     own = place.vector if place.shared else None
     record = replace(record, handed=used(record.handed, place.since) if own is None else adopted(record.handed, own))
     if not record.sources:

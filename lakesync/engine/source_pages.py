@@ -1,8 +1,8 @@
-"""Pulls from named sources: adapters whose rows clients get through the gateway's rules, beside its own feed.
+"""Reads pages of a source for a client, through the gateway's sync rules.
 
-Rows come whole, each at its latest place, as DELETE and INSERT, since the gateway does not know what of them a client
-has. Rules are evaluated row by row. A row that a client may not see is sent as DELETE if its rules ever showed it that
-row, as the source's own history tells, and not at all otherwise.
+Each row is sent whole, as DELETE and INSERT, because the gateway does not know what a client has of it. Rules are
+evaluated for each row. A row that the client may not see is sent as DELETE if the rules showed the client an earlier
+version, according to the source's history.
 """
 
 from __future__ import annotations
@@ -24,39 +24,40 @@ from lakesync.staging.records import ClientRecord, StoredRow
 from lakesync.staging.source_records import Sight
 
 _CHUNK = 1000
-_CHUNKS_A_PULL = 20
-"""How far one pull looks for something that its client may see."""
+"""Deltas in one read of the adapter."""
+_MAX_CHUNKS = 20
+"""Reads of one pull that finds nothing that its client may see."""
 
 
 class SourcePage(NamedTuple):
-    """Rows of a source."""
+    """A page of a source."""
 
     deltas: list[RowDelta]
     end: Position | None
-    """Everything up to here is in this page or an earlier one."""
+    """Everything up to this position is in this page or an earlier one."""
     more: bool
 
     @property
     def tables(self) -> frozenset[str]:
-        """Of the rows in it."""
+        """The tables of its rows."""
         return frozenset(delta.table for delta in self.deltas)
 
 
 def read_source(adapter: DatabaseAdapter, after: Position | None, sights: Sequence[Sight], limit: int) -> SourcePage:
-    """The page after a place, rows whole, at least `limit` deltas where there are so many.
+    """Return the page after a position: whole rows, until the page has `limit` deltas.
 
     Args:
-        adapter: the source.
-        after: None for the beginning.
-        sights: what the client may see, last, and what it might see before.
-        limit: deltas.
+        adapter: of the source.
+        after: position; None for the beginning.
+        sights: what the client could see earlier, and, last, what it may see now.
+        limit: deltas at which the page ends.
 
     Raises:
         AdapterError: the source cannot be read.
     """
     deltas: list[RowDelta] = []
     at, more, chunks = after, True, 0
-    while more and len(deltas) < limit and chunks < _CHUNKS_A_PULL:
+    while more and len(deltas) < limit and chunks < _MAX_CHUNKS:
         chunk = adapter.query_deltas_since(DeltaQuery(after=at, limit=_CHUNK))
         chunks += 1
         more = chunk.end is not None
@@ -66,21 +67,21 @@ def read_source(adapter: DatabaseAdapter, after: Position | None, sights: Sequen
         for latest, history in _rows(adapter, chunk.deltas, last):
             if len(deltas) >= limit:
                 return SourcePage(deltas, at, more=True)
-            deltas += _told(history, sights)
+            deltas += _deltas_for(history, sights)
             at = latest
         at = last
     return SourcePage(deltas, at, more)
 
 
 class _History(NamedTuple):
-    """A row and every delta of it, in order of arrival."""
+    """All deltas of a row, in order of arrival."""
 
     key: RowKey
     deltas: list[StoredDelta]
 
 
 def _rows(adapter: DatabaseAdapter, chunk: Iterable[StoredDelta], last: Position) -> list[tuple[Position, _History]]:
-    """The rows of a chunk, in order of their latest delta; one that comes again behind `last` waits for that."""
+    """Return the rows of a chunk in order of their latest delta; a row with a delta after `last` comes with that."""
     found = []
     for table, group in groupby(sorted({stored.delta.key for stored in chunk}), key=lambda key: key[0]):
         histories: dict[str, list[StoredDelta]] = {}
@@ -103,14 +104,14 @@ def _all(adapter: DatabaseAdapter, query: DeltaQuery) -> Iterable[StoredDelta]:
         query = msgspec.structs.replace(query, after=page.end)
 
 
-def _told(history: _History, sights: Sequence[Sight]) -> list[RowDelta]:
-    """What a client is sent of a row."""
+def _deltas_for(history: _History, sights: Sequence[Sight]) -> list[RowDelta]:
+    """Return the deltas of a row for a client."""
     places = [position_of(stored, "arrival") for stored in history.deltas]
     state, shown = RowState(), False
     for place, replaced, stored in zip(places, [*places[1:], None], history.deltas, strict=True):
         state.merge(stored.delta)
         shown = shown or any(
-            _fell_into(sight, place, replaced) and _shows(sight, history.key[0], state) for sight in sights
+            _overlaps(sight, place, replaced) and _shows(sight, history.key[0], state) for sight in sights
         )
     row = StoredRow(*history.key, arrival=0, state=state)
     if _shows(sights[-1], history.key[0], state):
@@ -118,8 +119,8 @@ def _told(history: _History, sights: Sequence[Sight]) -> list[RowDelta]:
     return [render.delete(row)] if shown else []
 
 
-def _fell_into(sight: Sight, place: Position, replaced: Position | None) -> bool:
-    """Whether a version of a row could be sent in the time of a sight."""
+def _overlaps(sight: Sight, place: Position, replaced: Position | None) -> bool:
+    """Return whether a version of a row was current during a sight."""
     if sight.last is None or place > sight.last:
         return False
     return replaced is None or sight.first is None or replaced > sight.first
@@ -132,18 +133,21 @@ def _shows(sight: Sight, table: str, state: RowState) -> bool:
     return matches(sight.rules, table, values, sight.claims)
 
 
-def beside_sources(deltas: Sequence[RowDelta], record: ClientRecord) -> list[RowDelta]:
-    """A page of the gateway's own feed for a client of sources: an INSERT of a row that it may have from one of them
-    comes behind a DELETE that is no newer.
+def with_deletes(deltas: Sequence[RowDelta], record: ClientRecord) -> list[RowDelta]:
+    """Put a DELETE before each INSERT of a row that the client may have from a source.
+
+    Args:
+        deltas: a page of the gateway's own feed.
+        record: the client's.
     """
     tables = {table for known in record.sources for table in known.tables}
-    told: list[RowDelta] = []
+    result: list[RowDelta] = []
     for delta in deltas:
-        follows = told and told[-1].key == delta.key and told[-1].op == "DELETE"
+        follows = result and result[-1].key == delta.key and result[-1].op == "DELETE"
         if delta.op == "INSERT" and delta.table in tables and not follows:
-            told.append(_delete_before(delta))
-        told.append(delta)
-    return told
+            result.append(_delete_before(delta))
+        result.append(delta)
+    return result
 
 
 def _delete_before(delta: RowDelta) -> RowDelta:
