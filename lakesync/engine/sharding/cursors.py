@@ -1,9 +1,9 @@
 """The cursors of a sharded gateway: each stands for a cursor in every shard.
 
 Every shard has a complete feed of its own (L1), so a client's position is a vector of positions. A cursor is a number
-of the client's own clock, shaped like an arrival and higher than its earlier cursors. The client's record in the default
-shard maps its newest cursors to their vectors. A broadcast to many clients has one cursor, in a table of its own. A
-cursor that neither contains cannot be served (L11).
+of the client's own clock, shaped like an arrival and higher than its earlier cursors. The client's record in the
+default shard maps its newest cursors to their vectors. A broadcast to many clients has one cursor, in a table of its
+own. A cursor that neither contains cannot be served (L11).
 """
 
 from __future__ import annotations
