@@ -14,7 +14,7 @@ from benchmarks import server, up
 def arguments(parser: ArgumentParser) -> None:
     """Add the benchmark's options."""
     parser.add_argument("--seconds", type=float, default=300, help="how long it is watched")
-    parser.add_argument("--rest", type=float, default=60, help="seconds before that in which nothing happens")
+    parser.add_argument("--rest", type=float, default=120, help="seconds before that; Spark ends idle workers after 60")
     parser.add_argument("--flushes", type=int, default=1, help="of 1,000 deltas, before the rest")
 
 
