@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 MAX_VALUES = 1_000
 """Values that are listed per destination."""
-_ID = re.compile(r"(?P<destination>\w+)/(?P<leaf>\w+)!(?P<table>\w+)(/.*)?", re.DOTALL)
+_ID = re.compile(r"(?P<destination>\w+)/(?P<adapter>\w+)!(?P<table>\w+)(/.*)?", re.DOTALL)
 
 
 def entries(config: Config, gateway: str | None) -> tuple[list[dict[str, Any]], list[LakeSyncError]]:
@@ -30,9 +30,9 @@ def entries(config: Config, gateway: str | None) -> tuple[list[dict[str, Any]], 
     """
     found: list[dict[str, Any]] = []
     errors: list[LakeSyncError] = []
-    for name, leaf in _leaves(config):
+    for name, target in _write_targets(config):
         try:
-            found += _letters_of(name, leaf, gateway)
+            found += _letters_of(name, target, gateway)
         except LakeSyncError as error:
             errors.append(error)
     return found, errors
@@ -63,35 +63,35 @@ def retry(config: Config, entry: str) -> str:
     parts = _ID.fullmatch(entry)
     if parts is None:
         raise NotFoundError(f"{entry!r} is not the id of a destination's dead letter; `lakesync dlq list` lists them")
-    for name, leaf in _leaves(config):
-        if (name, leaf.name) == (parts["destination"], parts["leaf"]):
-            with closing(as_database(open_adapter(leaf.uri))) as adapter:
+    for name, target in _write_targets(config):
+        if (name, target.name) == (parts["destination"], parts["adapter"]):
+            with closing(as_database(open_adapter(target.uri))) as adapter:
                 if isinstance(adapter, TableIsolation):
-                    adapter.retry_tables(f"destinations/{name}/{leaf.name}", [parts["table"]])
-                    return f"destinations/{name}/{leaf.name}"
+                    adapter.retry_tables(f"destinations/{name}/{target.name}", [parts["table"]])
+                    return f"destinations/{name}/{target.name}"
     raise NotFoundError(
-        f"no declared destination {parts['destination']}/{parts['leaf']} sets tables aside; see `lakesync dlq list`"
+        f"no declared destination {parts['destination']}/{parts['adapter']} sets tables aside; see `lakesync dlq list`"
     )
 
 
-def _leaves(config: Config) -> Iterator[tuple[str, WriteTarget]]:
+def _write_targets(config: Config) -> Iterator[tuple[str, WriteTarget]]:
     from lakesync.adapters.backend_config import resolve_backend, write_targets
 
     for name, declared in config.destinations.items():
-        for leaf in write_targets(resolve_backend(config, declared.to), declared.tables):
-            yield name, leaf
+        for target in write_targets(resolve_backend(config, declared.to), declared.tables):
+            yield name, target
 
 
-def _letters_of(name: str, leaf: WriteTarget, gateway: str | None) -> Iterator[dict[str, Any]]:
+def _letters_of(name: str, target: WriteTarget, gateway: str | None) -> Iterator[dict[str, Any]]:
     from lakesync.adapters.dead_letters import TableIsolation
     from lakesync.adapters.registry import as_database, open_adapter
 
-    with closing(as_database(open_adapter(leaf.uri))) as adapter:
+    with closing(as_database(open_adapter(target.uri))) as adapter:
         if not isinstance(adapter, TableIsolation):
             return
-        for aside in adapter.suspended_tables(f"destinations/{name}/{leaf.name}"):
+        for aside in adapter.suspended_tables(f"destinations/{name}/{target.name}"):
             yield {
-                "id": f"{name}/{leaf.name}!{aside.table}",
+                "id": f"{name}/{target.name}!{aside.table}",
                 "kind": "destination",
                 "table": aside.table,
                 "what": f"no rows are written, tried {aside.failures} times",
@@ -103,7 +103,7 @@ def _letters_of(name: str, leaf: WriteTarget, gateway: str | None) -> Iterator[d
                 continue
             row = f"{letter.gateway}/{letter.row_id}"
             yield {
-                "id": f"{name}/{leaf.name}!{letter.table}/{row}/{letter.column}",
+                "id": f"{name}/{target.name}!{letter.table}/{row}/{letter.column}",
                 "kind": "destination",
                 "table": letter.table,
                 "what": f"{letter.column} = {letter.value} of row {row}" if letter.column else f"row {row}",

@@ -192,11 +192,11 @@ def run_slots(config: Config) -> dict[str, int]:
     it.
     """
     scheduled = sum(each.schedule is not None for each in config.migrations.values())
-    moves = len(config.flows) + len(config.tiers) + scheduled + sum(_leaves(config))
+    moves = len(config.flows) + len(config.tiers) + scheduled + sum(_adapter_counts(config))
     return {"flush": 2, "move": min(max(2, moves), _MAX_MOVES), "poll": 2, "upkeep": 2, "other": 2}
 
 
-def _leaves(config: Config) -> Iterator[int]:
+def _adapter_counts(config: Config) -> Iterator[int]:
     """Yield the number of adapters of each destination."""
     for declared in config.destinations.values():
         yield len(write_targets(resolve_backend(config, declared.to), declared.tables))
