@@ -57,7 +57,7 @@ def test_a_client_is_erased_from_a_store_that_nobody_has_open(spawn, command):
     server.process.wait(DEADLINE)
     asked = command("--client", "alice", answer="y\n")
     assert asked.exit_code == ExitCode.USAGE
-    assert "Nothing brings it back" in asked.stderr
+    assert "This cannot be undone" in asked.stderr
     told = command("--client", "alice", "--yes")
     assert "erased everything that client 'alice' wrote: 1 rows, 1 unflushed deltas" in told.stdout
     again = spawn()

@@ -95,7 +95,7 @@ def test_a_gateway_that_takes_no_more_says_so_and_why_a_row_is_not_there(serve):
     assert "rejected" not in _command(served, client, "status").stdout
     client.push(delta("t1", {"n": 1}))
     assert client.push(delta("t2", {"n": 1})).status_code == 503
-    assert "pushes          rejected: more than 1 unflushed bytes in main" in _command(served, client, "status").stdout
+    assert "pushes         rejected: more than 1 unflushed bytes in main" in _command(served, client, "status").stdout
     told = _command(served, client, "explain", "todos", "t2", "--client", "bob").stdout
     assert "was not taken: BACKPRESSURE_ERROR" in " ".join(told.split())
 
