@@ -207,7 +207,7 @@ def test_a_delta_is_traced_to_the_clients_with_it(played, project, tmp_path):
     assert (verdicts["tracy"], verdicts["alice"]) == ("waiting", "hidden")
     alone = command("trace", delta["deltaId"], "--url", "http://127.0.0.1:1")
     assert alone.exit_code == ExitCode.PARTIAL
-    assert "waits for the lake" in alone.stdout
+    assert "not flushed yet" in alone.stdout
 
 
 def test_the_token_decides_which_commands_are_permitted(played, monkeypatch, tmp_path):
