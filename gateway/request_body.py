@@ -17,7 +17,7 @@ from gateway.services import ServicesDependency
 from lakesync.model.errors import PayloadTooLargeError, ValidationError
 from lakesync.model.types import PushResult, SyncPage, SyncPull, SyncPush, SyncResponse
 from lakesync.wire import json, protobuf
-from lakesync.wire.spelled import encode_page
+from lakesync.wire.encoded import encode_page
 
 _LARGE_BYTES = 32 << 10
 """A push above this size is decoded in a worker thread."""

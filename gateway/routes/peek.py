@@ -12,8 +12,8 @@ from gateway.request_log import RequestRecord
 from gateway.routes.sync import LIMIT
 from lakesync.model.errors import ForbiddenError, ResyncRequiredError
 from lakesync.model.types import RowDelta
+from lakesync.wire.encoded import encode_array
 from lakesync.wire.json import parse_pull
-from lakesync.wire.spelled import encode_array
 
 router = APIRouter()
 

@@ -13,10 +13,10 @@ import numpy as np
 import pyarrow as pa
 
 from lakesync.model import hlc
+from lakesync.wire.fast_decode import decode_columns
 from lakesync.wire.history import DELTA_FIELDS, delta_columns
 from lakesync.wire.json import decode_deltas
 from lakesync.wire.log import unpack_body
-from lakesync.wire.scanned import scan
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -116,7 +116,7 @@ def _decoded(entries: Sequence[_Entry], stretch: Stretch, batch_id: str) -> pa.R
 
 def _deltas_of(bodies: Sequence[bytes]) -> tuple[npt.NDArray[np.int64], list[pa.Array]]:
     """How many deltas each body has, and the columns that they bring themselves."""
-    found = scan(bodies)
+    found = decode_columns(bodies)
     if found is not None:
         return found
     decoded = [decode_deltas(body) for body in bodies]

@@ -14,8 +14,8 @@ from lakesync.staging.hot_rows import HotRow, note_writer, overwrite
 from lakesync.staging.moves import told_at_birth
 from lakesync.staging.records import ARRIVAL_STEP, DELETED, Move, MoveKind, StoredRow
 from lakesync.staging.store import Commit
+from lakesync.wire.encoded import NO_STAMP
 from lakesync.wire.json import encode_delta
-from lakesync.wire.spelled import NO_STAMP
 
 
 class Named(NamedTuple):

@@ -22,8 +22,8 @@ from lakesync.staging.records import Entry, StoredRow
 from lakesync.staging.store import View
 from lakesync.staging.stretch import Reader, Stretch
 from lakesync.staging.whole import spell_client
+from lakesync.wire.encoded import EncodedDeltas
 from lakesync.wire.json import encode_delta
-from lakesync.wire.spelled import SpelledDeltas
 
 _CHUNK = 500
 _FEWEST = 16
@@ -77,7 +77,7 @@ def pull_page(
         after = walk.through(walk.buckets, after, view.arrival)
     if not walk.full:
         redo = walk.again(redo)
-    deltas = SpelledDeltas(walk.parts, walk.count)
+    deltas = EncodedDeltas(walk.parts, walk.count)
     return PulledPage(deltas, walk.full, after, redo, walk.told, walk.given, frozenset(walk.older))
 
 

@@ -7,18 +7,18 @@ from collections.abc import Callable
 from lakesync.model.merge import RowState
 from lakesync.model.types import RowDelta, Stamp
 from lakesync.staging.records import StoredRow
-from lakesync.wire.spelled import NO_STAMP, Group, delta_of, groups_of, whole_row
+from lakesync.wire.encoded import NO_STAMP, Group, delta_of, row_deltas, stamp_groups
 
 
 def insert(row: StoredRow) -> list[RowDelta]:
     """The whole row: INSERT with the oldest stamp, then UPDATEs in order of stamp."""
-    return whole_row(row.table, row.row_id, row.state)
+    return row_deltas(row.table, row.row_id, row.state)
 
 
 def update(row: StoredRow, wanted: Callable[[str, Stamp], bool]) -> list[RowDelta]:
     """The columns for which `wanted(column, stamp)` holds."""
     deltas = []
-    for group in groups_of(row.state):
+    for group in stamp_groups(row.state):
         columns = {column: value for column, value in group.columns.items() if wanted(column, group.stamp)}
         if columns:
             whole = group.original if len(columns) == len(group.columns) else None

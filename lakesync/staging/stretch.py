@@ -30,7 +30,7 @@ class Stretch(NamedTuple):
     """
 
     joined: bytes
-    """The rows, each as `wire.spelled.spell_row` has it, with SEPARATOR between them."""
+    """The rows, each as `wire.encoded.encode_row` has it, with SEPARATOR between them."""
     counts: str
     """A character an entry, whose code is how many deltas of `joined` it is; 0 where it has not to be told."""
     last: int

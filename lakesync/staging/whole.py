@@ -9,7 +9,7 @@ import msgspec
 
 from lakesync.model.types import RowKey
 from lakesync.staging.records import Entry, StoredRow
-from lakesync.wire.spelled import spell_row
+from lakesync.wire.encoded import encode_row
 
 _encode = msgspec.json.Encoder().encode
 
@@ -25,7 +25,7 @@ class WholeRow(NamedTuple):
     changed: int
     inside: bool
     spelled: bytes | None
-    """`wire.spelled.spell_row`; None where the row is not visible, or the store has not spelled it yet."""
+    """`wire.encoded.encode_row`; None where the row is not visible, or the store has not spelled it yet."""
     deltas: int
     """How many deltas that is."""
     writers: bytes
@@ -55,7 +55,7 @@ def spell_writers(row: StoredRow) -> bytes:
 
 def spelled_of(row: StoredRow) -> tuple[bytes | None, int, bytes, int]:
     """What a `WholeRow` holds of its row: spelled, deltas, writers, writers_floor."""
-    spelled, deltas = spell_row(row.table, row.row_id, row.state) if row.state.visible else (None, 0)
+    spelled, deltas = encode_row(row.table, row.row_id, row.state) if row.state.visible else (None, 0)
     return spelled, deltas, spell_writers(row), row.writers_floor
 
 

@@ -10,7 +10,7 @@ from lakesync.model.delta import jcs_raw
 from lakesync.model.errors import ValidationError
 from lakesync.model.types import Action, ActionFailure, ActionPush, ActionResponse, ActionResult
 from lakesync.wire import lakesync_pb2 as pb
-from lakesync.wire.misshapen import misspelt
+from lakesync.wire.malformed import hlc_problem
 from lakesync.wire.protobuf import check_range, parse
 
 
@@ -41,7 +41,7 @@ def decode_push_json(body: bytes) -> ActionPush:
     except RecursionError:
         raise ValidationError("actions: the JSON is nested too deeply: flatten it") from None
     for place, (action, stamp) in enumerate(zip(push.actions, stamps, strict=True)):
-        fault = misspelt("hlc", stamp)
+        fault = hlc_problem("hlc", stamp)
         if fault is not None:
             raise ValidationError(f"actions[{place}]: {fault}")
         _check(action, f"actions[{place}]")

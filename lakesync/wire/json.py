@@ -15,7 +15,7 @@ import msgspec
 from lakesync.model.errors import ValidationError
 from lakesync.model.types import ColumnValue, Op, PushResult, RowDelta, SyncPage, SyncPull, SyncPush, SyncResponse
 from lakesync.model.validation import check_hlc
-from lakesync.wire.misshapen import MALFORMED, refusal, refuse_misspelt
+from lakesync.wire.malformed import DECODE_ERRORS, check_hlc_texts, push_error
 from lakesync.wire.values import check_values
 
 T = TypeVar("T")
@@ -80,10 +80,10 @@ def decode_push(body: bytes) -> SyncPush:
     try:
         push = _decode_push(body)
     except msgspec.ValidationError as error:
-        raise refusal(body, f"push: {error}") from None
-    except MALFORMED as error:
+        raise push_error(body, f"push: {error}") from None
+    except DECODE_ERRORS as error:
         raise _unreadable("push", error) from None
-    refuse_misspelt(body, push)
+    check_hlc_texts(body, push)
     _check_range("lastSeenHlc", push.last_seen_hlc)
     check_values(push.deltas)
     return push
@@ -192,7 +192,7 @@ def _read(what: str, decode: Callable[[bytes], T], body: bytes) -> T:
         return decode(body)
     except msgspec.ValidationError as error:
         raise ValidationError(f"{what}: {error}") from None
-    except MALFORMED as error:
+    except DECODE_ERRORS as error:
         raise _unreadable(what, error) from None
 
 

@@ -15,7 +15,7 @@ import msgspec
 from lakesync.model.errors import ValidationError
 from lakesync.model.types import ColumnValue, OfRow, Op, RowDelta, SyncResponse
 from lakesync.model.validation import check_hlc
-from lakesync.wire.misshapen import MALFORMED
+from lakesync.wire.malformed import DECODE_ERRORS
 
 Cells = tuple[ColumnValue, ...]
 
@@ -44,7 +44,7 @@ class PageDelta(OfRow, msgspec.Struct, frozen=True, rename="camel", gc=False):
         """
         try:
             return _decode_cells(self.cells)
-        except MALFORMED as error:
+        except DECODE_ERRORS as error:
             raise ValidationError(f"columns of row {self.row_id!r}: {error}") from None
 
 
@@ -67,7 +67,7 @@ def decode_page(body: bytes) -> SyncResponse:
     """
     try:
         page = _decode_page(body)
-    except MALFORMED as error:
+    except DECODE_ERRORS as error:
         raise ValidationError(f"page: {error}") from None
     message = check_hlc("serverHlc", page.server_hlc)
     if message is not None:
@@ -90,7 +90,7 @@ def cells_of(deltas: Sequence[RowDelta]) -> Iterator[Sequence[Cells]]:
         some = texts[start : start + _AT_ONCE]
         try:
             found = _decode_many(b"[" + b",".join(some) + b"]")
-        except MALFORMED as error:
+        except DECODE_ERRORS as error:
             raise ValidationError(f"columns of a page: {error}") from None
         yield found
 

@@ -7,8 +7,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lakesync.staging.records import ARRIVAL_STEP, Entry, Move
+from lakesync.wire.encoded import encode_row
 from lakesync.wire.json import decode_deltas
-from lakesync.wire.spelled import spell_row
 from tests.conformance.book import EVERYONE, contents, make_delta
 from tests.conformance.calls import push, read
 
@@ -154,7 +154,7 @@ def test_a_whole_row_comes_with_its_entry_and_is_what_its_state_says(store, book
     for row, entry in zip(found, entries, strict=True):
         assert (row.first, row.since, row.left_before) == (entry.first, entry.since, entry.left_before)
         assert bool(row.inside) == entry.inside
-        expected = spell_row(*entry.key, states[entry.key]) if entry.inside else (None, 0)
+        expected = encode_row(*entry.key, states[entry.key]) if entry.inside else (None, 0)
         assert (row.spelled, row.deltas) == expected
     assert [delta.op for delta in decode_deltas(b"[" + found[1].spelled + b"]")] == ["INSERT", "UPDATE"]
     assert read(store, lambda view: view.whole_rows(EVERYONE, entries[0].changed, 1)) == found[1:2]

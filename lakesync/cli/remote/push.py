@@ -187,11 +187,11 @@ def _delta(record: Mapping[str, Any], number: int, who: str, clock: HLC) -> RowD
     from lakesync.model.delta import delta_id
     from lakesync.model.errors import ValidationError
     from lakesync.model.types import RowDelta
-    from lakesync.wire.misshapen import misspelt
+    from lakesync.wire.malformed import hlc_problem
 
     given = {"columns": (), "clientId": who, "deltaId": "", **record}
     given["hlc"] = given["hlc"] if "hlc" in record else clock.now()
-    fault = misspelt("hlc", given["hlc"])
+    fault = hlc_problem("hlc", given["hlc"])
     if fault is not None:
         raise ValidationError(f"delta {number}: {fault}")
     try:

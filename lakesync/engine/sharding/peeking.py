@@ -10,7 +10,7 @@ from lakesync.engine.sharding.pulling import joined
 from lakesync.engine.sharding.steps import Steps, of_shard
 from lakesync.feed import MAX_PAGE_BYTES
 from lakesync.model.types import Claims, RowDelta
-from lakesync.wire.spelled import size_of
+from lakesync.wire.encoded import encoded_size
 
 
 def peek(parts: Mapping[str, Part], claims: Claims, since: str | None, limit: int) -> Steps[PeekPage]:
@@ -31,7 +31,7 @@ def peek(parts: Mapping[str, Part], claims: Claims, since: str | None, limit: in
         places[name], more = page.cursor, more or page.has_more
         if page.deltas:
             pages.append(page.deltas)
-            left, room = left - len(page.deltas), room - size_of(page.deltas)
+            left, room = left - len(page.deltas), room - encoded_size(page.deltas)
     return PeekPage(joined(pages), ",".join(f"{name}={place}" for name, place in places.items()), more)
 
 

@@ -15,7 +15,7 @@ from lakesync.engine.sharding.vectors import Place, Vectors
 from lakesync.engine.source_pages import with_deletes
 from lakesync.model.errors import ResyncRequiredError
 from lakesync.model.types import RowDelta, SyncPage
-from lakesync.wire.spelled import SpelledDeltas, size_of
+from lakesync.wire.encoded import EncodedDeltas, encoded_size
 
 
 def start(parts: Mapping[str, Part], client_id: str, place: Place) -> Steps[dict[str, int]]:
@@ -69,7 +69,7 @@ def pull(parts: Mapping[str, Part], vectors: Vectors, asked: PullRequest) -> Ste
         cursors[name] = page.server_hlc
         if page.deltas:
             pages.append(page.deltas)
-            left, room = left - len(page.deltas), room - size_of(page.deltas)
+            left, room = left - len(page.deltas), room - encoded_size(page.deltas)
         if left <= 0 or room <= 0:
             turn = names[(names.index(name) + 1) % len(names)]
         more = more or page.has_more
@@ -90,7 +90,7 @@ def joined(pages: Sequence[Sequence[RowDelta]]) -> Sequence[RowDelta]:
     """Pages as one, as JSON where all of them are."""
     if len(pages) == 1:
         return pages[0]
-    spelled = [page for page in pages if isinstance(page, SpelledDeltas)]
+    spelled = [page for page in pages if isinstance(page, EncodedDeltas)]
     if pages and len(spelled) == len(pages):
-        return SpelledDeltas([page.text for page in spelled if page], sum(len(page) for page in spelled))
+        return EncodedDeltas([page.text for page in spelled if page], sum(len(page) for page in spelled))
     return [delta for page in pages for delta in page]

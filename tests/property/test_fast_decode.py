@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from lakesync.model.errors import ValidationError
 from lakesync.model.types import ColumnValue, RowDelta
+from lakesync.wire.fast_decode import decode_columns
 from lakesync.wire.history import delta_columns
 from lakesync.wire.json import decode_deltas
 from lakesync.wire.log import encode_body, unpack_body
-from lakesync.wire.scanned import scan
 
 SPELLED = [
     "0", "-0", "1.50", "1e3", "-12", "123456789012345678901", "true", "null", '""', '"\\""', '"\\\\"', '"\\\\\\""',
@@ -35,7 +35,7 @@ DELTAS = st.builds(delta, OPS, st.tuples(TEXTS, TEXTS, TEXTS), CELLS, st.integer
 @given(pushes=st.lists(st.lists(DELTAS, max_size=4), max_size=4))
 def test_bodies_are_read_as_the_decoder_reads_them(pushes):
     bodies = [unpack_body(encode_body(push)) for push in pushes]
-    found = scan(bodies)
+    found = decode_columns(bodies)
     assert found is not None
     assert found.counts.tolist() == [len(push) for push in pushes]
     expected = delta_columns([delta for body in bodies for delta in decode_deltas(body)])
@@ -64,12 +64,12 @@ def test_bodies_are_read_as_the_decoder_reads_them(pushes):
 )
 def test_what_looks_otherwise_is_left_to_the_decoder(body):
     usual = b'[{"op":"INSERT","table":"t","rowId":"r","clientId":"c","columns":[],"hlc":1,"deltaId":"d"}]'
-    assert scan([usual]) is not None
+    assert decode_columns([usual]) is not None
     for bodies in ([body], [usual, body], [body, usual]):
-        assert scan(bodies) is None
+        assert decode_columns(bodies) is None
 
 
 def test_a_value_without_a_canonical_form_is_named():
     delta = RowDelta("INSERT", "t", "r", "c", (ColumnValue("a", msgspec.Raw(b"1e999")),), 1, "d")
     with pytest.raises(ValidationError, match="1e999 is not a JSON value"):
-        scan([unpack_body(encode_body([delta]))])
+        decode_columns([unpack_body(encode_body([delta]))])

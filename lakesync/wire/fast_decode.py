@@ -1,7 +1,7 @@
-"""Log bodies to columns of the history without an object a delta: their structure is found with numpy.
+"""Fast decoding of log bodies to the columns of the history, with numpy and without an object for each delta.
 
-A body is what `encode_body` made: compact JSON, keys in one order. So quotes and brackets alone say where each text
-begins and ends, and Arrow takes all of them out at once. What does not look so is left to the JSON decoder.
+A body is the output of `encode_body`: compact JSON with its keys in one order. So quotes and brackets alone show where
+each string begins and ends, and Arrow extracts all of them at once. Other bodies are left to the JSON decoder.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ if TYPE_CHECKING:
 
 _QUOTE, _BACKSLASH = ord('"'), ord("\\")
 _OPENS, _CLOSES, _CASE = 0x7B, 0x7D, 0x20
-"""`{` and `}`; `[` and `]` are the same but for one bit."""
+"""`{` and `}`; `[` and `]` differ from them in one bit."""
 _CONTROL = 0x20
 _CERTAIN = np.isin(np.arange(256), list(b'"tfn'))
-"""First bytes of values that are spelled in one way: a text without escapes, true, false, null."""
+"""First bytes of values that are always canonical: a string without escapes, true, false, null."""
 _PUSH, _DELTA, _CELLS, _CELL = 1, 2, 3, 4
-"""How deep the brackets of each are."""
+"""The nesting depth of the brackets of each."""
 _BEFORE_CELLS, _AFTER_CELLS, _IN_CELL = 18, 6, 6
-"""Quotes of a delta before and after its columns, and of a cell without its value."""
+"""The number of quotes of a delta before and after its columns, and of a cell without its value."""
 _PADDING = bytes(32)
 _WORD = 8
 _OPS = pa.array(["INSERT", "UPDATE", "DELETE"])
 
 
-class Scanned(NamedTuple):
-    """Deltas as columns, those of one push after those of another."""
+class DecodedLog(NamedTuple):
+    """The deltas of several pushes as columns, push after push."""
 
     counts: Ints
-    """Deltas of each push."""
+    """The number of deltas of each push."""
     columns: list[pa.Array]
-    """As `lakesync.wire.history.DELTA_FIELDS` names them."""
+    """In the order of `lakesync.wire.history.DELTA_FIELDS`."""
 
 
-def scan(bodies: Sequence[bytes]) -> Scanned | None:
-    """The deltas of unpacked bodies; None where one of them is not in the form that `encode_body` gives.
+def decode_columns(bodies: Sequence[bytes]) -> DecodedLog | None:
+    """Decode unpacked bodies; return None if one of them does not have the form of `encode_body`.
 
     Raises:
         ValidationError: a value has no canonical form.
@@ -72,7 +72,7 @@ def scan(bodies: Sequence[bytes]) -> Scanned | None:
         return _slices(text, first, last)
 
     def quoted(number: int) -> pa.Array:
-        """The string that begins with the delta's quote of this number."""
+        """Return the string that begins at the delta's quote with this number."""
         found = between(quotes[deltas.quote + number] + 1, quotes[deltas.quote + number + 1])
         return _unescaped(found) if escaped else found
 
@@ -83,17 +83,17 @@ def scan(bodies: Sequence[bytes]) -> Scanned | None:
     hlc = between(quotes[end - 5] + 2, quotes[end - 4] - 1).cast(pa.int64())
     delta_id = between(quotes[end - 2] + 1, quotes[end - 1])
     widths = np.searchsorted(cells.begin, deltas.end) - np.searchsorted(cells.begin, deltas.begin)
-    told = np.where(pc.equal(op, "DELETE").to_numpy(zero_copy_only=False), 0, widths)  # those of a DELETE do not count
-    if told.sum() != len(cells.begin):
-        cells = cells.where(np.repeat(told > 0, widths))
+    counted = np.where(pc.equal(op, "DELETE").to_numpy(zero_copy_only=False), 0, widths)  # a DELETE has no columns
+    if counted.sum() != len(cells.begin):
+        cells = cells.where(np.repeat(counted > 0, widths))
     names = between(quotes[cells.quote + 2] + 1, quotes[cells.quote + 3])
     first = quotes[cells.quote + 5] + 2
     raw = np.frombuffer(text, np.uint8)
     plain = not escaped and int(raw[: begins[-1]].min(initial=_CONTROL)) >= _CONTROL
     doubtful = np.flatnonzero(~_CERTAIN[raw[first]]) if plain else None
     values = canonical_texts(between(first, cells.end), doubtful)
-    offsets = pa.array(np.concatenate([[0], np.cumsum(told)]), pa.int32())
-    return Scanned(
+    offsets = pa.array(np.concatenate([[0], np.cumsum(counted)]), pa.int32())
+    return DecodedLog(
         np.diff(np.searchsorted(deltas.begin, begins)),
         [
             table,
@@ -113,11 +113,11 @@ class _Spans(NamedTuple):
 
     begin: Ints
     end: Ints
-    """Place of the closing bracket."""
+    """Position of the closing bracket."""
     quote: Ints
     """Number of the first quote in it."""
     last_quote: Ints
-    """Number of the last quote in it, and one."""
+    """Number of the last quote in it, plus one."""
 
     def where(self, kept: npt.NDArray[np.bool_]) -> _Spans:
         return _Spans(*(each[kept] for each in self))
@@ -127,13 +127,13 @@ class _Marks(NamedTuple):
     """A text's structure."""
 
     quotes: Ints
-    """Where strings begin and end."""
+    """Positions where strings begin and end."""
     places: Ints
-    """Where brackets outside of strings are."""
+    """Positions of brackets outside of strings."""
     before: Ints
-    """Quotes before each of them."""
+    """The number of quotes before each bracket."""
     depth: Ints
-    """How deep it is before a bracket that closes, and behind one that opens, which is told as negative."""
+    """The nesting depth before a closing bracket; for an opening bracket, the depth after it, as a negative number."""
 
     def spans(self, depth: int) -> _Spans:
         begin, end = np.flatnonzero(self.depth == -depth), np.flatnonzero(self.depth == depth)
@@ -144,7 +144,7 @@ def _marks(text: bytes, *, escaped: bool) -> _Marks:
     raw = np.frombuffer(text, np.uint8)
     folded = raw | _CASE
     marked = (raw == _QUOTE) | (folded == _OPENS) | (folded == _CLOSES)
-    if escaped:  # a quote behind an odd number of backslashes is none
+    if escaped:  # a quote after an odd number of backslashes is escaped
         backslashes = np.flatnonzero(raw == _BACKSLASH)
         begins = np.flatnonzero(np.diff(backslashes, prepend=-2) != 1)
         lengths = np.diff(begins, append=len(backslashes))
@@ -160,16 +160,16 @@ def _marks(text: bytes, *, escaped: bool) -> _Marks:
 
 
 def _fill(objects: _Spans, lists: _Spans) -> bool:
-    """Whether lists hold these objects, a comma between two, and nothing else."""
+    """Return whether lists contain exactly these objects, separated by commas."""
     if len(objects.begin) != len(objects.end) or len(lists.begin) != len(lists.end):
         return False
     counts = np.searchsorted(objects.begin, lists.end) - np.searchsorted(objects.begin, lists.begin)
-    told = (lists.end - lists.begin - 1).sum()
-    return bool((objects.end - objects.begin + 1).sum() + np.maximum(counts - 1, 0).sum() == told)
+    content = (lists.end - lists.begin - 1).sum()
+    return bool((objects.end - objects.begin + 1).sum() + np.maximum(counts - 1, 0).sum() == content)
 
 
 def _are_deltas(words: Words, deltas: _Spans, quotes: Ints) -> bool:
-    """Whether all of them have the keys of a delta where those are looked for."""
+    """Return whether all of them have the keys of a delta at the expected positions."""
     begin, end, first, last = deltas
     if not (last - first >= _BEFORE_CELLS + _AFTER_CELLS).all():
         return False
@@ -186,7 +186,7 @@ def _are_deltas(words: Words, deltas: _Spans, quotes: Ints) -> bool:
 
 
 def _are_cells(words: Words, cells: _Spans, quotes: Ints) -> bool:
-    """The same of columns' values."""
+    """Return whether all of them have the keys of a column's value at the expected positions."""
     begin, _, first, last = cells
     if not (last - first >= _IN_CELL).all():
         return False
@@ -194,12 +194,12 @@ def _are_cells(words: Words, cells: _Spans, quotes: Ints) -> bool:
 
 
 def _words(text: bytes) -> Words:
-    """The eight bytes from each place on as one number."""
+    """Return the eight bytes from each position as one number."""
     return np.ndarray(len(text) - _WORD + 1, np.uint64, text, strides=(1,))
 
 
 def _read(words: Words, places: Ints, text: bytes) -> bool:
-    """Whether this text, of 7 to 16 bytes, stands at each of these places."""
+    """Return whether this text, of 7 to 16 bytes, is at each of these positions."""
     if len(text) < _WORD:
         return bool((words[places] << np.uint64(8) == _words(b"\0" + text)).all())
     if not (words[places] == _words(text[:_WORD])).all():
@@ -208,7 +208,7 @@ def _read(words: Words, places: Ints, text: bytes) -> bool:
 
 
 def _slices(text: bytes, first: Ints, last: Ints) -> pa.Array:
-    """Parts of a text, which do not overlap and are in order, as strings."""
+    """Return parts of a text, in order and without overlap, as strings."""
     if not len(first):
         return pa.array([], pa.string())
     offsets = np.empty(2 * len(first), np.int32)
@@ -218,9 +218,9 @@ def _slices(text: bytes, first: Ints, last: Ints) -> pa.Array:
 
 
 def _unescaped(texts: pa.Array) -> pa.Array:
-    """What stood between quotes as it is read."""
-    told = pc.match_substring(texts, "\\")
-    if not pc.any(told).as_py():
+    """Return strings with their JSON escapes decoded."""
+    has_escape = pc.match_substring(texts, "\\")
+    if not pc.any(has_escape).as_py():
         return texts
-    read = [msgspec.json.decode(f'"{text}"', type=str) for text in texts.filter(told).to_pylist()]
-    return pc.replace_with_mask(texts, told, pa.array(read, pa.string()))
+    read = [msgspec.json.decode(f'"{text}"', type=str) for text in texts.filter(has_escape).to_pylist()]
+    return pc.replace_with_mask(texts, has_escape, pa.array(read, pa.string()))

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 
 from lakesync.model.merge import RowState
 from lakesync.testing import strategies
+from lakesync.wire.encoded import encode_row, row_deltas
 from lakesync.wire.json import decode_deltas, encode_deltas
-from lakesync.wire.spelled import spell_row, whole_row
 
 
 @settings(max_examples=25)
@@ -17,7 +17,7 @@ def test_a_spelled_row_is_its_deltas(deltas):
     for delta in deltas:
         state.merge(delta)
     for row_id in ("r", 'a "quoted" \\ row\n\x01 ü'):
-        text, count = spell_row("t", row_id, state)
-        expected = whole_row("t", row_id, state)
+        text, count = encode_row("t", row_id, state)
+        expected = row_deltas("t", row_id, state)
         assert count == len(expected)
         assert encode_deltas(decode_deltas(b"[" + text + b"]")) == encode_deltas(expected)

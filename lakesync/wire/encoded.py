@@ -1,4 +1,4 @@
-"""Deltas that are JSON already, and rows spelled so."""
+"""Deltas that are already encoded as JSON, and the encoding of rows as such deltas."""
 
 from __future__ import annotations
 
@@ -16,23 +16,28 @@ from lakesync.wire.json import decode_deltas, encode_deltas, encode_response
 NO_STAMP: Stamp = (0, "")
 
 
-class SpelledDeltas(Sequence[RowDelta]):
-    """Deltas as parts of a JSON array, decoded only where somebody looks at them."""
+class EncodedDeltas(Sequence[RowDelta]):
+    """Deltas as parts of a JSON array, decoded only when they are read."""
 
     def __init__(self, parts: list[bytes], count: int) -> None:
-        """Args: parts: each one delta or several with commas between; count: of all deltas."""
+        """Keep encoded deltas.
+
+        Args:
+            parts: each contains one delta, or several separated by commas.
+            count: of all deltas.
+        """
         self._parts = parts
         self._count = count
         self._decoded: list[RowDelta] | None = None
 
     @property
     def text(self) -> bytes:
-        """What stands in the JSON array."""
+        """The content of the JSON array, without its brackets."""
         return b",".join(self._parts)
 
     @property
     def size(self) -> int:
-        """The bytes of all deltas, without what joins them."""
+        """The bytes of all parts, without the commas between them."""
         return sum(map(len, self._parts))
 
     def __len__(self) -> int:
@@ -55,34 +60,34 @@ class SpelledDeltas(Sequence[RowDelta]):
 
 
 def encode_page(page: SyncPage) -> bytes:
-    """The answer to a pull, as `wire.json.encode_response` has it."""
-    if not isinstance(page.deltas, SpelledDeltas):
+    """Encode the answer to a pull, like `wire.json.encode_response`."""
+    if not isinstance(page.deltas, EncodedDeltas):
         return encode_response(page)
     more = b"true" if page.has_more else b"false"
     return b'{"deltas":[%b],"serverHlc":"%d","hasMore":%b}' % (page.deltas.text, page.server_hlc, more)
 
 
 def encode_array(deltas: Sequence[RowDelta]) -> bytes:
-    """A JSON array of deltas, which are not decoded where they are JSON."""
-    return b"[%b]" % deltas.text if isinstance(deltas, SpelledDeltas) else encode_deltas(deltas)
+    """Encode deltas as a JSON array; encoded ones are not decoded."""
+    return b"[%b]" % deltas.text if isinstance(deltas, EncodedDeltas) else encode_deltas(deltas)
 
 
-def size_of(deltas: Sequence[RowDelta]) -> int:
-    """The bytes that deltas take in a page."""
-    return deltas.size if isinstance(deltas, SpelledDeltas) else len(encode_array(deltas))
+def encoded_size(deltas: Sequence[RowDelta]) -> int:
+    """Return the bytes that deltas take in a page."""
+    return deltas.size if isinstance(deltas, EncodedDeltas) else len(encode_array(deltas))
 
 
 class Group(NamedTuple):
-    """The columns of a row that share a stamp."""
+    """The columns of a row that have the same stamp."""
 
     stamp: Stamp
     columns: dict[str, Raw]
     original: str | None
-    """The id of the delta that the group is, whole."""
+    """The id of the delta whose columns are exactly these; None if there is none."""
 
 
-def groups_of(state: RowState) -> list[Group]:
-    """A row's columns by stamp, oldest first."""
+def stamp_groups(state: RowState) -> list[Group]:
+    """Return a row's columns by stamp, oldest first."""
     groups: list[Group] = []
     for part in state.live:
         stamp = (part.hlc, part.client_id)
@@ -94,27 +99,49 @@ def groups_of(state: RowState) -> list[Group]:
 
 
 def delta_of(op: Op, table: str, row_id: str, group: Group) -> RowDelta:
-    """A group of a row as a delta, under the original's id where it is the original."""
+    """Return a group of a row as a delta, with the original delta's id if it has exactly its columns.
+
+    Args:
+        op: of the delta.
+        table: of the row.
+        row_id: of the row.
+        group: the columns.
+    """
     hlc, client_id = group.stamp
     columns = tuple([ColumnValue(column, value) for column, value in group.columns.items()])
     identity = group.original or delta_id(client_id=client_id, hlc=hlc, table=table, row_id=row_id, columns=columns)
     return RowDelta(op, table, row_id, client_id, columns, hlc, identity)
 
 
-def whole_row(table: str, row_id: str, state: RowState) -> list[RowDelta]:
-    """A visible row: INSERT with the oldest stamp, then UPDATEs in order of stamp."""
-    groups = groups_of(state) or [Group(state.inserted or NO_STAMP, {}, None)]
+def row_deltas(table: str, row_id: str, state: RowState) -> list[RowDelta]:
+    """Return a visible row as deltas: an INSERT with the oldest stamp, then UPDATEs in order of their stamps.
+
+    Args:
+        table: of the row.
+        row_id: of the row.
+        state: of the row.
+    """
+    groups = stamp_groups(state) or [Group(state.inserted or NO_STAMP, {}, None)]
     return [delta_of("UPDATE" if place else "INSERT", table, row_id, group) for place, group in enumerate(groups)]
 
 
-def spell_row(table: str, row_id: str, state: RowState) -> tuple[bytes, int]:
-    """`whole_row` as a part of a JSON array, and how many deltas it is; written in one go, as stores do it often."""
+def encode_row(table: str, row_id: str, state: RowState) -> tuple[bytes, int]:
+    """Encode `row_deltas` as a part of a JSON array; return it with the number of deltas.
+
+    It writes the text directly, because stores encode every row that they write. `tests/property/test_encoded_rows.py`
+    holds it equal to `row_deltas`.
+
+    Args:
+        table: of the row.
+        row_id: of the row.
+        state: of the row.
+    """
     named, row = encode_basestring(table), encode_basestring(row_id)
     texts: list[str] = []
     op, stamp = "INSERT", None
     for part in state.live:
-        if stamp == (stamp := (part.hlc, part.client_id)):  # of one stamp: they are joined into one delta
-            return _spelled_anew(table, row_id, state)
+        if stamp == (stamp := (part.hlc, part.client_id)):  # the same stamp: they are joined into one delta
+            return _encode_deltas_of(table, row_id, state)
         client = encode_basestring(part.client_id)
         cells = _cells(part.columns)
         if part.whole:
@@ -126,11 +153,11 @@ def spell_row(table: str, row_id: str, state: RowState) -> tuple[bytes, int]:
             f'"hlc":"{part.hlc}","deltaId":{encode_basestring(identity)}}}'
         )
         op = "UPDATE"
-    return (",".join(texts).encode(), len(texts)) if texts else _spelled_anew(table, row_id, state)
+    return (",".join(texts).encode(), len(texts)) if texts else _encode_deltas_of(table, row_id, state)
 
 
-def _spelled_anew(table: str, row_id: str, state: RowState) -> tuple[bytes, int]:
-    deltas = whole_row(table, row_id, state)
+def _encode_deltas_of(table: str, row_id: str, state: RowState) -> tuple[bytes, int]:
+    deltas = row_deltas(table, row_id, state)
     return encode_deltas(deltas)[1:-1], len(deltas)
 
 

@@ -1,0 +1,134 @@
+"""Finds the malformed deltas of a JSON push, after the fast decoder has rejected or doubted the push."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+
+from lakesync.model.errors import Rejection, ValidationError
+from lakesync.model.types import RowDelta, SyncPush
+
+DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""The errors that decoders raise for text that is not JSON, or is nested too deeply."""
+
+
+class _Envelope(msgspec.Struct, rename="camel"):
+    deltas: list[msgspec.Raw]
+
+
+class _WithId(msgspec.Struct, rename="camel"):
+    delta_id: str
+
+
+class _WithHlcs(msgspec.Struct, rename="camel"):
+    hlc: Any = None
+    last_seen_hlc: Any = None
+
+
+_decode_delta = msgspec.json.Decoder(RowDelta, strict=False).decode
+_decode_envelope = msgspec.json.Decoder(_Envelope).decode
+_decode_id = msgspec.json.Decoder(_WithId).decode
+_decode_hlcs = msgspec.json.Decoder(_WithHlcs).decode
+
+_DECIMAL = re.compile("0|[1-9][0-9]*")
+_EXACT_BELOW = 1 << 56
+"""From here on, a text that is not a plain decimal but is read as an integer was a double: a multiple of
+`_DOUBLE_STEP`."""
+_DOUBLE_STEP = 16
+
+
+def hlc_problem(name: str, given: object) -> str | None:
+    """Return what is wrong with the text of an hlc; None if it is valid or absent. A lax decoder also accepts "1e3".
+
+    Args:
+        name: of the field, for the message.
+        given: the value as an untyped decoder reads it.
+    """
+    if not isinstance(given, str) or _DECIMAL.fullmatch(given):
+        return None
+    return f"{name} is {given[:40]!r}: send the clock's 64 bits as a plain decimal"
+
+
+def check_hlc_texts(body: bytes, push: SyncPush) -> None:
+    """Check that every hlc of a decoded push is a plain decimal.
+
+    Args:
+        body: the push as JSON.
+        push: the same, decoded.
+
+    Raises:
+        ValidationError: names every delta with another text.
+    """
+    if _has_plain_hlcs(body, push):
+        return
+    found = push_error(body, "")
+    if str(found):
+        raise found
+
+
+def push_error(body: bytes, otherwise: str) -> ValidationError:
+    """Return the error for a malformed push, with every malformed delta.
+
+    Args:
+        body: the push as JSON.
+        otherwise: the message if no problem is found.
+    """
+    rejected = malformed_deltas(body)
+    problem = rejected[0].message if rejected else _cursor_problem(body)
+    return ValidationError(problem or otherwise, rejected)
+
+
+def _cursor_problem(body: bytes) -> str | None:
+    try:
+        return hlc_problem("lastSeenHlc", _decode_hlcs(body).last_seen_hlc)
+    except (msgspec.MsgspecError, *DECODE_ERRORS):
+        return None
+
+
+def _has_plain_hlcs(body: bytes, push: SyncPush) -> bool:
+    """Return whether every hlc that may have been a double is in the body as clients write it."""
+    seen, stamps = push.last_seen_hlc, [delta.hlc for delta in push.deltas]
+    if min(stamps, default=0) < 0 or seen < 0:
+        return False
+    if body.rfind(b'"lastSeenHlc":"%d"' % seen) < 0 and (seen or b'"lastSeenHlc"' in body):
+        return False
+    small = min(stamps, default=_EXACT_BELOW) < _EXACT_BELOW
+    place = 0
+    for stamp in stamps if small else [stamp for stamp in stamps if not stamp % _DOUBLE_STEP]:
+        place = body.find(b'"hlc":"%d"' % stamp, place)
+        if place < 0:
+            return False
+    return True
+
+
+def malformed_deltas(body: bytes) -> list[Rejection]:
+    """Return every malformed delta of a push; an empty list if the problem is elsewhere."""
+    try:
+        deltas = _decode_envelope(body).deltas
+    except (msgspec.MsgspecError, *DECODE_ERRORS):
+        return []
+    rejected = []
+    for index, raw in enumerate(deltas):
+        problem = _problem(raw)
+        if problem is not None:
+            rejected.append(Rejection(_delta_id(raw), ValidationError.code, f"deltas[{index}]: {problem}"))
+    return rejected
+
+
+def _problem(raw: msgspec.Raw) -> str | None:
+    try:
+        problem = hlc_problem("hlc", _decode_hlcs(raw).hlc)
+        if problem is None:
+            _decode_delta(raw)
+    except (msgspec.MsgspecError, *DECODE_ERRORS) as error:
+        return str(error)
+    return problem
+
+
+def _delta_id(raw: msgspec.Raw) -> str:
+    try:
+        return _decode_id(raw).delta_id
+    except (msgspec.MsgspecError, *DECODE_ERRORS):
+        return ""
