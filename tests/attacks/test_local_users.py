@@ -55,7 +55,7 @@ def test_the_socket_of_runs_is_in_no_folder_of_another_user(tmp_path, monkeypatc
         uid = os.getuid() + (planted == "a folder of another user")
         monkeypatch.setattr(os, "getuid", lambda: uid)
         dagster_home.run_socket(settings).parent.mkdir(0o700 if uid != os.geteuid() else 0o770)
-    with pytest.raises(ConfigurationError, match="of this user alone"):
+    with pytest.raises(ConfigurationError, match="is not private to this user"):
         dagster_home.write(settings, 1)
 
 

@@ -30,7 +30,7 @@ def test_what_it_prints_can_be_polled(kind, option, table):
         assert poll(source, landing).error is None
         assert len(landing.rows[table]) == 7
         assert source.usage.limit == 321
-        clock = next(each for each in probes_of(source) if each.what == "clock")
+        clock = next(each for each in probes_of(source) if each.name == "clock")
         assert "behind this machine's" in clock.run()
         source.close()
         process.send_signal(signal.SIGINT)
