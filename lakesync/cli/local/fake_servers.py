@@ -51,17 +51,17 @@ def jira(
     from lakesync.testing.servers.jira import JiraApi, JiraSite, Limits
 
     clock = _Clock(skew)
-    chance, site = random.Random(seed), JiraSite(clock, index_lag_ms=int(lag * 1000))  # noqa: S311 made-up data
+    rng, site = random.Random(seed), JiraSite(clock, index_lag_ms=int(lag * 1000))  # noqa: S311 made-up data
     for key in ("SUP", "OPS"):
         site.add_project(key)
 
     def add() -> None:
-        site.add_issue(chance.choice(("SUP", "OPS")), _title(chance))
+        site.add_issue(rng.choice(("SUP", "OPS")), _title(rng))
 
     def edit() -> None:
-        site.edit(chance.choice(list(site.issues.values())), summary=_title(chance))
+        site.edit(rng.choice(list(site.issues.values())), summary=_title(rng))
 
-    change = _populate(issues, clock, chance, add, edit)
+    change = _populate(issues, clock, rng, add, edit)
     api = JiraApi(site, limits=Limits(calls))
     settings = {"domain": "fake", "email": api.email, "apiToken": api.token}
     _listen(api, "jira", settings, "baseUrl", port, change, every, as_json=as_json)
@@ -87,15 +87,15 @@ def salesforce(
     from lakesync.testing.servers.salesforce import SalesforceApi, SalesforceOrg
 
     clock = _Clock(skew)
-    chance, org = random.Random(seed), SalesforceOrg(clock)  # noqa: S311 made-up data
+    rng, org = random.Random(seed), SalesforceOrg(clock)  # noqa: S311 made-up data
 
     def add() -> None:
-        org.add("Account", Name=_title(chance), NumberOfEmployees=chance.randrange(1, 5000))
+        org.add("Account", Name=_title(rng), NumberOfEmployees=rng.randrange(1, 5000))
 
     def edit() -> None:
-        org.edit(chance.choice(list(org.records.values())), Phone=str(chance.randrange(10**9)))
+        org.edit(rng.choice(list(org.records.values())), Phone=str(rng.randrange(10**9)))
 
-    change = _populate(accounts, clock, chance, add, edit)
+    change = _populate(accounts, clock, rng, add, edit)
     api = SalesforceApi(org, daily_limit=calls)
     settings = {"clientId": api.client_id, "clientSecret": api.client_secret}
     _listen(api, "salesforce", settings, "instanceUrl", port, change, every, as_json=as_json)
@@ -113,7 +113,7 @@ class _Clock:
 
 
 def _populate(
-    count: int, clock: _Clock, chance: random.Random, add: Callable[[], None], edit: Callable[[], None]
+    count: int, clock: _Clock, rng: random.Random, add: Callable[[], None], edit: Callable[[], None]
 ) -> Callable[[], None]:
     """Create the initial records, one after another, and return a function that makes one random change."""
     for number in range(count, 0, -1):
@@ -124,7 +124,7 @@ def _populate(
 
     def change() -> None:
         nonlocal has_records
-        if not has_records or chance.random() < 0.5:
+        if not has_records or rng.random() < 0.5:
             add()
             has_records = True
         else:
@@ -165,5 +165,5 @@ def _listen(
             served.between(change)
 
 
-def _title(chance: random.Random) -> str:
-    return f"{chance.choice(_WORDS)} {chance.choice(_WORDS)} {chance.randrange(1000)}"
+def _title(rng: random.Random) -> str:
+    return f"{rng.choice(_WORDS)} {rng.choice(_WORDS)} {rng.randrange(1000)}"
