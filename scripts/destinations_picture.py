@@ -38,7 +38,7 @@ hot = "postgres"
 cold = "archive"
 max_age_days = 3
 
-[copies.both]
+[fan_out.both]
 primary = "aged"
 secondaries = ["mysql", "bigquery"]
 

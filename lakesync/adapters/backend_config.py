@@ -72,7 +72,7 @@ def resolve_backend(config: Config, name: str) -> Backend:
 
     Args:
         config: the configuration.
-        name: a name of `[adapters]`, `[routes]`, `[copies]` or `[tiers]`.
+        name: a name of `[adapters]`, `[routes]`, `[fan_out]` or `[tiers]`.
 
     Raises:
         ConfigurationError: the name is not declared.
@@ -85,15 +85,15 @@ def resolve_backend(config: Config, name: str) -> Backend:
         routes = config.routes[name]
         tables = {table: resolve_backend(config, inner) for table, inner in routes.tables.items()}
         return RoutedBackend(tables, resolve_backend(config, routes.default))
-    if name in config.copies:
-        copies = config.copies[name]
-        followers = tuple(resolve_backend(config, inner) for inner in copies.secondaries)
-        return ReplicatedBackend(resolve_backend(config, copies.primary), followers)
+    if name in config.fan_out:
+        fan_out = config.fan_out[name]
+        followers = tuple(resolve_backend(config, inner) for inner in fan_out.secondaries)
+        return ReplicatedBackend(resolve_backend(config, fan_out.primary), followers)
     if name in config.tiers:
         tiers = config.tiers[name]
         age = round(tiers.max_age_days * DAY_MS)
         return TieredBackend(resolve_backend(config, tiers.hot), resolve_backend(config, tiers.cold), age)
-    raise ConfigurationError(f"no backend {name!r} is declared: add it to [adapters], [routes], [copies] or [tiers]")
+    raise ConfigurationError(f"no backend {name!r} is declared: add it to [adapters], [routes], [fan_out] or [tiers]")
 
 
 def write_targets(place: Backend, tables: tuple[str, ...] = ()) -> list[WriteTarget]:

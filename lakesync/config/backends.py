@@ -1,6 +1,6 @@
 """The sections of `lakesync.toml` that declare backends, combine them and move data between them.
 
-`[adapters]`, `[routes]`, `[copies]` and `[tiers]` declare backends. `[destinations]`, `[flows]`, `[migrations]` and
+`[adapters]`, `[routes]`, `[fan_out]` and `[tiers]` declare backends. `[destinations]`, `[flows]`, `[migrations]` and
 `[sources]` refer to them by name. The name `lake` means the lake's own history: flows and migrations may read it, and a
 flow may write to it.
 """
@@ -36,8 +36,8 @@ class DeclaredRoutes(_Section):
     """Backend of every other table."""
 
 
-class DeclaredCopies(_Section):
-    """`[copies.NAME]`: a primary backend and secondaries that each follow the same deltas with their own mark."""
+class DeclaredFanOut(_Section):
+    """`[fan_out.NAME]`: a primary backend and secondaries that each follow the same deltas with their own mark."""
 
     primary: str
     """Backend that is read."""
@@ -129,7 +129,7 @@ class Backends(NamedTuple):
 
     adapters: Mapping[str, str]
     routes: Mapping[str, DeclaredRoutes]
-    copies: Mapping[str, DeclaredCopies]
+    fan_out: Mapping[str, DeclaredFanOut]
     tiers: Mapping[str, DeclaredTiers]
     sources: Mapping[str, str]
     destinations: Mapping[str, DeclaredDestination]
@@ -142,10 +142,10 @@ class Backends(NamedTuple):
             routes = self.routes[name]
             by_table = [(f"routes.{name}.tables.{table}", part) for table, part in routes.tables.items()]
             return [*by_table, (f"routes.{name}.default", routes.default)]
-        if name in self.copies:
-            copies = self.copies[name]
-            secondaries = [(f"copies.{name}.secondaries", part) for part in copies.secondaries]
-            return [(f"copies.{name}.primary", copies.primary), *secondaries]
+        if name in self.fan_out:
+            fan_out = self.fan_out[name]
+            secondaries = [(f"fan_out.{name}.secondaries", part) for part in fan_out.secondaries]
+            return [(f"fan_out.{name}.primary", fan_out.primary), *secondaries]
         if name in self.tiers:
             tiers = self.tiers[name]
             return [(f"tiers.{name}.hot", tiers.hot), (f"tiers.{name}.cold", tiers.cold)]
@@ -167,7 +167,7 @@ def check_backends(backends: Backends) -> None:
         ValueError: a check failed; the message names the setting and the remedy.
     """
     declared: dict[str, str] = {}
-    for section in ("adapters", "routes", "copies", "tiers"):
+    for section in ("adapters", "routes", "fan_out", "tiers"):
         for name in getattr(backends, section):
             if name == LAKE:
                 raise ValueError(f"{section}.{LAKE} uses the reserved name of the lake; choose another name")
@@ -181,7 +181,7 @@ def check_backends(backends: Backends) -> None:
         if name not in declared and not (may_be_lake and name == LAKE):
             raise ValueError(
                 f"{setting} names {name!r}, which is not declared (declared: {known}); add it to [adapters], [routes], "
-                "[copies] or [tiers]"
+                "[fan_out] or [tiers]"
             )
     for name in declared:
         _check_not_circular(backends, name, ())
@@ -210,7 +210,7 @@ def _check_step_names(backends: Backends) -> None:
 
 def _references(backends: Backends) -> Iterator[tuple[str, str, bool]]:
     """Yield each setting that names a backend, the name, and whether `lake` is allowed there."""
-    for name in (*backends.routes, *backends.copies, *backends.tiers):
+    for name in (*backends.routes, *backends.fan_out, *backends.tiers):
         for setting, part in backends.parts(name):
             yield setting, part, False
     for name, destination in backends.destinations.items():

@@ -80,8 +80,8 @@ def _row_tables(backends: Backends, at: _RowTables) -> Iterator[_RowTables]:
     name = at.adapter
     if name in backends.adapters:
         yield at
-    elif name in backends.copies:
-        for part in (backends.copies[name].primary, *backends.copies[name].secondaries):
+    elif name in backends.fan_out:
+        for part in (backends.fan_out[name].primary, *backends.fan_out[name].secondaries):
             yield from _row_tables(backends, at._replace(adapter=part))
     elif name in backends.tiers:
         tiers = backends.tiers[name]

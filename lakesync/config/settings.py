@@ -18,8 +18,8 @@ from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSett
 from lakesync.config.backends import (
     BackendName,
     Backends,
-    DeclaredCopies,
     DeclaredDestination,
+    DeclaredFanOut,
     DeclaredFlow,
     DeclaredMigration,
     DeclaredRoutes,
@@ -101,7 +101,7 @@ class Config(BaseSettings):
     adapters: dict[BackendName, str] = {}
     """`[adapters]`: name → adapter URI of a database or object store. A URI with credentials is a reference."""
     routes: dict[BackendName, DeclaredRoutes] = {}
-    copies: dict[BackendName, DeclaredCopies] = {}
+    fan_out: dict[BackendName, DeclaredFanOut] = {}
     tiers: dict[BackendName, DeclaredTiers] = {}
     destinations: dict[BackendName, DeclaredDestination] = {}
     flows: dict[BackendName, DeclaredFlow] = {}
@@ -163,7 +163,7 @@ class Config(BaseSettings):
         backends = Backends(
             adapters=self.adapters,
             routes=self.routes,
-            copies=self.copies,
+            fan_out=self.fan_out,
             tiers=self.tiers,
             sources=self.sources,
             destinations=self.destinations,

@@ -23,8 +23,8 @@ from lakesync.adapters.transfer.loads import begin_load, is_announced
 from lakesync.adapters.transfer.migration import MigrationScope, scope_checksum
 from lakesync.analysis.marks import FollowerMark
 from lakesync.config.backends import (
-    DeclaredCopies,
     DeclaredDestination,
+    DeclaredFanOut,
     DeclaredFlow,
     DeclaredMigration,
     DeclaredRoutes,
@@ -73,7 +73,7 @@ class Warehouse:
                     "objects": f"file://{folder}/objects",
                 },
                 "routes": {"main": DeclaredRoutes(tables={"events": "objects"}, default="both")},
-                "copies": {"both": DeclaredCopies(primary="pg", secondaries=("copy",))},
+                "fan_out": {"both": DeclaredFanOut(primary="pg", secondaries=("copy",))},
                 "destinations": {"warehouse": DeclaredDestination(to="main")},
             }
         )
@@ -182,7 +182,7 @@ class Moves:
                 "data_dir": folder,
                 "adapters": places,
                 "routes": {},
-                "copies": {},
+                "fan_out": {},
                 "destinations": {},
                 "tiers": {"aged": DeclaredTiers(hot="hot", cold="cold", max_age_days=2)},
                 "flows": {

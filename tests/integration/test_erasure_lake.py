@@ -29,7 +29,7 @@ from lakehouse.tables import writes
 from lakehouse.tables.increments import merge_table
 from lakesync.adapters.backend_config import resolve_backend
 from lakesync.adapters.transfer.migration import MigrationScope
-from lakesync.config.backends import DeclaredCopies, DeclaredDestination, DeclaredFlow, DeclaredMigration
+from lakesync.config.backends import DeclaredDestination, DeclaredFanOut, DeclaredFlow, DeclaredMigration
 from lakesync.engine import Engine
 from lakesync.model.delta import extract_delta
 from lakesync.model.errors import NotFoundError
@@ -279,7 +279,7 @@ def test_b7_destinations_lose_it_too_and_until_all_have_the_request_stays_open(s
             **{name: f"sqlite://{away}/{name}.db" for name in ("copy", "slice")},
             **{name: f"file://{away}/{name}" for name in ("objects", "moved")},
         },
-        "copies": {"both": DeclaredCopies(primary="copy", secondaries=("objects",))},
+        "fan_out": {"both": DeclaredFanOut(primary="copy", secondaries=("objects",))},
         "destinations": {"warehouse": DeclaredDestination(to="both")},
         "flows": {
             "of_one": DeclaredFlow(

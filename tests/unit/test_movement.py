@@ -34,7 +34,7 @@ archive = "s3://cold/prefix"
 [routes.main]
 tables = { events = "objects" }
 default = "both"
-[copies.both]
+[fan_out.both]
 primary = "aged"
 secondaries = ["mysql"]
 [tiers.aged]
@@ -142,7 +142,7 @@ def test_an_adapter_may_be_called_like_the_check_of_another(tmp_path):
         {
             "data_dir": tmp_path,
             "adapters": places,
-            "copies": {"both": {"primary": "copy", "secondaries": ["copy_equals_lake"]}},
+            "fan_out": {"both": {"primary": "copy", "secondaries": ["copy_equals_lake"]}},
             "destinations": {"shop": {"to": "both"}},
         }
     )

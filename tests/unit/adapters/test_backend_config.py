@@ -23,7 +23,7 @@ events = "file://{folder}/events"
 [routes.main]
 tables = {{ events = "events", clicks = "events" }}
 default = "replicated"
-[copies.replicated]
+[fan_out.replicated]
 primary = "aged"
 secondaries = ["copy"]
 [tiers.aged]
@@ -93,10 +93,10 @@ def test_a_child_process_resolves_the_same_backends(declared, monkeypatch):
         ('[sources]\nreports = "nowhere"\n', "sources.reports names 'nowhere'"),
         ('[tiers.lake]\nhot = "pg"\ncold = "cold"\nmax_age_days = 1\n', "uses the reserved name of the lake"),
         (
-            '[copies.events]\nprimary = "pg"\nsecondaries = ["copy"]\n',
+            '[fan_out.events]\nprimary = "pg"\nsecondaries = ["copy"]\n',
             "events has the same name as adapters.events",
         ),
-        ('[copies.a]\nprimary = "pg"\nsecondaries = ["a"]\n', "'a' contains itself: a → a"),
+        ('[fan_out.a]\nprimary = "pg"\nsecondaries = ["a"]\n', "'a' contains itself: a → a"),
         ('[flows]\nf = { from = "pg", to = "pg" }\n', "flows.f leads from 'pg' to itself"),
         ('[flows]\nf = { to = "pg" }\n', "flows.f.from"),
         ('[destinations]\nd = { to = "pg", table = ["t"] }\n', "destinations.d.table is not a setting"),
@@ -159,7 +159,7 @@ def test_writers_of_different_tables_may_share_an_adapter(declared, flow):
 
 
 def test_a_destination_that_writes_one_adapter_twice_is_rejected(declared):
-    loaded = declared('[copies.twice]\nprimary = "pg"\nsecondaries = ["aged"]\n')
+    loaded = declared('[fan_out.twice]\nprimary = "pg"\nsecondaries = ["aged"]\n')
     with pytest.raises(ConfigurationError, match="'pg' would be written twice"):
         write_targets(resolve_backend(loaded, "twice"))
 

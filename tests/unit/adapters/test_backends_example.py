@@ -78,7 +78,7 @@ def test_the_examples_destination_and_flow_move_the_declared_rows(example, tmp_p
 
 def test_the_page_names_every_section_and_key():
     text = (ROOT / "docs" / "adapters.md").read_text()
-    sections = {"routes": "Routes", "copies": "Copies", "tiers": "Tiers", "destinations": "Destination"}
+    sections = {"routes": "Routes", "fan_out": "FanOut", "tiers": "Tiers", "destinations": "Destination"}
     sections |= {"flows": "Flow", "migrations": "Migration"}
     for section, model in sections.items():
         (row,) = re.findall(rf"^\| `\[{section}\.NAME\]` \|.*\| (.+) \|$", text, re.MULTILINE)
