@@ -72,7 +72,7 @@ def read(kind, uri, *allowed):
     """Try to read a database, as a poll does."""
     make = DATABASES[kind][0]
     config = ConnectorConfig("gw", "db", kind, {"connectionString": uri}, hosts=HostPolicy(allowed))
-    with closing(make(config)) as reader, reader.reading():
+    with closing(make(config)) as reader, reader.snapshot():
         pass
 
 
@@ -217,8 +217,8 @@ class Sending:
 def query(endpoint, *allowed):
     settings = {"projectId": "p", "dataset": "d", "endpoint": endpoint}
     config = ConnectorConfig("gw", "db", "bigquery", settings, hosts=HostPolicy(allowed))
-    with closing(bigquery.reader(config)) as reader, reader.reading() as reading:
-        list(reading.pages("SELECT 1"))
+    with closing(bigquery.reader(config)) as reader, reader.snapshot() as reading:
+        list(reading.query_pages("SELECT 1"))
 
 
 def test_an_endpoint_of_bigquery_is_not_private_nor_sends_on_to_what_is():

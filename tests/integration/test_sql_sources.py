@@ -74,7 +74,7 @@ def in_postgres(own_database):
 
 @pytest.fixture
 def in_mariadb(mariadb_uri):
-    server, name = BackendUri.of(mariadb_uri), f"own_{uuid.uuid4().hex[:12]}"
+    server, name = BackendUri.parse(mariadb_uri), f"own_{uuid.uuid4().hex[:12]}"
 
     def connect(database=name):
         return pymysql.connect(
@@ -104,7 +104,7 @@ def in_bigquery(bigquery_endpoint):
         reader = bigquery.reader(ConnectorConfig("gw", "db", "bigquery", settings, hosts=HERE))
         with closing(reader), reader.snapshot() as reading:
             for statement in statements:
-                list(reading.pages(statement))
+                list(reading.query_pages(statement))
 
     made.run = run
     made.run(
@@ -259,7 +259,7 @@ def test_in_bigquery_types_are_kept_and_the_lookback_finds_what_commits_late(in_
 
 
 def test_in_bigquery_all_of_a_table_is_read_in_pieces_and_by_ranges(in_bigquery, monkeypatch):
-    monkeypatch.setattr(bigquery, "PAGE", 150)
+    monkeypatch.setattr(bigquery, "ROWS_PER_PAGE", 150)
     rows = "SELECT n, CONCAT('n', CAST(n AS STRING)), TIMESTAMP '2026-01-01' FROM UNNEST(GENERATE_ARRAY(1, 400)) n"
     in_bigquery.run(f"INSERT INTO orders (id, name, changed) {rows}")
     first = in_bigquery.poll(type="diff", budget_bytes=10_000).tables[0]
@@ -269,8 +269,8 @@ def test_in_bigquery_all_of_a_table_is_read_in_pieces_and_by_ranges(in_bigquery,
     in_bigquery.poll(type="diff")
     changes = [(change.op, change.row_id, dict(change.columns)) for _, change in in_bigquery.landing.changes[before:]]
     assert sorted(changes) == [("DELETE", "7", {}), ("UPDATE", "8", {"name": "other"})]
-    monkeypatch.setattr(sql_source, "SPREAD_ROWS", 100)
-    monkeypatch.setattr(sql_source, "ROWS_A_PART", 200)
+    monkeypatch.setattr(sql_source, "PARALLEL_ROWS", 100)
+    monkeypatch.setattr(sql_source, "ROWS_PER_PART", 200)
     with in_bigquery.source(**BY_CHANGE) as source:
         spread = source.split("orders", None)
     parts = [[row.row_id for page in piece.pages() for row in page] for piece in spread.parts]
@@ -342,7 +342,7 @@ def test_a_database_is_asked_for_its_user_clock_permission_and_a_page(in_postgre
     stranger = in_postgres.uri.replace("postgres:postgres@", "stranger@")
     assert asked(in_postgres, uri=stranger)["orders"].startswith("FORBIDDEN: Postgres denies permission")
     place = in_mariadb.uri.rpartition("@")[2]
-    assert asked(in_mariadb, uri=f"mysql://nobody:x@{place}")["credentials"].startswith("AUTH_ERROR: MySQL does not")
+    assert asked(in_mariadb, uri=f"mysql://nobody:x@{place}")["credentials"].startswith("AUTH_ERROR: MySQL rejects")
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ class Snapshot:
         assert query == "SELECT * FROM orders"
         return [Column("id", "string"), Column("changed", "string")]
 
-    def pages(self, statement, values=()):
+    def query_pages(self, statement, values=()):
         assert statement.endswith(" ORDER BY changed, id")
         assert ("WHERE changed >= ?" in statement) == bool(values)
         found = sorted((row for row in self.rows if not values or row[1] >= values[0]), key=lambda row: row[1])
@@ -144,7 +144,7 @@ class WholeSnapshot:
     def columns(self, _):
         return [Column("id", "string"), Column("size", "number")]
 
-    def pages(self, statement, values=()):
+    def query_pages(self, statement, values=()):
         found = [(row_id, size) for row_id, size in self.rows.items() if not values or row_id in values]
         names = ["id"] if statement.startswith("SELECT id") else ["id", "size"]
         for start in range(0, len(found), 3):

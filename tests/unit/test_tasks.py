@@ -4,10 +4,11 @@ import pytest
 
 from lakesync.adapters.backend_config import SingleBackend, TieredBackend, WriteTarget
 from lakesync.adapters.transfer.flows import RowFilter
+from lakesync.adapters.transfer.follower import DeltaSelection
 from lakesync.adapters.transfer.migration import MigrationScope
 from lakesync.model.errors import AdapterError, ConfigurationError
 from lakesync.model.schema import parse_schema
-from resources.destinations import Choice, Follower, Taking
+from resources.destinations import Follower, Taking
 from resources.flows import Flow
 from resources.moves import Migration, Tiering
 from resources.tasks import _Task, raise_failure
@@ -33,7 +34,7 @@ def test_each_work_is_done_from_its_value_alone(backend, tmp_path):
     assert run(Flow("f", backend("s"), leaf, row_filter, (SCHEMA,))) == []
     assert len(run(Tiering(backend("h"), backend("c"), -1, 5))) == 1
     assert len(run(Migration("m", backend("s"), backend("d"), MigrationScope(), 10, str(tmp_path)))) == 1
-    follower = Follower("l", leaf, Choice(), (SCHEMA,))
+    follower = Follower("l", leaf, DeltaSelection(), (SCHEMA,))
     (report,) = run(Taking(follower, [], {}, {"g/main": 512}))
     assert '"g/main":512' in report
 
