@@ -214,6 +214,8 @@ def _named(gateways: Sequence[str]) -> str:
 
 def _check_repeated_parameters(request: HTTPConnection) -> None:
     """Raises: ValidationError: a query parameter is given twice, so it is unclear which value counts."""
+    if not request.scope["query_string"]:
+        return
     given = [name for name, _ in request.query_params.multi_items()]
     for name in given:
         if given.count(name) > 1:

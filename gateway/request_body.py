@@ -12,6 +12,7 @@ from fastapi import Depends
 from starlette.requests import Request
 from starlette.responses import Response
 
+from gateway.headers import header
 from gateway.openapi_schemas import JSON, PROTOBUF
 from gateway.services import ServicesDependency
 from lakesync.model.errors import PayloadTooLargeError, ValidationError
@@ -35,8 +36,7 @@ async def read_body(request: Request, limit: int) -> bytes:
         PayloadTooLargeError: the body is above the limit.
         ValidationError: the content encoding is unknown, or the body is not gzip although the header says so.
     """
-    headers = request.headers
-    declared = headers.get("content-length")
+    declared = header(request.scope, b"content-length")
     if declared is not None and declared.isdigit() and int(declared) > limit:
         raise _too_large(limit)
     chunks: list[bytes] = []
@@ -47,7 +47,7 @@ async def read_body(request: Request, limit: int) -> bytes:
             raise _too_large(limit)
         chunks.append(chunk)
     body = b"".join(chunks)
-    encoding = headers.get("content-encoding")
+    encoding = header(request.scope, b"content-encoding")
     if encoding is None or encoding.lower() == "identity":
         return body
     if encoding.lower() == "gzip":
@@ -143,7 +143,7 @@ def push_response(request: Request, result: PushResult) -> Response:
 
 def pull_response(request: Request, page: SyncPage) -> Response:
     """Return the answer to a pull: protobuf if the request is protobuf or accepts it, else JSON."""
-    if sends_protobuf(request) or PROTOBUF in request.headers.get("accept", ""):
+    if sends_protobuf(request) or PROTOBUF in (header(request.scope, b"accept") or ""):
         return Response(protobuf.encode_response(page), media_type=PROTOBUF)
     return Response(encode_page(page), media_type=JSON)
 
@@ -160,5 +160,5 @@ def json_response(value: Any, status: int = 200) -> Response:
 
 def sends_protobuf(request: Request) -> bool:
     """Return whether the request's content type is protobuf."""
-    given = request.headers.get("content-type")
+    given = header(request.scope, b"content-type")
     return given is not None and given.partition(";")[0].strip().lower() == PROTOBUF

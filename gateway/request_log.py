@@ -15,6 +15,7 @@ import structlog
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from gateway.headers import header
 from gateway.metrics import Metrics
 
 log = structlog.get_logger("gateway")
@@ -142,11 +143,8 @@ class RequestLogMiddleware:
 
 
 def _request_id(scope: Scope) -> str:
-    for name, value in scope["headers"]:
-        if name == b"x-request-id":
-            given: str = value.decode("latin-1")
-            return given if _REQUEST_ID.fullmatch(given) else new_request_id()
-    return new_request_id()
+    given = header(scope, b"x-request-id")
+    return given if given is not None and _REQUEST_ID.fullmatch(given) else new_request_id()
 
 
 def new_request_id() -> str:

@@ -9,7 +9,7 @@ from gateway.services import Services
 from lakesync.model.client_ids import is_importer
 from lakesync.model.types import PushResult, SyncPage, SyncPull, SyncPush
 
-RESYNC_HEADER = "x-lakesync-client"
+RESYNC_HEADER = b"x-lakesync-client"
 """A client that sends this header gets RESYNC_REQUIRED; any other client gets every row again instead."""
 
 

@@ -10,6 +10,7 @@ from fastapi import APIRouter, Request, Response, WebSocket
 from gateway.compat_uvicorn import wire_of
 from gateway.dependencies import Caller, authenticate
 from gateway.errors import code_of, error_response
+from gateway.headers import header
 from gateway.live.connection import ROUTE, LiveConnection
 from gateway.live.hub import Hub
 from gateway.request_log import RequestRecord
@@ -34,7 +35,11 @@ async def live(websocket: WebSocket, gateway: str, services: ServicesDependency)
         await _deny(websocket, services, record, error)
         return
     connection = LiveConnection(
-        services, wire_of(websocket.scope), caller, record, knows_resync=RESYNC_HEADER in websocket.headers
+        services,
+        wire_of(websocket.scope),
+        caller,
+        record,
+        knows_resync=header(websocket.scope, RESYNC_HEADER) is not None,
     )
     channel = hub.subscribe(caller.gateway, connection)
     services.metrics.connections.set(len(hub))

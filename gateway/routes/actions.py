@@ -12,6 +12,7 @@ from starlette.concurrency import run_in_threadpool
 
 from gateway.dependencies import AdminCaller, ClientCaller
 from gateway.futures import result_of
+from gateway.headers import header
 from gateway.openapi_schemas import (
     CALLER_ERRORS,
     DIGITS,
@@ -87,7 +88,7 @@ async def execute_actions(
     push = wire.decode_push(body) if in_protobuf else wire.decode_push_json(body)
     RequestRecord.of(request).client = push.client_id
     response = await result_of(caller.gateway.submit_action(push, caller.claims(push.client_id)))
-    if RESYNC_HEADER not in request.headers:
+    if header(request.scope, RESYNC_HEADER) is None:
         _check_all_finished(response)
     for result in response.results:
         services.metrics.actions.labels(_outcome_label(result)).inc()

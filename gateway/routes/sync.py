@@ -1,17 +1,20 @@
 """`/sync/{gateway}/push` and `/sync/{gateway}/pull`: what clients push and pull over HTTP.
 
-These handlers take the raw request and call the functions of the dependencies themselves. FastAPI takes 0.08 ms a
-request to resolve dependencies, which is 6 % of the processor time of a push of 100 deltas. msgspec decodes the body in
+The handlers take the raw request and call the functions of the dependencies themselves. Resolving dependencies would
+take FastAPI 0.12 ms a request, 9 % of the processor time of a push of 100 deltas. msgspec decodes such a push in
 0.3 ms; a pydantic model would take 2 ms.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
+from fastapi.routing import APIRoute
 
 from gateway.dependencies import Caller, authenticate
+from gateway.headers import all_headers, header
 from gateway.openapi_schemas import (
     CALLER_ERRORS,
     GATEWAY_PARAMETER,
@@ -40,7 +43,17 @@ from lakesync.model.errors import (
 from lakesync.model.types import PushResult, SyncPull, SyncPush, SyncResponse
 from lakesync.wire import json
 
-router = APIRouter(prefix="/sync/{gateway}")
+
+class RawRoute(APIRoute):
+    """A route that passes the request on as it is; the endpoint has no other parameters."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Return the endpoint, without FastAPI's step that resolves dependencies."""
+        handler: Callable[[Request], Coroutine[Any, Any, Response]] = self.endpoint
+        return handler
+
+
+router = APIRouter(prefix="/sync/{gateway}", route_class=RawRoute)
 
 LIMIT = {"type": "integer", "minimum": 1, "maximum": MAX_PULL, "default": DEFAULT_PULL}
 _RESYNC = header_parameter(
@@ -65,7 +78,8 @@ async def push(request: Request) -> Response:
     """Commit a client's deltas."""
     services, caller = await _authenticate(request)
     message = await decode_push(request, await limited_body(request, services))
-    confirmed = message.last_seen_hlc if RESYNC_HEADER in request.headers else None
+    knows_resync = header(request.scope, RESYNC_HEADER) is not None
+    confirmed = message.last_seen_hlc if knows_resync else None
     result = await serve_push(services, RequestRecord.of(request), caller, message, confirmed)
     return push_response(request, result)
 
@@ -120,11 +134,11 @@ async def pull_by_body(request: Request) -> Response:
 async def _authenticate(request: Request) -> tuple[Services, Caller]:
     """Do what the dependencies `get_services` and `client_caller` do."""
     services = await get_services(request)
-    headers = request.headers.getlist("authorization")
-    return services, await authenticate(request, services, request.path_params["gateway"], headers)
+    token_headers = all_headers(request.scope, b"authorization")
+    return services, await authenticate(request, services, request.path_params["gateway"], token_headers)
 
 
 async def _pull(request: Request, services: Services, caller: Caller, message: SyncPull) -> Response:
-    knows_resync = RESYNC_HEADER in request.headers
+    knows_resync = header(request.scope, RESYNC_HEADER) is not None
     page = await serve_pull(services, RequestRecord.of(request), caller, message, knows_resync=knows_resync)
     return pull_response(request, page)
