@@ -209,7 +209,7 @@ def test_an_invalid_token_is_not_sent_and_not_printed(run, monkeypatch, command,
         told.append(run(command, *where))
     for each in told:
         assert each.exit_code == ExitCode.AUTH
-        assert "take it out of there" in each.stderr
+        assert "outside of ASCII: remove it" in each.stderr
         assert "sesame" not in each.output
 
 
