@@ -73,7 +73,7 @@ def stored_row(table: str, row: dict[str, Any]) -> StoredRow:
             owner = live[identity] = LiveDelta(*identity[:3], {}, cell["width"])
         owner.columns[column] = Raw(cell["value"].encode())
     ordered = [live[identity] for identity in sorted(live)]
-    state = RowState(ordered, _stamp(row["_tombstone"]), _stamp(row["_inserted"]))
+    state = RowState.of(ordered, _stamp(row["_tombstone"]), _stamp(row["_inserted"]))
     return StoredRow(table, row["_row"], row["_arrival"], state)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,7 @@ from lakehouse.checkpoints.frames import FRAME_COLUMNS, stored_row
 from lakehouse.spark_errors import lake_errors
 from lakehouse.table_definitions import NAMES, LakeNames, ensure_deltas, marks_of, read_version
 from lakehouse.tables.verification import MOST_DELTAS, row_delta
-from lakesync.model.merge import RowState
+from lakesync.model.merge import RowState, encode_state
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -71,7 +70,7 @@ def unlike_merge(
     for (gateway, row), story in groupby(rows, key=itemgetter(*_KEY)):
         arrival, state = held.get((gateway, row), (0, RowState()))
         mark = max(marks.get(gateway, 0), arrival)
-        merged = copy.copy(state) if days is not None else RowState()
+        merged = state.copy() if days is not None else RowState()
         for delta in story:
             if delta["arrival"] <= mark:
                 merged.merge(row_delta(delta))
@@ -115,4 +114,4 @@ def _states(states: DataFrame, table: str) -> dict[tuple[str, str], tuple[int, R
 
 
 def _text(state: RowState) -> str:
-    return msgspec.json.encode(state).decode()
+    return encode_state(state).decode()

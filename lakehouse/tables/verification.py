@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from msgspec import Raw
 
 from lakehouse.checkpoints.frames import stored_row
-from lakesync.model.merge import RowState
+from lakesync.model.merge import RowState, StoredState
 from lakesync.model.types import ColumnValue, RowDelta
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def difference(deltas: pa.Table, stored: pa.Table, merged: pa.Table) -> str | No
     made = stored_row(_TABLE, found).state
     if made == state:
         return None
-    shown = {"gateway": gateway, "row": row, "merged": made, "expected": state}
+    shown = {"gateway": gateway, "row": row, "merged": StoredState.of(made), "expected": StoredState.of(state)}
     return msgspec.json.encode(shown).decode()
 
 

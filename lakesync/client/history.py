@@ -41,7 +41,7 @@ def versions(row: KnownRow | None, edits: list[Edit]) -> list[Version]:
         for part in row.state.live:
             values = {name: msgspec.json.decode(value) for name, value in part.columns.items()}
             found.append(Version(part.hlc, part.client_id, values, "synced"))
-        if not row.state.live and row.state.inserted is not None:
+        if not row.state.cells and row.state.inserted is not None:
             found.append(Version(*row.state.inserted, {}, "synced"))
     for edit in edits:
         delta = edit.delta

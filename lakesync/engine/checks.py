@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from lakesync.engine.limits import MAX_PULL, MAX_ROW_COLUMNS, EngineLimits
-from lakesync.feed.apply import Named, too_wide
+from lakesync.feed.apply import DeltasByRow, too_wide
 from lakesync.model import hlc
 from lakesync.model.client_ids import user_of
 from lakesync.model.errors import (
@@ -20,8 +20,7 @@ from lakesync.model.errors import (
 from lakesync.model.schema import check_delta
 from lakesync.model.types import Claims, RowDelta, RowKey, SyncPull, SyncPush
 from lakesync.model.validation import misshapen
-from lakesync.staging.hot_rows import HotRow
-from lakesync.staging.records import GatewayConfig
+from lakesync.staging.records import GatewayConfig, StoredRow
 
 _CLOCK = "; set the client's clock"
 
@@ -97,17 +96,17 @@ def check_schemas(deltas: Iterable[RowDelta], config: GatewayConfig) -> None:
         raise SchemaMismatchError(refused[0].message + _others(refused), refused)
 
 
-def check_widths(hot: Mapping[RowKey, HotRow], named: Named) -> None:
+def check_widths(stored: Mapping[RowKey, StoredRow], rows: DeltasByRow) -> None:
     """Refuse deltas that give a row more columns than a row may have.
 
     Args:
-        hot: the rows as they are.
-        named: a push's deltas, by row.
+        stored: the rows as they are.
+        rows: a push's deltas.
 
     Raises:
         ValidationError: with every delta of such a row.
     """
-    wide = too_wide(hot, named, MAX_ROW_COLUMNS)
+    wide = too_wide(stored, rows, MAX_ROW_COLUMNS)
     if not wide:
         return
     refused = [
@@ -118,7 +117,7 @@ def check_widths(hot: Mapping[RowKey, HotRow], named: Named) -> None:
             "spread them over several rows, or store them as one JSON value",
         )
         for (table, row_id), count in wide.items()
-        for delta in named.rows[table, row_id]
+        for delta in rows[table, row_id]
     ]
     raise ValidationError(refused[0].message + _others(refused), refused)
 

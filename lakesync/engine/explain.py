@@ -173,9 +173,11 @@ def _row(row: StoredRow | None, rules: RulesCache, config: GatewayConfig, client
     hlc, by = state.tombstone or (None, None)
     keys = rules.index(config).row_keys(row.table, state.values()) if state.visible else frozenset()
     columns = [
-        ExplainedColumn(column, part.client_id, part.hlc, part.delta_id, _wall_ms(row.touched.get(column)))
-        for part in state.live
-        for column in part.columns
+        ExplainedColumn(
+            *(column, cell.origin.client_id, cell.origin.hlc, cell.origin.delta_id),
+            _wall_ms(cell.at) if cell.at else None,
+        )
+        for column, cell in state.cells.items()
     ]
     return ExplainedRow(
         exists=True,
@@ -187,7 +189,7 @@ def _row(row: StoredRow | None, rules: RulesCache, config: GatewayConfig, client
         bucket_keys=row.keys,
         keys_by_rules=tuple(sorted(keys)),
         columns=tuple(sorted(columns, key=lambda each: each.column)),
-        client_wrote_ms=_wall_ms(row.writers[client_id][1]) if client_id in row.writers else None,
+        client_wrote_ms=_wall_ms(row.writers[client_id].latest) if client_id in row.writers else None,
     )
 
 

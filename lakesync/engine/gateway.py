@@ -374,7 +374,7 @@ class SyncGateway(ActionGateway, Embedding):
         )
 
     def _push(self, request: CheckedPush) -> Future[PushResult]:
-        ready = request.made_ready(spelled=self._store.spells_births)
+        ready = request.made_ready()
 
         def work(commit: Commit) -> PushResult:
             self.newest_arrival = commit.arrival

@@ -122,8 +122,8 @@ def _lacking(view: View, client_id: str, deltas: Sequence[RowDelta], at: Positio
 
 def _deleted_itself(row: StoredRow, entries: Sequence[Entry], client_id: str) -> bool:
     """Return whether the client itself deleted the row last."""
-    wrote, at = row.writers.get(client_id, (0, 0))
-    return wrote == DELETED and all(entry.left <= at for entry in entries)
+    writer = row.writers.get(client_id)
+    return writer is not None and writer.inserted == DELETED and all(entry.left <= writer.latest for entry in entries)
 
 
 def _since(row: StoredRow, entries: Sequence[Entry], lacks: Sequence[RowDelta], at: Position) -> int:
@@ -132,7 +132,8 @@ def _since(row: StoredRow, entries: Sequence[Entry], lacks: Sequence[RowDelta], 
         left = [entry.left for entry in entries if entry.left > at.base]
         return max(left, default=row.arrival)
     columns = [cell.column for delta in lacks for cell in delta.columns]
-    changed = [row.touched[name] for name in columns if row.touched.get(name, 0) > at.base]
+    touched = row.state.touched
+    changed = [touched[name] for name in columns if touched.get(name, 0) > at.base]
     joined = [entry.since for entry in entries if entry.inside and entry.since > at.base]
     whole = lacks[0].op != "UPDATE"
     return min((whole and joined) or changed or joined, default=row.arrival)

@@ -28,7 +28,7 @@ class Names:
         self._known: set[tuple[str, str]] = set()
         """Namespace and name, spelled as a commit that is durable has it."""
 
-    def check_push(self, commit: Commit, deltas: Sequence[RowDelta], columns: Sequence[str] = ()) -> None:
+    def check_push(self, commit: Commit, deltas: Sequence[RowDelta]) -> None:
         """Refuse deltas whose table, or a column of it, has a name that differs from a known one only in case.
 
         A table that the gateway has a schema of is not looked at: its names were checked when it was registered.
@@ -36,7 +36,6 @@ class Names:
         Args:
             commit: has the names that are known.
             deltas: those of the push.
-            columns: of each of the deltas, where all have the same.
 
         Raises:
             SchemaMismatchError: with every delta that is refused.
@@ -45,10 +44,7 @@ class Names:
         tables = {delta.table for delta in deltas} - schemas.keys()
         if not tables:
             return
-        if columns:
-            cells = {(table, column) for table in tables for column in columns}
-        else:
-            cells = {(delta.table, cell.column) for delta in deltas for cell in delta.columns}
+        cells = {(delta.table, cell.column) for delta in deltas for cell in delta.columns}
         named = {f"{table}.{column}" for table, column in cells if table in tables}
         faults = self._faults(commit, tables | named)
         if not faults:

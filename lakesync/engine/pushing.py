@@ -14,7 +14,7 @@ from lakesync.engine.names import Names
 from lakesync.engine.pulling import tell_followers
 from lakesync.engine.scope import check_scope
 from lakesync.feed import Sender, apply
-from lakesync.feed.apply import Named, by_row, own_bucket, repeated
+from lakesync.feed.apply import DeltasByRow, by_row, own_bucket, repeated
 from lakesync.feed.memory import (
     bears_cursors,
     current,
@@ -28,8 +28,7 @@ from lakesync.feed.memory import (
 from lakesync.feed.positions import Access, furthest, rests
 from lakesync.model.delta import id_identity
 from lakesync.model.types import Claims, PushResult, RowDelta, RowKey, SyncPush
-from lakesync.staging.hot_rows import HotRow
-from lakesync.staging.records import ClientRecord, Page
+from lakesync.staging.records import ClientRecord, Page, StoredRow
 from lakesync.staging.store import Commit
 from lakesync.wire.log import PackedDeltas, old_identity, pack
 
@@ -41,7 +40,7 @@ class Ready(NamedTuple):
     """What can be made of deltas before the store is asked."""
 
     packed: PackedDeltas
-    named: Named
+    rows: DeltasByRow
     distinct: bool
     """No two have the same id."""
 
@@ -63,18 +62,13 @@ class CheckedPush(NamedTuple):
     ready: Ready | None = None
     """Of all of its deltas, where they were made ready beforehand."""
 
-    def made_ready(self, *, spelled: bool) -> CheckedPush:
-        """The same with its deltas made ready: by the thread that decoded them, while they are at hand.
-
-        Args:
-            spelled: whether the store keeps new rows as they are sent.
-        """
-        return self._replace(ready=_ready(self.push.deltas, spelled=spelled)) if self.push.deltas else self
-
-
-def _ready(deltas: Sequence[RowDelta], *, spelled: bool = False) -> Ready:
-    distinct = len({delta.delta_id for delta in deltas}) == len(deltas)
-    return Ready(pack(deltas), by_row(deltas, spelled=spelled), distinct)
+    def made_ready(self) -> CheckedPush:
+        """Return the same with its deltas made ready, by the thread that decoded them."""
+        deltas = self.push.deltas
+        if not deltas:
+            return self
+        distinct = len({delta.delta_id for delta in deltas}) == len(deltas)
+        return self._replace(ready=Ready(pack(deltas), by_row(deltas), distinct))
 
 
 def push_work(
@@ -98,13 +92,14 @@ def push_work(
     heard = sure if seen is not None else with_broadcasts(sure, commit.arrival)
     covered = _covered(commit, heard, access)
     clean = False
-    sender = Sender(push.client_id, access.keys, in_line=access.directly is None)
+    sender = Sender(push.client_id, access.keys, reindexed=access.directly is None)
     new = admitted.deltas
     if new:
-        arrival = commit.next_arrivals(len(admitted.named.rows))[-1]
+        arrival = commit.next_arrivals(len(admitted.rows))[-1]
         packed = request.ready.packed if new is push.deltas and request.ready is not None else pack(new)
         commit.append(push.client_id, packed, arrival, access.claims)
-        clean = apply(commit, admitted.named, sender, arrival, rules.index(commit.config), admitted.hot).clean
+        index = rules.index(commit.config)
+        clean = apply(commit, admitted.rows, sender, arrival, index, admitted.stored).clean
     if len(new) < len(push.deltas):
         added = {id(delta) for delta in new}
         again = [delta for delta in push.deltas if id(delta) not in added]
@@ -137,13 +132,13 @@ class _Admitted(NamedTuple):
     """What a push brings that is to be kept."""
 
     deltas: Sequence[RowDelta]
-    named: Named
+    rows: DeltasByRow
     """The same row by row."""
-    hot: Mapping[RowKey, HotRow]
+    stored: Mapping[RowKey, StoredRow]
     """Its rows as they are."""
 
 
-_NOTHING = _Admitted([], Named({}, ()), {})
+_NOTHING = _Admitted([], {}, {})
 
 
 def _admitted(
@@ -162,19 +157,19 @@ def _admitted(
     if not request.admitted:  # what was accepted once is accepted, whatever is in force since
         kept = new if new is unknown else [delta for delta, came in zip(new, unknown, strict=True) if delta is came]
     whole = request.ready if new is request.push.deltas else None
-    named = whole.named if whole is not None else by_row(new)
+    rows = whole.rows if whole is not None else by_row(new)
     if kept:
         check_schemas(kept, commit.config)
-        names.check_push(commit, kept, named.columns)
+        names.check_push(commit, kept)
         check_backlog(commit.backlog_bytes, limits)
-    hot = commit.hot_rows(named.rows.keys())
+    stored = commit.unfolded_rows(rows.keys())
     scope = commit.config.write_scope or limits.write_scope
     if kept and scope != "any" and not request.trusted:
         shown_by = access.keys if access.directly is None else frozenset[str]()
-        check_scope(commit, kept, request.claims, rules.index(commit.config), scope, request.now_ms, hot, shown_by)
+        check_scope(kept, request.claims, rules.index(commit.config), scope, request.now_ms, stored, shown_by)
     if not request.admitted:
-        check_widths(hot, named)
-    return _Admitted(new, named, hot)
+        check_widths(stored, rows)
+    return _Admitted(new, rows, stored)
 
 
 class _Covered(NamedTuple):

@@ -221,8 +221,7 @@ def _restore(commit: Restoring, pushes: list[LakePush], index: BucketIndex) -> N
             moves += moves_of(row, index)
             if not index.everything:  # whoever wrote to it may not see it, and have it
                 moves.append(move(row, own_bucket(push.client_id), arrival, "own"))
-    commit.put_rows(rows.values())
-    commit.put_moves(moves)
+    commit.put_rows(rows.values(), moves)
 
 
 def _chunks(pushes: Iterable[LakePush]) -> Iterator[list[LakePush]]:

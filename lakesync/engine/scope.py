@@ -8,23 +8,21 @@ from typing import Literal
 
 from lakesync.model import hlc
 from lakesync.model.errors import ForbiddenError, Rejection
-from lakesync.model.merge import RowMerge, RowState
+from lakesync.model.merge import RowState
 from lakesync.model.types import Claims, RowDelta, RowKey
 from lakesync.rules.keys import BucketIndex
-from lakesync.staging.hot_rows import HotRow
-from lakesync.staging.store import Commit
+from lakesync.staging.records import StoredRow
 
 _OUTSIDE = "the row is outside of what this client may write"
 
 
 def check_scope(
-    commit: Commit,
     deltas: Sequence[RowDelta],
     claims: Claims,
     index: BucketIndex,
     scope: Literal["visible", "rules"],
     now_ms: int,
-    hot: Mapping[RowKey, HotRow],
+    stored: Mapping[RowKey, StoredRow],
     keys: AbstractSet[str] = frozenset(),
 ) -> None:
     """Refuse deltas of rows that are outside of the sender's buckets.
@@ -34,13 +32,12 @@ def check_scope(
     that was never shown a row has no reason to delete it: such a DELETE would cancel another client's later INSERT.
 
     Args:
-        commit: gives the rows.
         deltas: those that are new.
         claims: the sender's.
         index: of the rules in force.
         scope: `visible` checks each row as it is, `rules` also as the push would make it.
         now_ms: the server's wall time.
-        hot: the rows of `deltas` as they are kept in memory.
+        stored: the rows of `deltas` as they are.
         keys: the sender's, where the stored keys of all rows are those of the rules in force.
 
     Raises:
@@ -50,16 +47,16 @@ def check_scope(
         return
     asked = deltas
     if scope == "visible" and keys:  # what the stored keys show its sender is not looked at: a tenth of the time
-        shown = {key for key, row in hot.items() if not keys.isdisjoint(row.keys)}
+        shown = {key for key, row in stored.items() if not keys.isdisjoint(row.keys)}
         asked = [delta for delta in deltas if delta.key not in shown]
-    before = {key: row.state for key, row in commit.rows({delta.key for delta in asked}).items()} if asked else {}
+    before = {delta.key: stored[delta.key].fold().state for delta in asked if delta.key in stored}
     outside = _unfounded(before, asked, now_ms)
     versions = list(before.items())
     if scope == "rules":
-        merges = {key: RowMerge(state) for key, state in before.items()}
+        after = {key: state.copy() for key, state in before.items()}
         for delta in asked:
-            merges.setdefault(delta.key, RowMerge(RowState())).merge(delta)
-        versions += [(key, merge.state()) for key, merge in merges.items()]
+            after.setdefault(delta.key, RowState()).merge(delta)
+        versions += after.items()
     keyed = [(key, index.row_keys(key[0], state.values())) for key, state in versions if state.visible]
     in_use = sorted({bucket for _, keys in keyed for bucket in keys})
     allowed = index.client_keys(claims, lambda prefix: [key for key in in_use if key.startswith(prefix)])

@@ -50,7 +50,7 @@ def _forgot(row: StoredRow, client_id: str, at: Position) -> bool:
     """Whether the client wrote of the row what it has no longer."""
     if at.own is None:
         return False
-    own = [part.hlc for part in row.state.live if part.client_id == client_id]
+    own = [origin.hlc for origin in row.state.origins if origin.client_id == client_id]
     if row.state.inserted is not None and row.state.inserted[1] == client_id:
         own.append(row.state.inserted[0])
     if not own:  # others overwrote all of it, so nothing says when that was
@@ -99,9 +99,9 @@ def _written_since(row: StoredRow, client_id: str, at: Position) -> int | None:
     What went astray up to then was made good by then.
     """
     writer = row.writers.get(client_id)
-    if writer is None or writer[1] <= at.base:
+    if writer is None or writer.latest <= at.base:
         return None
-    inserted = writer[0]
+    inserted = writer.inserted
     if inserted < DELETED:
         return _ASTRAY if -inserted > at.base else 0
     return inserted if inserted == DELETED or inserted > at.base else 0

@@ -256,7 +256,7 @@ class _Walk:
     def _tell(self, row: StoredRow, history: list[Entry], place: int) -> None:
         self._met.add(row.key)
         if self._writers is not None:
-            self._writers.update(row.writers, (part.client_id for part in row.state.live))
+            self._writers.update(row.writers, (origin.client_id for origin in row.state.origins))
         lacks = self._lacks(row, history)
         if lacks:
             for delta in lacks:
@@ -292,8 +292,8 @@ class _Walk:
             has = Has.UNSURE
         if has is Has.UNSURE:
             return [render.delete(row), *render.insert(row)]
-        touched = row.touched
-        return render.update(row, lambda column, stamp: stamp[1] != client_id and touched.get(column, 0) > at.base)
+        cells = row.state.cells
+        return render.update(row, lambda column, stamp: stamp[1] != client_id and cells[column].at > at.base)
 
     def _follows_insert(self, row: StoredRow, part: LiveDelta) -> bool:
         """Whether a part of the row came after the client's own INSERT, by its stamp and by its arrival.
@@ -304,8 +304,8 @@ class _Walk:
         inserted = row.state.inserted
         if inserted is None or inserted[1] != self._client_id or part.stamp < inserted:
             return False
-        came = row.writers[self._client_id][0]
-        return all(row.touched.get(column, 0) > came for column in part.columns)
+        came = row.writers[self._client_id].inserted
+        return all(row.state.cells[column].at > came for column in part.columns)
 
 
 def _by_row(entries: list[Entry]) -> dict[RowKey, list[Entry]]:

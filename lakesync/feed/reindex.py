@@ -47,5 +47,4 @@ def _bring_in_line(commit: Commit, rows: list[StoredRow], index: BucketIndex) ->
         moves += [move(row, bucket, arrival, "leave") for bucket in row.keys if bucket not in keys]
         moves += [move(row, bucket, arrival, "join") for bucket in keys if bucket not in row.keys]
         row.keys = keys
-    commit.put_rows([row for row, _ in changed])
-    commit.put_moves(moves)
+    commit.put_rows([row for row, _ in changed], moves)

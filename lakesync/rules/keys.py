@@ -16,7 +16,7 @@ from math import prod
 
 import msgspec
 
-from lakesync.model.types import Claims, ColumnValue
+from lakesync.model.types import Claims
 from lakesync.rules.evaluation import ORDER_CHARS, holds, operands_of, text_of_raw
 from lakesync.rules.model import Bucket, Filter, SyncRules
 
@@ -37,11 +37,8 @@ class BucketIndex:
         self._claims = frozenset(
             condition.claim for bucket in rules.buckets for condition in bucket.filters if condition.claim is not None
         )
-        self._columns = frozenset(condition.column for bucket in rules.buckets for condition in bucket.filters)
-
-    def reads(self, cells: Iterable[ColumnValue]) -> bool:
-        """Whether any row's keys depend on any of these columns."""
-        return bool(self._columns) and any(cell.column in self._columns for cell in cells)
+        self.columns = frozenset(condition.column for bucket in rules.buckets for condition in bucket.filters)
+        """The columns that the keys of rows depend on; beside the table they depend on nothing else."""
 
     @property
     def everything(self) -> bool:

@@ -153,7 +153,7 @@ class ErasingStore(ABC):
         changed = [rows[key] for key in won]
         for row, arrival in zip(changed, commit.next_arrivals(len(changed)), strict=True):
             row.arrival = arrival
-            row.touched |= dict.fromkeys(won[row.key], arrival)
+            row.state.touch(won[row.key] & row.state.cells.keys(), arrival)
         if changed:
             self._replay(commit).settle(commit, changed)
 
@@ -305,7 +305,7 @@ def _key(erasure: Erasure) -> RowKey:
 
 def _stamps(row: StoredRow) -> list[Stamp]:
     state = row.state
-    return [part.stamp for part in state.live] + [stamp for stamp in (state.tombstone, state.inserted) if stamp]
+    return [origin.stamp for origin in state.origins] + [stamp for stamp in (state.tombstone, state.inserted) if stamp]
 
 
 def _deletion(key: RowKey, hlc: int) -> RowDelta:
@@ -317,19 +317,17 @@ def _deletion(key: RowKey, hlc: int) -> RowDelta:
 def _forget_writer(row: StoredRow, client_id: str) -> bool:
     writer = row.writers.pop(client_id, None)
     if writer is not None:
-        row.writers_floor = max(row.writers_floor, writer[1])
+        row.writers_floor = max(row.writers_floor, writer.latest)
     return writer is not None
 
 
 def _forget_columns(row: StoredRow, client_id: str, hlc: int) -> bool:
     """Take the client's columns and INSERT from a row's state; whether it had any."""
     state = row.state
-    kept = [part for part in state.live if part.client_id != client_id or part.hlc > hlc]
+    own = [name for name, cell in state.cells.items() if cell.origin.client_id == client_id and cell.origin.hlc <= hlc]
     inserted = state.inserted is not None and state.inserted[1] == client_id and state.inserted[0] <= hlc
-    if len(kept) == len(state.live) and not inserted:
-        return False
-    state.live = kept
+    for name in own:
+        del state.cells[name]
     if inserted:
         state.inserted = None
-    row.touched = {column: at for column, at in row.touched.items() if state.owner(column) is not None}
-    return True
+    return bool(own) or inserted

@@ -1,21 +1,17 @@
-"""Moves folded into one change a feed entry, so that one statement writes a whole push."""
+"""Moves of feed entries, summed up so that one statement writes the entries of many pushes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
 from lakesync.model.types import RowKey
-from lakesync.staging.hot_rows import HotRow
-from lakesync.staging.records import Move, MoveKind
-
-Stays = Mapping[str, int]
-"""Bucket key → the newest of the moves in it that rows tell of themselves (`HotRow.born` and `stayed`)."""
+from lakesync.staging.records import Move, MoveKind, StoredRow
 
 
 class EntryChange(msgspec.Struct, frozen=True, gc=False):
-    """What a commit does to one entry. A 0 leaves the stored arrival as it is; `first` only ever fills a 0."""
+    """What commits do to one entry. A 0 leaves the stored arrival as it is; `first` only ever replaces a 0."""
 
     first: int
     since: int
@@ -39,66 +35,68 @@ class EntryChange(msgspec.Struct, frozen=True, gc=False):
             inside=self.inside if later.inside is None else later.inside,
         )
 
-    def stayed(self, at: int) -> EntryChange:
-        """This, and a `stay` move at the arrival `at`."""
-        return EntryChange(self.first, self.since, self.left, at, self.inside)
+
+MoveSums = dict[str, dict[RowKey, EntryChange]]
+"""Bucket key → row → the sum of its moves."""
 
 
-def changed_by(before: EntryChange | None, kind: MoveKind, at: int) -> EntryChange:
-    """The sum of a change and a move at the arrival `at` after it."""
-    if kind == "stay":
-        return stayed(at) if before is None else before.stayed(at)
+def change_of(kind: MoveKind, at: int) -> EntryChange:
+    """A move at the arrival `at`, as a change."""
     if kind == "join":
-        change = joined(at)
-    elif kind == "leave":
-        change = EntryChange(0, 0, at, at, False)
-    else:
-        change = EntryChange(at, 0, 0, at, None)
-    return change if before is None else before.then(change)
+        return EntryChange(at, at, 0, at, True)
+    if kind == "leave":
+        return EntryChange(0, 0, at, at, False)
+    return EntryChange(at if kind == "own" else 0, 0, 0, at, None)
 
 
-def fold(moves: Iterable[Move], rows: Mapping[RowKey, HotRow]) -> dict[tuple[str, str, str], EntryChange]:
-    """`(bucket, table, row id)` → the sum of its moves in their order, and what the rows tell of themselves."""
-    changes: dict[tuple[str, str, str], EntryChange] = {}
+def add_moves(sums: MoveSums, moves: Iterable[Move]) -> None:
+    """Add moves, in their order."""
     for move in moves:
-        key = (move.bucket, move.table, move.row_id)
-        changes[key] = changed_by(changes.get(key), move.kind, move.arrival)
-    add_told(changes, rows.items())
-    return changes
+        of_bucket = sums.get(move.bucket)
+        if of_bucket is None:
+            of_bucket = sums[move.bucket] = {}
+        key, change = (move.table, move.row_id), change_of(move.kind, move.arrival)
+        before = of_bucket.get(key)
+        of_bucket[key] = change if before is None else before.then(change)
 
 
-def add_told(changes: dict[tuple[str, str, str], EntryChange], rows: Iterable[tuple[RowKey, HotRow]]) -> None:
-    """Add the moves that rows tell of themselves: a `join` before all others, a `stay` where it is the latest."""
-    for (table, row_id), row in rows:
-        born, at = row.born, row.stayed
-        if born == at == 0:
-            continue
-        for bucket in row.keys:
-            change = changes.get((bucket, table, row_id))
-            if born:
-                change = joined(born) if change is None else joined(born).then(change)
-            if change is None:
-                change = stayed(at)
-            elif change.changed < at:
-                change = change.stayed(at)
-            changes[bucket, table, row_id] = change
+def add_sums(sums: MoveSums, later: MoveSums) -> None:
+    """Add later sums, which are not used any more."""
+    for bucket, changes in later.items():
+        of_bucket = sums.setdefault(bucket, changes)
+        if of_bucket is not changes:
+            for key in of_bucket.keys() & changes.keys():
+                changes[key] = of_bucket[key].then(changes[key])
+            of_bucket.update(changes)
 
 
-def told_at_birth(row: HotRow, key: RowKey) -> list[Move]:
-    """The `join` moves that a row tells of itself, to be told otherwise from here on."""
-    return [Move(bucket, *key, row.born, "join") for bucket in row.keys] if row.born else []
+def changes_of(row: StoredRow, sums: MoveSums) -> Iterator[tuple[str, EntryChange]]:
+    """The changes of a row's entries under its own keys: there it has come to its arrival at least.
+
+    Args:
+        row: the row.
+        sums: of moves that rows do not tell; those under the row's keys are taken out.
+    """
+    stayed = change_of("stay", row.arrival)
+    for bucket in row.keys:
+        of_bucket = sums.get(bucket)
+        change = of_bucket.pop((row.table, row.row_id), None) if of_bucket else None
+        if change is None:
+            yield bucket, stayed
+        else:
+            yield bucket, change if change.changed >= row.arrival else change.then(stayed)
 
 
-def joined(at: int) -> EntryChange:
-    """A `join` move at the arrival `at`."""
-    return EntryChange(at, at, 0, at, True)
-
-
-def stayed(at: int) -> EntryChange:
-    """A `stay` move at the arrival `at`."""
-    return EntryChange(0, 0, 0, at, None)
-
-
-def buckets_of(moves: Iterable[Move], stays: Iterable[str] = ()) -> set[str]:
-    """The bucket keys in which anything moved."""
-    return {move.bucket for move in moves}.union(stays)
+def newest_of(rows: Iterable[StoredRow], moves: Iterable[Move]) -> dict[str, int]:
+    """Bucket key → the latest place of any of the rows or moves under it."""
+    places: dict[tuple[str, ...], int] = {}
+    for row in rows:
+        if row.arrival > places.get(row.keys, 0):
+            places[row.keys] = row.arrival
+    newest: dict[str, int] = {}
+    for keys, at in places.items():
+        for bucket in keys:
+            newest[bucket] = max(at, newest.get(bucket, 0))
+    for move in moves:
+        newest[move.bucket] = max(move.arrival, newest.get(move.bucket, 0))
+    return newest

@@ -32,11 +32,6 @@ class ShardedStore(ShardedPipeline):
         """Whether other processes may work on the default shard, whose commits carry what processes say."""
         return self.main.shared
 
-    @property
-    def spells_births(self) -> bool:
-        """Whether the default shard keeps a new row as it is sent; each of the others says so itself."""
-        return self.main.spells_births
-
     def open(self, replayer: Replayer) -> None:
         """Open every store.
 

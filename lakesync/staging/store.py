@@ -5,7 +5,7 @@ One conformance suite (`tests/conformance/test_staging_*.py`) runs over every im
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from typing import Protocol, TypeVar
@@ -14,8 +14,6 @@ from lakesync.model.schema import TableSchema
 from lakesync.model.types import Claims, RowDelta, RowKey, StoredConnector
 from lakesync.rules.model import SyncRules
 from lakesync.staging.head import MAIN_SHARD
-from lakesync.staging.hot_rows import HotRow
-from lakesync.staging.moves import Stays
 from lakesync.staging.notices import Listener, Presence
 from lakesync.staging.records import (
     ActionEntry,
@@ -159,23 +157,22 @@ class Commit(View, Protocol):
     def append(self, client_id: str, deltas: PackedDeltas, arrival: int, claims: Claims) -> LogEntry:
         """Add a log row with the next dense `seq`, its ids, and its share of the ledger."""
 
-    def hot_rows(self, keys: Collection[RowKey]) -> Mapping[RowKey, HotRow]:
-        """The stored rows among `keys`, as they are when nobody has looked at them."""
-
-    def put_hot_rows(self, rows: Mapping[RowKey, HotRow], moves: Collection[Move], stays: Stays) -> None:
-        """Write rows and feed entries.
-
-        Args:
-            rows: those of them that have `stayed` tell of a `stay` move under each of their keys.
-            moves: of other rows, in their order.
-            stays: sums up what rows tell of.
-        """
-
     def announce_presence(self, presence: Collection[Presence]) -> None:
         """Tell all processes of the gateway which clients are connected, once the commit is visible."""
 
-    def put_rows(self, rows: Iterable[StoredRow]) -> None:
-        """Write rows whole."""
+    def unfolded_rows(self, keys: Collection[RowKey]) -> Mapping[RowKey, StoredRow]:
+        """As `rows`; of some rows `StoredRow.fold` may still have something to do."""
+
+    def put_rows(self, rows: Collection[StoredRow], moves: Collection[Move] = ()) -> None:
+        """Write rows whole, and feed entries.
+
+        Under each key that a row has, its entry's `changed` becomes the row's arrival at least. The store keeps the
+        rows, which must not be changed afterwards.
+
+        Args:
+            rows: each key once.
+            moves: what rows do not tell of their entries themselves, as `put_moves` takes it.
+        """
 
     def put_moves(self, moves: Collection[Move]) -> None:
         """Write feed entries, moved in this order.
@@ -396,10 +393,6 @@ class StagingStore(PipelineStore, Protocol):
     @property
     def shared(self) -> bool:
         """Whether other processes may work on it too."""
-
-    @property
-    def spells_births(self) -> bool:
-        """Whether it keeps a new row as it is sent, so that it is well spelled by whoever has its INSERT at hand."""
 
     def open(self, replayer: Replayer) -> None:
         """Apply migrations, replay what the last owner left, make ready.

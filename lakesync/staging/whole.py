@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from lakesync.model.merge import LiveDelta
 from lakesync.model.types import RowKey
 from lakesync.staging.records import Entry, StoredRow
 from lakesync.wire.encoded import encode_row
@@ -39,7 +40,7 @@ class WholeRow(NamedTuple):
 
     def of_row(self, row: StoredRow) -> WholeRow:
         """The entry with another version of its row."""
-        spelled, deltas, writers, floor = spelled_of(row)
+        spelled, deltas, writers, floor = spelled_of(row.fold())
         return self._replace(spelled=spelled, deltas=deltas, writers=writers, writers_floor=floor)
 
 
@@ -53,9 +54,14 @@ def spell_writers(row: StoredRow) -> bytes:
     return _encode(list(row.writers))
 
 
-def spelled_of(row: StoredRow) -> tuple[bytes | None, int, bytes, int]:
-    """What a `WholeRow` holds of its row: spelled, deltas, writers, writers_floor."""
-    spelled, deltas = encode_row(row.table, row.row_id, row.state) if row.state.visible else (None, 0)
+def spelled_of(row: StoredRow, live: list[LiveDelta] | None = None) -> tuple[bytes | None, int, bytes, int]:
+    """What a `WholeRow` holds of its row: spelled, deltas, writers, writers_floor.
+
+    Args:
+        row: the row.
+        live: `row.state.live`, where the caller has it.
+    """
+    spelled, deltas = encode_row(row.table, row.row_id, row.state, live) if row.state.visible else (None, 0)
     return spelled, deltas, spell_writers(row), row.writers_floor
 
 

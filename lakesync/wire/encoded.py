@@ -9,7 +9,7 @@ from typing import NamedTuple, overload
 from msgspec import Raw
 
 from lakesync.model.delta import delta_id, delta_id_of_texts, jcs_raw
-from lakesync.model.merge import RowState
+from lakesync.model.merge import LiveDelta, RowState
 from lakesync.model.types import ColumnValue, Op, RowDelta, Stamp, SyncPage
 from lakesync.wire.json import decode_deltas, encode_deltas, encode_response
 
@@ -125,7 +125,7 @@ def row_deltas(table: str, row_id: str, state: RowState) -> list[RowDelta]:
     return [delta_of("UPDATE" if place else "INSERT", table, row_id, group) for place, group in enumerate(groups)]
 
 
-def encode_row(table: str, row_id: str, state: RowState) -> tuple[bytes, int]:
+def encode_row(table: str, row_id: str, state: RowState, live: list[LiveDelta] | None = None) -> tuple[bytes, int]:
     """Encode `row_deltas` as a part of a JSON array; return it with the number of deltas.
 
     It writes the text directly, because stores encode every row that they write. `tests/property/test_encoded_rows.py`
@@ -135,11 +135,12 @@ def encode_row(table: str, row_id: str, state: RowState) -> tuple[bytes, int]:
         table: of the row.
         row_id: of the row.
         state: of the row.
+        live: `state.live`, where the caller has it.
     """
     named, row = encode_basestring(table), encode_basestring(row_id)
     texts: list[str] = []
     op, stamp = "INSERT", None
-    for part in state.live:
+    for part in state.live if live is None else live:
         if stamp == (stamp := (part.hlc, part.client_id)):  # the same stamp: they are joined into one delta
             return _encode_deltas_of(table, row_id, state)
         client = encode_basestring(part.client_id)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from lakesync.feed.apply import Sender, apply, by_row
 from lakesync.rules.keys import BucketIndex
 from lakesync.rules.model import SyncRules
+from lakesync.staging.records import Writer
 from lakesync.staging.sqlite import SqliteStore, WriteBehind
 from lakesync.testing.clock import ManualClock
 from tests.conformance.book import Book, contents, make_delta
@@ -25,7 +26,7 @@ class Feed(Book):
     """Rows under everyone's bucket, as the engine writes them."""
 
     def _apply(self, commit, deltas, last):
-        sender = Sender(deltas[0].client_id, ("*",), in_line=True)
+        sender = Sender(deltas[0].client_id, ("*",), reindexed=True)
         apply(commit, by_row(deltas), sender, last, BucketIndex(SyncRules(version=1, buckets=())))
 
 
@@ -61,7 +62,11 @@ def test_a_new_row_is_kept_as_it_is_sent_until_it_changes(store, tmp_path):
     assert in_file(store, "SELECT count(*) FROM row_body") == [(0,)]
     expected = read(store, contents)
     for row in expected[0]:
-        assert (row.writers, row.keys, row.touched.keys() | {"y"}) == ({"c": (row.arrival,) * 2}, ("*",), {"x", "y"})
+        assert (row.writers, row.keys, row.state.touched.keys() | {"y"}) == (
+            {"c": Writer(row.arrival, row.arrival)},
+            ("*",),
+            {"x", "y"},
+        )
     store.close()
     again = opened(tmp_path / "staging")
     assert read(again, contents) == expected

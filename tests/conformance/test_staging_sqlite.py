@@ -7,12 +7,12 @@ import re
 import sqlite3
 import subprocess
 
-import msgspec
 import pytest
 
 from lakesync.model.errors import IntegrityError, StagingUnavailableError, StagingVersionError
 from lakesync.rules.model import SyncRules
 from lakesync.staging import migrations, open_store
+from lakesync.staging.records import encode_row
 from lakesync.staging.sqlite import SqliteStore, WriteBehind, recovery
 from lakesync.staging.stretch import Reader
 from tests.conformance.book import Book, contents, id_sum, make_delta
@@ -125,7 +125,7 @@ def _age(file, version, rows):
         connection.executescript(f"PRAGMA user_version = {version}; ATTACH '{newer}' AS newer")
         for table in ("store", "applied", "bucket"):
             connection.execute(f"INSERT INTO {table} SELECT * FROM newer.{table}")
-        bodies = [(msgspec.json.encode(row), *row.key) for row in rows]
+        bodies = [(encode_row(row), *row.key) for row in rows]
         if version == 3:
             _age_numbered(connection, bodies)
         else:

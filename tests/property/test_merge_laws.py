@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from lakesync.model.merge import RowMerge, RowState, decode_state, encode_state
+from lakesync.model.merge import RowState, decode_state, encode_state
 from lakesync.model.types import ColumnValue, RowDelta
 from lakesync.testing import strategies
 from tests.property.merge_oracle import merged as oracle
@@ -27,17 +27,19 @@ def test_m1_m2_m3_the_merge_is_the_oracles(deltas):
 
 
 @given(strategies.histories(max_size=12), st.integers(0, 6))
-def test_m4_a_merge_with_an_index_is_the_merge(deltas, place):
+def test_a_copy_merges_like_a_stored_state_and_changes_nothing_else(deltas, place):
     state = merged(deltas[:place])
-    indexed = RowMerge(state)
     before = encode_state(state)
-    assert encode_state(indexed.state()) == before
-    after = decode_state(before)
+    copy, stored = state.copy(), decode_state(before)
     for delta in deltas[place:]:
-        assert indexed.merge(delta) == after.merge(delta)
-        assert (indexed.visible, indexed.has_columns) == (after.visible, bool(after.live))
-        assert [indexed.owner(column) for column in "xyz"] == [after.owner(column) for column in "xyz"]
-    assert encode_state(indexed.state()) == encode_state(after)
+        assert copy.merge(delta) == stored.merge(delta)
+        assert copy == stored
+        assert (
+            copy.values()
+            == stored.values()
+            == {column: value for part in copy.live for column, value in part.columns.items()}
+        )
+    assert encode_state(copy) == encode_state(stored)
     assert encode_state(state) == before
 
 
@@ -80,10 +82,10 @@ def test_an_outcome_tells_the_truth(deltas):
         outcome = state.merge(delta)
         assert outcome.changed == (encode_state(state) != before)
         assert (outcome.was_visible, outcome.visible) == (visible, state.visible)
-        assert all(state.owner(column).delta_id == delta.delta_id for column in outcome.won)
+        assert all(state.cells[column].origin.delta_id == delta.delta_id for column in outcome.won)
         for column in outcome.lost:
-            owner = state.owner(column)
-            assert owner is None or owner.delta_id != delta.delta_id
+            cell = state.cells.get(column)
+            assert cell is None or cell.origin.delta_id != delta.delta_id
         mine = {cell.column for cell in delta.columns}
         assert set(outcome.won).isdisjoint(outcome.lost)
         kept = mine - set(outcome.won) - set(outcome.lost)

@@ -14,7 +14,6 @@ from lakesync.model.errors import ForbiddenError
 from lakesync.model.merge import RowState
 from lakesync.rules.evaluation import matches
 from lakesync.rules.keys import BucketIndex
-from lakesync.staging.hot_rows import HotRow
 from lakesync.staging.records import StoredRow
 from lakesync.testing import strategies
 
@@ -28,7 +27,7 @@ deltas = strategies.deltas(
 
 
 class Rows:
-    """The stored rows that `check_scope` asks a commit for."""
+    """The stored rows that `check_scope` is given."""
 
     def __init__(self, history, index):
         self.states: dict = {}
@@ -41,9 +40,6 @@ class Rows:
         for row in found.values():
             row.keys = keys_of(row, self.index)
         return found
-
-    def hot_rows(self, keys):
-        return {key: HotRow.of(row) for key, row in self.rows(keys).items()}
 
     def keys_of(self, claims):
         """The bucket keys of a client, of those that rows have."""
@@ -99,7 +95,7 @@ def test_r8_refuses_exactly_what_the_rules_do_not_show(rules, claims, history, p
     untouched = copy.deepcopy(rows.states)
     try:
         keys = rows.keys_of(claims) if in_line else frozenset()
-        check_scope(rows, pushed, claims, rows.index, scope, now_ms, keys)
+        check_scope(pushed, claims, rows.index, scope, now_ms, rows.rows(named), keys)
         refused = []
     except ForbiddenError as error:
         refused = [each.delta_id for each in error.rejected]

@@ -12,7 +12,7 @@ from msgspec import Raw
 
 from lakesync.client.core.records import SOURCE_GENERATION, Changes, Edit, KnownRow
 from lakesync.client.core.store import ClientStore
-from lakesync.model.merge import LiveDelta, RowState
+from lakesync.model.merge import RowState
 from lakesync.model.types import RowDelta, RowKey
 
 
@@ -32,7 +32,8 @@ def apply_page_delta(state: RowState, delta: RowDelta) -> bool:
     """
     if delta.op == "DELETE":
         changed = state.visible or state.tombstone != delta.stamp
-        state.live, state.inserted, state.tombstone = [], None, delta.stamp
+        state.cells, state.inserted, state.tombstone = {}, None, delta.stamp
+        state.newest = max(state.newest, delta.hlc)
         return changed
     was_deleted = delta.op == "INSERT" and state.tombstone is not None
     if was_deleted:
@@ -59,7 +60,7 @@ def visible_row(state: RowState | None, edits: Sequence[Edit]) -> dict[str, Raw]
         edits: of the same row.
     """
     if edits:
-        state = _copy(state) if state is not None else RowState()
+        state = state.copy() if state is not None else RowState()
         for edit in edits:
             merge_edit(state, edit.delta)
     return state.values() if state is not None and state.visible else None
@@ -113,8 +114,3 @@ def sweep(store: ClientStore, changes: Changes, generation: int) -> None:
     for key in keys:
         changes.known[key] = None
         changes.rows[key] = visible_row(None, edits.get(key, ()))
-
-
-def _copy(state: RowState) -> RowState:
-    live = [LiveDelta(part.hlc, part.client_id, part.delta_id, dict(part.columns), part.width) for part in state.live]
-    return RowState(live, state.tombstone, state.inserted)

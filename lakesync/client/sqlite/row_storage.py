@@ -269,7 +269,7 @@ class RowStorage:
         types = self._types.get(table)
         if types is None or not state.visible:
             return False
-        cells = [cell for part in state.live for cell in part.columns.items()]
+        cells = state.values().items()
         return all(column in types and round_trips(types[column], value) for column, value in cells)
 
     def _write(self, rows: Mapping[RowKey, _StoredRow]) -> None:
@@ -290,4 +290,4 @@ def _state(stamps: Stamps, values: dict[str, Raw]) -> RowState:
         LiveDelta(hlc, client_id, "", {column: values[column] for column in columns}, len(columns))
         for hlc, client_id, columns in stamps.parts
     ]
-    return RowState(live, stamps.tombstone, stamps.inserted)
+    return RowState.of(live, stamps.tombstone, stamps.inserted)

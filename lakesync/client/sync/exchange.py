@@ -147,10 +147,9 @@ class Exchange:
         if changes.known and not result.found_new_column:
             types = self._replica.types()
             result.found_new_column = any(
-                not part.columns.keys() <= types[table].keys()
+                not row.state.cells.keys() <= types[table].keys()
                 for (table, _), row in changes.known.items()
                 if row is not None and table in types
-                for part in row.state.live
             )
 
     def check_progress(self, request: SyncPull, page: SyncResponse) -> None:

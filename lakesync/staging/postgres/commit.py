@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from psycopg import sql
@@ -13,8 +13,7 @@ from lakesync.rules.model import SyncRules
 from lakesync.staging.configuration import with_rules, with_schema, with_write_scope, without_schema
 from lakesync.staging.head import Head
 from lakesync.staging.head_view import HeadView
-from lakesync.staging.hot_rows import HotRow
-from lakesync.staging.moves import Stays, buckets_of
+from lakesync.staging.moves import newest_of
 from lakesync.staging.notices import Presence
 from lakesync.staging.postgres import feed
 from lakesync.staging.postgres.connection import Connection
@@ -119,31 +118,24 @@ class PostgresCommit(PostgresView, RestoringCommit, SideCommit):
         """Add a log row with the next dense `seq`, its ids, and its share of the ledger."""
         return self._journal.append(client_id, deltas, arrival, claims)
 
-    def hot_rows(self, keys: Collection[RowKey]) -> dict[RowKey, HotRow]:
-        """The stored rows among `keys`."""
-        return {key: HotRow.of(row) for key, row in self.rows(keys).items()}
-
-    def put_hot_rows(self, rows: Mapping[RowKey, HotRow], moves: Collection[Move], stays: Stays) -> None:
-        """Write rows and feed entries."""
-        self.put_rows([row.merged() for row in rows.values()])
-        self._put_moves(moves, rows, stays)
-
     def announce_presence(self, presence: Collection[Presence]) -> None:
         """Tell all processes which clients are connected."""
         self._journal.announcement.announce_presence(self.gateway, presence)
 
-    def put_rows(self, rows: Iterable[StoredRow]) -> None:
-        """Write rows whole."""
-        feed.put_rows(self._connection, self.gateway, rows)
+    def unfolded_rows(self, keys: Collection[RowKey]) -> dict[RowKey, StoredRow]:
+        """The stored rows among `keys`."""
+        return self.rows(keys)
+
+    def put_rows(self, rows: Collection[StoredRow], moves: Collection[Move] = ()) -> None:
+        """Write rows whole, and feed entries."""
+        if rows or moves:
+            self._journal.announcement.moved(self.gateway, newest_of(rows, moves))
+            feed.put_rows(self._connection, self.gateway, rows)
+            feed.put_entries(self._connection, self.gateway, rows, moves)
 
     def put_moves(self, moves: Collection[Move]) -> None:
         """Write feed entries."""
-        self._put_moves(moves, {}, {})
-
-    def _put_moves(self, moves: Collection[Move], rows: Mapping[RowKey, HotRow], stays: Stays) -> None:
-        if moves or stays:
-            self._journal.announcement.moved(self.gateway, buckets_of(moves, stays))
-            feed.put_moves(self._connection, self.gateway, moves, rows)
+        self.put_rows((), moves)
 
     def put_client(self, record: ClientRecord) -> None:
         """Write a client record whole."""

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-
-import msgspec
+from collections.abc import Collection
 
 from lakesync.model.types import RowKey
-from lakesync.staging.hot_rows import HotRow
-from lakesync.staging.moves import fold
+from lakesync.staging.moves import MoveSums, add_moves, changes_of
 from lakesync.staging.postgres.connection import Connection
-from lakesync.staging.records import Entry, Move, StoredRow
+from lakesync.staging.records import Entry, Move, StoredRow, decode_row, encode_row
 
 _ROWS = (
     # LATERAL with LIMIT: one search a key, where a JOIN lets the planner walk through the whole gateway
@@ -34,7 +31,7 @@ _PUT_ENTRIES = (
     " left_at = CASE WHEN excluded.since <= entry.since THEN entry.left_at"
     " WHEN excluded.left_at > 0 THEN excluded.left_at"
     " WHEN entry.inside OR entry.since = 0 THEN entry.left_at ELSE entry.changed END,"
-    " changed = excluded.changed,"
+    " changed = greatest(entry.changed, excluded.changed),"
     # neither joined nor left: as it was
     " inside = CASE WHEN excluded.since = 0 AND excluded.left_at = 0 THEN entry.inside ELSE excluded.inside END"
 )
@@ -58,41 +55,41 @@ _CHANGED_AMONG = (
     "SELECT b.name FROM bucket b WHERE b.gateway = %s AND b.name = ANY(%s)"
     " AND EXISTS (SELECT 1 FROM entry WHERE bucket = b.id AND changed > %s)"
 )
-_decode_row = msgspec.json.Decoder(StoredRow).decode
-_encode = msgspec.json.Encoder().encode
 
 
 def rows(connection: Connection, gateway: str, keys: Collection[RowKey]) -> dict[RowKey, StoredRow]:
     """The stored rows among `keys`."""
     tables, ids = [table for table, _ in keys], [row_id for _, row_id in keys]
     bodies = connection.execute(_ROWS, (tables, ids, gateway)).fetchall()
-    found = (_decode_row(body) for (body,) in bodies)
+    found = (decode_row(body) for (body,) in bodies)
     return {row.key: row for row in found}
 
 
-def put_rows(connection: Connection, gateway: str, changed: Iterable[StoredRow]) -> None:
-    """Write rows whole; of two with one key the later."""
-    latest = {row.key: row for row in changed}
-    if latest:
-        tables, ids = [table for table, _ in latest], [row_id for _, row_id in latest]
-        connection.execute(_PUT_ROWS, (gateway, tables, ids, [_encode(row) for row in latest.values()]))
+def put_rows(connection: Connection, gateway: str, rows: Collection[StoredRow]) -> None:
+    """Write rows whole, each key once."""
+    if rows:
+        tables, ids = [row.table for row in rows], [row.row_id for row in rows]
+        connection.execute(_PUT_ROWS, (gateway, tables, ids, [encode_row(row.fold()) for row in rows]))
 
 
 def scan_rows(connection: Connection, gateway: str, after: RowKey | None, limit: int) -> list[StoredRow]:
     """Rows in key order, after a key."""
     found = connection.execute(_SCAN, (gateway, *(after or ("", "")), limit)).fetchall()
-    return [_decode_row(body) for (body,) in found]
+    return [decode_row(body) for (body,) in found]
 
 
-def put_moves(connection: Connection, gateway: str, moves: Iterable[Move], rows: Mapping[RowKey, HotRow]) -> None:
-    """Write feed entries."""
-    changes = fold(moves, rows)
+def put_entries(connection: Connection, gateway: str, rows: Collection[StoredRow], moves: Collection[Move]) -> None:
+    """Write the feed entries of rows, and moves."""
+    sums: MoveSums = {}
+    add_moves(sums, moves)
+    changes = [(row.key, bucket, change) for row in rows for bucket, change in changes_of(row, sums)]
+    changes += [(key, bucket, change) for bucket, of_rows in sums.items() for key, change in of_rows.items()]
     if not changes:
         return
-    numbers = _bucket_numbers(connection, gateway, {bucket for bucket, _, _ in changes})
+    numbers = _bucket_numbers(connection, gateway, {bucket for _, bucket, _ in changes})
     values = [
-        (numbers[bucket], table, row_id, change.first, change.since, change.left, change.changed, bool(change.inside))
-        for (bucket, table, row_id), change in changes.items()
+        (numbers[bucket], *key, change.first, change.since, change.left, change.changed, bool(change.inside))
+        for key, bucket, change in changes
     ]
     connection.execute(_PUT_ENTRIES, [list(column) for column in zip(*values, strict=True)])
 

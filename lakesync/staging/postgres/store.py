@@ -29,7 +29,6 @@ class PostgresStore(ErasingStore, HoldingStore):
     """
 
     shared = True
-    spells_births = False
 
     def __init__(self, url: str, wall: Callable[[], int], shard: str = MAIN_SHARD) -> None:
         """Args:

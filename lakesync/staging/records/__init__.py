@@ -7,7 +7,7 @@ from lakesync.staging.records.cuts import Cut, CutTable, HeldShard, Hold
 from lakesync.staging.records.erasures import Erasure
 from lakesync.staging.records.flushes import Backlog, Batch, LedgerDay
 from lakesync.staging.records.log import ARRIVAL_STEP, LogEntry, LogSource
-from lakesync.staging.records.rows import DELETED, Entry, Move, MoveKind, StoredRow
+from lakesync.staging.records.rows import DELETED, Entry, Move, MoveKind, StoredRow, Writer, decode_row, encode_row
 
 __all__ = [
     "ARRIVAL_STEP",
@@ -37,4 +37,7 @@ __all__ = [
     "Scope",
     "StoredRow",
     "WriteScope",
+    "Writer",
+    "decode_row",
+    "encode_row",
 ]

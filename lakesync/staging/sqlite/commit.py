@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from itertools import islice
 from typing import Any
 
@@ -12,8 +12,6 @@ from lakesync.rules.model import SyncRules
 from lakesync.staging.configuration import with_rules, with_schema, with_write_scope, without_schema
 from lakesync.staging.head import Head
 from lakesync.staging.head_view import HeadView
-from lakesync.staging.hot_rows import HotRow
-from lakesync.staging.moves import Stays, buckets_of
 from lakesync.staging.notices import Announcement, Presence
 from lakesync.staging.records import ClientRecord, Entry, LogEntry, Move, StoredRow, WriteScope
 from lakesync.staging.side_tables import SideCommit, SideView
@@ -48,7 +46,7 @@ class SqliteView(HeadView, SideView):
 
     def rows(self, keys: Collection[RowKey]) -> dict[RowKey, StoredRow]:
         """The stored rows among `keys`."""
-        return self._state.rows(self.gateway, keys)
+        return {key: row.fold() for key, row in self._state.rows(self.gateway, keys).items()}
 
     def entries_after(self, buckets: Collection[str], since: int, limit: int) -> list[Entry]:
         """Entries under any of `buckets` with `since < changed <= arrival`, in order of `changed`."""
@@ -129,30 +127,22 @@ class SqliteCommit(SqliteView, SideCommit):
         """Add a log row with the next dense `seq`, its ids, and its share of the ledger."""
         return self._journal.append(self.gateway, client_id, deltas, arrival, claims)
 
-    def hot_rows(self, keys: Collection[RowKey]) -> dict[RowKey, HotRow]:
-        """The stored rows among `keys`, as they wait in memory."""
-        return self._state.hot_rows(self.gateway, keys)
-
-    def put_hot_rows(self, rows: Mapping[RowKey, HotRow], moves: Collection[Move], stays: Stays) -> None:
-        """Write rows and feed entries."""
-        self._state.put_rows(self.gateway, rows, stays)
-        if moves or stays:
-            self._announcement.moved(self.gateway, buckets_of(moves, stays))
-            self._state.put_moves(self.gateway, moves)
-
     def announce_presence(self, presence: Collection[Presence]) -> None:
         """Tell all processes which clients are connected."""
         self._announcement.announce_presence(self.gateway, presence)
 
-    def put_rows(self, rows: Iterable[StoredRow]) -> None:
-        """Write rows whole."""
-        self._state.put_whole_rows(self.gateway, rows)
+    def unfolded_rows(self, keys: Collection[RowKey]) -> dict[RowKey, StoredRow]:
+        """The stored rows among `keys`; of some `StoredRow.fold` may still have something to do."""
+        return self._state.rows(self.gateway, keys)
+
+    def put_rows(self, rows: Collection[StoredRow], moves: Collection[Move] = ()) -> None:
+        """Write rows whole, and feed entries."""
+        if rows or moves:
+            self._announcement.moved(self.gateway, self._state.put(self.gateway, rows, moves))
 
     def put_moves(self, moves: Collection[Move]) -> None:
         """Write feed entries."""
-        if moves:
-            self._announcement.moved(self.gateway, buckets_of(moves))
-            self._state.put_moves(self.gateway, moves)
+        self.put_rows((), moves)
 
     def put_client(self, record: ClientRecord) -> None:
         """Write a client record whole."""

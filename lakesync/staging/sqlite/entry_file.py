@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import heapq
 import sqlite3
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from operator import itemgetter
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, cast
 
 from lakesync.model.types import RowKey
@@ -13,12 +12,9 @@ from lakesync.staging.moves import EntryChange
 from lakesync.staging.records import Entry
 from lakesync.staging.sqlite import bulk
 from lakesync.staging.sqlite.buckets import Buckets
-from lakesync.staging.sqlite.pending import EntryKey
 from lakesync.staging.sqlite.row_file import RowFile
 from lakesync.staging.whole import WholeRow
 
-_BIT = 128
-"""Entries that are written at a time."""
 _WIDE = 7
 """Columns of an entry."""
 _PUT = (
@@ -61,42 +57,13 @@ class EntryFile:
         self._buckets = buckets
         self._rows = rows
 
-    def write(
-        self,
-        gateway: str,
-        changes: Mapping[EntryKey, EntryChange],
-        known: Mapping[RowKey, int],
-        seen_under: Callable[[RowKey], Sequence[str]],
-    ) -> Iterator[int]:
-        """Write what changes, bucket by bucket; stops after each bit, with how many entries it was.
-
-        Args:
-            known: the numbers of rows, as far as they are known.
-            seen_under: the bucket keys of a row that may not be in the file.
-        """
-        for places in bulk.parts(sorted(changes, key=itemgetter(0)), _BIT):
-            others = dict.fromkeys(key for place in places if (key := place[1:]) not in known)
-            numbers = self._rows.make_numbers(gateway, others, seen_under) if others else {}
-            values = []
-            for place in places:
-                bucket, table, row_id = place
-                change, key = changes[place], (table, row_id)
-                arrivals = (change.first, change.since, change.left, change.changed)
-                number = known.get(key) or numbers[key]
-                values.append((self._buckets.make(gateway, bucket), number, *arrivals, bool(change.inside)))
-            bulk.insert(self._sql, "entry", values, _PUT)
-            yield len(places)
-
-    def write_joins(self, gateway: str, joins: Sequence[tuple[tuple[str, ...], int, int]]) -> None:
-        """Write that rows joined their buckets: the bucket keys, number and arrival of each."""
-        places: dict[tuple[str, ...], list[int]] = {}
+    def put(self, gateway: str, changes: Iterable[tuple[int, str, EntryChange]]) -> None:
+        """Write entry changes, each with the row's number and the bucket key."""
         values: list[int] = []
-        for buckets, number, at in joins:
-            numbers = places.get(buckets)
-            if numbers is None:
-                numbers = places[buckets] = [self._buckets.make(gateway, bucket) for bucket in buckets]
-            for bucket in numbers:
-                values += (bucket, number, at, at, 0, at, 1)
+        make = self._buckets.make
+        for number, bucket, change in changes:
+            arrivals = (change.first, change.since, change.left, change.changed)
+            values += (make(gateway, bucket), number, *arrivals, bool(change.inside))
         bulk.insert_flat(self._sql, "entry", _WIDE, values, _PUT)
 
     def after(self, gateway: str, buckets: Collection[str], since: int, until: int, limit: int) -> Iterator[Entry]:

@@ -120,11 +120,12 @@ class GroupCommit:
             MustRunAloneError: it was taken back and must run again.
             sqlite3.Error: it could not be taken back alone; the group is lost.
         """
-        mark, state_mark = self._journal.mark(), self._state.mark()
+        mark = self._journal.mark()
         try:
             result = job.run(alone)
+            self._state.end_work()
         except BaseException as exc:
-            self._state.take_back(state_mark)
+            self._state.drop_work()
             self._journal.take_back(mark)
             if isinstance(exc, MustRunAloneError):
                 raise
@@ -138,7 +139,7 @@ class GroupCommit:
         self._behind.note(self._journal.commit(self._behind.write_beside if self._behind.may_go_on else None))
         crash_point("staging.after_commit")
         try:
-            self._state.keep()
+            self._state.publish()
         except sqlite3.Error as exc:
             self._behind.lose(exc)
 
@@ -157,7 +158,7 @@ class GroupCommit:
         self._journal.rollback()
         if self._state.intact:
             try:
-                self._state.take_back(0)
+                self._state.drop_group()
             except sqlite3.Error as also:
                 self._behind.lose(also)
         for future in futures:

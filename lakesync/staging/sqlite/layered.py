@@ -1,4 +1,9 @@
-"""What waits in memory for `state.db`: layers of rows and entry changes, and their way into the file."""
+"""What waits in memory for `state.db`: layers of rows and entry changes, and their way into the file.
+
+From the newest to the oldest: what the work under way wrote, what the works before it in its group wrote, what
+committed groups wrote, and what is being written to the file. Rows are replaced, never changed, so a work that fails is
+taken back by dropping its layer, and a group that fails by dropping both of its layers.
+"""
 
 from __future__ import annotations
 
@@ -7,55 +12,85 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 
 from lakesync.model.types import RowKey
-from lakesync.staging.hot_rows import HotRow
+from lakesync.staging.records import StoredRow
 from lakesync.staging.sqlite import bulk
+from lakesync.staging.sqlite.layer import Layer
 from lakesync.staging.sqlite.numbers import home_of
-from lakesync.staging.sqlite.pending import Changes, Layer, Rows
 from lakesync.staging.sqlite.state_file import StateFile
-from lakesync.staging.sqlite.undo import Undo
 
 _BIT = 128
 """Rows that are written at a time."""
+_GROUP, _WORK = "of_group", "of_work"
+"""Savepoints."""
 
 
 class LayeredFile(StateFile):
-    """The file, a layer that is being written to it bit by bit, where there is one, and a newer layer above both."""
+    """The file and the layers above it."""
 
     def _forget(self) -> None:
         """Nothing is in memory, nothing in an open transaction."""
         super()._forget()
+        self._work = Layer()
+        self._group = Layer()
         self._front = Layer()
         self._frozen: Layer | None = None
         self._writing: Iterator[None] = iter(())
         self.left = 0
-        """About how many rows and entries of what is frozen are not written yet."""
-        self._undo = Undo()
-        self._guards = 0
+        """About how many rows of what is frozen are not written yet."""
+        self._savepoints: list[str] = []
+        """Of what was written to the file for the group under way, and for its work under way."""
         self.settled = False
         """More was written since the last `freeze` than what was frozen."""
 
     # -- the journal's groups and works --------------------------------------------------------------------------
 
-    def mark(self) -> int:
-        """Begin a work."""
-        return self._undo.mark()
+    def end_work(self) -> None:
+        """Keep what the work under way wrote, as a part of its group."""
+        self._release(_WORK)
+        if self._work:
+            self._group.put_layer(self._work)
+            self._work = Layer()
 
-    def take_back(self, mark: int) -> None:
-        """Take back what was done since the mark; 0 is the beginning of the group."""
-        self._undo.take_back(mark)
+    def drop_work(self) -> None:
+        """Take back what the work under way wrote."""
+        self._roll_back_to(_WORK)
+        self._work = Layer()
 
-    def keep(self) -> None:
-        """Keep what the group did."""
-        self._undo.forget()
-        if self._guards:
-            self._guards = 0
-            self.sql.execute("RELEASE guard_1")
+    def publish(self) -> None:
+        """Keep what the group wrote, which the journal has committed."""
+        self.end_work()
+        self._release(_GROUP)
+        if self._group:
+            self._front.put_layer(self._group)
+            self._group = Layer()
+
+    def drop_group(self) -> None:
+        """Take back what the group wrote."""
+        self._roll_back_to(_GROUP)
+        self._work, self._group = Layer(), Layer()
+
+    def _save(self, name: str) -> None:
+        if name not in self._savepoints:
+            self._begin()
+            self.sql.execute(f"SAVEPOINT {name}")
+            self._savepoints.append(name)
+
+    def _release(self, name: str) -> None:
+        if name in self._savepoints:
+            self._savepoints = self._savepoints[: self._savepoints.index(name)]
+            self.sql.execute(f"RELEASE {name}")
+
+    def _roll_back_to(self, name: str) -> None:
+        if name in self._savepoints:
+            self.sql.execute(f"ROLLBACK TO {name}")
+            self._release(name)
+            self._mistrust()
 
     # -- from memory to the file ---------------------------------------------------------------------------------
 
     @property
     def waiting(self) -> int:
-        """Rows in memory that are to be written, at most; apart from what is frozen."""
+        """Rows in memory that are to be written; apart from what is frozen."""
         return self._front.count
 
     @property
@@ -66,14 +101,17 @@ class LayeredFile(StateFile):
     @property
     def guarded(self) -> bool:
         """Whether the group has written to the file what is taken back with it."""
-        return self._guards > 0
+        return bool(self._savepoints)
 
     def freeze(self) -> None:
         """Set apart what is in memory now, for `write_on`."""
         self._finish()
         self.settled = False
+        self._freeze()
+
+    def _freeze(self) -> None:
         self._frozen, self._front = self._front, Layer()
-        self.left = 2 * self._frozen.count
+        self.left = self._frozen.count
         self._writing = self._written(self._frozen)
 
     def write_on(self) -> bool:
@@ -92,36 +130,46 @@ class LayeredFile(StateFile):
         return True
 
     def settle(self) -> None:
-        """Write everything that is in memory; in a group, so that it can be taken back."""
+        """Write everything that is in memory; what the group under way wrote so that it can be taken back."""
         self._finish()
-        if not self._front:
-            return
-        layer = self._front
-        if self._undo.mark() > 0:
-            self._guard(layer)
-        self._frozen, self._front = layer, Layer()
-        self._writing = self._written(layer)
-        self._finish()
-        self.settled = True
+        if self._front:
+            self._freeze()
+            self._finish()
+            self.settled = True
+        for name, layer in ((_GROUP, self._group), (_WORK, self._work)):
+            if layer:
+                self.settled = True
+                self._save(_GROUP)
+                self._save(name)
+                for _ in self._written(layer):
+                    pass
 
     def _settle_entries(self) -> None:
-        """Write the entry changes that are in memory; in a group, so that they can be taken back."""
-        frozen, front = self._frozen, self._front
-        if frozen is not None and frozen.changes:
-            if frozen.rows_written:
-                self._finish()
-            else:
-                self._write_entries(frozen)
-        if front.changes:
-            if self._undo.mark() > 0:
-                self._guard(front)
-            self._write_entries(front)
+        """Write the entry changes that are in memory; those of the group so that they can be taken back."""
+        for layer in (self._frozen, self._front):
+            if layer is not None and layer.has_entries:
+                self._write_entries(layer)
+        for name, layer in ((_GROUP, self._group), (_WORK, self._work)):
+            if layer.has_entries:
+                self._save(_GROUP)
+                self._save(name)
+                self._write_entries(layer)
 
-    def _write_entries(self, layer: Layer) -> None:
+    def _write_entries(self, layer: Layer, known: Mapping[str, Mapping[RowKey, int]] | None = None) -> None:
+        """Write the entry changes of a layer.
+
+        Args:
+            layer: the layer.
+            known: the numbers of rows, as far as they are known, by gateway.
+        """
         self._begin()
         try:
-            for _ in self._written_entries(layer.take_changes(), layer.rows, {}):
-                pass
+            for gateway, changes in layer.take_all_entries().items():
+                numbers = (known or {}).get(gateway, {})
+                others = {key for key, _, _ in changes if key not in numbers}
+                if others:
+                    numbers = {**numbers, **self._rows.make_numbers(gateway, others, partial(self._keys_of, gateway))}
+                self._entries.put(gateway, [(numbers[key], bucket, change) for key, bucket, change in changes])
         except sqlite3.Error:
             self._whole = False
             raise
@@ -130,76 +178,37 @@ class LayeredFile(StateFile):
         while not self.write_on():
             pass
 
-    def _guard(self, layer: Layer) -> None:
-        """Have what is written from here on taken back with the work, and what was in memory be there again."""
-        self._begin()
-        changes = layer.changes
-        self._guards += 1
-        self.sql.execute(f"SAVEPOINT guard_{self._guards}")
-
-        def restore() -> None:
-            self.sql.execute(f"ROLLBACK TO guard_{self._guards}")
-            self.sql.execute(f"RELEASE guard_{self._guards}")
-            self._guards -= 1
-            self._front = layer
-            layer.changes = changes
-            self._mistrust()
-
-        self._undo.add(restore)
-
     def _written(self, layer: Layer) -> Iterator[None]:
-        """Write a layer, rows first; stops after each bit.
+        """Write a layer; stops after each bit.
 
-        New rows get their numbers bucket by bucket, and in each as they came, which is how a page reads them. Those
-        that are what their INSERT made of them are written with their entries.
+        New rows get their numbers bucket by bucket, and in each as they came, which is how a page reads them.
         """
         self._begin()
-        numbers: dict[str, dict[RowKey, int]] = {}
-        joined: dict[str, int] = {}
-        for gateway, waiting in layer.rows.items():
-            of_rows = numbers[gateway] = {}
-            joined[gateway] = 0
-            moved = layer.changes.moved(gateway)
-            for part in bulk.parts(_by_home(waiting), _BIT):
-                told = layer.changes.told.get(gateway, {})  # a reading may have had the entries written
-                joins = []
-                for (key, hot), number in zip(part, self._rows.put(gateway, part), strict=True):
-                    if hot.birth and key in told and key not in moved:
-                        joins.append((hot.keys, number, hot.born))
-                    else:
-                        of_rows[key] = number
-                self._entries.write_joins(gateway, joins)
-                joined[gateway] += len(joins)
-                self.left -= len(part) + len(joins)
+        known: dict[str, dict[RowKey, int]] = {}
+        for gateway, rows in layer.rows.items():
+            of_rows = known[gateway] = {}
+            for part in bulk.parts(_by_home(rows), _BIT):
+                of_rows |= zip([row.key for row in part], self._rows.put(gateway, part), strict=True)
+                changes = layer.take_entries(gateway, part)
+                self._entries.put(gateway, [(of_rows[key], bucket, change) for key, bucket, change in changes])
+                self.left -= len(part)
                 yield
-        layer.rows_written = True
-        yield from self._written_entries(layer.changes.without_births(layer.rows, joined), layer.rows, numbers)
-
-    def _written_entries(
-        self, changes: Changes, rows: Rows, numbers: Mapping[str, Mapping[RowKey, int]]
-    ) -> Iterator[None]:
-        folded = changes.folded(rows)
-        self.left = sum(map(len, folded.values()))
-        for gateway, of_entries in folded.items():
-            known = numbers.get(gateway, {})
-            for written in self._entries.write(gateway, of_entries, known, partial(self._keys_of, gateway)):
-                self.left -= written
-                yield
+        self._write_entries(layer, known)  # under keys that rows have left, or that are a client's own
 
     def _keys_of(self, gateway: str, key: RowKey) -> tuple[str, ...]:
         """The bucket keys of a row in memory."""
-        hot = next((held[key] for held in self._unwritten(gateway) if key in held), None)
-        return () if hot is None else hot.keys
+        row = next((rows[key] for rows in self._unwritten(gateway) if key in rows), None)
+        return () if row is None else row.keys
 
-    def _unwritten(self, gateway: str) -> tuple[dict[RowKey, HotRow], dict[RowKey, HotRow]]:
-        """The rows in memory that the file may not hold: the newer layer, then the older one."""
-        frozen = self._frozen.rows.get(gateway, {}) if self._frozen is not None else {}
-        return self._front.rows.get(gateway, {}), frozen  # a layer that is being written must not grow
+    def _unwritten(self, gateway: str) -> list[Mapping[RowKey, StoredRow]]:
+        """The rows in memory that the file may not hold, those of the newest layer first."""
+        layers = (self._work, self._group, self._front, self._frozen)
+        return [layer.rows[gateway] for layer in layers if layer is not None and gateway in layer.rows]
 
 
-def _by_home(rows: Mapping[RowKey, HotRow]) -> list[tuple[RowKey, HotRow]]:
-    """Rows that are to stand together beside each other, otherwise as they came."""
-    as_they_came = list(rows.items())
-    if len({hot.keys for _, hot in as_they_came}) == 1:
+def _by_home(rows: Mapping[RowKey, StoredRow]) -> list[StoredRow]:
+    """Rows that are to be stored beside each other so, otherwise as they came."""
+    as_they_came = list(rows.values())
+    if len({row.keys for row in as_they_came}) == 1:
         return as_they_came
-    return sorted(as_they_came, key=lambda row: home_of(row[1].keys))
+    return sorted(as_they_came, key=lambda row: home_of(row.keys))

@@ -76,7 +76,7 @@ class Recovery:
             self._replayer.replay(commit, entry)
             if not stale:
                 progress[head.gateway, head.shard] = (head, entry.seq)
-                self._state.keep()
+                self._state.publish()
                 if self._state.waiting > _ROWS_AT_ONCE:
                     self._state.settle()
                     self._state.commit(progress.values())
@@ -85,7 +85,7 @@ class Recovery:
         self._journal.commit()
         if stale:
             progress[head.gateway, head.shard] = (head, head.last_seq)
-            self._state.keep()
+            self._state.publish()
             self._state.settle()
             self._state.commit(progress.values())
 

@@ -12,13 +12,14 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 
 import msgspec
 
+from lakesync.model.merge import LiveDelta, RowState
 from lakesync.model.types import RowKey
-from lakesync.staging.hot_rows import HotRow, born_row, decode_birth
-from lakesync.staging.records import StoredRow
+from lakesync.staging.records import StoredRow, Writer, decode_row, encode_row
 from lakesync.staging.sqlite import bulk
 from lakesync.staging.sqlite.numbers import Numbers
 from lakesync.staging.sqlite.rowcache import Held, RowCache
-from lakesync.staging.whole import spell_client, spelled_of
+from lakesync.staging.whole import spelled_of
+from lakesync.wire.json import decode_deltas
 
 _CACHED_BYTES = 16 << 20
 """What is held of decoded rows, by their size in the file; in memory they take several times as much."""
@@ -36,7 +37,7 @@ _SCAN = (
     f"SELECT {_KEPT} WHERE gateway = ? AND (table_name, row_id) > (?, ?) AND (body IS NOT NULL OR born IS NOT NULL)"
     " ORDER BY table_name, row_id LIMIT ?"
 )
-_decode = msgspec.json.Decoder(StoredRow).decode
+_ABSENT_KEPT = 50_000
 _decode_born = msgspec.json.Decoder(tuple[int, tuple[str, ...]]).decode
 _encode = msgspec.json.Encoder().encode
 
@@ -48,8 +49,8 @@ class RowFile:
         self._sql = sql
         self._numbers = Numbers(sql)
         self._cache = RowCache(_CACHED_BYTES)
-        self._named: set[tuple[str, RowKey]] = set()
-        """Rows that are not in the file and may have a number there."""
+        self._absent: set[tuple[str, RowKey]] = set()
+        """Rows that were looked for and are not in the file: new ones need not be looked for again."""
 
     def forget(self) -> None:
         """What is remembered may not be what the file holds; what was asked for and not found still holds."""
@@ -66,51 +67,47 @@ class RowFile:
             else:
                 missing.setdefault(key[0], []).append(key[1])
         for table, row_ids in missing.items():
+            absent = dict.fromkeys(row_ids)
             for row_id, number, *kept in bulk.search(self._sql, _GET, (gateway, table), row_ids):
+                absent.pop(row_id, None)
                 row = _read(*kept)
-                if row is None:
-                    self._named.add((gateway, (table, row_id)))
-                else:
+                if row is not None:
                     self._cache.put(gateway, Held(row, number, sum(len(part) for part in kept if part is not None)))
                     found[row.key] = row
+            self._note_absent([(gateway, (table, row_id)) for row_id in absent])
         return found
+
+    def _note_absent(self, places: Collection[tuple[str, RowKey]]) -> None:
+        if len(self._absent) + len(places) > _ABSENT_KEPT:
+            self._absent.clear()
+        self._absent.update(places)
 
     def scan(self, gateway: str, after: RowKey | None, limit: int) -> list[StoredRow]:
         """Rows in key order, after a key."""
         rows = self._sql.execute(_SCAN, (gateway, *(after or ("", "")), limit)).fetchall()
         return [row for kept in rows if (row := _read(*kept)) is not None]
 
-    def put(self, gateway: str, rows: Collection[tuple[RowKey, HotRow]]) -> list[int]:
-        """Write rows, which must not be changed afterwards; their numbers."""
-        named, new = self._named, self._numbers.new
-        may_have = [key for key, hot in rows if not hot.birth or (named and (gateway, key) in named)]
-        known = self.numbers(gateway, may_have)
+    def put(self, gateway: str, rows: Sequence[StoredRow]) -> list[int]:
+        """Write rows, each key once, which must not be changed afterwards; their numbers."""
+        places = [(gateway, row.key) for row in rows]
+        known = self.numbers(gateway, [place[1] for place in places if place not in self._absent])
         numbers: list[int] = []
-        writers: dict[str, bytes] = {}
         sent: list[object] = []
         kept = []
-        for key, hot in rows:
-            number = known.get(key) if known else None
+        for row in rows:
+            number, live, born = known.get(row.key), row.fold().state.live, None
             if number is None:
-                number = new(gateway, hot.keys)
+                number = self._numbers.new(gateway, row.keys)
+                born = _encode((row.arrival, row.keys)) if _is_its_insert(row, live) else None
             numbers.append(number)
-            if birth := hot.birth:
-                client_id = birth.client_id
-                writer = writers.get(client_id)
-                if writer is None:
-                    writer = writers[client_id] = b"[%b]" % spell_client(client_id)
-                born = _encode((hot.born, hot.keys))
-                sent += (number, gateway, key[0], key[1], birth.spelled, 1, writer, 0, born)
-                continue
-            row = hot.merged()
-            body = _encode(row)
-            sent += (number, gateway, *key, *spelled_of(row), None)
-            kept.append((number, body))
-            self._cache.put(gateway, Held(row, number, len(body)))
+            sent += (number, gateway, row.table, row.row_id, *spelled_of(row, live), born)
+            if born is None:
+                body = encode_row(row, live)
+                kept.append((number, body))
+                self._cache.put(gateway, Held(row, number, len(body)))
         bulk.insert_flat(self._sql, _SENT, _WIDE, sent, _PUT_SENT)
         bulk.insert(self._sql, "row_body", kept, _PUT_KEPT)
-        if named:
-            named.difference_update([(gateway, key) for key, _ in rows])
+        self._absent.difference_update(places)
         return numbers
 
     def numbers(self, gateway: str, keys: Iterable[RowKey]) -> dict[RowKey, int]:
@@ -136,18 +133,29 @@ class RowFile:
         found = self.numbers(gateway, keys)
         if len(found) < len(keys):
             new = {key: self._numbers.new(gateway, seen_under(key)) for key in keys if key not in found}
-            self._named.update((gateway, key) for key in new)
+            self._absent.difference_update([(gateway, key) for key in new])
             rows = [(number, gateway, *key) for key, number in new.items()]
             bulk.insert(self._sql, "row_state (number, gateway, table_name, row_id)", rows)
             found |= new
         return found
 
 
+def _is_its_insert(row: StoredRow, live: Sequence[LiveDelta]) -> bool:
+    """Whether a row is what one INSERT made of it, so that the INSERT and its arrival say everything of it."""
+    if len(live) != 1 or not live[0].whole or row.state.inserted != live[0].stamp or row.state.tombstone is not None:
+        return False
+    if row.writers_floor or row.emptied or row.writers != {live[0].client_id: Writer(row.arrival, row.arrival)}:
+        return False
+    return all(cell.at == row.arrival for cell in row.state.cells.values())
+
+
 def _read(body: bytes | None, born: bytes | None, spelled: bytes | None) -> StoredRow | None:
     """A row of the file; None where only its number is there."""
     if body is not None:
-        return _decode(body)
+        return decode_row(body)
     if born is None or spelled is None:
         return None
     at, keys = _decode_born(born)
-    return born_row(decode_birth(spelled), keys, at)
+    (delta,) = decode_deltas(b"[%b]" % spelled)
+    state = RowState.of_insert(delta, at)
+    return StoredRow(delta.table, delta.row_id, at, state, {delta.client_id: Writer(at, at)}, keys=keys)

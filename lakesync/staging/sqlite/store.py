@@ -75,7 +75,6 @@ class SqliteStore(ErasingStore, HoldingStore):
     """
 
     shared = False
-    spells_births = True
 
     def __init__(
         self,

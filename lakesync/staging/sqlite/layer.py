@@ -1,0 +1,99 @@
+"""A layer of rows and entry changes in memory, over the file `state.db` and over older layers."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
+
+from lakesync.model.types import RowKey
+from lakesync.staging.moves import EntryChange, MoveSums, add_moves, add_sums, changes_of, newest_of
+from lakesync.staging.records import Move, StoredRow
+
+RowChange = tuple[RowKey, str, EntryChange]
+"""A row, a bucket key, and the change of the entry."""
+
+
+class Layer:
+    """What a work, a group of works, or the commits of some seconds wrote, by gateway."""
+
+    __slots__ = ("_moves", "_unlisted", "count", "newest", "rows")
+
+    def __init__(self) -> None:
+        self.rows: dict[str, dict[RowKey, StoredRow]] = defaultdict(dict)
+        self.count = 0
+        """Rows."""
+        self.newest: dict[tuple[str, str], int] = {}
+        """`(gateway, bucket)` → the newest `changed` of its entries."""
+        self._unlisted: dict[str, dict[RowKey, None]] = defaultdict(dict)
+        """Rows whose entries the file may not hold as the row tells them."""
+        self._moves: dict[str, MoveSums] = defaultdict(dict)
+        """Sums of moves that rows do not tell themselves, which the file does not hold."""
+
+    def __bool__(self) -> bool:
+        return bool(self.count) or self.has_entries
+
+    @property
+    def has_entries(self) -> bool:
+        """Whether there are entry changes that the file does not hold."""
+        return any(self._unlisted.values()) or any(any(sums.values()) for sums in self._moves.values())
+
+    def put(self, gateway: str, rows: Collection[StoredRow], moves: Collection[Move]) -> Collection[str]:
+        """Add rows, each key once, and then moves; return the bucket keys of all of them."""
+        if rows:
+            held = self.rows[gateway]
+            before = len(held)
+            added = {(row.table, row.row_id): row for row in rows}
+            held.update(added)
+            self.count += len(held) - before
+            self._list_later(gateway, added)
+        if moves:
+            add_moves(self._moves[gateway], moves)
+        newest = newest_of(rows, moves)
+        self._advance({(gateway, bucket): at for bucket, at in newest.items()})
+        return newest
+
+    def put_layer(self, later: Layer) -> None:
+        """Add a later layer, which is not used any more."""
+        for gateway, rows in later.rows.items():
+            held = self.rows[gateway]
+            before = len(held)
+            held.update(rows)
+            self.count += len(held) - before
+        for gateway, keys in later._unlisted.items():
+            self._list_later(gateway, keys)
+        for gateway, moves in later._moves.items():
+            add_sums(self._moves[gateway], moves)
+        self._advance(later.newest)
+
+    def _list_later(self, gateway: str, rows: Mapping[RowKey, object]) -> None:
+        unlisted = self._unlisted[gateway]
+        if not rows.keys() <= unlisted.keys():  # rows that are written again and again are there already
+            unlisted.update(dict.fromkeys(rows))
+
+    def _advance(self, newest: dict[tuple[str, str], int]) -> None:
+        held = self.newest
+        for place, at in newest.items():
+            if at > held.get(place, 0):
+                held[place] = at
+
+    def take_entries(self, gateway: str, rows: Iterable[StoredRow]) -> Iterator[RowChange]:
+        """The entry changes of rows under their own keys, which the layer does not hold any more."""
+        unlisted, sums = self._unlisted[gateway], self._moves[gateway]
+        for row in rows:
+            key = (row.table, row.row_id)
+            if key in unlisted:
+                del unlisted[key]
+                for bucket, change in changes_of(row, sums):
+                    yield key, bucket, change
+
+    def take_all_entries(self) -> dict[str, list[RowChange]]:
+        """By gateway, the entry changes that the file does not hold, nor the layer any more."""
+        found: dict[str, list[RowChange]] = {}
+        for gateway in {**self._unlisted, **self._moves}:
+            rows = self.rows[gateway]
+            changes = list(self.take_entries(gateway, [rows[key] for key in self._unlisted[gateway]]))
+            for bucket, sums in self._moves.pop(gateway, {}).items():
+                changes += [(key, bucket, change) for key, change in sums.items()]
+            if changes:
+                found[gateway] = changes
+        return found

@@ -1,0 +1,54 @@
+"""UPDATEs that wait to be merged into their row, several at a time."""
+
+from __future__ import annotations
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lakesync.model.merge import RowState
+from lakesync.model.types import ColumnValue, RowDelta
+from lakesync.staging.records import StoredRow, decode_row, encode_row
+from lakesync.staging.records.rows import UPDATES_KEPT, WRITERS_KEPT
+
+_WRITES = st.tuples(
+    st.sampled_from(["UPDATE"] * 6 + ["INSERT", "DELETE"]),
+    st.sampled_from([f"c{number}" for number in range(WRITERS_KEPT + 3)]),
+    st.lists(st.sampled_from("xyz"), unique=True, max_size=3),
+    st.integers(-3, 3),
+)
+
+
+def eager(row: StoredRow, delta: RowDelta, at: int) -> StoredRow:
+    """The row after a delta that is merged at once."""
+    after = row.copy()
+    if after.state.merge(delta, at).changed:
+        after.arrival = at
+    after.note_writer(delta.client_id, at, inserted=delta.op == "INSERT", deleted=delta.op == "DELETE")
+    return after
+
+
+def told(row: StoredRow) -> tuple[StoredRow, list[str]]:
+    """Everything that a row says, the order of its writers too."""
+    return row.fold(), list(row.writers)
+
+
+@given(st.lists(st.tuples(_WRITES, st.booleans()), max_size=4 * UPDATES_KEPT))
+def test_a_row_is_the_same_whether_updates_are_merged_at_once_or_later(writes):
+    now = later = StoredRow("t", "r", arrival=0, state=RowState())
+    for at, ((op, client, names, late), looked_at) in enumerate(writes, 1):
+        columns = () if op == "DELETE" else tuple(ColumnValue.of(name, at) for name in names)
+        delta = RowDelta(op, "t", "r", client, columns, 10 * at - 8 * late + 100, f"id{at}")
+        now = eager(now, delta, at)
+        if op == "UPDATE" and names and delta.hlc > later.newest:
+            before = later
+            known = told(msgspec.structs.replace(before))
+            later = later.updated(delta, client, at)
+            assert told(before) == known
+        else:
+            later = eager(later, delta, at)
+        assert later.most_columns >= len(now.state.cells)
+        assert later.newest >= max([cell.origin.hlc for cell in now.state.cells.values()], default=0)
+        if looked_at:
+            assert told(later) == told(now)
+    assert told(later) == told(now) == told(decode_row(encode_row(now)))
