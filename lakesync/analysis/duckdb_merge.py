@@ -4,10 +4,9 @@ The table `fragments` has the columns of `FRAGMENTS`. It contains deltas as in t
 the same form: one fragment per live cell, and one with tombstone and INSERT stamp. Any order, grouping and repetition
 of fragments gives the same rows.
 
-This is a second implementation of the lake's merge, for `lakesync query`, which needs no Spark. Over the rows of
-`scripts/demo`, on two cores, it answers in 1.9 s; a Spark that starts for the query answers in 11.5 s.
-`tests/property/test_duckdb_merge.py` compares it with `lakesync.model.merge`, `tests/integration/test_query.py` with
-Spark.
+This is a second implementation of the lake's merge, for `lakesync query`, which needs no Spark;
+`docs/decisions/09-duckdb-for-query.md` says why. `tests/property/test_duckdb_merge.py` compares it with
+`lakesync.model.merge`, `tests/integration/test_query.py` with Spark.
 """
 
 from __future__ import annotations

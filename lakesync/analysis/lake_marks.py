@@ -36,7 +36,11 @@ class MarkReader:
     """Reads the marks of one lake repeatedly. Files of an unchanged history are read once."""
 
     def __init__(self, config: Config) -> None:
-        """Args: config: names the lake, its namespaces and shards."""
+        """Open nothing yet.
+
+        Args:
+            config: names the lake, its namespaces and shards.
+        """
         self._config = config
         self._shards = shard_map(config.shard_config)
         self._read: tuple[tuple[int | None, int], tuple[HistoryFile, ...]] | None = None

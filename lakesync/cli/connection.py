@@ -43,7 +43,14 @@ class GatewayConnection:
     """Requests to the routes of one gateway, with a token."""
 
     def __init__(self, config: Config, url: str, gateway: str, token: str | None) -> None:
-        """Args: config: the settings; url: of the gateway; gateway: its id; token: None for requests without one."""
+        """Prepare requests; none is sent yet.
+
+        Args:
+            config: the settings.
+            url: URL of the gateway.
+            gateway: id of the gateway.
+            token: bearer token; None: requests are sent without one.
+        """
         self.config = config
         self.url = url.rstrip("/")
         self.gateway = gateway

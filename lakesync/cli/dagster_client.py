@@ -150,7 +150,11 @@ class DagsterClient:
     """Requests to one Dagster webserver."""
 
     def __init__(self, url: str) -> None:
-        """Args: url: of the webserver."""
+        """Prepare requests; none is sent yet.
+
+        Args:
+            url: URL of the webserver.
+        """
         self.url = url.rstrip("/")
         self._session = requests.Session()
         self._session.trust_env = False  # an HTTP proxy cannot reach ports of this machine

@@ -90,7 +90,12 @@ class UnloadedCommand(TyperCommand):
     """Represents a command in lists and completions until it runs."""
 
     def __init__(self, name: str, entry: LazyCommand) -> None:
-        """Args: name: of the command; entry: where it is."""
+        """Create a command that only has a name and a summary.
+
+        Args:
+            name: name of the command.
+            entry: where the command is.
+        """
         super().__init__(
             name=name, callback=None, help=entry.summary, short_help=entry.summary, rich_help_panel=entry.panel
         )

@@ -95,7 +95,7 @@ def list_(
 
 @app.command(epilog=examples(("lakesync dlq show todos/t1/done", "a value, and the type of its column")))
 def show(
-    entry: Annotated[
+    letter_id: Annotated[
         str,
         typer.Argument(metavar="ID", help="Id of a dead letter, as `lakesync dlq list` prints it.", show_default=False),
     ],
@@ -111,11 +111,11 @@ def show(
     from lakesync.model.errors import NotFoundError
 
     found, errors = _app_letters(app_file, None) or _gateway_letters(None, url, gateway, token_file, data)
-    chosen = next((each for each in found if each["id"] == entry), None)
+    chosen = next((each for each in found if each["id"] == letter_id), None)
     if chosen is None and errors:
         raise errors[0]  # it may be in the part that did not answer
     if chosen is None:
-        raise NotFoundError(f"there is no dead letter {entry!r}; `lakesync dlq list` lists them")
+        raise NotFoundError(f"there is no dead letter {letter_id!r}; `lakesync dlq list` lists them")
     output.fields(chosen, as_json=as_json)
 
 
@@ -123,7 +123,7 @@ def show(
     epilog=examples(("lakesync dlq retry --all", ""), ("lakesync dlq retry 01a2…-shop.main.1.7-9.todos", "one"))
 )
 def retry(
-    entry: Id = None,
+    letter_id: Id = None,
     app_file: App = None,
     url: Url = None,
     gateway: Gateway = None,
@@ -140,16 +140,16 @@ def retry(
     disappears when the row gets a value that fits, or when the table is rebuilt.
     """
     if app_file is not None:
-        _act_on_app(app_file, "retried", entry, everything=everything, as_json=as_json)
-    elif entry is not None and dlq_destinations.is_entry(entry):
-        _retry_destination(entry, data, as_json=as_json)
+        _act_on_app(app_file, "retried", letter_id, everything=everything, as_json=as_json)
+    elif letter_id is not None and dlq_destinations.is_destination_letter(letter_id):
+        _retry_destination(letter_id, data, as_json=as_json)
     else:
-        _act("POST", "retried", entry, url, gateway, token_file, data, everything=everything, as_json=as_json)
+        _act("POST", "retried", letter_id, url, gateway, token_file, data, everything=everything, as_json=as_json)
 
 
 @app.command(epilog=examples(("lakesync dlq drop 01a2…-shop.main.1.7-9.todos --yes", "without changing the table")))
 def drop(
-    entry: Id = None,
+    letter_id: Id = None,
     app_file: App = None,
     url: Url = None,
     gateway: Gateway = None,
@@ -165,27 +165,27 @@ def drop(
     The affected rows at the destination stay unchanged until they are written again. In an app, a dropped change is
     reverted.
     """
-    what = "all dead letters" if everything else f"{entry}"
+    what = "all dead letters" if everything else f"{letter_id}"
     output.confirm(f"Drop {what}?", yes=yes)
     if app_file is not None:
-        _act_on_app(app_file, "dropped", entry, everything=everything, as_json=as_json)
+        _act_on_app(app_file, "dropped", letter_id, everything=everything, as_json=as_json)
     else:
-        _act("DELETE", "dropped", entry, url, gateway, token_file, data, everything=everything, as_json=as_json)
+        _act("DELETE", "dropped", letter_id, url, gateway, token_file, data, everything=everything, as_json=as_json)
 
 
-def _retry_destination(entry: str, data: Path | None, *, as_json: bool) -> None:
+def _retry_destination(letter_id: str, data: Path | None, *, as_json: bool) -> None:
     from lakesync.cli.dagster_client import DagsterClient, dagster_url
 
     config = load_settings(data)
-    asset = dlq_destinations.retry(config, entry)
+    asset = dlq_destinations.retry(config, letter_id)
     url = dagster_url(config)
-    result: dict[str, Any] = {"retried": entry, "asset": asset, "runId": None}
+    result: dict[str, Any] = {"retried": letter_id, "asset": asset, "runId": None}
     if url is not None:
         result["runId"] = DagsterClient(url).materialise(asset, "destinations", "lakesync dlq retry")
     if as_json:
         output.record(result)
         return
-    print(f"retried {entry}")
+    print(f"retried {letter_id}")
     output.note(f"{url}/runs/{result['runId']}" if url is not None else f"the next run of {asset} writes the rows")
 
 
@@ -200,13 +200,13 @@ def _app_letters(app_file: Path | None, kind: str | None) -> tuple[list[dict[str
     return dlq_app.entries(app_file), []
 
 
-def _act_on_app(app_file: Path, done: str, entry: str | None, *, everything: bool, as_json: bool) -> None:
+def _act_on_app(app_file: Path, done: str, letter_id: str | None, *, everything: bool, as_json: bool) -> None:
     from lakesync.cli.remote import dlq_app
 
-    if (entry is None) is not everything:
+    if (letter_id is None) is not everything:
         raise typer.BadParameter("give one ID or --all")
     act = dlq_app.retry if done == "retried" else dlq_app.drop
-    found = act(app_file, entry)
+    found = act(app_file, letter_id)
     for each in found:
         if as_json:
             output.record({done: each})
@@ -219,7 +219,7 @@ def _act_on_app(app_file: Path, done: str, entry: str | None, *, everything: boo
 def _act(
     method: str,
     done: str,
-    entry: str | None,
+    letter_id: str | None,
     url: str | None,
     gateway: str | None,
     token_file: Path | None,
@@ -231,15 +231,17 @@ def _act(
     from lakesync.cli.connection import connect
     from lakesync.model.errors import ValidationError
 
-    if (entry is None) is not everything:
+    if (letter_id is None) is not everything:
         raise typer.BadParameter("give one ID or --all")
-    if entry is not None and "/" in entry:
+    if letter_id is not None and "/" in letter_id:
         raise ValidationError(
-            f"{entry!r} is a value, which cannot be retried; push a value that fits its column, or change the schema "
-            "and rebuild the table with `lakesync backfill tables/TABLE`"
+            f"{letter_id!r} is a value, which cannot be retried; push a value that fits its column, or change the "
+            "schema and rebuild the table with `lakesync backfill tables/TABLE`"
         )
     remote = connect(url, gateway, token_file, data)
-    ids = [each["id"] for each in _work(remote.get("/admin/dead-letters/{gateway}"))] if everything else [str(entry)]
+    ids = [str(letter_id)]
+    if everything:
+        ids = [each["id"] for each in _work(remote.get("/admin/dead-letters/{gateway}"))]
     for each in ids:
         path = f"/admin/dead-letters/{{gateway}}/{quote(each, safe='')}"
         answer = remote.post(path) if method == "POST" else remote.delete(path)

@@ -29,12 +29,12 @@ def entries(path: Path) -> list[dict[str, Any]]:
         return [*_edits(client), *_actions(client)]
 
 
-def retry(path: Path, entry: str | None) -> list[str]:
+def retry(path: Path, letter_id: str | None) -> list[str]:
     """Have dead letters sent again at the app's next sync.
 
     Args:
         path: the app's database.
-        entry: id of a dead letter; None: all.
+        letter_id: id of a dead letter; None: all.
 
     Returns:
         The ids.
@@ -42,15 +42,15 @@ def retry(path: Path, entry: str | None) -> list[str]:
     Raises:
         NotFoundError: there is no such dead letter.
     """
-    return _apply(path, entry, "retry")
+    return _apply(path, letter_id, "retry")
 
 
-def drop(path: Path, entry: str | None) -> list[str]:
+def drop(path: Path, letter_id: str | None) -> list[str]:
     """Drop dead letters; dropped changes are reverted in the app's tables.
 
     Args:
         path: the app's database.
-        entry: id of a dead letter; None: all.
+        letter_id: id of a dead letter; None: all.
 
     Returns:
         The ids.
@@ -58,15 +58,15 @@ def drop(path: Path, entry: str | None) -> list[str]:
     Raises:
         NotFoundError: there is no such dead letter.
     """
-    return _apply(path, entry, "drop")
+    return _apply(path, letter_id, "drop")
 
 
-def _apply(path: Path, entry: str | None, method: str) -> list[str]:
+def _apply(path: Path, letter_id: str | None, method: str) -> list[str]:
     with _opened(path) as client:
         known = [each["id"] for each in (*_edits(client), *_actions(client))]
-        if entry is not None and entry not in known:
-            raise NotFoundError(f"there is no dead letter {entry!r} in {path}; it has {', '.join(known) or 'none'}")
-        chosen = known if entry is None else [entry]
+        if letter_id is not None and letter_id not in known:
+            raise NotFoundError(f"there is no dead letter {letter_id!r} in {path}; it has {', '.join(known) or 'none'}")
+        chosen = known if letter_id is None else [letter_id]
         for each in chosen:
             kind, _, name = each.partition(":")
             if kind == EDIT:

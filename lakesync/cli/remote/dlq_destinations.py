@@ -38,17 +38,17 @@ def entries(config: Config, gateway: str | None) -> tuple[list[dict[str, Any]], 
     return found, errors
 
 
-def is_entry(entry: str) -> bool:
+def is_destination_letter(letter_id: str) -> bool:
     """Return whether an id is that of a destination's dead letter."""
-    return _ID.fullmatch(entry) is not None
+    return _ID.fullmatch(letter_id) is not None
 
 
-def retry(config: Config, entry: str) -> str:
+def retry(config: Config, letter_id: str) -> str:
     """Have a destination write the rows of a table again at its next run.
 
     Args:
         config: declares the destinations.
-        entry: id of a table, or of a value in it.
+        letter_id: id of a table, or of a value in it.
 
     Returns:
         The asset whose next run writes the rows.
@@ -60,9 +60,11 @@ def retry(config: Config, entry: str) -> str:
     from lakesync.adapters.dead_letters import TableIsolation
     from lakesync.adapters.registry import as_database, open_adapter
 
-    parts = _ID.fullmatch(entry)
+    parts = _ID.fullmatch(letter_id)
     if parts is None:
-        raise NotFoundError(f"{entry!r} is not the id of a destination's dead letter; `lakesync dlq list` lists them")
+        raise NotFoundError(
+            f"{letter_id!r} is not the id of a destination's dead letter; `lakesync dlq list` lists them"
+        )
     for name, target in _write_targets(config):
         if (name, target.name) == (parts["destination"], parts["adapter"]):
             with closing(as_database(open_adapter(target.uri))) as adapter:

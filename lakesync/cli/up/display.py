@@ -17,7 +17,11 @@ class Display:
     """Prints the progress of services."""
 
     def __init__(self, *, json_events: bool) -> None:
-        """Args: json_events: also print JSON lines on stdout."""
+        """Choose the form of the output.
+
+        Args:
+            json_events: also print JSON lines on stdout.
+        """
         self._console = Console(stderr=True, highlight=False, soft_wrap=True)
         self._json = json_events
 

@@ -61,7 +61,13 @@ class Supervisor:
     """Runs services until it is stopped, or until one of them cannot be kept running."""
 
     def __init__(self, services: Sequence[Service], logs: Path, report: Callable[[Change], None]) -> None:
-        """Args: services: to run; logs: folder of their logs; report: called after each change of state."""
+        """Create a supervisor; `run` starts the services.
+
+        Args:
+            services: the services to run.
+            logs: folder of their logs.
+            report: called after each change of state.
+        """
         self._slots = {service.name: _Slot(service) for service in services}
         self._logs = logs
         self._report = report
