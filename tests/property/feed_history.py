@@ -269,7 +269,7 @@ class History:
                 op, row_id, values = detail
                 self.core.edit(op, row_id, values, self.now)
             case "core":
-                self.core.core.sync()
+                self.core.core.request_pull()
                 for _ in range(place):
                     self._ask_as_core(*detail)
             case "core claims":
@@ -293,7 +293,7 @@ class History:
 
     def _finish_core(self) -> None:
         for _ in range(4):
-            self.core.core.sync()
+            self.core.core.request_pull()
             for _ in range(1000):
                 if not self._ask_as_core("whole"):
                     break
