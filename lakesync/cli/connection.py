@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -278,6 +279,8 @@ def sign_token(secret: str, gateway: str, client: str, role: str, *, seconds: fl
 
 
 def _brief_cause(error: Exception) -> str:
+    """Return why a request failed, without the class names and addresses that requests and urllib3 add."""
     reason = error.args[0] if error.args else error
     cause = getattr(reason, "reason", reason)
-    return str(cause).rpartition(": ")[2] or type(error).__name__
+    inner = next((each for each in getattr(cause, "args", ()) if isinstance(each, OSError)), cause)
+    return re.sub(r"\[Errno -?\d+\] ", "", str(inner)).rpartition(": ")[2] or type(error).__name__

@@ -187,7 +187,7 @@ def test_a_tail_continues_after_its_gateway_was_killed(spawn, tmp_path):
         assert first_line, tail.stderr.read()
         assert json.loads(first_line)["rowId"] == "t1"
         first.process.kill()
-        assert b"trying again" in tail.stderr.readline()
+        assert b"retrying in" in tail.stderr.readline()
         second = spawn(LAKESYNC_GATEWAY_PORT=port)
         assert second.client("alice").push(delta("t2", {"n": 2}, client="alice")).status_code == 200
         later = tail.stdout.readline()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -64,3 +66,20 @@ def test_options_beat_variables_which_beat_the_projects_and_the_users_file(asked
     monkeypatch.setenv("LAKESYNC_REMOTE_URL", VARIABLE)
     assert VARIABLE in asked("status")
     assert FLAG in asked("status", "--url", FLAG)
+
+
+class _Aborts(BaseHTTPRequestHandler):
+    """Closes the connection without a response."""
+
+    def do_GET(self):
+        self.close_connection = True
+
+
+def test_an_aborted_connection_is_explained_without_names_of_classes(run):
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Aborts) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        result = run("status", "--gateway", "shop", "--url", url)
+        server.shutdown()
+    assert result.exit_code == ExitCode.UNREACHABLE
+    assert f"error: no gateway answers at {url}: Remote end closed connection without response" in result.stderr
