@@ -44,7 +44,7 @@ class Metrics:
         """
         self.registry = registry = CollectorRegistry()
         self.requests = Counter(
-            "lakesync_requests", "Requests answered", ["route", "method", "status"], registry=registry
+            "lakesync_requests", "Answered requests", ["route", "method", "status"], registry=registry
         )
         self.seconds = Histogram(
             "lakesync_request_seconds",
@@ -53,28 +53,31 @@ class Metrics:
             buckets=_BUCKET_SECONDS,
             registry=registry,
         )
-        self.errors = Counter("lakesync_errors", "Requests refused or failed", ["code"], registry=registry)
+        self.errors = Counter("lakesync_errors", "Rejected and failed requests", ["code"], registry=registry)
         self.pushed = Counter("lakesync_pushed_deltas", "Deltas accepted, repeats included", registry=registry)
         self.pulled = Counter("lakesync_pulled_deltas", "Deltas sent in answers to pulls", registry=registry)
-        self.actions = Counter("lakesync_actions", "Actions, by how they ended", ["outcome"], registry=registry)
-        self.checkpoints = Counter("lakesync_checkpoints", "Checkpoints begun to be served", registry=registry)
+        self.actions = Counter("lakesync_actions", "Answered actions by outcome", ["outcome"], registry=registry)
+        self.checkpoints = Counter("lakesync_checkpoints", "Started checkpoint streams", registry=registry)
         self.checkpoint_bytes = Counter("lakesync_checkpoint_bytes", "Bytes of frames served", registry=registry)
-        self.connections = Gauge("lakesync_websocket_connections", "WebSocket connections held", registry=registry)
+        self.connections = Gauge("lakesync_websocket_connections", "Open WebSocket connections", registry=registry)
         self.connection_ends = Counter(
             "lakesync_websocket_closes", "WebSocket connections ended, by close code", ["code"], registry=registry
         )
-        self.broadcast = Counter("lakesync_broadcast_deltas", "Deltas sent without being asked", registry=registry)
-        self.flushes = Counter("lakesync_flushes", "Flushes of this server itself", registry=registry)
-        self.flushed = Counter("lakesync_flushed_deltas", "Deltas that it flushed", registry=registry)
+        self.broadcast = Counter("lakesync_broadcast_deltas", "Deltas sent as broadcasts", registry=registry)
+        self.flushes = Counter("lakesync_flushes", "Flushes by this server itself", registry=registry)
+        self.flushed = Counter("lakesync_flushed_deltas", "Deltas flushed by this server itself", registry=registry)
         self.flush_seconds = Histogram(
-            "lakesync_flush_seconds", "Seconds of such a flush", buckets=_BUCKET_SECONDS, registry=registry
+            "lakesync_flush_seconds",
+            "Seconds of a flush by this server itself",
+            buckets=_BUCKET_SECONDS,
+            registry=registry,
         )
         self.flush_failures = Counter(
-            "lakesync_flush_failures", "Flushes that failed, to be repeated", registry=registry
+            "lakesync_flush_failures", "Failed flushes by this server itself, which are retried", registry=registry
         )
         self.table_failures = Counter(
             "lakesync_materialisation_failures",
-            "Work for a destination's table that was set aside",
+            "Work for a destination's table that failed all its retries",
             ["table"],
             registry=registry,
         )
@@ -142,10 +145,10 @@ def _lag_families() -> dict[str, GaugeMetricFamily]:
     return {
         "clients": GaugeMetricFamily("lakesync_clients", "Clients that this process saw", labels=labels),
         "behind": GaugeMetricFamily(
-            "lakesync_clients_behind", "Of those, clients that were not sent a change that they may see", labels=labels
+            "lakesync_clients_behind", "Clients with an unsent change that they may see", labels=labels
         ),
         "unsent": GaugeMetricFamily(
-            "lakesync_oldest_unsent_timestamp_seconds", "Commit of the oldest such change", labels=labels
+            "lakesync_oldest_unsent_timestamp_seconds", "Commit of the oldest unsent change", labels=labels
         ),
     }
 
@@ -225,8 +228,10 @@ class _DeadLetterCollector(Collector):
 def _dead_letter_families() -> tuple[GaugeMetricFamily, GaugeMetricFamily]:
     labels = ["gateway", "kind", "name"]
     return (
-        GaugeMetricFamily("lakesync_dead_letters", "Values, tables and work that are set aside", labels=labels),
-        GaugeMetricFamily("lakesync_dead_letters_timestamp_seconds", "When the first was seen", labels=labels),
+        GaugeMetricFamily("lakesync_dead_letters", "Dead letters", labels=labels),
+        GaugeMetricFamily(
+            "lakesync_dead_letters_timestamp_seconds", "When the first dead letter was seen", labels=labels
+        ),
     )
 
 
@@ -234,16 +239,18 @@ def _pipeline_families() -> dict[str, GaugeMetricFamily]:
     labels = ["gateway", "part", "name"]
     return {
         "reported": GaugeMetricFamily(
-            "lakesync_pipeline_report_timestamp_seconds", "When the pipeline last reported what is behind"
+            "lakesync_pipeline_report_timestamp_seconds", "When the pipeline last reported its lag"
         ),
         "queued": GaugeMetricFamily(
             "lakesync_pipeline_queued_runs", "Runs requested more than 30 s ago that have not started"
         ),
         "deltas": GaugeMetricFamily(
-            "lakesync_pipeline_behind_deltas", "Deltas that a part lacks, at most", labels=labels
+            "lakesync_pipeline_behind_deltas",
+            "Deltas by which a part of the pipeline is behind, at most",
+            labels=labels,
         ),
         "since": GaugeMetricFamily(
-            "lakesync_pipeline_behind_timestamp_seconds", "Arrival of the oldest of these", labels=labels
+            "lakesync_pipeline_behind_timestamp_seconds", "Arrival of the oldest of these deltas", labels=labels
         ),
         "requests": GaugeMetricFamily(
             "lakesync_pipeline_behind_requests", "Runs requested for the part since its mark moved", labels=labels
@@ -254,8 +261,8 @@ def _pipeline_families() -> dict[str, GaugeMetricFamily]:
 def _backlog_families() -> dict[str, GaugeMetricFamily]:
     labels = ["gateway", "shard"]
     return {
-        "bytes": GaugeMetricFamily("lakesync_unflushed_bytes", "Stored bytes not yet in the lake", labels=labels),
-        "deltas": GaugeMetricFamily("lakesync_unflushed_deltas", "Deltas not yet in the lake", labels=labels),
+        "bytes": GaugeMetricFamily("lakesync_unflushed_bytes", "Unflushed bytes", labels=labels),
+        "deltas": GaugeMetricFamily("lakesync_unflushed_deltas", "Unflushed deltas", labels=labels),
         "oldest": GaugeMetricFamily(
             "lakesync_oldest_unflushed_timestamp_seconds", "Commit of the oldest unflushed push", labels=labels
         ),

@@ -19,7 +19,7 @@ GROUPS = "abc"
 
 
 class Line:
-    """A connection that the server sends pages to, one at a time, as `gateway.live.room` does."""
+    """A connection that the server sends pages to, one at a time, as `gateway.live.channel` does."""
 
     def __init__(self, gateway, group):
         self.gateway = gateway
