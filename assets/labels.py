@@ -64,8 +64,10 @@ def poll_mark(gateway: str, connector: str) -> str:
 def move_mark(group: str, name: str) -> str:
     """Return the name of a mark in staging: when the last run of a flow or of tiers that ended well began.
 
+    Of a migration, the days that were copied.
+
     Args:
-        group: `flows` or `tiers`.
+        group: `flows`, `tiers` or `migrations`.
         name: as lakesync.toml declares it.
     """
     return f"{group}/{name}"

@@ -78,11 +78,12 @@ def maintenance(snapshot: SchemaSnapshot, section: MaintenanceSection) -> dg.Ass
     ) -> dg.MaterializeResult[None]:
         part = context.partition_key
         with outcome(context, pyspark):
+            store = staging.store
+            told: Told
             if part == RUNS:
                 done = delete_old_runs(context.instance, datetime.now(UTC) - timedelta(days=section.run_retention_days))
-                return dg.MaterializeResult(metadata={"deleted": done.deleted, "kept": done.kept})
-            store = staging.store
-            if part == LOG:
+                told, state = {"deleted": done.deleted, "kept": done.kept}, ""
+            elif part == LOG:
                 told, state = trim(store)
             else:
                 told, state = tidy_table(pyspark.spark_session, tables[part], lake, store, run_state, section)

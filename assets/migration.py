@@ -1,20 +1,23 @@
 """One asset a migration, partitioned by day (hlc) and table: copied, compared, and resumed where it was cut short."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import dagster as dg
+import msgspec
 
 from assets.backends import kind_of, source_keys
 from assets.columns import followed_columns
-from assets.labels import OWNERS, day_of_key
+from assets.labels import OWNERS, day_of_key, move_mark
 from assets.outcome import outcome
 from lakesync.adapters.backend_config import resolve_backend, single_backends
 from lakesync.adapters.uri import without_password
 from lakesync.config import Config
 from lakesync.config.backends import DeclaredMigration
 from lakesync.model import hlc
+from lakesync.staging.store import PipelineStore
+from resources.gateways import StagingResource
 from resources.spark import SparkConnectResource
 
 if TYPE_CHECKING:
@@ -22,6 +25,39 @@ if TYPE_CHECKING:
     from resources.moves import Migration
 
 GROUP = "migrations"
+_DAY = timedelta(days=1)
+
+
+class CopiedDays(msgspec.Struct, frozen=True):
+    """A migration's mark in staging: the days that were copied after they had ended."""
+
+    tables: dict[str, list[tuple[date, date]]] = {}
+    """Table → first and last day of each stretch without a gap, ascending."""
+
+    @classmethod
+    def of(cls, marks: Mapping[str, str], name: str) -> "CopiedDays":
+        """Read the mark of a migration; before its first run no day was copied.
+
+        Args:
+            marks: of staging.
+            name: of the migration.
+        """
+        text = marks.get(move_mark(GROUP, name))
+        return msgspec.json.decode(text, type=cls) if text is not None else cls()
+
+    def has(self, table: str, day: date) -> bool:
+        """Whether a day of a table was copied."""
+        return any(first <= day <= last for first, last in self.tables.get(table, ()))
+
+    def with_day(self, table: str, day: date) -> "CopiedDays":
+        """Return the mark after a day of a table was copied."""
+        joined: list[tuple[date, date]] = []
+        for first, last in sorted([*self.tables.get(table, ()), (day, day)]):
+            if joined and first <= joined[-1][1] + _DAY:
+                joined[-1] = (joined[-1][0], max(last, joined[-1][1]))
+            else:
+                joined.append((first, last))
+        return CopiedDays({**self.tables, table: joined})
 
 
 def migrations(config: Config) -> list[dg.AssetsDefinition]:
@@ -53,12 +89,16 @@ def migration_asset(config: Config, name: str, declared: DeclaredMigration) -> d
             "dagster/uri": ", ".join(without_password(backend.uri) for backend in target),
         },
     )
-    def migrated(context: dg.AssetExecutionContext, pyspark: SparkConnectResource) -> dg.MaterializeResult[None]:
+    def migrated(
+        context: dg.AssetExecutionContext, pyspark: SparkConnectResource, staging: StagingResource
+    ) -> dg.MaterializeResult[None]:
         from resources.moves import migrate
 
+        today = _utc_day(staging.now_ms())
         keys = [key for key in context.partition_keys if isinstance(key, dg.MultiPartitionKey)]
         with outcome(context, pyspark):
             reports = migrate(pyspark.spark_session, [_work(config, name, declared, key) for key in keys])
+            _note_copied(staging.store, name, keys, today)
         for key, report in zip(keys, reports, strict=True):
             context.add_asset_metadata(_copied([report]), partition_key=key)
         return dg.MaterializeResult(metadata=_told(keys, reports))
@@ -77,31 +117,48 @@ def _partitions(declared: DeclaredMigration) -> dg.MultiPartitionsDefinition:
     return dg.MultiPartitionsDefinition({"day": days, "table": dg.StaticPartitionsDefinition(list(declared.tables))})
 
 
-def ended_days(
-    instance: dg.DagsterInstance, name: str, declared: DeclaredMigration, now: datetime
-) -> tuple[str, str] | None:
-    """Return the first and last partition of what has ended and was not copied whole; None where there is nothing.
+def first_day_left(copied: CopiedDays, declared: DeclaredMigration) -> date | None:
+    """Return the first day that was not copied of every table; None where all days that there will be were."""
+    day = declared.since
+    while all(copied.has(table, day) for table in declared.tables):
+        day = min(last for table in declared.tables for first, last in copied.tables[table] if first <= day <= last)
+        day += _DAY
+    return day if declared.until is None or day <= declared.until else None
+
+
+def days_to_copy(copied: CopiedDays, declared: DeclaredMigration, now_ms: int) -> tuple[str, str] | None:
+    """Return the first and last partition of the days that have ended and were not copied; None where there are none.
 
     Args:
-        instance: Dagster's.
-        name: of the migration.
+        copied: the migration's mark.
         declared: the migration.
-        now: the days before its own have ended.
+        now_ms: server wall time; the days before its own have ended.
     """
-    made = instance.get_materialized_partitions(migration_key(name))
-    today = f"{now:%Y-%m-%d}"
-    left = [
-        key.keys_by_dimension["day"]
-        for key in _partitions(declared).get_partition_keys()
-        if key.keys_by_dimension["day"] < today and key not in made
-    ]
-    if not left:
+    last = min(_utc_day(now_ms) - _DAY, declared.until or date.max)
+    day = first_day_left(copied, declared)
+    if day is None or day > last:
         return None
-    first, last = (
-        dg.MultiPartitionKey({"day": day, "table": table})
-        for day, table in ((min(left), declared.tables[0]), (max(left), declared.tables[-1]))
+    while all(copied.has(table, last) for table in declared.tables):
+        last -= _DAY
+    first_key, last_key = (
+        dg.MultiPartitionKey({"day": each.isoformat(), "table": table})
+        for each, table in ((day, declared.tables[0]), (last, declared.tables[-1]))
     )
-    return first, last
+    return first_key, last_key
+
+
+def _utc_day(ms: int) -> date:
+    return datetime.fromtimestamp(ms / 1000, UTC).date()
+
+
+def _note_copied(store: PipelineStore, name: str, keys: Sequence[dg.MultiPartitionKey], today: date) -> None:
+    """Write the migration's mark; a day that had not ended when the run began is copied again."""
+    copied = CopiedDays.of(store.marks(), name)
+    for key in keys:
+        day = day_of_key(key.keys_by_dimension["day"])
+        if day < today:
+            copied = copied.with_day(key.keys_by_dimension["table"], day)
+    store.put_mark(move_mark(GROUP, name), msgspec.json.encode(copied).decode())
 
 
 def _work(config: Config, name: str, declared: DeclaredMigration, key: dg.MultiPartitionKey) -> "Migration":

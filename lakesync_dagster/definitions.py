@@ -72,7 +72,6 @@ def make_definitions(config: Config, snapshot: SchemaSnapshot) -> dg.Definitions
         schedules=[
             audit_schedule(config, audit, snapshot, open_staging),
             maintenance_schedule(config, tidying, snapshot, open_staging),
-            *moves.schedules,
         ],
         sensors=[
             flush_sensor(config, flush, days, open_staging, lags, WATCH_SECONDS),

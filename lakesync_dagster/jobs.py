@@ -7,13 +7,13 @@ import dagster as dg
 from assets.checks import PUBLISHED
 from assets.erasure import ERASURE
 from assets.labels import AUDIT, FLUSH_SLOT, OTHER_SLOT, POLL_SLOT, REASON, SLOT, UPKEEP, UPKEEP_SLOT
-from assets.maintenance import MAINTENANCE, RUNS
+from assets.maintenance import MAINTENANCE
 from lakesync.config import Config
 from lakesync.model.errors import LakeUnavailableError
 from lakesync.staging.store import OpenStaging
 from resources.compat_dagster import UnresolvedAssetJobDefinition
 from resources.snapshot import SchemaSnapshot
-from sensors.upkeep import has_old_runs, unaudited, untidied
+from sensors.upkeep import unaudited, untidied
 
 _SOON, _LATER = {"dagster/priority": "1"}, {"dagster/priority": "-1"}
 """Of runs that wait for the same place the first goes first."""
@@ -90,7 +90,6 @@ def maintenance_schedule(
         except LakeUnavailableError as error:
             yield dg.SkipReason(str(error))
             return
-        due += [RUNS] if has_old_runs(context.instance) else []
         for part in due:
             run_key = f"{context.scheduled_execution_time.isoformat()} {part}"
             yield dg.RunRequest(run_key=run_key, partition_key=part)

@@ -1,4 +1,4 @@
-"""Requests flows and tiers when they are due by their schedules; each by itself, and again after it failed."""
+"""Requests flows, tiers and migrations when their schedules say; each by itself, and again after it failed."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 import dagster as dg
 
 from assets.labels import MOVE_SENSOR, REQUESTED_BY
+from assets.migration import CopiedDays, days_to_copy
 from assets.tiering import oldest_day, tier_days
 from lakesync.analysis.marks import Lag
 from lakesync.config import Config
@@ -28,17 +29,17 @@ def move_sensor(
     open_staging: OpenStaging,
     lags: PipelineLags,
 ) -> dg.SensorDefinition:
-    """Create the sensor of flows and tiers: one run for each that is due, never two at once.
+    """Create the sensor of flows, tiers and migrations: one run for each that is due, never two at once.
 
     A run that failed or was killed left no mark, so it is requested again after a growing pause, and not only when the
     schedule comes round again.
 
     Args:
-        config: declares flows and tiers.
+        config: declares them.
         jobs: by the names that `job_name` gives.
         days: UTC days of arrival.
         open_staging: opens the staging store, which has the marks.
-        lags: of flows and tiers.
+        lags: of flows, tiers and migrations.
     """
 
     @dg.sensor(
@@ -46,7 +47,7 @@ def move_sensor(
         jobs=list(jobs.values()),
         minimum_interval_seconds=5,
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description="Requests a run of each flow and each pair of tiers whose schedule has passed since its last run.",
+        description="Requests a run of each flow, pair of tiers and migration that is due by its schedule.",
     )
     @skip_during_outage
     def watch(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
@@ -54,17 +55,19 @@ def move_sensor(
         lags.note(MOVE_SENSOR, attempts.counts())
         now_ms = WallClock(config.clock_offset_file).now_ms()
         with open_staging() as store:
-            behind = [lag for lag in lags.overdue(store) if job_name(lag) in jobs]
+            marks, behind = store.marks(), [lag for lag in lags.overdue(store) if job_name(lag) in jobs]
         ready, held = attempts.ready(behind)
         requests, asked = [], []
         for lag in ready:
-            span = _days(config, lag, days, now_ms)
+            span = _days(config, lag, days, marks, now_ms)
             if span and not is_under_way(context.instance, {MOVE: job_name(lag)}):
                 tags = {REQUESTED_BY: MOVE_SENSOR, MOVE: job_name(lag), **span}
                 requests.append(dg.RunRequest(job_name=job_name(lag), tags=tags))
                 asked.append(lag)
         if not asked:
-            return dg.SkipReason("; ".join(map(str, held)) or f"{len(jobs)} flows and tiers, none of them to be run")
+            return dg.SkipReason(
+                "; ".join(map(str, held)) or f"{len(jobs)} flows, tiers and migrations, none of them due"
+            )
         others = [lag for lag in behind if lag not in asked]
         return dg.SensorResult(run_requests=requests, cursor=attempts.requested(asked, others))
 
@@ -72,13 +75,23 @@ def move_sensor(
 
 
 def job_name(lag: Lag) -> str:
-    """Return the name of the job that brings a flow or tiers up to date."""
+    """Return the name of the job that brings a flow, tiers or a migration up to date."""
     return f"{lag.part}s_{lag.name}"
 
 
-def _days(config: Config, lag: Lag, days: dg.TimeWindowPartitionsDefinition, now_ms: int) -> Mapping[str, str] | None:
-    """Tags that name the partitions of a run: since the last one, or of tiers the newest day that is old enough."""
-    if lag.part == "flow":
+def _days(
+    config: Config, lag: Lag, days: dg.TimeWindowPartitionsDefinition, marks: Mapping[str, str], now_ms: int
+) -> Mapping[str, str] | None:
+    """Tags that name the partitions of a run.
+
+    Of a flow those since the last run, of tiers the newest day that is old enough, of a migration those not copied.
+    """
+    if lag.part == "migration":
+        span = days_to_copy(CopiedDays.of(marks, lag.name), config.migrations[lag.name], now_ms)
+        if span is None:
+            return None
+        first, last = span
+    elif lag.part == "flow":
         first, last = nearest_day(days, lag.mark or now_ms), nearest_day(days, now_ms)
     else:
         axis = tier_days(config, lag.name, days)

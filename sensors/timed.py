@@ -1,11 +1,12 @@
-"""Parts that are due by the clock, with their marks: polls of connectors, flows and tiers."""
+"""Parts that are due by the clock, with their marks: polls of connectors, flows, tiers and migrations."""
 
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 
 import msgspec
 
-from assets.labels import move_mark, poll_mark
+from assets.labels import move_mark, ms_of_days, poll_mark
+from assets.migration import CopiedDays, first_day_left
 from lakesync.analysis.marks import Part, Timed
 from lakesync.config import Config
 from resources.compat_dagster import get_next_cron_tick
@@ -15,8 +16,10 @@ from resources.snapshot import SchemaSnapshot
 def timed_parts(config: Config, snapshot: SchemaSnapshot, marks: Mapping[str, str], now_ms: int) -> list[Timed]:
     """Return when each poll, flow and pair of tiers is due: by its interval or schedule, after its last run.
 
+    A migration with a schedule is due at the first moment of it after the end of the first day that was not copied.
+
     Args:
-        config: declares flows and tiers.
+        config: declares flows, tiers and migrations.
         snapshot: names the connectors.
         marks: of staging.
         now_ms: server wall time; one that never ran is due now.
@@ -29,7 +32,7 @@ def timed_parts(config: Config, snapshot: SchemaSnapshot, marks: Mapping[str, st
     for part, group, name, cron in _moves(config):
         mark = _read(marks.get(move_mark(group, name)))
         found.append(Timed(part, name, "", mark, next_tick_ms(cron, mark) if mark else now_ms))
-    return found
+    return [*found, *_migrations(config, marks, now_ms)]
 
 
 def next_tick_ms(cron: str, after_ms: int) -> int:
@@ -48,6 +51,14 @@ def _moves(config: Config) -> Iterator[tuple[Part, str, str, str]]:
         yield "flow", "flows", name, flow.schedule
     for name, tiers in config.tiers.items():
         yield "tier", "tiers", name, tiers.schedule
+
+
+def _migrations(config: Config, marks: Mapping[str, str], now_ms: int) -> Iterator[Timed]:
+    for name, declared in config.migrations.items():
+        day = first_day_left(CopiedDays.of(marks, name), declared)
+        if declared.schedule is not None and day is not None:
+            first_ms, end_ms = ms_of_days([day])
+            yield Timed("migration", name, "", min(first_ms, now_ms), next_tick_ms(declared.schedule, end_ms - 1))
 
 
 def _read(text: str | None) -> int:

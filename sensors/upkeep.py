@@ -1,27 +1,26 @@
 """What is to be tidied or audited: what has another state than at the last time, by its mark in staging."""
 
-import time
 from collections.abc import Mapping
 
 import dagster as dg
 
 from assets.destinations import all_leaves, mark_name
 from assets.labels import CHECKPOINT, audit_mark, leaf_key, upkeep_mark
-from assets.maintenance import HISTORY, LOG, MAINTENANCE, RUNS, LakePart, lake_parts
+from assets.maintenance import HISTORY, LOG, RUNS, LakePart, lake_parts
 from lakesync.analysis.marks import cut_state, followed_state, is_changed, log_state
 from lakesync.config import Config
 from lakesync.model.clock import WallClock
 from lakesync.staging.store import PipelineStore
 from resources.snapshot import SchemaSnapshot
 
-WEEK_SECONDS = 7 * 86_400
+WEEK_MS = 7 * 86_400_000
 """Between two audits of what does not change."""
-DAY_SECONDS = 86_400
-"""Between two upkeeps of a part that does not change: snapshots and files expire by age."""
+DAY_MS = 86_400_000
+"""Between two upkeeps of a part that does not change: snapshots, files and Dagster's runs expire by age."""
 
 
 def untidied(config: Config, snapshot: SchemaSnapshot, store: PipelineStore) -> list[str]:
-    """Return the parts to be tidied, as partitions, but for Dagster's runs.
+    """Return the parts to be tidied, as partitions.
 
     Args:
         config: names the lake and the clock.
@@ -32,13 +31,9 @@ def untidied(config: Config, snapshot: SchemaSnapshot, store: PipelineStore) -> 
         LakeUnavailableError: the catalogue cannot be read.
     """
     states = _table_states(config, lake_parts(snapshot))
-    states[LOG] = log_state(store.backlog())
+    states |= {LOG: log_state(store.backlog()), RUNS: ""}
     marks, now_ms = store.marks(), WallClock(config.clock_offset_file).now_ms()
-    return [
-        part
-        for part, state in states.items()
-        if is_changed(marks.get(upkeep_mark(part)), state, now_ms, DAY_SECONDS * 1000)
-    ]
+    return [part for part, state in states.items() if is_changed(marks.get(upkeep_mark(part)), state, now_ms, DAY_MS)]
 
 
 def unaudited(config: Config, snapshot: SchemaSnapshot, store: PipelineStore) -> list[str]:
@@ -61,7 +56,7 @@ def unaudited(config: Config, snapshot: SchemaSnapshot, store: PipelineStore) ->
     return [
         key.to_user_string()
         for key, state in states.items()
-        if is_changed(marks.get(audit_mark(key)), state, now_ms, WEEK_SECONDS * 1000)
+        if is_changed(marks.get(audit_mark(key)), state, now_ms, WEEK_MS)
     ]
 
 
@@ -75,10 +70,3 @@ def _table_states(config: Config, parts: Mapping[str, LakePart]) -> dict[str, st
     }
     found = snapshots(config, tables.values())
     return {name: str(found[table]) for name, table in tables.items()}
-
-
-def has_old_runs(instance: dg.DagsterInstance) -> bool:
-    """Whether it is a day since Dagster's runs were looked through. Dagster itself keeps that mark, beside the runs."""
-    wanted = dg.AssetRecordsFilter(MAINTENANCE, asset_partitions=[RUNS])
-    records = instance.fetch_materializations(wanted, limit=1).records
-    return not records or records[0].timestamp < time.time() - DAY_SECONDS

@@ -18,7 +18,7 @@ from lakesync.staging.head import MAIN_SHARD
 from lakesync.staging.records import Backlog
 from lakesync.staging.shards import ShardMap
 
-Part = Literal["deltas", "table", "checkpoint", "destination", "flow", "tier", "poll", "erasure"]
+Part = Literal["deltas", "table", "checkpoint", "destination", "flow", "tier", "migration", "poll", "erasure"]
 
 
 REPORT = "pipeline"
@@ -87,7 +87,8 @@ class Timed(NamedTuple):
     gateway: str
     """Empty where it is of no gateway."""
     mark: int
-    """When the last run that ended well began, in milliseconds of server wall time; 0 before the first."""
+    """When the last run that ended well began, in milliseconds of server wall time; 0 before the first. Of a migration
+    where the first day begins that was not copied."""
     next_ms: int
     """When the next one is due."""
 
@@ -121,13 +122,13 @@ class Lag(msgspec.Struct, frozen=True, rename="camel"):
 
     part: Part
     name: str
-    """Of the table, destination, flow, tiers or connector; the shard of `deltas`; empty for a checkpoint or an erasure.
-    """
+    """Of the table, destination, flow, tiers, migration or connector; the shard of `deltas`; empty for a checkpoint or
+    an erasure."""
     gateway: str
-    """Empty for flows and tiers, which are of all."""
+    """Empty for flows, tiers and migrations, which are of all."""
     mark: int
     """The arrival up to which the part has everything; of `deltas` the sequence; of polls, flows and tiers when the
-    last run began."""
+    last run began, of a migration where the first day begins that was not copied."""
     deltas: int
     """How many it lacks: exact for `deltas`, else at most about so many; 0 where it lacks something else."""
     since_ms: int
@@ -172,7 +173,7 @@ class Report(msgspec.Struct, frozen=True, rename="camel"):
     dead_letters: tuple[DeadLetters, ...] = ()
 
     def of(self, gateway: str) -> list[Lag]:
-        """Return the lags of one gateway, and those of flows and tiers, which belong to all gateways."""
+        """Return the lags of one gateway, and those of flows, tiers and migrations, which belong to all gateways."""
         return [lag for lag in self.lags if lag.gateway in (gateway, "")]
 
     def failing(self) -> list[Lag]:
@@ -312,7 +313,7 @@ def lags(
         backlog: staging's backlog, which `deltas` is compared with.
         found: the progress of the other parts.
         files: the files of `deltas` with deltas later than their least mark.
-        timed: polls, flows and tiers.
+        timed: polls, flows, tiers and migrations.
         now_ms: server wall time.
     """
     behind = [

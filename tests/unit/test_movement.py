@@ -3,16 +3,20 @@
 import os
 import time
 from contextlib import nullcontext
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 
 import dagster as dg
+import msgspec
 import pytest
 
 from assets.labels import MOVE_SENSOR
+from assets.migration import CopiedDays
 from assets.tiering import oldest_day
+from lakesync.analysis.marks import lags
 from lakesync.config import load
 from lakesync.engine import Engine
 from lakesync.model.errors import ConfigurationError
+from lakesync.model.hlc import wall_clock
 from lakesync.model.schema import parse_schema
 from lakesync.staging import open_store
 from lakesync_dagster.definitions import make_definitions
@@ -22,6 +26,7 @@ from sensors import attempts
 from sensors.destinations import DESTINATION_SENSOR
 from sensors.lags import PipelineLags
 from sensors.moves import move_sensor
+from sensors.timed import timed_parts
 
 DECLARED = """
 [adapters]
@@ -209,25 +214,56 @@ def nothing():
     """A run of it is a run that is under way."""
 
 
-def test_a_migration_is_asked_for_the_days_that_have_ended_and_were_not_copied(definitions):
-    schedule = definitions.get_repository_def().get_schedule_def("migrations_away")
-    assert schedule.cron_schedule == "40 1 * * *"
+def test_a_migration_is_requested_for_the_days_that_have_ended_and_were_not_copied(declared, tmp_path, monkeypatch):
+    config = declared.model_copy(update={"clock_offset_file": tmp_path / "offset"})
+    engine = Engine(open_store("memory://", wall_clock), wall_clock)
+    engine.open()
+    store = engine.store
+    jobs = {"migrations_away": dg.define_asset_job("migrations_away", selection=dg.AssetSelection.all())}
+    lags = PipelineLags(config, SchemaSnapshot())
+    sensor = move_sensor(config, jobs, arrival_days("2026-01-01"), lambda: nullcontext(store), lags)
 
-    def asked(instance, day):
-        moment = datetime(2026, 1, day, 1, 40, tzinfo=UTC)
-        repository = definitions.get_repository_def()
-        with dg.build_schedule_context(instance, moment, repository_def=repository) as context:
-            told = schedule.evaluate_tick(context)
-        if not told.run_requests:
-            return told.skip_message
+    def requested(instance, day, cursor=None):
+        moment = datetime(2026, 1, day, 1, 41, tzinfo=UTC)  # a minute after the schedule
+        (tmp_path / "offset").write_text(str(int(moment.timestamp() * 1000) - time.time_ns() // 1_000_000))
+        with dg.build_sensor_context(instance, cursor=cursor) as context:
+            told = sensor(context)
+        if isinstance(told, dg.SkipReason):
+            return None
         (request,) = told.run_requests
         return tuple(request.tags[f"dagster/asset_partition_range_{end}"] for end in ("start", "end"))
 
+    def copied(table, *days):
+        mark = CopiedDays.of(store.marks(), "away")
+        for day in days:
+            mark = mark.with_day(table, date(2026, 1, day))
+        store.put_mark("migrations/away", msgspec.json.encode(mark).decode())
+
     with dg.instance_for_test() as instance:
-        assert asked(instance, 1) == "every day that has ended was copied"
-        assert asked(instance, 3) == ("2026-01-01|flights", "2026-01-02|planes")
-        for partition in ("2026-01-01|flights", "2026-01-01|planes", "2026-01-02|flights"):
-            made = dg.AssetMaterialization(key("migrations/away"), partition=partition)
-            instance.report_runless_asset_event(made)
-        assert asked(instance, 3) == ("2026-01-02|flights", "2026-01-02|planes")
-        assert asked(instance, 9) == ("2026-01-02|flights", "2026-01-03|planes")
+        assert requested(instance, 1) is None, "its first day has not ended"
+        assert requested(instance, 3) == ("2026-01-01|flights", "2026-01-02|planes")
+        copied("flights", 1, 2)
+        copied("planes", 1)
+        assert requested(instance, 3) == ("2026-01-02|flights", "2026-01-02|planes")
+        made = dg.AssetMaterialization(key("migrations/away"), partition="2026-01-02|planes")
+        instance.report_runless_asset_event(made)
+        assert requested(instance, 9) == ("2026-01-02|flights", "2026-01-03|planes"), "a materialisation is no mark"
+        copied("planes", 3)
+        copied("flights", 3)
+        assert requested(instance, 9) == ("2026-01-02|flights", "2026-01-02|planes"), "a gap is filled"
+        copied("planes", 2)
+        assert CopiedDays.of(store.marks(), "away").tables["planes"] == [(date(2026, 1, 1), date(2026, 1, 3))]
+        assert requested(instance, 9) is None, "until is reached"
+    engine.close()
+
+
+def test_a_migration_that_is_late_is_named_with_the_day_that_it_lacks(declared):
+    now = int(datetime(2026, 1, 3, 1, 41, tzinfo=UTC).timestamp() * 1000)
+    (part,) = [each for each in timed_parts(declared, SchemaSnapshot(), {}, now) if each.part == "migration"]
+    begins, due = (datetime(2026, 1, *at, tzinfo=UTC).timestamp() * 1000 for at in ((1,), (2, 1, 40)))
+    assert (part.name, part.mark, part.next_ms) == ("away", begins, due)
+    (behind,) = lags((), (), (), [part], now)
+    assert (behind.key, behind.since_ms) == ("migration/away/", due)
+    before = int(datetime(2025, 12, 1, tzinfo=UTC).timestamp() * 1000)
+    early = [each for each in timed_parts(declared, SchemaSnapshot(), {}, before) if each.part == "migration"]
+    assert lags((), (), (), early, before) == [], "its first day is still to come"
