@@ -7,12 +7,24 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
+import msgspec
 
 from assets.columns import client_columns
-from assets.labels import LOG, OWNERS, POLL_SENSOR, days_of, is_requested_by, poll_mark, polled_key
+from assets.labels import (
+    LOG,
+    OWNERS,
+    POLL_SENSOR,
+    days_of,
+    failed_polls_mark,
+    is_requested_by,
+    poll_mark,
+    polled_key,
+)
 from assets.outcome import outcome
 from assets.series import Told
+from lakesync.analysis.marks import FailedPolls
 from lakesync.config import Config
+from lakesync.staging.store import PipelineStore
 from resources.gateways import IntakeResource, StagingResource
 from resources.lake import LakeResource
 from resources.snapshot import PolledConnector, SchemaSnapshot
@@ -106,7 +118,7 @@ def connector_tables(
                 else replay_connector(connection, gateway, name, days_of(context))
             )
             if asks:  # also where a table failed: the next poll goes on from there
-                staging.store.put_mark(poll_mark(gateway, name), str(begun_ms))
+                note_poll(staging.store, gateway, name, begun_ms, is_good=not done.errors)
         for table in done.tables:
             key = polled_key(gateway, name, table.table)
             if table.error is None and key in context.selected_asset_keys:
@@ -120,6 +132,27 @@ def connector_tables(
             )
 
     return polled
+
+
+def note_poll(store: PipelineStore, gateway: str, name: str, begun_ms: int, *, is_good: bool) -> None:
+    """Write a connector's marks after a poll that ended.
+
+    Args:
+        store: the staging store.
+        gateway: of the connector.
+        name: the connector's.
+        begun_ms: when the poll began, in milliseconds of server wall time.
+        is_good: whether every table was read and pushed to its end.
+    """
+    failed = failed_polls_mark(gateway, name)
+    text = store.marks().get(failed)
+    known = msgspec.json.decode(text, type=FailedPolls) if text is not None else FailedPolls(0, 0)
+    if not is_good:
+        since_ms = known.since_ms if known.count else begun_ms
+        store.put_mark(failed, msgspec.json.encode(FailedPolls(known.count + 1, since_ms)).decode())
+    elif known.count:
+        store.put_mark(failed, msgspec.json.encode(FailedPolls(0, begun_ms)).decode())
+    store.put_mark(poll_mark(gateway, name), str(begun_ms))
 
 
 def told(table: "TablePoll", done: "ConnectorPoll") -> Told:

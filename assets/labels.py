@@ -61,6 +61,11 @@ def poll_mark(gateway: str, connector: str) -> str:
     return f"ingest/{gateway}/{connector}"
 
 
+def failed_polls_mark(gateway: str, connector: str) -> str:
+    """Return the name of a connector's mark in staging that counts its failed polls."""
+    return f"failed-polls/{gateway}/{connector}"
+
+
 def move_mark(group: str, name: str) -> str:
     """Return the name of a mark in staging: when the last run of a flow or of tiers that ended well began.
 

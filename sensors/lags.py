@@ -27,7 +27,7 @@ from lakesync.model.clock import WallClock
 from lakesync.staging.records import Backlog
 from lakesync.staging.store import PipelineStore
 from resources.snapshot import SchemaSnapshot, merged_tables
-from sensors.timed import timed_parts
+from sensors.timed import failing_polls, timed_parts
 
 if TYPE_CHECKING:
     from lakesync.analysis.lake_marks import MarkReader
@@ -85,7 +85,10 @@ class PipelineLags:
         *,
         anew: bool = False,
     ) -> list[Lag]:
-        """Return the lags of tables, checkpoints and destinations, and of what is due by the clock for half a minute.
+        """Return what is behind, but for `deltas`.
+
+        These are tables, checkpoints, destinations, what is due by the clock for half a minute, and connectors whose
+        newest poll ended with an error.
 
         Args:
             store: the staging store.
@@ -107,9 +110,12 @@ class PipelineLags:
                 timed = timed_parts(self._config, self._snapshot, said, now_ms)
                 wait_ms = QUEUED_SECONDS * 1000
                 late = [each for each in timed if not (each.mark and each.mark <= now_ms < each.next_ms + wait_ms)]
-                self._found = self._marks().lags(waiting, self._tables, followers, late, now_ms)
+                found = {lag.key: lag for lag in self._marks().lags(waiting, self._tables, followers, late, now_ms)}
+                failing = failing_polls(self._snapshot, said)
+                self._found = list((found | {lag.key: lag for lag, _ in failing}).values())
                 self._read_at, self._read_for = now, marks
-                self._report(store, instance, self._dead_letters(said, followers, now_ms))
+                polls = {lag.key: count for lag, count in failing}
+                self._report(store, instance, polls, self._dead_letters(said, followers, now_ms))
             return [lag for lag in self._found if lag.part != "deltas"]
 
     def overdue(self, store: PipelineStore) -> list[Lag]:
@@ -129,9 +135,15 @@ class PipelineLags:
         return self._reader
 
     def _report(
-        self, store: PipelineStore, instance: Callable[[], dg.DagsterInstance], dead_letters: Iterable[DeadLetters]
+        self,
+        store: PipelineStore,
+        instance: Callable[[], dg.DagsterInstance],
+        polls: Mapping[str, int],
+        dead_letters: Iterable[DeadLetters],
     ) -> None:
-        made = {key: count for requests in self._requests.values() for key, count in requests.items()}
+        made = dict(polls)
+        for requests in self._requests.values():
+            made |= {key: max(count, made.get(key, 0)) for key, count in requests.items()}
         behind = {lag.key for lag in self._found}
         report = Report(
             WallClock(self._config.clock_offset_file).now_ms(),

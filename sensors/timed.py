@@ -5,9 +5,9 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from assets.labels import move_mark, ms_of_days, poll_mark
+from assets.labels import failed_polls_mark, move_mark, ms_of_days, poll_mark
 from assets.migration import CopiedDays, first_day_left
-from lakesync.analysis.marks import Part, Timed
+from lakesync.analysis.marks import FailedPolls, Lag, Part, Timed
 from lakesync.config import Config
 from resources.compat_dagster import get_next_cron_tick
 from resources.snapshot import SchemaSnapshot
@@ -33,6 +33,23 @@ def timed_parts(config: Config, snapshot: SchemaSnapshot, marks: Mapping[str, st
         mark = _read(marks.get(move_mark(group, name)))
         found.append(Timed(part, name, "", mark, next_tick_ms(cron, mark) if mark else now_ms))
     return [*found, *_migrations(config, marks, now_ms)]
+
+
+def failing_polls(snapshot: SchemaSnapshot, marks: Mapping[str, str]) -> list[tuple[Lag, int]]:
+    """Return the connectors whose newest poll ended with an error, and how many polls in a row did.
+
+    Args:
+        snapshot: names the connectors.
+        marks: of staging.
+    """
+    found = []
+    for each in snapshot.connectors:
+        text = marks.get(failed_polls_mark(each.gateway, each.name))
+        failed = msgspec.json.decode(text, type=FailedPolls) if text is not None else FailedPolls(0, 0)
+        if failed.count:
+            mark = _read(marks.get(poll_mark(each.gateway, each.name)))
+            found.append((Lag("poll", each.name, each.gateway, mark, 0, failed.since_ms), failed.count))
+    return found
 
 
 def next_tick_ms(cron: str, after_ms: int) -> int:

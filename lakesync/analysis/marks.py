@@ -209,6 +209,15 @@ class FollowerMark(msgspec.Struct, frozen=True, rename="camel"):
     """Gateway → number of values that its tables of rows cannot store."""
 
 
+class FailedPolls(msgspec.Struct, frozen=True, rename="camel"):
+    """Staging's mark of a connector whose newest polls ended with an error: a table was not read or not pushed."""
+
+    count: int
+    """Polls in a row; 0 after one that ended well."""
+    since_ms: int
+    """When the first of them began."""
+
+
 class Visit(msgspec.Struct, frozen=True, rename="camel"):
     """Staging's mark of the last maintenance or audit of a part, with the part's state then."""
 

@@ -35,6 +35,7 @@ allowed_hosts = ["*", "127.0.0.1"]
 """
 _COLUMN = {"name": "number", "type": "number"}
 _ISSUES = "jira_issues"
+_CONNECTOR = "desk"
 _POLL_MS = 10_000
 
 
@@ -64,7 +65,7 @@ class Poison:
 
     def _connector(self, url: str) -> dict[str, object]:
         account = {"domain": "storm", "baseUrl": url, "email": self._api.email, "apiToken": self._api.token}
-        return {"name": "desk", "type": "jira", "jira": account, "ingest": {"intervalMs": _POLL_MS}}
+        return {"name": _CONNECTOR, "type": "jira", "jira": account, "ingest": {"intervalMs": _POLL_MS}}
 
     def take_effect(self) -> None:
         """Poison what is up to date by now."""
@@ -77,6 +78,8 @@ class Poison:
 
     def is_poisoned(self, gateway: str, part: str, name: str) -> bool:
         """Whether a part cannot be up to date."""
+        if (gateway, part) == (self.refused, "poll"):
+            return True
         table = {self.frozen: FROZEN, self.wrecked: WRECKED}.get(gateway)
         return table is not None and (part, name) in {("table", table), ("checkpoint", "")}
 
@@ -100,6 +103,8 @@ class Poison:
             named = {(part["part"], part["name"]) for part in self._system.pipeline(gateway)["behind"]}
             wanted = (("table", table), ("checkpoint", ""))
             found += [f"{gateway} {' '.join(each)}".strip() for each in wanted if each not in named]
+        if not any(part["part"] == "poll" for part in self._system.pipeline(self.refused)["behind"]):
+            found.append(f"{self.refused} poll {_CONNECTOR}")
         asides = {each["name"] for each in self._system.pipeline(self.polled)["dead_letters"]}
         occupied = f"copy/copy!{self._system.tables[-1]}"
         return found if occupied in asides else [*found, occupied]

@@ -5,8 +5,8 @@ from contextlib import nullcontext
 import dagster as dg
 import pytest
 
-from assets.ingest import told
-from lakesync.analysis.marks import Lag, lags
+from assets.ingest import note_poll, told
+from lakesync.analysis.marks import Lag, lags, report_in
 from lakesync.config import load
 from lakesync.connectors import Connectors, Secrets
 from lakesync.connectors.polling import PollReport, TableReport
@@ -103,6 +103,29 @@ def test_a_poll_that_was_cut_short_is_requested_again_and_never_beside_itself(tm
         assert tick(first.cursor).run_requests
         engine.store.put_mark("ingest/shop/support-desk", str(wall_clock()))
         assert isinstance(tick(first.cursor), dg.SkipReason)
+    engine.close()
+
+
+def test_a_connector_whose_polls_fail_is_reported_until_one_ends_well(tmp_path):
+    config, snapshot = load({"data_dir": tmp_path}), SchemaSnapshot(connectors=(DESK, CRM))
+    engine = Engine(open_store("memory://", wall_clock), wall_clock)
+    engine.open()
+    now = wall_clock()
+
+    def reported():
+        with dg.instance_for_test() as instance:
+            PipelineLags(config, snapshot).read(engine.store, lambda: instance)
+        report = report_in(engine.store.marks())
+        return [(lag.key, lag.since_ms, report.requests.get(lag.key)) for lag in report.lags], report.failing()
+
+    note_poll(engine.store, "shop", CRM.name, now, is_good=True)
+    for number in range(3):
+        note_poll(engine.store, "shop", DESK.name, now + number, is_good=False)
+        (told,) = reported()[0]
+        assert told == ("poll/support-desk/shop", now, number + 1)
+    assert [lag.name for lag in reported()[1]] == ["support-desk"]
+    note_poll(engine.store, "shop", DESK.name, now + 3, is_good=True)
+    assert reported() == ([], [])
     engine.close()
 
 
