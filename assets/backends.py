@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import dagster as dg
 
-from assets.labels import DELTAS, OWNERS, leaf_key
+from assets.asset_metadata import DELTAS, OWNERS, leaf_key
 from lakesync.adapters.backend_config import resolve_backend, single_backends, write_targets
 from lakesync.adapters.uri import without_password
 from lakesync.config import Config

@@ -14,7 +14,7 @@ import dagster as dg
 import msgspec
 from pyspark.sql import SparkSession
 
-from assets.labels import (
+from assets.asset_metadata import (
     AUDIT,
     CHECKPOINT,
     CUT,
@@ -25,14 +25,14 @@ from assets.labels import (
     goes_on,
     state_key,
 )
-from assets.outcome import brief, is_final, outcome, set_aside
+from assets.failure_policy import brief, is_final, outcome, set_aside
+from lakehouse.schema_snapshot import SchemaSnapshot
 from lakesync.analysis.marks import Visit, cut_state
 from lakesync.model.errors import IntegrityError
 from lakesync.staging.store import PipelineStore
 from resources.gateways import StagingResource
 from resources.lake import LakeResource
 from resources.run_state import RunState, Unmerged
-from resources.snapshot import SchemaSnapshot
 from resources.spark import SparkConnectResource
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def _of_table(table: str, namespace: str) -> tuple[Check, ...]:
         return duplicate_keys(scope.spark, table, scope.lake.names_in(namespace))
 
     def unmerged_rows(scope: Scope) -> Sequence[msgspec.Struct]:
-        from lakehouse.tables.samples import unlike_merge
+        from lakehouse.tables.state_audit import unlike_merge
 
         report = scope.run_state.merged.get((namespace, table))
         if report is not None and report.differences == 0:  # the merge has compared a row of each slice

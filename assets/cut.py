@@ -6,9 +6,10 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 import dagster as dg
 from pyspark.sql import SparkSession
 
-from assets.labels import CHECKPOINT, CUT, DELTAS, OWNERS, state_key
-from assets.outcome import brief, outcome, raise_set_aside, set_aside
-from assets.series import Told, content_version, spark_figures, through
+from assets.asset_metadata import CHECKPOINT, CUT, DELTAS, OWNERS, state_key
+from assets.failure_policy import brief, outcome, raise_set_aside, set_aside
+from assets.run_metrics import Told, content_version, spark_figures, through
+from lakehouse.schema_snapshot import SchemaSnapshot, registered
 from lakesync.config import Config
 from lakesync.model.errors import IntegrityError, NotFoundError, TransientError
 from lakesync.model.hlc import wall_of
@@ -18,7 +19,6 @@ from lakesync.staging.store import PipelineStore
 from resources.gateways import StagingResource
 from resources.lake import LakeResource
 from resources.run_state import RunState
-from resources.snapshot import SchemaSnapshot, registered
 from resources.spark import SparkConnectResource
 from resources.uris import checkpoints_uri, staging_uri
 

@@ -6,9 +6,7 @@ from typing import TYPE_CHECKING
 import dagster as dg
 import msgspec
 
-from assets.backends import kind_of
-from assets.columns import followed_columns
-from assets.labels import (
+from assets.asset_metadata import (
     AUDIT,
     DELTAS,
     DESTINATION_SENSOR,
@@ -22,8 +20,11 @@ from assets.labels import (
     leaf_pool,
     nearest_key,
 )
-from assets.outcome import brief, outcome
-from assets.series import Told, content_version, through
+from assets.backends import kind_of
+from assets.columns import followed_columns
+from assets.failure_policy import brief, outcome
+from assets.run_metrics import Told, content_version, through
+from lakehouse.schema_snapshot import registered
 from lakesync.adapters.backend_config import WriteTarget, resolve_backend, write_targets
 from lakesync.adapters.uri import without_password
 from lakesync.analysis.marks import Follower, FollowerMark, Visit, followed_state
@@ -35,12 +36,11 @@ from lakesync.staging.store import PipelineStore
 from resources.gateways import StagingResource
 from resources.lake import LakeResource
 from resources.run_state import RunState
-from resources.snapshot import registered
 from resources.spark import SparkConnectResource
 
 if TYPE_CHECKING:
-    from resources import destinations as moving
-    from resources.comparisons import Comparison
+    from lakehouse.backends import destinations as moving
+    from lakehouse.backends.comparison import Comparison
 
 EQUALS_LAKE = "equals_lake"
 """The check of a leaf."""
@@ -136,8 +136,8 @@ def destination(
         staging: StagingResource,
         run_state: dg.ResourceParam[RunState],
     ) -> dg.MaterializeResult[None]:
-        from resources.comparisons import rebuild
-        from resources.destinations import follow
+        from lakehouse.backends.comparison import rebuild
+        from lakehouse.backends.destinations import follow
 
         is_asked_by_sensor = is_requested_by(DESTINATION_SENSOR, context)
         through_day = None if is_asked_by_sensor else arrivals_of(days_of(context))[1]
@@ -188,7 +188,7 @@ def _equals_lake(name: str, declared: DeclaredDestination, leaf: WriteTarget) ->
         lake: LakeResource,
         staging: StagingResource,
     ) -> Iterator[dg.AssetCheckResult]:
-        from resources.comparisons import DestinationMovedError, compare
+        from lakehouse.backends.comparison import DestinationMovedError, compare
 
         with outcome(context, pyspark, retried=False):
             one = follower(staging.store, name, declared, leaf)
@@ -232,8 +232,8 @@ def _compared(found: "Comparison") -> dg.AssetCheckResult:
 
 def follower(store: PipelineStore, name: str, declared: DeclaredDestination, leaf: WriteTarget) -> "moving.Follower":
     """What a leaf is to a Spark task."""
-    from resources.destinations import Follower as Task
-    from resources.destinations import choice_of
+    from lakehouse.backends.destinations import Follower as Task
+    from lakehouse.backends.destinations import choice_of
 
     choice = choice_of(leaf, declared.gateways)
     wanted = registered(store).of(choice.tables, choice.without) if declared.rows else ()

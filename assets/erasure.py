@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING
 import dagster as dg
 import msgspec
 
+from assets.asset_metadata import OWNERS, state_key, table_pool
 from assets.cut import make_cuts
 from assets.erasure_landed import ERASE, cleared_landings, erasing_op
 from assets.erasure_places import cleared_flows, cleared_leaves, cleared_migrations, cleared_tiers
-from assets.labels import OWNERS, state_key, table_pool
-from assets.outcome import outcome
+from assets.failure_policy import outcome
+from lakehouse.schema_snapshot import SchemaSnapshot
 from lakesync.config import Config
 from lakesync.model.errors import FlushError
 from lakesync.staging.store import PipelineStore
 from resources.gateways import StagingResource
 from resources.lake import LakeResource
 from resources.run_state import RunState
-from resources.snapshot import SchemaSnapshot
 from resources.spark import SparkConnectResource
 
 if TYPE_CHECKING:

@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
+from assets.failure_policy import outcome
 from assets.ingest import GROUP as INGEST
 from assets.ingest import pool_of
-from assets.outcome import outcome
+from lakehouse.schema_snapshot import PolledConnector, SchemaSnapshot
 from lakesync.staging.store import PipelineStore
 from resources.gateways import StagingResource
 from resources.lake import LakeResource
-from resources.snapshot import PolledConnector, SchemaSnapshot
 from resources.spark import SparkConnectResource
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def _of_connector(connector: PolledConnector, due: Due) -> dg.OpDefinition:
     def cleared(
         context: dg.OpExecutionContext, pyspark: SparkConnectResource, lake: LakeResource, staging: StagingResource
     ) -> None:
-        from lakehouse.landing.erasure import erase_landed
+        from lakehouse.erasure.landed import erase_landed
 
         with outcome(context, pyspark):
             mine = {gateway: due(staging.store).get(gateway, [])}
@@ -79,7 +79,7 @@ def _past(table: str, due: Due) -> dg.OpDefinition:
     def cleared(
         context: dg.OpExecutionContext, pyspark: SparkConnectResource, lake: LakeResource, staging: StagingResource
     ) -> None:
-        from lakehouse.landing.erasure import erase_landed, forget_landed
+        from lakehouse.erasure.landed import erase_landed, forget_landed
         from lakehouse.landing.tables import known_name, landing_name
 
         with outcome(context, pyspark):

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
+from assets.asset_metadata import leaf_key, leaf_pool
 from assets.destinations import all_leaves, follower
 from assets.erasure_landed import Due, erasing_op
+from assets.failure_policy import outcome
 from assets.flows import flow_key
 from assets.flows import works as flow_works
-from assets.labels import leaf_key, leaf_pool
 from assets.migration import migration_key
-from assets.outcome import outcome
 from assets.tiering import tier_key
 from lakesync.adapters.backend_config import SingleBackend, WriteTarget, resolve_backend, single_backends
 from lakesync.config import Config
@@ -28,8 +28,8 @@ from resources.run_state import RunState
 from resources.spark import SparkConnectResource
 
 if TYPE_CHECKING:
+    from lakehouse.erasure.backends import Erasing
     from lakesync.adapters.redaction import RedactionRequest
-    from resources.erasing import Erasing
 
 
 def cleared_leaves(config: Config, due: Due) -> tuple[list[dg.OpDefinition], list[dg.OpDefinition]]:
@@ -114,7 +114,7 @@ def _of_leaf(
     store: PipelineStore,
     requests: "tuple[RedactionRequest, ...]",
 ) -> "list[Erasing]":
-    from resources.erasing import Erasing
+    from lakehouse.erasure.backends import Erasing
 
     schemas = follower(store, name, declared, leaf).schemas
     return [Erasing(SingleBackend(leaf.name, leaf.uri), requests, schemas, leaf.cold)]
@@ -123,7 +123,7 @@ def _of_leaf(
 def _of_tiers(
     backends: Sequence[SingleBackend], _store: PipelineStore, requests: "tuple[RedactionRequest, ...]"
 ) -> "list[Erasing]":
-    from resources.erasing import Erasing
+    from lakehouse.erasure.backends import Erasing
 
     return [Erasing(each, requests) for each in backends]
 
@@ -131,7 +131,7 @@ def _of_tiers(
 def _of_flow(
     config: Config, name: str, declared: DeclaredFlow, store: PipelineStore, requests: "tuple[RedactionRequest, ...]"
 ) -> "list[Erasing]":
-    from resources.erasing import Erasing
+    from lakehouse.erasure.backends import Erasing
 
     targets = flow_works(config, store, name, declared) if declared.to != LAKE else []
     return [
@@ -146,7 +146,7 @@ def _of_flow(
 def _of_ends(
     config: Config, places: Sequence[str], _store: PipelineStore, requests: "tuple[RedactionRequest, ...]"
 ) -> "list[Erasing]":
-    from resources.erasing import Erasing
+    from lakehouse.erasure.backends import Erasing
 
     return [Erasing(each, requests) for each in _backends(config, places)]
 
@@ -172,7 +172,7 @@ def _cleared(
         staging: StagingResource,
         run_state: dg.ResourceParam[RunState],
     ) -> None:
-        from resources.erasing import ErasedThere, erase_there, redactions
+        from lakehouse.erasure.backends import ErasedThere, erase_there, redactions
 
         with outcome(context, pyspark, retried=False):
             spark, store = pyspark.spark_session, staging.store

@@ -2,10 +2,10 @@
 
 import dagster as dg
 
+from assets.asset_metadata import LOG, OWNERS, client_key
 from assets.columns import client_columns
-from assets.labels import LOG, OWNERS, client_key
+from lakehouse.schema_snapshot import SchemaSnapshot
 from lakesync.config import Config
-from resources.snapshot import SchemaSnapshot
 from resources.uris import staging_uri
 
 

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 import dagster as dg
 import msgspec
 
+from assets.asset_metadata import MOVE_SENSOR, OWNERS, arrivals_of, days_of, is_requested_by, move_mark, nearest_key
 from assets.backends import kind_of, source_keys
 from assets.columns import followed_columns
-from assets.labels import MOVE_SENSOR, OWNERS, arrivals_of, days_of, is_requested_by, move_mark, nearest_key
-from assets.outcome import outcome
-from assets.series import Told
+from assets.failure_policy import outcome
+from assets.run_metrics import Told
+from lakehouse.schema_snapshot import registered
 from lakesync.adapters.backend_config import resolve_backend, write_targets
 from lakesync.adapters.uri import without_password
 from lakesync.config import Config
@@ -18,12 +19,11 @@ from lakesync.config.backends import LAKE, DeclaredFlow
 from lakesync.model.hlc import wall_of
 from lakesync.staging.store import PipelineStore
 from resources.gateways import StagingResource
-from resources.snapshot import registered
 from resources.spark import SparkConnectResource
 
 if TYPE_CHECKING:
+    from lakehouse.backends.flows import Flow, LakeFlow
     from lakesync.adapters.transfer.flows import FlowStep
-    from resources.flows import Flow, LakeFlow
 
 GROUP = "flows"
 
@@ -67,7 +67,7 @@ def flow_asset(config: Config, name: str, declared: DeclaredFlow, days: dg.Parti
     def flowed(
         context: dg.AssetExecutionContext, pyspark: SparkConnectResource, staging: StagingResource
     ) -> dg.MaterializeResult[None]:
-        from resources.flows import flow, flow_to_lake
+        from lakehouse.backends.flows import flow, flow_to_lake
 
         is_asked_by_sensor = is_requested_by(MOVE_SENSOR, context)
         again = None if is_asked_by_sensor else arrivals_of(days_of(context))
@@ -88,8 +88,8 @@ def flow_asset(config: Config, name: str, declared: DeclaredFlow, days: dg.Parti
 
 def works(config: Config, store: PipelineStore, name: str, declared: DeclaredFlow) -> "list[Flow]":
     """A flow's part for each leaf that it leads to."""
+    from lakehouse.backends.flows import Flow
     from lakesync.adapters.transfer.flows import RowFilter
-    from resources.flows import Flow
 
     source = resolve_backend(config, declared.source)
     registry, found = registered(store), []
@@ -103,8 +103,8 @@ def works(config: Config, store: PipelineStore, name: str, declared: DeclaredFlo
 
 
 def _lake_flow(config: Config, name: str, declared: DeclaredFlow) -> "LakeFlow":
+    from lakehouse.backends.flows import LakeFlow
     from lakesync.adapters.transfer.flows import RowFilter
-    from resources.flows import LakeFlow
 
     row_filter = RowFilter.from_conditions(declared.where, tables=declared.tables, gateways=declared.gateways)
     source, progress = resolve_backend(config, declared.source), config.data_dir / "flows" / f"{name}.json"

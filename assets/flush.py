@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
+from assets.asset_metadata import DELTAS, FLUSH_SENSOR, LOG, OWNERS, arrivals_of, days_of, is_requested_by, nearest_key
 from assets.columns import delta_columns, history_lineage
-from assets.labels import DELTAS, FLUSH_SENSOR, LOG, OWNERS, arrivals_of, days_of, is_requested_by, nearest_key
-from assets.outcome import outcome, set_aside
-from assets.series import Told, kept_version, sized, through
+from assets.failure_policy import outcome, set_aside
+from assets.run_metrics import Told, kept_version, sized, through
 from lakesync.config import Config
 from lakesync.model.errors import LakeSyncError, TransientError, ValidationError
 from lakesync.staging.ledger import day_of

@@ -6,15 +6,15 @@ from datetime import UTC, datetime
 import dagster as dg
 import msgspec
 
+from assets.asset_metadata import CHECKPOINT, DELTAS, check_step, leaf_key, state_key
 from assets.destinations import all_leaves, followers
-from assets.labels import CHECKPOINT, DELTAS, check_step, leaf_key, state_key
-from assets.outcome import outcome
+from assets.failure_policy import outcome
+from lakehouse.schema_snapshot import SchemaSnapshot, merged_tables
 from lakesync.analysis.marks import Lag
 from lakesync.config import Config
 from lakesync.staging.store import PipelineStore
 from resources.compat_dagster import AssetCheckEvaluationTargetMaterializationData
 from resources.gateways import StagingResource
-from resources.snapshot import SchemaSnapshot, merged_tables
 
 FRESH = "fresh"
 _TO_TELL = 31

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 import msgspec
 
-from assets.columns import client_columns
-from assets.labels import (
+from assets.asset_metadata import (
     LOG,
     OWNERS,
     POLL_SENSOR,
@@ -20,19 +19,20 @@ from assets.labels import (
     poll_mark,
     polled_key,
 )
-from assets.outcome import outcome
-from assets.series import Told
+from assets.columns import client_columns
+from assets.failure_policy import outcome
+from assets.run_metrics import Told
+from lakehouse.schema_snapshot import PolledConnector, SchemaSnapshot
 from lakesync.analysis.marks import FailedPolls
 from lakesync.config import Config
 from lakesync.staging.store import PipelineStore
 from resources.gateways import IntakeResource, StagingResource
 from resources.lake import LakeResource
-from resources.snapshot import PolledConnector, SchemaSnapshot
 from resources.spark import SparkConnectResource
 from resources.uris import table_uri
 
 if TYPE_CHECKING:
-    from resources.polls import ConnectorPoll, TablePoll
+    from lakehouse.landing.polls import ConnectorPoll, TablePoll
 
 GROUP = "ingest"
 
@@ -106,12 +106,14 @@ def connector_tables(
         staging: StagingResource,
         intake: IntakeResource,
     ) -> Iterator[dg.MaterializeResult[None]]:
-        from resources.polls import Connection, poll_connector, replay_connector
+        from lakehouse.landing.polls import Connection, poll_connector, replay_connector
 
         asks = config.poll or is_requested_by(POLL_SENSOR, context)
         begun_ms = staging.now_ms()
         with outcome(context, pyspark):
-            connection = Connection(settings, pyspark.spark_session, lake.names, staging, intake)
+            connection = Connection(
+                settings, pyspark.spark_session, lake.names, staging.store, staging.now_ms, intake.opener
+            )
             done = (
                 poll_connector(connection, gateway, name)
                 if asks

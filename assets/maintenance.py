@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING, NamedTuple
 import dagster as dg
 import msgspec
 
-from assets.labels import OWNERS, state_key, upkeep_mark
+from assets.asset_metadata import OWNERS, state_key, upkeep_mark
+from assets.failure_policy import outcome
 from assets.old_runs import delete_old_runs
-from assets.outcome import outcome
-from assets.series import Told
+from assets.run_metrics import Told
+from lakehouse.schema_snapshot import SchemaSnapshot
 from lakesync.analysis.marks import Visit, log_state
 from lakesync.config.sections import MaintenanceSection
 from lakesync.staging.store import PipelineStore
 from resources.gateways import StagingResource
 from resources.lake import LakeResource
 from resources.run_state import RunState
-from resources.snapshot import SchemaSnapshot
 from resources.spark import SparkConnectResource
 
 if TYPE_CHECKING:

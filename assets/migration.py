@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import dagster as dg
 import msgspec
 
+from assets.asset_metadata import OWNERS, day_of_key, move_mark
 from assets.backends import kind_of, source_keys
 from assets.columns import followed_columns
-from assets.labels import OWNERS, day_of_key, move_mark
-from assets.outcome import outcome
+from assets.failure_policy import outcome
 from lakesync.adapters.backend_config import resolve_backend, single_backends
 from lakesync.adapters.uri import without_password
 from lakesync.config import Config
@@ -21,8 +21,8 @@ from resources.gateways import StagingResource
 from resources.spark import SparkConnectResource
 
 if TYPE_CHECKING:
+    from lakehouse.backends.moves import Migration
     from lakesync.adapters.transfer.migration import MigrationReport
-    from resources.moves import Migration
 
 GROUP = "migrations"
 _DAY = timedelta(days=1)
@@ -92,7 +92,7 @@ def migration_asset(config: Config, name: str, declared: DeclaredMigration) -> d
     def migrated(
         context: dg.AssetExecutionContext, pyspark: SparkConnectResource, staging: StagingResource
     ) -> dg.MaterializeResult[None]:
-        from resources.moves import migrate
+        from lakehouse.backends.moves import migrate
 
         today = _utc_day(staging.now_ms())
         keys = [key for key in context.partition_keys if isinstance(key, dg.MultiPartitionKey)]
@@ -162,8 +162,8 @@ def _note_copied(store: PipelineStore, name: str, keys: Sequence[dg.MultiPartiti
 
 
 def _work(config: Config, name: str, declared: DeclaredMigration, key: dg.MultiPartitionKey) -> "Migration":
+    from lakehouse.backends.moves import Migration
     from lakesync.adapters.transfer.migration import MigrationScope
-    from resources.moves import Migration
 
     table, day = key.keys_by_dimension["table"], day_of_key(key.keys_by_dimension["day"])
     scope = MigrationScope(declared.gateway, (table,), _start(day) - 1, _start(day + timedelta(days=1)) - 1)

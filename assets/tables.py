@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from assets.columns import state_columns, state_lineage
-from assets.labels import (
+from assets.asset_metadata import (
     DELTAS,
     FLUSH_SENSOR,
     OWNERS,
@@ -17,15 +16,16 @@ from assets.labels import (
     state_key,
     table_pool,
 )
-from assets.outcome import brief, is_final, outcome, set_aside
-from assets.series import Told, kept_version, merged_through, sized, through
+from assets.columns import state_columns, state_lineage
+from assets.failure_policy import brief, is_final, outcome, set_aside
+from assets.run_metrics import Told, kept_version, merged_through, sized, through
+from lakehouse.schema_snapshot import SchemaSnapshot
 from lakesync.config import Config
 from lakesync.model.errors import SchemaError
 from lakesync.model.schema import TableSchema
 from resources.gateways import StagingResource
 from resources.lake import LakeResource
 from resources.run_state import RunState, Unmerged
-from resources.snapshot import SchemaSnapshot
 from resources.spark import SparkConnectResource
 from resources.uris import table_uri
 

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
+from assets.asset_metadata import MOVE_SENSOR, OWNERS, day_of_key, days_of, is_requested_by, move_mark
 from assets.backends import kind_of, source_keys
 from assets.columns import followed_columns
-from assets.labels import MOVE_SENSOR, OWNERS, day_of_key, days_of, is_requested_by, move_mark
-from assets.outcome import outcome
+from assets.failure_policy import outcome
 from lakesync.adapters.backend_config import DAY_MS, TieredBackend, resolve_backend, single_backends
 from lakesync.adapters.uri import without_password
 from lakesync.config import Config
@@ -68,7 +68,7 @@ def tier_asset(config: Config, name: str, days: dg.PartitionsDefinition) -> dg.A
     def tiered(
         context: dg.AssetExecutionContext, pyspark: SparkConnectResource, staging: StagingResource
     ) -> dg.MaterializeResult[None]:
-        from resources.moves import move_to_tier
+        from lakehouse.backends.moves import move_to_tier
 
         last = max(days_of(context))
         end_ms = int(datetime(last.year, last.month, last.day, tzinfo=UTC).timestamp() * 1000) + DAY_MS - 1

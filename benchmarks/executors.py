@@ -22,14 +22,14 @@ from pydantic import SecretStr
 from benchmarks.lake import Lake, Story, lake, write_history
 from benchmarks.server import SECRET
 from benchmarks.usage import Shared, Watched
+from lakehouse.backends.destinations import Follower, follow
+from lakehouse.backends.flows import Flow, LakeFlow, flow, flow_to_lake
+from lakehouse.backends.moves import Migration, migrate, move_to_tier
 from lakesync.adapters.backend_config import SingleBackend, TieredBackend, WriteTarget
 from lakesync.adapters.page_copy import PAGE_DELTAS
 from lakesync.adapters.transfer.flows import RowFilter
 from lakesync.adapters.transfer.follower import DeltaSelection
 from lakesync.adapters.transfer.migration import MigrationScope
-from resources.destinations import Follower, follow
-from resources.flows import Flow, LakeFlow, flow, flow_to_lake
-from resources.moves import Migration, migrate, move_to_tier
 
 
 def main() -> None:

@@ -14,6 +14,8 @@ from assets.freshness import FRESH, fresh_assets, freshness_checks
 from assets.ingest import fed_log, ingested
 from assets.maintenance import maintenance
 from assets.tables import state_tables
+from lakehouse.schema_snapshot import SchemaSnapshot, read_snapshot, snapshot_file
+from lakehouse.staging_connection import pipeline_store
 from lakesync.config import Config, load
 from lakesync_dagster.jobs import (
     audit_job,
@@ -28,8 +30,6 @@ from lakesync_dagster.jobs import (
 from lakesync_dagster.movement import movement
 from lakesync_dagster.partitions import arrival_days, first_day
 from lakesync_dagster.resources import run_resources
-from resources.snapshot import SchemaSnapshot, read_snapshot, snapshot_file
-from resources.staging import pipeline_store
 from sensors.alerts import Alerts
 from sensors.erasure import erasure_sensor
 from sensors.failure import check_failure_sensor, run_failure_sensor

@@ -4,15 +4,15 @@ from collections.abc import Iterator, Sequence
 
 import dagster as dg
 
+from assets.asset_metadata import AUDIT, FLUSH_SLOT, OTHER_SLOT, POLL_SLOT, REASON, SLOT, UPKEEP, UPKEEP_SLOT
 from assets.checks import PUBLISHED
 from assets.erasure import ERASURE
-from assets.labels import AUDIT, FLUSH_SLOT, OTHER_SLOT, POLL_SLOT, REASON, SLOT, UPKEEP, UPKEEP_SLOT
 from assets.maintenance import MAINTENANCE
+from lakehouse.schema_snapshot import SchemaSnapshot
 from lakesync.config import Config
 from lakesync.model.errors import LakeUnavailableError
 from lakesync.staging.store import OpenStaging
 from resources.compat_dagster import UnresolvedAssetJobDefinition
-from resources.snapshot import SchemaSnapshot
 from sensors.upkeep import unaudited, untidied
 
 _SOON, _LATER = {"dagster/priority": "1"}, {"dagster/priority": "-1"}

@@ -5,10 +5,10 @@ from typing import NamedTuple
 
 import dagster as dg
 
+from assets.asset_metadata import MOVE_SLOT, SLOT, leaf_key
 from assets.backends import backends
 from assets.destinations import all_leaves, destinations, equal_lake, mark_name
 from assets.flows import flows
-from assets.labels import MOVE_SLOT, SLOT, leaf_key
 from assets.migration import migrations
 from assets.tiering import tiers
 from lakesync.config import Config

@@ -4,8 +4,8 @@ from datetime import UTC, datetime
 
 import dagster as dg
 
+from lakehouse.schema_snapshot import SchemaSnapshot
 from lakesync.config import Config
-from resources.snapshot import SchemaSnapshot
 
 
 def first_day(config: Config, snapshot: SchemaSnapshot) -> str:

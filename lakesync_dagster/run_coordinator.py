@@ -2,7 +2,7 @@
 
 import dagster as dg
 
-from assets.labels import OTHER_SLOT, SLOT
+from assets.asset_metadata import OTHER_SLOT, SLOT
 
 
 class SlotCoordinator(dg.QueuedRunCoordinator):

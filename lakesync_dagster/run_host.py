@@ -22,11 +22,11 @@ from typing import Any, NoReturn
 
 import dagster as dg
 
+from lakehouse.schema_snapshot import snapshot_file
 from lakesync.config import load
 from lakesync_dagster.recover import UNATTENDED, end_run
 from lakesync_dagster.run_launcher import HOST
 from resources.compat_dagster import command_line, run_command_line
-from resources.snapshot import snapshot_file
 
 LOCATION = "lakesync_dagster.definitions"
 MODULES = (
@@ -34,7 +34,7 @@ MODULES = (
     "pyspark.sql.connect.session",
     "pyiceberg.catalog.sql",
     "pyiceberg.io.pyarrow",
-    "resources.staging",
+    "lakehouse.staging_connection",
     "lakehouse.sessions",
     "lakehouse.checkpoints.tags",
     "lakehouse.checkpoints.cutting",
@@ -44,7 +44,7 @@ MODULES = (
     "lakehouse.active_tables",
     "lakehouse.checkpoints.old_frames",
     "lakehouse.checkpoints.published",
-    "lakehouse.tables.samples",
+    "lakehouse.tables.state_audit",
     "lakehouse.tables.increments",
 )
 """What the steps of a flush import, most of it where it is used."""

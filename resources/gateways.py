@@ -6,11 +6,11 @@ from functools import partial
 import dagster as dg
 from pydantic import PrivateAttr
 
+from lakehouse.landing.gateway_intake import OpenIntake, open_intake
+from lakehouse.staging_connection import pipeline_store
 from lakesync.config import Config
 from lakesync.model.clock import WallClock
 from lakesync.staging.store import OpenStaging, PipelineStore
-from resources.intake import OpenIntake, open_intake
-from resources.staging import pipeline_store
 from resources.uris import staging_uri
 
 

@@ -2,11 +2,11 @@
 
 import dagster as dg
 
-from assets.labels import REQUESTED_BY
+from assets.asset_metadata import REQUESTED_BY
 from lakesync.analysis.marks import Lag
 from lakesync.staging.store import OpenStaging, PipelineStore
 from resources.compat_dagster import UnresolvedAssetJobDefinition
-from sensors.attempts import Attempts
+from sensors.backoff import Attempts
 from sensors.lags import PipelineLags, is_under_way
 from sensors.outages import skip_during_outage
 

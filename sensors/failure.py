@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import dagster as dg
 import msgspec
 
-from assets.labels import LEFT_OUT
+from assets.asset_metadata import LEFT_OUT
 from assets.maintenance import MAINTENANCE
 from resources.compat_dagster import (
     AssetCheckExecutionRecord,

@@ -12,7 +12,7 @@ from typing import Literal
 import dagster as dg
 import msgspec
 
-from assets.labels import FLUSH_SENSOR, REASON, REQUESTED_BY, nearest_key
+from assets.asset_metadata import FLUSH_SENSOR, REASON, REQUESTED_BY, nearest_key
 from lakesync.analysis.marks import Lag
 from lakesync.config import Config
 from lakesync.config.sections import FlushSection
@@ -22,10 +22,10 @@ from lakesync.model.hlc import wall_of
 from lakesync.staging.records import Backlog
 from lakesync.staging.store import OpenStaging, PipelineStore
 from resources.compat_dagster import UnresolvedAssetJobDefinition
-from sensors.attempts import Attempts
+from sensors.backoff import Attempts
 from sensors.lags import PipelineLags, is_under_way
 from sensors.outages import skip_during_outage
-from sensors.waiting import Exceeded, Watcher
+from sensors.thresholds import Exceeded, Watcher
 
 Reason = Literal["request", "bytes", "wide", "table", "age", "rules", "behind"]
 

@@ -6,10 +6,10 @@ import time
 import dagster as dg
 
 from assets.freshness import days_in_time, evaluation, fresh_assets, newest_of
+from lakehouse.schema_snapshot import SchemaSnapshot
 from lakesync.config import Config
 from lakesync.model.clock import WallClock
 from lakesync.staging.store import OpenStaging
-from resources.snapshot import SchemaSnapshot
 from sensors.lags import PipelineLags
 from sensors.outages import skip_during_outage
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import dagster as dg
 import msgspec
 
-from assets.labels import SLOT, UPKEEP_SLOT
+from assets.asset_metadata import SLOT, UPKEEP_SLOT
+from lakehouse.schema_snapshot import SchemaSnapshot, merged_tables
 from lakesync.analysis.marks import (
     QUEUED_SECONDS,
     REPORT,
@@ -26,7 +27,6 @@ from lakesync.config import Config
 from lakesync.model.clock import WallClock
 from lakesync.staging.records import Backlog
 from lakesync.staging.store import PipelineStore
-from resources.snapshot import SchemaSnapshot, merged_tables
 from sensors.timed import failing_polls, timed_parts
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import dagster as dg
 
-from assets.labels import MOVE_SENSOR, REQUESTED_BY
+from assets.asset_metadata import MOVE_SENSOR, REQUESTED_BY
 from assets.migration import CopiedDays, days_to_copy
 from assets.tiering import oldest_day, tier_days
 from lakesync.analysis.marks import Lag
@@ -13,7 +13,7 @@ from lakesync.config import Config
 from lakesync.model.clock import WallClock
 from lakesync.staging.store import OpenStaging
 from resources.compat_dagster import UnresolvedAssetJobDefinition
-from sensors.attempts import Attempts
+from sensors.backoff import Attempts
 from sensors.flush import nearest_day
 from sensors.lags import PipelineLags, is_under_way
 from sensors.outages import skip_during_outage

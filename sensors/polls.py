@@ -2,13 +2,13 @@
 
 import dagster as dg
 
-from assets.labels import CONNECTOR, POLL_SENSOR, REQUESTED_BY, polled_key
+from assets.asset_metadata import CONNECTOR, POLL_SENSOR, REQUESTED_BY, polled_key
+from lakehouse.schema_snapshot import PolledConnector, SchemaSnapshot
 from lakesync.config import Config
 from lakesync.model.clock import WallClock
 from lakesync.staging.store import OpenStaging
 from resources.compat_dagster import UnresolvedAssetJobDefinition
-from resources.snapshot import PolledConnector, SchemaSnapshot
-from sensors.attempts import Attempts
+from sensors.backoff import Attempts
 from sensors.flush import nearest_day
 from sensors.lags import PipelineLags, is_under_way
 from sensors.outages import skip_during_outage

@@ -4,9 +4,9 @@ import dagster as dg
 import msgspec
 import requests
 
+from lakehouse.schema_snapshot import SchemaSnapshot, first_arrival_day, registered, snapshot_file, write_snapshot
 from lakesync.config import Config
 from lakesync.staging.store import OpenStaging
-from resources.snapshot import SchemaSnapshot, first_arrival_day, registered, snapshot_file, write_snapshot
 from sensors.outages import skip_during_outage
 
 LOCATION = "lakesync"

@@ -5,12 +5,12 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from assets.labels import failed_polls_mark, move_mark, ms_of_days, poll_mark
+from assets.asset_metadata import failed_polls_mark, move_mark, ms_of_days, poll_mark
 from assets.migration import CopiedDays, first_day_left
+from lakehouse.schema_snapshot import SchemaSnapshot
 from lakesync.analysis.marks import FailedPolls, Lag, Part, Timed
 from lakesync.config import Config
 from resources.compat_dagster import get_next_cron_tick
-from resources.snapshot import SchemaSnapshot
 
 
 def timed_parts(config: Config, snapshot: SchemaSnapshot, marks: Mapping[str, str], now_ms: int) -> list[Timed]:

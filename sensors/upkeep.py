@@ -4,14 +4,14 @@ from collections.abc import Mapping
 
 import dagster as dg
 
+from assets.asset_metadata import CHECKPOINT, audit_mark, leaf_key, upkeep_mark
 from assets.destinations import all_leaves, mark_name
-from assets.labels import CHECKPOINT, audit_mark, leaf_key, upkeep_mark
 from assets.maintenance import HISTORY, LOG, RUNS, LakePart, lake_parts
+from lakehouse.schema_snapshot import SchemaSnapshot
 from lakesync.analysis.marks import cut_state, followed_state, is_changed, log_state
 from lakesync.config import Config
 from lakesync.model.clock import WallClock
 from lakesync.staging.store import PipelineStore
-from resources.snapshot import SchemaSnapshot
 
 WEEK_MS = 7 * 86_400_000
 """Between two audits of what does not change."""

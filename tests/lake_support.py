@@ -5,9 +5,9 @@ from datetime import UTC, datetime, time
 import msgspec
 import pyarrow as pa
 
-from lakehouse.checkpoints.frames import stored_row
 from lakehouse.history.decoding import DELTAS_ARROW, decode_log
 from lakehouse.table_definitions import ensure_deltas
+from lakehouse.tables.stored_rows import stored_row
 from lakesync.model.hlc import encode
 from lakesync.staging.log_reader import LogRow, Stretch
 from lakesync.wire.log import encode_body

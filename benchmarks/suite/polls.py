@@ -24,6 +24,7 @@ from pydantic import SecretStr
 from benchmarks import server
 from benchmarks.lake import Lake, lake
 from benchmarks.usage import Usage, Watched
+from lakehouse.landing.polls import Connection, ConnectorPoll, poll_connector
 from lakesync.connectors import Connectors, Secrets
 from lakesync.connectors.base import ConnectorConfig
 from lakesync.connectors.host_policy import HostPolicy
@@ -31,7 +32,6 @@ from lakesync.connectors.jira.api import PAGE
 from lakesync.connectors.salesforce.bulk import RECORDS_PER_PAGE
 from lakesync.connectors.salesforce.source import BULK_ROWS
 from lakesync_dagster.resources import run_resources
-from resources.polls import Connection, ConnectorPoll, poll_connector
 
 _SERVICE = "the token of the benchmark's pipeline"
 _KEY = "the key of the benchmark's connectors' secrets"
@@ -82,7 +82,14 @@ def run(options: Namespace) -> dict[str, Any]:
             connectors={"allowed_hosts": _HOSTS.allowed},
         )
         with dg.build_resources(run_resources(config)) as given:
-            connection = Connection(config, given.pyspark.spark_session, given.lake.names, given.staging, given.intake)
+            connection = Connection(
+                config,
+                given.pyspark.spark_session,
+                given.lake.names,
+                given.staging.store,
+                given.staging.now_ms,
+                given.intake.opener,
+            )
             first, used, spark = _poll(connection, connector["name"], bench)
             again, idle, idle_spark = _poll(connection, connector["name"], bench)
         plain = _plain_rate(options.source, settings)

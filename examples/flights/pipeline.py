@@ -12,11 +12,11 @@ from pyspark.sql import DataFrame
 from examples.flights.schemas import COLUMNS, GATEWAY
 from lakehouse.checkpoints.cutting import state_as_of
 from lakehouse.sessions import session
+from lakehouse.staging_connection import pipeline_store
 from lakehouse.table_definitions import LakeNames
 from lakehouse.tables.increments import forget_marks
 from lakesync.config import Config
 from lakesync.staging.store import PipelineStore
-from resources.staging import pipeline_store
 
 POLL = 0.5
 

@@ -11,11 +11,11 @@ import msgspec
 import pyarrow as pa
 from pyspark.sql import functions as sf
 
-from lakehouse.checkpoints.frames import FRAME_COLUMNS, stored_row
 from lakehouse.file_systems import place
 from lakehouse.side_by_side import side_by_side
 from lakehouse.spark_errors import brief, is_lost, is_unanswered, lake_errors
 from lakehouse.table_definitions import NAMES, LakeNames, at
+from lakehouse.tables.stored_rows import FRAME_COLUMNS, stored_row
 from lakehouse.task_runner import in_tasks
 from lakesync.adapters.digests import ARRIVALS_PER_DAY
 from lakesync.feed import render

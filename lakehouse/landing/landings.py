@@ -21,10 +21,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import functions as sf
 
-from lakehouse.connector_source import read_poll
 from lakehouse.file_systems import place_of
 from lakehouse.landing.commits import commit
 from lakehouse.landing.computed_once import computed_once
+from lakehouse.landing.connector_source import read_poll
 from lakehouse.landing.landed_files import LandedFile
 from lakehouse.landing.poll_tasks import PollWork, TableResult, TableWork
 from lakehouse.landing.reading import LandedTables

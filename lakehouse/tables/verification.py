@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Raw
 
-from lakehouse.checkpoints.frames import stored_row
+from lakehouse.tables.stored_rows import stored_row
 from lakesync.model.merge import RowState, StoredState
 from lakesync.model.types import ColumnValue, RowDelta
 

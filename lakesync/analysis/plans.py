@@ -1,6 +1,6 @@
 """Plans a query: which snapshots and deltas make up each of its tables, and which columns the tables have.
 
-DuckDB (`lakesync.analysis.query`) and Spark (`resources.sql`) execute the same plans.
+DuckDB (`lakesync.analysis.query`) and Spark (`lakehouse.spark_query`) execute the same plans.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ import dagster as dg
 import requests
 from rich.console import Console
 
+from lakehouse.schema_snapshot import registered
 from lakehouse.sessions import session
 from lakesync.config import Config
 from lakesync.engine import Engine
@@ -22,7 +23,6 @@ from lakesync.model.types import SyncPush
 from lakesync.staging import configured_store
 from lakesync_dagster.definitions import make_definitions
 from resources.lake import LakeResource
-from resources.snapshot import registered
 from tests.cluster.spark_cluster import SparkCluster
 
 GATEWAY = "apart"

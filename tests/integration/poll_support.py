@@ -10,11 +10,11 @@ from functools import cached_property
 import dagster as dg
 from pydantic import SecretStr
 
+from lakehouse.landing.polls import Connection, poll_connector
+from lakehouse.schema_snapshot import registered
 from lakesync.model.delta import extract_delta
 from lakesync.model.types import SyncPull, SyncPush
 from lakesync_dagster.definitions import make_definitions
-from resources.polls import Connection, poll_connector
-from resources.snapshot import registered
 from tests.integration.gateway_support import SERVICE
 from tests.run_support import a_run
 
@@ -23,7 +23,10 @@ NUMBERS = itertools.count()
 
 
 def connection(config, run):
-    return Connection(config, run.pyspark.spark_session, run.lake.names, run.staging, run.intake)
+    staging = run.staging
+    return Connection(
+        config, run.pyspark.spark_session, run.lake.names, staging.store, staging.now_ms, run.intake.opener
+    )
 
 
 class House:

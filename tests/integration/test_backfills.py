@@ -6,6 +6,7 @@ import dagster as dg
 import pytest
 from pydantic import SecretStr
 
+from lakehouse.schema_snapshot import registered
 from lakehouse.sessions import session
 from lakesync.adapters import DeltaQuery, open_adapter
 from lakesync.config.backends import DeclaredDestination
@@ -13,7 +14,6 @@ from lakesync.model.delta import extract_delta
 from lakesync.model.schema import parse_schema
 from lakesync.model.types import SyncPush
 from lakesync_dagster.definitions import make_definitions
-from resources.snapshot import registered
 from tests.integration.gateway_support import SERVICE
 
 pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute where the machine is busy

@@ -15,6 +15,7 @@ from pydantic import SecretStr
 from pyiceberg.expressions import AlwaysTrue, EqualTo
 
 from lakehouse.catalogue import open_table
+from lakehouse.schema_snapshot import registered
 from lakehouse.sessions import session
 from lakesync.config.backends import DeclaredDestination
 from lakesync.model.delta import extract_delta
@@ -23,7 +24,6 @@ from lakesync.model.types import SyncPush, SyncResponse
 from lakesync.wire.frames import encode_checkpoint_frame, read_checkpoint
 from lakesync.wire.protobuf import decode_response, encode_response
 from lakesync_dagster.definitions import make_definitions
-from resources.snapshot import registered
 from sensors.upkeep import unaudited
 from tests.integration.gateway_support import SERVICE
 

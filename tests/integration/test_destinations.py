@@ -10,10 +10,14 @@ import psycopg
 import pytest
 from pydantic import SecretStr
 
-import resources.moves
+import lakehouse.backends.moves
+from assets.asset_metadata import MOVE_SENSOR, REQUESTED_BY
 from assets.destinations import all_leaves, follower, followers
-from assets.labels import MOVE_SENSOR, REQUESTED_BY
+from lakehouse.backends import destinations
+from lakehouse.backends.comparison import compare, rebuild
+from lakehouse.backends.destinations import Follower
 from lakehouse.history.flush import flush_due
+from lakehouse.schema_snapshot import SchemaSnapshot, registered
 from lakesync.adapters import DeltaBatch, DeltaQuery, LocalDisk, ObjectDeltas, SqliteAdapter, StoredDelta
 from lakesync.adapters.backend_config import WriteTarget
 from lakesync.adapters.backends.postgres import PostgresAdapter
@@ -34,10 +38,6 @@ from lakesync.model.delta import extract_delta
 from lakesync.model.schema import parse_schema
 from lakesync.model.types import SyncPush
 from lakesync_dagster.definitions import make_definitions
-from resources import destinations
-from resources.comparisons import compare, rebuild
-from resources.destinations import Follower
-from resources.snapshot import SchemaSnapshot, registered
 from sensors.destinations import DESTINATION_SENSOR
 from tests.conformance.test_adapters import everything
 from tests.integration.gateway_support import SERVICE, until, wall_ms
@@ -456,7 +456,7 @@ def test_flows_tiers_and_migrations_are_done_by_executors(warehouse, tmp_path, m
     hot = SqliteAdapter(tmp_path / "hot.db")
     for day in (-4, -3, -1):
         moves.fill(hot, range(30), day, delay=day)
-    monkeypatch.setattr(resources.moves, "DELTAS_A_RANGE", 12)
+    monkeypatch.setattr(lakehouse.backends.moves, "DELTAS_A_RANGE", 12)
     with only_in_tasks(monkeypatch):
         tiered = moves.run("tiers_aged", partition_key=f"{moves.day(-3)}")
     assert (tiered["deltas_moved"], tiered["spark/tasks"], tiered["pages"]) == (60, 5, 5)

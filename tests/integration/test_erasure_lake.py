@@ -16,6 +16,10 @@ import pytest
 from assets.destinations import all_leaves, follower
 from assets.erasure import erasure as erasure_asset
 from assets.flows import works
+from lakehouse.backends.comparison import compare
+from lakehouse.backends.destinations import follow
+from lakehouse.backends.flows import flow
+from lakehouse.backends.moves import Migration, migrate
 from lakehouse.checkpoints.cutting import make_cut
 from lakehouse.checks import ledger_against_lake
 from lakehouse.erasure import redaction
@@ -23,7 +27,9 @@ from lakehouse.erasure import requests as erasure
 from lakehouse.erasure.requests import conclude, open_requests, reached
 from lakehouse.history.flush import flush_due
 from lakehouse.maintenance import location_of
+from lakehouse.schema_snapshot import PolledConnector, SchemaSnapshot
 from lakehouse.sessions import session
+from lakehouse.staging_connection import pipeline_store
 from lakehouse.table_definitions import LakeNames
 from lakehouse.tables import writes
 from lakehouse.tables.increments import merge_table
@@ -36,12 +42,6 @@ from lakesync.model.errors import NotFoundError
 from lakesync.model.schema import parse_schema
 from lakesync.model.types import SyncPull, SyncPush
 from lakesync.staging import open_store
-from resources.comparisons import compare
-from resources.destinations import follow
-from resources.flows import flow
-from resources.moves import Migration, migrate
-from resources.snapshot import PolledConnector, SchemaSnapshot
-from resources.staging import pipeline_store
 from tests.integration.gateway_support import reached_at, wall_ms
 from tests.lake_support import states
 from tests.run_support import a_run, resources_of

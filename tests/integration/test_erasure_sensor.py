@@ -5,15 +5,15 @@ from contextlib import nullcontext
 import dagster as dg
 import pytest
 
-from assets.labels import REQUESTED_BY
+from assets.asset_metadata import REQUESTED_BY
+from lakehouse.schema_snapshot import SchemaSnapshot
 from lakesync.config import load
 from lakesync.engine import Engine
 from lakesync.model.delta import extract_delta
 from lakesync.model.types import SyncPush
 from lakesync.staging import open_store
 from lakesync_dagster.jobs import erasure_job
-from resources.snapshot import SchemaSnapshot
-from sensors import attempts
+from sensors import backoff as attempts
 from sensors.erasure import ERASURE_SENSOR, erasure_sensor
 from sensors.lags import PipelineLags
 from tests.integration.gateway_support import wall_ms

@@ -10,8 +10,9 @@ import dagster as dg
 import pytest
 from pydantic import SecretStr
 
-from assets.labels import MOVE_SENSOR, REQUESTED_BY
+from assets.asset_metadata import MOVE_SENSOR, REQUESTED_BY
 from lakehouse.history.flush import flush_due
+from lakehouse.schema_snapshot import SchemaSnapshot
 from lakesync.adapters import DeltaBatch, StoredDelta
 from lakesync.adapters.backends.bigquery import BigQueryAdapter
 from lakesync.adapters.backends.postgres import PostgresAdapter
@@ -19,7 +20,6 @@ from lakesync.client import open_client
 from lakesync.config.backends import DeclaredFlow
 from lakesync.model.schema import parse_schema
 from lakesync_dagster.definitions import make_definitions
-from resources.snapshot import SchemaSnapshot
 from tests.conformance.adapter_places import bigquery_uri, start_server
 from tests.conformance.book import make_delta
 from tests.conformance.test_adapters import everything

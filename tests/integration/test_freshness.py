@@ -7,8 +7,9 @@ import dagster as dg
 import pytest
 from msgspec.structs import replace
 
+from assets.asset_metadata import CHECKPOINT, DELTAS, leaf_key, state_key
 from assets.freshness import days_in_time
-from assets.labels import CHECKPOINT, DELTAS, leaf_key, state_key
+from lakehouse.schema_snapshot import SchemaSnapshot
 from lakesync.analysis.marks import Lag
 from lakesync.config import load
 from lakesync.engine import Engine
@@ -16,7 +17,6 @@ from lakesync.model.delta import extract_delta
 from lakesync.model.schema import TableSchema
 from lakesync.model.types import SyncPush
 from lakesync.staging import open_store
-from resources.snapshot import SchemaSnapshot
 from sensors.freshness import freshness_sensor
 from sensors.lags import PipelineLags
 

@@ -12,10 +12,12 @@ from pydantic import SecretStr
 import assets.flush
 import lakehouse.tables.increments
 import sensors.lags
+from assets.asset_metadata import leaf_key
 from assets.destinations import followers, mark_name
-from assets.labels import leaf_key
 from lakehouse.checkpoints import cutting
+from lakehouse.schema_snapshot import registered
 from lakehouse.sessions import session
+from lakehouse.staging_connection import pipeline_store
 from lakesync.adapters import open_adapter
 from lakesync.adapters.backend_config import WriteTarget
 from lakesync.analysis.lake_marks import MarkReader
@@ -28,8 +30,6 @@ from lakesync.model.types import SyncPush
 from lakesync_dagster.definitions import make_definitions
 from lakesync_dagster.jobs import flush_job
 from lakesync_dagster.partitions import arrival_days
-from resources.snapshot import registered
-from resources.staging import pipeline_store
 from sensors.destinations import destination_sensor
 from sensors.flush import flush_sensor
 from sensors.lags import PipelineLags

@@ -8,8 +8,9 @@ import dagster as dg
 import pytest
 from pydantic import SecretStr
 
-from assets.series import merged_through
+from assets.run_metrics import merged_through
 from lakehouse.catalogue import open_table
+from lakehouse.schema_snapshot import registered
 from lakehouse.sessions import session
 from lakesync.config.sections import DeclaredTable
 from lakesync.model.delta import extract_delta
@@ -17,7 +18,6 @@ from lakesync.model.errors import IntegrityError
 from lakesync.model.schema import parse_schema
 from lakesync.model.types import SyncPush
 from lakesync_dagster.definitions import make_definitions
-from resources.snapshot import registered
 from tests.integration.gateway_support import SERVICE, wall_ms
 
 pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute where the machine is busy

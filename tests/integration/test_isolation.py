@@ -12,6 +12,7 @@ import pytest
 from pydantic import SecretStr
 
 from lakehouse.catalogue import open_table
+from lakehouse.schema_snapshot import registered
 from lakehouse.sessions import session
 from lakesync.analysis.marks import report_in
 from lakesync.config.sections import DeclaredTable
@@ -19,7 +20,6 @@ from lakesync.model.delta import extract_delta
 from lakesync.model.schema import parse_schema
 from lakesync.model.types import SyncPush
 from lakesync_dagster.definitions import make_definitions
-from resources.snapshot import registered
 from sensors.lags import PipelineLags
 from tests.integration.gateway_support import SERVICE, wall_ms
 

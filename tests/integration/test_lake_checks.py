@@ -14,7 +14,7 @@ from lakehouse.table_definitions import LakeNames
 from lakehouse.table_stats import TableFigures, figures
 from lakehouse.tables.history_check import unlike_history
 from lakehouse.tables.increments import merge_table
-from lakehouse.tables.samples import unlike_merge
+from lakehouse.tables.state_audit import unlike_merge
 from lakesync.model.delta import delta_id
 from lakesync.model.hlc import MAX_DRIFT_MS
 from lakesync.model.schema import parse_schema

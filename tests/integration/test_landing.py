@@ -14,7 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.errors.exceptions.connect import SparkException
 
-from lakehouse.landing.erasure import ErasedLandings, erase_landed, forget_landed
+from lakehouse.erasure.landed import ErasedLandings, erase_landed, forget_landed
+from lakehouse.landing.delivery import Delivery
 from lakehouse.landing.landings import LakeLanding, Polled
 from lakehouse.landing.tables import known_name, landing_name
 from lakehouse.maintenance import location_of
@@ -31,7 +32,6 @@ from lakesync.model.errors import BackpressureError, FlushError
 from lakesync.staging.records import Erasure
 from lakesync.testing.landing import RowChange, diff_page
 from lakesync.wire.json import decode_push
-from resources.delivery import Delivery
 
 pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute where the machine is busy
 

@@ -9,6 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from lakehouse.maintenance import Upkeep, tidy
+from lakehouse.schema_snapshot import registered
+from lakehouse.spark_query import query as on_spark
 from lakesync.analysis.catalogue import LakeReader
 from lakesync.analysis.query import query
 from lakesync.analysis.tracing import trace
@@ -18,8 +20,6 @@ from lakesync.model.errors import ConfigurationError
 from lakesync.model.schema import parse_schema
 from lakesync.model.types import SyncPull, SyncPush
 from lakesync_dagster.definitions import make_definitions
-from resources.snapshot import registered
-from resources.sql import query as on_spark
 from tests.integration.gateway_support import reached_at, wall_ms
 from tests.run_support import a_run, resources_of
 

@@ -10,7 +10,7 @@ import dagster as dg
 import pytest
 from pyspark import cloudpickle
 
-from lakehouse.connector_source import register_connectors
+from lakehouse.landing.connector_source import register_connectors
 from lakehouse.sessions import session
 from lakesync.connectors import ConnectorConfig, ConnectorDescriptor, ConnectorType
 from lakesync.connectors.source import Page, SourceRow, Table, Usage

@@ -3,7 +3,7 @@
 import dagster as dg
 import pytest
 
-from assets.outcome import RETRIES, outcome
+from assets.failure_policy import RETRIES, outcome
 from lakesync.config import load
 from lakesync.model.errors import FlushError, IntegrityError, LakeUnavailableError, SchemaError
 from resources.spark import SparkConnectResource

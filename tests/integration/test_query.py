@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from lakehouse.checkpoints.cutting import make_cut
 from lakehouse.history.flush import flush_due
 from lakehouse.sessions import session
+from lakehouse.spark_query import query as on_spark
 from lakehouse.table_definitions import LakeNames
 from lakehouse.tables.increments import merge_table
 from lakesync.analysis.as_of import AsOf, format_hlc
@@ -26,7 +27,6 @@ from lakesync.model.merge import RowState
 from lakesync.model.schema import parse_schema
 from lakesync.model.types import ColumnValue, RowDelta, SyncPush
 from lakesync.staging import open_store
-from resources.sql import query as on_spark
 from tests.integration.gateway_support import wall_ms
 
 COLUMNS = {"title": "string", "size": "number", "done": "boolean", "extra": "json"}

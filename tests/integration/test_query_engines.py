@@ -13,6 +13,7 @@ import pytest
 from lakehouse.checkpoints.cutting import make_cut
 from lakehouse.history.flush import flush_due
 from lakehouse.sessions import session
+from lakehouse.spark_query import ask
 from lakehouse.table_definitions import LakeNames
 from lakehouse.tables.increments import merge_table
 from lakesync.analysis.as_of import AsOf
@@ -24,7 +25,6 @@ from lakesync.model.errors import ValidationError
 from lakesync.model.schema import Column, TableSchema
 from lakesync.model.types import ColumnValue, RowDelta, SyncPush
 from lakesync.staging import open_store
-from resources.sql import ask
 from tests.integration.gateway_support import wall_ms
 
 pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute where the machine is busy

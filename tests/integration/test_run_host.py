@@ -11,6 +11,7 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
+from lakehouse.schema_snapshot import SchemaSnapshot, snapshot_file, write_snapshot
 from lakesync.cli.up import dagster_home
 from lakesync.cli.up.process import free_ports
 from lakesync.config import load
@@ -18,7 +19,6 @@ from lakesync.model.schema import parse_schema
 from lakesync_dagster.run_host import LOCATION
 from lakesync_dagster.run_launcher import RunHostLauncher
 from resources.compat_dagster import LaunchRunContext
-from resources.snapshot import SchemaSnapshot, snapshot_file, write_snapshot
 
 pytestmark = pytest.mark.timeout(300)
 ROOT = Path(__file__).parents[2]

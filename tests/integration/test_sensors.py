@@ -12,7 +12,8 @@ import dagster as dg
 import pytest
 from pydantic import SecretStr
 
-from assets.labels import FLUSH_SENSOR, REASON, REQUESTED_BY
+from assets.asset_metadata import FLUSH_SENSOR, REASON, REQUESTED_BY
+from lakehouse.schema_snapshot import SchemaSnapshot, read_snapshot, registered, snapshot_file
 from lakesync.cli.up.process import free_ports
 from lakesync.config import load
 from lakesync.config.sections import FlushSection
@@ -28,8 +29,7 @@ from lakesync.staging.remote import RemoteStore
 from lakesync_dagster.definitions import make_definitions
 from lakesync_dagster.jobs import flush_job
 from lakesync_dagster.partitions import arrival_days, first_day
-from resources.snapshot import SchemaSnapshot, read_snapshot, registered, snapshot_file
-from sensors import attempts
+from sensors import backoff as attempts
 from sensors.flush import due, flush_sensor
 from sensors.lags import PipelineLags
 from sensors.schema import ReloadError, schema_sensor

@@ -4,7 +4,7 @@ import dagster as dg
 import pytest
 import requests
 
-from assets.outcome import outcome
+from assets.failure_policy import outcome
 from lakesync.cli.up.process import free_ports
 from resources.spark import SparkConnectResource
 from tests.run_support import a_run, resources_of

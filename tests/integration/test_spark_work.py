@@ -9,6 +9,7 @@ import pytest
 import requests
 from pydantic import SecretStr
 
+from lakehouse.schema_snapshot import registered
 from lakehouse.sessions import session
 from lakesync.adapters import DeltaBatch, SqliteAdapter, StoredDelta
 from lakesync.config.backends import DeclaredDestination, DeclaredMigration, DeclaredTiers
@@ -17,7 +18,6 @@ from lakesync.model.schema import parse_schema
 from lakesync.model.types import SyncPush
 from lakesync_dagster.definitions import make_definitions
 from resources.lake import LakeResource
-from resources.snapshot import registered
 from tests.integration.gateway_support import SERVICE, wall_ms
 
 pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute where the machine is busy

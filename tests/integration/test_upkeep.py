@@ -17,6 +17,7 @@ from lakehouse.checks import duplicate_deltas, duplicate_keys, ledger_against_la
 from lakehouse.history import flush as deltas
 from lakehouse.history.flush import flush_due
 from lakehouse.maintenance import Upkeep, location_of, tidy
+from lakehouse.schema_snapshot import SchemaSnapshot
 from lakehouse.sessions import session
 from lakehouse.table_definitions import LakeNames, at
 from lakehouse.tables import writes
@@ -28,7 +29,6 @@ from lakesync.model.schema import parse_schema
 from lakesync.model.types import SyncPush
 from lakesync.staging import open_store
 from lakesync_dagster.jobs import maintenance_job, maintenance_schedule
-from resources.snapshot import SchemaSnapshot
 from tests.integration.gateway_support import wall_ms
 from tests.lake_support import states
 from tests.run_support import resources_of

@@ -13,10 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakehouse.checkpoints.frames import frames, stored_row
+from lakehouse.checkpoints.frames import frames
 from lakehouse.history.decoding import DELTAS_ARROW, decode_log
 from lakehouse.merge.kernel import STORED, merge
 from lakehouse.merge.typed import typed_values
+from lakehouse.tables.stored_rows import stored_row
 from lakesync.feed import render
 from lakesync.model.merge import RowState
 from lakesync.model.types import SyncResponse

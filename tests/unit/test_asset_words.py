@@ -5,10 +5,10 @@ import re
 import dagster as dg
 import pytest
 
+from lakehouse.schema_snapshot import PolledConnector, SchemaSnapshot
 from lakesync.config import load
 from lakesync.model.schema import parse_schema
 from lakesync_dagster.definitions import make_definitions
-from resources.snapshot import PolledConnector, SchemaSnapshot
 from tests.unit.test_movement import DECLARED
 
 COLUMNS = [{"name": "carrier", "type": "string"}, {"name": "delay", "type": "number"}]

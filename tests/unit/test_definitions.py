@@ -9,11 +9,11 @@ import dagster as dg
 import pytest
 from dagster_pyspark import LazyPySparkResource
 
+from lakehouse.schema_snapshot import SchemaSnapshot, join, read_snapshot, snapshot_file, write_snapshot
 from lakesync.config import load
 from lakesync.model.schema import parse_schema
 from lakesync_dagster.definitions import make_definitions
 from lakesync_dagster.resources import run_resources
-from resources.snapshot import SchemaSnapshot, join, read_snapshot, snapshot_file, write_snapshot
 
 
 def schema(table, **columns):

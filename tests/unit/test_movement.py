@@ -9,9 +9,10 @@ import dagster as dg
 import msgspec
 import pytest
 
-from assets.labels import MOVE_SENSOR
+from assets.asset_metadata import MOVE_SENSOR
 from assets.migration import CopiedDays
 from assets.tiering import oldest_day
+from lakehouse.schema_snapshot import SchemaSnapshot
 from lakesync.analysis.marks import lags
 from lakesync.config import load
 from lakesync.engine import Engine
@@ -21,8 +22,7 @@ from lakesync.model.schema import parse_schema
 from lakesync.staging import open_store
 from lakesync_dagster.definitions import make_definitions
 from lakesync_dagster.partitions import arrival_days
-from resources.snapshot import SchemaSnapshot
-from sensors import attempts
+from sensors import backoff as attempts
 from sensors.destinations import DESTINATION_SENSOR
 from sensors.lags import PipelineLags
 from sensors.moves import move_sensor

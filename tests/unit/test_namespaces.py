@@ -2,6 +2,7 @@
 
 import pytest
 
+from lakehouse.schema_snapshot import SchemaSnapshot, registered
 from lakehouse.table_definitions import LakeNames
 from lakesync.config import load
 from lakesync.engine import Engine
@@ -9,7 +10,6 @@ from lakesync.model.errors import ConfigurationError
 from lakesync.model.namespaces import Gateways, Namespaces
 from lakesync.model.schema import parse_schema
 from lakesync.staging import open_store
-from resources.snapshot import SchemaSnapshot, registered
 
 WHERE = Namespaces("tables", {"eu": "shop", "us": "shop", "lab": "lab"})
 

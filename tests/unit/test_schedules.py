@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 import dagster as dg
 import msgspec
 
+from lakehouse.schema_snapshot import SchemaSnapshot
 from lakesync.analysis.marks import Visit, cut_state
 from lakesync.config import load
 from lakesync.engine import Engine
@@ -13,7 +14,6 @@ from lakesync.model.hlc import wall_clock
 from lakesync.model.schema import parse_schema
 from lakesync.staging import open_store
 from lakesync_dagster.jobs import audit_job, audit_schedule
-from resources.snapshot import SchemaSnapshot
 
 FLIGHTS = parse_schema({"table": "flights", "columns": [{"name": "carrier", "type": "string"}]})
 WEEK_MS = 7 * 86_400_000

@@ -2,16 +2,16 @@
 
 import pytest
 
+from lakehouse.backends.adapter_tasks import _Task, raise_failure
+from lakehouse.backends.destinations import Follower, Taking
+from lakehouse.backends.flows import Flow
+from lakehouse.backends.moves import Migration, Tiering
 from lakesync.adapters.backend_config import SingleBackend, TieredBackend, WriteTarget
 from lakesync.adapters.transfer.flows import RowFilter
 from lakesync.adapters.transfer.follower import DeltaSelection
 from lakesync.adapters.transfer.migration import MigrationScope
 from lakesync.model.errors import AdapterError, ConfigurationError
 from lakesync.model.schema import parse_schema
-from resources.destinations import Follower, Taking
-from resources.flows import Flow
-from resources.moves import Migration, Tiering
-from resources.tasks import _Task, raise_failure
 
 SCHEMA = parse_schema({"table": "flights", "columns": [{"name": "delay", "type": "number"}]})
 

@@ -1,4 +1,4 @@
-"""`lakesync query --engine spark`: runs `resources.sql` in a process of its own, because this package has no Spark."""
+"""`lakesync query --engine spark`: runs `lakehouse.spark_query` in a process, because this package has no Spark."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from lakesync.config import Config
 
 _ERROR_CODE = 3
-"""Exit code of `resources.sql` after an expected error."""
+"""Exit code of `lakehouse.spark_query` after an expected error."""
 _STDERR = 2
 _ERRORS: tuple[type[LakeSyncError], ...] = (
     ValidationError,
@@ -67,7 +67,7 @@ def _run(request: bytes, variables: Mapping[str, str]) -> tuple[int, bytes]:
     with open(read_end, "rb") as answers:  # noqa: PTH123 a file descriptor
         try:
             process = subprocess.Popen(
-                [sys.executable, "-m", "resources.sql", str(write_end)],
+                [sys.executable, "-m", "lakehouse.spark_query", str(write_end)],
                 env={**os.environ, **variables},
                 stdin=subprocess.PIPE,
                 stdout=_STDERR,

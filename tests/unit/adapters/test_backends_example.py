@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from lakehouse.schema_snapshot import SchemaSnapshot
+from lakehouse.staging_connection import pipeline_store
 from lakesync import config
 from lakesync.adapters import DeltaBatch, SqliteAdapter, StoredDelta
 from lakesync.adapters.backend_config import open_backend, resolve_backend, write_targets
@@ -15,8 +17,6 @@ from lakesync.adapters.transfer.follower import DeltaSelection, follow_history
 from lakesync.config import backends
 from lakesync_dagster.movement import movement
 from lakesync_dagster.partitions import arrival_days
-from resources.snapshot import SchemaSnapshot
-from resources.staging import pipeline_store
 from sensors.lags import PipelineLags
 from tests.conformance.book import make_delta
 from tests.conformance.told_history import history

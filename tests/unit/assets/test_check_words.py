@@ -2,7 +2,7 @@
 
 from assets.checks import named
 from lakehouse.checks import DuplicateKey
-from lakehouse.tables.samples import StateDifference
+from lakehouse.tables.state_audit import StateDifference
 
 
 def test_the_first_are_named_and_the_rest_are_counted():

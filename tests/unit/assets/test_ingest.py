@@ -6,6 +6,9 @@ import dagster as dg
 import pytest
 
 from assets.ingest import note_poll, told
+from lakehouse.landing.delivery import Delivered
+from lakehouse.landing.polls import ConnectorPoll, TablePoll
+from lakehouse.schema_snapshot import PolledConnector, SchemaSnapshot, registered
 from lakesync.analysis.marks import Lag, lags, report_in
 from lakesync.config import load
 from lakesync.connectors import Connectors, Secrets
@@ -17,10 +20,7 @@ from lakesync.staging import open_store
 from lakesync_dagster.definitions import make_definitions
 from lakesync_dagster.jobs import poll_job
 from lakesync_dagster.partitions import arrival_days
-from resources.delivery import Delivered
-from resources.polls import ConnectorPoll, TablePoll
-from resources.snapshot import PolledConnector, SchemaSnapshot, registered
-from sensors import attempts
+from sensors import backoff as attempts
 from sensors.lags import PipelineLags
 from sensors.polls import poll_sensor
 from sensors.timed import timed_parts

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gateway.bootstrap import Declarations
+from lakehouse.schema_snapshot import SchemaSnapshot
 from lakesync import config
 from lakesync.cli.exit_codes import ExitCode
 from lakesync.engine import Engine
@@ -19,7 +20,6 @@ from lakesync.staging.shards import ShardMap
 from lakesync.testing.clock import ManualClock
 from lakesync.testing.servers.oidc import providing
 from lakesync_dagster.definitions import make_definitions
-from resources.snapshot import SchemaSnapshot
 
 
 def test_up_reads_the_files_that_init_writes(run):

@@ -6,22 +6,23 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from lakehouse.landing.delivery import Delivered, Delivery
 from lakehouse.landing.landings import LakeLanding, Polled
 from lakesync.connectors import Connectors
 from lakesync.connectors.polling import IngestSettings, PollReport, TableReport
 from lakesync.model.errors import LakeSyncError, LakeUnavailableError, NotFoundError, StagingUnavailableError
-from resources.delivery import Delivered, Delivery
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from datetime import date
 
     from pyspark.sql import SparkSession
 
+    from lakehouse.landing.gateway_intake import OpenIntake
     from lakehouse.table_definitions import LakeNames
     from lakesync.config import Config
     from lakesync.connectors.source import Table
-    from resources.gateways import IntakeResource, StagingResource
+    from lakesync.staging.store import PipelineStore
 
 
 class Connection(NamedTuple):
@@ -30,8 +31,10 @@ class Connection(NamedTuple):
     config: Config
     spark: SparkSession
     names: LakeNames
-    staging: StagingResource
-    intake: IntakeResource
+    store: PipelineStore
+    now_ms: Callable[[], int]
+    """Server wall time in milliseconds, by the gateways' clock."""
+    open_intake: OpenIntake
 
 
 @dataclass
@@ -101,8 +104,8 @@ def replay_connector(connection: Connection, gateway: str, name: str, days: Sequ
 def _open(
     stack: ExitStack, connection: Connection, gateway: str, name: str
 ) -> tuple[Polled, LakeLanding, Delivery, IngestSettings]:
-    config, spark, names, staging, intake = connection
-    stored = next((each for each in staging.store.connectors(gateway) if each.name == name), None)
+    config, spark, names, store, now_ms, open_intake = connection
+    stored = next((each for each in store.connectors(gateway) if each.name == name), None)
     if stored is None or stored.ingest is None:
         raise NotFoundError(f"gateway {gateway!r} has no connector {name!r} that is polled: register it with `ingest`")
     types = Connectors.configured(config)
@@ -112,12 +115,12 @@ def _open(
     source = stack.enter_context(closing(kind.open_source(opened)))
     ingest = IngestSettings.of(stored.ingest)
     polled = Polled(opened, kind.open_source, source.tables)
-    landing = LakeLanding(spark, polled, staging.now_ms, names)
+    landing = LakeLanding(spark, polled, now_ms, names)
     delivery = Delivery(
         landing,
-        intake.opener,
+        open_intake,
         gateway,
-        lambda: staging.store.request_flush(gateway),
+        lambda: store.request_flush(gateway),
         chunk=ingest.chunk_size,
     )
     return polled, landing, delivery, ingest

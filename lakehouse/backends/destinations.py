@@ -14,6 +14,7 @@ import msgspec
 from msgspec.structs import replace
 from pyspark.sql import functions as sf
 
+from lakehouse.backends.adapter_tasks import on_executors, opened, task_slots
 from lakehouse.catalogue import open_table
 from lakehouse.history.ordered import Stretch, in_order, latest_arrivals, stretches
 from lakehouse.spark_errors import lake_errors
@@ -43,7 +44,6 @@ from lakesync.adapters.transfer.loads import (
 )
 from lakesync.model.hlc import wall_clock
 from lakesync.model.schema import TableSchema
-from resources.tasks import on_executors, opened, task_slots
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

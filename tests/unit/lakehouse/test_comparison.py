@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from lakehouse.backends.comparison import Digesting
+from lakehouse.backends.destinations import Follower
 from lakesync.adapters.backend_config import WriteTarget
 from lakesync.adapters.transfer.follower import DeltaSelection, follow_history
-from resources.comparisons import Digesting
-from resources.destinations import Follower
 from tests.conformance.told_history import history, pushes
 
 PUSHES = pushes(12)

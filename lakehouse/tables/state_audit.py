@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from pyspark.sql import functions as sf
 
-from lakehouse.checkpoints.frames import FRAME_COLUMNS, stored_row
 from lakehouse.spark_errors import lake_errors
 from lakehouse.table_definitions import NAMES, LakeNames, ensure_deltas, marks_of, read_version
+from lakehouse.tables.stored_rows import FRAME_COLUMNS, stored_row
 from lakehouse.tables.verification import MOST_DELTAS, row_delta
 from lakesync.model.merge import RowState, encode_state
 

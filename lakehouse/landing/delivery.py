@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
+    from lakehouse.landing.gateway_intake import Intake, OpenIntake
     from lakehouse.landing.reading import LandedTables
     from lakesync.connectors.source import Table
-    from resources.intake import Intake, OpenIntake
 
 CHUNK = 500
 """Deltas in one push."""

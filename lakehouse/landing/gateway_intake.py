@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Protocol
 import requests
 import stamina
 
+from lakehouse.staging_connection import gateway_address
 from lakesync.engine import Engine, EngineLimits
 from lakesync.model.clock import WallClock
 from lakesync.model.errors import StagingUnavailableError
 from lakesync.staging import configured_store
 from lakesync.staging.remote import error_of
 from lakesync.wire.json import decode_push, encode_json
-from resources.staging import gateway_address
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,6 +13,8 @@ import msgspec
 from msgspec.structs import replace
 from pyspark.sql import functions as sf
 
+from lakehouse.backends.adapter_tasks import on_executors, opened
+from lakehouse.backends.destinations import by_stream, chosen
 from lakehouse.catalogue import open_table
 from lakehouse.history.ordered import Stretch, in_order, stretches
 from lakehouse.spark_errors import lake_errors
@@ -38,8 +40,6 @@ from lakesync.adapters.transfer.follower import (
 )
 from lakesync.adapters.transfer.restore import restore
 from lakesync.model.errors import ConfigurationError, TransientError
-from resources.destinations import by_stream, chosen
-from resources.tasks import on_executors, opened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -47,9 +47,9 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from lakehouse.backends.destinations import Follower
     from lakesync.adapters.base import DatabaseAdapter
     from lakesync.model.schema import TableSchema
-    from resources.destinations import Follower
 
 _TRIES = 5
 _LETTERS = 1_000

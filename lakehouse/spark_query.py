@@ -1,4 +1,4 @@
-"""`python -m resources.sql FD`: a query on Spark, over the same tables and moments as `lakesync query` has on DuckDB.
+"""`python -m lakehouse.spark_query FD`: a query on Spark, with the tables and moments of `lakesync query` on DuckDB.
 
 Reads `{"sql", "arrival", "snapshot"}` as JSON on stdin; writes the answer to the descriptor as an Arrow stream, or as
 JSON, `{"code", "error"}`, with exit code 3. Libraries may write to stdout.

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
+from lakehouse.backends.adapter_tasks import on_executors, opened
+from lakehouse.landing.gateway_intake import Intake, open_intake
 from lakesync.adapters.arrow import from_arrow
 from lakesync.adapters.backend_config import Backend, SingleBackend, WriteTarget
 from lakesync.adapters.deltas import DeltaQuery
@@ -30,8 +32,6 @@ from lakesync.model.crash_points import crash_point
 from lakesync.model.schema import TableSchema
 from lakesync.model.types import RowDelta, SyncPush
 from lakesync.wire.json import encode_push
-from resources.intake import Intake, open_intake
-from resources.tasks import on_executors, opened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from lakehouse.backends.adapter_tasks import on_executors, opened
 from lakehouse.erasure.conditions import deltas_of
 from lakehouse.spark_errors import lake_errors
 from lakesync.adapters.backend_config import Backend, SingleBackend, single_backends
@@ -14,7 +15,6 @@ from lakesync.adapters.redaction import RedactionRequest, TouchedRow, require_re
 from lakesync.adapters.transfer.flows import FilteredContents, RowFilter
 from lakesync.adapters.transfer.follower import ColdTierContents
 from lakesync.model.schema import TableSchema
-from resources.tasks import on_executors, opened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
+from lakehouse.backends.adapter_tasks import on_executors, opened
 from lakesync.adapters.arrow_access import max_writers
 from lakesync.adapters.backend_config import Backend, TieredBackend
 from lakesync.adapters.base import MarkStore
@@ -29,7 +30,6 @@ from lakesync.adapters.transfer.migration import (
 from lakesync.adapters.transfer.progress import ProgressInFile, ProgressInMark, ProgressStore
 from lakesync.adapters.transfer.ranges import Division, begin_division, end_division
 from lakesync.model import hlc
-from resources.tasks import on_executors, opened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from lakehouse.connector_source import format_of, register_connectors
+from lakehouse.landing.connector_source import format_of, register_connectors
 from lakehouse.log_source import FORMAT, register_log
+from lakehouse.staging_connection import pipeline_store
 from lakesync.connectors import Connectors
 from lakesync.model.errors import ConfigurationError
-from resources.staging import pipeline_store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -6,8 +6,8 @@ from contextlib import contextmanager
 
 import dagster as dg
 
-from assets.labels import LEFT_OUT, SET_ASIDE
-from assets.series import spark_figures
+from assets.asset_metadata import LEFT_OUT, SET_ASIDE
+from assets.run_metrics import spark_figures
 from lakesync.model.errors import LakeSyncError, TransientError
 from resources.run_state import RunState, SetAside
 from resources.spark import SparkConnectResource

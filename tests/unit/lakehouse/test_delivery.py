@@ -5,10 +5,10 @@ from contextlib import nullcontext
 import pyarrow as pa
 import pytest
 
+from lakehouse.landing import delivery
+from lakehouse.landing.delivery import Delivery
 from lakesync.connectors.source import Table
 from lakesync.model.errors import BackpressureError, ValidationError
-from resources import delivery
-from resources.delivery import Delivery
 
 
 class Rows:

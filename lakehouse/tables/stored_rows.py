@@ -1,0 +1,31 @@
+"""Rows of state tables in the form of the staging store: for the audit, for checks of checkpoints, and for tests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Raw
+
+from lakesync.model.merge import LiveDelta, RowState
+from lakesync.staging.records import StoredRow
+
+FRAME_COLUMNS = ("_row", "_cells", "_tombstone", "_inserted", "_gone", "_arrival")
+"""The columns of a state table that a checkpoint's frames, and `stored_row`, are made from."""
+
+
+def stored_row(table: str, row: dict[str, Any]) -> StoredRow:
+    """A state row, as Arrow gives it, in the form that the engine renders."""
+    live: dict[tuple[int, str, str, int], LiveDelta] = {}
+    for column, cell in row["_cells"]:
+        identity = (cell["hlc"], cell["client_id"], cell["delta_id"], cell["width"])
+        owner = live.get(identity)
+        if owner is None:
+            owner = live[identity] = LiveDelta(*identity[:3], {}, cell["width"])
+        owner.columns[column] = Raw(cell["value"].encode())
+    ordered = [live[identity] for identity in sorted(live)]
+    state = RowState.of(ordered, _stamp(row["_tombstone"]), _stamp(row["_inserted"]))
+    return StoredRow(table, row["_row"], row["_arrival"], state)
+
+
+def _stamp(stamp: dict[str, Any] | None) -> tuple[int, str] | None:
+    return None if stamp is None else (stamp["hlc"], stamp["client_id"])
