@@ -108,7 +108,7 @@ def is_requested_by(sensor: str, context: dg.AssetExecutionContext) -> bool:
     return context.run.tags.get(REQUESTED_BY) == sensor
 
 
-def goes_on(run: dg.DagsterRun) -> bool:
+def continues_on_failure(run: dg.DagsterRun) -> bool:
     """Whether a run continues without a part that fails: it is the flush sensor's, and ends with the checkpoint.
 
     Its last step fails for what it left out.

@@ -21,11 +21,11 @@ from assets.asset_metadata import (
     DELTAS,
     audit_mark,
     check_step,
+    continues_on_failure,
     days_asked,
-    goes_on,
     state_key,
 )
-from assets.failure_policy import brief, is_final, outcome, set_aside
+from assets.failure_policy import brief, failure_policy, is_final, set_aside
 from lakehouse.schema_snapshot import SchemaSnapshot
 from lakesync.analysis.marks import Visit, cut_state
 from lakesync.model.errors import IntegrityError
@@ -43,7 +43,7 @@ LIMIT = 100
 PUBLISHED = dg.AssetCheckKey(CHECKPOINT, "checkpoint_equals_cut")
 """The check of checkpoints, which a flush runs behind its cut."""
 NAMED = 3
-"""Of what was found, told in a check's description; its metadata have them all."""
+"""Findings in a check's description; its metadata has all of them."""
 
 
 @dataclass(frozen=True)
@@ -265,8 +265,8 @@ def _held(
         days = None if key == CHECKPOINT else days_asked(context.run.tags)  # whose partitions are gateways
         wanted = {one: by_key[one] for one in by_key if one in context.selected_asset_check_keys}
         found: dict[dg.AssetCheckKey, Sequence[msgspec.Struct]] = {}
-        with outcome(context, pyspark):
-            of_flush = goes_on(context.run)
+        with failure_policy(context, pyspark):
+            of_flush = continues_on_failure(context.run)
             scope = Scope(pyspark.spark_session, lake, staging.store, run_state, days, seed, of_flush)
             visit = Visit(_state(scope, key, table), staging.now_ms())
             unread: dict[dg.AssetCheckKey, str] = {}
@@ -297,7 +297,7 @@ def _held(
                 )
                 continue
             holds_up = check.blocking
-            if found[one] and check.blocking and key != CHECKPOINT and goes_on(context.run):
+            if found[one] and check.blocking and key != CHECKPOINT and continues_on_failure(context.run):
                 _hold_back(context, run_state, one, found[one])
                 holds_up = False
             yield _result(one, check, found[one], days, blocking=holds_up)

@@ -7,8 +7,8 @@ import dagster as dg
 from pyspark.sql import SparkSession
 
 from assets.asset_metadata import CHECKPOINT, CUT, DELTAS, OWNERS, state_key
-from assets.failure_policy import brief, outcome, raise_set_aside, set_aside
-from assets.run_metrics import Told, content_version, spark_figures, through
+from assets.failure_policy import brief, failure_policy, raise_set_aside, set_aside
+from assets.run_metrics import Metadata, content_version, freshness_metadata, spark_metadata
 from lakehouse.schema_snapshot import SchemaSnapshot, registered
 from lakesync.config import Config
 from lakesync.model.errors import IntegrityError, NotFoundError, TransientError
@@ -66,7 +66,7 @@ def cut_asset(snapshot: SchemaSnapshot, config: Config) -> dg.AssetsDefinition:
         staging: StagingResource,
         run_state: dg.ResourceParam[RunState],
     ) -> Iterator[dg.MaterializeResult[None]]:
-        with outcome(context, pyspark):
+        with failure_policy(context, pyspark):
             failed: dict[str, Exception] = {}
             spark = pyspark.spark_session
             cuts = make_cuts(spark, lake, staging.store, run_state, config, failed.setdefault)
@@ -76,16 +76,16 @@ def cut_asset(snapshot: SchemaSnapshot, config: Config) -> dg.AssetsDefinition:
                 set_aside(context, run_state, error, f"gateway {gateway} was not cut and keeps its checkpoint")
             now_ms = staging.now_ms()
         reasons = {gateway: brief(error) for gateway, error in failed.items()}
-        left_out: Told = {"left_out": dg.MetadataValue.json(reasons)} if failed else {}
+        left_out: Metadata = {"left_out": dg.MetadataValue.json(reasons)} if failed else {}
         _add_partitions(context.instance, [cut.gateway for cut in cuts])
-        figures = spark_figures(pyspark) if cuts else {}
+        figures = spark_metadata(pyspark) if cuts else {}
         for one in cuts:
             context.log_event(
                 dg.AssetMaterialization(
                     CHECKPOINT,
                     partition=one.gateway,
                     metadata={
-                        **_frames_told([one], lake.checkpoints_uri),
+                        **_frames_metadata([one], lake.checkpoints_uri),
                         **_valid([one], run_state, now_ms),
                         **figures,
                     },
@@ -93,7 +93,7 @@ def cut_asset(snapshot: SchemaSnapshot, config: Config) -> dg.AssetsDefinition:
                 )
             )
         yield dg.MaterializeResult(
-            metadata={**_cuts_told(cuts), **_valid(cuts, run_state, now_ms), **left_out},
+            metadata={**_cuts_metadata(cuts), **_valid(cuts, run_state, now_ms), **left_out},
             data_version=_version(cuts),
         )
         raise_set_aside(context, run_state)
@@ -124,7 +124,7 @@ def checkpoint_asset(config: Config) -> dg.AssetsDefinition:
         run_state: dg.ResourceParam[RunState],
     ) -> dg.MaterializeResult[None]:
         gateways, store = context.partition_keys, staging.store
-        with outcome(context, pyspark):
+        with failure_policy(context, pyspark):
             made = make_cuts(pyspark.spark_session, lake, store, run_state, config, gateways=gateways)
             newest = {cut.gateway: cut for cut in made}
             for gateway in gateways:
@@ -135,8 +135,11 @@ def checkpoint_asset(config: Config) -> dg.AssetsDefinition:
                         "`lakesync flush`"
                     )
                 newest[gateway] = cut
-                told = {**_frames_told([cut], lake.checkpoints_uri), **_valid([cut], run_state, staging.now_ms())}
-                context.add_asset_metadata({**told, "was_cut": cut in made}, CHECKPOINT, gateway)
+                metadata = {
+                    **_frames_metadata([cut], lake.checkpoints_uri),
+                    **_valid([cut], run_state, staging.now_ms()),
+                }
+                context.add_asset_metadata({**metadata, "was_cut": cut in made}, CHECKPOINT, gateway)
         return dg.MaterializeResult(data_version=_version(list(newest.values())))
 
     return checkpoint
@@ -243,8 +246,8 @@ def _tables(spark: SparkSession, lake: LakeResource, store: PipelineStore, gatew
     return cut | named | store.gateway_config(gateway).schemas.keys()
 
 
-def _valid(cuts: Sequence[Cut], run_state: RunState, now_ms: int) -> Told:
-    return through(min((_valid_ms(run_state, cut) for cut in cuts), default=None), now_ms)
+def _valid(cuts: Sequence[Cut], run_state: RunState, now_ms: int) -> Metadata:
+    return freshness_metadata(min((_valid_ms(run_state, cut) for cut in cuts), default=None), now_ms)
 
 
 def _version(cuts: Sequence[Cut]) -> dg.DataVersion:
@@ -262,7 +265,7 @@ def _add_partitions(instance: dg.DagsterInstance, gateways: Sequence[str]) -> No
         instance.add_dynamic_partitions(GATEWAYS.name or "", new)
 
 
-def _cuts_told(cuts: Sequence[Cut]) -> Told:
+def _cuts_metadata(cuts: Sequence[Cut]) -> Metadata:
     return {
         "gateways": ", ".join(cut.gateway for cut in cuts),
         "tables": sum(len(cut.tables) for cut in cuts),
@@ -271,7 +274,7 @@ def _cuts_told(cuts: Sequence[Cut]) -> Told:
     }
 
 
-def _frames_told(cuts: Sequence[Cut], uri: str) -> Told:
+def _frames_metadata(cuts: Sequence[Cut], uri: str) -> Metadata:
     tables = [table for cut in cuts for table in cut.tables]
     return {
         "dagster/row_count": sum(table.rows for table in tables),

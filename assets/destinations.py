@@ -22,8 +22,8 @@ from assets.asset_metadata import (
 )
 from assets.backends import kind_of
 from assets.columns import followed_columns
-from assets.failure_policy import brief, outcome
-from assets.run_metrics import Told, content_version, through
+from assets.failure_policy import brief, failure_policy
+from assets.run_metrics import Metadata, content_version, freshness_metadata
 from lakehouse.schema_snapshot import registered
 from lakesync.adapters.backend_config import WriteTarget, resolve_backend, write_targets
 from lakesync.adapters.uri import without_password
@@ -60,7 +60,9 @@ def mark_name(name: str, leaf: WriteTarget) -> str:
 
 
 def followers(config: Config, store: PipelineStore, wall: Callable[[], int] = wall_clock) -> list[Follower]:
-    """Return how far each leaf is, as its latest run told staging; one that never ran, or follows anew, has nothing.
+    """Return how far each leaf is, as its latest run reported to staging.
+
+    A leaf that never ran, or that follows another choice of tables than before, has nothing.
 
     A leaf that continues without a table is behind by its newest push once the table's retry is due.
 
@@ -141,7 +143,7 @@ def destination(
 
         is_asked_by_sensor = is_requested_by(DESTINATION_SENSOR, context)
         through_day = None if is_asked_by_sensor else arrivals_of(days_of(context))[1]
-        with outcome(context, pyspark, retried=False):
+        with failure_policy(context, pyspark, retried=False):
             settled = run_state.settled_ms()
             one = follower(staging.store, name, declared, leaf)
             found = follow(pyspark.spark_session, one, lake.names, through_day)
@@ -159,10 +161,14 @@ def destination(
                 found.dead_letters,
             )
             staging.store.put_mark(mark_name(name, leaf), msgspec.json.encode(mark).decode())
-            told = {**_told(found), **through(settled, staging.now_ms()), "dagster/uri": without_password(leaf.uri)}
+            metadata = {
+                **_metadata(found),
+                **freshness_metadata(settled, staging.now_ms()),
+                "dagster/uri": without_password(leaf.uri),
+            }
         at = found.progress
         return dg.MaterializeResult(
-            metadata=told, data_version=content_version([at.selection, at.deltas, str(at.id_sum)])
+            metadata=metadata, data_version=content_version([at.selection, at.deltas, str(at.id_sum)])
         )
 
     return followed
@@ -190,7 +196,7 @@ def _equals_lake(name: str, declared: DeclaredDestination, leaf: WriteTarget) ->
     ) -> Iterator[dg.AssetCheckResult]:
         from lakehouse.backends.comparison import DestinationMovedError, compare
 
-        with outcome(context, pyspark, retried=False):
+        with failure_policy(context, pyspark, retried=False):
             one = follower(staging.store, name, declared, leaf)
             visit = Visit(followed_state(staging.store.marks().get(mark_name(name, leaf))), staging.now_ms())
             try:
@@ -219,7 +225,7 @@ def _compared(found: "Comparison") -> dg.AssetCheckResult:
     if days:
         said.append(f"Rebuild the days {', '.join(days[:_TOLD_AT_MOST])}: materialise them with `rebuild: true`")
     said += [f"Table {each.table} is set aside: {each.reason}" for each in found.set_aside]
-    metadata: Told = {
+    metadata: Metadata = {
         "deltas_there": found.deltas_there,
         "deltas_in_lake": found.deltas_in_lake,
         "rows_there": found.rows_there,
@@ -250,7 +256,7 @@ def _report_by_day(context: dg.AssetExecutionContext, found: "moving.Followed") 
         context.add_asset_metadata({"deltas_in": deltas}, partition_key=key)
 
 
-def _told(found: "moving.Followed") -> Told:
+def _metadata(found: "moving.Followed") -> Metadata:
     at = found.progress
     marks = {stream: str(arrival) for stream, arrival in sorted(at.streams.items())}
     asides = {each.table: f"{each.reason} ({each.failures} attempts)" for each in found.set_aside}

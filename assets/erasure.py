@@ -13,7 +13,7 @@ from assets.asset_metadata import OWNERS, state_key, table_pool
 from assets.cut import make_cuts
 from assets.erasure_landed import ERASE, cleared_landings, erasing_op
 from assets.erasure_places import cleared_flows, cleared_leaves, cleared_migrations, cleared_tiers
-from assets.failure_policy import outcome
+from assets.failure_policy import failure_policy
 from lakehouse.schema_snapshot import SchemaSnapshot
 from lakesync.config import Config
 from lakesync.model.errors import FlushError
@@ -74,7 +74,7 @@ def redacted_history(config: Config) -> dg.OpDefinition:
         from lakehouse.erasure.requests import open_requests
         from lakehouse.history.flush import MAX_DELTAS, flush_due
 
-        with outcome(context, pyspark):
+        with failure_policy(context, pyspark):
             spark, store = pyspark.spark_session, staging.store
             requests = open_requests(store)
             if requests:
@@ -114,7 +114,7 @@ def cleared_table(table: str, namespace: str = "") -> dg.OpDefinition:
     ) -> None:
         from lakehouse.erasure.redaction import clear_table
 
-        with outcome(context, pyspark):
+        with failure_policy(context, pyspark):
             names = lake.names_in(namespace)
             done = [
                 found
@@ -153,7 +153,7 @@ def report(config: Config) -> dg.OpDefinition:
     ) -> dg.Output[None]:
         from lakehouse.erasure.requests import conclude
 
-        with outcome(context, pyspark):
+        with failure_policy(context, pyspark):
             spark, store = pyspark.spark_session, staging.store
             due = _due(store)
             ended = [

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from assets.failure_policy import outcome
+from assets.failure_policy import failure_policy
 from assets.ingest import GROUP as INGEST
 from assets.ingest import pool_of
 from lakehouse.schema_snapshot import PolledConnector, SchemaSnapshot
@@ -64,7 +64,7 @@ def _of_connector(connector: PolledConnector, due: Due) -> dg.OpDefinition:
     ) -> None:
         from lakehouse.erasure.landed import erase_landed
 
-        with outcome(context, pyspark):
+        with failure_policy(context, pyspark):
             mine = {gateway: due(staging.store).get(gateway, [])}
             done = erase_landed(pyspark.spark_session, mine, lake.names, name)
         context.add_output_metadata({"landed": done.landed, "known": done.known})
@@ -82,7 +82,7 @@ def _past(table: str, due: Due) -> dg.OpDefinition:
         from lakehouse.erasure.landed import erase_landed, forget_landed
         from lakehouse.landing.tables import known_name, landing_name
 
-        with outcome(context, pyspark):
+        with failure_policy(context, pyspark):
             spark, requests, names = pyspark.spark_session, due(staging.store), lake.names
             forgotten = False
             if requests:

@@ -13,7 +13,7 @@ import dagster as dg
 from assets.asset_metadata import leaf_key, leaf_pool
 from assets.destinations import all_leaves, follower
 from assets.erasure_landed import Due, erasing_op
-from assets.failure_policy import outcome
+from assets.failure_policy import failure_policy
 from assets.flows import flow_key
 from assets.flows import works as flow_works
 from assets.migration import migration_key
@@ -174,12 +174,12 @@ def _cleared(
     ) -> None:
         from lakehouse.erasure.backends import ErasedThere, erase_there, redactions
 
-        with outcome(context, pyspark, retried=False):
+        with failure_policy(context, pyspark, retried=False):
             spark, store = pyspark.spark_session, staging.store
             requests = redactions(spark, found, lake.names) if (found := due(store)) else ()
             done = erase_there(spark, works(store, requests)) if requests else ErasedThere()
-        told = {"deltas": done.deltas, "rows": done.rows}
-        run_state.erased[place.to_user_string()] = told
-        context.add_output_metadata(told)
+        metadata = {"deltas": done.deltas, "rows": done.rows}
+        run_state.erased[place.to_user_string()] = metadata
+        context.add_output_metadata(metadata)
 
     return cleared

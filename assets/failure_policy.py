@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import dagster as dg
 
 from assets.asset_metadata import LEFT_OUT, SET_ASIDE
-from assets.run_metrics import spark_figures
+from assets.run_metrics import spark_metadata
 from lakesync.model.errors import LakeSyncError, TransientError
 from resources.run_state import RunState, SetAside
 from resources.spark import SparkConnectResource
@@ -21,7 +21,7 @@ Step = dg.OpExecutionContext | dg.AssetExecutionContext | dg.AssetCheckExecution
 
 
 @contextmanager
-def outcome(
+def failure_policy(
     context: Step,
     pyspark: SparkConnectResource | None = None,
     *,
@@ -45,11 +45,11 @@ def outcome(
     try:
         yield
         if pyspark is not None and isinstance(context, dg.AssetExecutionContext):
-            figures = spark_figures(pyspark)
+            figures = spark_metadata(pyspark)
             for key in context.selected_asset_keys:
                 context.add_asset_metadata(figures, key)
         elif pyspark is not None and isinstance(context, dg.OpExecutionContext):
-            context.add_output_metadata(spark_figures(pyspark))
+            context.add_output_metadata(spark_metadata(pyspark))
     except (LakeSyncError, ExceptionGroup) as raised:
         errors = list(_leaves(raised))
         if not all(isinstance(error, LakeSyncError) for error in errors):

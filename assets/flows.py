@@ -9,8 +9,8 @@ import msgspec
 from assets.asset_metadata import MOVE_SENSOR, OWNERS, arrivals_of, days_of, is_requested_by, move_mark, nearest_key
 from assets.backends import kind_of, source_keys
 from assets.columns import followed_columns
-from assets.failure_policy import outcome
-from assets.run_metrics import Told
+from assets.failure_policy import failure_policy
+from assets.run_metrics import Metadata
 from lakehouse.schema_snapshot import registered
 from lakesync.adapters.backend_config import resolve_backend, write_targets
 from lakesync.adapters.uri import without_password
@@ -71,7 +71,7 @@ def flow_asset(config: Config, name: str, declared: DeclaredFlow, days: dg.Parti
 
         is_asked_by_sensor = is_requested_by(MOVE_SENSOR, context)
         again = None if is_asked_by_sensor else arrivals_of(days_of(context))
-        with outcome(context, pyspark, retried=False):
+        with failure_policy(context, pyspark, retried=False):
             spark, begun_ms = pyspark.spark_session, staging.now_ms()
             if to_lake:
                 found = [flow_to_lake(spark, _lake_flow(config, name, declared)._replace(again=again))]
@@ -81,7 +81,7 @@ def flow_asset(config: Config, name: str, declared: DeclaredFlow, days: dg.Parti
             _report_by_day(context, [page for pages in found for page in pages], is_replay=again is not None)
             if is_asked_by_sensor:
                 staging.store.put_mark(move_mark(GROUP, name), str(begun_ms))
-        return dg.MaterializeResult(metadata=_told(found))
+        return dg.MaterializeResult(metadata=_metadata(found))
 
     return flowed
 
@@ -123,7 +123,7 @@ def _report_by_day(context: dg.AssetExecutionContext, pages: "Sequence[FlowStep]
     """Add to each partition how many deltas of its day went over; the first has those of earlier days too."""
     keys = context.partition_keys
     for key in keys:
-        none: Told = {"deltas_in": 0, "deltas_replayed": 0} if is_replay else {"deltas_in": 0}
+        none: Metadata = {"deltas_in": 0, "deltas_replayed": 0} if is_replay else {"deltas_in": 0}
         context.add_asset_metadata({**none, **_on_day(pages, key, keys)}, partition_key=key)
 
 
@@ -136,17 +136,17 @@ def _on_day(pages: "Sequence[FlowStep]", key: str, keys: Sequence[str]) -> dict[
     return found
 
 
-def _told(write_targets: "Sequence[Sequence[FlowStep]]") -> Told:
+def _metadata(write_targets: "Sequence[Sequence[FlowStep]]") -> Metadata:
     pages = [page for of_leaf in write_targets for page in of_leaf]
     new = [page for page in pages if not page.is_replay]
     positions = [at.value for of_leaf in write_targets if of_leaf and (at := of_leaf[-1].mark.position) is not None]
-    told: Told = {
+    metadata: Metadata = {
         "scanned": sum(page.scanned for page in pages),
         "deltas_in": sum(page.deltas for page in new),
         "dagster/row_count": max((page.mark.deltas for page in pages), default=0),
     }
     if len(new) < len(pages):
-        told["deltas_replayed"] = sum(page.deltas for page in pages) - sum(page.deltas for page in new)
+        metadata["deltas_replayed"] = sum(page.deltas for page in pages) - sum(page.deltas for page in new)
     if positions:
-        told["mark"] = dg.MetadataValue.timestamp(wall_of(min(positions)) / 1000)
-    return told
+        metadata["mark"] = dg.MetadataValue.timestamp(wall_of(min(positions)) / 1000)
+    return metadata

@@ -8,8 +8,8 @@ import dagster as dg
 
 from assets.asset_metadata import DELTAS, FLUSH_SENSOR, LOG, OWNERS, arrivals_of, days_of, is_requested_by, nearest_key
 from assets.columns import delta_columns, history_lineage
-from assets.failure_policy import outcome, set_aside
-from assets.run_metrics import Told, kept_version, sized, through
+from assets.failure_policy import failure_policy, set_aside
+from assets.run_metrics import Metadata, freshness_metadata, kept_version, size_metadata
 from lakesync.config import Config
 from lakesync.model.errors import LakeSyncError, TransientError, ValidationError
 from lakesync.staging.ledger import day_of
@@ -57,7 +57,7 @@ def history(days: dg.PartitionsDefinition, config: Config) -> dg.AssetsDefinitio
         from lakehouse.history.flush import MAX_DELTAS, flush_due
 
         days = None if is_requested_by(FLUSH_SENSOR, context) else days_of(context)
-        with outcome(context, pyspark):
+        with failure_policy(context, pyspark):
             if days is None:
                 run_state.note_cut_points()
             reports: list[FlushReport] = []
@@ -85,17 +85,17 @@ def history(days: dg.PartitionsDefinition, config: Config) -> dg.AssetsDefinitio
             _report_by_day(context, reports)
             if days is not None:
                 _compare(context, days, pyspark, lake, staging.store)
-            told = {
+            metadata = {
                 **_flushed(reports),
                 "snapshot_ids": dg.MetadataValue.json([str(report.snapshot_id) for report in reports]),
                 "seconds": round(sum(report.seconds for report in reports), 2),
-                **sized(pyspark.spark_session, lake.names.deltas),
-                **through(run_state.settled_ms(), staging.now_ms()),
+                **size_metadata(pyspark.spark_session, lake.names.deltas),
+                **freshness_metadata(run_state.settled_ms(), staging.now_ms()),
                 "dagster/uri": lake.uri(lake.system_namespace, "deltas"),
             }
         unchanged = None if reports else kept_version(context, DELTAS)
         version = unchanged or dg.DataVersion(str(reports[-1].snapshot_id) if reports else "empty")
-        return dg.MaterializeResult(metadata=told, data_version=version)
+        return dg.MaterializeResult(metadata=metadata, data_version=version)
 
     return deltas
 
@@ -125,7 +125,7 @@ def _compare(
     from lakehouse.checks import days_against_lake
 
     for day in days_against_lake(pyspark.spark_session, store, days, lake.names):
-        compared: Told = {
+        compared: Metadata = {
             "acknowledged": day.acknowledged,
             "unflushed": day.unflushed,
             "dagster/partition_row_count": day.in_lake,
@@ -145,7 +145,7 @@ def _compare(
             )
 
 
-def _flushed(reports: "Sequence[FlushReport]") -> Told:
+def _flushed(reports: "Sequence[FlushReport]") -> Metadata:
     """What was flushed, of the run or of a partition."""
     return {
         "deltas_in": sum(report.deltas for report in reports if not report.already_there),

@@ -1,4 +1,4 @@
-"""Whether each day of arrival is in the lake, and in what follows it, in time: told day by day."""
+"""Whether each day of arrival is in the lake, and in what follows it, in time, day by day."""
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
@@ -8,7 +8,7 @@ import msgspec
 
 from assets.asset_metadata import CHECKPOINT, DELTAS, check_step, leaf_key, state_key
 from assets.destinations import all_leaves, followers
-from assets.failure_policy import outcome
+from assets.failure_policy import failure_policy
 from lakehouse.schema_snapshot import SchemaSnapshot, merged_tables
 from lakesync.analysis.marks import Lag
 from lakesync.config import Config
@@ -17,8 +17,8 @@ from resources.compat_dagster import AssetCheckEvaluationTargetMaterializationDa
 from resources.gateways import StagingResource
 
 FRESH = "fresh"
-_TO_TELL = 31
-"""Days that are told, the newest."""
+_DAYS_SHOWN = 31
+"""The newest days, which an evaluation lists."""
 
 
 class Day(msgspec.Struct, frozen=True):
@@ -84,11 +84,17 @@ def _is_of(key: dg.AssetKey, lag: Lag) -> bool:
 def evaluation(
     key: dg.AssetKey, days: Sequence[Day], newest: dg.EventLogRecord | None = None
 ) -> dg.AssetCheckEvaluation:
-    """What is told of an asset's days; `newest` is the materialisation of which it is told outside a run."""
+    """Return the evaluation of the check `fresh`.
+
+    Args:
+        key: the asset.
+        days: its days.
+        newest: the materialisation that is evaluated, outside a run.
+    """
     late = [day.day for day in days if day.late]
     lines = "\n".join(
         f"| {day.day} | {day.acknowledged:,} | {day.flushed:,} | {'**late**' if day.late else 'in time'} |"
-        for day in list(days)[-_TO_TELL:]
+        for day in list(days)[-_DAYS_SHOWN:]
     )
     return dg.AssetCheckEvaluation(
         asset_key=key,
@@ -117,14 +123,17 @@ def _check(key: dg.AssetKey, snapshot: SchemaSnapshot, config: Config) -> dg.Ass
     def fresh(context: dg.AssetCheckExecutionContext, staging: StagingResource) -> Iterator[dg.AssetCheckResult]:
         from lakesync.analysis.lake_marks import MarkReader
 
-        with outcome(context):
+        with failure_policy(context):
             store, now_ms = staging.store, staging.now_ms()
             tables = merged_tables(snapshot, config.namespaces)
             lags = MarkReader(config).lags(store.backlog(), tables, followers(config, store))
             days = days_in_time(store, key, lags, allowed=config.dagster.late_after_seconds, now_ms=now_ms)
-            told = evaluation(key, days)
+            found = evaluation(key, days)
         yield dg.AssetCheckResult(
-            passed=told.passed, severity=told.severity, description=told.description, metadata=told.metadata
+            passed=found.passed,
+            severity=found.severity,
+            description=found.description,
+            metadata=found.metadata,
         )
 
     return fresh

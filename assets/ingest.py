@@ -20,8 +20,8 @@ from assets.asset_metadata import (
     polled_key,
 )
 from assets.columns import client_columns
-from assets.failure_policy import outcome
-from assets.run_metrics import Told
+from assets.failure_policy import failure_policy
+from assets.run_metrics import Metadata
 from lakehouse.schema_snapshot import PolledConnector, SchemaSnapshot
 from lakesync.analysis.marks import FailedPolls
 from lakesync.config import Config
@@ -110,7 +110,7 @@ def connector_tables(
 
         asks = config.poll or is_requested_by(POLL_SENSOR, context)
         begun_ms = staging.now_ms()
-        with outcome(context, pyspark):
+        with failure_policy(context, pyspark):
             connection = Connection(
                 settings, pyspark.spark_session, lake.names, staging.store, staging.now_ms, intake.opener
             )
@@ -124,7 +124,7 @@ def connector_tables(
         for table in done.tables:
             key = polled_key(gateway, name, table.table)
             if table.error is None and key in context.selected_asset_keys:
-                yield dg.MaterializeResult(asset_key=key, metadata=told(table, done))
+                yield dg.MaterializeResult(asset_key=key, metadata=table_metadata(table, done))
         failed = [table for table in done.tables if table.error is not None]
         if failed:
             raise dg.Failure(
@@ -157,10 +157,10 @@ def note_poll(store: PipelineStore, gateway: str, name: str, begun_ms: int, *, i
     store.put_mark(poll_mark(gateway, name), str(begun_ms))
 
 
-def told(table: "TablePoll", done: "ConnectorPoll") -> Told:
+def table_metadata(table: "TablePoll", done: "ConnectorPoll") -> Metadata:
     """What a poll, or a replay, tells of one table."""
     given = table.delivered
-    found: Told = {
+    found: Metadata = {
         "inserted": given.inserted,
         "updated": given.updated,
         "deleted": given.deleted,
@@ -185,18 +185,18 @@ def told(table: "TablePoll", done: "ConnectorPoll") -> Told:
     return found
 
 
-def _cursor(cursor: Mapping[str, Any] | None) -> Told:
+def _cursor(cursor: Mapping[str, Any] | None) -> Metadata:
     """The cursor as it is, and the moment in it."""
-    told: Told = {}
+    metadata: Metadata = {}
     if cursor is None:
-        return told
-    told["cursor_json"] = dg.MetadataValue.json(dict(cursor))
+        return metadata
+    metadata["cursor_json"] = dg.MetadataValue.json(dict(cursor))
     moment = next((cursor[name] / 1000 for name in _TIMES if isinstance(cursor.get(name), int)), None)
     if moment is None:
         moment = _moment(cursor.get("at"))
     if moment:
-        told["cursor"] = dg.MetadataValue.timestamp(moment)
-    return told
+        metadata["cursor"] = dg.MetadataValue.timestamp(moment)
+    return metadata
 
 
 def _moment(text: object) -> float | None:

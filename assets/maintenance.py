@@ -7,9 +7,9 @@ import dagster as dg
 import msgspec
 
 from assets.asset_metadata import OWNERS, state_key, upkeep_mark
-from assets.failure_policy import outcome
+from assets.failure_policy import failure_policy
 from assets.old_runs import delete_old_runs
-from assets.run_metrics import Told
+from assets.run_metrics import Metadata
 from lakehouse.schema_snapshot import SchemaSnapshot
 from lakesync.analysis.marks import Visit, log_state
 from lakesync.config.sections import MaintenanceSection
@@ -22,7 +22,7 @@ from resources.spark import SparkConnectResource
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from lakehouse.maintenance import Tidied, Upkeep
+    from lakehouse.maintenance import MaintenanceReport, Upkeep
 
 MAINTENANCE = dg.AssetKey("maintenance")
 HISTORY, LOG, RUNS = "deltas", "staging", "runs"
@@ -77,19 +77,19 @@ def maintenance(snapshot: SchemaSnapshot, section: MaintenanceSection) -> dg.Ass
         run_state: dg.ResourceParam[RunState],
     ) -> dg.MaterializeResult[None]:
         part = context.partition_key
-        with outcome(context, pyspark):
+        with failure_policy(context, pyspark):
             store = staging.store
-            told: Told
+            metadata: Metadata
             if part == RUNS:
                 done = delete_old_runs(context.instance, datetime.now(UTC) - timedelta(days=section.run_retention_days))
-                told, state = {"deleted": done.deleted, "kept": done.kept}, ""
+                metadata, state = {"deleted": done.deleted, "kept": done.kept}, ""
             elif part == LOG:
-                told, state = trim(store)
+                metadata, state = trim(store)
             else:
-                told, state = tidy_table(pyspark.spark_session, tables[part], lake, store, run_state, section)
+                metadata, state = tidy_table(pyspark.spark_session, tables[part], lake, store, run_state, section)
             visit = Visit(state, staging.now_ms())
             store.put_mark(upkeep_mark(part), msgspec.json.encode(visit).decode())
-        return dg.MaterializeResult(metadata=told)
+        return dg.MaterializeResult(metadata=metadata)
 
     return tidied
 
@@ -101,7 +101,7 @@ def tidy_table(
     store: PipelineStore,
     run_state: RunState,
     section: MaintenanceSection,
-) -> tuple[Told, str]:
+) -> tuple[Metadata, str]:
     """Tidy a table of the lake.
 
     Args:
@@ -128,20 +128,20 @@ def tidy_table(
     elif table is not None:
         names = LakeNames(names.catalogue, names.system, names.system)
     done = tidy(spark, names, table, limits_of(section), store.backlog() if table is None else ())
-    return _told(done), str(done.snapshot_id)
+    return _metadata(done), str(done.snapshot_id)
 
 
-def trim(store: PipelineStore) -> tuple[Told, str]:
+def trim(store: PipelineStore) -> tuple[Metadata, str]:
     """Trim what a flush that died had left in the log; return what is reported, and the log's state."""
     backlog = store.backlog()
     freed = sum(store.trim(waiting.gateway, waiting.shard) for waiting in backlog)
     left = store.backlog()
-    told: Told = {
+    metadata: Metadata = {
         "bytes_freed": freed,
         "bytes_waiting": sum(each.bytes for each in left),
         "deltas_waiting": sum(each.deltas for each in left),
     }
-    return told, log_state(backlog)
+    return metadata, log_state(backlog)
 
 
 def limits_of(section: MaintenanceSection) -> "Upkeep":
@@ -158,7 +158,7 @@ def limits_of(section: MaintenanceSection) -> "Upkeep":
     )
 
 
-def _told(done: "Tidied") -> Told:
+def _metadata(done: "MaintenanceReport") -> Metadata:
     before, after = done.before, done.after
     rows = [
         f"| {name} | {getattr(before, field):,} | {getattr(after, field):,} |"

@@ -10,7 +10,7 @@ import msgspec
 from assets.asset_metadata import OWNERS, day_of_key, move_mark
 from assets.backends import kind_of, source_keys
 from assets.columns import followed_columns
-from assets.failure_policy import outcome
+from assets.failure_policy import failure_policy
 from lakesync.adapters.backend_config import resolve_backend, single_backends
 from lakesync.adapters.uri import without_password
 from lakesync.config import Config
@@ -96,12 +96,12 @@ def migration_asset(config: Config, name: str, declared: DeclaredMigration) -> d
 
         today = _utc_day(staging.now_ms())
         keys = [key for key in context.partition_keys if isinstance(key, dg.MultiPartitionKey)]
-        with outcome(context, pyspark):
+        with failure_policy(context, pyspark):
             reports = migrate(pyspark.spark_session, [_work(config, name, declared, key) for key in keys])
             _note_copied(staging.store, name, keys, today)
         for key, report in zip(keys, reports, strict=True):
             context.add_asset_metadata(_copied([report]), partition_key=key)
-        return dg.MaterializeResult(metadata=_told(keys, reports))
+        return dg.MaterializeResult(metadata=_metadata(keys, reports))
 
     return migrated
 
@@ -190,7 +190,7 @@ def _copied(reports: "Sequence[MigrationReport]") -> dict[str, int]:
     }
 
 
-def _told(
+def _metadata(
     keys: list[dg.MultiPartitionKey], reports: "list[MigrationReport]"
 ) -> dict[str, dg.MetadataValue | str | int | float]:
     lines = []

@@ -10,11 +10,11 @@ from pyspark.sql import SparkSession
 from lakesync.model.hlc import wall_of
 from resources.spark import SparkConnectResource
 
-Told = dict[str, dg.MetadataValue | str | int | float]
+Metadata = dict[str, dg.MetadataValue | str | int | float]
 """A materialisation's metadata."""
 
 
-def sized(spark: SparkSession, name: str) -> Told:
+def size_metadata(spark: SparkSession, name: str) -> Metadata:
     """Rows, files and bytes of a table by its full name."""
     from lakehouse.table_stats import figures
 
@@ -27,16 +27,16 @@ def sized(spark: SparkSession, name: str) -> Told:
     }
 
 
-def spark_figures(pyspark: SparkConnectResource) -> Told:
+def spark_metadata(pyspark: SparkConnectResource) -> Metadata:
     """What Spark did for a step. Where Spark's UI cannot be reached the figures are missing."""
     application, work = pyspark.application, pyspark.work()
     if application is None or (work is not None and not work.jobs):
         return {"engine": "none"}
-    told: Told = {"engine": "spark", "spark/application": application}
+    metadata: Metadata = {"engine": "spark", "spark/application": application}
     if work is None or pyspark.ui_url is None:
-        return told
+        return metadata
     pages = f"{pyspark.ui_url.rstrip('/')}/jobs"
-    told |= {
+    metadata |= {
         "spark/jobs": len(work.jobs),
         "spark/stages": work.stages,
         "spark/tasks": work.tasks,
@@ -51,11 +51,11 @@ def spark_figures(pyspark: SparkConnectResource) -> Told:
         ),
     }
     if not work.complete:
-        told["spark/incomplete"] = "Spark has forgotten older jobs of this step: raise spark.ui.retainedJobs"
-    return told
+        metadata["spark/incomplete"] = "Spark has forgotten older jobs of this step: raise spark.ui.retainedJobs"
+    return metadata
 
 
-def through(moment_ms: int | None, now_ms: int) -> Told:
+def freshness_metadata(moment_ms: int | None, now_ms: int) -> Metadata:
     """Up to which server time everything acknowledged is in, and how long ago that is; nothing where None."""
     if moment_ms is None:
         return {}

@@ -9,16 +9,16 @@ from assets.asset_metadata import (
     DELTAS,
     FLUSH_SENSOR,
     OWNERS,
+    continues_on_failure,
     days_of,
-    goes_on,
     is_requested_by,
     nearest_key,
     state_key,
     table_pool,
 )
 from assets.columns import state_columns, state_lineage
-from assets.failure_policy import brief, is_final, outcome, set_aside
-from assets.run_metrics import Told, kept_version, merged_through, sized, through
+from assets.failure_policy import brief, failure_policy, is_final, set_aside
+from assets.run_metrics import Metadata, freshness_metadata, kept_version, merged_through, size_metadata
 from lakehouse.schema_snapshot import SchemaSnapshot
 from lakesync.config import Config
 from lakesync.model.errors import SchemaError
@@ -87,7 +87,7 @@ def state_table(
         from lakehouse.table_definitions import typed_columns
         from lakehouse.tables.increments import merge_table, merged_by_day
 
-        with outcome(context, pyspark):
+        with failure_policy(context, pyspark):
             spark, names = pyspark.spark_session, lake.names_in(namespace)
             flushed = run_state.flushed_of(schema.table, namespace)
             days = None if is_requested_by(FLUSH_SENSOR, context) else days_of(context)
@@ -98,11 +98,11 @@ def state_table(
                     spark, schema, upto, days=days, rebuild=config.rebuild, names=names, contract=contract
                 )
 
-            left_out: Told = {}
+            left_out: Metadata = {}
             try:
                 report = merge(flushed, contract)
             except Exception as error:
-                if not (goes_on(context.run) and is_final(context, error)):
+                if not (continues_on_failure(context.run) and is_final(context, error)):
                     raise
                 is_frozen = contract == "freeze" and isinstance(error, SchemaError)
                 stored = typed_columns(spark, names.state(schema.table)) if is_frozen else {}
@@ -121,17 +121,17 @@ def state_table(
                 found = merged_by_day(spark, schema.table, ranges, days, names) if report.deltas_in else {}
                 _report_by_day(context, found)
             settled = merged_through(report.marks, flushed, run_state.settled_ms())
-            told = {
+            metadata = {
                 **_merged(report, total=not by_day),
                 **left_out,
-                **sized(spark, names.state(schema.table)),
-                **through(settled, staging.now_ms()),
+                **size_metadata(spark, names.state(schema.table)),
+                **freshness_metadata(settled, staging.now_ms()),
                 "dagster/uri": lake.uri(names.tables, schema.table),
                 "dagster/column_schema": state_columns(schema),
             }
         unchanged = kept_version(context, key) if not report.rows_merged else None
         version = unchanged or dg.DataVersion(str(report.snapshot_id))
-        return dg.MaterializeResult(metadata=told, data_version=version)
+        return dg.MaterializeResult(metadata=metadata, data_version=version)
 
     return state
 
@@ -149,18 +149,18 @@ def _with_other_columns(
 def _report_by_day(context: dg.AssetExecutionContext, found: "Mapping[str, DayMerge]") -> None:
     """Add to each partition what was merged of its day. Days outside the range count to its nearest."""
     keys = context.partition_keys
-    told: dict[str, dict[str, int]] = {key: {"deltas_in": 0, "rows_merged": 0} for key in keys}
+    metadata: dict[str, dict[str, int]] = {key: {"deltas_in": 0, "rows_merged": 0} for key in keys}
     for day, merged in found.items():
-        mine = told[nearest_key(day, keys)]
+        mine = metadata[nearest_key(day, keys)]
         mine["deltas_in"] += merged.deltas
         mine["rows_merged"] += merged.rows
-    for key, mine in told.items():
+    for key, mine in metadata.items():
         context.add_asset_metadata(mine, partition_key=key)
 
 
-def _merged(report: "MergeReport", *, total: bool) -> Told:
+def _merged(report: "MergeReport", *, total: bool) -> Metadata:
     """Return what a merge did; `total` where it is all of one partition, else its figures are those of the run."""
-    figures: Told = {
+    figures: Metadata = {
         "deltas_in": report.deltas_in,
         "rows_merged": report.rows_merged,
         "tombstones": report.tombstones,

@@ -9,7 +9,7 @@ import dagster as dg
 from assets.asset_metadata import MOVE_SENSOR, OWNERS, day_of_key, days_of, is_requested_by, move_mark
 from assets.backends import kind_of, source_keys
 from assets.columns import followed_columns
-from assets.failure_policy import outcome
+from assets.failure_policy import failure_policy
 from lakesync.adapters.backend_config import DAY_MS, TieredBackend, resolve_backend, single_backends
 from lakesync.adapters.uri import without_password
 from lakesync.config import Config
@@ -74,11 +74,11 @@ def tier_asset(config: Config, name: str, days: dg.PartitionsDefinition) -> dg.A
         end_ms = int(datetime(last.year, last.month, last.day, tzinfo=UTC).timestamp() * 1000) + DAY_MS - 1
         until_ms = min(end_ms, staging.now_ms() - place.max_age_ms)
         begun_ms = staging.now_ms()
-        with outcome(context, pyspark):
+        with failure_policy(context, pyspark):
             report = move_to_tier(pyspark.spark_session, name, place, until_ms)
             if is_requested_by(MOVE_SENSOR, context):
                 staging.store.put_mark(move_mark(GROUP, name), str(begun_ms))
-        return dg.MaterializeResult(metadata=_told(report, until_ms))
+        return dg.MaterializeResult(metadata=_metadata(report, until_ms))
 
     return tiered
 
@@ -90,7 +90,7 @@ def oldest_day(now: datetime, max_age_days: float, days: dg.TimeWindowPartitions
     return day if first is not None and day_of_key(first) <= day_of_key(day) else None
 
 
-def _told(report: "TierReport", until_ms: int) -> dict[str, dg.MetadataValue | str | int]:
+def _metadata(report: "TierReport", until_ms: int) -> dict[str, dg.MetadataValue | str | int]:
     return {
         "deltas_moved": report.deltas,
         "id_sum": str(report.id_sum),

@@ -70,7 +70,7 @@ class Measured(msgspec.Struct, frozen=True):
     snapshots: int = 0
 
 
-class Tidied(msgspec.Struct, frozen=True):
+class MaintenanceReport(msgspec.Struct, frozen=True):
     """What one upkeep of a table did."""
 
     before: Measured
@@ -90,7 +90,7 @@ class Tidied(msgspec.Struct, frozen=True):
 @lake_errors
 def tidy(
     spark: SparkSession, names: LakeNames, table: str | None, limits: Upkeep, backlog: Sequence[Backlog] = ()
-) -> Tidied:
+) -> MaintenanceReport:
     """Tidy a state table, or with None the history; every part may be repeated.
 
     With the history come the snapshots and orphans of `rejected`, which merges of any table write whole.
@@ -109,7 +109,7 @@ def tidy(
     name = names.deltas if table is None else names.state(table)
     version = version_if_there(spark, name)
     if version is None or version.snapshot_id is None:
-        return Tidied(Measured(), Measured(), 0, 0, 0, 0)
+        return MaintenanceReport(Measured(), Measured(), 0, 0, 0, 0)
     before = measure(spark, name, limits)
     if table is None:
         joined = sum(_rewrite(spark, names, name, limits, where) for where in _stretches(spark, name, limits, backlog))
@@ -121,7 +121,9 @@ def tidy(
     expired = sum(expire(spark, names, each, past) for each in (name, *of_rejected))
     orphans = sum(_remove_orphans(spark, names, each, limits) for each in (name, *of_rejected))
     after, now = measure(spark, name, limits), version_if_there(spark, name)
-    return Tidied(before, after, joined, manifests, expired, orphans, now.snapshot_id if now is not None else None)
+    return MaintenanceReport(
+        before, after, joined, manifests, expired, orphans, now.snapshot_id if now is not None else None
+    )
 
 
 @lake_errors

@@ -43,7 +43,11 @@ def movement(
         ConfigurationError: a destination or flow reaches one adapter in two ways.
     """
     leaves = destinations(config, days)
-    moved = {"flows": flows(config, days), "tiers": tiers(config, days), "migrations": migrations(config)}
+    moved: dict[str, list[dg.AssetsDefinition]] = {
+        "flows": flows(config, days),
+        "tiers": tiers(config, days),
+        "migrations": migrations(config),
+    }
     jobs = [_job("destinations", "Brings destinations up to what the lake holds.", config)] if leaves else []
     keys = {mark_name(name, leaf): leaf_key(name, leaf.name) for name, _, leaf in all_leaves(config)}
     sensors = [destination_sensor(job, keys, days, open_staging, lags) for job in jobs]
@@ -52,8 +56,8 @@ def movement(
     if moves:
         jobs += moves.values()
         sensors.append(move_sensor(config, moves, days, open_staging, lags))
-    assets = [*backends(config), *leaves, *(asset for of_group in moved.values() for asset in of_group)]
-    return Movement(assets, equal_lake(config), jobs, sensors)
+    assets = [*leaves, *(asset for of_group in moved.values() for asset in of_group)]
+    return Movement([*backends(config), *assets], equal_lake(config), jobs, sensors)
 
 
 def _job(group: str, description: str, config: Config) -> UnresolvedAssetJobDefinition:

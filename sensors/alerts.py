@@ -1,4 +1,4 @@
-"""Telling people: a structured log line and, where one is configured, a signed post to a webhook."""
+"""Alerts for operators: a structured log line and, where a webhook is configured, a signed post."""
 
 import sys
 import time
@@ -26,7 +26,7 @@ SIGNATURE = "X-LakeSync-Signature"
 
 
 class Alert(msgspec.Struct, frozen=True, tag_field="kind", omit_defaults=True):
-    """What a webhook is told, as a JSON object; `kind` says of what."""
+    """The JSON object that a webhook receives; `kind` names its type."""
 
 
 class RunFailed(Alert, frozen=True, tag="run_failed"):
@@ -49,7 +49,7 @@ class RunRecovered(Alert, frozen=True, tag="run_recovered"):
     run_id: str
     job: str
     faults: list[str]
-    """What failed last, as it was told."""
+    """What failed last, as in the alert of the failure."""
     url: str | None = None
 
 
@@ -67,7 +67,7 @@ class CheckChanged(Alert, frozen=True, tag="check_changed"):
 
 
 class AlertError(Exception):
-    """The webhook did not take an alert; the sensor's next tick tells it again."""
+    """The webhook did not accept an alert; the sensor's next tick sends it again."""
 
 
 class Alerts:
@@ -87,7 +87,7 @@ class Alerts:
         """The run's page; None where no webserver is configured, or there was no run."""
         return f"{self._dagster}/runs/{run_id}" if self._dagster and run_id else None
 
-    def tell(self, alert: Alert) -> None:
+    def send(self, alert: Alert) -> None:
         """Log it, and post it.
 
         Raises:
@@ -108,7 +108,7 @@ class Alerts:
         except requests.RequestException as error:
             status = error.response.status_code if error.response is not None else type(error).__name__
             # The error itself holds the address, which may be a secret.
-            message = f"the alert webhook did not take an alert ({status}); the next tick tells it again"
+            message = f"the alert webhook did not accept an alert ({status}); the next tick sends it again"
             raise AlertError(message) from None
 
 

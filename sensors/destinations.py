@@ -55,8 +55,8 @@ def destination_sensor(
                 ready, held = attempts.ready(behind)
         asked = [lag for lag in ready if lag.name not in busy and lag.name in names]
         if not asked:
-            told = [f"a run for {name} is under way" for name in sorted(busy)]
-            return dg.SkipReason("; ".join([*told, *map(str, held)]) or "no destination is behind")
+            waiting = [f"a run for {name} is under way" for name in sorted(busy)]
+            return dg.SkipReason("; ".join([*waiting, *map(str, held)]) or "no destination is behind")
         requests = [
             dg.RunRequest(asset_selection=[keys[name]], tags={**tags(keys[name]), **span(name, asked)})
             for name in sorted({lag.name for lag in asked})

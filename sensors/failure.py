@@ -1,4 +1,4 @@
-"""Tells that runs begin to fail, or that a check fails that did not."""
+"""Sensors that send alerts: runs that begin to fail or end well again, and checks that begin to fail or pass again."""
 
 import json
 from datetime import UTC, datetime
@@ -17,8 +17,8 @@ from sensors.alerts import Alerts, CheckChanged, RunFailed, RunRecovered
 RUNS_A_TICK = 50
 
 
-class Told(msgspec.Struct):
-    """The cursor: up to when runs were looked at, and which faults were told."""
+class AlertCursor(msgspec.Struct):
+    """The sensor's cursor: the newest run that it has seen, and the faults that it has sent."""
 
     until: str
     failing: dict[str, list[str]] = {}
@@ -26,10 +26,11 @@ class Told(msgspec.Struct):
 
 
 def run_failure_sensor(alerts: Alerts) -> dg.SensorDefinition:
-    """Tells a fault when it begins, and when a run for the same work ends well; each at least once.
+    """Create the sensor that sends an alert when a fault begins, and when a run for the same work ends well.
 
-    Sensors request a part again and again while it fails: only the first of these runs is told. The cursor passes a run
-    when it has been told. Dagster's own decorator moves on also where the telling failed.
+    Sensors request a part again and again while it fails; only the first of these runs is sent. The cursor passes a run
+    after its alert was delivered, so each alert is sent at least once. Dagster's own decorator moves on where the
+    delivery failed.
     """
 
     @dg.sensor(
@@ -38,17 +39,17 @@ def run_failure_sensor(alerts: Alerts) -> dg.SensorDefinition:
         default_status=dg.DefaultSensorStatus.RUNNING,
         description="Logs runs that begin to fail, or end well again, and posts them to the configured webhook.",
     )
-    def tell(context: dg.SensorEvaluationContext) -> dg.SkipReason:
+    def send(context: dg.SensorEvaluationContext) -> dg.SkipReason:
         if context.cursor is None:
-            now = Told(datetime.now(UTC).isoformat())
+            now = AlertCursor(datetime.now(UTC).isoformat())
             context.update_cursor(msgspec.json.encode(now).decode())
-            return dg.SkipReason("runs that fail from now on are told")
-        known = msgspec.json.decode(context.cursor, type=Told)
+            return dg.SkipReason("alerts are sent for runs that fail from now on")
+        known = msgspec.json.decode(context.cursor, type=AlertCursor)
         ended = dg.RunsFilter(
             statuses=[dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.SUCCESS],
             updated_after=datetime.fromisoformat(known.until),
         )
-        told = 0
+        sent = 0
         records = context.instance.get_run_records(
             ended, limit=RUNS_A_TICK, order_by="update_timestamp", ascending=True
         )
@@ -58,18 +59,18 @@ def run_failure_sensor(alerts: Alerts) -> dg.SensorDefinition:
                 alert = _failed(context.instance, run, alerts)
                 known.failing[_work(run)] = alert.faults
                 if not set(alert.faults) <= set(before):
-                    alerts.tell(alert)
-                    told += 1
+                    alerts.send(alert)
+                    sent += 1
             elif before:
-                alerts.tell(RunRecovered(run.run_id, run.job_name, before, alerts.run_url(run.run_id)))
+                alerts.send(RunRecovered(run.run_id, run.job_name, before, alerts.run_url(run.run_id)))
                 del known.failing[_work(run)]
-                told += 1
+                sent += 1
             known.until = record.update_timestamp.replace(tzinfo=UTC).isoformat()
             context.update_cursor(msgspec.json.encode(known).decode())
-        still = f"; {len(known.failing)} kinds of runs fail, as told" if known.failing else ""
-        return dg.SkipReason((f"{told} runs told" if told else "no other run fails, or ends well again") + still)
+        still = f"; {len(known.failing)} kinds of runs still fail" if known.failing else ""
+        return dg.SkipReason((f"{sent} alerts sent" if sent else "no other run fails, or ends well again") + still)
 
-    return tell
+    return send
 
 
 def _work(run: dg.DagsterRun) -> str:
@@ -80,7 +81,7 @@ def _work(run: dg.DagsterRun) -> str:
 
 
 def check_failure_sensor(alerts: Alerts) -> dg.SensorDefinition:
-    """Tells a check that fails, once, and again when it passes."""
+    """Create the sensor that sends an alert when a check begins to fail, and when it passes again."""
 
     @dg.sensor(
         name="check_failure_sensor",
@@ -88,11 +89,11 @@ def check_failure_sensor(alerts: Alerts) -> dg.SensorDefinition:
         default_status=dg.DefaultSensorStatus.RUNNING,
         description="Logs every asset check that begins to fail, or passes again, and posts it to the webhook.",
     )
-    def tell(context: dg.SensorEvaluationContext) -> dg.SkipReason:
+    def send(context: dg.SensorEvaluationContext) -> dg.SkipReason:
         failing: set[str] = set(json.loads(context.cursor or "[]"))
         keys = sorted(_check_keys(context), key=str)
         newest = context.instance.event_log_storage.get_latest_asset_check_execution_by_key(keys)
-        told = 0
+        sent = 0
         for key in keys:
             record, name = newest.get(key), key.to_user_string()
             if record is None or record.status is AssetCheckExecutionRecordStatus.PLANNED:
@@ -100,13 +101,13 @@ def check_failure_sensor(alerts: Alerts) -> dg.SensorDefinition:
             fails = record.status is AssetCheckExecutionRecordStatus.FAILED
             if fails == (name in failing):
                 continue
-            alerts.tell(_changed(record, fails, alerts))
+            alerts.send(_changed(record, fails, alerts))
             failing ^= {name}
             context.update_cursor(json.dumps(sorted(failing)))
-            told += 1
-        return dg.SkipReason(f"{told} checks told" if told else f"{len(failing)} of {len(keys)} checks fail, as told")
+            sent += 1
+        return dg.SkipReason(f"{sent} alerts sent" if sent else f"{len(failing)} of {len(keys)} checks still fail")
 
-    return tell
+    return send
 
 
 def _failed(instance: dg.DagsterInstance, run: dg.DagsterRun, alerts: Alerts) -> RunFailed:

@@ -13,7 +13,7 @@ from lakesync.staging.store import OpenStaging
 from sensors.lags import PipelineLags
 from sensors.outages import skip_during_outage
 
-TELL_AGAIN_SECONDS = 3600
+REPEAT_SECONDS = 3600
 
 
 def freshness_sensor(
@@ -29,7 +29,7 @@ def freshness_sensor(
     )
     @skip_during_outage
     def watch(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
-        told: dict[str, tuple[list[str], int, float]] = json.loads(context.cursor or "{}")
+        reported: dict[str, tuple[list[str], int, float]] = json.loads(context.cursor or "{}")
         now, now_ms = time.time(), WallClock(config.clock_offset_file).now_ms()
         allowed = config.dagster.late_after_seconds
         events = []
@@ -40,12 +40,12 @@ def freshness_sensor(
                 days = days_in_time(store, key, behind, allowed=allowed, now_ms=now_ms)
                 newest = newest_of(context.instance, key)
                 state = ([day.day for day in days if day.late], newest.storage_id if newest else 0)
-                *before, at = told.get(name, ([], -1, 0.0))
-                if days and (state != tuple(before) or now - at >= TELL_AGAIN_SECONDS):
+                *before, at = reported.get(name, ([], -1, 0.0))
+                if days and (state != tuple(before) or now - at >= REPEAT_SECONDS):
                     events.append(evaluation(key, days, newest))
-                    told[name] = (*state, now)
+                    reported[name] = (*state, now)
         if not events:
             return dg.SkipReason("nothing has become late, nor ceased to be")
-        return dg.SensorResult(asset_events=events, cursor=json.dumps(told))
+        return dg.SensorResult(asset_events=events, cursor=json.dumps(reported))
 
     return watch

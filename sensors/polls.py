@@ -51,8 +51,8 @@ def poll_sensor(
         ready, held = attempts.ready(found.values())
         asked = {lag.key for lag in ready if not is_under_way(context.instance, tags(f"{lag.gateway}/{lag.name}"))}
         if not asked:
-            told = f"{len(snapshot.connectors)} connectors, none of them due"
-            return dg.SkipReason("; ".join(map(str, held)) or told)
+            nothing_due = f"{len(snapshot.connectors)} connectors, none of them due"
+            return dg.SkipReason("; ".join(map(str, held)) or nothing_due)
         today = nearest_day(days, WallClock(config.clock_offset_file).now_ms())
         requests = []
         for each in snapshot.connectors:

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 R = TypeVar("R", bound=msgspec.Struct)
 
-_TOLD = "place int, report string, failure string"
-_TOLD_ARROW = pa.schema([("place", pa.int32()), ("report", pa.string()), ("failure", pa.string())])
+_REPORTS = "place int, report string, failure string"
+_REPORTS_ARROW = pa.schema([("place", pa.int32()), ("report", pa.string()), ("failure", pa.string())])
 
 
 class Work(Protocol):
@@ -49,12 +49,12 @@ def on_executors(spark: SparkSession, works: Sequence[Work], report: type[R]) ->
         LakeSyncError: the first error that one raised; the others are done, or have failed, too.
         LakeUnavailableError: Spark is gone.
     """
-    rows = in_tasks(spark, len(works), _Task(works), _TOLD, waiting=True).collect()
+    rows = in_tasks(spark, len(works), _Task(works), _REPORTS, waiting=True).collect()
     raise_failure(row["failure"] for row in rows)
-    told: list[list[R]] = [[] for _ in works]
+    reports: list[list[R]] = [[] for _ in works]
     for row in rows:
-        told[row["place"]].append(msgspec.json.decode(row["report"], type=report))
-    return told
+        reports[row["place"]].append(msgspec.json.decode(row["report"], type=report))
+    return reports
 
 
 @lake_errors
@@ -82,7 +82,7 @@ class _Task:
             yield _row(place, None, failure_text(error))
 
 
-def opened(places: Sequence[Backend], closing: ExitStack) -> list[DatabaseAdapter]:
+def open_backends(places: Sequence[Backend], closing: ExitStack) -> list[DatabaseAdapter]:
     """Places as adapters, closed with the stack."""
     adapters = []
     for place in places:
@@ -92,4 +92,4 @@ def opened(places: Sequence[Backend], closing: ExitStack) -> list[DatabaseAdapte
 
 
 def _row(place: int, report: str | None, failed: str | None) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist([{"place": place, "report": report, "failure": failed}], schema=_TOLD_ARROW)
+    return pa.RecordBatch.from_pylist([{"place": place, "report": report, "failure": failed}], schema=_REPORTS_ARROW)

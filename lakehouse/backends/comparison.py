@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 from pyspark.sql import functions as sf
 
-from lakehouse.backends.adapter_tasks import on_executors, opened
+from lakehouse.backends.adapter_tasks import on_executors, open_backends
 from lakehouse.backends.destinations import by_stream, chosen
 from lakehouse.catalogue import open_table
 from lakehouse.history.ordered import Stretch, in_order, stretches
@@ -113,7 +113,7 @@ class Digesting(NamedTuple):
         with ExitStack() as closing:
             adapter = follower.open()
             closing.callback(adapter.close)
-            cold = opened(leaf.cold, closing)
+            cold = open_backends(leaf.cold, closing)
             schemas = follower.schemas if isinstance(adapter, StateWriter) else ()
             scope = scope_of(follower, schemas, self.days)
             for _ in range(_TRIES):
@@ -267,7 +267,7 @@ class Rebuilding(NamedTuple):
         with ExitStack() as closing:
             adapter = follower.open()
             closing.callback(adapter.close)
-            cold = opened(follower.leaf.cold, closing)
+            cold = open_backends(follower.leaf.cold, closing)
             schemas = follower.schemas if isinstance(adapter, StateWriter) else ()
             scope = scope_of(follower, schemas, self.days)
             batches = pa.array(sorted(self.batches), pa.string())

@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 from pyspark.sql import functions as sf
 
-from lakehouse.backends.adapter_tasks import on_executors, opened, task_slots
+from lakehouse.backends.adapter_tasks import on_executors, open_backends, task_slots
 from lakehouse.catalogue import open_table
 from lakehouse.history.ordered import Stretch, in_order, latest_arrivals, stretches
 from lakehouse.spark_errors import lake_errors
@@ -162,7 +162,7 @@ class Taking(NamedTuple):
         with ExitStack() as open_adapters:
             adapter = self.follower.open()
             open_adapters.callback(adapter.close)
-            older = ColdTierContents(opened(self.follower.leaf.cold, open_adapters))
+            older = ColdTierContents(open_backends(self.follower.leaf.cold, open_adapters))
             at = read_follower_progress(adapter, name, choice, self.after)
             after = {stream: max(low, at.streams.get(stream, -1)) for stream, low in self.after.items()}
             history = in_order(self.found, after, self.until, choice, HISTORY_COLUMNS)

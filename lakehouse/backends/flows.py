@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from lakehouse.backends.adapter_tasks import on_executors, opened
+from lakehouse.backends.adapter_tasks import on_executors, open_backends
 from lakehouse.landing.gateway_intake import Intake, open_intake
 from lakesync.adapters.arrow import from_arrow
 from lakesync.adapters.backend_config import Backend, SingleBackend, WriteTarget
@@ -58,7 +58,7 @@ class Flow(msgspec.Struct, frozen=True):
     def run(self) -> Iterator[FlowStep]:
         """Carry over what is new, and what goes over again."""
         with ExitStack() as closing:
-            source, target, *cold = opened(
+            source, target, *cold = open_backends(
                 [self.source, SingleBackend(self.leaf.name, self.leaf.uri), *self.leaf.cold], closing
             )
             settled, until = LoadBarrier(source), self.again[1] if self.again else None
@@ -100,7 +100,7 @@ class LakeFlow(NamedTuple):
         found = kept.read()
         at = found if found is not None and found.row_filter == self.row_filter else FlowProgress(self.row_filter)
         with ExitStack() as closing:
-            (source,) = opened([self.source], closing)
+            (source,) = open_backends([self.source], closing)
             intake = closing.enter_context(open_intake(self.config))
             settled, until = LoadBarrier(source), self.again[1] if self.again else None
             query = new_deltas_query(at, self.row_filter, until=until)

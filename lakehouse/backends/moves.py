@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from lakehouse.backends.adapter_tasks import on_executors, opened
+from lakehouse.backends.adapter_tasks import on_executors, open_backends
 from lakesync.adapters.arrow_access import max_writers
 from lakesync.adapters.backend_config import Backend, TieredBackend
 from lakesync.adapters.base import MarkStore
@@ -56,7 +56,7 @@ class Tiering(msgspec.Struct, frozen=True):
     def run(self) -> Iterator[TierReport]:
         """Move them."""
         with ExitStack() as closing:
-            hot, cold = opened([self.hot, self.cold], closing)
+            hot, cold = open_backends([self.hot, self.cold], closing)
             yield LifecycleAdapter(hot, cold, 0).move_range(self.since, self.until)
 
 
@@ -77,7 +77,7 @@ class Migration(msgspec.Struct, frozen=True):
     def run(self) -> Iterator[MigrationReport]:
         """Copy and compare; cut short, the next run goes on where it was."""
         with ExitStack() as closing:
-            source, target = opened([self.source, self.target], closing)
+            source, target = open_backends([self.source, self.target], closing)
             progress: MigrationStore = (
                 MigrationInMark(target, self.name, self.division)
                 if isinstance(target, MarkStore)
@@ -112,7 +112,7 @@ def move_to_tier(spark: SparkSession, name: str, place: TieredBackend, until_ms:
     """
     scope, reports = MigrationScope(until=hlc.encode(until_ms, hlc.MAX_COUNTER)), list[TierReport]()
     with ExitStack() as closing:
-        hot, cold = opened([place.hot, place.cold], closing)
+        hot, cold = open_backends([place.hot, place.cold], closing)
         kept = ProgressInMark(hot, f"tiers/{name}", Division) if isinstance(hot, MarkStore) else None
         while True:
             division = begin_division(hot, scope, kept, max_writers(cold), DELTAS_A_RANGE, any_scope=True)
@@ -132,14 +132,14 @@ def migrate(spark: SparkSession, migrations: Sequence[Migration]) -> list[Migrat
         LakeUnavailableError: Spark is gone.
     """
     with ExitStack() as closing:
-        places = _Places(closing)
-        divided = [_Divided.of(each, places.opened(each.source), places.opened(each.target)) for each in migrations]
+        places = _OpenPlaces(closing)
+        divided = [_Divided.of(each, places.open(each.source), places.open(each.target)) for each in migrations]
         works = [work for each in divided for work in each.works]
         reports = iter([report for (report,) in on_executors(spark, works, MigrationReport)])
-        told = [_copied(list(islice(reports, len(each.works)))) for each in divided]
+        reports_by_migration = [_copied(list(islice(reports, len(each.works)))) for each in divided]
         for each in divided:
             end_division(each.division, each.kept)
-    return told
+    return reports_by_migration
 
 
 class _Divided(NamedTuple):
@@ -167,17 +167,17 @@ class _Divided(NamedTuple):
         return cls(found, division, kept)
 
 
-class _Places:
+class _OpenPlaces:
     """Places opened once each."""
 
     def __init__(self, closing: ExitStack) -> None:
         self._closing = closing
         self._opened: dict[bytes, DatabaseAdapter] = {}
 
-    def opened(self, place: Backend) -> DatabaseAdapter:
+    def open(self, place: Backend) -> DatabaseAdapter:
         key = msgspec.json.encode(place)
         if key not in self._opened:
-            (self._opened[key],) = opened([place], self._closing)
+            (self._opened[key],) = open_backends([place], self._closing)
         return self._opened[key]
 
 

@@ -109,9 +109,9 @@ def _unlike_whole(spark: SparkSession, cut: Cut, table: CutTable, rows: DataFram
 
     def framed(number: int) -> Iterator[pa.RecordBatch]:
         for found, fault in _rows_of_file(table.frames[number], cut.arrival):
-            told: list[tuple[str | None, bytes | None, str | None]] = [(*each, None) for each in found]
-            told += [] if fault is None else [(None, None, fault)]
-            values = zip(*told, strict=True) if told else ((), (), ())
+            digests_found: list[tuple[str | None, bytes | None, str | None]] = [(*each, None) for each in found]
+            digests_found += [] if fault is None else [(None, None, fault)]
+            values = zip(*digests_found, strict=True) if digests_found else ((), (), ())
             kinds = (pa.string(), pa.binary(), pa.string())
             yield pa.record_batch([pa.array(*each) for each in zip(values, kinds, strict=True)], _FRAMED_NAMES)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from lakehouse.backends.adapter_tasks import on_executors, opened
+from lakehouse.backends.adapter_tasks import on_executors, open_backends
 from lakehouse.erasure.conditions import deltas_of
 from lakehouse.spark_errors import lake_errors
 from lakesync.adapters.backend_config import Backend, SingleBackend, single_backends
@@ -51,13 +51,13 @@ class Erasing(msgspec.Struct, frozen=True):
         deltas, touched = 0, set[TouchedRow]()
         with ExitStack() as closing:
             for cold in (each for place in self.cold for each in single_backends(place)):
-                (adapter,) = opened([cold], closing)
+                (adapter,) = open_backends([cold], closing)
                 done = require_redactable(adapter, cold.name).redact(self.requests)
                 deltas += done.deltas
                 touched.update(done.touched)
-            older = ColdTierContents(opened(self.cold, closing))
+            older = ColdTierContents(open_backends(self.cold, closing))
             transform = older if self.row_filter is None else FilteredContents(self.row_filter, older)
-            (adapter,) = opened([self.backend], closing)
+            (adapter,) = open_backends([self.backend], closing)
             done = require_redactable(adapter, self.backend.name).redact(
                 self.requests, self.schemas, transform, touched
             )

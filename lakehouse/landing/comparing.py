@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from lakehouse.landing.folding import Folding
     from lakesync.connectors.source import Census
 
-_spelled = msgspec.json.Encoder(order="sorted").encode
+_encode_sorted = msgspec.json.Encoder(order="sorted").encode
 
 
 def compared(rows: Folding, census: Census) -> CensusComparison:
@@ -58,7 +58,7 @@ class Digests:
         """The page without rows that are as they were; they count as they are from now on."""
         fresh = []
         for row in page.rows:
-            digest = _digest(row.row_id, _spelled(row.columns))
+            digest = _digest(row.row_id, _encode_sorted(row.columns))
             if digest not in self._there:
                 self._there.add(digest)
                 fresh.append(row)

@@ -160,7 +160,7 @@ class Delivery:
         self._prepare(table)
         for page in self._push(self._landing.deltas(table.name), done, self._landing.newest):
             crash_point("delivery.pushed")
-            self._landing.told(table.name, page)
+            self._landing.note_delivered(table.name, page)
             crash_point("delivery.noted")
         if done.pushes:
             self._landing.settle(table.name)

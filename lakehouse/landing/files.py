@@ -94,34 +94,34 @@ def _read(path: str, columns: list[str], among: pa.Array | None) -> Iterator[pa.
         yield rows if among is None else rows.filter(pc.is_in(rows["row_id"], among))
 
 
-class Telling(NamedTuple):
+class PendingPages(NamedTuple):
     """The deltas of some pages, divided among tasks by row."""
 
     landed: Landed
     client_id: str
     above: int
-    """Pages above this one are told."""
+    """Deltas of pages above this one are made."""
     upto: int
     parts: int = 1
 
     def deltas(self, part: int = 0) -> Iterator[pa.RecordBatch]:
         """Those of a part, `DELTA_SCHEMA`."""
-        yield from _Stories(self, part).deltas()
+        yield from _PendingRows(self, part).deltas()
 
 
-class _Stories:
+class _PendingRows:
     """The rows of one part that pages touch or claim, with all that is to be known of them."""
 
-    def __init__(self, telling: Telling, part: int) -> None:
-        self._telling = telling
-        self._landed = telling.landed
+    def __init__(self, pages: PendingPages, part: int) -> None:
+        self._pages = pages
+        self._landed = pages.landed
         self._part = part
-        self._claimed = telling.landed.claimed()
+        self._claimed = pages.landed.claimed()
         self._keys = Keys(self._claimed)
         self._claims = Claims()
         self._versions: dict[str, list[Version]] = {}
         self._gone: dict[str, list[tuple[int, int]]] = {}
-        for row in self._read(telling.above, telling.upto):
+        for row in self._read(pages.above, pages.upto):
             self._claim(row)
             if self._is_mine(row):
                 self._keep(row)
@@ -129,7 +129,7 @@ class _Stories:
 
     def deltas(self) -> Iterator[pa.RecordBatch]:
         """What follows."""
-        telling, found = self._telling, list[tuple[str, int, int, str | None, str | None]]()
+        pages, found = self._pages, list[tuple[str, int, int, str | None, str | None]]()
         keys = self._keys.of if self._claimed else _no_keys
         for row_id, versions in self._versions.items():
             if len(versions) > 1:
@@ -137,19 +137,19 @@ class _Stories:
             found += [
                 (row_id, event.page, event.hlc, event.columns, event.before)
                 for event in story(versions, self._gone.get(row_id, ()), keys, self._claims)
-                if event.page > telling.above and event.columns != event.before
+                if event.page > pages.above and event.columns != event.before
             ]
             if len(found) >= ROWS_AT_ONCE:
-                yield delta_batch(found, telling.client_id, self._landed.table)
+                yield delta_batch(found, pages.client_id, self._landed.table)
                 found = []
-        yield delta_batch(found, telling.client_id, self._landed.table)
+        yield delta_batch(found, pages.client_id, self._landed.table)
 
     def _look_back(self) -> None:
         """How these rows were before: what was known, and what earlier pages brought."""
-        landed, above = self._landed, self._telling.above
+        landed, above = self._landed, self._pages.above
         wanted = {*self._versions, *self._gone}
-        told = pa.array(sorted(wanted), pa.string())
-        for rows in landed.known_rows(among=None if self._claimed else told):
+        row_ids = pa.array(sorted(wanted), pa.string())
+        for rows in landed.known_rows(among=None if self._claimed else row_ids):
             for row_id, columns in pairs_of(rows, *KNOWN_ROWS.names):
                 if row_id in wanted or self._is_claimed(row_id, columns):
                     wanted.add(row_id)
@@ -157,7 +157,7 @@ class _Stories:
         if self._claimed:
             found = (row for row in self._read(landed.since, above) if row.kind == ROW)
             wanted |= {row.row_id for row in found if self._is_claimed(row.row_id, row.columns)}
-        for row in self._read(landed.since, above, None if self._claimed else told):
+        for row in self._read(landed.since, above, None if self._claimed else row_ids):
             if row.row_id in wanted:
                 self._keep(row)
         if self._claimed:
@@ -188,7 +188,7 @@ class _Stories:
         return row.kind != WHOLE and self._of_part(row.row_id)
 
     def _of_part(self, row_id: str) -> bool:
-        return self._telling.parts == 1 or zlib.crc32(row_id.encode()) % self._telling.parts == self._part
+        return self._pages.parts == 1 or zlib.crc32(row_id.encode()) % self._pages.parts == self._part
 
 
 class LandedRow(NamedTuple):

@@ -52,9 +52,9 @@ class Folding(NamedTuple):
             )
             found = found.select(KNOWN_ROWS.names)
             yield found if kept is None else found.filter(pa.array(kept, pa.bool_()))
-        told = pa.array(sorted({*newest, *gone}), pa.string())
+        row_ids = pa.array(sorted({*newest, *gone}), pa.string())
         for rows in landed.known_rows(bucket):
-            left = rows.filter(pc.invert(pc.is_in(rows["row_id"], value_set=told)))
+            left = rows.filter(pc.invert(pc.is_in(rows["row_id"], value_set=row_ids)))
             if claims:
                 kept = [not ended(columns, KNOWN) for columns in left["columns"].to_pylist()]
                 left = left.filter(pa.array(kept, pa.bool_()))

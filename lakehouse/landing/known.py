@@ -55,7 +55,7 @@ def note(tables: ConnectorTables, table: str, mark: Mark) -> Mark:
         with tables.opened(name) as known:
             joined = tables.marks(known, [table])[table].joined(mark)
         try:
-            set_properties(tables.spark, name, {tables.property_of(table): joined.spelled()})
+            set_properties(tables.spark, name, {tables.property_of(table): joined.text()})
         except PySparkException as error:
             if attempt == TRIES or not is_busy(error):
                 raise

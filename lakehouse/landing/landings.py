@@ -147,8 +147,8 @@ class LakeLanding(LandedTables):
             ingest.deleted_share if counting else None,
         )
         with computed_once(self._in.spark, read_poll(self._in.spark, work)) as rows:
-            told = rows.where(sf.col("kind") == REPORT).select("columns").collect()
-            results = [msgspec.json.decode(row["columns"], type=TableResult) for row in told]
+            reports = rows.where(sf.col("kind") == REPORT).select("columns").collect()
+            results = [msgspec.json.decode(row["columns"], type=TableResult) for row in reports]
             crash_point("poll.read")
             failed = {result.table for result in results if result.failure is not None and not result.whole}
             if any(result.landing for result in results if result.table not in failed):

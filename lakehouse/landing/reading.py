@@ -11,7 +11,7 @@ from pyiceberg.exceptions import NoSuchTableError
 from pyspark.sql import functions as sf
 from sqlalchemy.exc import OperationalError, ProgrammingError
 
-from lakehouse.landing.files import DELTA_SCHEMA, Landed, Telling
+from lakehouse.landing.files import DELTA_SCHEMA, Landed, PendingPages
 from lakehouse.landing.folding import Folding
 from lakehouse.landing.known import fold, note
 from lakehouse.landing.landed_files import LandedFile
@@ -84,7 +84,9 @@ class LandedTables:
         They are one partition, so that one task has them all in order.
         """
         newer = self._newer(table)
-        return self._told(self._landed(table), self._marks[table].told, self._newest, sum(file.rows for file in newer))
+        return self._undelivered(
+            self._landed(table), self._marks[table].delivered, self._newest, sum(file.rows for file in newer)
+        )
 
     def history(self, table: str, days: Collection[date]) -> DataFrame | None:
         """The deltas of the landings of some days, whatever was pushed: as `deltas`. None: nothing landed then."""
@@ -99,36 +101,36 @@ class LandedTables:
         first, last = min(low for low, _ in spans), max(high for _, high in spans)
         landed = Landed(table, self._identity(table), tuple(files), (), KNOWN)
         wanted = reduce(or_, (sf.col("page").between(*span) for span in spans))
-        return self._told(landed, first - 1, last, sum(file.rows for file in files)).where(wanted)
+        return self._undelivered(landed, first - 1, last, sum(file.rows for file in files)).where(wanted)
 
     @lake_errors
-    def told(self, table: str, page: int) -> None:
-        """The gateway has what follows from all pages up to this one. Unless that is noted, it is pushed once more."""
-        self._marks[table] = note(self._in, table, self._marks[table]._replace(told=page))
+    def note_delivered(self, table: str, page: int) -> None:
+        """Note that the gateway has what follows from all pages up to `page`; what is not noted is pushed again."""
+        self._marks[table] = note(self._in, table, self._marks[table]._replace(delivered=page))
 
     @lake_errors
     def settle(self, table: str, *, least: int = ROWS_TO_FOLD, files: int = FILES_TO_FOLD) -> None:
-        """Bring `known` up to what was told, where that is much beside it."""
+        """Bring `known` up to what was delivered, where that is much beside it."""
         mark, landed = self._marks[table], self._landed(table)
-        newer = [file for file in landed.files if file.first <= mark.told]
+        newer = [file for file in landed.files if file.first <= mark.delivered]
         rows, known = sum(file.rows for file in newer), sum(file.rows for file in self._known.get(table, ()))
         if len(newer) < files and rows < min(max(least, known // 2), MOST_TO_FOLD):
             return
         with suppress(FlushError):  # somebody has written it meanwhile: the next poll does it
-            fold(self._in, Folding(landed, mark.told), self._known_snapshot)
-            self._marks[table] = note(self._in, table, Mark(mark.told, mark.told))
+            fold(self._in, Folding(landed, mark.delivered), self._known_snapshot)
+            self._marks[table] = note(self._in, table, Mark(mark.delivered, mark.delivered))
             self._plan_known()
 
-    def _told(self, landed: Landed, above: int, upto: int, rows: int) -> DataFrame:
+    def _undelivered(self, landed: Landed, above: int, upto: int, rows: int) -> DataFrame:
         parts = 1 if rows <= FEW_ROWS else 2 * -(-rows // (2 * ROWS_A_TASK))
-        telling = Telling(landed, self.client_id, above, upto, parts)
-        deltas = in_tasks(self._in.spark, parts, telling.deltas, DELTA_SCHEMA)
+        pending = PendingPages(landed, self.client_id, above, upto, parts)
+        deltas = in_tasks(self._in.spark, parts, pending.deltas, DELTA_SCHEMA)
         return deltas.repartition(1).sortWithinPartitions("page", "hlc", "delta")
 
     def _newer(self, table: str) -> list[LandedFile]:
         """The files with pages of a table that the gateway may lack."""
-        told = self._marks[table].told
-        return [file for file in self._files if file.last > told and file.may_have(table)]
+        delivered = self._marks[table].delivered
+        return [file for file in self._files if file.last > delivered and file.may_have(table)]
 
     def _landed(self, table: str) -> Landed:
         """Where the landings are that `known` lacks of a table, and what it has."""

@@ -99,16 +99,16 @@ def story(
         claims: of pages; one that brings the row does not end it.
     """
     brought = {version.page for version in versions}
-    told: list[tuple[int, int, str | None]] = list(versions)
-    told += [(page, hlc, None) for page, hlc in gone if page not in brought]
+    events: list[tuple[int, int, str | None]] = list(versions)
+    events += [(page, hlc, None) for page, hlc in gone if page not in brought]
     for place, version in enumerate(versions):
         following = versions[place + 1].page if place + 1 < len(versions) else None
         for key in keys(version.columns):
             by = claims.after(key, version.page)
             if by is not None and (following is None or by[0] < following):
-                told.append((*by, None))
-    told.sort(key=lambda each: each[:2])
+                events.append((*by, None))
+    events.sort(key=lambda each: each[:2])
     before = None
-    for page, hlc, columns in told:
+    for page, hlc, columns in events:
         yield Event(page, hlc, columns, before)
         before = columns

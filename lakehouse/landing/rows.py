@@ -44,7 +44,7 @@ _ARROW = pa.schema(
     ]
 )
 
-_spelled = msgspec.json.Encoder(order="sorted").encode
+_encode_sorted = msgspec.json.Encoder(order="sorted").encode
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -98,7 +98,7 @@ class LandedRows:
         """A page's rows, deletes and claims."""
         first = self._stamp
         for row in page.rows:
-            text = _spelled(row.columns)
+            text = _encode_sorted(row.columns)
             self.bytes += len(text)
             self._put(page.table, ROW, first, row.row_id, text.decode())
         for row_id in page.deleted:

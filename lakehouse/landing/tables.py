@@ -95,17 +95,17 @@ class Mark(NamedTuple):
 
     known: int = KNOWN
     """`known` is what all pages up to this one add up to."""
-    told: int = KNOWN
+    delivered: int = KNOWN
     """The gateway has what follows from all pages up to this one."""
 
-    def spelled(self) -> str:
+    def text(self) -> str:
         """As the property has it."""
-        return f"{self.known} {self.told}"
+        return f"{self.known} {self.delivered}"
 
     def joined(self, other: Mark) -> Mark:
         """The further one of each page; what `known` has, the gateway has."""
         known = max(self.known, other.known)
-        return Mark(known, max(self.told, other.told, known))
+        return Mark(known, max(self.delivered, other.delivered, known))
 
 
 class ConnectorTables(NamedTuple):
@@ -164,9 +164,9 @@ class ConnectorTables(NamedTuple):
         return {table: self._mark(known, table).joined(in_snapshots.get(table, Mark())) for table in tables}
 
     def _mark(self, known: Table, table: str) -> Mark:
-        told = known.properties.get(self.property_of(table))
-        if told is not None:
-            return Mark(*map(int, told.split()))
+        delivered = known.properties.get(self.property_of(table))
+        if delivered is not None:
+            return Mark(*map(int, delivered.split()))
         marked = condition("row_id", "=", OLD_MARK)
         rows = (
             known.scan(And(self._mine(), condition("table_name", "=", table), marked)).to_arrow()["columns"].to_pylist()

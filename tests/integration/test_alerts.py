@@ -82,7 +82,7 @@ def test_a_failed_run_is_told_once_and_again_until_it_is_taken(receiver, alerts,
     start = tick(sensor, instance)
     run = broken.execute_in_process(instance=instance, raise_on_error=False)
     receiver.takes = False
-    with pytest.raises(AlertError, match=r"did not take an alert \(500\)"):
+    with pytest.raises(AlertError, match=r"did not accept an alert \(500\)"):
         tick(sensor, instance, start)
     receiver.takes = True
     told = tick(sensor, instance, start)

@@ -182,7 +182,7 @@ def killed_before_materialisation(pipeline, monkeypatch):
     """The batch is confirmed, and Dagster never hears of it."""
     request = pipeline.requested()
     with monkeypatch.context() as patched:
-        patched.setattr(assets.flush, "sized", cancelling(pipeline))
+        patched.setattr(assets.flush, "size_metadata", cancelling(pipeline))
         run = pipeline.run("flush", request)
     assert not run.get_asset_materialization_events()
     return {"table", "checkpoint", "destination"}

@@ -4,7 +4,7 @@ import dagster as dg
 import pytest
 import requests
 
-from assets.failure_policy import outcome
+from assets.failure_policy import failure_policy
 from lakesync.cli.up.process import free_ports
 from resources.spark import SparkConnectResource
 from tests.run_support import a_run, resources_of
@@ -51,18 +51,18 @@ def test_rows_that_spark_writes_are_counted(spark_server):
 def test_a_materialisation_has_the_figures_of_its_own_step(spark_server):
     @dg.asset
     def first(context: dg.AssetExecutionContext, pyspark: SparkConnectResource):
-        with outcome(context, pyspark):
+        with failure_policy(context, pyspark):
             counted(pyspark.spark_session)
         return dg.MaterializeResult(metadata={"rows": 7})
 
     @dg.asset(deps=[first])
     def idle(context: dg.AssetExecutionContext, pyspark: SparkConnectResource):
-        with outcome(context, pyspark):
+        with failure_policy(context, pyspark):
             pass
 
     @dg.asset
     def without(context: dg.AssetExecutionContext):
-        with outcome(context):
+        with failure_policy(context):
             pass
 
     done = dg.materialize([first, idle, without], resources=resources_of(spark_server["config"]))
@@ -90,7 +90,7 @@ def test_a_step_does_not_fail_where_sparks_pages_cannot_be_reached(spark_server,
 
     @dg.asset
     def table(context: dg.AssetExecutionContext, pyspark: SparkConnectResource):
-        with outcome(context, pyspark):
+        with failure_policy(context, pyspark):
             counted(pyspark.spark_session)
 
     done = dg.materialize([table], resources=resources_of(spark_server["config"].replace(spark={"ui_url": url})))

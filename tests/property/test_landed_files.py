@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakehouse.landing.comparing import Digests, compared
-from lakehouse.landing.files import KNOWN_ROWS, Landed, Telling
+from lakehouse.landing.files import KNOWN_ROWS, Landed, PendingPages
 from lakehouse.landing.folding import Folding
 from lakehouse.landing.landed_files import BUCKETS, LandedFile
 from lakehouse.landing.rows import Constants, LandedRows
@@ -104,7 +104,7 @@ def test_files_tell_what_diff_says(tmp_path_factory, identity, claimed, seed, pa
     before = before._replace(files=tuple(file for file in files if file.last > last))
     assert plain(before.known_rows()) == (states[cuts[0] - 1] if cuts[0] else {})
     for start, end in pairwise([*cuts, len(pages)]):
-        telling = Telling(before, CLIENT, [-1, *places][start], [-1, *places][end], parts)
+        telling = PendingPages(before, CLIENT, [-1, *places][start], [-1, *places][end], parts)
         found = [delta for part in range(parts) for delta in changes(telling.deltas(part))]
         assert same(found) == same([change for of_page in told[start:end] for change in of_page])
     whole = Folding(before, files[-1].last)

@@ -5,7 +5,7 @@ from contextlib import nullcontext
 import dagster as dg
 import pytest
 
-from assets.ingest import note_poll, told
+from assets.ingest import note_poll, table_metadata
 from lakehouse.landing.delivery import Delivered
 from lakehouse.landing.polls import ConnectorPoll, TablePoll
 from lakehouse.schema_snapshot import PolledConnector, SchemaSnapshot, registered
@@ -121,8 +121,7 @@ def test_a_connector_whose_polls_fail_is_reported_until_one_ends_well(tmp_path):
     note_poll(engine.store, "shop", CRM.name, now, is_good=True)
     for number in range(3):
         note_poll(engine.store, "shop", DESK.name, now + number, is_good=False)
-        (told,) = reported()[0]
-        assert told == ("poll/support-desk/shop", now, number + 1)
+        assert reported()[0] == [("poll/support-desk/shop", now, number + 1)]
     assert [lag.name for lag in reported()[1]] == ["support-desk"]
     note_poll(engine.store, "shop", DESK.name, now + 3, is_good=True)
     assert reported() == ([], [])
@@ -146,7 +145,7 @@ def test_a_poll_tells_all_that_became_of_a_table(cursor, moment):
     read = TableReport("t", pages=4, rows=9, cursor=cursor, counted=True)
     report = PollReport([read], Usage(7, 93, 100), 2.5)
     table = TablePoll("t", read, given)
-    found = told(table, ConnectorPoll([table], report))
+    found = table_metadata(table, ConnectorPoll([table], report))
     plain = {name: value for name, value in found.items() if not name.startswith("cursor")}
     assert plain == {
         "inserted": 3,

@@ -50,7 +50,7 @@ class Landed:
     def deltas(self, _):
         return self.rows
 
-    def told(self, _, page):
+    def note_delivered(self, _, page):
         self.noted.append(page)
 
     def settle(self, _):

@@ -3,7 +3,7 @@
 import dagster as dg
 import pytest
 
-from assets.failure_policy import RETRIES, outcome
+from assets.failure_policy import RETRIES, failure_policy
 from lakesync.config import load
 from lakesync.model.errors import FlushError, IntegrityError, LakeUnavailableError, SchemaError
 from resources.spark import SparkConnectResource
@@ -19,7 +19,7 @@ def run(tmp_path, raised):
     @dg.asset
     def table(context: dg.AssetExecutionContext, pyspark: SparkConnectResource):
         tries.append(context.op_execution_context.retry_number)
-        with outcome(context, pyspark):
+        with failure_policy(context, pyspark):
             if left:
                 raise left.pop(0)
 
