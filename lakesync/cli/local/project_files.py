@@ -128,6 +128,13 @@ since = $today
 schedule = "40 1 * * *"
 """,
     ),
+    "connectors": Section(
+        "Connectors may call public hosts and the hosts in `allowed_hosts`.",
+        """\
+[connectors]
+allowed_hosts = ["*", "127.0.0.1", "localhost"]
+""",
+    ),
     "jira": Section(
         "A connector polls an external system into the gateway. References of its secrets start with CONNECTOR_ and\n"
         "the gateway id. See docs/connectors.md.",
@@ -145,7 +152,7 @@ jql = "project = SUP"
 """,
     ),
     "postgres": Section(
-        "A connector for tables in Postgres. Private hosts must be listed in `allowed_hosts`.",
+        "A connector for tables in Postgres.",
         """\
 [connectors.store]
 gateway = "$gateway"
@@ -166,11 +173,6 @@ strategy = { type = "cursor", cursorColumn = "updated_at" }
     ),
 }
 
-_LOCAL_HOSTS = """\
-
-[connectors]
-allowed_hosts = ["*", "127.0.0.1", "localhost"] # also this machine
-"""
 _EXAMPLE_LINES = {
     "tiers": "",
     "migration": "",
@@ -178,16 +180,16 @@ _EXAMPLE_LINES = {
 # Run `lakesync fake jira --port 8081` beside `lakesync up`, and set CONNECTOR_${gateway}_JIRATOKEN=jira-token.
 # Without baseUrl the connector calls Jira Cloud.
 baseUrl = "http://127.0.0.1:8081"
-"""
-    + _LOCAL_HOSTS,
+""",
     "postgres": """\
 
 # Set CONNECTOR_${gateway}_STORE=postgresql://USER:PASSWORD@HOST/DATABASE to a database with a table `products`.
-"""
-    + _LOCAL_HOSTS,
+""",
 }
 """Name of an example → the lines that it adds to its section."""
 EXAMPLES = tuple(_EXAMPLE_LINES)
+CONNECTORS = frozenset({"jira", "postgres"})
+"""Examples that poll a server of this machine."""
 
 SCHEMA = {
     "table": "todos",
@@ -242,7 +244,7 @@ def settings_text(
     parts = [SETTINGS]
     for name, section in SECTIONS.items():
         about = "".join(f"# {line}\n" for line in section.about.split("\n"))
-        is_enabled = name in examples
+        is_enabled = name in examples or (name == "connectors" and not CONNECTORS.isdisjoint(examples))
         settings = section.settings + _EXAMPLE_LINES.get(name, "") if is_enabled else _disabled(section.settings)
         parts.append(about + settings)
     values = {

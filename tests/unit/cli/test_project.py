@@ -41,6 +41,7 @@ def named(loaded):
     sections = ("tiers", "destinations", "flows", "migrations")
     found = {section: set(getattr(loaded, section)) for section in sections} | {
         "connectors": set(loaded.connectors.declared),
+        "hosts": set(loaded.connectors.allowed_hosts) - {"*"},
         "issuers": {each.issuer for each in loaded.gateway.issuers},
     }
     return {section: names for section, names in found.items() if names}
@@ -68,6 +69,7 @@ def test_each_disabled_section_works_alone_and_with_the_others(run):
         "flows": {"finished"},
         "migrations": {"away"},
         "connectors": {"support", "store"},
+        "hosts": {"127.0.0.1", "localhost"},
         "issuers": {"https://login.example.com/"},
     }
     make_definitions(everything, SchemaSnapshot()).get_repository_def()
@@ -102,6 +104,18 @@ def test_init_reports_settings_that_must_be_completed(run):
 def test_init_enables_an_example(run, example, section):
     assert run("init", "--example", example).exit_code == 0
     assert section in named(config.load())
+
+
+def test_init_switches_every_example_on_at_once(run):
+    every = ("tiers", "migration", "jira", "postgres")
+    assert run("init", *(word for example in every for word in ("--example", example))).exit_code == 0
+    assert named(config.load()) == {
+        "tiers": {"aged"},
+        "destinations": {"aged"},
+        "migrations": {"away"},
+        "connectors": {"support", "store"},
+        "hosts": {"127.0.0.1", "localhost"},
+    }
 
 
 def test_init_rejects_an_unknown_example(run):
