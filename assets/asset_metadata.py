@@ -1,4 +1,4 @@
-"""What every asset says about itself, and how LakeSync's values read in the catalogue."""
+"""Names that assets, sensors and jobs share: asset keys, pools, marks in staging, run tags, and days of partitions."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
@@ -37,32 +37,57 @@ CHECKPOINT = dg.AssetKey("checkpoint")
 
 
 def state_key(table: str, namespace: str = "") -> dg.AssetKey:
-    """The asset of a state table; `namespace` is that which its gateways have to themselves."""
+    """Return the asset of a state table.
+
+    Args:
+        table: the synced table.
+        namespace: that of its gateways; empty for the shared one.
+    """
     return dg.AssetKey([f"tables_{namespace}" if namespace else "tables", table])
 
 
 def check_step(key: dg.AssetKey, checks: str = "checks") -> str:
-    """The name of the step that checks an asset: no asset's step begins like it, whatever its table is called."""
+    """Return the name of the step that checks an asset. It begins like no asset's step, whatever its table is called.
+
+    Args:
+        key: the asset.
+        checks: the check, or `checks` for the step of several.
+    """
     return "__".join([checks, *key.path])
 
 
 def table_pool(table: str, namespace: str = "") -> str:
-    """The pool of the steps that write a state table."""
+    """Return the pool of the steps that write a state table.
+
+    Args:
+        table: the synced table.
+        namespace: that of its gateways; empty for the shared one.
+    """
     return f"lakesync_table_{namespace}__{table}" if namespace else f"lakesync_table_{table}"
 
 
 def client_key(table: str) -> dg.AssetKey:
-    """The external asset of a table in the clients' databases."""
+    """Return the external asset of a table in the clients' databases."""
     return dg.AssetKey(["clients", table])
 
 
 def poll_mark(gateway: str, connector: str) -> str:
-    """Return the name of a connector's mark in staging: when its last poll that ended began."""
+    """Return the name of a connector's mark in staging: when its last poll that ended began.
+
+    Args:
+        gateway: of the connector.
+        connector: its name.
+    """
     return f"ingest/{gateway}/{connector}"
 
 
 def failed_polls_mark(gateway: str, connector: str) -> str:
-    """Return the name of a connector's mark in staging that counts its failed polls."""
+    """Return the name of a connector's mark in staging that counts its failed polls.
+
+    Args:
+        gateway: of the connector.
+        connector: its name.
+    """
     return f"failed-polls/{gateway}/{connector}"
 
 
@@ -89,22 +114,43 @@ def upkeep_mark(part: str) -> str:
 
 
 def polled_key(gateway: str, connector: str, table: str) -> dg.AssetKey:
-    """The asset of what a connector brings into a table."""
+    """Return the asset of the rows that a connector brings into a table.
+
+    Args:
+        gateway: of the connector.
+        connector: its name.
+        table: the table.
+    """
     return dg.AssetKey(["ingest", gateway, connector, table])
 
 
 def leaf_key(destination: str, leaf: str) -> dg.AssetKey:
-    """The asset of a destination's leaf."""
+    """Return the asset of a destination's leaf.
+
+    Args:
+        destination: as lakesync.toml declares it.
+        leaf: the adapter that it leads to.
+    """
     return dg.AssetKey(["destinations", destination, leaf])
 
 
 def leaf_pool(destination: str, leaf: str) -> str:
-    """The pool of the steps that write to a destination's leaf."""
+    """Return the pool of the steps that write to a destination's leaf.
+
+    Args:
+        destination: as lakesync.toml declares it.
+        leaf: the adapter that it leads to.
+    """
     return f"lakesync_destination_{destination}__{leaf}"
 
 
 def is_requested_by(sensor: str, context: dg.AssetExecutionContext) -> bool:
-    """Whether a sensor requested this run, rather than a person or a backfill."""
+    """Return whether a sensor requested this run, rather than a person or a backfill.
+
+    Args:
+        sensor: its name.
+        context: the step's.
+    """
     return context.run.tags.get(REQUESTED_BY) == sensor
 
 
@@ -118,12 +164,12 @@ def continues_on_failure(run: dg.DagsterRun) -> bool:
 
 
 def days_of(context: dg.AssetExecutionContext) -> list[date]:
-    """The run's partitions as UTC days of arrival."""
+    """Return the run's partitions as UTC days of arrival."""
     return [day_of_key(key) for key in context.partition_keys]
 
 
 def days_asked(tags: Mapping[str, str]) -> list[date] | None:
-    """The UTC days that a run is about, by its tags; None where it is about none."""
+    """Return the UTC days that a run's tags name; None where they name none."""
     only = tags.get("dagster/partition")
     first = tags.get("dagster/asset_partition_range_start", only)
     last = tags.get("dagster/asset_partition_range_end", only)
@@ -134,23 +180,28 @@ def days_asked(tags: Mapping[str, str]) -> list[date] | None:
 
 
 def nearest_key(day: str, keys: Sequence[str]) -> str:
-    """The partition of a day, as ISO 8601, or the one of `keys`, which ascend, that is nearest to it."""
+    """Return the partition of a day, or the one nearest to it.
+
+    Args:
+        day: as ISO 8601.
+        keys: the partitions, ascending; one at least.
+    """
     return min(max(day, keys[0]), keys[-1])
 
 
 def ms_of_days(days: Sequence[date]) -> tuple[int, int]:
-    """Where a range of UTC days begins and ends, in milliseconds; the end is the first of the day after."""
+    """Return where a range of UTC days begins and ends, in milliseconds; the end is the first of the day after."""
     first, after = min(days), max(days) + timedelta(days=1)
     start, end = (int(datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp() * 1000) for day in (first, after))
     return start, end
 
 
 def arrivals_of(days: Sequence[date]) -> tuple[int, int]:
-    """The first and the last arrival that a range of UTC days can have."""
+    """Return the first and the last arrival that a range of UTC days can have."""
     first_ms, end_ms = ms_of_days(days)
     return start_of(first_ms), start_of(end_ms) - 1
 
 
 def day_of_key(key: str) -> date:
-    """The day that a partition's key names."""
+    """Return the day that a partition's key names."""
     return datetime.strptime(key, "%Y-%m-%d").replace(tzinfo=UTC).date()

@@ -15,25 +15,30 @@ KINDS = {"mysql": "mysql", "postgresql": "postgres"}
 
 
 def backend_key(name: str) -> dg.AssetKey:
-    """The external asset of an adapter."""
+    """Return the external asset of an adapter."""
     return dg.AssetKey(["backends", name])
 
 
 def kind_of(uri: str) -> str:
-    """The kind of a backend, by its URI."""
+    """Return the kind of a backend, by its URI."""
     scheme = uri.partition(":")[0]
     return KINDS.get(scheme, scheme)
 
 
 def source_keys(config: Config, place: str) -> Sequence[dg.AssetKey]:
-    """What lies upstream of whatever reads a place."""
+    """Return the assets upstream of one that reads a place.
+
+    Args:
+        config: declares the places.
+        place: the lake, an adapter or a composition of adapters.
+    """
     if place == LAKE:
         return [DELTAS]
     return [backend_key(each.name) for each in single_backends(resolve_backend(config, place))]
 
 
 def backends(config: Config) -> list[dg.AssetSpec]:
-    """An external asset for each adapter that a flow, a tier or a migration reads, behind the leaf that fills it."""
+    """Return an external asset for each adapter that a flow, tiers or a migration reads, behind what fills it."""
     filled: dict[str, list[dg.AssetKey]] = {}
     for name, declared in config.destinations.items():
         for leaf in write_targets(resolve_backend(config, declared.to), declared.tables):

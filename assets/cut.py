@@ -38,15 +38,24 @@ GATEWAYS = dg.DynamicPartitionsDefinition(name="gateways")
 
 
 def cut_and_checkpoint(snapshot: SchemaSnapshot, config: Config) -> list[dg.AssetsDefinition]:
-    """The cut of all gateways, which a flush makes, and the checkpoints, one partition a gateway."""
+    """Create the cut of all gateways, which a flush makes, and the checkpoints, one partition a gateway.
+
+    Args:
+        snapshot: names the state tables.
+        config: names the places of frames and staging.
+    """
     return [cut_asset(snapshot, config), checkpoint_asset(config)]
 
 
 def cut_asset(snapshot: SchemaSnapshot, config: Config) -> dg.AssetsDefinition:
-    """The last step of a flush: it cuts every gateway, publishes the checkpoints and reports each as a partition.
+    """Create the last step of a flush, which cuts every gateway and publishes the checkpoints, each a partition.
 
     The partitions of a run of a flush are days, so Dagster cannot run the checkpoints' partitions within it. The tables
     are those registered now: one that came after the location was loaded is merged here.
+
+    Args:
+        snapshot: names the state tables.
+        config: the lake, and how long snapshots of cuts are kept.
     """
 
     @dg.asset(
@@ -102,7 +111,7 @@ def cut_asset(snapshot: SchemaSnapshot, config: Config) -> dg.AssetsDefinition:
 
 
 def checkpoint_asset(config: Config) -> dg.AssetsDefinition:
-    """The checkpoints, by gateway. A run cuts its gateways again, where everything that they took is in the lake."""
+    """Create the checkpoints, by gateway. A run cuts its gateways again, where everything they took is in the lake."""
 
     @dg.asset(
         key=CHECKPOINT,

@@ -55,7 +55,12 @@ class Follow(dg.Config):
 
 
 def mark_name(name: str, leaf: WriteTarget) -> str:
-    """Return the name of a leaf's mark, at the destination and in staging."""
+    """Return the name of a leaf's mark, at the destination and in staging.
+
+    Args:
+        name: of the destination.
+        leaf: where it leads.
+    """
     return f"destinations/{name}/{leaf.name}"
 
 
@@ -85,7 +90,12 @@ def followers(config: Config, store: PipelineStore, wall: Callable[[], int] = wa
 
 
 def chosen(leaf: WriteTarget, declared: DeclaredDestination) -> str:
-    """Return what a leaf follows, as text."""
+    """Return what a leaf follows, as text: a mark of another text says nothing.
+
+    Args:
+        leaf: the leaf.
+        declared: its destination.
+    """
     parts = [sorted(leaf.tables), sorted(leaf.without), sorted(declared.gateways)]
     return msgspec.json.encode(parts).decode()
 
@@ -102,17 +112,31 @@ def all_leaves(config: Config) -> Iterator[tuple[str, DeclaredDestination, Write
 
 
 def destinations(config: Config, days: dg.PartitionsDefinition) -> list[dg.AssetsDefinition]:
-    """An asset for each leaf of each destination; `days` are UTC days of arrival."""
+    """Create an asset for each leaf of each destination.
+
+    Args:
+        config: declares the destinations.
+        days: UTC days of arrival.
+
+    Raises:
+        ConfigurationError: a destination reaches one adapter in two ways.
+    """
     return [destination(name, declared, leaf, days) for name, declared, leaf in all_leaves(config)]
 
 
 def destination(
     name: str, declared: DeclaredDestination, leaf: WriteTarget, days: dg.PartitionsDefinition
 ) -> dg.AssetsDefinition:
-    """A leaf that takes what it lacks, in transactions of its own; a failure holds nobody else up.
+    """Create the asset of a leaf that takes what it lacks, in transactions of its own. A failure delays no other leaf.
 
-    A run of the sensor takes everything that it lacks; any other run takes what it lacks up to the end of its days. A
-    run is not tried again within itself: the sensor asks again, after a pause that grows.
+    A run of the sensor takes everything that the leaf lacks. Any other run takes what it lacks up to the end of its
+    days. A step is not retried within its run: the sensor requests another run, after a pause that grows.
+
+    Args:
+        name: of the destination.
+        declared: the destination.
+        leaf: where it leads.
+        days: UTC days of arrival.
     """
     told_tables = f"The tables {', '.join(f'`{table}`' for table in leaf.tables)}" if leaf.tables else "Every table"
     if leaf.without:
@@ -237,7 +261,14 @@ def _compared(found: "Comparison") -> dg.AssetCheckResult:
 
 
 def follower(store: PipelineStore, name: str, declared: DeclaredDestination, leaf: WriteTarget) -> "moving.Follower":
-    """What a leaf is to a Spark task."""
+    """Return a leaf as the value that a Spark task gets.
+
+    Args:
+        store: the staging store, which has the schemas.
+        name: of the destination.
+        declared: the destination.
+        leaf: where it leads.
+    """
     from lakehouse.backends.destinations import Follower as Task
     from lakehouse.backends.destinations import choice_of
 

@@ -30,7 +30,12 @@ ERASURE = dg.AssetKey("erasure")
 
 
 def erasure(snapshot: SchemaSnapshot, config: Config) -> dg.AssetsDefinition:
-    """The asset: a step for the history, each state table and each place beyond the lake, and one that proves all."""
+    """Create the asset: a step for the history, each state table and each place beyond the lake, and the proof.
+
+    Args:
+        snapshot: names the state tables and connectors.
+        config: declares the destinations, flows, tiers and migrations.
+    """
     history = redacted_history(config)
     tables = [cleared_table(schema.table, where) for schema, where in snapshot.states]
     polls, landings = cleared_landings(snapshot, _due)
@@ -59,7 +64,7 @@ def erasure(snapshot: SchemaSnapshot, config: Config) -> dg.AssetsDefinition:
 
 
 def redacted_history(config: Config) -> dg.OpDefinition:
-    """Flushes what still waits, then takes from the history what requests cover."""
+    """Create the step that flushes what still waits, then removes from the history what requests cover."""
 
     @dg.op(
         name=f"{ERASE}__history",
@@ -98,7 +103,12 @@ def redacted_history(config: Config) -> dg.OpDefinition:
 
 
 def cleared_table(table: str, namespace: str = "") -> dg.OpDefinition:
-    """Makes again the rows of one table that held something, and leaves it one snapshot."""
+    """Create the step that rewrites the erased rows of one table and leaves the table one snapshot.
+
+    Args:
+        table: the state table.
+        namespace: that of its gateways; empty for the shared one.
+    """
 
     @erasing_op(
         state_key(table, namespace).path,

@@ -1,4 +1,4 @@
-"""Where data starts: tables in the clients' databases and the gateway's log, which others write."""
+"""External assets: tables in the clients' databases, and the gateways' log, which clients push to."""
 
 import dagster as dg
 
@@ -10,7 +10,12 @@ from resources.uris import staging_uri
 
 
 def sources(snapshot: SchemaSnapshot, config: Config) -> list[dg.AssetSpec]:
-    """An external asset for each synced table and one for the log that all of them are pushed to."""
+    """Create an external asset for each synced table, and one for the log that all of them are pushed to.
+
+    Args:
+        snapshot: names the tables and their gateways.
+        config: names the staging store.
+    """
     clients = [
         dg.AssetSpec(
             client_key(schema.table),

@@ -68,7 +68,12 @@ def failure_policy(
 
 
 def is_final(context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext, error: Exception) -> bool:
-    """Whether a step is not tried again after an error."""
+    """Return whether a step is not retried after an error.
+
+    Args:
+        context: the step's.
+        error: what it raised.
+    """
     is_transient = any(isinstance(each, TransientError) for each in _leaves(error))
     return not is_transient or context.op_execution_context.retry_number >= RETRIES
 
@@ -107,6 +112,10 @@ def _first_line(error: Exception) -> str:
 
 def raise_set_aside(context: dg.AssetExecutionContext, run_state: RunState) -> None:
     """Fail the run's last step if the run continued without something.
+
+    Args:
+        context: the step's.
+        run_state: the run's failures.
 
     Raises:
         Failure: the run set something aside; Dagster does not retry it.

@@ -29,7 +29,11 @@ GROUP = "flows"
 
 
 def flows(config: Config, days: dg.PartitionsDefinition) -> list[dg.AssetsDefinition]:
-    """An asset for each flow; `days` are UTC days of arrival.
+    """Create an asset for each flow.
+
+    Args:
+        config: declares the flows.
+        days: UTC days of arrival.
 
     Raises:
         ConfigurationError: a flow reaches one adapter in two ways.
@@ -38,15 +42,21 @@ def flows(config: Config, days: dg.PartitionsDefinition) -> list[dg.AssetsDefini
 
 
 def flow_key(name: str) -> dg.AssetKey:
-    """The asset of a flow."""
+    """Return the asset of a flow."""
     return dg.AssetKey([GROUP, name])
 
 
 def flow_asset(config: Config, name: str, declared: DeclaredFlow, days: dg.PartitionsDefinition) -> dg.AssetsDefinition:
-    """A flow; each leaf that it leads to has a mark of its own.
+    """Create the asset of a flow; each leaf that it leads to has a mark of its own.
 
     A run of the sensor carries over what is new. Any other run does that up to the end of its days, and then carries
     over again what reached the source on these days.
+
+    Args:
+        config: names the places.
+        name: of the flow.
+        declared: the flow.
+        days: UTC days of arrival.
     """
     to_lake = declared.to == LAKE
     targets = [] if to_lake else write_targets(resolve_backend(config, declared.to), declared.tables)
@@ -87,7 +97,14 @@ def flow_asset(config: Config, name: str, declared: DeclaredFlow, days: dg.Parti
 
 
 def works(config: Config, store: PipelineStore, name: str, declared: DeclaredFlow) -> "list[Flow]":
-    """A flow's part for each leaf that it leads to."""
+    """Return a flow's task for each leaf that it leads to.
+
+    Args:
+        config: names the places.
+        store: the staging store, which has the schemas.
+        name: of the flow.
+        declared: the flow.
+    """
     from lakehouse.backends.flows import Flow
     from lakesync.adapters.transfer.flows import RowFilter
 

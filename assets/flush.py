@@ -25,10 +25,14 @@ if TYPE_CHECKING:
 
 
 def history(days: dg.PartitionsDefinition, config: Config) -> dg.AssetsDefinition:
-    """The history table, partitioned by day of arrival.
+    """Create the history table, partitioned by day of arrival.
 
     A run of the flush sensor flushes everything that is unflushed. Any other run flushes what is unflushed of its days,
     and compares each of them between staging's ledger and the lake.
+
+    Args:
+        days: UTC days of arrival.
+        config: names the lake and the size of a batch.
     """
 
     @dg.asset(

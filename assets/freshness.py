@@ -45,7 +45,12 @@ def freshness_checks(snapshot: SchemaSnapshot, config: Config) -> list[dg.AssetC
 
 
 def fresh_assets(snapshot: SchemaSnapshot, config: Config) -> list[dg.AssetKey]:
-    """The assets whose days are watched: the history, its tables, the checkpoints and the destinations."""
+    """Return the assets whose days are watched: the history, its tables, the checkpoints and the destinations.
+
+    Args:
+        snapshot: names the state tables.
+        config: declares the destinations.
+    """
     tables = [state_key(schema.table, where) for schema, where in snapshot.states]
     return [DELTAS, *tables, CHECKPOINT, *(leaf_key(name, leaf.name) for name, _, leaf in all_leaves(config))]
 
@@ -157,6 +162,11 @@ def _days_of_history(store: PipelineStore, due_ms: int) -> list[Day]:
 
 
 def newest_of(instance: dg.DagsterInstance, key: dg.AssetKey) -> dg.EventLogRecord | None:
-    """An asset's newest materialisation."""
+    """Return an asset's newest materialisation.
+
+    Args:
+        instance: Dagster's.
+        key: the asset.
+    """
     records = instance.fetch_materializations(key, limit=1).records
     return records[0] if records else None

@@ -48,12 +48,23 @@ class Ask(dg.Config):
 
 
 def ingested(snapshot: SchemaSnapshot, days: dg.PartitionsDefinition, config: Config) -> list[dg.AssetsDefinition]:
-    """The tables of every connector that is polled."""
+    """Create the tables of every connector that is polled.
+
+    Args:
+        snapshot: names the connectors.
+        days: UTC days of landing.
+        config: names the lake.
+    """
     return [connector_tables(each, days, snapshot, config) for each in snapshot.connectors]
 
 
 def fed_log(assets: list[dg.AssetSpec], snapshot: SchemaSnapshot) -> list[dg.AssetSpec]:
-    """External assets with the log also behind what connectors push to it."""
+    """Return external assets with the log also downstream of what connectors push to it.
+
+    Args:
+        assets: the external assets.
+        snapshot: names the connectors.
+    """
     keys = [polled_key(each.gateway, each.name, table) for each in snapshot.connectors for table in each.tables]
     return [spec.replace_attributes(deps=[*spec.deps, *keys]) if spec.key == LOG and keys else spec for spec in assets]
 
@@ -61,10 +72,16 @@ def fed_log(assets: list[dg.AssetSpec], snapshot: SchemaSnapshot) -> list[dg.Ass
 def connector_tables(
     connector: PolledConnector, days: dg.PartitionsDefinition, snapshot: SchemaSnapshot, settings: Config
 ) -> dg.AssetsDefinition:
-    """A connector's tables: one step, as they share one session at their source; partitioned by day of landing.
+    """Create a connector's tables: one step, because they share one session at their source.
 
     A run of the poll sensor asks the source. Any other run replays what landed on its days, without one call, unless
-    it is told to poll.
+    its configuration says to poll.
+
+    Args:
+        connector: the connector.
+        days: UTC days of landing.
+        snapshot: has the tables' schemas.
+        settings: names the lake.
     """
     gateway, name = connector.gateway, connector.name
     late = max(settings.dagster.late_after_seconds, 60)
@@ -158,7 +175,12 @@ def note_poll(store: PipelineStore, gateway: str, name: str, begun_ms: int, *, i
 
 
 def table_metadata(table: "TablePoll", done: "ConnectorPoll") -> Metadata:
-    """What a poll, or a replay, tells of one table."""
+    """Return the metadata of one table after a poll or a replay.
+
+    Args:
+        table: the table's part of it.
+        done: the poll or replay.
+    """
     given = table.delivered
     found: Metadata = {
         "inserted": given.inserted,
@@ -209,6 +231,11 @@ def _moment(text: object) -> float | None:
 
 
 def pool_of(gateway: str, name: str) -> str:
-    """A name that Dagster takes, another for each connector."""
+    """Return a connector's pool, in letters that Dagster accepts; each connector has another.
+
+    Args:
+        gateway: of the connector.
+        name: the connector's.
+    """
     plain = re.sub(r"[^A-Za-z0-9]", "_", f"{gateway}__{name}")
     return f"poll_{plain}_{zlib.crc32(f'{gateway}/{name}'.encode()):08x}"

@@ -47,10 +47,14 @@ def lake_parts(snapshot: SchemaSnapshot) -> dict[str, LakePart]:
 
 
 def maintenance(snapshot: SchemaSnapshot, section: MaintenanceSection) -> dg.AssetsDefinition:
-    """The asset: one partition for each table, one for staging's log and one for Dagster's runs.
+    """Create the asset: one partition for each table, one for staging's log and one for Dagster's runs.
 
     A run holds the pool of the history, so no flush and no erasure runs meanwhile. A merge of a backfill may: its
     commit or the upkeep's is refused then, and made again.
+
+    Args:
+        snapshot: names the tables.
+        section: the thresholds.
     """
     tables = lake_parts(snapshot)
 

@@ -46,11 +46,21 @@ class CopiedDays(msgspec.Struct, frozen=True):
         return msgspec.json.decode(text, type=cls) if text is not None else cls()
 
     def has(self, table: str, day: date) -> bool:
-        """Whether a day of a table was copied."""
+        """Return whether a day of a table was copied.
+
+        Args:
+            table: the table.
+            day: a UTC day by hlc.
+        """
         return any(first <= day <= last for first, last in self.tables.get(table, ()))
 
     def with_day(self, table: str, day: date) -> "CopiedDays":
-        """Return the mark after a day of a table was copied."""
+        """Return the mark after a day of a table was copied.
+
+        Args:
+            table: the table.
+            day: a UTC day by hlc.
+        """
         joined: list[tuple[date, date]] = []
         for first, last in sorted([*self.tables.get(table, ()), (day, day)]):
             if joined and first <= joined[-1][1] + _DAY:
@@ -61,17 +71,23 @@ class CopiedDays(msgspec.Struct, frozen=True):
 
 
 def migrations(config: Config) -> list[dg.AssetsDefinition]:
-    """An asset for each migration."""
+    """Create an asset for each migration."""
     return [migration_asset(config, name, declared) for name, declared in config.migrations.items()]
 
 
 def migration_key(name: str) -> dg.AssetKey:
-    """The asset of a migration."""
+    """Return the asset of a migration."""
     return dg.AssetKey([GROUP, name])
 
 
 def migration_asset(config: Config, name: str, declared: DeclaredMigration) -> dg.AssetsDefinition:
-    """A migration; the days and tables of one run are tasks that executors share."""
+    """Create the asset of a migration; the days and tables of one run are tasks that executors share.
+
+    Args:
+        config: names the places.
+        name: of the migration.
+        declared: the migration.
+    """
     target = single_backends(resolve_backend(config, declared.to))
 
     @dg.asset(
@@ -118,7 +134,12 @@ def _partitions(declared: DeclaredMigration) -> dg.MultiPartitionsDefinition:
 
 
 def first_day_left(copied: CopiedDays, declared: DeclaredMigration) -> date | None:
-    """Return the first day that was not copied of every table; None where all days that there will be were."""
+    """Return the first day that was not copied of every table; None where the migration is complete.
+
+    Args:
+        copied: the migration's mark.
+        declared: the migration.
+    """
     day = declared.since
     while all(copied.has(table, day) for table in declared.tables):
         day = min(last for table in declared.tables for first, last in copied.tables[table] if first <= day <= last)

@@ -19,7 +19,12 @@ class OldRuns(NamedTuple):
 
 
 def delete_old_runs(instance: dg.DagsterInstance, before: datetime) -> OldRuns:
-    """Delete the runs that were made before a moment and have ended, with their events."""
+    """Delete the runs that were made before a moment and have ended, with their events.
+
+    Args:
+        instance: Dagster's.
+        before: the moment.
+    """
     needed = _needed(instance)
     old = [run_id for run_id in _old(instance, before) if run_id not in needed]
     for run_id in old:

@@ -1,4 +1,4 @@
-"""The numbers and moments that materialisations tell, run after run, which Dagster draws as series."""
+"""Metadata of materialisations: numbers and moments that Dagster draws as series, and data versions."""
 
 import hashlib
 from collections.abc import Mapping
@@ -15,7 +15,12 @@ Metadata = dict[str, dg.MetadataValue | str | int | float]
 
 
 def size_metadata(spark: SparkSession, name: str) -> Metadata:
-    """Rows, files and bytes of a table by its full name."""
+    """Return rows, files and bytes of a table.
+
+    Args:
+        spark: a session.
+        name: the table's full name.
+    """
     from lakehouse.table_stats import figures
 
     found = figures(spark, name)
@@ -28,7 +33,7 @@ def size_metadata(spark: SparkSession, name: str) -> Metadata:
 
 
 def spark_metadata(pyspark: SparkConnectResource) -> Metadata:
-    """What Spark did for a step. Where Spark's UI cannot be reached the figures are missing."""
+    """Return what Spark did for a step. Where Spark's UI cannot be reached, the figures are missing."""
     application, work = pyspark.application, pyspark.work()
     if application is None or (work is not None and not work.jobs):
         return {"engine": "none"}
@@ -56,7 +61,12 @@ def spark_metadata(pyspark: SparkConnectResource) -> Metadata:
 
 
 def freshness_metadata(moment_ms: int | None, now_ms: int) -> Metadata:
-    """Up to which server time everything acknowledged is in, and how long ago that is; nothing where None."""
+    """Return up to which server time everything acknowledged is in, and how long ago that is.
+
+    Args:
+        moment_ms: that time, in milliseconds; None gives no metadata.
+        now_ms: server wall time.
+    """
     if moment_ms is None:
         return {}
     return {
@@ -66,10 +76,15 @@ def freshness_metadata(moment_ms: int | None, now_ms: int) -> Metadata:
 
 
 def merged_through(marks: Mapping[str, int], flushed: Mapping[str, int], settled_ms: int) -> int | None:
-    """The server time up to which a table has everything.
+    """Return the server time in milliseconds up to which a table has everything; None before each gateway's merge.
 
-    Where it is merged as far as the lake was flushed, that is as far as the lake is settled; else it is the mark of the
-    gateway that lags most. None where a gateway was never merged.
+    Where the table is merged as far as the lake was flushed, that is as far as the lake is settled. Otherwise it is the
+    mark of the gateway that lags most.
+
+    Args:
+        marks: gateway → the arrival up to which the table is merged.
+        flushed: gateway → the arrival up to which the lake was flushed.
+        settled_ms: server time up to which the lake has everything acknowledged.
     """
     lagging = [marks.get(gateway) for gateway, arrival in flushed.items() if marks.get(gateway, -1) < arrival]
     if not lagging:
@@ -79,23 +94,35 @@ def merged_through(marks: Mapping[str, int], flushed: Mapping[str, int], settled
 
 
 def content_version(content: object) -> dg.DataVersion:
-    """A data version that is equal for equal content."""
+    """Return a data version that is equal for equal content."""
     text = msgspec.json.encode(content, order="deterministic")
     return dg.DataVersion(hashlib.sha256(text).hexdigest()[:16])
 
 
 def kept_version(context: dg.AssetExecutionContext, key: dg.AssetKey) -> dg.DataVersion | None:
-    """The version of the newest materialisation, for a step that changed nothing; None before the first."""
+    """Return the data version of the newest materialisation, for a step that changed nothing; None before the first.
+
+    No decision reads it: it tells a reader of Dagster's pages that nothing changed.
+
+    Args:
+        context: the step's.
+        key: the asset.
+    """
     version = version_of(newest(context.instance, key))
     return dg.DataVersion(version) if version else None
 
 
 def newest(instance: dg.DagsterInstance, key: dg.AssetKey) -> dg.AssetMaterialization | None:
-    """The newest materialisation of an asset."""
+    """Return the newest materialisation of an asset.
+
+    Args:
+        instance: Dagster's.
+        key: the asset.
+    """
     event = instance.get_latest_materialization_event(key)
     return event.asset_materialization if event else None
 
 
 def version_of(made: dg.AssetMaterialization | None) -> str | None:
-    """The data version of a materialisation."""
+    """Return the data version of a materialisation."""
     return ((made.tags if made else None) or {}).get("dagster/data_version")

@@ -44,18 +44,30 @@ class Merge(dg.Config):
 def state_tables(
     snapshot: SchemaSnapshot, days: dg.PartitionsDefinition, settings: Config
 ) -> list[dg.AssetsDefinition]:
-    """An asset for each registered table."""
+    """Create an asset for each registered table.
+
+    Args:
+        snapshot: names the tables.
+        days: UTC days of arrival.
+        settings: names the lake and the contracts of tables.
+    """
     return [state_table(schema, days, settings, namespace) for schema, namespace in snapshot.states]
 
 
 def state_table(
     schema: TableSchema, days: dg.PartitionsDefinition, settings: Config, namespace: str = ""
 ) -> dg.AssetsDefinition:
-    """A table's merged state, of the gateways that have a namespace; `""` is the one that they share.
+    """Create the asset of a table's merged state.
 
-    A run of the flush sensor merges what lies above the table's mark; any other run merges exactly its days again,
-    whatever the marks say, and `rebuild` makes the table anew. A run of the sensor goes on without a table that cannot
-    be merged, and without gateways whose schema has columns that a frozen table lacks.
+    A run of the flush sensor merges what lies above the table's mark. Any other run merges exactly its days again,
+    whatever the marks say, and `rebuild` makes the table anew. A run of the sensor continues without a table that
+    cannot be merged, and without gateways whose schema has columns that a frozen table lacks.
+
+    Args:
+        schema: the table's, of all its gateways.
+        days: UTC days of arrival.
+        settings: names the lake and the contracts of tables.
+        namespace: that of its gateways; empty for the shared one.
     """
     key = state_key(schema.table, namespace)
     called = f"{namespace}.{schema.table}" if namespace else schema.table

@@ -23,12 +23,17 @@ GROUP = "tiers"
 
 
 def tier_key(name: str) -> dg.AssetKey:
-    """The asset of a pair of tiers."""
+    """Return the asset of a pair of tiers."""
     return dg.AssetKey([GROUP, name])
 
 
 def tiers(config: Config, days: dg.TimeWindowPartitionsDefinition) -> list[dg.AssetsDefinition]:
-    """An asset for each pair of tiers; `days` are UTC days of arrival."""
+    """Create an asset for each pair of tiers.
+
+    Args:
+        config: declares the tiers.
+        days: UTC days of arrival.
+    """
     return [tier_asset(config, name, tier_days(config, name, days)) for name in config.tiers]
 
 
@@ -36,15 +41,26 @@ def tier_days(config: Config, name: str, days: dg.TimeWindowPartitionsDefinition
     """Return the UTC days by hlc of a pair of tiers.
 
     They begin so long before the first arrival that what is too old then moves on that very day.
+
+    Args:
+        config: declares the tiers.
+        name: of the pair.
+        days: UTC days of arrival.
     """
     first = days.start - timedelta(days=math.ceil(config.tiers[name].max_age_days) + 1)
     return dg.DailyPartitionsDefinition(start_date=f"{first:%Y-%m-%d}", timezone="UTC", end_offset=1)
 
 
 def tier_asset(config: Config, name: str, days: dg.PartitionsDefinition) -> dg.AssetsDefinition:
-    """Moves everything up to the end of its day, so that what came late for an earlier day goes too.
+    """Create the asset of a pair of tiers.
 
-    What is younger than the tiers' greatest age stays, whichever day is asked for.
+    A run moves everything up to the end of its day, also what came late for an earlier day. What is younger than the
+    tiers' greatest age stays, whichever day is chosen.
+
+    Args:
+        config: names the places.
+        name: of the pair.
+        days: UTC days by hlc.
     """
     place = resolve_backend(config, name)
     assert isinstance(place, TieredBackend)
@@ -84,7 +100,13 @@ def tier_asset(config: Config, name: str, days: dg.PartitionsDefinition) -> dg.A
 
 
 def oldest_day(now: datetime, max_age_days: float, days: dg.TimeWindowPartitionsDefinition) -> str | None:
-    """The newest day that is old enough as a whole, where the time axis has it."""
+    """Return the newest day that is old enough as a whole; None where the time axis begins later.
+
+    Args:
+        now: server wall time.
+        max_age_days: the age from which deltas move.
+        days: the time axis.
+    """
     day = f"{now - timedelta(days=max_age_days + 1):%Y-%m-%d}"
     first = days.get_first_partition_key()
     return day if first is not None and day_of_key(first) <= day_of_key(day) else None

@@ -41,7 +41,12 @@ from sensors.schema import schema_sensor
 
 
 def make_definitions(config: Config, snapshot: SchemaSnapshot) -> dg.Definitions:
-    """Everything that Dagster shows and runs, for the tables of a snapshot."""
+    """Create everything that Dagster shows and runs.
+
+    Args:
+        config: the configuration.
+        snapshot: the registered tables and connectors.
+    """
     days = arrival_days(first_day(config, snapshot))
     told_by_sensor = [dg.AssetCheckKey(key, FRESH) for key in fresh_assets(snapshot, config)]
     flush = flush_job(config.dagster.max_run_seconds, told_by_sensor)

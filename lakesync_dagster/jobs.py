@@ -20,7 +20,12 @@ _SOON, _LATER = {"dagster/priority": "1"}, {"dagster/priority": "-1"}
 
 
 def flush_job(max_seconds: int, apart: Sequence[dg.AssetCheckKey] = ()) -> UnresolvedAssetJobDefinition:
-    """Log → `deltas` → state tables → cut → checkpoint; `apart` are checks that sensors tell."""
+    """Create the job of a flush: log → `deltas` → state tables → cut → checkpoint.
+
+    Args:
+        max_seconds: after which Dagster ends a run.
+        apart: checks that sensors report instead of runs.
+    """
     return dg.define_asset_job(
         "flush",
         # the cut publishes the checkpoints: a run's partitions are days, and theirs are gateways
@@ -31,7 +36,12 @@ def flush_job(max_seconds: int, apart: Sequence[dg.AssetCheckKey] = ()) -> Unres
 
 
 def tables_job(max_seconds: int, apart: Sequence[dg.AssetCheckKey] = ()) -> UnresolvedAssetJobDefinition:
-    """The state tables of the days that are asked for, or anew with `rebuild`."""
+    """Create the job that merges state tables again for chosen days, or anew with `rebuild`.
+
+    Args:
+        max_seconds: after which Dagster ends a run.
+        apart: checks that sensors report instead of runs.
+    """
     return dg.define_asset_job(
         "tables",
         selection=_without(apart, "tables"),

@@ -9,7 +9,12 @@ from lakesync.config import Config
 
 
 def first_day(config: Config, snapshot: SchemaSnapshot) -> str:
-    """Return the first day of the partitions: as configured, else that of the first push, and today before it."""
+    """Return the first day of the partitions: as configured, else that of the first push, and today before it.
+
+    Args:
+        config: may name the day.
+        snapshot: has the day of the first push.
+    """
     today = f"{datetime.now(UTC):%Y-%m-%d}"
     return config.dagster.partitions_start or min(snapshot.first_day or today, today)
 

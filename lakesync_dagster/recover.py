@@ -30,7 +30,13 @@ def recover(instance: dg.DagsterInstance) -> list[str]:
 
 
 def end_run(instance: dg.DagsterInstance, run: dg.DagsterRun, message: str) -> None:
-    """Record that a run's process is gone: as cancelled, if that was asked for, else as a failure."""
+    """Record that a run's process is gone: as cancelled if that was requested, otherwise as a failure.
+
+    Args:
+        instance: Dagster's.
+        run: the run.
+        message: why, for the run's page.
+    """
     if run.status is dg.DagsterRunStatus.CANCELING:
         instance.report_run_canceled(run, message=message)
     else:

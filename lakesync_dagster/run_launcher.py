@@ -33,7 +33,12 @@ class RunHostLauncher(dg.DefaultRunLauncher):
 
     @classmethod
     def from_config_value(cls, inst_data: Any, config_value: Mapping[str, Any]) -> Self:
-        """Create the launcher from `dagster.yaml`."""
+        """Create the launcher from `dagster.yaml`.
+
+        Args:
+            inst_data: Dagster's own.
+            config_value: the settings.
+        """
         return cls(config_value["socket"], inst_data)
 
     def launch_run(self, context: LaunchRunContext) -> None:

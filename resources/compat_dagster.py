@@ -45,7 +45,12 @@ __all__ = [
 
 
 def run_arguments(run: dg.DagsterRun, instance: dg.DagsterInstance) -> list[str]:
-    """Return the arguments of the command `dagster` that execute a run."""
+    """Return the arguments of the command `dagster` that execute a run.
+
+    Args:
+        run: the run.
+        instance: Dagster's instance, whose settings the process reads.
+    """
     origin = run.job_code_origin
     if origin is None:
         raise ValueError(f"run {run.run_id} does not say where its code is")

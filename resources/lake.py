@@ -41,5 +41,10 @@ class LakeResource(dg.ConfigurableResource[None]):
         return msgspec.structs.replace(self.names, tables=namespace, shared=False) if namespace else self.names
 
     def uri(self, namespace: str, table: str) -> str:
-        """The folder of a table's files."""
+        """Return the folder of a table's files.
+
+        Args:
+            namespace: of the table.
+            table: its name in the namespace.
+        """
         return f"{self.warehouse.rstrip('/')}/{namespace}/{table}"

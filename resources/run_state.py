@@ -174,7 +174,14 @@ class RunState:
         return self._flushed
 
     def flushed_of(self, table: str, namespace: str = "") -> dict[str, int]:
-        """`flushed` for the rows of one state table: its namespace's gateways, by its own shard, without doubted ones.
+        """Return `flushed` for the rows of one state table.
+
+        Only the namespace's gateways are in it, each by the table's own shard. A gateway whose history is at fault is
+        left out.
+
+        Args:
+            table: the table.
+            namespace: of the state table; empty for the shared one.
 
         Raises:
             LakeUnavailableError: Spark cannot be reached.

@@ -1,4 +1,4 @@
-"""Where the parts of a deployment stand, as the catalogue of assets shows them; nothing is opened to tell."""
+"""URIs of the parts of a deployment, for the catalogue of assets; nothing is opened."""
 
 from __future__ import annotations
 
@@ -12,16 +12,22 @@ if TYPE_CHECKING:
 
 
 def table_uri(config: Config, namespace: str, table: str) -> str:
-    """Where a table of the lake has its files."""
+    """Return the folder of a lake table's files.
+
+    Args:
+        config: names the warehouse.
+        namespace: of the table.
+        table: its name in the namespace.
+    """
     return f"{config.lake.warehouse.rstrip('/')}/{namespace}/{table}"
 
 
 def checkpoints_uri(config: Config) -> str:
-    """The folder of checkpoint frames."""
+    """Return the folder of checkpoint frames."""
     folder = config.lake.checkpoints
     return folder if "://" in folder else Path(folder).absolute().as_uri()
 
 
 def staging_uri(config: Config) -> str:
-    """The staging store, without what is secret."""
+    """Return the URI of the staging store, without its password."""
     return without_password(config.staging.url)

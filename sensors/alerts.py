@@ -113,9 +113,14 @@ class Alerts:
 
 
 def signed(body: bytes, secret: SecretStr | None) -> dict[str, str]:
-    """The headers by which a receiver knows who sent a body, and when, as those of a webhook connector; none without.
+    """Return the headers by which a receiver verifies who sent a post, and when; empty without a secret.
 
-    The signature is `sha256=` and the hex HMAC-SHA256 of the timestamp's text, a full stop, and the body.
+    The signature is `sha256=` and the hex HMAC-SHA256 of the timestamp's text, a full stop, and the body. Webhook
+    connectors sign in the same way.
+
+    Args:
+        body: the post's body.
+        secret: shared with the receiver.
     """
     if secret is None:
         return {}

@@ -71,7 +71,12 @@ def destination_sensor(
         return [lag for lag in lagging if lag.part == "destination" and lag.name in keys]
 
     def span(name: str, asked: list[Lag]) -> dict[str, str]:
-        """The days from the oldest delta that a destination lacks on."""
+        """Return the tags that name a run's days: from the oldest delta that the destination lacks to the newest day.
+
+        Args:
+            name: of the destination's mark.
+            asked: the lags for which runs are requested.
+        """
         first = min(lag.since_ms for lag in asked if lag.name == name)
         last = days.get_last_partition_key()
         assert last is not None

@@ -16,7 +16,13 @@ ERASURE_SENSOR = "erasure_sensor"
 def erasure_sensor(
     job: UnresolvedAssetJobDefinition, open_staging: OpenStaging, lags: PipelineLags
 ) -> dg.SensorDefinition:
-    """Create the sensor of the erasure job: one run for all requests that are open."""
+    """Create the sensor of the erasure job: one run for all open requests.
+
+    Args:
+        job: erases from the lake what was erased from staging.
+        open_staging: opens the staging store, which has the requests.
+        lags: notes the requests for the pipeline's report.
+    """
     tags = {REQUESTED_BY: ERASURE_SENSOR}
 
     @dg.sensor(

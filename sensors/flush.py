@@ -186,7 +186,14 @@ def flush_sensor(
     def behind(
         context: dg.SensorEvaluationContext, store: PipelineStore, backlog: Sequence[Backlog], *, anew: bool = False
     ) -> list[Lag]:
-        """Tables and checkpoints that are behind; none where the lake cannot be read, as then no run could help."""
+        """Return the tables and checkpoints that are behind; none where the lake cannot be read: no run could help.
+
+        Args:
+            context: the tick's.
+            store: the staging store.
+            backlog: what the store said a moment ago.
+            anew: read the lake now, rather than use a reading of a few seconds ago.
+        """
         try:
             found = lags.read(store, lambda: context.instance, backlog, anew=anew)
         except LakeUnavailableError as error:
@@ -198,7 +205,13 @@ def flush_sensor(
 
 
 def standing(backlog: Sequence[Backlog], now_ms: int, limits: FlushSection) -> str:
-    """What waits, and until when, in words."""
+    """Describe what waits for a flush and at which thresholds it is flushed, for a skipped tick.
+
+    Args:
+        backlog: what waits.
+        now_ms: server wall time.
+        limits: the thresholds.
+    """
     waiting = [shard for shard in backlog if shard.oldest_ms is not None]
     if not waiting:
         return "nothing waits"
@@ -211,11 +224,21 @@ def standing(backlog: Sequence[Backlog], now_ms: int, limits: FlushSection) -> s
 
 
 def day_range(days: dg.TimeWindowPartitionsDefinition, wanted: Due) -> tuple[str, str]:
-    """First and last partition of what waits; what lies outside the time axis counts to its nearest day."""
+    """Return the first and last partition of a flush.
+
+    Args:
+        days: the time axis; a moment outside it counts to its nearest day.
+        wanted: the flush.
+    """
     return nearest_day(days, wanted.first_ms), nearest_day(days, wanted.last_ms)
 
 
 def nearest_day(days: dg.TimeWindowPartitionsDefinition, ms: int) -> str:
-    """The partition of a moment, or the one nearest to it."""
+    """Return the partition of a moment, or the one nearest to it.
+
+    Args:
+        days: the time axis.
+        ms: milliseconds since 1970.
+    """
     keys = days.get_partition_keys()
     return nearest_key(f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d}", keys)

@@ -1,4 +1,4 @@
-"""Tells which days of arrival are late, without a run: when that changes, after materialisations, and once an hour."""
+"""Reports which days of arrival are late, without a run: when that changes, after materialisations, and hourly."""
 
 import json
 import time
@@ -19,7 +19,16 @@ REPEAT_SECONDS = 3600
 def freshness_sensor(
     config: Config, snapshot: SchemaSnapshot, open_staging: OpenStaging, lags: PipelineLags
 ) -> dg.SensorDefinition:
-    """The sensor of the checks named `fresh`; its cursor is what was told last, of which materialisation, and when."""
+    """Create the sensor of the checks named `fresh`.
+
+    Its cursor has, for each asset, the late days that it reported last, the materialisation, and the time.
+
+    Args:
+        config: names the destinations and the bound of lateness.
+        snapshot: names the state tables.
+        open_staging: opens the staging store.
+        lags: of the pipeline's parts.
+    """
 
     @dg.sensor(
         name="freshness_sensor",

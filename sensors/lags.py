@@ -191,5 +191,13 @@ def queued_runs(instance: dg.DagsterInstance) -> list[QueuedRun]:
 
 
 def is_under_way(instance: dg.DagsterInstance, tags: Mapping[str, str]) -> bool:
-    """Whether a run with these tags has not ended, so that another would do the same."""
+    """Return whether a run with these tags has not ended, because another would do the same work.
+
+    This is the only use of a run's status: it delays a request, and decides nothing about what is due. A run whose
+    process is gone is ended by the run host within a second, so it delays none for long.
+
+    Args:
+        instance: Dagster's.
+        tags: of the run.
+    """
     return bool(instance.get_run_records(dg.RunsFilter(tags=tags, statuses=list(UNFINISHED)), limit=1))

@@ -36,10 +36,15 @@ class WebserverUnavailableError(ReloadError):
 
 
 def schema_sensor(config: Config, loaded: SchemaSnapshot, open_staging: OpenStaging) -> dg.SensorDefinition:
-    """Compares what is registered with `loaded`, which this location was made from.
+    """Create the sensor that loads the code location again when tables or connectors are registered.
 
-    A difference is written to the snapshot file, then the location is loaded again: as a new one compares its own
-    snapshot, a reload that failed is tried again and one that worked is not repeated.
+    It writes a difference to the snapshot file and then requests the reload. The new location compares its own
+    snapshot, so a reload that failed is repeated by the next tick and one that worked is not.
+
+    Args:
+        config: names the snapshot file and Dagster's webserver.
+        loaded: the snapshot that this location was made from.
+        open_staging: opens the staging store, which has the registrations.
     """
 
     @dg.sensor(

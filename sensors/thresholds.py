@@ -36,7 +36,13 @@ class Watcher:
         self._waiting: dict[str, BacklogStats] = {}
 
     def exceeded(self, store: PipelineStore, backlog: list[Backlog]) -> Exceeded:
-        """Which gateways hold too much of a table, or too many wide rows; nobody is looked into without such bounds.
+        """Return the gateways with too many bytes of one table, or too many wide rows, waiting for a flush.
+
+        The log is read only where the settings have such bounds.
+
+        Args:
+            store: the staging store.
+            backlog: what waits, by gateway and shard.
 
         Raises:
             StagingUnavailableError: the log cannot be read.
