@@ -16,7 +16,15 @@ if TYPE_CHECKING:
 
 @lake_errors
 def tables_named(spark: SparkSession, gateway: str, after: int, upto: int, names: LakeNames = NAMES) -> set[str]:
-    """The tables that the gateway's deltas with `after < arrival <= upto` name."""
+    """Return the tables that a gateway's deltas in a range of arrivals name.
+
+    Args:
+        spark: a session.
+        gateway: its id.
+        after: the range begins above this arrival.
+        upto: and ends with this one.
+        names: the lake's names.
+    """
     deltas = spark.table(names.deltas).where(
         (sf.col("gateway") == gateway)
         & sf.col("arrival").between(after + 1, upto)

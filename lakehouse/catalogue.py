@@ -24,7 +24,11 @@ _SQLITE, _POSTGRES = "jdbc:sqlite:file:", "jdbc:postgresql:"
 
 @contextmanager
 def open_table(spark: SparkSession, name: str) -> Iterator[Table]:
-    """A table of the lake as it is now, by its full, quoted name.
+    """Open a table of the lake as it is now.
+
+    Args:
+        spark: a session.
+        name: the full, quoted name.
 
     Raises:
         pyiceberg.exceptions.NoSuchTableError: there is none.
@@ -45,7 +49,12 @@ def current_snapshot(table: Table) -> int | None:
 
 
 def planned_files(table: Table, snapshot: int | None, where: BooleanExpression | None = None) -> list[FileScanTask]:
-    """The data files of a snapshot that may hold what is wanted, with their deletes; none of no snapshot.
+    """Return the data files of a snapshot that may hold what is wanted, with their deletes.
+
+    Args:
+        table: the table.
+        snapshot: its id; None gives no file.
+        where: a condition; None: every row is wanted.
 
     Raises:
         ConfigurationError: tasks cannot open one: it is neither on a disk nor on S3.

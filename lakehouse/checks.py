@@ -138,9 +138,15 @@ def history_faults(
 def ledger_against_lake(
     spark: SparkSession, store: PipelineStore, names: LakeNames = NAMES, days: Collection[date] | None = None
 ) -> list[LedgerDifference]:
-    """The days, among `days` or all, on which what staging says is flushed is not what `deltas` holds.
+    """Return the days on which `deltas` does not hold what staging says is flushed.
 
     Empty when all agree. What was flushed and not yet confirmed shows as a difference, so ask when no flush runs.
+
+    Args:
+        spark: a session.
+        store: the staging store.
+        names: the lake's names.
+        days: that are compared; None: all.
     """
     ensure_deltas(spark, names)
     return _differences(id_sums(_deltas(spark, names, days), ["gateway", "day"]).collect(), store, days)
@@ -184,7 +190,14 @@ def days_against_lake(
 
 @lake_errors
 def duplicate_keys(spark: SparkSession, table: str, names: LakeNames = NAMES, limit: int = 100) -> list[DuplicateKey]:
-    """Rows that a state table holds more than once."""
+    """Return rows that a state table holds more than once.
+
+    Args:
+        spark: a session.
+        table: the state table.
+        names: the lake's names.
+        limit: the most that are returned.
+    """
     return _duplicates(spark.table(names.state(table)), ("_gateway", "_row"), limit)
 
 
@@ -192,7 +205,14 @@ def duplicate_keys(spark: SparkSession, table: str, names: LakeNames = NAMES, li
 def duplicate_deltas(
     spark: SparkSession, names: LakeNames = NAMES, limit: int = 100, days: Collection[date] | None = None
 ) -> list[DuplicateKey]:
-    """Deltas of one client that `deltas`, or `days` of it, holds more than once."""
+    """Return deltas of one client that `deltas` holds more than once.
+
+    Args:
+        spark: a session.
+        names: the lake's names.
+        limit: the most that are returned.
+        days: UTC days of arrival that are read; None: all.
+    """
     ensure_deltas(spark, names)
     return _duplicates(_deltas(spark, names, days), _KEY, limit)
 
@@ -201,7 +221,14 @@ def duplicate_deltas(
 def future_deltas(
     spark: SparkSession, names: LakeNames = NAMES, limit: int = 100, days: Collection[date] | None = None
 ) -> list[FutureDelta]:
-    """Deltas whose clock is further ahead of the gateway's than is allowed: such a one would win for as long."""
+    """Return deltas whose clock is further ahead of the gateway's than is allowed; they would win for as long.
+
+    Args:
+        spark: a session.
+        names: the lake's names.
+        limit: the most that are returned.
+        days: UTC days of arrival that are read; None: all.
+    """
     ensure_deltas(spark, names)
     ahead = _deltas(spark, names, days).select(*_KEY, _ahead().alias("ahead"))
     found = ahead.where(sf.col("ahead") > MAX_DRIFT_MS).limit(limit).collect()
@@ -214,6 +241,11 @@ def altered_deltas(spark: SparkSession, names: LakeNames = NAMES, limit: int = 1
 
     Ids that a client made in its own way say nothing about contents: those of clients of whose ids none is such a hash
     are left out, as are deltas that an erasure emptied.
+
+    Args:
+        spark: a session.
+        names: the lake's names.
+        limit: the most that are returned.
     """
     ensure_deltas(spark, names)
     hashed = spark.table(names.deltas).where("delta_id RLIKE '^[0-9a-f]{64}$' AND NOT (op = 'UPDATE' AND width = 0)")
@@ -273,7 +305,14 @@ def _compare_ids(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 @lake_errors
 def unfit_values(spark: SparkSession, table: str, names: LakeNames = NAMES, limit: int = 100) -> list[UnfitValue]:
-    """Values of a state table that are in `rejected`; where the table counts none, that is all that is read."""
+    """Return values of a state table that are in `rejected`; where the table counts none, nothing else is read.
+
+    Args:
+        spark: a session.
+        table: the state table.
+        names: the lake's names.
+        limit: the most that are returned.
+    """
     if int(read_version(spark, names.state(table)).properties.get(REJECTED_PROPERTY, "0")) == 0:
         return []
     of_table = spark.table(names.rejected).where(sf.col("table_name") == names.called(table))

@@ -45,7 +45,12 @@ class DataFile(NamedTuple):
 
 
 def shares(files: Iterable[DataFile], rows: int) -> list[list[DataFile]]:
-    """Files in groups of about `rows` rows, for a task each. A larger file is divided by its row groups."""
+    """Divide files into groups for a task each; a file that is larger than a group is divided by its row groups.
+
+    Args:
+        files: the files.
+        rows: of a group, about.
+    """
     found: list[list[DataFile]] = []
     room = 0
     for file in files:
@@ -131,7 +136,12 @@ def open_file(uri: str) -> pq.ParquetFile:
 
 
 def in_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The columns of a schema, of its types."""
+    """Return a table's columns in the order and types of a schema.
+
+    Args:
+        table: has the columns.
+        schema: the wanted one.
+    """
     found = table.select(schema.names)
     return found if found.schema.equals(schema) else found.cast(schema)
 

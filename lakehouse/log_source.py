@@ -80,6 +80,11 @@ class LogReader(DataSourceReader):
 
 
 def register_log(spark: SparkSession, store: PipelineStore) -> None:
-    """Make the log readable in a session, as far as it reaches now."""
+    """Register the log, as far as it reaches now, as a data source of a session.
+
+    Args:
+        spark: a session.
+        store: the staging store.
+    """
     shards = tuple(Shard(store.log_source(backlog.shard), backlog) for backlog in store.backlog())
     spark.dataSource.register(type("RegisteredLog", (StagingLog,), {"shards": shards}))

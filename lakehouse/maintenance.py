@@ -128,7 +128,13 @@ def tidy(
 
 @lake_errors
 def measure(spark: SparkSession, name: str, limits: Upkeep) -> Measured:
-    """Count a table's files, by its full, quoted name."""
+    """Count a table's files.
+
+    Args:
+        spark: a session.
+        name: the table's full, quoted name.
+        limits: which files are small.
+    """
     small = int(limits.file_bytes * 0.75)
     row = spark.sql(
         f"SELECT count_if(content = 0) AS data, count_if(content = 0 AND file_size_in_bytes < {small}) AS small, "
@@ -144,7 +150,13 @@ def measure(spark: SparkSession, name: str, limits: Upkeep) -> Measured:
 
 @lake_errors
 def join_deleted(spark: SparkSession, names: LakeNames, name: str) -> int:
-    """Write every data file anew from which rows were deleted; how many."""
+    """Rewrite every data file from which rows were deleted, and return how many.
+
+    Args:
+        spark: a session.
+        names: the lake's names.
+        name: the table's full, quoted name.
+    """
     options = "'delete-file-threshold', '1', 'min-input-files', '1000000', 'remove-dangling-deletes', 'true'"
     found = _call(spark, names, "rewrite_data_files", f"table => '{_plain(name)}', options => map({options})")
     return int(found["rewritten_data_files_count"])
@@ -152,14 +164,27 @@ def join_deleted(spark: SparkSession, names: LakeNames, name: str) -> int:
 
 @lake_errors
 def rewrite_manifests(spark: SparkSession, names: LakeNames, name: str) -> int:
-    """Put the newest snapshot's manifests in order, without what was removed; how many were rewritten."""
+    """Rewrite the newest snapshot's manifests without what was removed, and return how many.
+
+    Args:
+        spark: a session.
+        names: the lake's names.
+        name: the table's full, quoted name.
+    """
     found = _call(spark, names, "rewrite_manifests", f"table => '{_plain(name)}', use_caching => false")
     return int(found["rewritten_manifests_count"])
 
 
 @lake_errors
 def expire(spark: SparkSession, names: LakeNames, name: str, older_than: datetime) -> int:
-    """Expire snapshots from before a moment that no tag holds, the newest always stays; files that went with them."""
+    """Expire old snapshots that no tag holds, except the newest, and return how many files were deleted with them.
+
+    Args:
+        spark: a session.
+        names: the lake's names.
+        name: the table's full, quoted name.
+        older_than: the moment before which a snapshot is old.
+    """
     arguments = f"table => '{_plain(name)}', older_than => TIMESTAMP '{_moment(older_than)}', retain_last => 1"
     found = _call(spark, names, "expire_snapshots", arguments)
     return sum(int(count or 0) for key, count in found.asDict().items() if key.startswith("deleted_"))
@@ -167,7 +192,12 @@ def expire(spark: SparkSession, names: LakeNames, name: str, older_than: datetim
 
 @lake_errors
 def location_of(spark: SparkSession, name: str) -> str:
-    """A table's folder, as a URI."""
+    """Return the URI of a table's folder.
+
+    Args:
+        spark: a session.
+        name: the table's full, quoted name.
+    """
     described = spark.sql(f"DESCRIBE TABLE EXTENDED {name}").where("col_name = 'Location'").collect()
     return str(described[0]["data_type"])
 

@@ -23,9 +23,15 @@ if TYPE_CHECKING:
 def moved_gateways(
     spark: SparkSession, has_begun: Callable[[str], bool], namespaces: Namespaces, names: LakeNames = NAMES
 ) -> dict[str, str]:
-    """Gateway → the namespace in which its rows are, for each of which the configuration says another by now.
+    """Return the gateways whose rows are in another namespace than the configuration says, each with that namespace.
 
     One whose rows are nowhere yet, as it has not begun to be cut, gets the declared namespace for good.
+
+    Args:
+        spark: a session.
+        has_begun: whether a gateway was ever cut.
+        namespaces: of the gateways' tables.
+        names: the lake's names.
 
     Raises:
         LakeUnavailableError: Spark is gone.

@@ -55,7 +55,12 @@ class SchemaSnapshot(msgspec.Struct, frozen=True):
         return tuple((schema, namespace) for namespace, tables in sorted(found.items()) for schema in tables)
 
     def state(self, table: str, namespace: str) -> TableSchema:
-        """The schema of a state table; one without columns where none is registered."""
+        """Return the schema of a state table; one without columns where none is registered.
+
+        Args:
+            table: the table's name.
+            namespace: of the table; empty for the shared one.
+        """
         found = (schema for schema, where in self.states if (schema.table, where) == (table, namespace))
         return next(found, TableSchema(table, columns=()))
 
@@ -76,7 +81,12 @@ class SchemaSnapshot(msgspec.Struct, frozen=True):
 
 
 def merged_tables(snapshot: SchemaSnapshot, namespaces: Namespaces) -> list[StateTable]:
-    """Return the state tables that every flush merges."""
+    """Return the state tables that every flush merges.
+
+    Args:
+        snapshot: the registered tables.
+        namespaces: of the gateways' tables.
+    """
     return [StateTable(schema.table, where or namespaces.shared) for schema, where in snapshot.states]
 
 
@@ -124,10 +134,14 @@ def _by_name(tables: Mapping[str, TableSchema]) -> tuple[TableSchema, ...]:
 
 
 def join(first: TableSchema, second: TableSchema) -> TableSchema:
-    """One table's schemas of two gateways as one.
+    """Return the schemas of one table at two gateways as one.
 
     Where both have a column the first one's type stands: a value that does not fit it is null in the typed column of
     the state table and kept as it is in `_cells`.
+
+    Args:
+        first: whose types count.
+        second: whose further columns are added.
     """
     known = {column.name for column in first.columns}
     added = tuple(column for column in second.columns if column.name not in known)
@@ -160,7 +174,12 @@ def read_snapshot(path: Path) -> SchemaSnapshot:
 
 
 def write_snapshot(path: Path, snapshot: SchemaSnapshot) -> None:
-    """Replace a snapshot whole: a reader sees the old or the new one."""
+    """Replace a snapshot as a whole: a reader sees the old or the new one.
+
+    Args:
+        path: of the file.
+        snapshot: the new one.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     with draft.open("wb") as file:

@@ -95,7 +95,11 @@ def connect(config: Config, spark_config: Mapping[str, str] | None = None, *, sh
 
 @contextmanager
 def session(config: Config, *, shared: bool = False) -> Iterator[SparkSession]:
-    """A session for one piece of work, stopped at its end; `shared` as in `connect`.
+    """Open a session for one piece of work, and stop it at its end.
+
+    Args:
+        config: the configuration.
+        shared: as in `connect`.
 
     Raises:
         LakeUnavailableError, ConfigurationError: as `connect`.

@@ -17,7 +17,12 @@ AT_ONCE = 4
 
 
 def side_by_side(spark: SparkSession, make: Callable[[One], Made], each: Iterable[One]) -> list[Made]:
-    """What `make` gives for each, in order; their jobs are counted with those of the thread that calls.
+    """Call a function for several values at once and return the results in order; their jobs count for the caller.
+
+    Args:
+        spark: a session.
+        make: the function.
+        each: the values.
 
     Raises:
         Exception: the first that `make` raised, once the others have ended.

@@ -48,6 +48,11 @@ _REFUSED = 3
 def query(config: Config, sql: str, as_of: AsOf | None = None) -> pa.Table:
     """Run a query in Spark's SQL.
 
+    Args:
+        config: the configuration.
+        sql: one statement.
+        as_of: the moment; None: now.
+
     Raises:
         ValidationError: the SQL is none, or cannot be run.
         NotFoundError: there is no such table, or no such snapshot.
@@ -59,7 +64,13 @@ def query(config: Config, sql: str, as_of: AsOf | None = None) -> pa.Table:
 
 
 def ask(spark: SparkSession, config: Config, sql: str, as_of: AsOf | None = None) -> pa.Table:
-    """Run a query in a session. Views of earlier queries in it are replaced.
+    """Run a query in a session. Views of earlier queries are replaced.
+
+    Args:
+        spark: a session.
+        config: the configuration.
+        sql: one statement.
+        as_of: the moment; None: now.
 
     Raises:
         ValidationError, NotFoundError, LakeUnavailableError, StagingUnavailableError: as `query`.

@@ -167,7 +167,11 @@ class StateTable(msgspec.Struct, frozen=True):
 
 
 def read_version(spark: SparkSession, name: str) -> Version:
-    """The current snapshot and the properties of a table, by its full, quoted name.
+    """Return a table's current snapshot and properties.
+
+    Args:
+        spark: a session.
+        name: the table's full, quoted name.
 
     Raises:
         pyiceberg.exceptions.NoSuchTableError: there is none.
@@ -179,7 +183,12 @@ def read_version(spark: SparkSession, name: str) -> Version:
 
 
 def version_if_there(spark: SparkSession, name: str) -> Version | None:
-    """As `read_version`; None where there is no such table."""
+    """Return a table's version as `read_version` does; None where there is no such table.
+
+    Args:
+        spark: a session.
+        name: the table's full, quoted name.
+    """
     from pyiceberg.exceptions import NoSuchTableError
     from sqlalchemy.exc import DBAPIError
 
@@ -192,7 +201,13 @@ def version_if_there(spark: SparkSession, name: str) -> Version | None:
 
 
 def at(spark: SparkSession, name: str, snapshot: int) -> DataFrame:
-    """A table as of one of its snapshots."""
+    """Return a table as of one of its snapshots.
+
+    Args:
+        spark: a session.
+        name: the table's full, quoted name.
+        snapshot: its id.
+    """
     return spark.read.option("versionAsOf", str(snapshot)).table(name)
 
 
@@ -202,7 +217,12 @@ def marks_of(version: Version) -> dict[str, int]:
 
 
 def ensure_deltas(spark: SparkSession, names: LakeNames = NAMES) -> Version:
-    """Make the history table where it is missing; its current version."""
+    """Create the history table where it is missing, and return its current version.
+
+    Args:
+        spark: a session.
+        names: the lake's names.
+    """
     found = version_if_there(spark, names.deltas)
     if found is not None:
         _upgrade(spark, names.deltas, found, _DELTAS_PROPERTIES)
@@ -217,7 +237,12 @@ def ensure_deltas(spark: SparkSession, names: LakeNames = NAMES) -> Version:
 
 
 def ensure_gateways(spark: SparkSession, names: LakeNames = NAMES) -> Version:
-    """Make the table of what gateways were told where it is missing; its current version."""
+    """Create the table of the gateways' configurations where it is missing, and return its current version.
+
+    Args:
+        spark: a session.
+        names: the lake's names.
+    """
     found = version_if_there(spark, names.gateways)
     if found is not None:
         return found
@@ -291,7 +316,12 @@ def ensure_state(
 
 
 def filled(spark: SparkSession, table: StateTable) -> None:
-    """Note that all rows of a table have the columns that were added."""
+    """Note that all rows of a table have the columns that were added.
+
+    Args:
+        spark: a session.
+        table: the state table.
+    """
     spark.sql(f"ALTER TABLE {table.name} UNSET TBLPROPERTIES IF EXISTS ('{UNFILLED_PROPERTY}')")
 
 
@@ -313,7 +343,12 @@ def set_properties(spark: SparkSession, name: str, properties: Mapping[str, str]
 
 
 def typed_columns(spark: SparkSession, name: str) -> dict[str, str]:
-    """A state table's typed columns and their schema types, in order."""
+    """Return a state table's typed columns and their schema types, in order.
+
+    Args:
+        spark: a session.
+        name: the table's full, quoted name.
+    """
     fields = spark.table(name).schema.fields
     return {field.name: str(field.metadata["comment"]) for field in fields if field.name not in RESERVED_COLUMNS}
 

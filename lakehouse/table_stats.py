@@ -28,7 +28,11 @@ class TableFigures(msgspec.Struct, frozen=True):
 
 @lake_errors
 def figures(spark: SparkSession, name: str) -> TableFigures:
-    """The figures of a table by its full, quoted name; zeros while nothing was ever written.
+    """Return a table's rows, files and bytes; zeros while nothing was written.
+
+    Args:
+        spark: a session.
+        name: the table's full, quoted name.
 
     Raises:
         LakeUnavailableError: Spark is gone.

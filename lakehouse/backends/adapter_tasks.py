@@ -83,7 +83,12 @@ class _Task:
 
 
 def open_backends(places: Sequence[Backend], closing: ExitStack) -> list[DatabaseAdapter]:
-    """Places as adapters, closed with the stack."""
+    """Open backends as adapters, which the stack closes.
+
+    Args:
+        places: what is opened.
+        closing: the stack.
+    """
     adapters = []
     for place in places:
         adapters.append(open_backend(place))

@@ -130,7 +130,13 @@ class Digesting(NamedTuple):
 
 
 def scope_of(follower: Follower, schemas: Sequence[TableSchema], days: Sequence[int]) -> DigestScope:
-    """What of a destination is compared."""
+    """Return what of a destination is compared.
+
+    Args:
+        follower: the destination's leaf.
+        schemas: of its tables.
+        days: UTC days of arrival, as days since 1970.
+    """
     choice = follower.selection
     return DigestScope(choice.tables, choice.without, choice.gateways, tuple(schemas), tuple(days))
 

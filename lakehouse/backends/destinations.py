@@ -134,13 +134,24 @@ def follow(spark: SparkSession, follower: Follower, names: LakeNames = NAMES, th
 
 @lake_errors
 def latest(spark: SparkSession, snapshot: int, names: LakeNames = NAMES) -> dict[str, int]:
-    """`GATEWAY/SHARD` → the greatest arrival of it in a snapshot of `deltas`, from the bounds of its files."""
+    """Return the greatest arrival of each `GATEWAY/SHARD` in a snapshot of `deltas`, from the bounds of its files.
+
+    Args:
+        spark: a session.
+        snapshot: its id.
+        names: the lake's names.
+    """
     with open_table(spark, names.deltas) as table:
         return latest_arrivals(table, snapshot)
 
 
 def choice_of(leaf: WriteTarget, gateways: Sequence[str]) -> DeltaSelection:
-    """What a leaf follows."""
+    """Return what a leaf follows.
+
+    Args:
+        leaf: where it leads, and its tables.
+        gateways: that it follows; empty: all.
+    """
     return DeltaSelection(tuple(leaf.tables), tuple(leaf.without), tuple(sorted(gateways)))
 
 
@@ -261,7 +272,12 @@ def by_stream(arrivals: Mapping[str, int]) -> Column:
 
 
 def chosen(rows: DataFrame, choice: DeltaSelection) -> DataFrame:
-    """The rows of the history that a follower wants."""
+    """Return the rows of the history that a follower wants.
+
+    Args:
+        rows: of the history.
+        choice: what it follows.
+    """
     if choice.tables:
         rows = rows.where(sf.col("table_name").isin(*choice.tables))
     if choice.without:

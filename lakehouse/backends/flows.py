@@ -70,6 +70,10 @@ class Flow(msgspec.Struct, frozen=True):
 def flow(spark: SparkSession, flows: Sequence[Flow]) -> list[list[FlowStep]]:
     """Carry over what is new, and again what the flows say, each leaf in a task of its own.
 
+    Args:
+        spark: a session.
+        flows: one for each leaf.
+
     Returns:
         The pages of each leaf.
 
@@ -122,6 +126,10 @@ def flow_to_lake(spark: SparkSession, flow: LakeFlow) -> list[FlowStep]:
     """Push what is new, and again what the flow says, into gateways, whose flushes carry it to the lake.
 
     A repeat changes nothing, as a gateway knows every delta by its id: progress that was lost costs time alone.
+
+    Args:
+        spark: a session.
+        flow: the flow.
 
     Returns:
         The pages that were dealt with.

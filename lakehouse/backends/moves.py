@@ -124,7 +124,11 @@ def move_to_tier(spark: SparkSession, name: str, place: TieredBackend, until_ms:
 
 
 def migrate(spark: SparkSession, migrations: Sequence[Migration]) -> list[MigrationReport]:
-    """Copy and compare each, in a task of its own or, where it is large, in several.
+    """Copy and compare migrations, each in a task of its own or, where it is large, in several.
+
+    Args:
+        spark: a session.
+        migrations: a day of a table each.
 
     Raises:
         AdapterError: one of the two places cannot be reached; a repeat goes on.

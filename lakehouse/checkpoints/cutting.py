@@ -56,6 +56,16 @@ def make_cut(
     When a cut at this or a later arrival is published already, or one that has all tables as they are now, that one is
     the answer and nothing is written. `contracts` are those of tables that have one, as `merge_table` takes them.
 
+    Args:
+        spark: a session.
+        store: the staging store.
+        hold: the gateway's position.
+        schemas: of the gateway's tables.
+        directory_uri: the folder of all frames.
+        names: the lake's names.
+        kept: how long the snapshots of cuts are kept.
+        contracts: of tables that have one, as `merge_table` takes them.
+
     Raises:
         IntegrityError: a table holds deltas above the hold, or rows were not in line with the rules there; make the
             cut at a later one.
@@ -126,10 +136,18 @@ def state_as_of(
     cut: Cut | None = None,
     names: LakeNames = NAMES,
 ) -> DataFrame:
-    """The rows of a table as of `arrival`, in the columns of its state table, invisible ones included.
+    """Return the rows of a table as of an arrival, in the columns of its state table, invisible ones included.
 
     Read from the cut's snapshot when `cut` is exactly there, else reduced from `deltas`. What is not
     flushed is not in it.
+
+    Args:
+        spark: a session.
+        schema: the table's.
+        gateway: whose rows.
+        arrival: up to which deltas count.
+        cut: read from its snapshot when it is exactly at the arrival.
+        names: the lake's names.
     """
     table = ensure_state(spark, schema, names)
     if cut is not None and (cut.gateway, cut.arrival) == (gateway, arrival):

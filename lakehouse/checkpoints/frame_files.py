@@ -60,10 +60,16 @@ def _rows_of(gateway: str, files: Iterable[DataFile]) -> Iterator[pa.RecordBatch
 
 
 def write_file(batches: Iterable[pa.RecordBatch], uri: str, table: str, arrival: int) -> pa.RecordBatch:
-    """Write one file, whole under its name or not at all; its `WRITTEN_SCHEMA` row.
+    """Write one file, whole under its name or not at all, and return its `WRITTEN_SCHEMA` row.
 
     On a disk that is by a temporary name; an object of S3 is there when its last part is. Nothing is written for no
     visible row.
+
+    Args:
+        batches: state rows.
+        uri: of the file.
+        table: the table's name.
+        arrival: of the checkpoint.
     """
     whole = on_s3(uri)
     file_system, path = place(uri)
@@ -93,9 +99,13 @@ def write_file(batches: Iterable[pa.RecordBatch], uri: str, table: str, arrival:
 
 
 def link_frames(uris: Sequence[str], directory_uri: str) -> tuple[str, ...] | None:
-    """The same files in another folder too, without their bytes being read: links, or copies that S3 makes.
+    """Put the same files into another folder without reading their bytes: as links, or as copies that S3 makes.
 
     What is removed in one place stays in the other. None where a file is gone or its disk knows no links.
+
+    Args:
+        uris: of the files.
+        directory_uri: the other folder.
     """
     linked = []
     for uri in uris:

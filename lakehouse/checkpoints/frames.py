@@ -27,9 +27,15 @@ class Frame(NamedTuple):
 def frames(
     batches: Iterable[pa.RecordBatch], table: str, arrival: int, limit: int = MAX_FRAME_BYTES
 ) -> Iterator[Frame]:
-    """The visible rows among state rows, in the order they come, in messages of at most `limit` bytes.
+    """Yield the visible rows among state rows, in their order, in messages of a bounded size.
 
     A message is put together from its rows' own messages: protobuf reads a concatenation as one message.
+
+    Args:
+        batches: state rows in `FRAME_COLUMNS`.
+        table: their table.
+        arrival: of the checkpoint.
+        limit: the most bytes of a message.
 
     Raises:
         ValueError: one row alone is larger than a frame may be.

@@ -77,7 +77,12 @@ class _Deltas(NamedTuple):
 
 
 def row_messages(states: pa.RecordBatch, table: str) -> RowMessages:
-    """The visible rows of a state table, whole, each as INSERT with its oldest stamp and UPDATEs in order of stamp."""
+    """Return the visible rows of a state table, whole, each as INSERT with its oldest stamp and then UPDATEs.
+
+    Args:
+        states: rows of the state table.
+        table: its name.
+    """
     states = states.filter(pc.invert(states["_gone"]))
     if not states.num_rows:
         return RowMessages(memoryview(b""), np.array([], np.int64))

@@ -39,16 +39,29 @@ def cuts_kept(section: MaintenanceSection) -> CutsKept:
 
 
 def retention(newest: Cut | None, arrival: int, kept: CutsKept) -> str:
-    """How long a cut's tags last, as SQL says it; `newest` is the gateway's cut before."""
+    """Return how long a cut's tags last, as an SQL clause.
+
+    Args:
+        newest: the gateway's cut before.
+        arrival: of the new cut.
+        kept: the settings.
+    """
     is_first = newest is None or day_of(newest.arrival) != day_of(arrival)
     return f"{kept.days} DAYS" if is_first else f"{kept.hours} HOURS"
 
 
 @lake_errors
 def hold_newest(spark: SparkSession, names: LakeNames, table: str, cuts: Iterable[Cut], kept: CutsKept) -> int:
-    """Tag the snapshots of newest cuts whose own tag is about to end, in one state table; how many.
+    """Tag the snapshots of newest cuts whose own tag is about to end, and return how many.
 
     A checkpoint is served as long as no newer one is there, and is compared with the snapshots that it was made of.
+
+    Args:
+        spark: a session.
+        names: the lake's names.
+        table: the state table.
+        cuts: the newest of each gateway.
+        kept: the settings.
 
     Raises:
         LakeUnavailableError: Spark is gone.

@@ -65,7 +65,11 @@ class Erasing(msgspec.Struct, frozen=True):
 
 
 def erase_there(spark: SparkSession, works: Sequence[Erasing]) -> ErasedThere:
-    """Erase at several backends, each in a task of its own; what they lost together.
+    """Erase at several backends, each in a task of its own, and return what they lost together.
+
+    Args:
+        spark: a session.
+        works: one for each backend.
 
     Raises:
         AdapterError: one cannot be reached; a repeat is safe.
@@ -83,6 +87,11 @@ def redactions(
     """Requests by gateway as backends are told of them.
 
     A request that covers some shards alone covers the tables of which those have deltas: backends know no shards.
+
+    Args:
+        spark: a session.
+        requests: by gateway.
+        names: the lake's names.
 
     Raises:
         LakeUnavailableError: Spark is gone.

@@ -46,7 +46,12 @@ class Condition(NamedTuple):
         return spark.sql(f"SELECT {columns} FROM {table} WHERE {self.sql}", args=dict(self.parameters))
 
     def execute(self, spark: SparkSession, statement: str) -> None:
-        """Run a statement that ends where the condition begins: `UPDATE … SET …` or `DELETE FROM …`."""
+        """Run a statement with this condition at its end.
+
+        Args:
+            spark: a session.
+            statement: `UPDATE … SET …` or `DELETE FROM …`.
+        """
         spark.sql(f"{statement} WHERE {self.sql}", args=dict(self.parameters))
 
 

@@ -69,7 +69,12 @@ def erase_landed(
 
 @lake_errors
 def forget_landed(spark: SparkSession, name: str, names: LakeNames) -> bool:
-    """Leave `landing`, or `known`, its newest snapshot alone; whether it had others.
+    """Remove all snapshots of `landing` or `known` but the newest, and return whether there were others.
+
+    Args:
+        spark: a session.
+        name: the table's full, quoted name.
+        names: the lake's names.
 
     Raises:
         LakeUnavailableError: Spark is gone.

@@ -80,7 +80,12 @@ def holding(spark: SparkSession, location: str, requests: Sequence[Erasure], *, 
 
 
 def remove(location: str, paths: Sequence[str]) -> None:
-    """Remove files of a table's folder; one that is gone already is no error."""
+    """Remove files of a table's folder; one that is gone already is no error.
+
+    Args:
+        location: the folder's URI.
+        paths: of the files.
+    """
     file_system, _ = place(location)
     for path in paths:
         if file_system.get_file_info(path).type != pafs.FileType.NotFound:
@@ -88,7 +93,12 @@ def remove(location: str, paths: Sequence[str]) -> None:
 
 
 def unnamed(location: str, named: Iterable[str]) -> list[str]:
-    """The data files in a table's folder that are not among those that its snapshots name."""
+    """Return the data files in a table's folder that no snapshot names.
+
+    Args:
+        location: the folder's URI.
+        named: the files that its snapshots name.
+    """
     file_system, root = place(location)
     known = {bare(uri) for uri in named}
     found = file_system.get_file_info(pafs.FileSelector(f"{root}/data", allow_not_found=True, recursive=True))
@@ -104,7 +114,13 @@ def bare(path: str) -> str:
 def in_file(
     file_system: pafs.FileSystem, path: str, requests: Sequence[Erasure], *, history: bool
 ) -> Iterator[Leftover]:
-    """What a data file holds of requests, of each that it holds something of.
+    """Yield each request that a data file holds something of.
+
+    Args:
+        file_system: where the file is.
+        path: in it.
+        requests: of one gateway.
+        history: whether it is a file of `deltas`.
 
     Raises:
         OSError, pyarrow.ArrowInvalid: it cannot be read.

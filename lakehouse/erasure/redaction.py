@@ -41,7 +41,12 @@ class Rewritten(msgspec.Struct, frozen=True):
 
 @lake_errors
 def redact(spark: SparkSession, requests: Sequence[Erasure], names: LakeNames) -> Rewritten:
-    """Take what they said from the deltas of one gateway that requests cover.
+    """Remove the contents of the deltas of one gateway that requests cover.
+
+    Args:
+        spark: a session.
+        requests: of one gateway.
+        names: the lake's names.
 
     Raises:
         LakeUnavailableError: Spark is gone.
@@ -58,9 +63,15 @@ def redact(spark: SparkSession, requests: Sequence[Erasure], names: LakeNames) -
 
 @lake_errors
 def merge_again(spark: SparkSession, table: str, requests: Sequence[Erasure], names: LakeNames) -> Rewritten:
-    """Make those rows of a state table again that hold something covered, from what the redacted history says.
+    """Merge those rows of a state table again that hold something covered, from the redacted history.
 
     The whole table is written: what a merge on read deletes stays in its file.
+
+    Args:
+        spark: a session.
+        table: the state table.
+        requests: of one gateway.
+        names: the lake's names.
 
     Raises:
         LakeUnavailableError: Spark is gone.
@@ -89,7 +100,12 @@ def merge_again(spark: SparkSession, table: str, requests: Sequence[Erasure], na
 
 @lake_errors
 def forget_past(spark: SparkSession, name: str, names: LakeNames) -> None:
-    """Leave a table its newest snapshot alone: no tag, no branch, no file of another, no row that was deleted.
+    """Remove all of a table but its newest snapshot: tags, branches, files of other snapshots, and deleted rows.
+
+    Args:
+        spark: a session.
+        name: the table's full, quoted name.
+        names: the lake's names.
 
     Raises:
         LakeUnavailableError: Spark is gone.
@@ -109,6 +125,12 @@ def forget_past(spark: SparkSession, name: str, names: LakeNames) -> None:
 @lake_errors
 def clear_table(spark: SparkSession, table: str, requests: Sequence[Erasure], names: LakeNames) -> Rewritten | None:
     """Erase what one gateway's requests cover from a state table, its snapshots and its files.
+
+    Args:
+        spark: a session.
+        table: the state table.
+        requests: of one gateway.
+        names: the lake's names.
 
     Returns:
         What held something; None where the requests do not concern the table.
@@ -130,7 +152,12 @@ def clear_table(spark: SparkSession, table: str, requests: Sequence[Erasure], na
 
 @lake_errors
 def forget_rejected(spark: SparkSession, table: str, names: LakeNames) -> None:
-    """Leave in the table of values that do not fit, and in its folder, what a cleared state table still rejects.
+    """Leave in the table of values that do not fit only those that a cleared state table still rejects.
+
+    Args:
+        spark: a session.
+        table: the state table.
+        names: the lake's names.
 
     Raises:
         LakeUnavailableError: Spark is gone.
@@ -154,7 +181,12 @@ def forget_rejected(spark: SparkSession, table: str, names: LakeNames) -> None:
 
 
 def has_past(spark: SparkSession, name: str) -> bool:
-    """Whether a table has snapshots beside its newest one."""
+    """Return whether a table has snapshots beside its newest one.
+
+    Args:
+        spark: a session.
+        name: the table's full, quoted name.
+    """
     return spark.table(f"{name}.snapshots").count() > 1
 
 

@@ -78,7 +78,12 @@ def open_requests(store: PipelineStore) -> dict[str, list[Erasure]]:
 
 
 def reached(requests: Iterable[Erasure], backlog: Iterable[Backlog]) -> list[Erasure]:
-    """Those of a gateway's requests of which the lake holds all that it ever will."""
+    """Return those of a gateway's requests of which the lake holds all that it ever will.
+
+    Args:
+        requests: of one gateway.
+        backlog: of the gateway.
+    """
     waiting = [start_of(each.oldest_ms) for each in backlog if each.oldest_ms is not None]
     return [each for each in requests if each.arrival < min(waiting, default=_EVER)]
 
@@ -125,7 +130,12 @@ def conclude(
 
 @lake_errors
 def tables_of(spark: SparkSession, requests: Sequence[Erasure], names: LakeNames) -> list[str]:
-    """The state tables of the tables to which the covered deltas belong.
+    """Return the state tables of the tables to which the covered deltas belong.
+
+    Args:
+        spark: a session.
+        requests: of one gateway.
+        names: the lake's names.
 
     Raises:
         LakeUnavailableError: Spark is gone.
@@ -138,10 +148,17 @@ def tables_of(spark: SparkSession, requests: Sequence[Erasure], names: LakeNames
 def give_back(
     spark: SparkSession, store: PipelineStore, erasure: Erasure, names: LakeNames, open_staging: OpenStaging
 ) -> Erasure:
-    """Give staging what the erased deltas had hidden; return the request as it stands then, at a later arrival.
+    """Return to staging what the erased deltas had hidden, and the request with its later arrival.
 
     Staging no longer knows what a column was before the erased client wrote it; the history does. Cuts from before the
     new arrival are not handed out any more. An erasure of a row restores nothing.
+
+    Args:
+        spark: a session.
+        store: the staging store.
+        erasure: the request.
+        names: the lake's names.
+        open_staging: opens the staging store.
 
     Raises:
         LakeUnavailableError: Spark is gone.
@@ -181,7 +198,13 @@ class _Restoring(NamedTuple):
 
 
 def drop_frames(checkpoints_uri: str, gateway: str, below: int) -> list[str]:
-    """Remove the frames of a gateway's cuts below an arrival; the folders that went."""
+    """Remove the frames of a gateway's cuts below an arrival, and return the removed folders.
+
+    Args:
+        checkpoints_uri: the folder of all frames.
+        gateway: whose frames.
+        below: the arrival.
+    """
     file_system, root = place(f"{checkpoints_uri.rstrip('/')}/{gateway}")
     gone = []
     for info in file_system.get_file_info(pafs.FileSelector(root, allow_not_found=True)):
@@ -198,6 +221,12 @@ def prove(spark: SparkSession, requests: Sequence[Erasure], tables: Iterable[str
     """Read every data file of the history and of state tables for what requests of one gateway cover.
 
     A file that holds something and that no snapshot names is removed: what could still commit it is refused.
+
+    Args:
+        spark: a session.
+        requests: of one gateway.
+        tables: the state tables.
+        names: the lake's names.
 
     Raises:
         FlushError: a file cannot be read.

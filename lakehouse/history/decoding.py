@@ -53,9 +53,14 @@ DELTAS_ARROW = pa.schema(
 
 
 def decode_log(rows: Iterable[LogRow], stretch: Stretch, batch_id: str) -> Iterator[pa.RecordBatch]:
-    """The deltas of a stretch's log rows as rows of `deltas`, marked with their batch.
+    """Decode the log rows of a stretch into rows of `deltas`, marked with their batch.
 
     A value's text becomes its JCS text, so that the lake compares and shows one spelling.
+
+    Args:
+        rows: of the log.
+        stretch: of which gateway and shard they are.
+        batch_id: of the flush.
 
     Raises:
         ValidationError: a body is damaged, or was trimmed.

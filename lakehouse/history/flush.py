@@ -60,6 +60,12 @@ class FlushReport(msgspec.Struct, frozen=True):
 def flush(spark: SparkSession, store: PipelineStore, batch: Batch, names: LakeNames = NAMES) -> FlushReport:
     """Carry a planned batch into `deltas` and read it back; does not confirm it.
 
+    Args:
+        spark: a session.
+        store: the staging store.
+        batch: as staging planned it.
+        names: the lake's names.
+
     Raises:
         FlushError: the batch is not in the lake; a repeat is safe.
         CommitUnknownError: nobody can tell whether it is; a repeat is safe, and will tell.

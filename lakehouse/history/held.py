@@ -35,7 +35,13 @@ _SUMS = "count bigint, total bigint"
 
 
 def batch_files(table: Table, snapshot: int | None, batch: Batch) -> list[tuple[DataFile, bool]]:
-    """The files of a snapshot that may hold rows of a batch, and of each whether all of its rows are the batch's."""
+    """Return the files of a snapshot that may hold rows of a batch, each with whether all of its rows are the batch's.
+
+    Args:
+        table: the history.
+        snapshot: its id; None: the table has none.
+        batch: the batch.
+    """
     first, last = (day_of(arrival).isoformat() for arrival in (batch.arrival_low, batch.arrival_high))
     near = all_of(
         condition("gateway", "=", batch.gateway),

@@ -38,7 +38,12 @@ def id_sums(deltas: DataFrame, by: Sequence[str] = ()) -> DataFrame:
 
 
 def id_sums_of(batches: Iterable[pa.RecordBatch], by: Sequence[str] = ()) -> pa.Table | None:
-    """The same of rows that are at hand, `total` as an unsigned integer; None for no batch."""
+    """Return count and sum of ids of rows, the sum as an unsigned integer; None for no batch.
+
+    Args:
+        batches: the rows.
+        by: the columns by which they are grouped.
+    """
     parts = [_added(batch, by) for batch in batches]
     if not parts:
         return None

@@ -43,7 +43,13 @@ class _Slice(NamedTuple):
 
 
 def decoded_log(spark: SparkSession, source: LogSource, batch: Batch) -> DataFrame:
-    """A batch's rows of `deltas`."""
+    """Return a batch's rows of `deltas`, decoded from the log.
+
+    Args:
+        spark: a session.
+        source: where the log is read.
+        batch: the batch.
+    """
     parts = _slices(source, batch)
     return in_tasks(spark, len(parts), lambda number: parts[number].deltas(), DELTAS_SCHEMA)
 

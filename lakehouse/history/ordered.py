@@ -98,7 +98,11 @@ def stretches(table: Table, snapshot: int, after: Mapping[str, int], until: Mapp
 
 
 def latest_arrivals(table: Table, snapshot: int) -> dict[str, int]:
-    """`GATEWAY/SHARD` → the greatest arrival in a snapshot of the history.
+    """Return the greatest arrival of each `GATEWAY/SHARD` in a snapshot of the history.
+
+    Args:
+        table: the history.
+        snapshot: its id.
 
     Raises:
         IntegrityError, ConfigurationError: as `stretches`.
@@ -175,7 +179,12 @@ class _Parts:
         return bool(self._by_size)
 
     def add(self, rows: Iterable[pa.Table], size: int = 0) -> None:
-        """Add a part, of one row at least."""
+        """Add a part.
+
+        Args:
+            rows: of it, one at least.
+            size: in bytes, about.
+        """
         path = next(self._paths)
         _spill(rows, path)
         if size == len(self._by_size):

@@ -21,7 +21,12 @@ _encode_sorted = msgspec.json.Encoder(order="sorted").encode
 
 
 def compared(rows: Folding, census: Census) -> CensusComparison:
-    """What a census has and is not among the rows, and the other way round."""
+    """Compare a census with the known rows.
+
+    Args:
+        rows: what is known.
+        census: the ids that the source has.
+    """
     there = pc.unique(pa.chunked_array([pa.array(piece, pa.string()) for piece in census.values], pa.string()))
     keys = Keys([census.column] if census.column is not None else [])
     known, absent, met = 0, list[SourceRow](), [pa.array([], pa.string())]

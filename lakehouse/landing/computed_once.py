@@ -21,6 +21,10 @@ def computed_once(spark: SparkSession, rows: DataFrame) -> Iterator[DataFrame]:
     """Keep the rows of a DataFrame on the executors' disks from the first job that reads them on.
 
     A local checkpoint would do the same, and is bound to another session where a process has several.
+
+    Args:
+        spark: a session.
+        rows: the DataFrame.
     """
     name = f"lakesync_{uuid.uuid4().hex}"
     rows.createOrReplaceTempView(name)

@@ -150,9 +150,13 @@ def register_connectors(spark: SparkSession, kind: ConnectorType, configs: Seque
 
 
 def read_poll(spark: SparkSession, work: PollWork) -> DataFrame:
-    """What a poll's tasks read: rows of `landing`, and reports. Each evaluation asks the source again.
+    """Return what a poll's tasks read: rows of `landing`, and reports. Each evaluation asks the source again.
 
     The format has a name of the connector's own: runs share a session, and a plan looks its source up by name.
+
+    Args:
+        spark: a session.
+        work: what the tasks do.
     """
     config = work.config
     own = hashlib.sha256(msgspec.json.encode((config.gateway, config.name))).hexdigest()

@@ -168,7 +168,11 @@ class Delivery:
 
     @lake_errors
     def replay(self, table: Table, days: Sequence[date]) -> Delivered:
-        """Push the deltas of landings of these days again, which changes nothing where the gateway has them.
+        """Push the deltas of the landings of some days again; where the gateway has them nothing changes.
+
+        Args:
+            table: the connector's table.
+            days: UTC days of landing.
 
         Raises:
             As `deliver`.

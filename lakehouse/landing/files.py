@@ -204,7 +204,13 @@ class LandedRow(NamedTuple):
 
 
 def claims_of(row: LandedRow, identity: str | None, keys: Keys) -> Iterator[tuple[str, str]]:
-    """What a landed row claims for its page: by name and value, or by its identity."""
+    """Yield what a landed row claims for its page: column and value, or its identity.
+
+    Args:
+        row: the row.
+        identity: the column that identifies rows at the source.
+        keys: reads claims from rows.
+    """
     if row.kind == WHOLE:
         yield row.name, row.value
     elif row.kind == ROW and identity is not None:
@@ -223,7 +229,13 @@ def _no_keys(_: str) -> tuple[tuple[str, str], ...]:
 def delta_batch(
     events: Iterable[tuple[str, int, int, str | None, str | None]], client_id: str, table: str
 ) -> pa.RecordBatch:
-    """The deltas (`DELTA_SCHEMA`) of events, `(row id, page, hlc, columns, before)`, columns as JSON."""
+    """Return events as deltas (`DELTA_SCHEMA`).
+
+    Args:
+        events: `(row id, page, hlc, columns, before)`, columns as JSON.
+        client_id: in whose name they are pushed.
+        table: their table.
+    """
     made: list[tuple[int, int, str, str]] = []
     for row_id, page, hlc, columns, before in events:
         op, values = _change(columns, before)

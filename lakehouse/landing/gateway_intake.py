@@ -31,7 +31,11 @@ class Intake(Protocol):
     """The way into every gateway of one store. A push may be repeated: what is known changes nothing."""
 
     def push(self, gateway: str, body: bytes) -> None:
-        """Push deltas; `body` is a `SyncPush` as JSON.
+        """Push deltas into a gateway.
+
+        Args:
+            gateway: its id.
+            body: a `SyncPush` as JSON.
 
         Raises:
             BackpressureError: the gateway holds too much that is not yet in the lake.
@@ -39,7 +43,12 @@ class Intake(Protocol):
         """
 
     def ensure_schema(self, gateway: str, schema: TableSchema) -> None:
-        """Register a table's schema, unless the table has one."""
+        """Register a table's schema, unless the table has one.
+
+        Args:
+            gateway: its id.
+            schema: the table's.
+        """
 
 
 OpenIntake = Callable[[], AbstractContextManager[Intake]]
@@ -79,11 +88,21 @@ class EngineIntake:
         self._engine = engine
 
     def push(self, gateway: str, body: bytes) -> None:
-        """Push deltas."""
+        """Push deltas into a gateway.
+
+        Args:
+            gateway: its id.
+            body: a `SyncPush` as JSON.
+        """
         self._engine.gateway(gateway).handle_push(decode_push(body))
 
     def ensure_schema(self, gateway: str, schema: TableSchema) -> None:
-        """Register a table's schema, unless the table has one."""
+        """Register a table's schema, unless the table has one.
+
+        Args:
+            gateway: its id.
+            schema: the table's.
+        """
         self._engine.gateway(gateway).ensure_schema(schema)
 
 
@@ -95,11 +114,21 @@ class RemoteIntake:
         self._root = url.rstrip("/") + "/internal"
 
     def push(self, gateway: str, body: bytes) -> None:
-        """Push deltas."""
+        """Push deltas into a gateway.
+
+        Args:
+            gateway: its id.
+            body: a `SyncPush` as JSON.
+        """
         self._post(f"{self._root}/push/{gateway}", body)
 
     def ensure_schema(self, gateway: str, schema: TableSchema) -> None:
-        """Register a table's schema, unless the table has one."""
+        """Register a table's schema, unless the table has one.
+
+        Args:
+            gateway: its id.
+            schema: the table's.
+        """
         self._post(f"{self._root}/tables/{gateway}", encode_json(schema))
 
     def _post(self, url: str, body: bytes) -> None:

@@ -45,7 +45,12 @@ def fold(tables: ConnectorTables, folding: Folding, snapshot: int | None) -> Non
 
 
 def note(tables: ConnectorTables, table: str, mark: Mark) -> Mark:
-    """Note how far a table is read, without a snapshot.
+    """Store how far a table is read, without a snapshot.
+
+    Args:
+        tables: the connector's.
+        table: the table's name.
+        mark: how far.
 
     Returns:
         The mark that is noted: never behind the one that was there.

@@ -64,7 +64,12 @@ class ConnectorPoll:
 
 
 def poll_connector(connection: Connection, gateway: str, name: str) -> ConnectorPoll:
-    """Read what changed at a connector's source, land it, and push what follows. Tables fail apart from each other.
+    """Read what changed at a connector's source, land it, and push what follows; tables fail independently.
+
+    Args:
+        connection: what the poll works with.
+        gateway: of the connector.
+        name: the connector's.
 
     Raises:
         NotFoundError: there is no such connector.
@@ -82,6 +87,12 @@ def poll_connector(connection: Connection, gateway: str, name: str) -> Connector
 
 def replay_connector(connection: Connection, gateway: str, name: str, days: Sequence[date]) -> ConnectorPoll:
     """Push again what follows from the landings of past days, without one call to the source.
+
+    Args:
+        connection: what the replay works with.
+        gateway: of the connector.
+        name: the connector's.
+        days: UTC days of landing.
 
     Raises:
         As `poll_connector`.

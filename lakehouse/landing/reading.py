@@ -89,7 +89,12 @@ class LandedTables:
         )
 
     def history(self, table: str, days: Collection[date]) -> DataFrame | None:
-        """The deltas of the landings of some days, whatever was pushed: as `deltas`. None: nothing landed then."""
+        """Return the deltas of the landings of some days, whatever was pushed; None where nothing landed then.
+
+        Args:
+            table: the connector's table.
+            days: UTC days of landing.
+        """
         files = [file for file in self._files if file.may_have(table)]
         spans = [
             (min(file.first for file in of_day), max(file.last for file in of_day))
@@ -105,12 +110,23 @@ class LandedTables:
 
     @lake_errors
     def note_delivered(self, table: str, page: int) -> None:
-        """Note that the gateway has what follows from all pages up to `page`; what is not noted is pushed again."""
+        """Store that the gateway has what follows from the pages up to one; what is not stored is pushed again.
+
+        Args:
+            table: the table's name.
+            page: the last of them.
+        """
         self._marks[table] = note(self._in, table, self._marks[table]._replace(delivered=page))
 
     @lake_errors
     def settle(self, table: str, *, least: int = ROWS_TO_FOLD, files: int = FILES_TO_FOLD) -> None:
-        """Bring `known` up to what was delivered, where that is much beside it."""
+        """Bring `known` up to what was delivered, where that is much.
+
+        Args:
+            table: the table's name.
+            least: rows from which it is much.
+            files: files from which it is much.
+        """
         mark, landed = self._marks[table], self._landed(table)
         newer = [file for file in landed.files if file.first <= mark.delivered]
         rows, known = sum(file.rows for file in newer), sum(file.rows for file in self._known.get(table, ()))

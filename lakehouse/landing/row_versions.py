@@ -59,7 +59,14 @@ class Claims:
         self._pages: dict[tuple[str, str], dict[int, int]] = {}
 
     def add(self, column: str, value: str, page: int, hlc: int) -> None:
-        """A claim; of several by one page, that with the least stamp counts."""
+        """Add a claim; of several by one page, that with the least stamp counts.
+
+        Args:
+            column: the claimed column.
+            value: its value.
+            page: that claims it.
+            hlc: the stamp.
+        """
         pages = self._pages.setdefault((column, value), {})
         pages[page] = min(hlc, pages.get(page, hlc))
 
@@ -72,7 +79,12 @@ class Claims:
         return max(pages) if pages else KNOWN - 1
 
     def after(self, key: tuple[str, str], page: int) -> tuple[int, int] | None:
-        """The nearest later page that claims this, and its stamp."""
+        """Return the nearest later page with the same claim, and its stamp; None where there is none.
+
+        Args:
+            key: column and value.
+            page: the page before.
+        """
         pages = self._pages.get(key)
         if not pages:
             return None

@@ -69,7 +69,14 @@ class Constants(NamedTuple):
 
     @classmethod
     def of(cls, gateway: str, connector: str, landing: int, first: int) -> Constants:
-        """Those of the landing whose first stamp is `first`."""
+        """Return the constants of a landing.
+
+        Args:
+            gateway: of the connector.
+            connector: its name.
+            landing: the landing's number.
+            first: its first stamp.
+        """
         return cls(gateway, connector, datetime.fromtimestamp(hlc.wall_of(first) / 1000, UTC).date(), landing)
 
 
@@ -107,11 +114,21 @@ class LandedRows:
             self._put(page.table, WHOLE, first, None, None, name, value)
 
     def place(self, table: str, place: Place) -> None:
-        """Where a table goes on."""
+        """Add where a table's next poll begins.
+
+        Args:
+            table: the table's name.
+            place: the cursor.
+        """
         self._put(table, PLACE, self._stamp, None, msgspec.json.encode(place).decode())
 
     def report(self, table: str, text: str) -> None:
-        """What a task reports of a table, as JSON; it has no stamp and does not land."""
+        """Add a task's report of a table; it has no stamp and does not land.
+
+        Args:
+            table: the table's name.
+            text: as JSON.
+        """
         self._put(table, REPORT, self._stamp, None, text)
         self._stamp -= 1
 

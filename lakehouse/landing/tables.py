@@ -67,7 +67,12 @@ def known_name(names: LakeNames = NAMES) -> str:
 
 
 def ensure_landing(spark: SparkSession, names: LakeNames = NAMES) -> None:
-    """Make both tables where they are missing."""
+    """Create `landing` and `known` where they are missing.
+
+    Args:
+        spark: a session.
+        names: the lake's names.
+    """
     if spark.catalog.tableExists(known_name(names)):
         return
     properties = ", ".join(f"'{key}' = '{value}'" for key, value in _PROPERTIES.items())
@@ -159,7 +164,12 @@ class ConnectorTables(NamedTuple):
         return found
 
     def marks(self, known: Table, tables: Iterable[str]) -> dict[str, Mark]:
-        """How far each table is read."""
+        """Return how far each table is read.
+
+        Args:
+            known: the table that has the marks.
+            tables: the connector's.
+        """
         in_snapshots = self._folded(known)
         return {table: self._mark(known, table).joined(in_snapshots.get(table, Mark())) for table in tables}
 

@@ -48,7 +48,12 @@ def projected(merged: Merged, columns: Sequence[tuple[str, str]], rejected: str)
 
 
 def typed_values(texts: pa.Array, kind: str) -> pa.Array:
-    """JSON texts as values of a column; null where there is none or it does not fit."""
+    """Return JSON texts as values of a column; null where there is none or it does not fit.
+
+    Args:
+        texts: the JSON.
+        kind: the column's type in the schema.
+    """
     match kind:
         case "string":
             return _strings(texts)

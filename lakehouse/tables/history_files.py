@@ -55,7 +55,13 @@ def history_files(spark: SparkSession, deltas: str, snapshot: int | None, increm
 
 
 def planned(table: Table, snapshot: int, increment: Increment) -> History:
-    """The same of a table that is open."""
+    """Return the files of an increment, of a table that is open.
+
+    Args:
+        table: the history.
+        snapshot: its id.
+        increment: which deltas are wanted.
+    """
     ranges = increment.ranges.values()
     low = min((low for low, _ in ranges), default=0)
     high = max((high for _, high in ranges), default=0)
@@ -72,7 +78,13 @@ def planned(table: Table, snapshot: int, increment: Increment) -> History:
 
 
 def counted(spark: SparkSession, history: History, increment: Increment) -> int:
-    """How many deltas an increment has, read by tasks where the bounds do not tell."""
+    """Return how many deltas an increment has; tasks read files whose bounds do not say it.
+
+    Args:
+        spark: a session.
+        history: the files.
+        increment: which deltas are wanted.
+    """
     if history.deltas is not None:
         return history.deltas
     parts = shares(history.files, max(ROWS_A_TASK, rows_in(history.files) // 64))

@@ -33,7 +33,12 @@ class Increment(NamedTuple):
     """Only of these days of arrival; None: of all."""
 
     def pick(self, rows: pa.Table, names: Sequence[str]) -> pa.Table:
-        """Columns of its deltas among rows of the history."""
+        """Return columns of the increment's deltas among rows of the history.
+
+        Args:
+            rows: of the history.
+            names: of the columns.
+        """
         gateways = pa.array(list(self.ranges), pa.string())
         place = pc.index_in(rows["gateway"], gateways)
         lows = pa.array([low for low, _ in self.ranges.values()], pa.int64()).take(place)

@@ -94,6 +94,15 @@ def merge_table(
     are. Writes no snapshot when there is nothing to merge. One writer a table at a time is expected; a second merge
     costs time, never data, but a rebuild must be alone.
 
+    Args:
+        spark: a session.
+        schema: the table's.
+        upto: gateway → arrival.
+        days: UTC days of arrival; None: what lies above the marks.
+        rebuild: make all rows of these gateways again.
+        names: the lake's names.
+        contract: the table's.
+
     Raises:
         SchemaError: the schema does not fit the lake's table, or the table's contract.
         LakeUnavailableError: Spark is gone.
@@ -176,7 +185,13 @@ def merged_by_day(
 
 @lake_errors
 def forget_marks(spark: SparkSession, table: str, names: LakeNames = NAMES) -> None:
-    """Drop a table's merged marks: the next merge reads all of its deltas again, with the same result."""
+    """Drop a table's merged marks: the next merge reads all of its deltas again, with the same result.
+
+    Args:
+        spark: a session.
+        table: the state table.
+        names: the lake's names.
+    """
     spark.sql(f"ALTER TABLE {names.state(table)} UNSET TBLPROPERTIES IF EXISTS ('{MARKS_PROPERTY}')")
 
 

@@ -87,7 +87,12 @@ class Division(NamedTuple):
 
     @classmethod
     def of(cls, rows: int, buckets: int) -> Division:
-        """For about so many deltas and stored rows."""
+        """Return the division of a merge.
+
+        Args:
+            rows: about how many deltas and stored rows it has.
+            buckets: of the state table.
+        """
         tasks = min(buckets, MOST_TASKS, max(2, -(-rows // ROWS_A_MERGE_TASK)))
         return cls(buckets, max(1, -(-rows // (ROWS_A_SLICE * buckets))), tasks)
 
@@ -146,7 +151,17 @@ class Merge(NamedTuple):
         *,
         touched_only: bool = False,
     ) -> Merge:
-        """With its division."""
+        """Return the merge of an increment, with its division into slices.
+
+        Args:
+            increment: which deltas are merged.
+            history: the files that have them.
+            state: the files of the state table.
+            columns: name and type of each typed column.
+            buckets: of the state table.
+            rebuilt: gateways whose rows are made from their deltas alone.
+            touched_only: whether only rows that the deltas touch are written.
+        """
         rows = 2 * history.most if touched_only else history.most + rows_in(state)
         return cls(
             increment,
@@ -183,7 +198,12 @@ class Merge(NamedTuple):
         ]
 
     def merged(self, deltas: pa.Table, stored: pa.Table) -> pa.Table:
-        """The states of a slice, with typed columns and `CHECKS`."""
+        """Return the states of a slice, with typed columns and `CHECKS`.
+
+        Args:
+            deltas: of the slice.
+            stored: its rows of the state table.
+        """
         if self.touched_only:
             stored = stored.filter(pc.is_in(_keys(stored, "_gateway", "_row"), _keys(deltas, "gateway", "row_id")))
         return merged_slice(deltas, stored, self.columns)
@@ -275,7 +295,13 @@ def merged_frames(
 
 
 def merged_slice(deltas: pa.Table, stored: pa.Table, columns: Sequence[tuple[str, str]]) -> pa.Table:
-    """The states of some deltas and stored rows, with typed columns and `CHECKS`."""
+    """Return the states of some deltas and stored rows, with typed columns and `CHECKS`.
+
+    Args:
+        deltas: of the history.
+        stored: rows of the state table.
+        columns: name and type of each typed column.
+    """
     states = merge(deltas, stored)
     rows = projected(states, columns, REJECTED)
     if not rows.num_rows:

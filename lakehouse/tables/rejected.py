@@ -33,7 +33,13 @@ _COLUMNS = (
 
 @lake_errors
 def keep_rejected(spark: SparkSession, table: StateTable, snapshot: int, names: LakeNames = NAMES) -> int:
-    """Put what a state table's snapshot rejects in place of what is there of it; how many values.
+    """Replace a state table's rows of `rejected` by what its snapshot rejects, and return how many values.
+
+    Args:
+        spark: a session.
+        table: the state table.
+        snapshot: its id.
+        names: the lake's names.
 
     Raises:
         LakeUnavailableError: Spark is gone; the next merge that writes does it again.

@@ -50,11 +50,20 @@ def unlike_merge(
     seed: int = 0,
     sample: int = SAMPLE,
 ) -> list[StateDifference]:
-    """Sampled rows of a state table that are not the merge of their deltas; empty when all are.
+    """Return sampled rows of a state table that are not the merge of their deltas; empty when all are.
 
     Without `days` the whole history of each row is merged and must give its state. With `days` (UTC days of arrival)
     only the deltas of those are read, and as merging is idempotent, none of them may change the state. Deltas above the
     table's merged mark do not count. `gateways` are those whose rows the table has; None: all. `seed` chooses the rows.
+
+    Args:
+        spark: a session.
+        table: the state table.
+        names: the lake's names.
+        gateways: whose rows the table has; None: all.
+        days: UTC days of arrival; None: all of them.
+        seed: chooses the rows.
+        sample: how many rows.
 
     Raises:
         LakeUnavailableError: Spark is gone.

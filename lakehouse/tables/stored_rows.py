@@ -14,7 +14,12 @@ FRAME_COLUMNS = ("_row", "_cells", "_tombstone", "_inserted", "_gone", "_arrival
 
 
 def stored_row(table: str, row: dict[str, Any]) -> StoredRow:
-    """A state row, as Arrow gives it, in the form that the engine renders."""
+    """Return a state row in the form that the engine renders.
+
+    Args:
+        table: its table.
+        row: as Arrow gives it, in `FRAME_COLUMNS`.
+    """
     live: dict[tuple[int, str, str, int], LiveDelta] = {}
     for column, cell in row["_cells"]:
         identity = (cell["hlc"], cell["client_id"], cell["delta_id"], cell["width"])
