@@ -10,8 +10,8 @@ from contextlib import closing
 
 import psycopg
 import pytest
-from lakesync.cli.process import free_ports
 
+from lakesync.cli.up.process import free_ports
 from tests.e2e.up_support import COMMAND, Up
 
 EXAMPLES = ("tiers", "migration", "jira", "postgres")
