@@ -36,7 +36,7 @@ allowed_hosts = ["*", "127.0.0.1"]
 _COLUMN = {"name": "number", "type": "number"}
 _ISSUES = "jira_issues"
 _CONNECTOR = "desk"
-_POLL_MS = 10_000
+_POLL_MS = 30_000
 
 
 def occupy(copy: Path, table: str) -> None:
