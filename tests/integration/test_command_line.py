@@ -1,4 +1,4 @@
-"""The commands against a real gateway in a process of its own, started once as `lakesync init` wrote it."""
+"""Commands against a real gateway in another process, in a project that `lakesync init` wrote."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ def command(*words):
 
 
 def lines(*words):
-    """The JSON objects that a command which goes well prints."""
-    told = command(*words, "--json")
-    assert told.exit_code == 0, told.output
-    return [json.loads(line) for line in told.stdout.splitlines()]
+    """Return the JSON objects that a command prints, which must succeed."""
+    result = command(*words, "--json")
+    assert result.exit_code == 0, result.output
+    return [json.loads(line) for line in result.stdout.splitlines()]
 
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory, spawn_for_module):
-    """A project as `init` writes it, its gateway running; commands find both by the current folder."""
+    """A project as `lakesync init` writes it, with a running gateway that commands find by the current folder."""
     folder = tmp_path_factory.mktemp("project")
     before, here = dict(os.environ), Path.cwd()
     os.chdir(folder)
@@ -63,17 +63,17 @@ def project(tmp_path_factory, spawn_for_module):
 
 @pytest.fixture(scope="module")
 def played(project):
-    """The examples of the page that talk to a gateway, and what each said."""
+    """Run the examples of docs/cli.md that call a gateway; line → result."""
     Path("drafts.json").write_text('{"table": "drafts", "columns": [{"name": "text", "type": "string"}]}')
     assert command("schema", "apply", "drafts.json").exit_code == 0
-    told = {}
+    result = {}
     for heading in ("Data in and out", "Why does a client lack a row?", "Rules", "Operating"):
         for line in BLOCKS[heading]:
             words = shlex.split(line)[1:]
             if words[0] == "tail":
                 words += ["--seconds", str(DEADLINE)]
-            told[line] = command(*words)
-    return told
+            result[line] = command(*words)
+    return result
 
 
 EXAMPLES = [
@@ -85,9 +85,9 @@ EXAMPLES = [
 
 @pytest.mark.parametrize("line", EXAMPLES)
 def test_the_examples_of_the_page_work(played, line):
-    told = played[line]
-    assert told.exit_code == 0, told.output
-    assert "Traceback" not in told.output
+    result = played[line]
+    assert result.exit_code == 0, result.output
+    assert "Traceback" not in result.output
 
 
 def test_the_output_of_the_examples(played):
@@ -124,46 +124,48 @@ def test_doctor_recognises_the_port_of_this_gateway(project, monkeypatch):
 
 def test_rejected_deltas_are_reported_and_the_others_are_pushed(played, tmp_path):
     mixed = '{"row_id": "m1", "owner": "alice"}\n{"row_id": "m2", "owner": "bob"}\n'
-    told = command("push", _file(tmp_path, mixed), "--table", "todos", "--client", "alice", "--json")
-    assert told.exit_code == ExitCode.PARTIAL
-    assert json.loads(told.stdout)["accepted"] == json.loads(told.stdout)["rejected"] == 1
-    refused = json.loads(told.stderr)["rejected"]
+    result = command("push", _file(tmp_path, mixed), "--table", "todos", "--client", "alice", "--json")
+    assert result.exit_code == ExitCode.PARTIAL
+    assert json.loads(result.stdout)["accepted"] == json.loads(result.stdout)["rejected"] == 1
+    refused = json.loads(result.stderr)["rejected"]
     assert (refused["rowId"], refused["table"], refused["code"]) == ("m2", "todos", "FORBIDDEN")
-    told = command("push", _file(tmp_path, mixed.splitlines()[1]), "--table", "todos")
-    assert told.exit_code == ExitCode.INVALID
-    assert "rejected row 'm2' of todos: FORBIDDEN" in told.stderr
-    assert "the rules do not show these rows to client 'lakesync-cli'" in told.stderr
-    assert "--client ID, and --claim NAME=VALUE" in told.stderr
+    result = command("push", _file(tmp_path, mixed.splitlines()[1]), "--table", "todos")
+    assert result.exit_code == ExitCode.INVALID
+    assert "rejected row 'm2' of todos: FORBIDDEN" in result.stderr
+    assert "the rules do not show these rows to client 'lakesync-cli'" in result.stderr
+    assert "--client ID, and --claim NAME=VALUE" in result.stderr
     team = _file(tmp_path, "".join(f'{{"row_id": "blue{number}", "team": "blue"}}\n' for number in range(25)))
-    told = command("push", team, "--table", "todos", "--client", "bea")
-    assert (told.exit_code, told.stderr.count("rejected row")) == (ExitCode.INVALID, 20)
-    assert "rejected 25 in total (25 FORBIDDEN)" in told.stderr
+    result = command("push", team, "--table", "todos", "--client", "bea")
+    assert (result.exit_code, result.stderr.count("rejected row")) == (ExitCode.INVALID, 20)
+    assert "rejected 25 in total (25 FORBIDDEN)" in result.stderr
     assert command("push", team, "--table", "todos", "--client", "bea", "--claim", "team=blue").exit_code == 0
-    told = command("push", _file(tmp_path, '{"row_id": 1, "done": "perhaps"}'), "--table", "todos", "--client", "alice")
-    assert told.exit_code == ExitCode.INVALID
+    result = command(
+        "push", _file(tmp_path, '{"row_id": 1, "done": "perhaps"}'), "--table", "todos", "--client", "alice"
+    )
+    assert result.exit_code == ExitCode.INVALID
 
 
 def test_a_large_file_is_pushed_in_several_requests(played, tmp_path):
     wide = [f"wide{number},{'x' * 300_000},ann" for number in range(5)]
     file = _file(tmp_path, "\n".join(["id,title,owner", *wide]), "wide.csv")
-    told = command("push", file, "--table", "todos", "--id", "id", "--client", "ann")
-    assert (told.exit_code, told.stdout.split()[1]) == (0, "5"), told.output
+    result = command("push", file, "--table", "todos", "--id", "id", "--client", "ann")
+    assert (result.exit_code, result.stdout.split()[1]) == (0, "5"), result.output
     file = _file(tmp_path, "\n".join(["id,title,owner", "2024,2024,ann", *wide, "w9,a,ann,b"]), "wide.csv")
-    told = command("push", file, "--table", "todos", "--id", "id", "--client", "ann", "--update")
-    assert told.exit_code == ExitCode.INVALID
-    assert "wide.csv, line 8: more fields" in told.stderr
-    assert " deltas were accepted before this" in told.stderr
+    result = command("push", file, "--table", "todos", "--id", "id", "--client", "ann", "--update")
+    assert result.exit_code == ExitCode.INVALID
+    assert "wide.csv, line 8: more fields" in result.stderr
+    assert " deltas were accepted before this" in result.stderr
 
 
 def test_pulled_deltas_can_be_pushed_again_without_effect(played, tmp_path):
     pulled = command("pull", "--client", "alice", "--json").stdout
     own = [line for line in pulled.splitlines() if json.loads(line)["op"] != "DELETE"]
-    told = lines("push", _file(tmp_path, "\n".join(own)), "--client", "alice")
-    assert (told[0]["accepted"], told[0]["rejected"]) == (len(own), 0)
+    result = lines("push", _file(tmp_path, "\n".join(own)), "--client", "alice")
+    assert (result[0]["accepted"], result[0]["rejected"]) == (len(own), 0)
 
 
 def test_tail_prints_changes_as_they_happen(played, tmp_path):
-    """In a process of its own: a line comes while the command still runs."""
+    """In another process: a line is printed while the command still runs."""
     (tmp_path / "token").write_text(sign("tess", "shop", team="red"))
     words = ["tail", "--token-file", str(tmp_path / "token"), "--limit", "1", "--seconds", str(DEADLINE), "--json"]
     code = "from lakesync.cli import main; main()"
@@ -200,10 +202,10 @@ def test_a_delta_is_traced_to_the_clients_with_it(played, project, tmp_path):
     assert project.client("alice", "shop").pull().ok
     lines("push", _file(tmp_path, '{"row_id": "tr1", "owner": "tracy"}'), "--table", "todos", "--client", "tracy")
     (delta,) = [json.loads(line) for line in command("pull", "--client", "tracy", "--json").stdout.splitlines()][-1:]
-    (told,) = lines("trace", delta["deltaId"][:12])
-    assert (told["clientId"], told["rowId"], told["batchId"]) == ("import:tracy", "tr1", None)
-    assert told["holders"]["ownsColumns"] == ["owner"]
-    verdicts = {each["clientId"]: each["verdict"] for each in told["holders"]["clients"]}
+    (result,) = lines("trace", delta["deltaId"][:12])
+    assert (result["clientId"], result["rowId"], result["batchId"]) == ("import:tracy", "tr1", None)
+    assert result["holders"]["ownsColumns"] == ["owner"]
+    verdicts = {each["clientId"]: each["verdict"] for each in result["holders"]["clients"]}
     assert (verdicts["tracy"], verdicts["alice"]) == ("waiting", "hidden")
     alone = command("trace", delta["deltaId"], "--url", "http://127.0.0.1:1")
     assert alone.exit_code == ExitCode.PARTIAL
@@ -224,9 +226,9 @@ def test_the_token_decides_which_commands_are_permitted(played, monkeypatch, tmp
 
 
 def test_an_undeclared_gateway_is_not_created(played):
-    told = command("status", "--gateway", "elsewhere")
-    assert told.exit_code == ExitCode.FAILED
-    assert "declare it" in told.stderr
+    result = command("status", "--gateway", "elsewhere")
+    assert result.exit_code == ExitCode.FAILED
+    assert "declare it" in result.stderr
 
 
 def _filter(column, value):

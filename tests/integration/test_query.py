@@ -1,4 +1,4 @@
-"""Questions to the lake: now and as of any moment, what is not flushed included, equal to the Python merge."""
+"""Queries of the lake, now and as of a time, equal the merge in Python, unflushed deltas included."""
 
 import json
 import random
@@ -41,7 +41,7 @@ pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute whe
 
 
 class Story:
-    """Random pushes, what each arrived at, and what every table should be after any of them."""
+    """Random pushes, the arrival of each, and the expected content of every table after each of them."""
 
     def __init__(self, engine, seed):
         self._engine, self._rng = engine, random.Random(seed)
@@ -78,7 +78,7 @@ class Story:
 
 
 def typed(name, raw):
-    """A value as its typed column holds it."""
+    """Return a value as its typed column has it."""
     value = None if raw is None else msgspec.json.decode(raw)
     if value is None:
         return None
@@ -104,7 +104,7 @@ def asked(config, moment=None, where=""):
 
 
 class Place:
-    """A lake with one cut, deltas that are flushed and not merged, and deltas that are not flushed."""
+    """A lake with one checkpoint, deltas that are flushed but not merged, and unflushed deltas."""
 
     def __init__(self, config, story, moments, cut):
         self.config, self.story, self.moments, self.cut = config, story, moments, cut

@@ -1,4 +1,4 @@
-"""One statement, three answers: DuckDB's, Spark's, and SQLite's over a reduction that shares no code with LakeSync."""
+"""DuckDB, Spark and SQLite return the same result for a statement; SQLite's tables share no code with LakeSync."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TYPED = {
     "tasks": {"title": "string", "size": "number", "done": "boolean", "extra": "json"},
     "pieces": {"hlc": "number", "columns": "string", "row_state": "json"},
 }
-"""Columns that have a schema at the end. None has one at first, and tables that are not listed never have one."""
+"""Columns that get a schema during the test. Tables that are not listed never have one."""
 
 VALUES = {
     "tasks": {
@@ -91,7 +91,7 @@ def text_of(value):
 
 
 def reduced(pushed, table, gateways):
-    """Each visible row of a table: its last arrival and its live values, by the promises M1 to M3."""
+    """Return each visible row of a table with its last arrival and live values, by the promises M1 to M3."""
     rows = {}
     for gateway, arrival, op, name, row, client, hlc, values in pushed:
         if name != table or gateway not in gateways:
@@ -130,7 +130,7 @@ def as_column(value, kind):
 
 
 def kinds_of(table, visible):
-    """The type of each column: its schema's, or else what all of its live values fit."""
+    """Return the type of each column: from its schema, else the type that all its live values fit."""
     found = dict(TYPED.get(table, {}))
     live = [values for _, values in visible.values()]
     for column in sorted({name for values in live for name in values} - found.keys()):
@@ -142,7 +142,7 @@ def kinds_of(table, visible):
 
 
 def in_sqlite(pushed, namespaces):
-    """The tables of a history in SQLite, called as the lake's are."""
+    """Create the tables of a history in SQLite, under their names in the lake."""
     database = sqlite3.connect(":memory:")
     database.execute("CREATE TABLE deltas (gateway, arrival, op, table_name, row_id, client_id, hlc)")
     database.executemany("INSERT INTO deltas VALUES (?, ?, ?, ?, ?, ?, ?)", [each[:7] for each in pushed])
@@ -168,7 +168,7 @@ class Place:
     config: object
     history: History
     moments: list[int]
-    """Arrivals: before any schema, in the lake and merged, in the lake, and not flushed."""
+    """Arrivals in each state: before any schema, merged, flushed but not merged, and unflushed."""
     namespaces: dict[str, set[str]]
     spark: object
 
@@ -246,9 +246,9 @@ def place(spark_server, tmp_path_factory):
 
 
 def rows_of(found):
-    """Rows as mappings in an order of their own; truth as SQLite has it, numbers as they compare."""
-    told = [{name: _plain(value) for name, value in row.items()} for row in found]
-    return sorted(told, key=lambda row: str(sorted((name, str(value)) for name, value in row.items())))
+    """Return rows as sorted dictionaries, with booleans as SQLite has them and comparable numbers."""
+    plain = [{name: _plain(value) for name, value in row.items()} for row in found]
+    return sorted(plain, key=lambda row: str(sorted((name, str(value)) for name, value in row.items())))
 
 
 def _plain(value):

@@ -1,4 +1,4 @@
-"""`lakesync query` over an S3 that is reached by what the catalogue's settings say, as Spark reaches it."""
+"""`lakesync query` over S3 with the address and credentials of the catalogue's settings, as Spark uses them."""
 
 import os
 
@@ -18,7 +18,7 @@ KEYS = {"s3.access-key-id": "any", "s3.secret-access-key": "any"}
 
 @pytest.fixture
 def place(s3_endpoint, tmp_path, monkeypatch):
-    """A lake of four deltas; nobody says in the environment where S3 is."""
+    """A lake of four deltas; no environment variable has the address of S3."""
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")

@@ -141,23 +141,23 @@ def test_errors_name_the_setting(tmp_path, text, named):
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("[shard_config]\nstores = {a = 'env:STORE'}\n", "shard_config.default is not set ("),
         ("[shard_config]\ndefault = 'a'\nshards = ['env:STORE']\n", "shard_config.shards ("),
         ("[gateways.shop]\nschemas = {url = 'sesame'}\n", "gateways.shop.schemas ("),
     ],
 )
-def test_errors_contain_no_value_that_may_be_a_secret(tmp_path, monkeypatch, text, told):
+def test_errors_contain_no_value_that_may_be_a_secret(tmp_path, monkeypatch, text, message):
     monkeypatch.setenv("STORE", "postgresql://ann:sesame@here/db")
     (tmp_path / "lakesync.toml").write_text(text)
-    with pytest.raises(ConfigurationError, match=re.escape(told)) as raised:
+    with pytest.raises(ConfigurationError, match=re.escape(message)) as raised:
         config.load()
     assert "sesame" not in str(raised.value)
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ('data_dir = "d"\n\n[gateway]\nprot = 1\n', "FILE, line 4); did you mean gateway.port?"),
         ("[gatway]\nport = 1\n", "gatway is not a setting (FILE, line 1); did you mean gateway?"),
@@ -168,10 +168,10 @@ def test_errors_contain_no_value_that_may_be_a_secret(tmp_path, monkeypatch, tex
         ("gateway = {port = 70000}\n", "gateway.port is 70000 (FILE, line 1)"),
     ],
 )
-def test_errors_name_the_line(tmp_path, text, told):
+def test_errors_name_the_line(tmp_path, text, message):
     file = tmp_path / "lakesync.toml"
     file.write_bytes(text.encode())
-    with pytest.raises(ConfigurationError, match=re.escape(told.replace("FILE", str(file)))):
+    with pytest.raises(ConfigurationError, match=re.escape(message.replace("FILE", str(file)))):
         config.load()
 
 

@@ -1,4 +1,4 @@
-"""The parts of `lakesync up` that refuse, remember and tell."""
+"""The parts of `lakesync up` that check settings, keep state and report."""
 
 import json
 import shutil
@@ -283,7 +283,7 @@ def test_the_command_line_imports_no_framework():
 
 
 def test_up_rejects_a_gateway_that_flushes_by_itself(tmp_path, monkeypatch):
-    """A batch that went to one of them would count as carried for both."""
+    """A batch that one of them received would count as received by both."""
     monkeypatch.setenv("LAKESYNC_CONFIG", "")
     configured = config.load({"data_dir": tmp_path / "data", "flush": {"to_uri": "file:///somewhere"}})
     with pytest.raises(ConfigurationError, match="has a pipeline"):

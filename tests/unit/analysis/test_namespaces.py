@@ -1,4 +1,4 @@
-"""Questions where a gateway has a namespace of its own: each table has the rows of its gateways, merged yet or not."""
+"""Queries where a gateway has its own namespace: each table has its gateways' rows, merged or not."""
 
 import json
 
@@ -31,14 +31,34 @@ HISTORY = pa.schema(
 
 def delta(number, gateway, row, value):
     arrival = START + number * 256
-    told = {"gateway": gateway, "shard": "main", "batch_id": "b", "table_name": "orders", "epoch": 1, "seq": number}
-    told |= {"arrival": arrival, "ordinal": 0, "day": day_of(arrival), "row_id": row, "op": "INSERT", "client_id": "c"}
-    return {**told, "hlc": START + number, "delta_id": f"delta-000{number}", "width": 1, "columns": [("title", value)]}
+    row_fields = {
+        "gateway": gateway,
+        "shard": "main",
+        "batch_id": "b",
+        "table_name": "orders",
+        "epoch": 1,
+        "seq": number,
+    }
+    row_fields |= {
+        "arrival": arrival,
+        "ordinal": 0,
+        "day": day_of(arrival),
+        "row_id": row,
+        "op": "INSERT",
+        "client_id": "c",
+    }
+    return {
+        **row_fields,
+        "hlc": START + number,
+        "delta_id": f"delta-000{number}",
+        "width": 1,
+        "columns": [("title", value)],
+    }
 
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory):
-    """A history of which neither state table has merged anything."""
+    """A history that no state table has merged yet."""
     made = load({"data_dir": tmp_path_factory.mktemp("lake"), "gateways": {"eu": {"namespace": "shop_eu"}, "home": {}}})
     catalogue = SqlCatalog("lake", uri=made.lake.catalog_uri, warehouse=made.lake.warehouse)
     for namespace in ("lakesync", "tables", "shop_eu"):

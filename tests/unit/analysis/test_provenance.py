@@ -14,7 +14,7 @@ def delta(op, client, hlc, **values):
     return RowDelta(op, "t", "r", client, columns, hlc, identity)
 
 
-def told(*deltas):
+def outcomes_of(*deltas):
     found = provenance([ArrivedDelta("g", 256 * place, True, each) for place, each in enumerate(deltas, 1)])
     return [{cell.column: (cell.outcome, cell.reason) for cell in each.columns} or each.note for each in found]
 
@@ -37,7 +37,7 @@ def test_each_loss_has_a_reason():
         delta("DELETE", "eve", 3 << 16),
         delta("UPDATE", "eve", 9 << 16),
     ]
-    assert told(*story) == [
+    assert outcomes_of(*story) == [
         {"a": ("replaced", f"replaced by {at('bob', 7)}"), "b": ("deleted", f"deleted by {at('ann', 6)}")},
         {"a": ("live", "")},
         {"a": ("lost", f"{at('bob', 7)} wrote later, though it arrived before")},

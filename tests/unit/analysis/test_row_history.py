@@ -1,4 +1,4 @@
-"""A row's deltas are told from the first push on, also where no lake was made yet."""
+"""The history of a row includes unflushed deltas, even before the lake exists."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def test_a_row_of_which_all_waits_for_the_first_flush(tmp_path):
     first, second = (make_delta("ann", (clock.now_ms << 16) + n, "r1", x=n) for n in (1, 2))
     engine.gateway("shop").handle_push(SyncPush("ann", (second, first)))
     engine.close()
-    told = row_history(place, "notes", "r1")
-    assert {each.delta_id: each.columns[0].outcome for each in told} == {
+    result = row_history(place, "notes", "r1")
+    assert {each.delta_id: each.columns[0].outcome for each in result} == {
         first.delta_id: "lost",
         second.delta_id: "live",
     }
-    assert not any(each.flushed for each in told)
+    assert not any(each.flushed for each in result)
     with pytest.raises(LakeUnavailableError, match="no Iceberg catalogue"):
         row_history(place, "notes", "r2")

@@ -1,4 +1,4 @@
-"""A query taken apart: tables, columns and filters, always enough and seldom too much."""
+"""The tables, columns and predicates that are found in a statement are never too few, and seldom too many."""
 
 from datetime import date
 

@@ -1,4 +1,4 @@
-"""A delta is followed from its log row to the snapshot, the table and the cut that hold it, in a lake by pyiceberg."""
+"""A delta is traced from its log row to snapshot, state table and checkpoint, in a lake that pyiceberg writes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def delta(delta_id, *, seq, arrival, batch):
 
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory):
-    """A lake with two batches, of which the first is merged into the state table and in a cut."""
+    """A lake with two batches; the first is merged into the state table and contained in a checkpoint."""
     folder = tmp_path_factory.mktemp("lake")
     place = config.load({"data_dir": folder})
     catalogue = SqlCatalog("lake", uri=place.lake.catalog_uri, warehouse=place.lake.warehouse)
@@ -103,9 +103,13 @@ def test_the_commands_read_the_lake_and_say_who_did_not_answer(lake, monkeypatch
     monkeypatch.setenv("LAKESYNC_CONFIG", "")
     monkeypatch.setenv("LAKESYNC_REMOTE_URL", "http://127.0.0.1:1")
     words = ["--gateway", "shop", "--data", str(place.data_dir)]
-    told = CliRunner().invoke(app, ["trace", "aaaa0000first", "--json", *words])
-    assert told.exit_code == 6
-    assert msgspec.json.decode(told.stdout)["state"] == {"mergedHlc": 150, "containsDelta": True, "checkpointHlc": 150}
+    result = CliRunner().invoke(app, ["trace", "aaaa0000first", "--json", *words])
+    assert result.exit_code == 6
+    assert msgspec.json.decode(result.stdout)["state"] == {
+        "mergedHlc": 150,
+        "containsDelta": True,
+        "checkpointHlc": 150,
+    }
     listed = CliRunner().invoke(app, ["dlq", "list", "--json", *words])
     assert listed.exit_code == 6
     assert msgspec.json.decode(listed.stdout)["id"] == "todos/t1/done"

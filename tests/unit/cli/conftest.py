@@ -1,4 +1,4 @@
-"""A command line of nobody: no settings of this machine, a folder of its own."""
+"""Runs commands in an empty folder, without any settings of this machine."""
 
 from __future__ import annotations
 

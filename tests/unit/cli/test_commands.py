@@ -73,13 +73,13 @@ def test_help_imports_no_command_and_no_heavy_package():
 
 
 def test_a_misspelt_command_exits_with_2_and_suggests_the_right_one(run):
-    told = run("statsu")
-    assert told.exit_code == 2
-    assert "status" in told.output
+    result = run("statsu")
+    assert result.exit_code == 2
+    assert "status" in result.output
 
 
 @pytest.mark.parametrize(("typed", "offered"), [("lakesync chec", "checkpoint"), ("lakesync rules d", "diff")])
 def test_command_names_are_completed(typed, offered, run):
     words = {"_LAKESYNC_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": str(len(typed.split()) - 1)}
-    told = CliRunner().invoke(app, [], prog_name="lakesync", env=words)
-    assert offered in told.stdout.split()
+    result = CliRunner().invoke(app, [], prog_name="lakesync", env=words)
+    assert offered in result.stdout.split()

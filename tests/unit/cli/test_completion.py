@@ -1,4 +1,4 @@
-"""The shell's completion knows commands, options and the values that are at hand, in all three shells."""
+"""Completion offers commands, options and known values in bash, zsh and fish."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ LINES = {
 def completed(shell: str, line: str) -> str:
     code = "import sys; sys.argv[0] = 'lakesync'; from lakesync.cli import main; main()"
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("LAKESYNC_", "_TYPER"))}
-    told = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", code], env={**kept, **ASKED[shell](line)}, capture_output=True, text=True, check=False
     )
-    assert told.stderr == ""
-    return told.stdout
+    assert result.stderr == ""
+    return result.stdout
 
 
 @pytest.mark.parametrize("line", LINES)
@@ -56,8 +56,8 @@ def test_bash_completes_commands_options_and_values(run, line):
 def test_zsh_and_fish_complete_the_same(run, shell):
     run("init", "--gateway", "shop")
     for line in ("lakesync st", "lakesync explain "):
-        told = completed(shell, line)
-        assert all(each in told for each in LINES[line])
+        result = completed(shell, line)
+        assert all(each in result for each in LINES[line])
 
 
 def test_invalid_settings_complete_nothing_without_an_error(run):

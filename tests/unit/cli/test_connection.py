@@ -1,4 +1,4 @@
-"""Which gateway a command talks to is said in the same ways to all of them."""
+"""All commands choose their gateway by the same options, variables and files."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ COMMANDS = [
     "connectors unregister jira --yes",
     "dlq list",
 ]
-USERS, PROJECT, VARIABLE, FLAG = (f"http://127.0.0.1:{port}" for port in range(1, 5))  # nobody answers there
+USERS, PROJECT, VARIABLE, FLAG = (f"http://127.0.0.1:{port}" for port in range(1, 5))  # nothing listens there
 
 
 @pytest.fixture
-def asked(run, tmp_path):
-    """Runs a command in a project whose files name a gateway; what it says when that cannot be reached."""
+def error_of(run, tmp_path):
+    """Runs a command in a project whose files name an unreachable gateway, and returns its error message."""
     (tmp_path / "home" / "lakesync").mkdir(parents=True)
     (tmp_path / "home" / "lakesync" / "lakesync.toml").write_text(f'[remote]\nurl = "{USERS}"\ngateway = "users"\n')
     Path("rows.jsonl").write_text('{"row_id": "r"}\n')
@@ -44,28 +44,29 @@ def asked(run, tmp_path):
     Path("schema.json").write_text('{"table": "t", "columns": [{"name": "x", "type": "string"}]}')
     Path("connector.json").write_text('{"name": "jira", "type": "jira"}')
 
-    def ask(words: str, *more: str) -> str:
-        told = run(*words.split(), *more)
-        expected = ExitCode.PARTIAL if words == "dlq list" else ExitCode.UNREACHABLE  # the lake has a part of it
-        assert told.exit_code == expected, told.output
-        return told.stderr
+    def run_command(words: str, *more: str) -> str:
+        result = run(*words.split(), *more)
+        # `dlq list` can list the lake's dead letters without the gateway
+        expected = ExitCode.PARTIAL if words == "dlq list" else ExitCode.UNREACHABLE
+        assert result.exit_code == expected, result.output
+        return result.stderr
 
-    return ask
+    return run_command
 
 
 @pytest.mark.parametrize("words", COMMANDS)
-def test_every_command_uses_files_and_options(asked, words):
-    assert USERS in asked(words)
-    assert FLAG in asked(words, "--url", FLAG)
+def test_every_command_uses_files_and_options(error_of, words):
+    assert USERS in error_of(words)
+    assert FLAG in error_of(words, "--url", FLAG)
 
 
-def test_options_beat_variables_which_beat_the_projects_and_the_users_file(asked, monkeypatch):
-    assert USERS in asked("status")
+def test_options_beat_variables_which_beat_the_projects_and_the_users_file(error_of, monkeypatch):
+    assert USERS in error_of("status")
     Path("lakesync.toml").write_text(f'[remote]\nurl = "{PROJECT}"\ngateway = "projects"\n')
-    assert PROJECT in asked("status")
+    assert PROJECT in error_of("status")
     monkeypatch.setenv("LAKESYNC_REMOTE_URL", VARIABLE)
-    assert VARIABLE in asked("status")
-    assert FLAG in asked("status", "--url", FLAG)
+    assert VARIABLE in error_of("status")
+    assert FLAG in error_of("status", "--url", FLAG)
 
 
 class _Aborts(BaseHTTPRequestHandler):

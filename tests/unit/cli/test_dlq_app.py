@@ -1,4 +1,4 @@
-"""`lakesync dlq --app`: what an app's own database has set aside."""
+"""`lakesync dlq --app`: the dead letters in an app's own database."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TODOS = {"table": "todos", "columns": [{"name": "title", "type": "string"}, {"na
 
 @pytest.fixture
 def app_file(tmp_path):
-    """The database of an app with two refused changes and a failed action."""
+    """The database of an app with two rejected changes and a failed action."""
     path = tmp_path / "app.db"
     with lakesync.open_gateway("g") as gateway:
         gateway.register_schema({"table": "todos", "columns": TODOS["columns"][:1]})
@@ -28,9 +28,9 @@ def app_file(tmp_path):
 
 
 def listed(run, path):
-    told = run("dlq", "list", "--app", path, "--json")
-    assert told.exit_code == 0, told.output
-    return [json.loads(line) for line in told.stdout.splitlines()]
+    result = run("dlq", "list", "--app", path, "--json")
+    assert result.exit_code == 0, result.output
+    return [json.loads(line) for line in result.stdout.splitlines()]
 
 
 def test_rejected_changes_and_failed_actions_are_listed_and_shown(run, app_file):
@@ -66,5 +66,5 @@ def test_a_file_that_is_not_an_apps_database_is_rejected(run, app_file, tmp_path
         path = tmp_path / name
         if text is not None:
             path.write_text(text)
-        told = run("dlq", "list", "--app", path)
-        assert (told.exit_code, name in told.stderr) == (2, True)
+        result = run("dlq", "list", "--app", path)
+        assert (result.exit_code, name in result.stderr) == (2, True)

@@ -1,4 +1,4 @@
-"""Each error has one exit code, said in one way."""
+"""Each class of errors has an exit code and a form of message."""
 
 from __future__ import annotations
 
@@ -56,25 +56,25 @@ def test_an_unexpected_exception_has_no_exit_code():
 
 
 def test_an_error_is_printed_with_a_remedy_on_stderr(run):
-    told = run("status", "--gateway", "shop", "--url", "http://127.0.0.1:1")
-    assert (told.exit_code, told.stdout) == (ExitCode.UNREACHABLE, "")
-    assert "error: no gateway answers at http://127.0.0.1:1: " in told.stderr
-    assert "  try: start a gateway" in told.stderr
-    assert "Traceback" not in told.stderr
+    result = run("status", "--gateway", "shop", "--url", "http://127.0.0.1:1")
+    assert (result.exit_code, result.stdout) == (ExitCode.UNREACHABLE, "")
+    assert "error: no gateway answers at http://127.0.0.1:1: " in result.stderr
+    assert "  try: start a gateway" in result.stderr
+    assert "Traceback" not in result.stderr
 
 
 def test_with_json_an_error_is_one_object(run):
-    told = run("clients", "--gateway", "shop", "--url", "http://127.0.0.1:1", "--json")
-    assert told.stdout == ""
-    error = json.loads(told.stderr)
+    result = run("clients", "--gateway", "shop", "--url", "http://127.0.0.1:1", "--json")
+    assert result.stdout == ""
+    error = json.loads(result.stderr)
     assert (error["code"], error["exitCode"]) == ("UNREACHABLE", 3)
     assert "http://127.0.0.1:1" in error["error"]
 
 
 def test_without_a_gateway_id_the_error_names_the_option(run):
-    told = run("status")
-    assert told.exit_code == ExitCode.USAGE
-    assert "--gateway" in told.stderr
+    result = run("status")
+    assert result.exit_code == ExitCode.USAGE
+    assert "--gateway" in result.stderr
 
 
 def test_a_missing_package_of_the_lake_names_its_extra(run, monkeypatch):
@@ -82,11 +82,11 @@ def test_a_missing_package_of_the_lake_names_its_extra(run, monkeypatch):
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "pyiceberg", None)
     monkeypatch.setitem(sys.modules, "pyiceberg.catalog", None)
-    told = run("row", "history", "todos", "t1")
-    assert told.exit_code == ExitCode.FAILED
-    assert "pip install 'lakesync[query]'" in told.stderr
-    told = run("row", "history", "todos", "t1", "--json")
-    assert json.loads(told.stderr)["code"] == "PACKAGE_MISSING"
+    result = run("row", "history", "todos", "t1")
+    assert result.exit_code == ExitCode.FAILED
+    assert "pip install 'lakesync[query]'" in result.stderr
+    result = run("row", "history", "todos", "t1", "--json")
+    assert json.loads(result.stderr)["code"] == "PACKAGE_MISSING"
 
 
 def test_commands_of_the_platform_name_its_extra(run, monkeypatch):
@@ -100,15 +100,15 @@ def test_commands_of_the_platform_name_its_extra(run, monkeypatch):
         "demo": "scripts/demo",
     }
     for command, remedy in needs.items():
-        told = run(command)
-        assert told.exit_code == ExitCode.FAILED
-        assert remedy in told.stderr
+        result = run(command)
+        assert result.exit_code == ExitCode.FAILED
+        assert remedy in result.stderr
 
 
 def test_an_erasure_creates_no_store(run, tmp_path):
-    told = run("erase", "--gateway", "shop", "--table", "t", "--row", "r", "--yes")
-    assert told.exit_code == ExitCode.USAGE
-    assert "there is no staging store in" in told.stderr
+    result = run("erase", "--gateway", "shop", "--table", "t", "--row", "r", "--yes")
+    assert result.exit_code == ExitCode.USAGE
+    assert "there is no staging store in" in result.stderr
     assert not (tmp_path / "project" / "lakesync-data").exists()
 
 
@@ -129,9 +129,9 @@ def test_claims_require_a_token_that_is_signed_here(run, monkeypatch):
 
 def test_a_missing_part_is_reported_in_json_too(run):
     words = ("--gateway", "shop", "--url", "http://127.0.0.1:1")
-    told = run("dlq", "list", *words, "--json")
-    assert told.exit_code == ExitCode.PARTIAL
-    said = json.loads(told.stderr)
+    result = run("dlq", "list", *words, "--json")
+    assert result.exit_code == ExitCode.PARTIAL
+    said = json.loads(result.stderr)
     assert (said["code"], said["exitCode"]) == ("PARTIAL", 6)
     assert "no gateway answers" in said["error"]
     assert run("dlq", "list", *words).stderr.startswith("incomplete: no gateway answers")
@@ -139,9 +139,9 @@ def test_a_missing_part_is_reported_in_json_too(run):
 
 
 def test_without_a_terminal_a_confirmation_requires_yes(run):
-    told = run("connectors", "unregister", "jira", "--gateway", "shop", stdin="y\n")
-    assert told.exit_code == ExitCode.USAGE
-    assert "--yes" in told.stderr
+    result = run("connectors", "unregister", "jira", "--gateway", "shop", stdin="y\n")
+    assert result.exit_code == ExitCode.USAGE
+    assert "--yes" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -155,9 +155,9 @@ def test_without_a_terminal_a_confirmation_requires_yes(run):
     ],
 )
 def test_a_usage_error_is_reported_in_json_too(run, words, why):
-    told = run(*words, "--json")
-    assert (told.exit_code, told.stdout) == (ExitCode.USAGE, "")
-    said = json.loads(told.stderr)
+    result = run(*words, "--json")
+    assert (result.exit_code, result.stdout) == (ExitCode.USAGE, "")
+    said = json.loads(result.stderr)
     assert (said["code"], said["exitCode"]) == ("USAGE", 2)
     assert why in said["error"]
 
@@ -182,20 +182,20 @@ def test_usage_errors_of_older_typers_are_recognised(run, monkeypatch):
     ],
 )
 def test_gateway_id_and_url_are_validated_before_a_request(run, words, why):
-    told = run(*words)
-    assert (told.exit_code, told.stdout) == (ExitCode.USAGE, "")
-    assert why in told.stderr
-    assert "sesame" not in told.stderr
+    result = run(*words)
+    assert (result.exit_code, result.stdout) == (ExitCode.USAGE, "")
+    assert why in result.stderr
+    assert "sesame" not in result.stderr
 
 
 @pytest.mark.parametrize("command", ["status", "pull", "tail", "doctor"])
 def test_a_password_in_a_url_is_not_printed(run, monkeypatch, command):
     monkeypatch.setenv("LAKESYNC_REMOTE_GATEWAY", "shop")
     monkeypatch.setenv("LAKESYNC_REMOTE_URL", "http://ann:sesame@127.0.0.1:1")
-    told = run(command)
-    assert told.exit_code != 0
-    assert "has a user in it" in told.output
-    assert "sesame" not in told.output
+    result = run(command)
+    assert result.exit_code != 0
+    assert "has a user in it" in result.output
+    assert "sesame" not in result.output
 
 
 @pytest.mark.parametrize("token", ["sesame\nsesame", "sesame sesame", "sesame\x01", "sesame\u00fc", b"sesame\xff"])
@@ -203,18 +203,18 @@ def test_a_password_in_a_url_is_not_printed(run, monkeypatch, command):
 def test_an_invalid_token_is_not_sent_and_not_printed(run, monkeypatch, command, token):
     where = ("--gateway", "shop", "--url", "http://127.0.0.1:1")
     Path("token").write_bytes(token if isinstance(token, bytes) else token.encode())
-    told = [run(command, *where, "--token-file", "token")]
+    result = [run(command, *where, "--token-file", "token")]
     if isinstance(token, str):
         monkeypatch.setenv("LAKESYNC_TOKEN", token)
-        told.append(run(command, *where))
-    for each in told:
+        result.append(run(command, *where))
+    for each in result:
         assert each.exit_code == ExitCode.AUTH
         assert "outside of ASCII: remove it" in each.stderr
         assert "sesame" not in each.output
 
 
 class _Elsewhere(BaseHTTPRequestHandler):
-    """Answers every question with JSON, and is no gateway."""
+    """A server that answers every request with JSON but is not a gateway."""
 
     def do_GET(self):
         self.send_response(200)
@@ -227,7 +227,7 @@ class _Elsewhere(BaseHTTPRequestHandler):
         self.do_GET()
 
     def log_message(self, *_):
-        """Nothing."""
+        """Log nothing."""
 
 
 @pytest.fixture
@@ -243,6 +243,6 @@ def elsewhere():
     "words", ["status", "clients", "rules show", "schema list", "checkpoint show", "dlq list --kind work"]
 )
 def test_a_server_that_is_not_a_gateway_is_unreachable(run, elsewhere, words):
-    told = run(*words.split(), "--gateway", "shop", "--url", elsewhere)
-    assert told.exit_code == ExitCode.UNREACHABLE
-    assert "check that it is a gateway of this version" in told.stderr
+    result = run(*words.split(), "--gateway", "shop", "--url", elsewhere)
+    assert result.exit_code == ExitCode.UNREACHABLE
+    assert "check that it is a gateway of this version" in result.stderr

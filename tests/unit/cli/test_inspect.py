@@ -1,4 +1,4 @@
-"""`lakesync token inspect`: every check that a gateway makes, with the settings at hand."""
+"""`lakesync token inspect` makes every check that a gateway makes, by the settings of this project."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ def project(provider, monkeypatch):
     return provider
 
 
-def states(told):
-    return {each["check"]: each["state"] for each in json.loads(told.stdout)["checks"]}
+def states(result):
+    return {each["check"]: each["state"] for each in json.loads(result.stdout)["checks"]}
 
 
 def test_an_accepted_token_is_explained(run, project):
     user = project.add_user("alice@example.com", gateways=["shop", "desk"], team="red")
     token = project.token(user)
-    told = run("token", "inspect", token)
-    assert told.exit_code == ExitCode.OK, told.output
-    assert f"accepts the token as client {user.id!r} of shop, desk" in told.stderr
+    result = run("token", "inspect", token)
+    assert result.exit_code == ExitCode.OK, result.output
+    assert f"accepts the token as client {user.id!r} of shop, desk" in result.stderr
     found = json.loads(run("token", "inspect", "--json", "-g", "desk", stdin=token).stdout)
     assert (found["taken"], found["client"], found["gateways"]) == (True, user.id, ["shop", "desk"])
     assert found["claims"]["app_metadata.team"] == "red"
@@ -49,9 +49,9 @@ def test_an_accepted_token_is_explained(run, project):
 def test_every_failed_check_is_listed(run, project):
     user = project.add_user("bob@example.com", gateways=["shop"])
     token = project.token(user, aud="other", exp=1)
-    told = run("token", "inspect", token, "--json")
-    assert told.exit_code == ExitCode.AUTH
-    found = states(told)
+    result = run("token", "inspect", token, "--json")
+    assert result.exit_code == ExitCode.AUTH
+    found = states(result)
     assert {name for name, state in found.items() if state == "failed"} == {"audience", "exp"}
     shown = run("token", "inspect", token)
     assert "its aud is 'other'; it must be 'authenticated'" in shown.stdout
@@ -60,29 +60,29 @@ def test_every_failed_check_is_listed(run, project):
 
 def test_access_to_a_gateway_is_a_separate_check(run, project):
     token = project.token(project.add_user("carol@example.com", gateways=["shop"], role="editor"))
-    told = run("token", "inspect", token, "--json", "--gateway", "desk", "--role", "admin")
-    assert told.exit_code == ExitCode.AUTH
-    assert (states(told)["enter"], states(told)["admin"], states(told)["gateway"]) == ("failed", "failed", "ok")
+    result = run("token", "inspect", token, "--json", "--gateway", "desk", "--role", "admin")
+    assert result.exit_code == ExitCode.AUTH
+    assert (states(result)["enter"], states(result)["admin"], states(result)["gateway"]) == ("failed", "failed", "ok")
 
 
 def test_an_unreachable_provider_is_reported(run, project):
     token = project.token(project.add_user("dave@example.com", gateways=["shop"]))
     project.down = True
     try:
-        told = run("token", "inspect", token, "--json")
+        result = run("token", "inspect", token, "--json")
     finally:
         project.down = False
-    assert told.exit_code == ExitCode.AUTH
-    assert "status 503" in told.stderr
-    assert (states(told)["key"], states(told)["signature"], states(told)["exp"]) == ("failed", "skipped", "ok")
+    assert result.exit_code == ExitCode.AUTH
+    assert "status 503" in result.stderr
+    assert (states(result)["key"], states(result)["signature"], states(result)["exp"]) == ("failed", "skipped", "ok")
 
 
 def test_tokens_in_files_and_tokens_of_the_server_are_inspected(run, monkeypatch):
     monkeypatch.setenv("LAKESYNC_JWT_SECRET", SECRET)
     Path("token.txt").write_text(run("token", "create", "-g", "shop", "-c", "ann", "--role", "admin").stdout)
-    told = run("token", "inspect", "token.txt", "--role", "admin", "-g", "shop")
-    assert told.exit_code == ExitCode.OK, told.output
-    assert SECRET not in told.output
+    result = run("token", "inspect", "token.txt", "--role", "admin", "-g", "shop")
+    assert result.exit_code == ExitCode.OK, result.output
+    assert SECRET not in result.output
     monkeypatch.setenv("LAKESYNC_JWT_SECRET", SECRET[::-1])
     assert run("token", "inspect", "token.txt").exit_code == ExitCode.AUTH
     monkeypatch.setenv("LAKESYNC_JWT_SECRET_PREVIOUS", SECRET)
@@ -91,24 +91,28 @@ def test_tokens_in_files_and_tokens_of_the_server_are_inspected(run, monkeypatch
 
 def test_text_that_is_not_a_token_is_reported(run, monkeypatch):
     monkeypatch.setenv("LAKESYNC_JWT_SECRET", SECRET)
-    told = run("token", "inspect", "--json", stdin="sesame")
-    assert (told.exit_code, states(told)["form"], states(told)["signature"]) == (ExitCode.AUTH, "failed", "skipped")
+    result = run("token", "inspect", "--json", stdin="sesame")
+    assert (result.exit_code, states(result)["form"], states(result)["signature"]) == (
+        ExitCode.AUTH,
+        "failed",
+        "skipped",
+    )
     assert run("token", "inspect", "nowhere.txt").exit_code == ExitCode.USAGE
 
 
 def test_settings_without_secret_and_issuers_require_no_token(run):
-    told = run("token", "inspect", "a.b.c")
-    assert told.exit_code == ExitCode.USAGE
-    assert "requires no token" in told.stderr
+    result = run("token", "inspect", "a.b.c")
+    assert result.exit_code == ExitCode.USAGE
+    assert "requires no token" in result.stderr
 
 
 def test_the_doctor_fetches_the_keys(run, project):
-    told = json.loads(run("doctor", "--only", "issuers", "--json").stdout)
-    assert (told["state"], told["found"]) == ("ok", "1 with 1 key")
+    result = json.loads(run("doctor", "--only", "issuers", "--json").stdout)
+    assert (result["state"], result["found"]) == ("ok", "1 with 1 key")
     assert json.loads(run("doctor", "--only", "secret", "--json").stdout)["state"] == "ok"
     project.down = True
     try:
-        told = json.loads(run("doctor", "--only", "issuers", "--json").stdout)
+        result = json.loads(run("doctor", "--only", "issuers", "--json").stdout)
     finally:
         project.down = False
-    assert (told["state"], "503" in told["found"]) == ("problem", True)
+    assert (result["state"], "503" in result["found"]) == ("problem", True)

@@ -1,4 +1,4 @@
-"""docs/cli.md: it names every command, and what needs no server runs as it stands."""
+"""docs/cli.md names every command, and its examples that need no server can be pasted."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ def test_the_page_names_every_command(words):
 
 def test_the_commands_for_a_new_project_work(run):
     for line in BLOCKS["A new project"]:
-        told = run(*shlex.split(line)[1:])
-        assert told.exit_code == 0, line + told.output
+        result = run(*shlex.split(line)[1:])
+        assert result.exit_code == 0, line + result.output
 
 
 def test_the_commands_for_tokens_work(run, monkeypatch):
     monkeypatch.setenv("LAKESYNC_JWT_SECRET", "a secret that has thirty-two bytes, or more")
     for line in BLOCKS["Tokens"]:
-        told = run(*shlex.split(line)[1:])
-        assert told.exit_code == 0, line + told.output
+        result = run(*shlex.split(line)[1:])
+        assert result.exit_code == 0, line + result.output
         if " create " in line:
-            Path("token.txt").write_text(told.stdout)
-        assert '"sub"' not in told.stdout
-    assert "ops" in told.stdout
+            Path("token.txt").write_text(result.stdout)
+        assert '"sub"' not in result.stdout
+    assert "ops" in result.stdout

@@ -1,4 +1,4 @@
-"""What the commands ask Dagster is what this Dagster answers."""
+"""The queries that commands send to Dagster are valid for the installed Dagster."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def test_the_states_in_which_a_backfill_has_ended_are_there(schema):
 
 
 def test_a_backfill_without_a_dagster_says_how_to_name_one(run):
-    told = run("backfill", "tables/todos", "--from", "2026-11-01")
-    assert told.exit_code == 2
-    assert "--dagster-url" in told.stderr
+    result = run("backfill", "tables/todos", "--from", "2026-11-01")
+    assert result.exit_code == 2
+    assert "--dagster-url" in result.stderr
     gone = run("backfill", "--dagster-url", "http://127.0.0.1:1")
     assert gone.exit_code == 3
 
@@ -43,7 +43,7 @@ def part(requests=0, kind="table", name="planes"):
 
 
 @pytest.mark.parametrize(
-    ("told", "words"),
+    ("report", "words"),
     [
         (None, []),
         ({"reportedMs": 99_000, "behind": [part(2)], "queued": []}, []),
@@ -61,8 +61,8 @@ def part(requests=0, kind="table", name="planes"):
         ),
     ],
 )
-def test_problems_of_the_pipeline_are_described(told, words):
-    assert pipeline_health.problems(told, 100_000) == words
+def test_problems_of_the_pipeline_are_described(report, words):
+    assert pipeline_health.problems(report, 100_000) == words
 
 
 @pytest.mark.parametrize(

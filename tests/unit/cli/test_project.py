@@ -1,4 +1,4 @@
-"""A new project, its settings, and where each comes from."""
+"""The files that `lakesync init` writes, and the settings in effect with their sources."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from lakesync_dagster.definitions import make_definitions
 
 
 def test_up_reads_the_files_that_init_writes(run):
-    told = run("init", "--gateway", "shop")
-    assert told.exit_code == 0, told.output
+    result = run("init", "--gateway", "shop")
+    assert result.exit_code == 0, result.output
     loaded = config.load()
     assert loaded.data_dir == Path.cwd() / "lakesync-data"
     assert loaded.remote.gateway == "shop"
@@ -33,11 +33,11 @@ def test_up_reads_the_files_that_init_writes(run):
     assert run("rules", "validate", "rules.json", "--schemas", "schemas").exit_code == 0
 
 
-SWITCHED_OFF = re.compile(r"^#(?=\S)", re.MULTILINE)
+COMMENTED_OUT = re.compile(r"^#(?=\S)", re.MULTILINE)
 
 
 def named(loaded):
-    """The names in each section that moves something."""
+    """Return the names that are declared in each section that moves data."""
     sections = ("tiers", "destinations", "flows", "migrations")
     found = {section: set(getattr(loaded, section)) for section in sections} | {
         "connectors": set(loaded.connectors.declared),
@@ -51,16 +51,16 @@ def test_each_disabled_section_works_alone_and_with_the_others(run):
     run("init", "--gateway", "shop")
     written = Path("lakesync.toml").read_text()
     parts = written.split("\n\n# ")
-    off = [part for part in parts if SWITCHED_OFF.search(part)]
+    off = [part for part in parts if COMMENTED_OUT.search(part)]
     assert named(config.load()) == {}
     names = {}
     for part in off:
-        Path("lakesync.toml").write_text(written.replace(part, SWITCHED_OFF.sub("", part)))
+        Path("lakesync.toml").write_text(written.replace(part, COMMENTED_OUT.sub("", part)))
         found = named(config.load())
         assert found, part
         for section, each in found.items():
             names[section] = names.get(section, set()) | each
-    Path("lakesync.toml").write_text(SWITCHED_OFF.sub("", written))
+    Path("lakesync.toml").write_text(COMMENTED_OUT.sub("", written))
     everything = config.load()
     assert named(everything) == names
     assert names == {
@@ -78,20 +78,20 @@ def test_each_disabled_section_works_alone_and_with_the_others(run):
 def test_init_writes_the_section_of_a_login_provider(run):
     with providing("auth0") as provider:
         words = ["--auth", "oidc", "--issuer", provider.issuer, "--audience", 'with "quotes" and $dollar']
-        told = run("init", "--gateway", "shop", *words)
-        assert told.exit_code == 0, told.output
-        assert "docs/login.md" not in told.stderr
+        result = run("init", "--gateway", "shop", *words)
+        assert result.exit_code == 0, result.output
+        assert "docs/login.md" not in result.stderr
         provider.audience = 'with "quotes" and $dollar'
         token = provider.token(provider.add_user("alice@example.com"))
-        told = run("token", "inspect", "--gateway", "shop", stdin=token)
-        assert told.exit_code == 0, told.output
+        result = run("token", "inspect", "--gateway", "shop", stdin=token)
+        assert result.exit_code == 0, result.output
         assert config.load().gateway.issuers[0].audience == ('with "quotes" and $dollar',)
 
 
 def test_init_reports_settings_that_must_be_completed(run):
-    told = run("init", "--auth", "oidc")
-    assert told.exit_code == 0, told.output
-    assert "set issuer and audience in lakesync.toml" in told.stderr
+    result = run("init", "--auth", "oidc")
+    assert result.exit_code == 0, result.output
+    assert "set issuer and audience in lakesync.toml" in result.stderr
     assert config.load().gateway.issuers[0].issuer == "https://login.example.com/"
     assert run("init", "--issuer", "https://login.example.com/").exit_code == ExitCode.USAGE
     assert run("init", "--auth", "oidc", "--issuer", "http://login.example.com/").exit_code == ExitCode.USAGE
@@ -119,9 +119,9 @@ def test_init_switches_every_example_on_at_once(run):
 
 
 def test_init_rejects_an_unknown_example(run):
-    told = run("init", "--example", "oracle")
-    assert told.exit_code == ExitCode.USAGE
-    assert "tiers, migration, jira, postgres" in told.stderr.replace("\n", " ").replace("│", "")
+    result = run("init", "--example", "oracle")
+    assert result.exit_code == ExitCode.USAGE
+    assert "tiers, migration, jira, postgres" in result.stderr.replace("\n", " ").replace("│", "")
 
 
 def test_partitions_begin_on_the_day_of_init(run):
@@ -173,9 +173,9 @@ def test_an_invalid_declared_file_is_named(run, schema, rules, named):
 def test_the_invalid_one_of_several_schemas_is_named(run):
     Path("good.json").write_text('{"table": "t", "columns": [{"name": "x", "type": "string"}]}')
     Path("bad.json").write_text('{"table": "t"}')
-    told = run("schema", "apply", "good.json", "bad.json", "--gateway", "shop", "--url", "http://127.0.0.1:1")
-    assert told.exit_code == ExitCode.INVALID
-    assert "error: bad.json: " in told.stderr
+    result = run("schema", "apply", "good.json", "bad.json", "--gateway", "shop", "--url", "http://127.0.0.1:1")
+    assert result.exit_code == ExitCode.INVALID
+    assert "error: bad.json: " in result.stderr
 
 
 def test_config_show_prints_the_source_of_each_setting(run, tmp_path, monkeypatch):
@@ -185,9 +185,9 @@ def test_config_show_prints_the_source_of_each_setting(run, tmp_path, monkeypatc
     Path("lakesync.toml").write_text('data_dir = "b"\n[spark]\ncores = 2\n[gateway]\nport = 2\n')
     monkeypatch.setenv("LAKESYNC_GATEWAY_PORT", "3")
     monkeypatch.setenv("LAKESYNC_JWT_SECRET", "not to be shown")
-    told = run("config", "show", "--json", "--data", tmp_path / "c")
-    assert "not to be shown" not in told.output
-    found = {each["name"]: (each["value"], each["origin"]) for each in map(json.loads, told.stdout.splitlines())}
+    result = run("config", "show", "--json", "--data", tmp_path / "c")
+    assert "not to be shown" not in result.output
+    found = {each["name"]: (each["value"], each["origin"]) for each in map(json.loads, result.stdout.splitlines())}
     project = str(Path("lakesync.toml").absolute())
     assert found["data_dir"] == (str(tmp_path / "c"), "--data")
     assert found["gateway.port"] == (3, "LAKESYNC_GATEWAY_PORT")
@@ -215,11 +215,11 @@ def test_config_show_prints_the_source_of_each_setting(run, tmp_path, monkeypatc
 def test_secrets_are_not_printed(run, monkeypatch, variable, value, shown):
     monkeypatch.setenv(f"LAKESYNC_{variable}", value)
     for words in (["--json"], []):
-        told = run("config", "show", *words)
-        assert told.exit_code == 0, told.output
-        assert shown in told.stdout
-        assert "sesame" not in told.output
-        assert re.search("ses.me", told.output) is None
+        result = run("config", "show", *words)
+        assert result.exit_code == 0, result.output
+        assert shown in result.stdout
+        assert "sesame" not in result.output
+        assert re.search("ses.me", result.output) is None
 
 
 def test_an_empty_lakesync_config_disables_all_files(run, tmp_path, monkeypatch):
@@ -231,17 +231,17 @@ def test_an_empty_lakesync_config_disables_all_files(run, tmp_path, monkeypatch)
 
 
 def test_an_unknown_setting_is_not_found(run):
-    told = run("config", "show", "spork")
-    assert (told.exit_code, told.stdout) == (ExitCode.FAILED, "")
+    result = run("config", "show", "spork")
+    assert (result.exit_code, result.stdout) == (ExitCode.FAILED, "")
 
 
 def test_doctor_reports_problems_with_remedies(run, monkeypatch):
     monkeypatch.setenv("LAKESYNC_JWT_SECRET", "short")
     monkeypatch.setenv("LAKESYNC_SPARK_MEMORY", "9000g")
     monkeypatch.setenv("LAKESYNC_GATEWAY_URL", "http://127.0.0.1:1")
-    told = run("doctor", "--json")
-    assert told.exit_code == ExitCode.FAILED
-    found = {each["name"]: each for each in map(json.loads, told.stdout.splitlines())}
+    result = run("doctor", "--json")
+    assert result.exit_code == ExitCode.FAILED
+    found = {each["name"]: each for each in map(json.loads, result.stdout.splitlines())}
     wrong = {name for name, each in found.items() if each["state"] == "problem"}
     assert wrong == {"secret", "memory"}
     assert "openssl rand" in found["secret"]["remedy"]
@@ -253,9 +253,9 @@ def test_doctor_reports_problems_with_remedies(run, monkeypatch):
 
 def test_doctor_rejects_a_heap_that_is_too_small_for_spark(run, monkeypatch):
     monkeypatch.setenv("LAKESYNC_SPARK_MEMORY", "256m")
-    told = run("doctor", "--only", "memory", "--json")
-    assert (told.exit_code, json.loads(told.stdout)["state"]) == (ExitCode.FAILED, "problem")
-    assert "512m or more" in json.loads(told.stdout)["remedy"]
+    result = run("doctor", "--only", "memory", "--json")
+    assert (result.exit_code, json.loads(result.stdout)["state"]) == (ExitCode.FAILED, "problem")
+    assert "512m or more" in json.loads(result.stdout)["remedy"]
 
 
 def test_doctor_checks_the_store_of_every_shard(run, monkeypatch):
@@ -267,16 +267,16 @@ def test_doctor_checks_the_store_of_every_shard(run, monkeypatch):
     engine.open()
     engine.gateway("shop")
     engine.close()
-    told = run("doctor", "--only", "staging", "--json")
-    assert json.loads(told.stdout)["found"].startswith("1 gateway, ")
+    result = run("doctor", "--only", "staging", "--json")
+    assert json.loads(result.stdout)["found"].startswith("1 gateway, ")
     (place / "shard-orders").rename(place / "elsewhere")
-    told = run("doctor", "--only", "staging", "--json")
-    assert told.exit_code == ExitCode.FAILED
-    assert "shard shard-orders has no store" in json.loads(told.stdout)["found"]
+    result = run("doctor", "--only", "staging", "--json")
+    assert result.exit_code == ExitCode.FAILED
+    assert "shard shard-orders has no store" in json.loads(result.stdout)["found"]
 
 
 def test_doctor_reports_an_invalid_configuration(run):
     Path("lakesync.toml").write_text("[gateway]\nprot = 1\n")
-    told = run("doctor", "--only", "disk")
-    assert told.exit_code == ExitCode.FAILED
-    assert "gateway.prot is not a setting" in told.stdout
+    result = run("doctor", "--only", "disk")
+    assert result.exit_code == ExitCode.FAILED
+    assert "gateway.prot is not a setting" in result.stdout

@@ -1,4 +1,4 @@
-"""What is pushed is what the file says, and what a gateway answers is told whatever it names."""
+"""`lakesync push` sends the rows of a file, and reports every rejection that a gateway may return."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ UNKNOWN = Rejection("ffff", "FORBIDDEN", "no")
 
 @pytest.mark.parametrize("identity", ['{"a": 1}', "[1]", "true", "1.5"])
 def test_a_row_id_must_be_a_string_or_an_integer(run, identity):
-    told = run(
+    result = run(
         "push", "-", "-t", "todos", "-g", "shop", "--url", "http://127.0.0.1:1", stdin=f'{{"row_id": {identity}}}'
     )
-    assert told.exit_code == ExitCode.INVALID
-    assert "row 1 has the id" in told.stderr
+    assert result.exit_code == ExitCode.INVALID
+    assert "row 1 has the id" in result.stderr
 
 
 def test_a_row_without_an_id_lists_its_fields(run):
-    told = run(
+    result = run(
         "push", "-", "-t", "todos", "-g", "shop", "--url", "http://127.0.0.1:1", stdin='{"key": 1, "title": "a"}'
     )
-    assert told.exit_code == ExitCode.INVALID
-    assert "it has 'key', 'title'" in told.stderr
+    assert result.exit_code == ExitCode.INVALID
+    assert "it has 'key', 'title'" in result.stderr
 
 
 def test_the_file_is_closed_if_its_rows_cannot_be_sent(run, monkeypatch):
-    gc.collect()  # what other tests left
+    gc.collect()  # frees what other tests left
     lost = []
     monkeypatch.setattr(sys, "unraisablehook", lost.append)
     run("push", "-", "-t", "todos", "-g", "shop", "--url", "http://127.0.0.1:1", stdin='{"key": 1}')

@@ -1,4 +1,4 @@
-"""Files of rows are read as they are meant, or the place is named where they cannot be."""
+"""Files of rows in each format; an error names the line that cannot be read."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_file_is_read_lazily(tmp_path):
     path.write_text("id,title\n" + "1,a\n" * 100_000 + "2\n")
     found = records(path, "id", dict)
     assert next(found) == {"id": "1", "title": "a"}
-    path.write_text("")  # what was not read yet is gone
+    path.write_text("")  # the rest of the file is lost
     assert 1 < len(list(found)) < 99_999
 
 

@@ -1,4 +1,4 @@
-"""Rules checked, tried and compared without a gateway."""
+"""Sync rules are validated, simulated and compared without a gateway."""
 
 from __future__ import annotations
 
@@ -34,23 +34,23 @@ def files(run):
 
 def test_invalid_rules_are_rejected_with_the_reason(files):
     Path("wrong.json").write_text(rules(MINE, MINE))
-    told = files("rules", "validate", "wrong.json")
-    assert (told.exit_code, told.stdout) == (ExitCode.INVALID, "")
-    assert "wrong.json: buckets[1] has the name 'mine'" in told.stderr
+    result = files("rules", "validate", "wrong.json")
+    assert (result.exit_code, result.stdout) == (ExitCode.INVALID, "")
+    assert "wrong.json: buckets[1] has the name 'mine'" in result.stderr
 
 
 def test_rules_must_name_existing_columns(files):
     Path("todos.json").write_text(json.dumps({"table": "todos", "columns": [{"name": "team", "type": "string"}]}))
     assert files("rules", "validate", "team.json", "--schemas", "todos.json").exit_code == 0
-    told = files("rules", "validate", "mine.json", "--schemas", "todos.json")
-    assert told.exit_code == ExitCode.INVALID
-    assert "'owner', which table 'todos' lacks" in told.stderr
+    result = files("rules", "validate", "mine.json", "--schemas", "todos.json")
+    assert result.exit_code == ExitCode.INVALID
+    assert "'owner', which table 'todos' lacks" in result.stderr
 
 
 def test_visible_rows_of_a_client_are_counted(files):
     words = ("rules", "test", "mine.json", "--rows", "rows.jsonl", "--as", "sub=alice", "--as", '{"sub": "bob"}')
-    told = [json.loads(line) for line in files(*words, "--list", "--json").stdout.splitlines()]
-    assert [(each["as"], each["table"], each["rows"], each["rowIds"]) for each in told] == [
+    result = [json.loads(line) for line in files(*words, "--list", "--json").stdout.splitlines()]
+    assert [(each["as"], each["table"], each["rows"], each["rowIds"]) for each in result] == [
         ("sub=alice", "notes", 1, []),
         ("sub=alice", "todos", 2, ["t1"]),
         ('{"sub": "bob"}', "notes", 1, []),
@@ -60,19 +60,19 @@ def test_visible_rows_of_a_client_are_counted(files):
 
 def test_rows_gained_and_lost_are_counted_for_each_client(files):
     words = ["rules", "diff", "team.json", "--from", "mine.json", "--rows", "rows.jsonl", "--list", "--json"]
-    told = files(*words, "--as", "sub=alice,team=red,team=blue", "--as", "sub=bob", "--as", "sub=carol")
-    red, bob = (json.loads(line) for line in told.stdout.splitlines())
+    result = files(*words, "--as", "sub=alice,team=red,team=blue", "--as", "sub=bob", "--as", "sub=carol")
+    red, bob = (json.loads(line) for line in result.stdout.splitlines())
     assert (red["before"], red["after"], red["addedIds"], red["removedIds"]) == (1, 2, ["t2"], [])
     assert (bob["as"], bob["addedIds"], bob["removedIds"]) == ("sub=bob", [], ["t2"])
 
 
 def test_a_change_without_effect_is_reported(files):
-    told = files("rules", "diff", "mine.json", "--from", "mine.json", "--rows", "rows.jsonl", "--as", "sub=bob")
-    assert (told.exit_code, told.stdout) == (0, "")
-    assert "no client would see a difference" in told.stderr
+    result = files("rules", "diff", "mine.json", "--from", "mine.json", "--rows", "rows.jsonl", "--as", "sub=bob")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert "no client would see a difference" in result.stderr
 
 
 @pytest.mark.parametrize("claims", ["team=red", "alice", '{"sub": 1}', '{"sub"', "@nowhere.json"])
 def test_invalid_claims_are_a_usage_error(files, claims):
-    told = files("rules", "test", "mine.json", "--rows", "rows.jsonl", "--as", claims)
-    assert told.exit_code == ExitCode.USAGE
+    result = files("rules", "test", "mine.json", "--rows", "rows.jsonl", "--as", claims)
+    assert result.exit_code == ExitCode.USAGE

@@ -1,4 +1,4 @@
-"""A command does as much as it can with whatever streams it is started with."""
+"""Commands whose standard streams are closed, full or not in UTF-8."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WHERE = "-g shop --url http://127.0.0.1:1"
 
 @pytest.fixture
 def sh(tmp_path):
-    """Runs a command by a shell, which redirects its streams."""
+    """Runs a command in a shell, which redirects its streams."""
 
     def started(words: str, **variables: str) -> subprocess.CompletedProcess[str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("LAKESYNC_")}
@@ -49,46 +49,46 @@ def sh(tmp_path):
     ],
 )
 def test_a_closed_stream_is_treated_as_empty(sh, words, code):
-    told = sh(words)
-    assert told.returncode == code
-    assert "Traceback" not in told.stderr
+    result = sh(words)
+    assert result.returncode == code
+    assert "Traceback" not in result.stderr
 
 
 @pytest.mark.parametrize("words", ["config show --json", "config show remote.gateway --json", "doctor --json"])
 def test_a_full_disk_is_reported_without_a_traceback(sh, words):
-    told = sh(f"{words} >/dev/full")
-    assert (told.returncode, json.loads(told.stderr)["code"]) == (ExitCode.FAILED, "OS_ERROR")
-    assert "No space left on device" in told.stderr
+    result = sh(f"{words} >/dev/full")
+    assert (result.returncode, json.loads(result.stderr)["code"]) == (ExitCode.FAILED, "OS_ERROR")
+    assert "No space left on device" in result.stderr
 
 
 @pytest.mark.parametrize("words", ["config show --json", "config show remote.gateway --json"])
 def test_a_closed_pipe_ends_a_command_silently(sh, words):
-    told = sh(f"{words} | true")
-    assert (told.returncode, told.stderr) == (0, "")
+    result = sh(f"{words} | true")
+    assert (result.returncode, result.stderr) == (0, "")
 
 
 def test_characters_that_the_output_cannot_encode_are_escaped(sh):
-    told = sh("config show remote.gateway --json", PYTHONIOENCODING="latin1", LAKESYNC_REMOTE_GATEWAY="日本")
-    assert (told.returncode, json.loads(told.stdout)["value"]) == (0, "日本")
+    result = sh("config show remote.gateway --json", PYTHONIOENCODING="latin1", LAKESYNC_REMOTE_GATEWAY="日本")
+    assert (result.returncode, json.loads(result.stdout)["value"]) == (0, "日本")
 
 
 def test_a_port_in_use_is_reported_without_a_traceback(run):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
-        told = run("fake", "jira", "--port", taken.getsockname()[1])
-    assert told.exit_code == ExitCode.FAILED
-    assert "Address already in use. Choose another with --port" in told.stderr
+        result = run("fake", "jira", "--port", taken.getsockname()[1])
+    assert result.exit_code == ExitCode.FAILED
+    assert "Address already in use. Choose another with --port" in result.stderr
 
 
 @pytest.mark.parametrize("file", ["absent/frames.bin", ".", "/"])
 def test_a_checkpoint_is_not_requested_if_its_file_cannot_be_written(run, file):
     """A gateway has one for a client once."""
-    told = run("checkpoint", "fetch", file, *WHERE.split(), "--client", "ann")
-    assert told.exit_code == ExitCode.USAGE
-    assert "cannot be written" in told.stderr or "is a folder" in told.stderr
+    result = run("checkpoint", "fetch", file, *WHERE.split(), "--client", "ann")
+    assert result.exit_code == ExitCode.USAGE
+    assert "cannot be written" in result.stderr or "is a folder" in result.stderr
 
 
 def test_a_failed_checkpoint_leaves_no_file(run, tmp_path):
-    told = run("checkpoint", "fetch", "frames.bin", *WHERE.split(), "--client", "ann")
-    assert told.exit_code == ExitCode.UNREACHABLE
+    result = run("checkpoint", "fetch", "frames.bin", *WHERE.split(), "--client", "ann")
+    assert result.exit_code == ExitCode.UNREACHABLE
     assert list((tmp_path / "project").iterdir()) == []
