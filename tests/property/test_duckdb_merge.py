@@ -34,7 +34,7 @@ def by_duckdb(waiting, held):
     sql, parameters = visible_rows(COLUMNS)
     with duckdb.connect() as database:
         database.register("waiting", history(waiting))
-        database.register("held", merge(history(held), STORED.empty_table()).states)
+        database.register("state_rows", merge(history(held), STORED.empty_table()).states)
         database.execute(f"CREATE TABLE fragments ({FRAGMENTS})")
         database.execute(f"INSERT INTO fragments {DELTA_FRAGMENTS} FROM waiting")
         database.execute(f"INSERT INTO fragments {STATE_FRAGMENTS}")

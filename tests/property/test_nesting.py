@@ -55,7 +55,7 @@ class Made:
 
     def settle(self):
         for each in reversed(self.copies):  # the outer ones tell the inner ones
-            assert each.settle(WAIT), each.lags()
+            assert each.wait_until_replicated(WAIT), each.lags()
 
     def is_all_of(self, stored):
         """Each delta once in either order, the rows' states, and the tables of rows where they are kept."""

@@ -166,7 +166,7 @@ class LayeredFile(StateFile):
         try:
             for gateway, changes in layer.take_all_entries().items():
                 numbers = (known or {}).get(gateway, {})
-                others = {key for key, _, _ in changes if key not in numbers}
+                others = dict.fromkeys(key for key, _, _ in changes if key not in numbers)  # numbered as they came
                 if others:
                     numbers = {**numbers, **self._rows.make_numbers(gateway, others, partial(self._keys_of, gateway))}
                 self._entries.put(gateway, [(numbers[key], bucket, change) for key, bucket, change in changes])

@@ -8,7 +8,7 @@ A row that the feed knows of and the file does not hold yet has its number alone
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -123,7 +123,7 @@ class RowFile:
         return found | self._numbers.find(gateway, missing) if missing else found
 
     def make_numbers(
-        self, gateway: str, keys: Collection[RowKey], seen_under: Callable[[RowKey], Sequence[str]]
+        self, gateway: str, keys: Mapping[RowKey, None], seen_under: Callable[[RowKey], Sequence[str]]
     ) -> dict[RowKey, int]:
         """The numbers of rows; those that are not in the file yet are given one.
 
