@@ -72,7 +72,7 @@ def test_what_fails_waits_for_the_next_flush(clock, adapter):
         sent = author.push(gateway, author.delta("r1", {"x": 1}))
         failing.before = 2
         for _ in range(2):
-            with pytest.raises(FlushError, match=r"does not answer.*nothing is lost"):
+            with pytest.raises(FlushError, match=r"does not answer.*Nothing is lost"):
                 gateway.flush()
             assert kept(adapter) == []
             assert gateway.buffer_stats().log_size == 1
@@ -114,7 +114,7 @@ def test_one_flush_at_a_time(clock, tmp_path):
         flushing.start()
         assert entered.wait(120)
         assert gateway.flusher.flushing
-        with pytest.raises(FlushError, match="under way"):
+        with pytest.raises(FlushError, match="is running"):
             gateway.flush()
         author.push(gateway, author.delta("r2", {"x": 2}))  # pushes go on meanwhile
         go_on.set()
