@@ -10,7 +10,7 @@ from lakesync.engine.pushing import NEVER_PULLED
 from lakesync.engine.source_positions import resolve
 from lakesync.engine.subscriptions import SubscriptionState, refreshed, subscriber_position
 from lakesync.feed.memory import stranger, with_broadcasts
-from lakesync.feed.positions import Access, Position, again, locate
+from lakesync.feed.positions import Access, Position, again, locate, swept
 from lakesync.model.client_ids import user_of
 from lakesync.model.types import Claims
 from lakesync.staging.records import ClientRecord
@@ -91,4 +91,6 @@ def place_at(
     if at is None:
         known = known or stranger(client_id, view.epoch, access.keys)
         at = again(known, view.arrival, access)
-    return at._replace(haunted=known is not None and known.haunted and not position.knows_resync)
+    if position.knows_resync:
+        return swept(at)
+    return at._replace(haunted=known is not None and known.haunted)

@@ -22,7 +22,7 @@ from lakesync.feed.memory import (
     stranger,
     with_broadcasts,
 )
-from lakesync.feed.positions import NOTHING, Access, Position, again, locate, rests
+from lakesync.feed.positions import NOTHING, Access, Position, again, locate, rests, swept
 from lakesync.model.errors import ResyncRequiredError
 from lakesync.model.types import Claims, SyncPage, SyncPull
 from lakesync.staging.notices import PULLS_OVER_HTTP, Presence
@@ -94,6 +94,8 @@ def read_page(view: View, request: PullRequest, rules: RulesCache) -> Reading:
             )
         record = replace(record or stranger(pull.client_id, view.epoch, access.keys), haunted=True)
         at = again(record, view.arrival, access)
+    if request.resync_refused:
+        at = swept(at)
     haunted = request.has_not_pulled or (record is not None and record.haunted)
     if haunted and not request.resync_refused:  # ours takes an INSERT of a row it has
         at = at._replace(haunted=True)

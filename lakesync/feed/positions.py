@@ -125,6 +125,18 @@ def again(record: ClientRecord, newest: int, access: Access) -> Position:
     return Position(0, NOTHING, newest, resync=True, origin=0, then=frozenset(), now=keys, reach=reach, told=told)
 
 
+def swept(at: Position) -> Position:
+    """The position of a client that names itself: where it starts again, it removes in the end what it was not sent.
+
+    So of rows that it may have from a life of the store that is lost it needs no DELETE, and is told no id: under a
+    past key without an end stand also rows that came into the bucket after the client had lost sight of it.
+    """
+    if not at.resync:
+        return at
+    ended = {key: [reach for reach in times if reach.given < MAX_HLC] for key, times in at.reach.items()}
+    return at._replace(reach={key: times for key, times in ended.items() if times})
+
+
 def scope_of(record: ClientRecord, cursor: int, line: Claims | None = None) -> Scope | None:
     """The scope of a complete cursor.
 

@@ -68,6 +68,12 @@ STRANGER = [
     *[("estrange", 0), ("edit", 2, "SET", "r1", {"group": "b"}), ("go", 2)],
 ]
 """The gateway no longer knows what it gave to a client, and what it gave is hidden."""
+FORGOTTEN = [
+    *[("rules", 1), ("go", 1), ("go", 1), ("edit", 2, "SET", "r2", {"group": "b"}), ("go", 2), ("go", 2), ("go", 2)],
+    *[("go", 1), ("estrange", 1), ("claims", 1, "a"), ("edit", 0, "SET", "r1", {"group": "b"})],
+    *[("go", 0), ("go", 0), ("go", 0), ("go", 1), ("go", 1)],
+]
+"""The gateway no longer knows what it gave to a client, whose claims change before a row comes into its old bucket."""
 REFUSED = [("edit", 0, "SET", "r1", {"z": 0}), ("schema",), ("go", 0), ("go", 0), ("go", 0)]
 AHEAD = [
     *[("edit", 0, "SET", "r1", {}), ("edit", 2, "SET", "r2", {}), ("go", 2)],
@@ -89,6 +95,7 @@ UNKNOWN_BUCKET = [("go", 0), ("go", 0), ("edit", 0, "SET", "r1", {}), ("go", 0),
 @example(steps=CROSSING, skews=(0, 0, 0), page=3)
 @example(steps=LOST_PUSH, skews=(0, 0, 0), page=3)
 @example(steps=STRANGER, skews=(0, 0, 0), page=3)
+@example(steps=FORGOTTEN, skews=(0, 0, 0), page=3)
 @example(steps=REFUSED, skews=(0, 0, 0), page=3)
 @example(steps=AHEAD, skews=(0, 0, 60_000), page=3)
 @example(steps=BURIED, skews=(0, 0, 0), page=1)

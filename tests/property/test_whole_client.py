@@ -14,7 +14,17 @@ from typing import Any
 from hypothesis import HealthCheck, example, given, note, settings
 
 from tests.property.core_history import History
-from tests.property.test_client_core import AHEAD, CROSSING, LOST_PAGE, LOST_PUSH, REFUSED, STRANGER, histories, skews
+from tests.property.test_client_core import (
+    AHEAD,
+    CROSSING,
+    FORGOTTEN,
+    LOST_PAGE,
+    LOST_PUSH,
+    REFUSED,
+    STRANGER,
+    histories,
+    skews,
+)
 from tests.property.whole_client import WholeClient
 
 CHECKPOINT = [
@@ -31,6 +41,7 @@ CHECKPOINT = [
 @example(steps=CROSSING, skews=(0, 0, 0))
 @example(steps=LOST_PUSH, skews=(0, 0, 0))
 @example(steps=STRANGER, skews=(0, 0, 0))
+@example(steps=FORGOTTEN, skews=(0, 0, 0))
 @example(steps=REFUSED, skews=(0, 0, 0))
 @example(steps=AHEAD, skews=(0, 0, 60_000))
 def test_apps_that_write_by_sql_converge_to_their_visible_rows(
