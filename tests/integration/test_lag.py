@@ -266,8 +266,8 @@ def test_one_answer_looks_at_a_bounded_number_of_clients(alone, monkeypatch):
 
 
 def test_one_look_reads_a_bounded_part_of_the_feed_and_the_next_goes_on(alone, monkeypatch):
-    monkeypatch.setattr(lag, "_READS", 1)
-    monkeypatch.setattr(lag, "_ROWS", 1)
+    monkeypatch.setattr(lag, "_MAX_READS", 1)
+    monkeypatch.setattr(lag, "_MAX_ROWS", 1)
     alone.pull("reader")
     for number in range(40):
         alone.push("reader", f"own{number}", {"team": "red"})
