@@ -27,7 +27,7 @@ from assets.asset_metadata import (
 )
 from assets.failure_policy import brief, failure_policy, is_final, set_aside
 from lakehouse.schema_snapshot import SchemaSnapshot
-from lakesync.analysis.marks import Visit, cut_state
+from lakesync.analysis.marks import Visit, checkpoint_state
 from lakesync.model.errors import IntegrityError
 from lakesync.staging.store import PipelineStore
 from resources.gateways import StagingResource
@@ -310,7 +310,7 @@ def _state(scope: Scope, key: dg.AssetKey, table: tuple[str, str] | None) -> str
     from lakehouse.table_definitions import version_if_there
 
     if key == CHECKPOINT:
-        return cut_state(scope.store.backlog())
+        return checkpoint_state(scope.store.backlog())
     name = scope.lake.names.deltas if table is None else scope.lake.names_in(table[0]).state(table[1])
     version = version_if_there(scope.spark, name)
     return str(version.snapshot_id if version is not None else None)

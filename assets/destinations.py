@@ -27,7 +27,7 @@ from assets.run_metrics import Metadata, content_version, freshness_metadata
 from lakehouse.schema_snapshot import registered
 from lakesync.adapters.backend_config import WriteTarget, resolve_backend, write_targets
 from lakesync.adapters.uri import without_password
-from lakesync.analysis.marks import Follower, FollowerMark, Visit, followed_state
+from lakesync.analysis.marks import Follower, FollowerMark, Visit, destination_state
 from lakesync.config import Config
 from lakesync.config.backends import DeclaredDestination
 from lakesync.model.errors import LakeSyncError
@@ -222,7 +222,7 @@ def _equals_lake(name: str, declared: DeclaredDestination, leaf: WriteTarget) ->
 
         with failure_policy(context, pyspark, retried=False):
             one = follower(staging.store, name, declared, leaf)
-            visit = Visit(followed_state(staging.store.marks().get(mark_name(name, leaf))), staging.now_ms())
+            visit = Visit(destination_state(staging.store.marks().get(mark_name(name, leaf))), staging.now_ms())
             try:
                 found = compare(pyspark.spark_session, one, lake.names)
                 if context.run.job_name == AUDIT and found.holds:

@@ -11,7 +11,7 @@ from assets.failure_policy import failure_policy
 from assets.old_runs import delete_old_runs
 from assets.run_metrics import Metadata
 from lakehouse.schema_snapshot import SchemaSnapshot
-from lakesync.analysis.marks import Visit, log_state
+from lakesync.analysis.marks import Visit, flushed_state
 from lakesync.config.sections import MaintenanceSection
 from lakesync.staging.store import PipelineStore
 from resources.gateways import StagingResource
@@ -145,7 +145,7 @@ def trim(store: PipelineStore) -> tuple[Metadata, str]:
         "bytes_waiting": sum(each.bytes for each in left),
         "deltas_waiting": sum(each.deltas for each in left),
     }
-    return metadata, log_state(backlog)
+    return metadata, flushed_state(backlog)
 
 
 def limits_of(section: MaintenanceSection) -> "Upkeep":

@@ -8,7 +8,7 @@ from assets.asset_metadata import CHECKPOINT, audit_mark, leaf_key, upkeep_mark
 from assets.destinations import all_leaves, mark_name
 from assets.maintenance import HISTORY, LOG, RUNS, LakePart, lake_parts
 from lakehouse.schema_snapshot import SchemaSnapshot
-from lakesync.analysis.marks import cut_state, followed_state, is_changed, log_state
+from lakesync.analysis.marks import checkpoint_state, destination_state, flushed_state, is_changed
 from lakesync.config import Config
 from lakesync.model.clock import WallClock
 from lakesync.staging.store import PipelineStore
@@ -31,7 +31,7 @@ def untidied(config: Config, snapshot: SchemaSnapshot, store: PipelineStore) -> 
         LakeUnavailableError: the catalogue cannot be read.
     """
     states = _table_states(config, lake_parts(snapshot))
-    states |= {LOG: log_state(store.backlog()), RUNS: ""}
+    states |= {LOG: flushed_state(store.backlog()), RUNS: ""}
     marks, now_ms = store.marks(), WallClock(config.clock_offset_file).now_ms()
     return [part for part, state in states.items() if is_changed(marks.get(upkeep_mark(part)), state, now_ms, DAY_MS)]
 
@@ -50,9 +50,9 @@ def unaudited(config: Config, snapshot: SchemaSnapshot, store: PipelineStore) ->
     parts = {name: part for name, part in lake_parts(snapshot).items() if part.namespace is not None or name == HISTORY}
     states = {dg.AssetKey.from_user_string(name): state for name, state in _table_states(config, parts).items()}
     marks, now_ms = store.marks(), WallClock(config.clock_offset_file).now_ms()
-    states[CHECKPOINT] = cut_state(store.backlog())
+    states[CHECKPOINT] = checkpoint_state(store.backlog())
     for name, _, leaf in all_leaves(config):
-        states[leaf_key(name, leaf.name)] = followed_state(marks.get(mark_name(name, leaf)))
+        states[leaf_key(name, leaf.name)] = destination_state(marks.get(mark_name(name, leaf)))
     return [
         key.to_user_string()
         for key, state in states.items()

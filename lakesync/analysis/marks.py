@@ -80,15 +80,15 @@ class Follower(NamedTuple):
 
 
 class Timed(NamedTuple):
-    """What follows a place that keeps no mark for it, such as a source: it is due by the clock."""
+    """A part that is due by the clock, because what it reads has no mark: a poll, flow, tiers or migration."""
 
     part: Part
     name: str
     gateway: str
-    """Empty where it is of no gateway."""
+    """Empty if it belongs to no gateway."""
     mark: int
-    """When the last run that ended well began, in milliseconds of server wall time; 0 before the first. Of a migration
-    where the first day begins that was not copied."""
+    """Start of the last run that succeeded, in milliseconds of server wall time; 0 before the first. Of a migration:
+    start of the first day that is not copied yet."""
     next_ms: int
     """When the next one is due."""
 
@@ -122,17 +122,16 @@ class Lag(msgspec.Struct, frozen=True, rename="camel"):
 
     part: Part
     name: str
-    """Of the table, destination, flow, tiers, migration or connector; the shard of `deltas`; empty for a checkpoint or
-    an erasure."""
+    """Name of the table, destination, flow, tiers, migration or connector; of `deltas`, the shard; empty for a
+    checkpoint or an erasure."""
     gateway: str
-    """Empty for flows, tiers and migrations, which are of all."""
+    """Empty for flows, tiers and migrations, which concern all gateways."""
     mark: int
-    """The arrival up to which the part has everything; of `deltas` the sequence; of polls, flows and tiers when the
-    last run began, of a migration where the first day begins that was not copied."""
+    """The arrival up to which the part has everything; of `deltas`, the sequence; of a timed part, its `Timed.mark`."""
     deltas: int
-    """How many it lacks: exact for `deltas`, else at most about so many; 0 where it lacks something else."""
+    """Number of deltas that it lacks: exact for `deltas`, else an upper estimate; 0 for a timed part."""
     since_ms: int
-    """Arrival of the oldest of these, as server wall time in milliseconds; of a poll, flow or tiers when it was due."""
+    """Arrival of the oldest of these, as server wall time in milliseconds; of a timed part, when it was due."""
 
     @property
     def key(self) -> str:
@@ -210,12 +209,12 @@ class FollowerMark(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class FailedPolls(msgspec.Struct, frozen=True, rename="camel"):
-    """Staging's mark of a connector whose newest polls ended with an error: a table was not read or not pushed."""
+    """Staging's mark of a connector whose latest polls failed: a table was not read or not pushed."""
 
     count: int
-    """Polls in a row; 0 after one that ended well."""
+    """Failed polls in a row; 0 after a successful one."""
     since_ms: int
-    """When the first of them began."""
+    """Start of the first of them, in milliseconds of server wall time."""
 
 
 class Visit(msgspec.Struct, frozen=True, rename="camel"):
@@ -238,12 +237,12 @@ def is_changed(text: str | None, state: str, now_ms: int, longest_ms: int) -> bo
     return visit is None or visit.state != state or not 0 <= now_ms - visit.at_ms < longest_ms
 
 
-def cut_state(backlog: Iterable[Backlog]) -> str:
+def checkpoint_state(backlog: Iterable[Backlog]) -> str:
     """Return the published checkpoints as a comparable text."""
     return msgspec.json.encode(sorted((each.gateway, each.shard, each.cut_arrival or 0) for each in backlog)).decode()
 
 
-def followed_state(text: str | None) -> str:
+def destination_state(text: str | None) -> str:
     """Return the progress of a destination as a comparable text.
 
     Args:
@@ -253,7 +252,7 @@ def followed_state(text: str | None) -> str:
     return msgspec.json.encode(streams, order="sorted").decode()
 
 
-def log_state(backlog: Iterable[Backlog]) -> str:
+def flushed_state(backlog: Iterable[Backlog]) -> str:
     """Return the confirmed sequences of the log as a comparable text."""
     return msgspec.json.encode(
         sorted((each.gateway, each.shard, each.epoch, each.flushed_seq) for each in backlog)

@@ -303,8 +303,7 @@ def _commit_time(snapshot: int, tables: Iterable[Table]) -> int:
         if found is not None:
             return found.timestamp_ms
         newest += [f"{each.snapshot_id} of {table.name()[-1]}" for each in table.snapshots()[-2:]]
-    known = f" The newest snapshots are {', '.join(newest)}." if newest else ""
+    known = f"; the newest snapshots are {', '.join(newest)}" if newest else ""
     raise NotFoundError(
-        f"Snapshot {snapshot} was not found in any queried table; it may have expired. Use a timestamp with --as-of "
-        f"instead.{known}"
+        f"no queried table has the snapshot {snapshot}, which may have expired; use a time with --as-of instead{known}"
     )

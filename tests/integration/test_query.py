@@ -152,7 +152,7 @@ def test_a_snapshot_is_read_without_later_deltas(place):
     there = asked(place.config, AsOf(snapshot=snapshot), "WHERE _gateway = 'shop'")
     expected = place.story.rows(place.cut.arrival)
     assert there == {key: row for key, row in expected.items() if key[0] == "shop"}
-    with pytest.raises(NotFoundError, match=r"has snapshot 5: .* there are [0-9]+ of tasks"):
+    with pytest.raises(NotFoundError, match=r"has the snapshot 5, .* the newest snapshots are [0-9]+ of tasks"):
         asked(place.config, AsOf(snapshot=5))
 
 
@@ -200,11 +200,11 @@ def test_a_table_without_a_flush_can_be_queried(place):
 
 
 def test_an_unknown_table_or_column_lists_known_ones(place):
-    with pytest.raises(NotFoundError, match="no table 'task' in the lake; there are deltas, drafts, tasks"):
+    with pytest.raises(NotFoundError, match="no table 'task' in the lake; known tables: deltas, drafts, tasks"):
         query(place.config, "SELECT * FROM task")
-    with pytest.raises(NotFoundError, match=f"the first delta came at {format_hlc(place.moments[0])}"):
+    with pytest.raises(NotFoundError, match=f"the first delta arrived at {format_hlc(place.moments[0])}"):
         query(place.config, "SELECT * FROM tasks", AsOf(arrival=place.moments[0] - 1))
-    with pytest.raises(ValidationError, match="no column 'titel' in tasks: did you mean 'title'"):
+    with pytest.raises(ValidationError, match="no column 'titel' in tasks; did you mean 'title'"):
         query(place.config, "SELECT titel FROM tasks")
 
 
@@ -222,7 +222,7 @@ def test_the_history_of_a_row_has_every_delta_with_its_outcome(place):
     assert live == state.values().keys()
     with pytest.raises(NotFoundError, match="never had a row 'row-99' in gateway 'shop'"):
         row_history(place.config, "tasks", "row-99", "shop")
-    with pytest.raises(NotFoundError, match="no table 'task' in the lake; there are drafts, tasks"):
+    with pytest.raises(NotFoundError, match="no table 'task' in the lake; known tables: drafts, tasks"):
         row_history(place.config, "task", row)
 
 
@@ -250,7 +250,7 @@ def test_spark_returns_the_same_rows(place, monkeypatch, tmp_path):
         "SELECT _gateway, _row, title, size, done, ever FROM tasks JOIN d ON gateway = _gateway ORDER BY 1, 2"
     )
     assert on_spark(place.config, sql).to_pylist() == query(place.config, sql).to_pylist()
-    with pytest.raises(NotFoundError, match="no table 'task' in the lake; there are deltas, drafts, tasks"):
+    with pytest.raises(NotFoundError, match="no table 'task' in the lake; known tables: deltas, drafts, tasks"):
         on_spark(place.config, "SELECT * FROM task")
     for name, value in place.config.environment().items():
         monkeypatch.setenv(name, value)

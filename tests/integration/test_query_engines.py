@@ -277,10 +277,13 @@ def test_every_engine_returns_the_merge_of_all_pushes(place, engine, when, step)
 @pytest.mark.parametrize(
     ("sql", "better"),
     [
-        ("SELECT titel FROM tasks", "no column 'titel' in tasks: did you mean 'title'"),
-        ("SELECT t.weigth FROM tasks t", "no column 'weigth' in tasks: did you mean 'weight'"),
-        ("SELECT arival FROM deltas", "no column 'arival' in deltas: did you mean 'arrival'"),
-        ("SELECT zzz FROM waiting", "no column 'zzz' in waiting: there are _arrival, _gateway, _row, name, pieces"),
+        ("SELECT titel FROM tasks", "no column 'titel' in tasks; did you mean 'title'"),
+        ("SELECT t.weigth FROM tasks t", "no column 'weigth' in tasks; did you mean 'weight'"),
+        ("SELECT arival FROM deltas", "no column 'arival' in deltas; did you mean 'arrival'"),
+        (
+            "SELECT zzz FROM waiting",
+            "no column 'zzz' in waiting; known columns: _arrival, _gateway, _row, name, pieces",
+        ),
     ],
 )
 def test_a_misspelt_column_is_reported_with_a_suggestion(place, engine, sql, better):

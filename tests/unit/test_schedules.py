@@ -7,7 +7,7 @@ import dagster as dg
 import msgspec
 
 from lakehouse.schema_snapshot import SchemaSnapshot
-from lakesync.analysis.marks import Visit, cut_state
+from lakesync.analysis.marks import Visit, checkpoint_state
 from lakesync.config import load
 from lakesync.engine import Engine
 from lakesync.model.hlc import wall_clock
@@ -41,7 +41,7 @@ def test_what_did_not_change_is_not_audited_every_night(tmp_path):
         store.put_mark(f"audit/{name}", msgspec.json.encode(Visit(state, at_ms)).decode())
 
     assert asked() == "deltas, tables/flights, checkpoint"
-    states = {"deltas": "None", "tables/flights": "None", "checkpoint": cut_state(store.backlog())}
+    states = {"deltas": "None", "tables/flights": "None", "checkpoint": checkpoint_state(store.backlog())}
     for name, state in states.items():
         audited(name, state, wall_clock())
     assert asked() == "nothing was written since the last audit, which found nothing"
