@@ -108,7 +108,7 @@ class MariaDbServer(Server):
         """Start it."""
         data = ["--no-defaults", "--user=root", f"--datadir={self.folder}/data", f"--socket={self.folder}/s"]
         network = [f"--port={self.port}", "--bind-address=127.0.0.1", "--skip-name-resolve"]
-        self.start(["mariadbd", *data, *network, "--local-infile=1", "--skip-log-bin"], self._answers)
+        self.start(["mariadbd", *data, *network, "--local-infile=1", "--skip-log-bin", "--skip-ssl"], self._answers)
 
     def _answers(self) -> bool:
         with suppress(pymysql.Error):

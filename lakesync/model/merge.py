@@ -139,6 +139,10 @@ class RowState(msgspec.Struct, gc=False, eq=False):  # noqa: PLW1641 a state cha
         mine = (self.tombstone, self.inserted, self.touched, self.live)
         return mine == (other.tombstone, other.inserted, other.touched, other.live)
 
+    def __ne__(self, other: object) -> bool:
+        """Negate `__eq__`; by itself a Struct without `eq` compares identities here."""
+        return not self == other
+
     @property
     def visible(self) -> bool:
         """M2: a live column, or an INSERT above the tombstone."""

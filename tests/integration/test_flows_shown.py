@@ -90,7 +90,7 @@ def test_the_flows_of_the_overview(analytics, own_database, spark_server, spawn,
     assert run("flows_american") == (6, 3)
     there = PostgresAdapter(own_database)
     with there._executor.connect() as sql:
-        assert sql.rows("SELECT row_id, carrier, delay FROM flights ORDER BY row_id") == [
+        assert sql.query("SELECT row_id, carrier, delay FROM flights ORDER BY row_id") == [
             (f"f{n}", "AA", 10 * n) for n in (2, 4, 6)
         ]
     assert {stored.delta.row_id for stored in everything(there)} == {"f2", "f4", "f6"}

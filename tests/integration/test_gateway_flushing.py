@@ -91,7 +91,7 @@ def test_a_source_of_the_configuration_is_pulled_from(spawn, tmp_path):
     ("name", "value", "told"),
     [
         ("LAKESYNC_FLUSH_TO_URI", "gopher://hole", "no adapter has the scheme 'gopher'"),
-        ("LAKESYNC_SOURCES", '{"s": "file://relative"}', "names no absolute path"),
+        ("LAKESYNC_SOURCES", '{"s": "file://relative"}', "has no absolute path"),
     ],
 )
 def test_a_uri_that_cannot_be_used_is_said_at_the_start(spawn, name, value, told):

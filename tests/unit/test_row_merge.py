@@ -39,3 +39,10 @@ def steps(count: int) -> int:
 def test_a_delta_takes_as_many_steps_however_many_the_row_has():
     steps(800)  # the names of columns are known from here on
     assert steps(800) == 8 * steps(100)
+
+
+def test_equal_states_are_not_unequal():
+    one, other = RowState(), RowState()
+    assert not one != other  # noqa: SIM202 both operators are asked
+    one.merge(RowDelta("INSERT", "t", "r", "c", (), 1, "id"))
+    assert one != other
