@@ -12,13 +12,11 @@ from tests.blackbox.clients import Client, NamedClient, Page, StockClient, Wrong
 from tests.blackbox.histories import FILLERS, RULES, TABLES, Step
 from tests.blackbox.law import Delta, Key, Ledger, id_sum, key_of, shows
 from tests.blackbox.line import Line, LineEndedError
-from tests.blackbox.server import Answer, Request, Server, sign
+from tests.blackbox.server import DEADLINE, Answer, Request, Server, sign
 
 START_MS = 1_750_000_000_000
 PATIENCE = 20.0
 """Seconds in which rows must come in line with rules that changed."""
-REST = 0.5
-"""Seconds in which rows mostly come in line with rules that changed."""
 TOLD = 20.0
 """Seconds in which a connected client must be told what it lacks."""
 
@@ -106,7 +104,7 @@ class Game:
             case "rules":
                 self._set_rules(*detail)
             case "rest":
-                time.sleep(REST)
+                self._rest()
             case "wipe":
                 self._cut(client)
                 self.now += 100
@@ -265,6 +263,15 @@ class Game:
         self.ledger.rules = rules
         self.reindexing = self._ready
         self._look()
+
+    def _rest(self) -> None:
+        """Wait until all rows are in line with the rules, so that the gateway could be cut for a checkpoint."""
+        deadline = time.monotonic() + DEADLINE
+        while self.reindexing:
+            self.reindexing = self.server.staging("hold", gateway=self.gateway)["rules_version"] is None
+            if time.monotonic() > deadline:
+                raise WrongError(f"rows are not in line with the rules after {DEADLINE} s")
+            time.sleep(0.01)
 
     def _fill(self) -> None:
         """So many rows that nobody sees that a change of rules goes on in the background."""
