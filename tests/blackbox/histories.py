@@ -49,7 +49,7 @@ FATES = ["whole"] * 5 + ["answer lost", "request lost"]
 _EVEN = {
     "edit": 10, "pull": 10, "push": 6, "claims": 3, "rules": 1, "wipe": 0.4, "reload": 0.6, "backup": 0.6,
     "restore": 0.6, "old pull": 0.5, "old push": 0.5, "odd pull": 0.3, "odd push": 0.3, "flush": 0.4,
-    "other token": 0.5, "device": 0.3,
+    "other token": 0.5, "device": 0.3, "start again": 0.2, "return": 0.3, "overwritten": 0.2,
 }  # fmt: skip
 PROFILES: list[dict[str, float]] = [
     _EVEN,
@@ -72,6 +72,10 @@ PROFILES: list[dict[str, float]] = [
         "restore": 0.5,
         "backup": 0.5,
     },
+    {"edit": 6, "pull": 6, "push": 4, "start again": 3, "claims": 0.5},
+    {"edit": 6, "pull": 6, "push": 4, "return": 4, "claims": 1, "rules": 0.3},
+    {"edit": 6, "pull": 6, "push": 4, "overwritten": 4, "claims": 0.5},
+    {"edit": 2, "pull": 2, "push": 2, "three scopes": 4},
 ]
 
 
@@ -108,10 +112,10 @@ def history(
     """
     random = Random(seed)
     fillers = random.choice(list(FILLERS)) if fill else ""
-    few = random.random() < 0.3  # teams and rules, so that rows come back to where a client saw them before
+    few = random.random() < 0.4  # teams and rules, so that rows come back to where a client saw them before
     rules = FILLED.get(fillers, FEW_RULES if few else ANY)
     world = World(
-        keys=random.sample(KEYS, random.randint(2, len(KEYS))),
+        keys=random.sample(KEYS, random.choice([1, 2, 3]) if fill else random.randint(2, len(KEYS))),
         limits=random.choice([[1], [1, 2], [1, 2, 3, 5], [2, 1000], [1000]]),
         rules=rules,
         teams=FEW_TEAMS if few else TEAMS,
@@ -183,6 +187,14 @@ def _made(random: Random, kind: str, who: int, world: World) -> list[Step]:
             return [("edit", who + 1, *_edit(random, who, world)[2:]), (kind, who, random.choice(world.limits))]
         case "between pages":
             return _between_pages(random, who, world)
+        case "start again":
+            return _started_again(random, who, world)
+        case "return":
+            return _returned(random, who, world)
+        case "overwritten":
+            return _overwritten(random, who, world)
+        case "three scopes":
+            return _three_scopes(random, who, world)
     return [(kind, who)]
 
 
@@ -207,8 +219,97 @@ def _between_pages(random: Random, who: int, world: World) -> list[Step]:
     return steps
 
 
+def _written(random: Random, who: int, world: World, key: tuple[str, str] | None = None) -> list[Step]:
+    """Some edits of a client, of one row where that is named, and their push."""
+    return [*(_edit(random, who, world, key) for _ in range(random.choice([1, 1, 2, 4]))), ("push", who, "whole")]
+
+
+def _started_again(random: Random, who: int, world: World) -> list[Step]:
+    """Small pages of a client that starts again from 0, with its own and others' pushes between them."""
+    steps: list[Step] = [("push", who, "whole"), ("pull", who, 1000, "whole"), *_written(random, who, world)]
+    steps += random.choice([[], [("pull", who, 1000, "whole")]])
+    steps.append((random.choice(["wipe", "wipe", "reload", "restore"]), who))
+    for _ in range(random.randint(1, 4)):
+        steps.append(("pull", who, random.choice([1, 1, 2]), random.choice(FATES)))
+        steps += _written(random, random.choice([who, who + 1]), world) if random.random() < 0.6 else []
+    return steps
+
+
+def _returned(random: Random, who: int, world: World) -> list[Step]:
+    """A row that its client cannot see, for its claims or by its own doing, and that it inserts again."""
+    key = random.choice([*world.keys, *(_new_row(random) for _ in world.keys)])
+    there, here = random.sample(sorted(set(world.letters)), 2)
+    mine = {**_claims(random, world), "team": here}
+    hidden: list[Step] = [("claims", who, mine), _set(random, who, "UPDATE", key, team=there), ("push", who, "whole")]
+    moved: list[Step] = [
+        ("claims", who, {**mine, "team": random.choice([there, [there, here]])}),
+        *(_set(random, who, random.choice(["INSERT", "UPDATE"]), key, team=there) for _ in range(2)),
+        ("push", who, "whole"),
+        *random.choice([[], [("pull", who, 1000, "whole")]]),
+        ("claims", who, mine),
+    ]
+    pulls: list[Step] = [("pull", who, random.choice(world.limits), "whole") for _ in range(random.choice([1, 2]))]
+    again: Step = ("edit", who, "INSERT", *key, {"team": here, **_some(random, 0.2)}, random.choice([0, 1, 5]))
+    pushed: list[Step] = random.choice([[], [("push", who, random.choice(FATES))]])
+    return [*random.choice([hidden, moved]), *pulls, again, *pushed]
+
+
+def _overwritten(random: Random, who: int, world: World) -> list[Step]:
+    """A row of a client whose columns others overwrite, before the client's database is put back from a backup."""
+    key = _new_row(random)
+    team = random.choice(world.letters)
+    pull: Step = ("pull", who, 1000, "whole")
+    steps: list[Step] = [("device", who, random.choice(["named", *world.devices]))] if random.random() < 0.6 else []
+    steps += [pull, ("push", who, "whole"), pull, ("backup", who)]
+    steps += [_set(random, who, "INSERT", key, team=team), ("push", who, "whole")]
+    steps += random.choice([[], [pull]])
+    steps += [("edit", who + 1, random.choice(["INSERT", "UPDATE"]), *key, {"team": team, **_some(random, 0.9)}, 5)]
+    steps += [("push", who + 1, "whole"), *random.choice([[], [pull]])]
+    return [*steps, ("restore", who), ("pull", who, random.choice(world.limits), random.choice(FATES))]
+
+
+def _three_scopes(random: Random, who: int, world: World) -> list[Step]:
+    """Small pages of a client that changes its claims twice, while rows move between the three teams that it saw."""
+    teams = random.sample("abc", 3)
+    claims = [{**_claims(random, world), "team": team} for team in teams]
+
+    def others(keys: list[tuple[str, str]], ops: list[str], among: list[str]) -> list[Step]:
+        moved = [_set(random, who + 1, random.choice(ops), key, team=random.choice(among)) for key in keys]
+        return [*moved, ("push", who + 1, "whole")]
+
+    def moves() -> list[Step]:
+        return others(random.choices(world.keys, k=random.choice([1, 2, 3])), ["INSERT", "UPDATE", "UPDATE"], teams)
+
+    def pages() -> list[Step]:
+        return [("pull", who, 1, random.choice(["whole", *FATES])) for _ in range(random.choice([1, 1, 2, 2, 3]))]
+
+    steps: list[Step] = [("device", who, random.choice(world.devices))] if random.random() < 0.8 else []
+    steps += [("claims", who, claims[0]), _set(random, who, "INSERT", _new_row(random), team=teams[0])]
+    steps += [("push", who, "whole"), ("claims", who, claims[1])]
+    steps += [*others(world.keys, ["INSERT"], [teams[1]] * 3 + teams), *pages(), *moves(), *moves()]
+    return [*steps, ("claims", who, claims[2]), *pages(), *random.choice([[], moves()]), *pages()]
+
+
+def _new_row(random: Random) -> tuple[str, str]:
+    """A row that probably nobody has written to."""
+    return random.choice(TABLES), f"n{random.randint(0, 99)}"
+
+
+def _set(random: Random, who: int, op: str, key: tuple[str, str], **values: object) -> Step:
+    """An edit that sets these columns, and perhaps others."""
+    return ("edit", who, op, *key, {**_some(random, 0.5), **values}, random.choice([0, 1, 5]))
+
+
+def _some(random: Random, chance: float) -> dict[str, object]:
+    """Columns other than the team, each by chance."""
+    values = {"kind": random.choice("pq"), "x": random.randint(0, 3), "y": random.randint(0, 3)}
+    return {column: value for column, value in values.items() if random.random() < chance}
+
+
 def _changed_twice(random: Random, who: int, world: World, last: list[int] | None = None) -> list[Step]:
     """Rules that nobody pulls under, or a few do, and others, under which all pull while they are applied.
+
+    Rows are written before the first change, which the clients have pulled, or have not.
 
     Args:
         random: what it is drawn with.
@@ -222,11 +323,19 @@ def _changed_twice(random: Random, who: int, world: World, last: list[int] | Non
         chosen = [each for each in people if random.random() < chance]
         return [("pull", each, random.choice(limits), random.choice(fates)) for each in chosen]
 
+    def written() -> list[Step]:
+        writer = random.choice(people)
+        edits = [_set(random, writer, "UPDATE", key, team=random.choice(world.letters)) for key in world.keys]
+        return [*edits, ("push", writer, "whole")]
+
     between: list[Step] = [("rest", who)]
     if random.random() < 0.5:  # rows that are sent by the first rules, while these are applied
-        between = [("reload", who), *pulls(0.7, world.limits, FATES)]
+        reloads: list[Step] = [("reload", each) for each in people if each == who or random.random() < 0.5]
+        between = [*reloads, *pulls(0.7, world.limits, FATES)]
     return [
-        *pulls(0.7, [1000], ["whole"]),
+        *written(),
+        *pulls(0.9, [1000], ["whole"]),
+        *random.choice([[], written()]),
         ("rules", who, random.choice(world.rules)),
         *between,
         ("rules", who, random.choice(last or world.rules)),
