@@ -114,6 +114,7 @@ class Game:
                 client.reload()
             case "backup":
                 self._backups[client.name] = client.backup()
+                client.last_hlc += 1  # its clock ticks: no later edit has the stamp of one in the backup
             case "restore":
                 if client.name in self._backups:
                     self._cut(client)
