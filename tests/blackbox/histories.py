@@ -115,7 +115,7 @@ def history(
     few = random.random() < 0.4  # teams and rules, so that rows come back to where a client saw them before
     rules = FILLED.get(fillers, FEW_RULES if few else ANY)
     world = World(
-        keys=random.sample(KEYS, random.choice([1, 2, 3]) if fill else random.randint(2, len(KEYS))),
+        keys=random.sample(KEYS, random.randint(1 if fill else 2, len(KEYS))),
         limits=random.choice([[1], [1, 2], [1, 2, 3, 5], [2, 1000], [1000]]),
         rules=rules,
         teams=FEW_TEAMS if few else TEAMS,
@@ -328,15 +328,23 @@ def _changed_twice(random: Random, who: int, world: World, last: list[int] | Non
         edits = [_set(random, writer, "UPDATE", key, team=random.choice(world.letters)) for key in world.keys]
         return [*edits, ("push", writer, "whole")]
 
+    before: list[Step] = []
     between: list[Step] = [("rest", who)]
+    first, unpulled = random.choice(world.rules), random.choice([[], written()])
     if random.random() < 0.5:  # rows that are sent by the first rules, while these are applied
+        if random.random() < 0.5:  # rules that show the same rows under other keys, then rules that hide some of them
+            before, first, last = [("rules", who, 1), ("rest", who)], 2, [3, 5]
+            teams = random.choices(world.letters, k=4)
+            rows: list[Step] = [_set(random, who + 1, "INSERT", _new_row(random), team=team) for team in teams]
+            unpulled = [*rows, ("push", who + 1, "whole")]
         reloads: list[Step] = [("reload", each) for each in people if each == who or random.random() < 0.5]
         between = [*reloads, *pulls(0.7, world.limits, FATES)]
     return [
+        *before,
         *written(),
         *pulls(0.9, [1000], ["whole"]),
-        *random.choice([[], written()]),
-        ("rules", who, random.choice(world.rules)),
+        *unpulled,
+        ("rules", who, first),
         *between,
         ("rules", who, random.choice(last or world.rules)),
         *pulls(1.0, world.limits, FATES),
