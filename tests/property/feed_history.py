@@ -224,11 +224,12 @@ class History:
 
     def _flush(self) -> None:
         store = self.world.engine.store
-        batch = store.plan("g", "main", 10**9)
-        if batch is not None:
-            waiting = [(day.count - day.flushed_count, day.id_sum - day.flushed_id_sum) for day in store.ledger("g")]
-            store.confirm(batch.batch_id, sum(one for one, _ in waiting), sum(two for _, two in waiting) % 2**64)
-            store.trim("g", "main")
+        for day in store.ledger("g"):  # a batch is of one day
+            if day.count > day.flushed_count:
+                batch = store.plan("g", "main", 10**9)
+                assert batch is not None
+                store.confirm(batch.batch_id, day.count - day.flushed_count, (day.id_sum - day.flushed_id_sum) % 2**64)
+        store.trim("g", "main")
 
     def _cut(self) -> None:
         """A cut of what the gateway holds now."""

@@ -88,12 +88,13 @@ class ShardedHistory(History):
         store = self.world.engine.store
         assert isinstance(store, ShardedStore)
         for waiting in store.backlog():
-            batch = store.plan("g", waiting.shard, 10**9)
-            if batch is not None:
-                days = store.stores[waiting.shard].ledger("g")
-                sums = sum(day.id_sum - day.flushed_id_sum for day in days) % 2**64
-                store.confirm(batch.batch_id, sum(day.count - day.flushed_count for day in days), sums)
-                store.trim("g", waiting.shard)
+            for day in store.stores[waiting.shard].ledger("g"):  # a batch is of one day
+                if day.count > day.flushed_count:
+                    batch = store.plan("g", waiting.shard, 10**9)
+                    assert batch is not None
+                    sums = (day.id_sum - day.flushed_id_sum) % 2**64
+                    store.confirm(batch.batch_id, day.count - day.flushed_count, sums)
+            store.trim("g", waiting.shard)
 
     def _cut(self) -> None:
         """A cut in each shard of what it holds now, at arrivals that have nothing to do with one another."""
