@@ -108,7 +108,7 @@ def test_neither_gateway_sees_the_others_tables(house):
         assert house.titles("orders", ask) == home
     both = query(house.config, "SELECT e._row FROM shop_eu.orders e JOIN tab_apart.orders h ON h._row = e._row")
     assert both.to_pylist() == [{"_row": "1"}]
-    assert trace(house.config, first).state.holds
+    assert trace(house.config, first).state.contains_delta
     cuts = {gateway: house.engine.store.newest_cut(gateway) for gateway in COLUMNS}
     assert {gateway: cut.tables[0].rows for gateway, cut in cuts.items()} == {"eu": 3, "home": 2}
     assert house.rejected() == {("eu", "shop_eu.orders", "2", '"x"'), ("eu", "shop_eu.orders", "8", '"y"')}
