@@ -19,11 +19,12 @@ from lakesync.model.schema import parse_schema
 from lakesync_dagster.run_host import LOCATION
 from lakesync_dagster.run_launcher import RunHostLauncher
 from resources.compat_dagster import LaunchRunContext
+from tests.integration.gateway_support import SERVICE
 
 pytestmark = pytest.mark.timeout(300)
 ROOT = Path(__file__).parents[2]
 QUICK, SLOW = "runs", "staging"
-"""Parts of the upkeep: one needs nothing; the other looks for its gateway, which is not there, for half a minute."""
+"""Parts of the upkeep. Both ask the gateway: where it is not there, for half a minute."""
 STATUS = dg.DagsterRunStatus
 
 
@@ -36,8 +37,9 @@ class Host:
     """A Dagster instance with the launcher, and a run host."""
 
     def __init__(self, folder):
-        gateway = {"url": f"http://127.0.0.1:{free_ports(1)[0]}"}
-        self.config = load({"data_dir": folder, "gateway": gateway, "service_token": "a token of the test's own"})
+        (self.port,) = free_ports(1)
+        gateway = {"url": f"http://127.0.0.1:{self.port}"}
+        self.config = load({"data_dir": folder, "gateway": gateway, "service_token": SERVICE})
         dagster_home.write(self.config, 1)
         self.instance = dg.DagsterInstance.from_config(str(self.config.dagster.home))
         self.process = None
@@ -100,9 +102,9 @@ def host(tmp_path, monkeypatch):
     made.instance.dispose()
 
 
-def test_runs_succeed_are_cancelled_and_fail_with_their_process(host):
+def test_runs_succeed_are_cancelled_and_fail_with_their_process(host, spawn):
     host.start()
-    done, cancelled, killed = host.launch(QUICK), host.launch(SLOW), host.launch(SLOW)
+    cancelled, killed = host.launch(SLOW), host.launch(SLOW)
     pid = host.pid(cancelled)
     assert host.instance.run_launcher.terminate(cancelled)
     os.kill(host.pid(killed), signal.SIGKILL)
@@ -111,6 +113,8 @@ def test_runs_succeed_are_cancelled_and_fail_with_their_process(host):
     assert time.monotonic() - begun < 20, "the host sees it within a second"
     assert "The run's process ended with signal 9." in host.messages(killed)
     host.until(lambda: host.status(cancelled) is STATUS.CANCELED)
+    spawn(LAKESYNC_GATEWAY_PORT=str(host.port))
+    done = host.launch(QUICK)
     host.until(lambda: host.status(done) is STATUS.SUCCESS)
     host.until(lambda: not is_there(pid))
     assert not host.instance.run_launcher.terminate(done)
