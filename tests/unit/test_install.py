@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -82,3 +83,11 @@ def test_an_unsupported_python_that_is_asked_for_is_refused(checkout):
     put_python(checkout.parent, "mine", "3.10")
     told = install(checkout, PYTHON=str(checkout.parent / "mine"))
     assert "mine does not run a supported Python (found: 3.10); LakeSync supports 3.14" in told
+
+
+def test_the_tests_for_other_pythons_exist():
+    listed = re.search(r"^tests=\((.*?)^\)", (ROOT / "scripts/test-pythons").read_text(), re.MULTILINE | re.DOTALL)
+    command = ["bash", "-c", f"printf '%s\\n' {' '.join(listed[1].split())}"]
+    paths = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.split()
+    assert len(paths) > 20
+    assert [path for path in paths if not (ROOT / path).exists()] == []
