@@ -74,6 +74,11 @@ class CoreClient:
             for (_, row_id), row in self.store.rows.items()
         }
 
+    @staticmethod
+    def readable(rows: dict[str, Row]) -> dict[str, Row]:
+        """The rows as the app can read them: all of them."""
+        return rows
+
     @property
     def cursor(self) -> int:
         """The core's cursor."""

@@ -282,10 +282,12 @@ class History:
             assert len(taken) == made - len(refused) - client.dropped, f"{client.name} lost an edit"
             leaked = client.told - client.named - self.ever_visible[client.name]
             assert not leaked, f"{client.name} was told of {leaked}"
-            visible = self._visible_to(client.claims)
+            visible = client.readable(self._visible_to(client.claims))
             edits = [edit.delta for edit in refused]
             deaths = [delta for delta in taken if delta.op == "DELETE"]  # which it may know, or not after a new walk
-            with_edits, outlived = (self._visible_to(client.claims, own) for own in (edits, [*edits, *deaths]))
+            with_edits, outlived = (
+                client.readable(self._visible_to(client.claims, own)) for own in (edits, [*edits, *deaths])
+            )
             rows = client.rows
             assert all(rows.get(row_id) in (row, outlived[row_id]) for row_id, row in with_edits.items()), client.name
             client.core.drop({edit.number for edit in refused})

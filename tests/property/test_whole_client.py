@@ -32,11 +32,17 @@ CHECKPOINT = [
     *[("cut",), ("edit", 0, "SET", "r1", {"y": 3}), ("go", 0), ("edit", 0, "SET", "r2", {"y": 1}), ("go", 0)],
 ]
 """A first sync from a checkpoint, while its rows have edits."""
+REPLACED = [
+    *[("edit", 1, "SET", "r2", {"group": "a"}), ("go", 1), ("go", 1)],
+    *[("edit", 1, "DELETE", "r2", {}), ("edit", 1, "SET", "r2", {})],
+]
+"""A row that is deleted and inserted again before a push: one UPDATE that sets a column to NULL."""
 
 
 @settings(deadline=None, max_examples=max(12, settings().max_examples // 8), suppress_health_check=list(HealthCheck))
 @given(steps=histories, skews=skews)
 @example(steps=CHECKPOINT, skews=(0, 0, 0))
+@example(steps=REPLACED, skews=(0, 0, 0))
 @example(steps=LOST_PAGE, skews=(0, 0, 0))
 @example(steps=CROSSING, skews=(0, 0, 0))
 @example(steps=LOST_PUSH, skews=(0, 0, 0))

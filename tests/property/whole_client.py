@@ -123,9 +123,13 @@ class WholeClient(CoreClient):
     def rows(self) -> dict[str, Row]:
         names = ", ".join(f'"{name}"' for name in COLUMNS)
         found = self._db.execute(f"SELECT row_id, {names} FROM {TABLE}").fetchall()
+        return self.readable({row_id: dict(zip(COLUMNS, cells, strict=True)) for row_id, *cells in found})
+
+    @staticmethod
+    def readable(rows: dict[str, Row]) -> dict[str, Row]:
+        """The rows without NULLs: a table does not tell a column that was set to NULL from one that never was."""
         return {
-            row_id: {name: cell for name, cell in zip(COLUMNS, cells, strict=True) if cell is not None}
-            for row_id, *cells in found
+            row_id: {name: cell for name, cell in row.items() if cell is not None} for row_id, row in rows.items()
         }
 
     def edit(self, op: Op, row_id: str, values: Row, now: int) -> None:
