@@ -1,4 +1,7 @@
-"""What a push must be before any of it is kept."""
+"""Checks of a request before anything is stored: form, identity, clock, schemas, size of rows, backlog.
+
+`SyncGateway` calls the checks that need no store, `engine.pushing` the others in the push's commit.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +29,19 @@ _CLOCK = "; set the client's clock"
 
 
 def check_request(push: SyncPush, claims: Claims, now_ms: int, limits: EngineLimits) -> None:
-    """Everything that can be said of a push without the store. Every delta that is refused is named, each for its own.
+    """Check a push without the store. The error names every rejected delta with its own reason.
 
-    A token serves its `sub`, and the id under which imports for that user are pushed.
+    A token is valid for its `sub`, and for the client id under which imports for that user are pushed.
+
+    Args:
+        push: the request.
+        claims: of the token.
+        now_ms: the server's wall time.
+        limits: of the engine.
 
     Raises:
-        ValidationError: too many deltas, or deltas of the wrong shape.
-        ForbiddenError: a delta, or the push, is in another client's name.
+        ValidationError: too many deltas, or malformed ones.
+        ForbiddenError: a delta, or the push, has another client's id.
         ClockDriftError: an hlc is too far ahead of the server.
     """
     if len(push.deltas) > limits.max_deltas:
@@ -56,11 +65,15 @@ def check_request(push: SyncPush, claims: Claims, now_ms: int, limits: EngineLim
 
 
 def check_pull(pull: SyncPull, claims: Claims) -> None:
-    """Everything that can be said of a pull without the store.
+    """Check a pull without the store.
+
+    Args:
+        pull: the request.
+        claims: of the token.
 
     Raises:
         ValidationError: `max_deltas` is out of range.
-        ForbiddenError: it is in another client's name.
+        ForbiddenError: the pull has another client's id.
     """
     check_limit(pull.max_deltas)
     if pull.client_id != claims.get("sub"):
@@ -68,20 +81,24 @@ def check_pull(pull: SyncPull, claims: Claims) -> None:
 
 
 def check_limit(limit: int) -> None:
-    """Refuse a page that is empty or too large.
+    """Check the limit of a page.
 
     Raises:
-        ValidationError: the limit is out of range.
+        ValidationError: it is out of range.
     """
     if not 1 <= limit <= MAX_PULL:
         raise ValidationError(f"limit is {limit}, it must be from 1 to {MAX_PULL}")
 
 
 def check_schemas(deltas: Iterable[RowDelta], config: GatewayConfig) -> None:
-    """Every delta against the schema of its table, where one is registered.
+    """Check deltas against the registered schemas of their tables.
+
+    Args:
+        deltas: of a push.
+        config: of the gateway.
 
     Raises:
-        SchemaMismatchError: with every delta that does not fit.
+        SchemaMismatchError: names every delta that does not fit.
     """
     schemas: Mapping[str, object] = config.schemas
     if not schemas:
@@ -97,14 +114,14 @@ def check_schemas(deltas: Iterable[RowDelta], config: GatewayConfig) -> None:
 
 
 def check_widths(stored: Mapping[RowKey, StoredRow], rows: DeltasByRow) -> None:
-    """Refuse deltas that give a row more columns than a row may have.
+    """Check that no row gets more columns than allowed.
 
     Args:
         stored: the rows as they are.
         rows: a push's deltas.
 
     Raises:
-        ValidationError: with every delta of such a row.
+        ValidationError: names every delta of such a row.
     """
     wide = too_wide(stored, rows, MAX_ROW_COLUMNS)
     if not wide:
@@ -123,10 +140,14 @@ def check_widths(stored: Mapping[RowKey, StoredRow], rows: DeltasByRow) -> None:
 
 
 def check_backlog(backlog_bytes: int, limits: EngineLimits) -> None:
-    """Whether the gateway may take more.
+    """Check that the gateway may accept more.
+
+    Args:
+        backlog_bytes: its unflushed bytes.
+        limits: of the engine.
 
     Raises:
-        BackpressureError: it holds too much that is not yet in the lake.
+        BackpressureError: there are too many.
     """
     if backlog_bytes > limits.max_backpressure_bytes:
         raise BackpressureError(
@@ -137,7 +158,7 @@ def check_backlog(backlog_bytes: int, limits: EngineLimits) -> None:
 
 
 def _refusal(push: SyncPush, faulty: list[Rejection], now_ms: int, sender: str) -> RefusedError:
-    """The error of a push that holds deltas that cannot be taken: of a wrong shape before those of others' names."""
+    """Return the error for a push with invalid deltas: malformed ones come before those with another client's id."""
     known = {rejection.delta_id for rejection in faulty}
     rest = [delta for delta in push.deltas if delta.delta_id not in known]
     foreign = [
@@ -154,7 +175,7 @@ def _refusal(push: SyncPush, faulty: list[Rejection], now_ms: int, sender: str) 
 
 
 def _ambiguous(deltas: Sequence[RowDelta]) -> list[Rejection]:
-    """Deltas under an id that another delta of the push has too, with other contents."""
+    """Return the deltas whose id another delta of the push has too, with other contents."""
     if len({delta.delta_id for delta in deltas}) == len(deltas):
         return []
     first: dict[str, RowDelta] = {}

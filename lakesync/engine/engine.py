@@ -1,4 +1,7 @@
-"""All gateways of one staging store."""
+"""All gateways of one staging store: it opens the store, creates gateways, and replays what a crash interrupted.
+
+The gateway server and `open_gateway` create one per process.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +33,11 @@ from lakesync.staging.store import Commit, StagingStore
 from lakesync.wire.log import decode_body
 
 ACTION_SECONDS = 5.0
-"""How long the end of an engine waits for actions; what is not done then is for the next process."""
+"""How long closing an engine waits for actions; unfinished ones are left to the next process."""
 
 
 class Engine:
-    """Opens a store, hands out its gateways, and replays for it what a crash left unfinished."""
+    """Opens a store and creates its gateways. It is the store's `Replayer`."""
 
     def __init__(
         self,
@@ -49,21 +52,25 @@ class Engine:
         sources: Mapping[str, Adapter] | None = None,
         namespaces: Namespaces | None = None,
     ) -> None:
-        """Args:
-        wall: the server's clock in milliseconds.
-        auto_create: whether a gateway is made when first named.
-        connectors: the connector types that there are, and the key to their secrets.
-        write_scopes: by the gateways that were declared, which are there from the start.
-        outlet: where the gateways flush to themselves; None where a pipeline, or nobody, flushes.
-        sources: that every gateway has, by name.
-        namespaces: which gateways share state tables in the lake; without, all of them.
+        """Create the engine; `open` opens its store.
+
+        Args:
+            store: of all gateways.
+            wall: returns the server's wall time in milliseconds.
+            limits: of requests.
+            auto_create: whether a gateway is created when it is first named.
+            connectors: connector types, and the keys that seal their secrets.
+            write_scopes: write scope of each declared gateway; these gateways exist from the start.
+            outlet: where gateways flush to; None if a pipeline flushes, or nothing does.
+            sources: adapters that clients of every gateway pull from, by name.
+            namespaces: which gateways share state tables in the lake; None: all of them.
         """
         self.store = store
         self._wall = wall
         self._limits = limits or EngineLimits()
         self._auto_create = auto_create
         self.connectors = connectors or Connectors()
-        """The connector types that there are."""
+        """Connector types, and the keys that seal their secrets."""
         self._write_scopes = dict(write_scopes or {})
         self._outlet = outlet.kept_by(store) if outlet is not None else None
         self._sources = dict(sources or {})
@@ -74,7 +81,7 @@ class Engine:
         self._lock = threading.Lock()
 
     def open(self) -> None:
-        """Open the store and everything in it.
+        """Open the store and all gateways in it.
 
         Raises:
             StagingVersionError, StagingUnavailableError: as the store's `open`.
@@ -91,21 +98,21 @@ class Engine:
                 gateway.level()
 
     def close(self) -> None:
-        """Finish what was submitted and release the store. Actions at work have ACTION_SECONDS to end."""
+        """Complete what was submitted, and close the store. Running actions have ACTION_SECONDS to end."""
         self._runner.close(ACTION_SECONDS)
         for gateway in self._gateways.values():
             gateway.sources.close()
         self.store.close()
 
     def gateways(self) -> list[str]:
-        """Every gateway id."""
+        """Return every gateway id."""
         return self.store.gateways()
 
     def gateway(self, gateway_id: str) -> SyncGateway:
-        """A gateway by its id, made when it is named for the first time and that is allowed.
+        """Return a gateway by its id; create it if that is allowed.
 
         Raises:
-            ValidationError: the id is not of the form.
+            ValidationError: the id is invalid.
             NotFoundError: there is no such gateway.
         """
         known = self._gateways.get(gateway_id)
@@ -123,20 +130,20 @@ class Engine:
 
     @property
     def queue(self) -> FlushQueue | None:
-        """What follows the gateways' own flushes; None where a pipeline flushes, or no tables are kept."""
+        """Jobs that follow the gateways' own flushes; None if a pipeline flushes, or no tables are maintained."""
         return self._outlet.queue if self._outlet is not None else None
 
     @property
     def wall(self) -> Callable[[], int]:
-        """The server's clock in milliseconds, by which commits arrive."""
+        """Returns the server's wall time in milliseconds, from which arrivals are made."""
         return self._wall
 
     def home(self, table: str) -> StagingStore:
-        """The store that holds a table's rows."""
+        """Return the store that contains a table's rows."""
         return self.store.home(table) if isinstance(self.store, ShardedStore) else self.store
 
     def replay(self, commit: Commit, entry: LogEntry) -> None:
-        """Apply a committed log row again, exactly as its push did."""
+        """Apply a committed log row again, exactly as its push did; see `Replayer`."""
         if entry.body is None:
             raise NotFoundError(f"log row {entry.seq} of gateway {entry.gateway!r} was trimmed and cannot be replayed")
         rules = self._rules_of(commit)
@@ -146,10 +153,10 @@ class Engine:
         apply(commit, by_row(deltas), sender, entry.arrival, rules.index(commit.config))
 
     def reindex(self, commit: Commit) -> None:
-        """Nothing yet: the background sees to it once the store is open."""
+        """Do nothing: a re-index starts in the background when the store is open."""
 
     def settle(self, commit: Commit, rows: Sequence[StoredRow]) -> None:
-        """Write rows whose states were made otherwise than by a push, with their bucket keys and moves."""
+        """Store rows that were changed without a push; see `Replayer`."""
         settle(commit, rows, self._rules_of(commit).index(commit.config))
 
     def _rules_of(self, commit: Commit) -> RulesCache:

@@ -1,4 +1,7 @@
-"""Explains why a client has a row or lacks it, from the stored rules, rows and records; it changes nothing."""
+"""Explains why a client has a row or lacks it, from the stored rules, rows and records. It changes nothing.
+
+`SyncGateway.submit_explain` calls it for the admin route behind `lakesync explain`.
+"""
 
 from __future__ import annotations
 

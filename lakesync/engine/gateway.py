@@ -1,4 +1,8 @@
-"""One gateway: a tenant's stream of deltas, to push to and pull from."""
+"""`SyncGateway`: one tenant's or app's stream of changes, with all of its operations.
+
+Routes, WebSocket channels and embedding apps call it. Each operation is a work or a read that it submits to staging;
+the laws are in the modules beside this one.
+"""
 
 from __future__ import annotations
 
@@ -40,10 +44,10 @@ U = TypeVar("U")
 
 
 class GatewayStats(msgspec.Struct, frozen=True, rename="camel"):
-    """What waits for the lake, and how far the gateway and the lake are."""
+    """What is unflushed, and how far the lake is."""
 
     log_size: int
-    """Deltas not yet confirmed in the lake."""
+    """Number of unflushed deltas."""
     byte_size: int
     oldest_ms: int | None
     """Server wall time of the oldest of them."""
@@ -51,13 +55,13 @@ class GatewayStats(msgspec.Struct, frozen=True, rename="camel"):
     last_seq: int
     flushed_seq: int
     flushed_ms: int | None
-    """Server wall time at which a batch was last read back from the lake."""
+    """Server wall time when a batch was last read back from the lake."""
 
 
 class SyncGateway(ActionGateway, Embedding):
     """A gateway over a staging store.
 
-    Every operation has a form that returns a future, ended when the answer is durable, and a blocking twin.
+    Each operation has a form that returns a future, which completes when the answer is durable, and a blocking form.
     """
 
     def __init__(
@@ -73,20 +77,25 @@ class SyncGateway(ActionGateway, Embedding):
         names: Names | None = None,
         rejections: RejectionLog | None = None,
     ) -> None:
-        """Args:
-        wall: the server's clock in milliseconds.
-        connectors: the connector types that there are, and the key to their secrets.
-        runner: where actions are carried; gateways may share one.
-        outlet: where the gateway itself flushes to; None where a pipeline, or nobody, does.
-        names: of tables and columns; the gateways of an engine share them.
-        rejections: of clients' pushes; the gateways of an engine share it.
+        """Create the gateway; nothing is read.
+
+        Args:
+            gateway_id: of the gateway.
+            store: of the gateway.
+            wall: returns the server's wall time in milliseconds.
+            limits: of requests.
+            connectors: connector types, and the keys that seal their secrets.
+            runner: executes actions; gateways may share one.
+            outlet: where the gateway flushes to; None if a pipeline flushes, or nothing does.
+            names: of tables and columns; the gateways of an engine share them.
+            rejections: rejected deltas; the gateways of an engine share the log.
         """
         self._limits = limits or EngineLimits()
         self.names = names or Names()
         self.rejections = rejections or RejectionLog(wall)
         """The latest rejected delta of each row."""
         self.newest_arrival = 0
-        """The newest arrival that a push found here; 0 before the first push."""
+        """The newest arrival that a push of this process found; 0 before the first push."""
         ActionGateway.__init__(self, gateway_id, store, wall, self._limits.actions, connectors, runner)
         Embedding.__init__(self, gateway_id, store, wall, outlet)
         self._reindexer = Reindexer(gateway_id, store, self.rules, self._limits.reindex_rows)
@@ -94,20 +103,22 @@ class SyncGateway(ActionGateway, Embedding):
     def submit_push(
         self, push: SyncPush, claims: Claims, *, seen: int | None = None, trusted: bool = False
     ) -> Future[PushResult]:
-        """Take a client's deltas, all or none; a repeat is accepted and changes nothing.
+        """Accept a client's deltas, all or none; a repeat is accepted and changes nothing.
 
         Args:
-            seen: the cursor that the client certainly has when it gets the answer: the one that it named itself, or
-                that of the last page on the same ordered connection. Without it, what the client was told since its
-                last pull counts as in doubt, and is told again after this push.
+            push: the request.
+            claims: the client's.
+            seen: the newest cursor that the client certainly has when it gets the response: the one in the request, or
+                that of the last page on the same ordered connection. Without it, what the client was sent since its
+                last pull is in doubt, and is sent again after this push.
             trusted: whether the deltas come from the server's own side, to which the write scope does not apply.
 
         Raises:
-            ValidationError, ForbiddenError, ClockDriftError, SchemaMismatchError: nothing was kept; `rejected` names
-                every refused delta.
+            ValidationError, ForbiddenError, ClockDriftError, SchemaMismatchError: nothing was stored; `rejected` names
+                every rejected delta.
         Raises (in the future):
-            BackpressureError: too much waits for the lake.
-            StagingUnavailableError: the push may or may not have been kept; a repeat is safe.
+            BackpressureError: too much is unflushed.
+            StagingUnavailableError: the push may or may not have been stored; a repeat is safe.
         """
         now = self._wall()
         try:
@@ -130,7 +141,7 @@ class SyncGateway(ActionGateway, Embedding):
         self.rejections.record(self.gateway_id, str(claims["sub"]), push.deltas, error, self.newest_arrival)
 
     def handle_push(self, push: SyncPush, claims: Claims | None = None) -> PushResult:
-        """`submit_push`, waited for; without claims the caller is trusted, and the push's own client id believed."""
+        """Call `submit_push` and wait. Without claims, the caller and the client id in the push are trusted."""
         return self.submit_push(push, claims or {"sub": push.client_id}, trusted=claims is None).result()
 
     def submit_pull(
@@ -143,23 +154,26 @@ class SyncGateway(ActionGateway, Embedding):
         live: bool = False,
         has_not_pulled: bool = False,
     ) -> Future[SyncResponse]:
-        """A page of what the client lacks, as its rules and claims allow.
+        """Return a page of what the client lacks and may see.
 
         Args:
-            confirmed: whether the client sent the cursor itself, so that it has what that stands for. False for a
-                page that the server sends unasked, from the cursor of the last page on the same connection; from
-                then on the client counts as followed, to whom pages may go of which the gateway keeps nothing.
-            live: whether it is asked on a connection that is told of what is new. Of a client that follows, whatever
-                it is sent beside counts as perhaps there on its connections.
-            has_not_pulled: the cursor is what `submit_resume` found: the client may have other rows than that says.
+            pull: the request.
+            claims: the client's.
+            resync_refused: whether to raise ResyncRequiredError for a cursor that cannot be served.
+            confirmed: whether the client sent the cursor itself, so that it has everything up to it. False for a page
+                that the server sends without a request, from the cursor of the last page on the same connection; from
+                then on, the client may get broadcasts that are not recorded.
+            live: whether the page is sent on a connection that also gets broadcasts. Pages that such a client is sent
+                elsewhere count as possibly there on its connections.
+            has_not_pulled: whether the cursor comes from `submit_resume`: the client may have other rows than it means.
 
         Raises:
             ValidationError: `max_deltas` is out of range.
-            ForbiddenError: the pull is in another client's name.
+            ForbiddenError: the pull has another client's id.
             NotFoundError: it names a source that is not registered.
         Raises (in the future):
             AdapterError: its source cannot be read.
-            ResyncRequiredError: the cursor cannot be served, where `resync_refused`; otherwise such a client is given
+            ResyncRequiredError: the cursor cannot be served, if `resync_refused`; otherwise such a client is sent
                 everything as DELETE, then INSERT.
         """
         page = self.submit_page(
@@ -177,7 +191,7 @@ class SyncGateway(ActionGateway, Embedding):
         live: bool = False,
         has_not_pulled: bool = False,
     ) -> Future[SyncPage]:
-        """As `submit_pull`, for a caller that sends the deltas on as JSON and need not look at them."""
+        """Like `submit_pull`, for a caller that sends the deltas on as JSON without decoding them."""
         check_pull(pull, claims)
         if pull.source is not None:
             told = self.sources.submit_pull(pull.source, pull, claims, live=live)
@@ -186,34 +200,34 @@ class SyncGateway(ActionGateway, Embedding):
         return self._page(PullRequest(pull, claims, resync_refused, confirmed, self._wall(), live, has_not_pulled))
 
     def handle_pull(self, pull: SyncPull, claims: Claims | None = None) -> SyncResponse:
-        """`submit_pull`, waited for."""
+        """Call `submit_pull` and wait."""
         return self.submit_pull(pull, claims or {"sub": pull.client_id}).result()
 
     def submit_peek(self, claims: Claims, since: str | None, limit: int) -> Future[PeekPage]:
-        """A page of what a client with these claims may see, its own writes included; nothing is kept of it.
+        """Return a page of what a client with these claims may see, its own writes included; nothing is recorded.
 
         Args:
             claims: the client's.
-            since: the cursor of the page before; None: all that is there; `now`: nothing of that.
+            since: cursor of the page before; None for all rows; `now` for later changes only.
             limit: as for a pull.
 
         Raises:
             ValidationError: the limit is out of range.
         Raises (in the future):
-            ValidationError: `since` is no such cursor.
-            ResyncRequiredError: the rules changed since it was handed out.
+            ValidationError: `since` is not such a cursor.
+            ResyncRequiredError: the rules changed since it was returned.
         """
         check_limit(limit)
         return self._store.read(self.gateway_id, lambda view: peek(view, claims, since, limit, self.rules))
 
     def submit_unsent(self, looks: Sequence[LagQuery]) -> Future[list[Unsent | None]]:
-        """How far clients are behind; nothing is kept of it."""
+        """Return the oldest unsent change of each client; nothing is recorded."""
         return self._store.read(self.gateway_id, lambda view: [oldest_unsent(view, look, self.rules) for look in looks])
 
     def submit_explain(
         self, client_id: str, table: str, row_id: str, claims: Claims | None, where: ClientPosition
     ) -> Future[Explanation]:
-        """Why a client has a row or lacks it; the arguments are those of `explain`."""
+        """Explain why a client has a row or lacks it; see `engine.explain.explain`."""
         return self._store.read(
             self.gateway_id, lambda view: explain(view, client_id, table, row_id, claims, self.rules, where)
         )
@@ -235,11 +249,11 @@ class SyncGateway(ActionGateway, Embedding):
 
     @property
     def shared(self) -> bool:
-        """Whether other processes may hold connections of the same clients."""
+        """Whether other processes may have connections of the same clients."""
         return self._store.shared
 
     def submit_presence(self, presence: Sequence[Presence]) -> Future[None]:
-        """Tell all processes of this gateway which clients are connected to this one."""
+        """Notify all processes of this gateway which clients are connected to this one."""
         return self._store.submit(self.gateway_id, lambda commit: commit.announce_presence(presence))
 
     def submit_scan(self, groups: Sequence[SubscriberGroup]) -> Future[list[ScanResult]]:
@@ -247,10 +261,10 @@ class SyncGateway(ActionGateway, Embedding):
         return self._store.read(self.gateway_id, lambda view: scan(view, groups, self.rules))
 
     def submit_checkpoint(self, client_id: str, claims: Claims) -> Future[Cut]:
-        """The cut that a client that was never seen may start from; from then on it is seen.
+        """Return the checkpoint from which a new client may start; the client counts as seen afterwards.
 
         Raises (in the future):
-            NotFoundError: there is no cut, rules are newer than it or something was erased since, or the client was
+            NotFoundError: there is no checkpoint, the rules are newer, something was erased since, or the client was
                 seen before.
         """
         if client_id != claims.get("sub"):
@@ -275,15 +289,15 @@ class SyncGateway(ActionGateway, Embedding):
         return self._store.submit(self.gateway_id, work)
 
     def config(self) -> GatewayConfig:
-        """Schemas and rules in force."""
+        """Return the active schemas and rules."""
         return self._store.gateway_config(self.gateway_id)
 
     def register_schema(self, schema: TableSchema | Mapping[str, Any]) -> int:
-        """Register a table's schema, or evolve it by nullable columns; its version.
+        """Register a table's schema, or add nullable columns to it; return its version.
 
         Raises:
-            SchemaError: it is no schema, the change is not additive, or a name differs from one that the namespace has
-                only in case; the message names the column.
+            SchemaError: it is invalid, the change is not additive, or a name differs only in case from one in the
+                namespace; the message names the column.
         """
         parsed = parse_schema(schema)
 
@@ -294,25 +308,25 @@ class SyncGateway(ActionGateway, Embedding):
         return self._store.submit(self.gateway_id, work).result()
 
     def retire_schema(self, table: str) -> int:
-        """Retire a table's schema: pushes to it are no longer checked, and the lake gets no further columns for it.
+        """Retire a table's schema: pushes to it are no longer checked, and its state table gets no further columns.
 
-        Rows, and the columns that the lake's table has, stay as they are.
+        Rows, and the columns of the state table, stay.
 
         Returns:
-            The version of that; a schema that is registered later has a higher one.
+            The version of that; a schema registered later has a higher one.
 
         Raises:
-            NotFoundError: the table has none.
+            NotFoundError: the table has no schema.
         """
         return self._store.submit(self.gateway_id, lambda commit: commit.retire_schema(table)).result()
 
     def add_names(self) -> None:
-        """Add the names of registered schemas to those of the namespace, where they are missing."""
+        """Add the names of registered schemas to those of the namespace, if any are missing."""
         if self._store.read(self.gateway_id, self.names.missing).result():
             self._store.submit(self.gateway_id, self.names.add_registered).result()
 
     def ensure_schema(self, schema: TableSchema) -> bool:
-        """Register a table's schema unless the table has one, or had one that was retired; whether it was registered.
+        """Register a table's schema unless the table has or had one; return whether it was registered.
 
         Raises:
             SchemaError: as `register_schema`.
@@ -324,17 +338,17 @@ class SyncGateway(ActionGateway, Embedding):
         return True
 
     def set_rules(self, rules: SyncRules) -> int:
-        """Put sync rules in force; the new rules version.
+        """Activate sync rules; return their version.
 
-        Nobody is shown from here on what they forbid. Rows are brought in line in the background, a few at once; a
-        gateway of few rows is done when this returns.
+        Hidden rows are no longer sent at once. Rows get their new bucket keys in the background, some at a time; for a
+        gateway with few rows, that is done when this returns.
         """
         version = self._store.submit(self.gateway_id, lambda commit: commit.put_rules(rules)).result()
         self.continue_reindex()
         return version
 
     def continue_reindex(self) -> None:
-        """Go on bringing rows in line with rules that changed, where that is not done."""
+        """Continue the re-index after a change of rules, if it is not done."""
         if self._store.read(self.gateway_id, self.rules.is_in_line).result():
             return
         done = self._reindexer.submit().result()
@@ -349,19 +363,19 @@ class SyncGateway(ActionGateway, Embedding):
         return self._limits.write_scope
 
     def set_write_scope(self, scope: WriteScope) -> None:
-        """Set which rows a client may push to from here on."""
+        """Set which rows clients may push to."""
         self._store.submit(self.gateway_id, lambda commit: commit.put_write_scope(scope)).result()
 
     def request_flush(self) -> None:
-        """Ask the pipeline to carry what waits to the lake now."""
+        """Request a flush from the pipeline."""
         self._store.request_flush(self.gateway_id)
 
     def backlog(self) -> list[Backlog]:
-        """What waits for the lake, shard by shard."""
+        """Return the unflushed part of each shard."""
         return [shard for shard in self._store.backlog() if shard.gateway == self.gateway_id]
 
     def stats(self) -> GatewayStats:
-        """What waits for the lake, over all shards."""
+        """Return the unflushed part over all shards."""
         waiting = self.backlog()
         return GatewayStats(
             log_size=sum(shard.deltas for shard in waiting),
@@ -404,7 +418,7 @@ def _done(value: T) -> Future[T]:
 
 
 def _then(source: Future[T], follow: Callable[[T], Future[U]]) -> Future[U]:
-    """A future of the future that `follow` makes of the result."""
+    """Return a future of the result of the future that `follow` returns for the result of `source`."""
     target: Future[U] = Future()
 
     def forward(ended: Future[U]) -> None:

@@ -1,7 +1,7 @@
-"""Names of tables and columns, compared without case.
+"""Rejects names of tables and columns that differ from known names only in case.
 
-The engines that read the lake, and the databases of clients and destinations, do not tell `Notes` from `notes`. So a
-namespace of the lake has one spelling of each name: that of the gateway that used it first.
+The engines that read the lake, and the databases of clients and destinations, ignore case. So each namespace of the
+lake has one spelling of each name: that of the gateway that used it first. Pushes and schema registrations are checked.
 """
 
 from __future__ import annotations
@@ -18,27 +18,29 @@ _KNOWN = 100_000
 
 
 class Names:
-    """The names of every gateway of an engine."""
+    """The names of all gateways of an engine."""
 
     def __init__(self, namespace_of: Callable[[str], str] = lambda _: "") -> None:
-        """Args:
-        namespace_of: a gateway's namespace in the lake.
+        """Create an empty cache.
+
+        Args:
+            namespace_of: returns a gateway's namespace in the lake.
         """
         self._namespace_of = namespace_of
         self._known: set[tuple[str, str]] = set()
-        """Namespace and name, spelled as a commit that is durable has it."""
+        """Namespace and name, spelled as in a durable commit."""
 
     def check_push(self, commit: Commit, deltas: Sequence[RowDelta]) -> None:
-        """Refuse deltas whose table, or a column of it, has a name that differs from a known one only in case.
+        """Reject deltas whose table or column has a name that differs from a known one only in case.
 
-        A table that the gateway has a schema of is not looked at: its names were checked when it was registered.
+        Tables with a schema are skipped: their names were checked when it was registered.
 
         Args:
-            commit: has the names that are known.
-            deltas: those of the push.
+            commit: of the push.
+            deltas: of the push.
 
         Raises:
-            SchemaMismatchError: with every delta that is refused.
+            SchemaMismatchError: names every rejected delta.
         """
         schemas = commit.config.schemas
         tables = {delta.table for delta in deltas} - schemas.keys()
@@ -58,10 +60,14 @@ class Names:
         raise SchemaMismatchError(f"{len(refused)} of {len(deltas)} deltas refused: {refused[0].message}", refused)
 
     def check_schema(self, commit: Commit, schema: TableSchema) -> None:
-        """Refuse a schema whose table or columns differ from known names only in case.
+        """Reject a schema whose table or columns differ from known names only in case.
+
+        Args:
+            commit: of the gateway.
+            schema: the new schema.
 
         Raises:
-            SchemaError: the message names both.
+            SchemaError: the message has both names.
         """
         registered = commit.config.schemas.get(schema.table)
         before = set(_names_in(registered.schema)) if registered is not None else set()
@@ -70,7 +76,7 @@ class Names:
             raise SchemaError(faults[min(faults)])
 
     def missing(self, view: View) -> bool:
-        """Return whether names of a gateway's schemas are not in the store: one of an earlier version had no list."""
+        """Return whether names of a gateway's schemas are missing in the store: earlier versions did not store them."""
         names = set(_names_of_schemas(view.config))
         return len(view.spelled_names(self._namespace_of(view.gateway), names)) < len({each.lower() for each in names})
 
@@ -79,7 +85,7 @@ class Names:
         commit.spell_names(self._namespace_of(commit.gateway), set(_names_of_schemas(commit.config)))
 
     def _faults(self, commit: Commit, names: set[str]) -> Mapping[str, str]:
-        """What is wrong with names, those of tables among them."""
+        """Return, by name, what is wrong with names; those of tables must be among them."""
         namespace = self._namespace_of(commit.gateway)
         new = {name for name in names if (namespace, name) not in self._known}
         if not new:

@@ -1,4 +1,7 @@
-"""A pull: a page read from a view, then, where something must be remembered, a commit of the client's record."""
+"""A pull: reads a page over a view and then, if anything must be recorded, stores the client's record in a commit.
+
+`SyncGateway` calls `read_page`, answers at once with `settled_cursor`, or submits `remember_page`.
+"""
 
 from __future__ import annotations
 
@@ -36,24 +39,24 @@ class PullRequest(NamedTuple):
     pull: SyncPull
     claims: Claims
     resync_refused: bool
-    """The client knows what to do where its cursor cannot be served."""
+    """Whether to raise ResyncRequiredError for a cursor that cannot be served."""
     confirmed: bool
-    """It sent the cursor itself, so it has what that stands for."""
+    """Whether the client sent the cursor itself, so that it has everything up to it."""
     now_ms: int
-    """Server wall time when it came."""
+    """Server wall time of the request."""
     live: bool = False
-    """It is asked on a connection that is told of what is new, or for one."""
+    """Whether the page is sent on a connection that also gets broadcasts."""
     has_not_pulled: bool = False
-    """Nobody knows which rows the client has: its database may be another than the record tells of."""
+    """Whether it is unknown which rows the client has: its database may be another one than its record describes."""
     max_bytes: int = MAX_PAGE_BYTES
-    """With so many bytes of rows a page is full."""
+    """Bytes of rows at which a page is full."""
 
 
 class Reading(NamedTuple):
-    """A page and what was known when it was read."""
+    """A page, and what was known when it was read."""
 
     since: int
-    """The cursor of the gateway's own feed that was meant."""
+    """The requested cursor of the gateway's own feed."""
     record: ClientRecord | None
     at: Position
     access: Access
@@ -62,7 +65,7 @@ class Reading(NamedTuple):
 
     @property
     def complete(self) -> bool:
-        """Whether the client has all that it may see, once it has the page."""
+        """Whether the client has everything that it may see, once it has the page."""
         at = self.at
         if self.access.directly is not None and (
             at.moved or at.resync or self.page.deltas or not at.reach.keys() <= at.now
@@ -71,15 +74,20 @@ class Reading(NamedTuple):
         return not self.page.has_more
 
     def answer(self, cursor: int) -> SyncPage:
-        """The page as the wire has it."""
+        """Return the page with its cursor."""
         return SyncPage(self.page.deltas, cursor, self.page.has_more)
 
 
 def read_page(view: View, request: PullRequest, rules: RulesCache) -> Reading:
-    """What the client lacks.
+    """Read what the client lacks.
+
+    Args:
+        view: of the gateway.
+        request: the pull.
+        rules: the gateway's sync rules.
 
     Raises:
-        ResyncRequiredError: the cursor cannot be served and the client knows what to do then.
+        ResyncRequiredError: the cursor cannot be served, and the client handles that.
     """
     pull = request.pull
     access = rules.access(view, request.claims)
@@ -108,7 +116,7 @@ def read_page(view: View, request: PullRequest, rules: RulesCache) -> Reading:
 
 
 def settled_cursor(request: PullRequest, reading: Reading) -> int | None:
-    """The cursor of an answer of which nothing has to be remembered; None where something has."""
+    """Return the cursor of an answer for which nothing must be recorded; None if something must."""
     record = reading.record
     if reading.page.deltas or not reading.complete or (reading.at.resync and reading.at.haunted):
         return None
@@ -130,10 +138,13 @@ def settled_cursor(request: PullRequest, reading: Reading) -> int | None:
 def remember_page(
     commit: Commit, request: PullRequest, reading: Reading, read: Callable[[View, PullRequest], Reading]
 ) -> SyncPage:
-    """Keep what the answer's cursor means; the answer.
+    """Store what the answer's cursor means; return the answer.
 
     Args:
-        read: as `read_page`, with which the page is read again where the client was told something meanwhile.
+        commit: of the gateway.
+        request: the pull.
+        reading: the page.
+        read: like `read_page`; reads the page again if the client was sent something meanwhile.
     """
     client_id = request.pull.client_id
     latest = current(commit.client(client_id), commit.epoch, reading.access.keys)
@@ -163,9 +174,14 @@ def remember_page(
 
 
 def begin_again(commit: Commit, request: PullRequest, rules: RulesCache) -> bool:
-    """Note that a client starts again which is not sent anything yet; whether there is anything to be sent.
+    """Record that a client starts again, before it is sent anything; return whether there is anything to send.
 
-    Without that, a push before its next page would take it to be where it was before.
+    Otherwise a push before its next page would count it at its earlier position.
+
+    Args:
+        commit: of the gateway.
+        request: the pull.
+        rules: the gateway's sync rules.
     """
     reading = read_page(commit, request, rules)
     client_id, at = request.pull.client_id, reading.at
@@ -180,19 +196,27 @@ def begin_again(commit: Commit, request: PullRequest, rules: RulesCache) -> bool
 
 
 def tell_followers(commit: Commit, record: ClientRecord, *, live: bool) -> None:
-    """Every process learns that a client who follows is sent rows beside its connection: they count as perhaps there.
+    """Notify all processes that a client with broadcasts was sent rows elsewhere, so they count as possibly there.
 
     Args:
-        commit: in which that is remembered.
+        commit: in which that is recorded.
         record: the client's.
-        live: it is the connection itself that they are sent on.
+        live: whether they were sent on the connection itself.
     """
     if record.followed and not live:
         commit.announce_presence((Presence(record.client_id, PULLS_OVER_HTTP),))
 
 
 def first_contact(commit: Commit, client_id: str, arrival: int, access: Access, now_ms: int) -> None:
-    """Remember that a client was given the state at `arrival`, which it may or may not receive."""
+    """Record that a client was given a checkpoint, which it may or may not receive.
+
+    Args:
+        commit: of the gateway.
+        client_id: of the client.
+        arrival: of the checkpoint.
+        access: what the client may see.
+        now_ms: the server's wall time.
+    """
     record = current(commit.client(client_id), commit.epoch) or ClientRecord(client_id, commit.epoch, now_ms)
     record = in_scope(replace(record, last_seen_ms=now_ms), access, commit.arrival, max(arrival, 1), max(arrival, 1))
     *earlier, scope = record.scopes
@@ -208,7 +232,7 @@ def _tellings(record: ClientRecord | None) -> object:
 
 
 def _told(record: ClientRecord, request: PullRequest, reading: Reading) -> tuple[ClientRecord, int]:
-    """The client was told something: it is known to be where it was, and may be where this page leads."""
+    """Return the record and cursor of a client that is sent deltas: it has its cursor, and may have this page."""
     at, page = reading.at, reading.page
     if request.confirmed:
         record = replace(record, seen=0 if at.base == NOTHING and at.after == 0 else reading.since)
@@ -223,7 +247,7 @@ def _told(record: ClientRecord, request: PullRequest, reading: Reading) -> tuple
 
 
 def _lacked_nothing(record: ClientRecord, request: PullRequest, reading: Reading) -> tuple[ClientRecord, int]:
-    """Whether it has this answer or not, the client is where it leads."""
+    """Return the record and cursor of a client that lacks nothing: with or without this answer, it is at its cursor."""
     since = reading.since
     if not reading.complete and since <= 1:
         return record, since  # it starts again once more

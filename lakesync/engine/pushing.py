@@ -1,4 +1,7 @@
-"""A push as one unit of work on the store."""
+"""A push as one work on the store: checks, log row, merge, feed entries, and the client's record.
+
+`SyncGateway` submits `push_work`; see `docs/push.md`.
+"""
 
 from __future__ import annotations
 
@@ -33,16 +36,16 @@ from lakesync.staging.store import Commit
 from lakesync.wire.log import PackedDeltas, old_identity, pack
 
 NEVER_PULLED = 1
-"""The cursor of a client that pushed before it ever pulled: not 0, which would ask for a checkpoint again."""
+"""Cursor of a client that pushed before its first pull: not 0, which would request a checkpoint again."""
 
 
 class Ready(NamedTuple):
-    """What can be made of deltas before the store is asked."""
+    """What can be computed from deltas before the store is used."""
 
     packed: PackedDeltas
     rows: DeltasByRow
     distinct: bool
-    """No two have the same id."""
+    """Whether all ids differ."""
 
 
 class CheckedPush(NamedTuple):
@@ -51,19 +54,19 @@ class CheckedPush(NamedTuple):
     push: SyncPush
     claims: Claims
     now_ms: int
-    """Server wall time when it came."""
+    """Server wall time of the request."""
     seen: int | None = None
-    """The cursor that the client certainly has when it gets the answer; None where that is not known."""
+    """The newest cursor that the client certainly has when it gets the response; None if unknown."""
     admitted: bool = False
-    """It passed `check_work`, and nothing refuses it any more: it is a part of what a sharded gateway has taken."""
+    """It passed `check_work` in every shard, so it must not be rejected any more."""
     trusted: bool = False
-    """It comes from the server's own side, to which the write scope does not apply: a connector, a flow or the app
-    that embeds the gateway."""
+    """It comes from the server's own side, to which the write scope does not apply: a connector, a flow or an embedding
+    app."""
     ready: Ready | None = None
-    """Of all of its deltas, where they were made ready beforehand."""
+    """For all of its deltas, if it was computed beforehand."""
 
     def made_ready(self) -> CheckedPush:
-        """Return the same with its deltas made ready, by the thread that decoded them."""
+        """Return the push with `ready`, computed in the thread that decoded it."""
         deltas = self.push.deltas
         if not deltas:
             return self
@@ -74,12 +77,19 @@ class CheckedPush(NamedTuple):
 def push_work(
     commit: Commit, request: CheckedPush, rules: RulesCache, limits: EngineLimits, names: Names
 ) -> PushResult:
-    """Commit what is new of a push.
+    """Commit the new deltas of a push.
+
+    Args:
+        commit: of the gateway.
+        request: the push.
+        rules: the gateway's sync rules.
+        limits: of the engine.
+        names: of tables and columns.
 
     Raises:
-        BackpressureError: the gateway holds too much.
-        SchemaMismatchError: deltas do not fit their tables' schemas, or names differ from known ones only in case.
-        ForbiddenError: rows are outside of what the client may write.
+        BackpressureError: too much is unflushed.
+        SchemaMismatchError: deltas do not fit their schemas, or names differ from known ones only in case.
+        ForbiddenError: the client may not write to some rows.
         ValidationError: a row would have too many columns.
     """
     push, claims = request.push, request.claims
@@ -120,7 +130,14 @@ def push_work(
 
 
 def check_work(commit: Commit, request: CheckedPush, rules: RulesCache, limits: EngineLimits, names: Names) -> None:
-    """Whether `push_work` would take a push; nothing is changed.
+    """Check whether `push_work` would accept a push, without changing anything.
+
+    Args:
+        commit: of the gateway.
+        request: the push.
+        rules: the gateway's sync rules.
+        limits: of the engine.
+        names: of tables and columns.
 
     Raises:
         As `push_work`.
@@ -129,13 +146,13 @@ def check_work(commit: Commit, request: CheckedPush, rules: RulesCache, limits: 
 
 
 class _Admitted(NamedTuple):
-    """What a push brings that is to be kept."""
+    """The deltas of a push that are to be stored."""
 
     deltas: Sequence[RowDelta]
     rows: DeltasByRow
-    """The same row by row."""
+    """The same, by row."""
     stored: Mapping[RowKey, StoredRow]
-    """Its rows as they are."""
+    """Their rows as they are."""
 
 
 _NOTHING = _Admitted([], {}, {})
@@ -144,7 +161,7 @@ _NOTHING = _Admitted([], {}, {})
 def _admitted(
     commit: Commit, request: CheckedPush, access: Access, rules: RulesCache, limits: EngineLimits, names: Names
 ) -> _Admitted:
-    """What a push brings that is to be kept, checked.
+    """Return the checked deltas of a push that are to be stored.
 
     Raises:
         As `push_work`.
@@ -173,19 +190,19 @@ def _admitted(
 
 
 class _Covered(NamedTuple):
-    """How far a client was certainly sent what it may see, before a push of its."""
+    """Up to where a client certainly has everything that it may see, before its push."""
 
     cursor: int
     everything: bool = False
-    """Nothing by others is newer."""
+    """No change by others is newer."""
     doubted: Page | None = None
-    """Where it certainly was, where it was told more since that it may not have received."""
+    """The page that it certainly has, if it was sent more since that it may not have received."""
 
 
 def _believed(record: ClientRecord, seen: int | None, access: Access, newest: int) -> int | None:
-    """The cursor that a client certainly has; None where what it named says nothing.
+    """Return the cursor that a client certainly has; None if its own claim proves nothing.
 
-    A connection's own complete cursor says nothing once the record's cursors are of other claims.
+    A connection's own complete cursor proves nothing once the record's cursors have other claims.
     """
     if seen is None or not is_possible(record, seen, newest):
         return None
@@ -194,9 +211,9 @@ def _believed(record: ClientRecord, seen: int | None, access: Access, newest: in
 
 
 def _certain(record: ClientRecord, seen: int | None) -> ClientRecord:
-    """The record of a client that gets the answer: it has the cursor `seen` then.
+    """Return the record of a client that gets the response: it then has the cursor `seen`.
 
-    An answer may be lost, and what was told before it on the same connection with it: so this is not to be kept.
+    The response may be lost, and earlier pages on the same connection too, so this record must not be stored.
     """
     if seen is None:
         return record
@@ -222,7 +239,7 @@ def _covered(commit: Commit, record: ClientRecord, access: Access) -> _Covered:
 
 
 def _unknown(commit: Commit, request: CheckedPush) -> Sequence[RowDelta]:
-    """The deltas not accepted before, each once."""
+    """Return the deltas that were not accepted before, each once."""
     deltas, client, ready = request.push.deltas, request.push.client_id, request.ready
     if not deltas:
         return []

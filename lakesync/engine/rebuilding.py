@@ -1,8 +1,8 @@
-"""A staging store made again from the lake: rows, entries, ids and the ledger, under a new epoch.
+"""Rebuilds a staging store from the lake: rows, entries, ids and the ledger, under a new epoch.
 
-What was acknowledged and never reached the lake is not in it: the ids of such deltas are not known either, so whoever
-still has them may push them again. Every client that comes back is one that was seen before, since the records of all
-are gone.
+`lakesync staging rebuild` calls it. Deltas that were acknowledged and never reached the lake are lost; their ids are
+unknown too, so clients that still have them can push them again. Since all client records are lost, every client counts
+as seen before.
 """
 
 from __future__ import annotations
@@ -30,50 +30,48 @@ from lakesync.staging.restored_log import Restoring
 from lakesync.staging.shards import ShardMap, shard_urls
 
 MARGIN_MS = 60_000
-"""How far above the clock, and all that the lake holds, arrivals go on.
-
-One that was handed out just before the store was lost lies below.
-"""
+"""How far above the clock, and above everything in the lake, arrivals continue: the lost store may have used later
+ones."""
 
 _DELTAS_A_COMMIT = 5_000
 
 
 class LakePush(NamedTuple):
-    """One push as the lake holds it."""
+    """One push as the lake contains it."""
 
     arrival: int
     client_id: str
     deltas: list[RowDelta]
-    """In the order that they had in the push."""
+    """In the order of the push."""
 
 
 class History(Protocol):
-    """The lake, as far as staging can be made again from it."""
+    """The parts of the lake from which staging is rebuilt."""
 
     def gateways(self) -> list[str]:
-        """Every gateway of which the lake has anything."""
+        """Return every gateway that the lake knows."""
 
     def config(self, gateway: str) -> GatewayConfig | None:
-        """The newest schemas and rules that the lake was told; None where it was told of none."""
+        """Return the newest schemas and rules in the lake; None if it has none."""
 
     def connectors(self, gateway: str) -> list[StoredConnector]:
-        """The newest registered connectors that the lake has."""
+        """Return the newest registered connectors in the lake."""
 
     def pushes(self, gateway: str) -> Iterator[LakePush]:
-        """Every push, in order of arrival."""
+        """Yield every push, in order of arrival."""
 
 
 class Rebuilt(msgspec.Struct, frozen=True, rename="camel"):
-    """What was brought back of one gateway."""
+    """What was rebuilt of one gateway."""
 
     gateway: str
     epoch: int
     pushes: int
     deltas: int
     newest: int
-    """The highest arrival in the lake; 0 where there is none."""
+    """The highest arrival in the lake; 0 if there is none."""
     arrival: int
-    """Those handed out from here on are above it."""
+    """New arrivals are above this."""
     schemas: int
     rules: bool
     connectors: int = 0
@@ -91,23 +89,23 @@ def rebuild(
     shards: ShardMap | None = None,
     only: str | None = None,
 ) -> list[Rebuilt]:
-    """Make the store at `url` again; it is there whole at the end, or nothing has changed.
+    """Rebuild the store at `url`; at the end it is complete, or nothing has changed.
 
     Args:
-        url: of the store, or that of the default shard.
-        wall: the server's clock in milliseconds.
+        url: of the store, or of the default shard's.
+        wall: returns the server's wall time in milliseconds.
         history: the lake.
-        replace: a store that is there already is set aside.
-        margin_ms: how far above the clock, and all that the lake holds, arrivals go on.
-        on_progress: called with a gateway and the number of its deltas so far.
-        shards: where tables have stores of their own: each gets what belongs to it, whatever shard it was in.
-        only: the one shard whose store is made again; the others stay as they are.
+        replace: whether an existing store is renamed.
+        margin_ms: how far above the clock, and above everything in the lake, arrivals continue.
+        on_progress: called with a gateway and its number of deltas so far.
+        shards: if tables are sharded; each shard gets its tables, whatever shard they were in.
+        only: the only shard to rebuild; the others stay.
 
     Returns:
-        What was brought back, gateway by gateway and shard by shard.
+        What was rebuilt, by gateway and shard.
 
     Raises:
-        ConfigurationError: there is a store already and `replace` is not set, or `only` cannot be made alone.
+        ConfigurationError: a store exists and `replace` is false, or `only` cannot be rebuilt alone.
         StagingUnavailableError: a store has an owner, or cannot be written.
     """
 
@@ -195,7 +193,7 @@ def _put_connector(connector: StoredConnector, commit: Restoring) -> None:
 
 
 def _by_shard(pushes: Iterable[LakePush], home: Callable[[str], str]) -> dict[str, list[LakePush]]:
-    """Each shard's part of each push."""
+    """Return each shard's part of each push."""
     found: dict[str, list[LakePush]] = {}
     for push in pushes:
         parts: dict[str, list[RowDelta]] = {}
@@ -207,7 +205,7 @@ def _by_shard(pushes: Iterable[LakePush], home: Callable[[str], str]) -> dict[st
 
 
 def _restore(commit: Restoring, pushes: list[LakePush], index: BucketIndex) -> None:
-    """Log rows and merged rows of a few pushes, with the moves of each, so that deletions are remembered too."""
+    """Store log rows and merged rows of some pushes, with their moves, so that DELETEs are known too."""
     stored = commit.rows({delta.key for push in pushes for delta in push.deltas})
     rows = {key: row.copy() for key, row in stored.items()}
     moves: list[Move] = []

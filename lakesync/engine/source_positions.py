@@ -1,10 +1,10 @@
-"""How far a client is with a source, and how its cursor, which belongs to the gateway's own feed, says so.
+"""Tracks how far a client is with a source, in its record, from the cursors that it sends.
 
-A source's page leaves the client's cursor where it is. But an answer may be lost, so a page with deltas hands out a
-mark, just below the cursor that came in: a client that comes back with it has got the page, whether it pulls from the
-source or from the feed, where the mark stands for the cursor itself. Nothing else says so. A client that pushes in
-between gives no such sign, as its cursor is the push's then: it is sent the next pages all the same, in rounds that
-begin behind what is known as received, so that it stands still at no page and misses none.
+`engine.sources` calls it. A page of a source does not change the client's feed cursor. But a response may be lost. So a
+page with deltas returns a mark, a number just below the request's cursor. A client that sends the mark has the page,
+whether it pulls from the source or from the feed, where the mark stands for the cursor itself. Nothing else confirms a
+page. A client that pushes in between sends the push's cursor instead. It gets the next pages all the same, in passes
+that begin after the last confirmed page, so it never stops at a page and never misses one.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from lakesync.staging.records import ARRIVAL_STEP, ClientRecord
 from lakesync.staging.source_records import Offer, Sight, SourcePosition
 
 TOO_EARLY = 1 << 32
-"""A cursor below this, 0 or 1, is that of a client that has none yet and walks in rounds: marks have no room there."""
+"""A cursor below this (0 or 1) belongs to a client that has none yet: it reads in passes, as there is no room for
+marks."""
 
 OFFERED_AT_ONCE = 3
-"""A page that was sent so often without a sign waits for the next round."""
+"""A page that was sent so often without confirmation is left to the next pass."""
 
 _MARKS_KEPT = 8
 
@@ -35,14 +36,14 @@ class Start(NamedTuple):
     """Where a pull from a source begins."""
 
     known: SourcePosition
-    """As it is after what the cursor says."""
+    """The client's position, after what its cursor confirms."""
     cursor: int
     """The client's cursor in the gateway's own feed."""
     after: Position | None
 
 
 def position_in(record: ClientRecord | None, source: str) -> SourcePosition:
-    """What is known of a client and a source."""
+    """Return a client's position in a source."""
     for known in record.sources if record is not None else ():
         if known.source == source:
             return known
@@ -50,7 +51,7 @@ def position_in(record: ClientRecord | None, source: str) -> SourcePosition:
 
 
 def resolve(record: ClientRecord | None, since: int) -> int:
-    """The cursor of the gateway's own feed that a client means."""
+    """Return the feed cursor that a client's cursor stands for."""
     for known in record.sources if record is not None else ():
         for mark, cursor in known.marks:
             if mark == since and not _is_own(record, since):
@@ -59,7 +60,7 @@ def resolve(record: ClientRecord | None, since: int) -> int:
 
 
 def received(known: SourcePosition, since: int) -> SourcePosition:
-    """After a request with this cursor: the page is received whose mark it is."""
+    """Return the position after a request with this cursor: it confirms the page whose mark it is."""
     offer = known.offer
     if offer is None or offer.mark != since:
         return known
@@ -76,15 +77,15 @@ def begin(
     claims: Claims,
     newest: Callable[[], Position | None],
 ) -> Start:
-    """Where a pull with the cursor `since` begins.
+    """Return where a pull with the cursor `since` begins.
 
     Args:
         record: the client's.
         source: its name.
         since: the cursor that the client sent.
-        rules: in force.
-        claims: those that the rules read.
-        newest: the newest place of the source, asked where rules or claims are new.
+        rules: the active rules.
+        claims: the claims that the rules read.
+        newest: returns the newest position of the source; called if rules or claims are new.
     """
     known = _in_sight(position_in(record, source), rules, claims, newest)
     cursor = resolve(record, since)
@@ -107,14 +108,14 @@ def end(
     *,
     more: bool,
 ) -> tuple[SourcePosition, int]:
-    """What is known after a page that ends at `at`, and the cursor that it hands out.
+    """Return the position after a page, and the cursor of the response.
 
     Args:
         start: where it began.
-        record: the client's, in which marks are taken.
+        record: the client's, whose marks are in use.
         since: the cursor that the client sent.
-        at: None where the source holds nothing.
-        tables: of the rows that were sent; none where the page is empty.
+        at: where the page ends; None if the source is empty.
+        tables: of the rows that were sent; none if the page is empty.
         more: whether the source has more.
     """
     known = msgspec.structs.replace(start.known, tables=tuple(sorted({*start.known.tables, *tables})))
@@ -132,31 +133,31 @@ def end(
 
 
 def started_again(record: ClientRecord) -> ClientRecord:
-    """After a client began its own feed anew: it may have lost its rows, so it begins with its sources anew too."""
+    """Return the record of a client that starts its feed again: it may have lost its rows of sources too."""
     fresh = tuple(msgspec.structs.replace(known, done=None, offer=None, round=None) for known in record.sources)
     return msgspec.structs.replace(record, sources=fresh)
 
 
 def after_request(record: ClientRecord, since: int) -> ClientRecord:
-    """After a pull of the gateway's own feed with this cursor, which may be a source's mark."""
+    """Return the record after a pull of the feed with this cursor, which may be a source's mark."""
     return msgspec.structs.replace(record, sources=tuple(received(known, since) for known in record.sources))
 
 
 def with_position(record: ClientRecord, known: SourcePosition) -> ClientRecord:
-    """The client's record with this position in it."""
+    """Return the client's record with this position."""
     others = tuple(other for other in record.sources if other.source != known.source)
     return msgspec.structs.replace(record, sources=(*others, known))
 
 
 def _beyond(known: SourcePosition, offer: Offer) -> SourcePosition:
-    """On to the page behind one, while something before that may be missing: the round, or the next one."""
+    """Return the position after a page that is not confirmed: in this pass, or at the start of the next one."""
     return msgspec.structs.replace(known, offer=None, round=offer.end if offer.more else None)
 
 
 def _in_sight(
     known: SourcePosition, rules: SyncRules, claims: Claims, newest: Callable[[], Position | None]
 ) -> SourcePosition:
-    """Rules or claims that are new show other rows, so the walk begins again, the former ones kept in mind."""
+    """Return the position under these rules and claims: new ones show other rows, so the source is read again."""
     if known.sights and (known.sights[-1].rules, known.sights[-1].claims) == (rules, claims):
         return known
     sights = (*known.sights, Sight(rules, claims, newest()))[-_SIGHTS_KEPT:]
@@ -164,7 +165,7 @@ def _in_sight(
 
 
 def _shown(known: SourcePosition, at: Position | None) -> SourcePosition:
-    """After a page up to `at`."""
+    """Return the position after a page up to `at`."""
     now = known.sights[-1]
     if at is None or (now.last is not None and now.last >= at):
         return known
@@ -172,7 +173,7 @@ def _shown(known: SourcePosition, at: Position | None) -> SourcePosition:
 
 
 def _free_mark(record: ClientRecord | None, since: int) -> int:
-    """A value below the client's cursor that is no arrival and means nothing else to this client."""
+    """Return a number below the client's cursor that is no arrival and has no other meaning for this client."""
     taken = {mark for known in record.sources for mark, _ in known.marks} if record is not None else set()
     mark = since - 1
     while mark % ARRIVAL_STEP == 0 or mark in taken or _is_own(record, mark):
@@ -181,7 +182,7 @@ def _free_mark(record: ClientRecord | None, since: int) -> int:
 
 
 def _is_own(record: ClientRecord | None, cursor: int) -> bool:
-    """Whether the gateway's own feed handed this cursor out."""
+    """Return whether the gateway's own feed sent this cursor."""
     if record is None:
         return False
     return any(page.cursor == cursor for page in record.pages) or any(scope.start == cursor for scope in record.scopes)

@@ -1,4 +1,4 @@
-"""Subscriptions of connected clients: what a broadcast has to carry. The gateway's channels call this.
+"""Subscriptions of connected clients: which page the next broadcast contains. The gateway's channels call this.
 
 The cursor of a subscriber is that of the last page sent on its connection, so it needs no record in the store.
 Subscribers with the same state lack the same changes, except for their own writes. So they share one page.

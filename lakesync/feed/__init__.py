@@ -1,7 +1,7 @@
-"""What a client lacks: entries written with every commit, pages read from them.
+"""The feed: which changes a client lacks. Pushes write feed entries with every commit, pulls read pages from them.
 
-`apply` is the writing side, `pull` the reading one; `positions` knows what a cursor means, `possession` what a client
-at a position holds of a row, `render` spells it as deltas.
+`apply` writes, `pull` reads. `positions` computes what a cursor means, `row_presence` what a client at a position has
+of a row, `render` turns that into deltas, `client_state` keeps the client's record. See `docs/feed.md`.
 """
 
 from lakesync.feed.apply import Applied, Sender, apply

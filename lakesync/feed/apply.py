@@ -1,4 +1,9 @@
-"""The writing side of the feed: deltas merged into rows, and the moves of their entries."""
+"""The write side of the feed: merges a push's deltas into rows, and computes the moves of their feed entries.
+
+`engine.pushing` calls `apply` in the push's commit, stores call it through the engine to replay their journal. Beside
+the merge it decides whether the sender must be sent anything back, because its own copy of a row cannot be right any
+more (it is astray).
+"""
 
 from __future__ import annotations
 
@@ -19,44 +24,44 @@ _EVERYTHING = (EVERYTHING,)
 _NONE: Sequence[Move] = ()
 
 DeltasByRow = Mapping[RowKey, Sequence[RowDelta]]
-"""A push's deltas row by row, in order of first appearance."""
+"""A push's deltas by row, in order of first appearance."""
 
 
 class Sender(NamedTuple):
-    """Who pushes."""
+    """The client that pushes."""
 
     client_id: str
     keys: Collection[str]
     """The bucket keys that it may see."""
     reindexed: bool
-    """Whether every row's bucket keys are those of the rules in force."""
+    """Whether every row has the bucket keys of the active rules."""
 
 
 class Applied(NamedTuple):
-    """What a push did, as far as its sender is concerned."""
+    """The effect of a push on its sender."""
 
     clean: bool
-    """Nothing of the sender's own rows has to be sent back to it."""
+    """Whether nothing of the sender's own rows must be sent back to it."""
 
 
 class _Touch:
-    """What the deltas of a push do to one row."""
+    """What the deltas of one push do to one row."""
 
     changed = False
     voided = False
-    """A tombstone took columns from a row that was there."""
+    """A tombstone removed columns of an existing row."""
     contested = False
-    """The sender lost columns to others."""
+    """The sender lost columns to other clients."""
     stale = False
     """The sender's own copy cannot be what the row is now."""
     deleted = False
     inserted = False
     blind = False
-    """The sender changed the row in this push before it inserted it, if it did: its copy may lack that."""
+    """The sender changed the row in this push before it inserted it, so its copy may lack that change."""
     last_op = ""
 
     def merge(self, state: RowState, delta: RowDelta, at: int) -> None:
-        """Merge one delta into a row's state; note what was contested, and what the sender's own copy is."""
+        """Merge one delta into a row's state, and record conflicts and the sender's own copy."""
         op, there, tombstone = delta.op, bool(state.cells), state.tombstone
         outcome = state.merge(delta, at)
         self.last_op = op
@@ -87,7 +92,7 @@ class _Touch:
 
 
 def by_row(deltas: Sequence[RowDelta]) -> DeltasByRow:
-    """A push's deltas row by row, in order of first appearance."""
+    """Return a push's deltas by row, in order of first appearance."""
     rows: dict[RowKey, list[RowDelta]] = {(delta.table, delta.row_id): [delta] for delta in deltas}
     if len(rows) < len(deltas):
         rows = {}
@@ -97,24 +102,29 @@ def by_row(deltas: Sequence[RowDelta]) -> DeltasByRow:
 
 
 def arrivals_of(deltas: Sequence[RowDelta], last: int) -> dict[RowKey, int]:
-    """Each row's arrival in a push whose last arrival is `last`: one a distinct row, in order of first appearance."""
+    """Return each row's arrival in a push: one per distinct row, in order of first appearance.
+
+    Args:
+        deltas: of the push.
+        last: the push's last arrival.
+    """
     rows = by_row(deltas)
     first = last - ARRIVAL_STEP * (len(rows) - 1)
     return {key: first + ARRIVAL_STEP * place for place, key in enumerate(rows)}
 
 
 def own_bucket(client_id: str) -> str:
-    """The bucket key of what concerns one client alone; no rule's key starts with `@`."""
+    """Return the bucket key of changes that concern one client alone; no rule's key starts with `@`."""
     return f"@{client_id}"
 
 
 def too_wide(stored: Mapping[RowKey, StoredRow], rows: DeltasByRow, most: int) -> dict[RowKey, int]:
-    """Rows that a push gives new columns and that would have too many; how many each would have.
+    """Return the rows that get new columns in a push and would have too many, with the number of columns.
 
     Args:
         stored: the rows as they are.
         rows: the push's deltas.
-        most: how many columns a row may have.
+        most: most columns of a row.
     """
     added = sum([len(delta.columns) for changes in rows.values() for delta in changes])
     if added + max([row.most_columns for row in stored.values()], default=0) <= most:
@@ -136,15 +146,15 @@ def apply(
     index: BucketIndex,
     stored: Mapping[RowKey, StoredRow] | None = None,
 ) -> Applied:
-    """Merge a push's deltas into rows and write what changes in the feed.
+    """Merge a push's deltas into rows, and store rows and feed entries.
 
     Args:
         commit: of the push.
         rows: the push's deltas.
-        sender: who pushes.
+        sender: the client that pushes.
         arrival: the push's last arrival.
-        index: of the rules in force.
-        stored: the rows as they are, where they were read already.
+        index: of the active rules.
+        stored: the rows as they are, if they were read already.
     """
     stored = commit.unfolded_rows(rows.keys()) if stored is None else stored
     client_id, allowed = intern(sender.client_id), frozenset(sender.keys)
@@ -173,16 +183,16 @@ def apply(
 
 
 def repeated(commit: Commit, deltas: Iterable[RowDelta], sender: Sender, seen: int) -> bool:
-    """Note that a client repeated what it wrote to rows: it may have put them back from a backup.
+    """Record that a client repeated deltas: it may have been restored from a backup, and have old rows again.
 
     Args:
         commit: of the push.
-        deltas: those that it repeated; the push may bring something new for their rows.
-        sender: who repeated them.
-        seen: the cursor that it was sure to have.
+        deltas: the repeated ones; the push may also contain new deltas of their rows.
+        sender: the client.
+        seen: the newest cursor that it certainly has.
 
     Returns:
-        Whether it has to be sent something of them: they are out of its sight, or were deleted since.
+        Whether it must be sent something about them: it may not see them, or they were deleted since.
     """
     allowed = frozenset(sender.keys)
     latest = {delta.key: delta for delta in deltas}
@@ -206,7 +216,7 @@ def repeated(commit: Commit, deltas: Iterable[RowDelta], sender: Sender, seen: i
 
 
 def _is_astray(row: StoredRow, client_id: str, seen: int) -> bool:
-    """Whether the client has still to be sent what became of its last delta."""
+    """Return whether the client was not yet sent what became of its last delta."""
     writer = row.writers.get(client_id)
     return writer is not None and writer.inserted == -writer.latest and writer.latest > seen
 
@@ -221,7 +231,7 @@ def _applied(
     *,
     reindexed: bool,
 ) -> tuple[StoredRow, Sequence[Move], bool]:
-    """A row after its deltas of a push; its moves; whether the sender has to be sent something of it."""
+    """Return a row after a push's deltas, its moves, and whether the sender must be sent something about it."""
     if before is None:
         before = StoredRow(changes[0].table, changes[0].row_id, arrival=at, state=RowState())
     row, touch = before.copy(), _Touch()
@@ -254,24 +264,30 @@ def _applied(
 
 
 def _newest(state: RowState) -> Stamp:
-    """The stamp of the newest that a row has.
+    """Return the newest stamp of a row.
 
-    A DELETE that hid the row from a client may have had it: such a client takes no INSERT of its own that is older.
+    A DELETE that removed the row from a client's sight may have had it. Such a client rejects an older INSERT of its
+    own.
     """
     return max([state.inserted or NO_STAMP, *[cell.origin.stamp for cell in state.cells.values()]])
 
 
 def came_with_insert(row: StoredRow, stamp: Stamp, client_id: str) -> bool:
-    """Whether a client that inserted the row has the columns of a stamp by that INSERT, or wrote them later.
+    """Return whether a client has the columns of a stamp because it inserted the row with them, or wrote them later.
 
-    What it wrote before that it may have lost with the row, when the row left its sight.
+    It may have lost columns that it wrote earlier, when the row left its sight.
+
+    Args:
+        row: the row.
+        stamp: of the columns.
+        client_id: of the client.
     """
     inserted = row.state.inserted
     return stamp[1] == client_id and inserted is not None and inserted[1] == client_id and stamp >= inserted
 
 
 def keys_of(row: StoredRow, index: BucketIndex) -> tuple[str, ...]:
-    """The bucket keys that a row belongs into, sorted; none where it is not visible."""
+    """Return the bucket keys that a row belongs to, sorted; none if it is not visible."""
     if not row.state.visible:
         return ()
     if index.everything:
@@ -280,12 +296,19 @@ def keys_of(row: StoredRow, index: BucketIndex) -> tuple[str, ...]:
 
 
 def move(row: StoredRow, bucket: str, arrival: int, kind: MoveKind) -> Move:
-    """A move of the row's entry under one bucket key."""
+    """Return a move of the row's entry under one bucket key.
+
+    Args:
+        row: the row.
+        bucket: key.
+        arrival: of the move.
+        kind: see `Move`.
+    """
     return Move(bucket, row.table, row.row_id, arrival, kind)
 
 
 def _has_same_keys(before: RowState, after: RowState, index: BucketIndex) -> bool:
-    """Whether two states of a row certainly have the same bucket keys by the same rules."""
+    """Return whether two states of a row certainly have the same bucket keys by the same rules."""
     if not (before.visible and after.visible):
         return False
     return not index.columns or all(_value(before, column) == _value(after, column) for column in index.columns)
@@ -297,9 +320,9 @@ def _value(state: RowState, column: str) -> Raw | None:
 
 
 def _moves(touch: _Touch, row: StoredRow, new: tuple[str, ...]) -> list[Move]:
-    """Give the row its new keys; the moves from and to them.
+    """Set a row's new keys, and return the moves from its old keys to them.
 
-    A row that stayed visible although a tombstone took columns from it leaves and joins again: whoever has it must
+    If a tombstone removed columns and the row stayed visible, it leaves all buckets and joins again, so that clients
     drop those columns.
     """
     old = row.keys

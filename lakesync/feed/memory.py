@@ -1,4 +1,8 @@
-"""What a gateway remembers of what it handed out to a client, and what it forgets."""
+"""Changes of a client's record: what the gateway stores about cursors and rows that it sent, and what it forgets.
+
+`engine.pulling`, `engine.pushing` and `engine.subscriptions` call these functions in their commits. All are pure: they
+return a changed `ClientRecord`. See `docs/feed.md` for scopes and page marks.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +22,12 @@ _EVER = MAX_HLC
 
 
 def current(record: ClientRecord | None, epoch: int, sees: Iterable[str] = ()) -> ClientRecord | None:
-    """The record in the store's epoch: of one from another life only the keys still say something.
+    """Return the client's record for this epoch. A record from before a rebuild keeps only its bucket keys.
 
     Args:
-        sees: the bucket keys that the client may see now, the best guess of one whose record is lost.
+        record: the stored record.
+        epoch: of the store.
+        sees: the bucket keys that the client may see now, used if its record was lost.
     """
     if record is None or record.epoch == epoch:
         return record
@@ -30,12 +36,12 @@ def current(record: ClientRecord | None, epoch: int, sees: Iterable[str] = ()) -
 
 
 def is_blank(record: ClientRecord | None) -> bool:
-    """Whether the client was never told anything and never said anything."""
+    """Return whether the client was never sent anything and never pushed."""
     return record is None or not (record.told or record.followed or record.wrote or record.past or record.sources)
 
 
 def with_broadcasts(record: ClientRecord, newest: int) -> ClientRecord:
-    """The record of a client that is followed: all that is new may have been sent to it on another connection."""
+    """Return the record of a client that gets broadcasts: everything new may have been sent to it elsewhere."""
     if not record.scopes or not record.scopes[-1].followed:
         return record
     *earlier, scope = record.scopes
@@ -43,17 +49,19 @@ def with_broadcasts(record: ClientRecord, newest: int) -> ClientRecord:
 
 
 def scope_under(record: ClientRecord, access: Access) -> Scope | None:
-    """The newest scope of an access; None where there is none."""
+    """Return the newest scope with the claims and rules of an access; None if there is none."""
     return next((scope for scope in reversed(record.scopes) if access.same_as(scope)), None)
 
 
 def follows(record: ClientRecord, access: Access, *, loose: bool = False) -> ClientRecord:
-    """The record of a client that is sent pages unasked, under the newest scope where that is of its access.
+    """Return the record of a client that gets broadcasts in its newest scope.
+
+    If that scope has other claims or rules than the access, only the record's flag is set.
 
     Args:
         record: the client's.
-        access: what its connection may see; the scope names its keys from here on.
-        loose: whether a page of the feed's was sent whose cursor the client does not take.
+        access: what its connection may see; its keys are added to the scope.
+        loose: whether a page was sent whose cursor the client does not store.
     """
     record = replace(record, followed=True)
     if not record.scopes or not access.same_as(record.scopes[-1]):
@@ -64,18 +72,18 @@ def follows(record: ClientRecord, access: Access, *, loose: bool = False) -> Cli
 
 
 def is_of_others(record: ClientRecord, access: Access) -> bool:
-    """Whether connections of a client may be handed cursors of another access now."""
+    """Return whether other connections of a client may be sent cursors of another access now."""
     return record.followed and bool(record.scopes) and not access.same_as(record.scopes[-1])
 
 
 def bears_cursors(record: ClientRecord, access: Access) -> bool:
-    """Whether a complete cursor that is handed out now is one of this access."""
+    """Return whether a complete cursor that is sent now belongs to this access."""
     scope = record.scopes[-1] if record.scopes else None
     return scope is not None and scope.start >= 0 and access.same_as(scope)
 
 
 def stranger(client_id: str, epoch: int, keys: Iterable[str]) -> ClientRecord:
-    """A client that may hold any row that was ever inside of these keys, and others that nobody knows any more."""
+    """Return the record of a client that may have any row that was ever under these keys, and rows that are unknown."""
     past = tuple(PastKey(key, 0, _EVER) for key in sorted(keys))
     return ClientRecord(client_id, epoch, 0, past=past, wrote=True, haunted=True)
 
@@ -88,16 +96,15 @@ def in_scope(
     given: int = 0,
     older: AbstractSet[str] = frozenset(),
 ) -> ClientRecord:
-    """With what the client may see as the newest scope, and that it was sent rows up to a place in the feed.
+    """Return the record with what the client may see as its newest scope, and with the rows that it was sent.
 
     Args:
         record: the client's.
         access: what it may see.
         newest: the newest arrival.
-        told: no row was sent at a later place; 0 where none was sent.
-        given: of the same no INSERT or UPDATE.
-        older: bucket keys that some of the rows were told by and that are not in `access`: rows that are still to be
-            brought in line with the rules in force.
+        told: no row was sent at a later feed position; 0 if none was sent.
+        given: no INSERT or UPDATE was sent at a later feed position.
+        older: bucket keys under which rows were sent that are not in `access`, because a re-index is running.
     """
     if older:
         scopes = tuple(scope if older.isdisjoint(scope.keys) else _sent(scope, told, given) for scope in record.scopes)
@@ -117,9 +124,9 @@ def in_scope(
 
 
 def _within_bounds(record: ClientRecord, scopes: tuple[Scope, ...]) -> tuple[tuple[Scope, ...], list[Scope]]:
-    """The scopes to keep, and those to forget: of all but the newest, those under which no page that is kept was made.
+    """Return the scopes to keep, and those to remove: old ones in which no stored page was sent.
 
-    A walk must come to its end however often the client is sent pages of other claims meanwhile.
+    A client's pages must come to their end, however often it is sent pages with other claims meanwhile.
     """
     walked = {number for page in record.pages for number in (page.then, page.scope)}
     forgotten = [scope for scope in scopes[:-SCOPES_KEPT] if scope.number not in walked]
@@ -133,14 +140,14 @@ def _within_bounds(record: ClientRecord, scopes: tuple[Scope, ...]) -> tuple[tup
 
 
 def _sent(scope: Scope, told: int, given: int) -> Scope:
-    """With rows sent under it up to a place in the feed, and INSERTs or UPDATEs among them up to another."""
+    """Return a scope in which rows were sent up to one feed position, and INSERTs or UPDATEs up to another."""
     return replace(scope, told=max(scope.told, told), given=max(scope.reached, given))
 
 
 def started(record: ClientRecord, newest: int) -> tuple[ClientRecord, int]:
-    """With a complete cursor of the newest scope; the cursor.
+    """Return the record with a complete cursor of its newest scope, and that cursor.
 
-    One that others than the first scope may have handed out as well is told from it by a mark.
+    If an earlier scope may have had the same cursor, a page mark makes them different.
     """
     *earlier, scope = record.scopes
     if scope.start >= 0:
@@ -152,7 +159,13 @@ def started(record: ClientRecord, newest: int) -> tuple[ClientRecord, int]:
 
 
 def marked(record: ClientRecord, place: int, above: int = 0) -> tuple[ClientRecord, int]:
-    """With one mark more; a cursor just above the arrival `place`, and above another one where there is room."""
+    """Return the record with one page mark more, and a cursor just above `place`.
+
+    Args:
+        record: the client's.
+        place: arrival.
+        above: a cursor that the new one should exceed, if there is room.
+    """
     floor = max(place, above) // ARRIVAL_STEP * ARRIVAL_STEP
     cursor = floor + record.marks % (ARRIVAL_STEP - 1) + 1
     if cursor <= above:
@@ -163,7 +176,7 @@ def marked(record: ClientRecord, place: int, above: int = 0) -> tuple[ClientReco
 
 
 def keep(record: ClientRecord, page: Page) -> ClientRecord:
-    """With a page; the oldest are forgotten, but not the one that the client is known to have come to."""
+    """Return the record with a page; the oldest pages are removed, except one that the client certainly has."""
     pages = [kept for kept in record.pages if kept.cursor != page.cursor]
     surplus = len(pages) + 1 - PAGES_KEPT
     if surplus > 0:
@@ -173,7 +186,7 @@ def keep(record: ClientRecord, page: Page) -> ClientRecord:
 
 
 def place(record: ClientRecord, cursor: int) -> Page | None:
-    """What a cursor stands for; None where that is not known."""
+    """Return what a cursor stands for; None if that is unknown."""
     for page in record.pages:
         if page.cursor == cursor:
             return page
@@ -186,12 +199,19 @@ def place(record: ClientRecord, cursor: int) -> Page | None:
 
 
 def is_possible(record: ClientRecord, cursor: int, newest: int) -> bool:
-    """Whether a client can have been handed out a cursor: one that is above the newest arrival is a page mark."""
+    """Return whether a cursor may have been sent to a client; a cursor above the newest arrival must be a page mark."""
     return cursor < newest + ARRIVAL_STEP or any(page.cursor == cursor for page in record.pages)
 
 
 def at_rest(cursor: int, complete: int, scope: Scope, serial: int) -> Page:
-    """A cursor that means the same as a complete one."""
+    """Return the page of a cursor that means the same as a complete one.
+
+    Args:
+        cursor: the cursor.
+        complete: the complete cursor.
+        scope: its scope.
+        serial: number of pages that the client had been sent.
+    """
     return Page(
         cursor=cursor,
         after=complete,
@@ -208,12 +228,15 @@ def at_rest(cursor: int, complete: int, scope: Scope, serial: int) -> Page:
 
 
 def in_doubt(record: ClientRecord, seen: Page, newest: int, told: int) -> tuple[ClientRecord, int]:
-    """A cursor for a client that was at `seen`, and has received what it was told since, or some of it, or nothing.
+    """Return a cursor for a client that was at `seen` and has all, a part or nothing of what it was sent since.
+
+    What is new comes first, so that a client that pushes all the time gets it; then what it was sent since.
 
     Args:
-        told: no row was told at a later place.
-
-    What is new comes first, so that a client that pushes all the time is told it; then what it was told since.
+        record: the client's.
+        seen: the page that it certainly has.
+        newest: the newest arrival.
+        told: no row was sent at a later feed position.
     """
     page = _from_there(record, seen, newest, told)
     for kept in record.pages:
@@ -252,9 +275,9 @@ def _from_there(record: ClientRecord, seen: Page, newest: int, told: int) -> Pag
 
 
 def _past(past: tuple[PastKey, ...], forgotten: Iterable[Scope]) -> tuple[PastKey, ...]:
-    """With the keys of scopes that are forgotten; of too many, those of the earliest rows that were sent go.
+    """Return the past keys with those of removed scopes; of too many, those with the earliest rows are dropped.
 
-    The place of DELETEs that were sent beyond these rows, or under no key, is kept under the empty key.
+    The feed position of DELETEs that were sent after these rows, or under no key, is stored under the empty key.
     """
     forgotten = list(forgotten)
     added = [PastKey(name, scope.at, scope.reached) for scope in forgotten for name in scope.keys]

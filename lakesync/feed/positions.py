@@ -1,4 +1,7 @@
-"""What a client's cursor means: where it stands in the feed, what it held there, and what it was told since."""
+"""Computes what a client's cursor means: its feed position, what the client had there, and what it was sent since.
+
+`engine.pulling` calls `locate` for every pull; `feed.pull` and `feed.row_presence` read the `Position`.
+"""
 
 from __future__ import annotations
 
@@ -10,59 +13,59 @@ from lakesync.model.validation import MAX_HLC
 from lakesync.staging.records import ARRIVAL_STEP, ClientRecord, Page, PastKey, Scope, StoredRow
 
 NOTHING = -1
-"""In place of a base: the client began with no rows, or with nobody knows which."""
+"""Base of a client that began with no rows, or with unknown ones."""
 
 Range = tuple[int, int]
-"""Of the feed: above the first and up to the second arrival."""
+"""A range of the feed: above the first and up to the second arrival."""
 
 
 class Access(NamedTuple):
     """What a client may see now."""
 
     claims: Claims
-    """Those that the rules read."""
+    """The claims that the rules read."""
     keys: frozenset[str]
     rules_version: int
     directly: Callable[[StoredRow], bool] | None = None
-    """While rows are brought in line with new rules: whether these let the client see a row."""
+    """While a re-index is running: returns whether the active rules show the client a row."""
 
     def sees(self, row: StoredRow) -> bool:
-        """Whether the client may see the row as it is now."""
+        """Return whether the client may see the row as it is now."""
         return self.shows(row) or (self.directly is not None and self.directly(row))
 
     def shows(self, row: StoredRow) -> bool:
-        """Whether it may by the row's bucket keys, which the row's entries tell later too."""
+        """Return whether it may see the row by the row's bucket keys, under which later changes reach it too."""
         return any(key in self.keys for key in row.keys)
 
     def same_as(self, scope: Scope) -> bool:
-        """Whether the scope was of these claims and rules."""
+        """Return whether a scope has these claims and rules."""
         return scope.rules_version == self.rules_version and scope.claims == self.claims
 
     def resets(self, scope: Scope, *, asked: bool) -> bool:
-        """Whether nobody knows what a client has that may have been sent pages under this scope since its cursor.
+        """Return whether it is unknown what a client has that may have been sent pages in this scope since its cursor.
 
-        A page of another token is known to be applied by its cursor, which the client then sends: its rows count as
-        perhaps there, and no more. That does not hold for pages without a cursor, nor for pages of other rules, which
-        may be of the same token and cross a pull.
+        When a client applies a page of another token, it sends that page's cursor in its next request; until then, the
+        page's rows count as possibly there. This does not hold for pages without a cursor, nor for pages under other
+        rules, which may have the same token and cross a pull.
 
         Args:
-            scope: under which it may have been sent pages.
-            asked: the client sent the cursor itself. A connection's own cursor says all that was sent on it.
+            scope: in which it may have been sent pages.
+            asked: whether the client sent the cursor itself. A connection's own cursor covers all pages sent on it.
         """
         return not self.same_as(scope) and (scope.rules_version != self.rules_version or (asked and scope.loose))
 
 
 class Reach(NamedTuple):
-    """A time in which a client was sent rows under one bucket key, as arrivals."""
+    """A period in which a client was sent rows under one bucket key, as arrivals."""
 
     at: int
     """The newest arrival when it was first sent any."""
     given: int
-    """No INSERT or UPDATE was sent at a later place."""
+    """No INSERT or UPDATE was sent at a later feed position."""
 
 
 class Position(NamedTuple):
-    """Where a pull starts. The fields that a `Page` has too mean the same."""
+    """Where a pull starts. Fields that `Page` has too have the same meaning."""
 
     after: int
     base: int
@@ -71,40 +74,43 @@ class Position(NamedTuple):
     origin: int
     """Number of the scope at `base`; 0 without a base."""
     then: frozenset[str]
-    """The bucket keys that were in force at `base`."""
+    """The bucket keys that were active at `base`."""
     now: frozenset[str]
+    """The bucket keys that are active now."""
     reach: Mapping[str, Sequence[Reach]]
-    """What the client may have been told since `base`, or ever, where it starts again."""
+    """What the client may have been sent since `base`, by bucket key; if it starts again, what it was ever sent."""
     told: int
-    """No row was told since `base` at a later place, under any keys or under none."""
+    """No row was sent since `base` at a later feed position, under any key."""
     exact: bool = True
-    """It was told nothing beyond this cursor."""
+    """Whether it was sent nothing beyond this cursor."""
     turn: int = 0
     redo: tuple[Range, ...] = ()
     redo_first: bool = True
     haunted: bool = False
-    """It may hold rows that the gateway never knew: of none is it certain that the client lacks it."""
+    """It may have rows that the gateway never knew, so no row is certainly new to it."""
     once: bool = False
-    """What it fails to apply is not sent again. It may have missed a DELETE like that, or left one out for an edit of
-    its own: of no row that was ever taken away is it certain that the client lacks it."""
+    """Changes that it fails to apply are not sent again. It may have missed a DELETE that way, or skipped one because
+    of an edit of its own: no row that was ever removed is certainly new to it."""
     own: int | None = None
-    """Of what it wrote itself it has no more than up to this hlc; None: all of it."""
+    """Of its own writes, it has none above this hlc; None: it has all."""
 
     @property
     def moved(self) -> bool:
-        """Whether other keys are in force than at `base`: the walk is a transition."""
+        """Whether other keys are active than at `base`: the pages are a transition between them."""
         return self.then != self.now and not self.resync
 
 
 def locate(
     record: ClientRecord | None, since: int, newest: int, access: Access, line: Claims | None = None
 ) -> Position | None:
-    """The position of a cursor; None when it cannot be served (L11) and the client must start again.
+    """Return the position of a cursor; None if it cannot be served (L11) and the client must start from cursor 0.
 
     Args:
-        record: what is known of the client in this epoch. Without one it begins with nothing at `since` 0.
+        record: the client's record in this epoch; without one, it has nothing at cursor 0.
+        since: the cursor.
         newest: the newest arrival.
-        line: the claims of the connection whose own cursor this is; None where the client sent it.
+        access: what the client may see.
+        line: the claims of the connection whose own cursor this is; None if the client sent the cursor.
     """
     if record is None:
         return _begin((), newest, access) if since == 0 else None
@@ -119,17 +125,17 @@ def locate(
 
 
 def again(record: ClientRecord, newest: int, access: Access) -> Position:
-    """Where a client starts again that may hold anything: every row is sent as DELETE, then INSERT."""
+    """Return the position of a client that starts again and may have any row: each is sent as DELETE and INSERT."""
     reach, told = _reach(record.past, record.scopes)
     keys = access.keys
     return Position(0, NOTHING, newest, resync=True, origin=0, then=frozenset(), now=keys, reach=reach, told=told)
 
 
 def swept(at: Position) -> Position:
-    """The position of a client that names itself: where it starts again, it removes in the end what it was not sent.
+    """Return the position of a client that handles a full pull: at its end, it removes rows that it was not sent.
 
-    So of rows that it may have from a life of the store that is lost it needs no DELETE, and is told no id: under a
-    past key without an end stand also rows that came into the bucket after the client had lost sight of it.
+    So it needs no DELETE of rows from before a rebuild, and is sent no id of them. A past key without an end also
+    covers rows that came into the bucket after the client could not see it any more.
     """
     if not at.resync:
         return at
@@ -138,12 +144,12 @@ def swept(at: Position) -> Position:
 
 
 def scope_of(record: ClientRecord, cursor: int, line: Claims | None = None) -> Scope | None:
-    """The scope of a complete cursor.
+    """Return the scope of a complete cursor.
 
     Args:
         record: the client's.
-        cursor: one that was handed out.
-        line: the claims of the connection that it is of: while others are handed cursors too, it is of these.
+        cursor: a cursor that was sent.
+        line: the claims of the connection that it belongs to, if other connections are sent cursors too.
     """
     for scope in reversed(record.scopes):
         if line is not None and any(line.get(name) != value for name, value in scope.claims.items()):
@@ -154,29 +160,29 @@ def scope_of(record: ClientRecord, cursor: int, line: Claims | None = None) -> S
 
 
 def later_scopes(record: ClientRecord, scope: Scope) -> list[Scope]:
-    """The scopes after this one."""
+    """Return the scopes after this one."""
     return [later for later in record.scopes if later.number > scope.number]
 
 
 def rests(page: Page) -> bool:
-    """Whether the client had exactly what it could see there."""
+    """Return whether the client had exactly what it could see there."""
     return page.after == page.base and page.then == page.scope and not page.redo
 
 
 def furthest(scopes: Iterable[Scope | PastKey]) -> int:
-    """No row was told under any of the scopes at a later place in the feed."""
+    """Return the latest feed position at which a row was sent in any of the scopes."""
     return max((scope.told for scope in scopes), default=0)
 
 
 def _begin(scopes: Iterable[Scope], newest: int, access: Access) -> Position:
-    """Of what it was allowed to see before, a client that was given nothing can only have what it wrote itself."""
+    """Return the position of a client that was sent nothing: it can have only its own writes."""
     reach, told = _reach((), scopes)
     keys = access.keys
     return Position(0, NOTHING, newest, resync=False, origin=0, then=keys, now=keys, reach=reach, told=told)
 
 
 def _at_rest(record: ClientRecord, scope: Scope, since: int, newest: int, access: Access, *, asked: bool) -> Position:
-    """At a complete cursor the client has exactly what it could see then."""
+    """Return the position at a complete cursor: the client has exactly what it could see then."""
     later = later_scopes(record, scope)
     if any(access.resets(other, asked=asked) for other in later):
         return again(record, newest, access)
@@ -201,7 +207,7 @@ def _at_rest(record: ClientRecord, scope: Scope, since: int, newest: int, access
 
 
 def _in_walk(record: ClientRecord, page: Page, newest: int, access: Access, *, asked: bool) -> Position:
-    """At a page mark the client has what it had at the base, and what it was told on the way."""
+    """Return the position at a page mark: the client has what it had at the base, and what it was sent since."""
     walk = numbered(record, page.scope)
     origin = numbered(record, page.then) if page.then else walk
     if walk is None or origin is None:
@@ -236,7 +242,10 @@ def _in_walk(record: ClientRecord, page: Page, newest: int, access: Access, *, a
 
 
 def _keys(origin: Scope, walk: Scope, access: Access) -> tuple[frozenset[str], frozenset[str]]:
-    """Those in force at the base, and now. Under the same claims and rules a key that came up since is no other."""
+    """Return the keys active at the base, and now.
+
+    Keys that came into use under the same claims and rules count as both.
+    """
     then = frozenset(origin.keys)
     if origin is walk and access.same_as(walk):
         return then | access.keys, then | access.keys
@@ -244,23 +253,23 @@ def _keys(origin: Scope, walk: Scope, access: Access) -> tuple[frozenset[str], f
 
 
 def numbered(record: ClientRecord, number: int) -> Scope | None:
-    """A scope by its number; None where it is forgotten."""
+    """Return a scope by its number; None if it was removed."""
     return next((scope for scope in record.scopes if scope.number == number), None)
 
 
 def _since(record: ClientRecord, base: int, origin: Scope) -> tuple[dict[str, list[Reach]], int]:
-    """What the client may have been told since a complete cursor of the scope `origin`.
+    """Return what the client may have been sent since a complete cursor of the scope `origin`.
 
-    A past key without an end is of what it was told before it came to any complete cursor.
+    Past keys without an end cover what it was sent before it reached any complete cursor.
     """
     past = [past for past in record.past if base < past.told < MAX_HLC]
     return _reach(past, [origin, *later_scopes(record, origin)])
 
 
 def _reach(past: Iterable[PastKey], scopes: Iterable[Scope]) -> tuple[dict[str, list[Reach]], int]:
-    """What a client was given by key, and the latest place at which it was sent a row, be it a DELETE.
+    """Return what a client was sent by key, and the latest feed position at which it was sent a row or a DELETE.
 
-    The place under a scope without keys counts too: its client was sent DELETEs.
+    The position in a scope without keys counts too: its client was sent DELETEs.
     """
     past, scopes = list(past), list(scopes)
     reach: dict[str, list[Reach]] = {}

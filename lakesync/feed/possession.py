@@ -1,4 +1,8 @@
-"""What a client at a position holds of a row, as far as the gateway can know."""
+"""Decides whether a client at a position has a row, as far as the gateway can know.
+
+`feed.pull` calls it for every row of a page and sends an INSERT, an UPDATE, a DELETE, or DELETE and INSERT accordingly.
+See `docs/feed.md` for the proof obligations.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,10 @@ _ASTRAY = DELETED - 1
 
 
 class Has(Enum):
-    """Certainly, certainly not, not known; `OWN`: the row that it inserted itself, with its own columns alone."""
+    """Whether a client has a row: certainly, certainly not, or unknown.
+
+    `OWN`: the row that it inserted itself, with its own columns only.
+    """
 
     YES = "yes"
     NO = "no"
@@ -21,13 +28,13 @@ class Has(Enum):
 
 
 def of_visible(row: StoredRow, history: Sequence[Entry], client_id: str, at: Position) -> Has:
-    """What the client holds of a row that it may see.
+    """Return whether a client has a row that it may see.
 
     Args:
         row: as it is now.
-        history: its entries that concern the client.
-        client_id: the client.
-        at: where it is.
+        history: the row's entries that concern the client.
+        client_id: of the client.
+        at: its position.
     """
     if at.resync or _forgot(row, client_id, at):
         return Has.UNSURE
@@ -47,7 +54,7 @@ def of_visible(row: StoredRow, history: Sequence[Entry], client_id: str, at: Pos
 
 
 def _forgot(row: StoredRow, client_id: str, at: Position) -> bool:
-    """Whether the client wrote of the row what it has no longer."""
+    """Return whether the client lost own writes to the row, because its database was restored from a backup."""
     if at.own is None:
         return False
     own = [origin.hlc for origin in row.state.origins if origin.client_id == client_id]
@@ -59,20 +66,29 @@ def _forgot(row: StoredRow, client_id: str, at: Position) -> bool:
 
 
 def _lost_to_others(row: StoredRow, client_id: str, at: Position) -> bool:
-    """Whether a row lost columns since the base by another's doing: who had them, and made it again, may have them."""
+    """Return whether another client removed columns since the base.
+
+    A client that inserted the row again may still have those columns.
+    """
     tombstone = row.state.tombstone
     return row.emptied > at.base and (tombstone is None or tombstone[1] != client_id)
 
 
 def writers_known_from(at: Position) -> int:
-    """Who wrote up to here and fell out of a row's writers does not matter to a client at `at`."""
+    """Return the arrival up to which writers may be missing from a row, without a difference for a client at `at`."""
     return at.base if at.base >= 0 else at.until
 
 
 def may_hold_hidden(row: StoredRow, history: Sequence[Entry], client_id: str, at: Position) -> bool:
-    """Whether the client may hold a row that it may not see, or not any more.
+    """Return whether the client may have a row that it may not see now.
 
-    Only of a row that it could see at some time: an id must not leak. Arguments as `of_visible`.
+    True only for rows that it could see at some time, because row ids must not leak.
+
+    Args:
+        row: as it is now.
+        history: the row's entries that concern the client.
+        client_id: of the client.
+        at: its position.
     """
     written = _written_since(row, client_id, at)
     if written is not None and (written != DELETED or at.own is not None or at.resync):
@@ -94,9 +110,10 @@ def _may_hold(entry: Entry, at: Position) -> bool:
 
 
 def _written_since(row: StoredRow, client_id: str, at: Position) -> int | None:
-    """The arrival of its INSERT, 0, DELETED or _ASTRAY, where it wrote to the row after it was last complete.
+    """Return how the client wrote to the row since its base; None if it did not.
 
-    What went astray up to then was made good by then.
+    The result is the arrival of its INSERT, 0, DELETED or _ASTRAY. Differences from before the base were sent to it by
+    then.
     """
     writer = row.writers.get(client_id)
     if writer is None or writer.latest <= at.base:
@@ -108,12 +125,12 @@ def _written_since(row: StoredRow, client_id: str, at: Position) -> int | None:
 
 
 def certainly_lacks(entry: Entry, at: Position) -> bool:
-    """Whether a client that never wrote to a row lacks it, where this is the row's only entry that concerns it."""
+    """Return whether a client that never wrote to a row lacks it, if this is the row's only entry that concerns it."""
     return not (at.resync or at.haunted or (at.once and entry.left)) and _by_entry(entry, at) is Has.NO
 
 
 def _of_entry(entry: Entry, row: StoredRow, at: Position) -> Has:
-    """By one entry's history alone."""
+    """Return whether the client has the row by one entry alone, considering that the row may have changed meanwhile."""
     held = _by_entry(entry, at)
     if held is Has.YES and entry.bucket not in at.now and row.arrival > at.until:
         return Has.UNSURE  # it may have been hidden, and taken away, while the walk was on its way
@@ -130,7 +147,7 @@ def _by_entry(entry: Entry, at: Position) -> Has:
 
 
 def _since_base(entry: Entry, at: Position, reached: int) -> Has:
-    """Under a key that was in force at the base."""
+    """Return whether the client has the row by an entry under a key that was active at the base."""
     base = at.base
     if entry.inside:
         if entry.since <= base:
@@ -147,7 +164,7 @@ def _since_base(entry: Entry, at: Position, reached: int) -> Has:
 
 
 def _not_met(entry: Entry, at: Position) -> bool:
-    """Whether the walk has not come to the entry's place, which has been the same since the walk began."""
+    """Return whether these pages have not reached the entry's feed position, which has not changed since they began."""
     if entry.changed > at.until:
         return False
     if entry.changed > max(at.told, at.turn):

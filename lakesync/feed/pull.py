@@ -1,4 +1,8 @@
-"""The reading side of the feed: one page of what a client lacks."""
+"""The read side of the feed: reads one page of what a client lacks.
+
+`engine.pulling` calls `pull_page` for pulls, `engine.subscriptions` for broadcasts, `explain`, `lag` and `peek` for
+their questions. It reads the feed as encoded ranges where it can, otherwise entry by entry.
+"""
 
 from __future__ import annotations
 
@@ -26,28 +30,30 @@ from lakesync.wire.encoded import EncodedDeltas
 from lakesync.wire.json import encode_delta
 
 _CHUNK = 500
+"""Most entries that are read at once one by one."""
 _FEWEST = 16
+"""Fewest entries that are read at once."""
 _STRETCH = 1000
-"""Entries read at once: the most and the fewest one by one, and the most in a stretch."""
+"""Most entries that are read at once as a range."""
 _FIRST = 128
-"""The most entries read at once until it is known how large rows are."""
+"""Most entries that are read at once while the size of rows is unknown."""
 MAX_PAGE_BYTES = 4 << 20
-"""A page that has so many bytes of rows is full; it exceeds that by one row at most."""
+"""A page with this many bytes of rows is full; it exceeds that by one row at most."""
 
 
 class PulledPage(NamedTuple):
-    """A page, before a cursor is made of it, and what is left to walk over."""
+    """A page without its cursor, and what is left to read."""
 
     deltas: Sequence[RowDelta]
     has_more: bool
     after: int
     redo: tuple[Range, ...]
     told: int
-    """No row was sent at a later place; 0 where none was sent."""
+    """No row was sent at a later feed position; 0 if none was sent."""
     given: int
-    """No INSERT or UPDATE was sent at a later place; 0 where none was sent."""
+    """No INSERT or UPDATE was sent at a later feed position; 0 if none was sent."""
     older: frozenset[str] = frozenset()
-    """Bucket keys of rows that were told by none of the keys in force, as they are not in line with the rules yet."""
+    """Bucket keys of rows that were sent although none of their keys is active, because a re-index is running."""
 
 
 def pull_page(
@@ -60,13 +66,17 @@ def pull_page(
     most_reads: int | None = None,
     max_bytes: int = MAX_PAGE_BYTES,
 ) -> PulledPage:
-    """What a client at `at` lacks, rows whole, at least `limit` deltas when there are so many.
+    """Return what a client lacks: whole rows, at least `limit` deltas if there are so many.
 
     Args:
-        max_bytes: a page with so many bytes of rows is full; it exceeds that by one row at most.
-        most_reads: after so many reads of entries the page ends, as if it were full.
-        writers: gets the clients who may lack something else of these rows, at the same position, for having written
-            to them.
+        view: of the gateway.
+        client_id: of the client.
+        at: its position.
+        access: what it may see.
+        limit: deltas at which the page is full.
+        writers: gets the clients that wrote to these rows, and may lack something else at the same position.
+        most_reads: reads of entries after which the page ends as if it were full.
+        max_bytes: bytes of rows at which the page is full; it exceeds that by one row at most.
     """
     walk = _Walk(view, client_id, at, access, limit, writers, max_bytes)
     walk.reads_left = most_reads
@@ -82,7 +92,7 @@ def pull_page(
 
 
 class _Walk:
-    """One page in the making."""
+    """Builds one page."""
 
     def __init__(
         self,
@@ -105,29 +115,29 @@ class _Walk:
         self._writers = writers
         self.parts: list[bytes] = []
         self.count = 0
-        """Of the deltas in `parts`."""
+        """Number of deltas in `parts`."""
         self.told = self.given = 0
         self.older: set[str] = set()
         self.full = False
         self.reads_left: int | None = None
         self._bytes = 0
-        """Of `parts`."""
+        """Size of `parts`."""
         self._at_once = _FIRST
         self._met: set[RowKey] = set()
         alone = writers is not None or at.moved or at.turn > 0
         in_use = [] if alone else [key for key in self.buckets if view.changed_after((key,), 0)]
         self._only = in_use[0] if len(in_use) == 1 else None
-        """The one bucket key that was ever in use of those that concern the client."""
+        """The only bucket key in use that concerns the client; None if there are several."""
         shared = [key for key in in_use if key != own_bucket(client_id)]
         plain = not (at.resync or at.haunted or at.once) and access.directly is None and access.keys.issuperset(shared)
         self._shared = shared if plain else []
-        """The bucket keys in use, where the client may see all that is inside of them."""
+        """The bucket keys in use, if the client may see everything inside them."""
 
     def again(self, ranges: Sequence[Range]) -> tuple[Range, ...]:
-        """Go through ranges of the feed: up to the turn by the keys that not both of then and now have.
+        """Read ranges of the feed again; up to the transition only under keys that changed.
 
         Returns:
-            What is left of them.
+            The ranges that are left.
         """
         turn = self._at.turn
         for place, (low, high) in enumerate(ranges):
@@ -139,7 +149,7 @@ class _Walk:
         return ()
 
     def through(self, buckets: Sequence[str], low: int, high: int) -> int:
-        """Go through a part of the feed in order of arrival; how far it was gone through."""
+        """Read a part of the feed in order of arrival; return the position up to which it was read."""
         cursor = low
         while cursor < high and not self.full:
             if self.reads_left is not None:
@@ -157,7 +167,10 @@ class _Walk:
         return cursor
 
     def _stretch(self, cursor: int, high: int) -> Stretch | None:
-        """The next entries, where the client lacks their rows and has met none of them on its way."""
+        """Return the next entries as an encoded range, if the client lacks their rows.
+
+        These pages must not contain any of them yet.
+        """
         at, room = self._at, self._limit - self.count
         if not self._shared or self._is_full or not at.told <= cursor < at.until:
             return None
@@ -166,7 +179,7 @@ class _Walk:
         return self._view.stretch(self._shared, cursor, min(high, at.until), min(room, self._at_once), reader)
 
     def _take(self, stretch: Stretch, buckets: Sequence[str], cursor: int) -> int:
-        """Send a stretch, up to the limit; how far that is."""
+        """Send a range up to the limit; return the position up to which it was sent."""
         text, deltas, last = stretch.text, stretch.deltas, stretch.last
         room = self._max_bytes - self._bytes
         if self.count + deltas > self._limit or len(text) > room:
@@ -178,7 +191,7 @@ class _Walk:
         return last
 
     def _by_history(self, buckets: Sequence[str], low: int, high: int) -> int:
-        """Go through the next entries, each row at the latest of its own."""
+        """Read the next entries; send each row at its latest entry."""
         cursor = low
         entries = [each for each in self._view.entries_after(buckets, low, self._wanted()) if each.changed <= high]
         places = {entry.key for entry in entries}
@@ -196,7 +209,7 @@ class _Walk:
         return max(cursor, entries[-1].changed) if entries else high
 
     def _one_by_one(self, bucket: str, low: int, high: int) -> int:
-        """Go through the next entries; a row that the client certainly lacks is sent as it is stored."""
+        """Read the next entries; send a row as it is stored if the client certainly lacks it."""
         cursor, at = low, self._at
         visible = bucket in self._access.keys
         name, known_from = spell_client(self._client_id), writers_known_from(at)
@@ -224,7 +237,7 @@ class _Walk:
         return cursor if found else high
 
     def _wanted(self) -> int:
-        """How many entries to look at next: one more than may be told says whether there are more."""
+        """Return how many entries to read next: one more than may be sent shows whether there are more."""
         if self._bytes >= self._max_bytes:
             return 1
         return min(_CHUNK, self._at_once, max(self._limit - self.count + 1, _FEWEST))
@@ -235,7 +248,7 @@ class _Walk:
         return self.count >= self._limit or self._bytes >= self._max_bytes
 
     def _next_at_once(self) -> int:
-        """The most entries to read at once: as many as the page may still have bytes for, by what it has so far."""
+        """Return how many entries to read at once: as many rows as fit in the page, by the average size so far."""
         if not self.count:
             return self._at_once
         return max(_FEWEST, min(_STRETCH, (self._max_bytes - self._bytes) * self.count // self._bytes))
@@ -246,7 +259,7 @@ class _Walk:
         self._bytes += len(text)
 
     def _is_place(self, entry: Entry, history: list[Entry]) -> bool:
-        """Whether the row is met here, and not at a later entry of it."""
+        """Return whether the row is sent at this entry, and not at a later entry of it."""
         latest = max(known.changed for known in history)
         if entry.changed > self._at.turn:
             return entry.changed == latest
@@ -268,16 +281,16 @@ class _Walk:
                 self.older.update(row.keys)
 
     def _visible(self, row: StoredRow) -> bool:
-        """Whether the client may see the row, and will learn when that ends.
+        """Return whether the client may see the row, and will be notified when that ends.
 
-        While rows are brought in line with new rules, one that stands under keys of others still, which were never in
-        force for this client, would be gone from them without a word to it. It comes with the keys of the new ones.
+        During a re-index, a row may still be under keys of the old rules that this client never had: the row could
+        leave them without notice to the client. Such a row is sent once it has its new keys.
         """
         access = self._access
         return access.shows(row) or (access.sees(row) and not set(row.keys).isdisjoint(self.buckets))
 
     def _lacks(self, row: StoredRow, history: list[Entry]) -> list[RowDelta]:
-        """What the client lacks of one row."""
+        """Return what the client lacks of one row."""
         client_id, at = self._client_id, self._at
         if not self._visible(row):
             return [render.delete(row)] if may_hold_hidden(row, history, client_id, at) else []
@@ -296,10 +309,10 @@ class _Walk:
         return render.update(row, lambda column, stamp: stamp[1] != client_id and cells[column].at > at.base)
 
     def _follows_insert(self, row: StoredRow, part: LiveDelta) -> bool:
-        """Whether a part of the row came after the client's own INSERT, by its stamp and by its arrival.
+        """Return whether a part of the row came after the client's own INSERT, by stamp and by arrival.
 
-        Before that the client may have been sent a DELETE of what was there, and keep its stamp: a stamp below which
-        it takes no INSERT of its own, and no UPDATE.
+        Before that, the client may have been sent a DELETE of an earlier row, and keep its stamp: then it rejects its
+        own INSERTs and UPDATEs below that stamp.
         """
         inserted = row.state.inserted
         if inserted is None or inserted[1] != self._client_id or part.stamp < inserted:

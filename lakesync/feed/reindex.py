@@ -1,4 +1,7 @@
-"""Bucket keys brought in line with rules that changed, some rows at a time."""
+"""Writes bucket keys of rows outside of a push: after a change of sync rules, some rows at a time.
+
+`engine.reindexing` calls it in commits of its own until all rows have the keys of the active rules.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +12,18 @@ from lakesync.staging.store import Commit
 
 
 def reindex_some(commit: Commit, index: BucketIndex, last: Reindex | None, limit: int) -> Reindex:
-    """Bring the next rows in line with the rules in force, each at a fresh arrival.
+    """Update the next rows to the active rules, each at a new arrival.
 
-    A mark is written only once the rows up to it are lasting, that is by the work after the one that did them.
+    The position is stored only when the rows up to it are durable, that is, by the next work.
 
     Args:
-        index: of the rules in force.
-        last: what the work before this one returned; None for the first of a process.
-        limit: most rows to look at.
+        commit: of the gateway.
+        index: of the active rules.
+        last: the result of the previous work; None in a process's first work.
+        limit: most rows to read.
 
     Returns:
-        How far the rows are; to be handed to the next work until it is done.
+        The position to pass to the next work, until it is done.
     """
     commit.run_alone()
     version = commit.config.rules_version

@@ -1,4 +1,7 @@
-"""A row spelled as deltas with true stamps: grouped by stamp, original ids where a group is the original delta."""
+"""Converts a row to deltas for a client: grouped by stamp, with the original ids of deltas that are still complete.
+
+`feed.pull` and `engine.source_pages` send these deltas.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,17 @@ from lakesync.wire.encoded import NO_STAMP, Group, delta_of, row_deltas, stamp_g
 
 
 def insert(row: StoredRow) -> list[RowDelta]:
-    """The whole row: INSERT with the oldest stamp, then UPDATEs in order of stamp."""
+    """Return the whole row: an INSERT with the oldest stamp, then UPDATEs in order of their stamps."""
     return row_deltas(row.table, row.row_id, row.state)
 
 
 def update(row: StoredRow, wanted: Callable[[str, Stamp], bool]) -> list[RowDelta]:
-    """The columns for which `wanted(column, stamp)` holds."""
+    """Return the wanted columns as UPDATEs, one per stamp.
+
+    Args:
+        row: the row.
+        wanted: returns whether to include a column, given its name and stamp.
+    """
     deltas = []
     for group in stamp_groups(row.state):
         columns = {column: value for column, value in group.columns.items() if wanted(column, group.stamp)}
@@ -27,9 +35,9 @@ def update(row: StoredRow, wanted: Callable[[str, Stamp], bool]) -> list[RowDelt
 
 
 def delete(row: StoredRow) -> RowDelta:
-    """A DELETE with the tombstone's stamp or, where the row lives on for others, the stamp of its INSERT.
+    """Return a DELETE with the tombstone's stamp or, if the row is visible to others, with the stamp of its INSERT.
 
-    A client that resolves conflicts by stamp then takes both DELETE and INSERT, or neither.
+    A client that resolves conflicts by stamp then accepts both DELETE and INSERT, or neither.
     """
     return delta_of("DELETE", row.table, row.row_id, Group(_delete_stamp(row.state), {}, None))
 

@@ -1,4 +1,4 @@
-"""Rows whose states were made otherwise than by a push, brought into the feed."""
+"""Writes rows that were changed without a push to the feed: erasures and rebuilds use it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,19 @@ from lakesync.staging.store import Commit
 
 
 def settle(commit: Commit, rows: Sequence[StoredRow], index: BucketIndex) -> None:
-    """Write rows with the bucket keys that their states give them, and the moves that follow at each row's arrival."""
+    """Store rows with the bucket keys of their states, and the resulting moves at each row's arrival.
+
+    Args:
+        commit: of the gateway.
+        rows: the changed rows.
+        index: of the active rules.
+    """
     moves = [each for row in rows for each in moves_of(row, index)]
     commit.put_rows(rows, moves)
 
 
 def moves_of(row: StoredRow, index: BucketIndex) -> list[Move]:
-    """Give the row the bucket keys that follow from its state; the moves to them, at the row's arrival."""
+    """Set the bucket keys of a row's state, and return the moves to them, at the row's arrival."""
     keys = keys_of(row, index)
     moves = [move(row, bucket, row.arrival, "leave") for bucket in row.keys if bucket not in keys]
     moves += [move(row, bucket, row.arrival, "join") for bucket in keys if bucket not in row.keys]

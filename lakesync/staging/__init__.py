@@ -1,4 +1,4 @@
-"""Staging: the store that a gateway commits to and the pipeline reads from."""
+"""The staging store: gateways commit pushes to it, and the pipeline reads its log from it."""
 
 from lakesync.staging.open import open_store
 from lakesync.staging.sharded import configured_store, open_staging

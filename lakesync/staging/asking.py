@@ -1,4 +1,7 @@
-"""Statements that every kind of store understands."""
+"""The base class of everything that runs the same SQL statements on SQLite and on Postgres.
+
+`side_tables`, `erasures` and `restored_log` contain such statements; the commits and views of both stores implement it.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,14 @@ from typing import Any
 
 
 class Asking(ABC):
-    """A reading or a work of one gateway that can run a statement on the log's side of its store."""
+    """A view or commit of one gateway that can run a statement in the database that holds the log."""
 
     @abstractmethod
     def _ask(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
-        """Run a statement whose first value is the gateway and whose others are `values`; the rows of a SELECT.
+        """Run a statement and return the rows of a SELECT.
 
-        Statements have `?` in place of each value, and only what both SQLite and Postgres have.
+        Args:
+            statement: SQL that both SQLite and Postgres understand, with `?` for each value. The first value is the
+                gateway.
+            values: the other values, in order.
         """

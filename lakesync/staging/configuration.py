@@ -1,4 +1,7 @@
-"""What a gateway's configuration becomes by a schema or by rules."""
+"""Applies a change of schema, sync rules or write scope to a gateway's configuration.
+
+The commits of both stores call these functions and store the result.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,14 @@ from lakesync.staging.records import GatewayConfig, SchemaVersion, WriteScope
 
 
 def with_schema(config: GatewayConfig, schema: TableSchema) -> GatewayConfig:
-    """With a schema registered or evolved; `config` itself where nothing changes.
+    """Return the configuration with a schema registered or evolved; `config` itself if nothing changes.
+
+    Args:
+        config: the current configuration.
+        schema: the schema to register.
 
     Raises:
-        SchemaError: the change is not additive, or another table's name differs in case alone.
+        SchemaError: the change is not additive, or the table's name differs from a registered one only in case.
     """
     known = config.schemas.get(schema.table)
     if known is None:
@@ -33,10 +40,14 @@ def with_schema(config: GatewayConfig, schema: TableSchema) -> GatewayConfig:
 
 
 def without_schema(config: GatewayConfig, table: str) -> GatewayConfig:
-    """With a table's schema retired, at a version of its own.
+    """Return the configuration with a table's schema retired, which counts as a version of the schema.
+
+    Args:
+        config: the current configuration.
+        table: the table whose schema is retired.
 
     Raises:
-        NotFoundError: the table has none.
+        NotFoundError: the table has no schema.
     """
     if table not in config.schemas:
         known = ", ".join(sorted(config.schemas)) or "none"
@@ -47,12 +58,12 @@ def without_schema(config: GatewayConfig, table: str) -> GatewayConfig:
 
 
 def with_rules(config: GatewayConfig, rules: SyncRules) -> GatewayConfig:
-    """With other rules in force; each call is a new rules version."""
+    """Return the configuration with new sync rules; each call increments the rules version."""
     return msgspec.structs.replace(
         config, version=config.version + 1, rules=rules, rules_version=config.rules_version + 1
     )
 
 
 def with_write_scope(config: GatewayConfig, scope: WriteScope) -> GatewayConfig:
-    """With another write scope in force."""
+    """Return the configuration with a new write scope."""
     return msgspec.structs.replace(config, version=config.version + 1, write_scope=scope)

@@ -1,7 +1,7 @@
-"""What stores keep as JSON, read back.
+"""Decoders of the JSON values in a store's tables, shared by both stores.
 
-The decoders are made here, by the thread that imports: msgspec keeps what it knows of a type with the type, and a
-thread that decodes one while another looks at it for the first time reads what is not there yet, and dies.
+They are created here, when the module is imported. msgspec caches type information on the type while it creates a
+decoder, and a thread that decodes the same type at that moment may crash. So no decoder is created later.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from lakesync.staging.records import ClientRecord, Cut, SchemaVersion
 
 
 class CutRules(msgspec.Struct, frozen=True):
-    """What a cut says of rules, without its tables."""
+    """The rules version of a stored checkpoint, decoded without its tables."""
 
     rules_version: int
 
@@ -27,14 +27,14 @@ decode_cut_rules = msgspec.json.Decoder(CutRules).decode
 decode_rules = msgspec.json.Decoder(SyncRules).decode
 _decode_schema = msgspec.json.Decoder(TableSchema | None).decode
 RETIRED = b"null"
-"""The body of a schema that was retired."""
+"""The stored body of a retired schema."""
 
 
 def decode_schemas(rows: Iterable[tuple[str, int, bytes]]) -> tuple[dict[str, SchemaVersion], dict[str, int]]:
-    """A gateway's schemas, and the versions at which others were retired.
+    """Return a gateway's schemas by table, and the versions at which other tables' schemas were retired.
 
     Args:
-        rows: table, version and body of each.
+        rows: table, version and stored body of each schema.
     """
     schemas: dict[str, SchemaVersion] = {}
     retired: dict[str, int] = {}

@@ -1,7 +1,8 @@
-"""Erasure carried out: bodies, rows, records; then the bytes themselves.
+"""Executes erasures in a store: log bodies, merged rows, client records, then the database files themselves.
 
-A request is durable before anything is done, every step may be repeated, and a store finishes on opening what a crash
-cut short. While it goes on, what the request covers is not taken in again.
+`SqliteStore` and `PostgresStore` inherit from `ErasingStore`; the gateway's admin routes and the pipeline call it. An
+erasure is recorded durably before any step, every step can be repeated, and a store completes interrupted erasures when
+it opens. Until an erasure is complete, pushes that it covers are stored without their values.
 """
 
 from __future__ import annotations
@@ -26,50 +27,55 @@ from lakesync.wire.log import pack
 T = TypeVar("T")
 
 ERASER = "~lakesync:erasure"
-"""The client id of the DELETE that tells everyone that a row was erased."""
+"""Client id of the DELETE by which clients learn that a row was erased."""
 
 _ROWS_AT_ONCE = 500
 
 
 class ErasingStore(ABC):
-    """The part of a store that erases; every call may be repeated."""
+    """The methods of a store that erase. Every call can be repeated."""
 
     _replayer: Replayer | None = None
     _one_at_a_time = threading.Lock()
-    """Of all stores of this process: erasing is rare, and writes files anew."""
+    """Shared by all stores of the process, because an erasure is rare and rewrites whole files."""
 
     @abstractmethod
     def submit(self, gateway: str, work: Callable[[Commit], T]) -> Future[T]:
-        """Run `work` in a commit."""
+        """Run `work` in a commit; see `StagingStore.submit`."""
 
     @abstractmethod
     def read(self, gateway: str, work: Callable[[View], T]) -> Future[T]:
-        """Run `work` over a view."""
+        """Run `work` over a view; see `StagingStore.read`."""
 
     @abstractmethod
     def gateways(self) -> list[str]:
-        """Every gateway id."""
+        """Return every gateway id."""
 
     @abstractmethod
     def _now_ms(self) -> int:
-        """The server's clock."""
+        """Return the server's wall time in milliseconds."""
 
     @abstractmethod
     def _purge(self) -> None:
-        """Take from the files what is no longer in any table.
+        """Remove deleted values from the database files: free pages, old row versions, the write-ahead log.
 
         Raises:
-            StagingUnavailableError: somebody reads them just now; a repeat is safe.
+            StagingUnavailableError: another process reads the files; a repeat is safe.
         """
 
     def erase_row(self, gateway: str, table: str, row_id: str) -> Erasure:
-        """Erase what a row ever held; who holds it is told by a DELETE.
+        """Erase all values that a row ever had, and send a DELETE to the clients that have it.
 
-        Where it was erased and nothing was written since, the erasure that did it is the answer.
+        If the row was erased before and not written since, return that erasure.
+
+        Args:
+            gateway: its id.
+            table: of the row.
+            row_id: of the row.
 
         Raises:
             NotFoundError: there never was such a row.
-            StagingUnavailableError: it is not done yet; a repeat goes on with it.
+            StagingUnavailableError: the erasure is recorded but not complete; a repeat continues it.
         """
 
         def newest(commit: Commit) -> int:
@@ -81,14 +87,18 @@ class ErasingStore(ABC):
         return self._erase(gateway, newest, table=table, row_id=row_id)
 
     def erase_client(self, gateway: str, client_id: str) -> Erasure:
-        """Erase everything that a client ever wrote, and what is known of it beside that.
+        """Erase everything that a client ever wrote, and its record.
 
-        Rows that held nothing else are gone for everyone; others lose the columns that were its. Where it was erased
-        and did nothing since, the erasure that did it is the answer.
+        Rows with values of this client only are deleted; other rows lose the client's columns. If the client was erased
+        before and did nothing since, return that erasure.
+
+        Args:
+            gateway: its id.
+            client_id: of the client.
 
         Raises:
             NotFoundError: there never was such a client.
-            StagingUnavailableError: it is not done yet; a repeat goes on with it.
+            StagingUnavailableError: the erasure is recorded but not complete; a repeat continues it.
         """
 
         def newest(commit: Commit) -> int:
@@ -101,14 +111,18 @@ class ErasingStore(ABC):
         return self._erase(gateway, newest, client_id=client_id)
 
     def erasures(self, gateway: str) -> list[Erasure]:
-        """Every request, in order: what the lake must erase is what has no `lake_ms`."""
+        """Return every erasure, in order. The lake still has to execute those without `lake_ms`."""
         return self.read(gateway, lambda view: view.erasures()).result()
 
     def confirm_erasure(self, gateway: str, seq: int) -> None:
-        """Record that the lake has erased it too.
+        """Record that the lake has executed an erasure.
+
+        Args:
+            gateway: its id.
+            seq: of the erasure.
 
         Raises:
-            NotFoundError: there is no such request.
+            NotFoundError: there is no such erasure.
         """
 
         def work(commit: Commit) -> None:
@@ -121,12 +135,17 @@ class ErasingStore(ABC):
         self.submit(gateway, work).result()
 
     def restore(self, gateway: str, seq: int, deltas: Sequence[RowDelta]) -> Erasure:
-        """Take in what erased deltas had hidden, as the lake still knows it; the request as it is then.
+        """Merge older deltas, read from the lake, that erased deltas had overwritten; return the updated erasure.
 
-        The request's arrival is a new one: what was cut before it is not handed out any more.
+        The erasure gets a new arrival, so that checkpoints from before are not served any more.
+
+        Args:
+            gateway: its id.
+            seq: of the erasure.
+            deltas: the older deltas.
 
         Raises:
-            NotFoundError: there is no such request.
+            NotFoundError: there is no such erasure.
         """
 
         def work(commit: Commit) -> Erasure:
@@ -142,7 +161,7 @@ class ErasingStore(ABC):
         return self.submit(gateway, work).result()
 
     def _take_in(self, commit: Commit, deltas: Sequence[RowDelta]) -> None:
-        """Merge old deltas into the rows that there are."""
+        """Merge old deltas into existing rows."""
         rows = {key: row.copy() for key, row in commit.rows({delta.key for delta in deltas}).items()}
         won: dict[RowKey, set[str]] = {}
         for delta in deltas:
@@ -158,7 +177,7 @@ class ErasingStore(ABC):
             self._replay(commit).settle(commit, changed)
 
     def _finish_erasures(self) -> None:
-        """Go on with what a crash cut short."""
+        """Complete the erasures that a crash interrupted."""
         for gateway in self.gateways():
             for erasure in self.erasures(gateway):
                 if erasure.done_ms is None:
@@ -242,7 +261,7 @@ class ErasingStore(ABC):
         return redacted
 
     def _bury(self, commit: Commit, erasure: Erasure, keys: list[RowKey]) -> int:
-        """Delete rows in everyone's eyes, the lake's too, by a push of our own; how many there were to delete."""
+        """Delete rows for every client and the lake, by a push of the server's own; return how many."""
         stamp: Stamp = (erasure.hlc, ERASER)
         stored = commit.rows(keys)
         living = [key for key in keys if (stored[key].state.tombstone or (0, "")) < stamp]
@@ -274,7 +293,7 @@ class ErasingStore(ABC):
         return stripped
 
     def _strip(self, commit: Commit, erasure: Erasure, client_id: str, rows: list[StoredRow]) -> int:
-        """Take a client's part from rows; how many had one."""
+        """Remove a client's columns from rows; return the number of rows that had any."""
         touched = [row for row in rows if _forget_writer(row, client_id)]
         stripped = [row for row in rows if _forget_columns(row, client_id, erasure.hlc)]
         moves: list[Move] = []
@@ -322,7 +341,7 @@ def _forget_writer(row: StoredRow, client_id: str) -> bool:
 
 
 def _forget_columns(row: StoredRow, client_id: str, hlc: int) -> bool:
-    """Take the client's columns and INSERT from a row's state; whether it had any."""
+    """Remove a client's columns and INSERT from a row's state; return whether it had any."""
     state = row.state
     own = [name for name, cell in state.cells.items() if cell.origin.client_id == client_id and cell.origin.hlc <= hlc]
     inserted = state.inserted is not None and state.inserted[1] == client_id and state.inserted[0] <= hlc

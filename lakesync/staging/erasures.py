@@ -1,8 +1,10 @@
-"""What is erased for good: requests, and the log's side of carrying them out. The same statements in every store.
+"""The table of erasures, and the log statements that execute them, for both stores.
 
-Of an erased delta its place stays: hlc, client, table, row, and id, which is a hash. Without them a repeat from a
-device that is still out there would bring it back, and neither ledger nor batch would agree with the lake. What it said
-is gone: it becomes an UPDATE of no columns, which changes nothing wherever it is merged.
+`side_tables` builds a store's `View` and `Commit` from the two classes here; `erasing` calls them.
+
+An erased delta keeps its position: hlc, client, table, row, and its id, which is a hash. Otherwise a device could push
+it again, and ledger and batches would differ from the lake. Its values are removed: it becomes an UPDATE without
+columns, which no merge changes anything by.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from lakesync.staging.records import Cut, Erasure
 from lakesync.wire.log import decode_body, encode_body
 
 _FIELDS = "gateway, seq, table_name, row_id, client_id, hlc, arrival, requested_ms, deltas, row_count, done_ms, lake_ms"
-"""The first of `Erasure`, in order; what is behind them a sharded store adds."""
+"""The first fields of `Erasure`, in order; a sharded store computes the others."""
 _REDACTABLE = (
     "SELECT seq, body FROM log WHERE gateway = ? AND shard = ? AND epoch = ? AND seq > ? AND body IS NOT NULL"
     " ORDER BY seq LIMIT ?"
@@ -44,18 +46,18 @@ _AT_ONCE = 500
 
 
 class ErasureView(Asking):
-    """The part of a `View` that knows what was erased."""
+    """The methods of a `View` that read erasures."""
 
     def erasures(self) -> list[Erasure]:
-        """Every request, in order."""
+        """Return every erasure, in order."""
         rows = self._ask(f"SELECT {_FIELDS} FROM erasure WHERE gateway = ? ORDER BY seq")
         return [Erasure(*row) for row in rows]
 
     def is_barred(self, cut: Cut) -> bool:
-        """Whether a cut may hold what was erased since it was made.
+        """Return whether a checkpoint may contain values that were erased after it was made.
 
-        A row's tombstone is part of every later cut. What a client wrote into rows of others leaves the lake's states
-        only once the lake has erased it.
+        Every later checkpoint contains the row's tombstone. Columns that an erased client wrote to other rows leave the
+        state tables only when the lake has executed the erasure.
         """
         return any(
             erasure.arrival > cut.arrival or (erasure.client_id is not None and erasure.lake_ms is None)
@@ -64,22 +66,22 @@ class ErasureView(Asking):
 
 
 class ErasingCommit(ErasureView):
-    """The part of a `Commit` that erases."""
+    """The methods of a `Commit` that erase."""
 
     @property
     @abstractmethod
     def _head(self) -> Head:
-        """The head at this moment of the work."""
+        """The current head of the commit's gateway."""
 
     def put_erasure(self, erasure: Erasure) -> None:
-        """Write a request whole, in place of the one with its `seq`."""
+        """Store an erasure; it replaces the one with its `seq`."""
         self._ask("DELETE FROM erasure WHERE gateway = ? AND seq = ?", erasure.seq)
         kept = len(_FIELDS.split(", "))
         marks = ", ".join("?" * kept)
         self._ask(f"INSERT INTO erasure ({_FIELDS}) VALUES ({marks})", *msgspec.structs.astuple(erasure)[1:kept])
 
     def spared(self, deltas: Sequence[RowDelta]) -> Sequence[RowDelta]:
-        """One client's deltas as they may be kept: those that an erasure covers without what they say."""
+        """Return one client's deltas as they may be stored: without the values of those that an erasure covers."""
         newest = self._ask("SELECT max(hlc) FROM erasure WHERE gateway = ?")[0][0]
         if newest is None or all(delta.hlc > newest for delta in deltas):
             return deltas
@@ -91,14 +93,15 @@ class ErasingCommit(ErasureView):
         return [delta if delta.hlc > max(floor, rows.get(delta.key, -1)) else _silenced(delta) for delta in deltas]
 
     def redact(self, after: int, limit: int, covers: Callable[[RowDelta], bool]) -> tuple[int | None, int]:
-        """Take what they said from the covered deltas of the next log rows that have a body.
+        """Remove the values of covered deltas from the next log rows that have a body.
 
         Args:
-            after: the `seq` to go on from, 0 at first.
-            limit: how many log rows are looked at.
+            after: the `seq` after which to continue; 0 at first.
+            limit: the most log rows to read.
+            covers: returns whether a delta is covered.
 
         Returns:
-            The `seq` to go on from, None at the end, and the number of deltas redacted.
+            The `seq` after which to continue, None at the end, and the number of redacted deltas.
         """
         head = self._head
         found = self._ask(_REDACTABLE, head.shard, head.epoch, max(after, head.trimmed_seq), limit)
@@ -113,7 +116,7 @@ class ErasingCommit(ErasureView):
         return (found[-1][0] if len(found) == limit else None), redacted
 
     def blank_client(self, client_id: str) -> None:
-        """Forget what is beside a client's deltas: its claims in the log and what its actions brought."""
+        """Remove a client's claims from the log, and the results of its actions."""
         self._ask(_BLANK_CLAIMS, b"{}", client_id)
         self._ask(_BLANK_OUTCOMES, _ERASED_OUTCOME, client_id)
 

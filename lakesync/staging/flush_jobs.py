@@ -1,4 +1,4 @@
-"""Work that follows a flush of the gateway's own, as encoded jobs: the same statements in every store."""
+"""The table of jobs that follow a flush without a pipeline, for both stores. `side_tables` includes it."""
 
 from __future__ import annotations
 
@@ -11,22 +11,33 @@ _LIST = "SELECT body FROM flush_job WHERE gateway = ? AND set_aside = ? ORDER BY
 
 
 class FlushJobView(Asking):
-    """The part of a `View` that reads them."""
+    """The methods of a `View` that read flush jobs."""
 
     def flush_jobs(self, *, set_aside: bool, limit: int) -> list[bytes]:
-        """Return jobs in the order of their ids: those that wait, or those that were set aside."""
+        """Return encoded jobs, ordered by id.
+
+        Args:
+            set_aside: whether to return failed jobs that were set aside, or waiting jobs.
+            limit: the most jobs.
+        """
         return [bytes(body) for (body,) in self._ask(_LIST, int(set_aside), limit)]
 
 
 class FlushJobCommit(FlushJobView):
-    """The part of a `Commit` that writes them."""
+    """The methods of a `Commit` that write flush jobs."""
 
     def add_flush_job(self, job_id: str, body: bytes, *, set_aside: bool) -> None:
-        """Add a job; one that is there stays as it is."""
+        """Add a job, unless one with its id exists.
+
+        Args:
+            job_id: of the job.
+            body: the encoded job.
+            set_aside: whether it failed and is set aside.
+        """
         self._ask(_ADD, int(set_aside), job_id, body)
 
     def take_flush_job(self, job_id: str, *, set_aside: bool) -> bytes | None:
-        """Delete a job; return it, or None where it is not there."""
+        """Delete a job and return its body; None if there is no such job."""
         found = self._ask(_GET, int(set_aside), job_id)
         self._ask(_DROP, int(set_aside), job_id)
         return bytes(found[0][0]) if found else None

@@ -1,4 +1,7 @@
-"""A store that is made beside the one in use, or where none is, and takes its place whole or not at all."""
+"""Builds new stores beside the stores in use, and replaces those with them in one step.
+
+`engine.rebuilding` calls it to restore staging from the lake. A replacement becomes visible as a whole or not at all.
+"""
 
 from __future__ import annotations
 
@@ -14,32 +17,33 @@ T = TypeVar("T")
 
 
 class FreshStore(Protocol):
-    """An empty store that nobody else can see yet."""
+    """An empty store that no other process can see yet."""
 
     def ensure_gateway(self, gateway: str) -> None:
-        """Make a gateway with a new epoch."""
+        """Create a gateway with a new epoch."""
 
     def run(self, gateway: str, work: Callable[[Restoring], T]) -> T:
-        """Run `work` in a commit."""
+        """Run `work` in a commit and return its result."""
 
 
 @contextmanager
 def fresh_stores(
     urls: Mapping[str, str], wall: Callable[[], int], replayer: Replayer, *, replace: bool
 ) -> Iterator[dict[str, FreshStore]]:
-    """A fresh store for each of these shards, put in place at the end of the `with`, the first one last.
+    """Yield an empty store for each shard; at the end of the `with` block, put them in place, the default shard last.
 
-    Where something is raised in it, all are dropped. Where the process dies while they are put in place, those that
-    were are new, and the first one's is not: it is to be done again.
+    If the block raises, all are discarded. If the process dies while they are put in place, the default shard still has
+    its old store, and the rebuild has to run again.
 
     Args:
-        urls: shard → URL of its store. Those in folders inside the first one's are made inside, and placed with it.
-        wall: the server's clock in milliseconds.
-        replayer: for stores that have nothing to replay.
-        replace: a store that is there already is set aside, under a name that tells when.
+        urls: shard to URL of its store, the default shard first. Stores in folders inside that of the default shard are
+            built inside its replacement.
+        wall: returns the server's wall time in milliseconds.
+        replayer: of the new stores, which have nothing to replay.
+        replace: whether an existing store is renamed, with the time in its new name.
 
     Raises:
-        ConfigurationError: there is a store already and `replace` is not set, or a URL names no lasting store.
+        ConfigurationError: a store exists and `replace` is false, or a URL names a store in memory.
         StagingUnavailableError: a store in use has an owner, or cannot be reached.
     """
     main, first = next(iter(urls.items()))

@@ -1,4 +1,7 @@
-"""The head of one gateway's stream, and what each kind of commit makes of it: the arithmetic both stores share."""
+"""The head of a gateway's log: its counters, and how each kind of commit changes them.
+
+Both stores use it, so sequence numbers, arrivals and backlog are computed in one place.
+"""
 
 from __future__ import annotations
 
@@ -8,38 +11,39 @@ from lakesync.model.hlc import start_of
 from lakesync.staging.records import ARRIVAL_STEP, Backlog, Batch, GatewayConfig, LogEntry
 
 MAIN_SHARD = "main"
-"""The one shard of a gateway whose tables are not sharded."""
+"""The only shard of a gateway whose tables are not sharded."""
 
 
 class Head(msgspec.Struct, frozen=True):
-    """How far a gateway is. Written with every commit, so that nothing here is ever computed by a scan."""
+    """A gateway's counters in one shard. Every commit stores them, so that no counter needs a scan of the log."""
 
     gateway: str
     epoch: int
     config: GatewayConfig
     arrival: int = 0
-    """The highest arrival handed out in a commit that happened; 0 before the first."""
+    """The highest arrival of a commit; 0 before the first commit."""
     shard: str = MAIN_SHARD
     last_seq: int = 0
     last_arrival: int = 0
     """Arrival of the newest log row."""
     flushed_seq: int = 0
-    """The lake was read and holds everything up to here."""
+    """The lake was read back and contains all log rows up to this one."""
     trimmed_seq: int = 0
-    """Bodies up to here are gone."""
+    """Log rows up to this one have no body any more."""
     deltas: int = 0
-    """Deltas above `flushed_seq`."""
+    """Number of deltas above `flushed_seq`."""
     bytes: int = 0
-    """Stored bytes of bodies above `flushed_seq`."""
+    """Stored bytes of the bodies above `flushed_seq`."""
     flush_requested_ms: int | None = None
     flush_requested_seq: int = 0
-    """`last_seq` when the flush was asked for."""
+    """`last_seq` when the flush was requested."""
 
     def next_arrivals(self, count: int, wall_ms: int) -> tuple[Head, range]:
-        """The next `count` arrivals: never below one handed out before, whatever the clock says.
+        """Return the head after `count` new arrivals, and those arrivals, which are above all earlier ones.
 
         Args:
-            wall_ms: the server's clock in milliseconds.
+            count: how many.
+            wall_ms: the server's wall time in milliseconds.
         """
         if count == 0:
             return self, range(0)
@@ -48,7 +52,13 @@ class Head(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, arrival=arrivals[-1]), arrivals
 
     def appended(self, arrival: int, deltas: int, size: int) -> Head:
-        """After a log row of `deltas` deltas and a body of `size` bytes was added with `seq = last_seq + 1`."""
+        """Return the head after a push was added to the log with `seq = last_seq + 1`.
+
+        Args:
+            arrival: of the push.
+            deltas: number of its deltas.
+            size: stored bytes of its body.
+        """
         return msgspec.structs.replace(
             self,
             last_seq=self.last_seq + 1,
@@ -60,7 +70,7 @@ class Head(msgspec.Struct, frozen=True):
 
     @property
     def progress(self) -> tuple[int | None, ...]:
-        """How far its shard is, in the order of the columns of table `shard`, from `last_seq` on."""
+        """The values of table `shard`, in the order of its columns from `last_seq` on."""
         return (
             self.last_seq,
             self.last_arrival,
@@ -73,7 +83,7 @@ class Head(msgspec.Struct, frozen=True):
         )
 
     def restored(self, entry: LogEntry) -> Head:
-        """After a log row was added that is in the lake, and without a body."""
+        """Return the head after adding a log row that the lake contains and that has no body."""
         return msgspec.structs.replace(
             self,
             last_seq=entry.seq,
@@ -84,7 +94,7 @@ class Head(msgspec.Struct, frozen=True):
         )
 
     def confirmed(self, batch: Batch) -> Head:
-        """After `batch` was read back from the lake; serves a flush that was asked for up to its end."""
+        """Return the head after a batch was read back from the lake; a flush requested up to its end is served."""
         served = self.flush_requested_ms is None or batch.to_seq >= self.flush_requested_seq
         return msgspec.structs.replace(
             self,
@@ -95,7 +105,7 @@ class Head(msgspec.Struct, frozen=True):
         )
 
     def flush_requested(self, wall_ms: int) -> Head:
-        """After a flush was asked for; where nothing waits there is nothing to serve."""
+        """Return the head after a flush was requested; it is unchanged if nothing is unflushed."""
         if self.last_seq == self.flushed_seq or self.flush_requested_ms is not None:
             return self
         return msgspec.structs.replace(self, flush_requested_ms=wall_ms, flush_requested_seq=self.last_seq)
@@ -108,14 +118,14 @@ class Head(msgspec.Struct, frozen=True):
         uncut_rules: int | None = None,
         cut_arrival: int | None = None,
     ) -> Backlog:
-        """What waits.
+        """Return the head as a `Backlog`.
 
         Args:
             oldest_ms: the server's wall time of log row `flushed_seq + 1`.
-            flushed_ms: that at which the batch up to `flushed_seq` was confirmed.
-            flushed_snapshot: the lake's, in which it was read.
-            uncut_rules: as `planning.uncut_rules` tells it.
-            cut_arrival: of the newest published cut.
+            flushed_ms: when the batch up to `flushed_seq` was confirmed.
+            flushed_snapshot: the Iceberg snapshot in which that batch was read back.
+            uncut_rules: the result of `flush_batch.rules_without_checkpoint`.
+            cut_arrival: arrival of the newest published checkpoint.
         """
         return Backlog(
             gateway=self.gateway,
@@ -136,5 +146,5 @@ class Head(msgspec.Struct, frozen=True):
 
 
 def new_config() -> GatewayConfig:
-    """The configuration of a gateway that was told nothing yet."""
+    """Return the configuration of a new gateway: no schemas, no rules."""
     return GatewayConfig(version=0, schemas={}, rules=None, rules_version=0)

@@ -1,4 +1,4 @@
-"""The part of a reading that the gateway's head answers."""
+"""The properties of a `View` that come from the gateway's head, for both stores."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from lakesync.staging.records import GatewayConfig
 
 
 class HeadView(ABC):
-    """A `View` of one gateway, as far as its head says; each store adds rows, entries and clients."""
+    """The part of a `View` that reads the head; each store adds rows, entries and clients."""
 
     @property
     @abstractmethod
     def _head(self) -> Head:
-        """The head at this moment of the reading or the work."""
+        """The current head of the view's gateway."""
 
     @property
     def gateway(self) -> str:
@@ -28,15 +28,15 @@ class HeadView(ABC):
 
     @property
     def arrival(self) -> int:
-        """The newest safe arrival."""
+        """The newest safe arrival; see `View.arrival`."""
         return self._head.arrival
 
     @property
     def config(self) -> GatewayConfig:
-        """Schemas and rules in force."""
+        """The active schemas and rules."""
         return self._head.config
 
     @property
     def backlog_bytes(self) -> int:
-        """Stored bytes of bodies not yet confirmed in the lake."""
+        """Stored bytes of bodies that the lake has not confirmed."""
         return self._head.bytes

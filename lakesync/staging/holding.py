@@ -1,7 +1,8 @@
-"""An arrival at which a gateway can be cut: whole pushes on either side of it, and the rules in force there.
+"""Finds the point at which a gateway's checkpoint can be made: an arrival with whole pushes on either side.
 
-The arrival of the newest push will not do. A change of rules moves rows at arrivals of its own, so a cut below them
-that names the new rules would hold rows that the feed brings once more; and shards count by themselves.
+The pipeline asks for a cut point, waits until the lake contains all deltas up to it, and makes the checkpoint there.
+The arrival of the newest push is not enough. A change of rules moves rows at arrivals of its own, so a checkpoint below
+them under the new rules would contain rows that the feed sends again. And each shard counts its own arrivals.
 """
 
 from __future__ import annotations
@@ -18,36 +19,37 @@ from lakesync.staging.store import Commit, StagingStore, View
 T = TypeVar("T")
 
 LEAD = 500 << 16
-"""How far ahead of its clock a shard may have to go for all shards to meet: half a second of arrivals."""
+"""How far all shards may advance their arrivals ahead of the clock in order to meet: half a second."""
 
 TRIES = 20
+"""Attempts to bring all shards to one arrival."""
 
 
 class HoldingStore(ABC):
-    """The part of a store that says where it can be cut."""
+    """The method of a store that returns its cut point."""
 
     @abstractmethod
     def submit(self, gateway: str, work: Callable[[Commit], T]) -> Future[T]:
-        """Run `work` in a commit."""
+        """Run `work` in a commit; see `StagingStore.submit`."""
 
     @abstractmethod
     def read(self, gateway: str, work: Callable[[View], T]) -> Future[T]:
-        """Run `work` over a view."""
+        """Run `work` over a view; see `StagingStore.read`."""
 
     def hold(self, gateway: str) -> Hold:
-        """Where the gateway is: every push so far is at or below the arrival, every later one above it."""
+        """Return the gateway's cut point: every push so far has an arrival up to it, every later push one above it."""
         return self.read(gateway, _held).result()
 
 
 def hold_together(gateway: str, stores: Mapping[str, StagingStore]) -> Hold:
-    """One arrival for all shards of a gateway; those that are behind go on to it.
+    """Return a common cut point of all shards; shards that are behind advance their arrivals to it.
 
     Args:
         gateway: its id.
-        stores: shard → store, the default one first.
+        stores: shard to store, the default shard first.
 
     Raises:
-        StagingUnavailableError: pushes kept coming in between; a repeat may meet.
+        StagingUnavailableError: pushes arrived in between, `TRIES` times; a repeat may succeed.
     """
     held = {name: store.hold(gateway) for name, store in stores.items()}
     for _ in range(TRIES):

@@ -1,4 +1,7 @@
-"""Sums of ids: what staging and the lake must agree on, a batch and an arrival day at a time."""
+"""Counts and sums of delta ids, by which staging and the lake check that they contain the same deltas.
+
+Commits add to the ledger, and confirming a batch compares it. `lakesync staging` and the checks of the lake show it.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,12 @@ class Tally(NamedTuple):
     id_sum: int
 
     def plus(self, deltas: int, id_sum: int) -> Tally:
-        """This and some more."""
+        """Return the sum of this tally and another.
+
+        Args:
+            deltas: of the other.
+            id_sum: of the other.
+        """
         return Tally(self.deltas + deltas, (self.id_sum + id_sum) % _MODULUS)
 
 
@@ -31,29 +39,29 @@ NOTHING = Tally(0, 0)
 
 
 def tally_of(ids: bytes) -> Tally:
-    """The tally of what `wire.log.pack_ids` packed."""
+    """Return the tally of ids that `wire.log.pack_ids` packed."""
     digests = packed_digests(ids)
     count = len(digests) // 8
     return Tally(count, sum(struct.unpack(f">{count}Q", digests)) % _MODULUS)
 
 
 def signed(id_sum: int) -> int:
-    """An unsigned 64-bit sum as databases hold it: two's complement."""
+    """Return an unsigned 64-bit sum in two's complement, as databases store it."""
     return id_sum - _MODULUS if id_sum >= _SIGN else id_sum
 
 
 def unsigned(stored: int) -> int:
-    """The reverse of `signed`."""
+    """Return the unsigned sum that `signed` converted."""
     return stored % _MODULUS
 
 
 def day_of(arrival: int) -> str:
-    """The UTC day of an arrival, `YYYY-MM-DD`."""
+    """Return the UTC day of an arrival, as `YYYY-MM-DD`."""
     return _day(wall_of(arrival) // _DAY_MS)
 
 
 def last_arrival_of_day(arrival: int) -> int:
-    """The last arrival that the UTC day of an arrival can have."""
+    """Return the last possible arrival of the UTC day of an arrival."""
     return start_of((wall_of(arrival) // _DAY_MS + 1) * _DAY_MS) - 1
 
 
@@ -63,7 +71,11 @@ def _day(number: int) -> str:
 
 
 def by_day(rows: Iterable[tuple[int, int, int]]) -> dict[str, Tally]:
-    """Log rows as `(arrival, count, stored id sum)` → each day's tally."""
+    """Return the tally of each day.
+
+    Args:
+        rows: arrival, count and stored id sum of each log row.
+    """
     days: dict[str, Tally] = {}
     for arrival, count, id_sum in rows:
         day = day_of(arrival)
@@ -72,7 +84,7 @@ def by_day(rows: Iterable[tuple[int, int, int]]) -> dict[str, Tally]:
 
 
 def total(days: Iterable[Tally]) -> Tally:
-    """All days in one."""
+    """Return the sum of all days."""
     whole = NOTHING
     for day in days:
         whole = whole.plus(*day)

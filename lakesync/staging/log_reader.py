@@ -1,4 +1,7 @@
-"""The staging log as the flush reads it: committed rows, where the store says that they stand (`log_source`)."""
+"""Reads a shard's log beside its owner: tasks of Spark and the embedded flush read batches with it.
+
+`PipelineStore.log_source` returns the address; committed rows are read directly from SQLite or Postgres.
+"""
 
 from __future__ import annotations
 
@@ -22,16 +25,16 @@ _ROWS = (
 
 
 class LogRow(NamedTuple):
-    """A committed push as it is stored."""
+    """A row of table `log`."""
 
     seq: int
     arrival: int
     body: bytes | None
-    """None once it is trimmed."""
+    """None if it was trimmed."""
 
 
 class Stretch(NamedTuple):
-    """A part of one shard's log."""
+    """A range of one shard's log."""
 
     gateway: str
     shard: str
@@ -42,7 +45,7 @@ class Stretch(NamedTuple):
 
 
 class LoggedPush(NamedTuple):
-    """A committed push."""
+    """A push in the log, decoded."""
 
     seq: int
     arrival: int
@@ -52,7 +55,11 @@ class LoggedPush(NamedTuple):
 
 
 def read_log(source: LogSource, stretch: Stretch) -> Iterator[LoggedPush]:
-    """The pushes of a stretch, in order; one whose body was trimmed is left out.
+    """Yield the pushes of a range, in order; pushes whose bodies were trimmed are skipped.
+
+    Args:
+        source: where the log is.
+        stretch: which part.
 
     Raises:
         StagingUnavailableError: the log cannot be read.
@@ -63,7 +70,11 @@ def read_log(source: LogSource, stretch: Stretch) -> Iterator[LoggedPush]:
 
 
 def log_rows(source: LogSource, stretch: Stretch) -> Iterator[LogRow]:
-    """The log rows of a stretch, in order, read beside the store's owner.
+    """Return the log rows of a range, in order.
+
+    Args:
+        source: where the log is.
+        stretch: which part.
 
     Raises:
         StagingUnavailableError: the log cannot be read.

@@ -1,4 +1,4 @@
-"""A push as a row of the log: the same columns in the same order in every store."""
+"""Converts a push to a row of table `log`, which has the same columns in both stores."""
 
 from __future__ import annotations
 
@@ -14,7 +14,15 @@ from lakesync.wire.log import PackedDeltas
 
 
 def next_entry(head: Head, client_id: str, deltas: PackedDeltas, arrival: int, claims: Claims) -> LogEntry:
-    """The log row that follows `head`. The lake holds the deltas of those that have no body."""
+    """Return the log row of a push, with the sequence number that follows the head's.
+
+    Args:
+        head: of the gateway.
+        client_id: of the sender.
+        deltas: of the push; they have no body if the lake contains them already.
+        arrival: of the push.
+        claims: of the sender, as far as the rules read them.
+    """
     return LogEntry(
         gateway=head.gateway,
         shard=head.shard,
@@ -32,10 +40,11 @@ def next_entry(head: Head, client_id: str, deltas: PackedDeltas, arrival: int, c
 
 
 def row_of(entry: LogEntry, committed_ms: int) -> tuple[Any, ...]:
-    """The values of table `log`, in the order of its columns.
+    """Return the values of table `log`, in the order of its columns.
 
     Args:
-        committed_ms: the server's clock in milliseconds.
+        entry: the log row.
+        committed_ms: the server's wall time in milliseconds.
     """
     return (
         entry.gateway,
@@ -57,5 +66,5 @@ def row_of(entry: LogEntry, committed_ms: int) -> tuple[Any, ...]:
 
 
 def size_of(entry: LogEntry) -> int:
-    """Stored bytes of the entry's body."""
+    """Return the stored bytes of the entry's body."""
     return len(entry.body or b"")

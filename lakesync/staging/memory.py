@@ -1,8 +1,8 @@
-"""Staging that lasts as long as its process: for tests, trials and gateways whose adapter keeps everything.
+"""The store behind `memory://`: for tests, and for gateways whose adapter keeps all deltas.
 
-It is the SQLite store over a folder in memory (`/dev/shm`, where the machine has room there, else the temporary
-folder), so it keeps every promise of staging but that of outliving the process, and takes as much memory as its files:
-what waits for a flush, which backpressure bounds, ids, and the rows themselves.
+It is a SQLite store in a folder in memory (`/dev/shm` if that has space, otherwise the temporary folder). It keeps
+every guarantee of staging except surviving the process. Its memory is the size of its files: unflushed deltas, which
+backpressure limits, ids, and rows.
 """
 
 from __future__ import annotations
@@ -28,16 +28,18 @@ _lock = threading.Lock()
 
 
 class MemoryStore(SqliteStore):
-    """A store whose data is gone when it is closed or, if it has a name, when the process ends.
+    """A store whose data is deleted when it is closed or, if it has a name, when the process ends.
 
-    Stores of the same name, one open at a time, are one after another in the same data, as after a restart.
+    A store opened under the name of an earlier one has its data, as after a restart. Only one may be open at a time.
     """
 
     def __init__(self, wall: Callable[[], int], name: str | None = None, shard: str = MAIN_SHARD) -> None:
-        """Args:
-        wall: the server's clock in milliseconds.
-        name: None for data that ends with this store.
-        shard: what the streams of new gateways are called.
+        """Create the folder.
+
+        Args:
+            wall: returns the server's wall time in milliseconds.
+            name: of the data; None deletes it with this store.
+            shard: of gateways that are created in it.
         """
         if name is None:
             folder = _make()
@@ -51,14 +53,14 @@ class MemoryStore(SqliteStore):
         super().__init__(Path(folder.name), wall, shard=shard)
 
     def close(self) -> None:
-        """Finish what was submitted; data without a name is gone then."""
+        """Complete what was submitted; delete data without a name."""
         super().close()
         if self._folder_of_its_own is not None:
             self._folder_of_its_own.cleanup()
 
 
 def _make() -> tempfile.TemporaryDirectory[str]:
-    """A new folder, removed at the end of the process at the latest, by the next one if this one is killed."""
+    """Create a folder. It is removed when the process ends; if that is killed, the next call removes it."""
     home = _home()
     for left in home.glob(f"{_PREFIX}*"):
         if _abandoned(left):
@@ -73,7 +75,7 @@ def _home() -> Path:
 
 
 def _abandoned(folder: Path) -> bool:
-    """Whether no process has the folder: its maker is gone, and nobody holds the lock in it."""
+    """Return whether no process uses the folder: its creator has ended, and its lock is free."""
     pid = folder.name.removeprefix(_PREFIX).partition("-")[0]
     if not pid.isdigit() or Path(f"/proc/{pid}").exists():
         return False

@@ -1,4 +1,8 @@
-"""Moves of feed entries, summed up so that one statement writes the entries of many pushes."""
+"""Combines the moves of feed entries, so that one statement writes the entries of many pushes.
+
+An entry is a row's history under one bucket key: first joined, last joined, last left, last changed. Moves change it.
+Both stores call this module: SQLite's layers combine the moves of several seconds, Postgres those of one commit.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +15,20 @@ from lakesync.staging.records import Move, MoveKind, StoredRow
 
 
 class EntryChange(msgspec.Struct, frozen=True, gc=False):
-    """What commits do to one entry. A 0 leaves the stored arrival as it is; `first` only ever replaces a 0."""
+    """The effect of one or more moves on an entry, as arrivals. 0 keeps the stored value."""
 
     first: int
+    """Set only if the stored value is 0."""
     since: int
     left: int
-    """Where it joins: the latest leaving before that, in this change. Else the leaving, where it leaves."""
+    """If the entry joins: the last arrival at which it left before that, within this change. Otherwise when it leaves.
+    """
     changed: int
     inside: bool | None
-    """None: as it was; not inside where the entry is new."""
+    """Whether the row is inside the bucket afterwards; None keeps the stored value, and is false for a new entry."""
 
     def then(self, later: EntryChange) -> EntryChange:
-        """Both, one after the other."""
+        """Return the combined effect of this change and a later one."""
         if later.since:
             left = later.left or (self.changed if self.inside is False else self.left)
         else:
@@ -37,11 +43,16 @@ class EntryChange(msgspec.Struct, frozen=True, gc=False):
 
 
 MoveSums = dict[str, dict[RowKey, EntryChange]]
-"""Bucket key → row → the sum of its moves."""
+"""Bucket key to row to the combined effect of its moves."""
 
 
 def change_of(kind: MoveKind, at: int) -> EntryChange:
-    """A move at the arrival `at`, as a change."""
+    """Return the effect of one move.
+
+    Args:
+        kind: see `Move`.
+        at: its arrival.
+    """
     if kind == "join":
         return EntryChange(at, at, 0, at, True)
     if kind == "leave":
@@ -50,7 +61,7 @@ def change_of(kind: MoveKind, at: int) -> EntryChange:
 
 
 def add_moves(sums: MoveSums, moves: Iterable[Move]) -> None:
-    """Add moves, in their order."""
+    """Combine moves with `sums`, in their order."""
     for move in moves:
         of_bucket = sums.get(move.bucket)
         if of_bucket is None:
@@ -61,7 +72,7 @@ def add_moves(sums: MoveSums, moves: Iterable[Move]) -> None:
 
 
 def add_sums(sums: MoveSums, later: MoveSums) -> None:
-    """Add later sums, which are not used any more."""
+    """Combine `later` with `sums`; `later` must not be used afterwards."""
     for bucket, changes in later.items():
         of_bucket = sums.setdefault(bucket, changes)
         if of_bucket is not changes:
@@ -71,11 +82,13 @@ def add_sums(sums: MoveSums, later: MoveSums) -> None:
 
 
 def changes_of(row: StoredRow, sums: MoveSums) -> Iterator[tuple[str, EntryChange]]:
-    """The changes of a row's entries under its own keys: there it has come to its arrival at least.
+    """Yield, by bucket key, the changes of a row's entries under its current keys, each at least to the row's arrival.
+
+    A push stores no moves for rows that stay under their keys: the row's arrival and keys imply them.
 
     Args:
         row: the row.
-        sums: of moves that rows do not tell; those under the row's keys are taken out.
+        sums: explicit moves; those under the row's keys are removed.
     """
     stayed = change_of("stay", row.arrival)
     for bucket in row.keys:
@@ -88,7 +101,7 @@ def changes_of(row: StoredRow, sums: MoveSums) -> Iterator[tuple[str, EntryChang
 
 
 def newest_of(rows: Iterable[StoredRow], moves: Iterable[Move]) -> dict[str, int]:
-    """Bucket key → the latest place of any of the rows or moves under it."""
+    """Return, by bucket key, the latest arrival of any of the rows or moves under it."""
     places: dict[tuple[str, ...], int] = {}
     for row in rows:
         if row.arrival > places.get(row.keys, 0):

@@ -1,4 +1,8 @@
-"""Notices of commits to the listeners of this process, and of clients' connections to all processes of a gateway."""
+"""Tells the listeners of a process which bucket keys a commit changed, and which clients are connected elsewhere.
+
+The gateway's channels listen, in order to send broadcasts. Stores collect notices while a commit is in progress
+(`Announcement`) and deliver them once it is visible (`Notices`).
+"""
 
 from __future__ import annotations
 
@@ -13,17 +17,17 @@ log = structlog.get_logger(__name__)
 
 
 PULLS_OVER_HTTP = ""
-"""`connection_id` of a client that follows over a connection and is sent rows by an HTTP request besides."""
+"""`connection_id` of a client with a connection that also gets rows by HTTP requests."""
 _MAX_PRESENCE_BYTES = 4000
 """Size of the presence in one notice; Postgres limits a notice to 7,999 bytes."""
 
 
 class Presence(NamedTuple):
-    """A client is connected to a process of its gateway."""
+    """A client that is connected to a process of its gateway."""
 
     client_id: str
     connection_id: str
-    """Unique among the connections of all processes; or `PULLS_OVER_HTTP`."""
+    """Unique among the connections of all processes, or `PULLS_OVER_HTTP`."""
 
 
 class Notice(NamedTuple):
@@ -31,24 +35,24 @@ class Notice(NamedTuple):
 
     gateway: str
     buckets: frozenset[str] | None
-    """Bucket keys under which rows moved; None if any may be concerned."""
+    """Bucket keys under which rows changed; None if any key may be affected."""
     presence: tuple[Presence, ...] = ()
-    """Clients that are connected. A process that holds another connection of one of them announces that in turn, so
-    both know that the client may get rows on the other connection."""
+    """Connected clients. A process with another connection of such a client announces that in turn, so that both know
+    that the client may get rows on the other connection."""
 
 
 Listener = Callable[[Notice], None]
 
 
 class Notices:
-    """Those who are told. All methods may be called from any thread."""
+    """The listeners of this process. All methods may be called from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._listeners: tuple[Listener, ...] = ()
 
     def watch(self, listener: Listener) -> Callable[[], None]:
-        """Tell `listener` from now on; what is returned ends that."""
+        """Add a listener; return a function that removes it."""
 
         def told(notice: Notice) -> None:
             listener(notice)
@@ -63,7 +67,7 @@ class Notices:
         return end
 
     def tell(self, notices: Iterable[Notice]) -> None:
-        """Tell everybody; a listener that fails is logged and does not keep the others from it."""
+        """Call every listener. A listener that raises is logged, and the others are still called."""
         for notice in notices:
             for listener in self._listeners:
                 try:
@@ -73,28 +77,28 @@ class Notices:
 
 
 class Announcement:
-    """What the transaction under way moves, until it is known to have happened. Belongs to one thread."""
+    """Collects the notices of a commit until it is known to be visible. Use it from one thread."""
 
     def __init__(self) -> None:
         self._moved: dict[str, set[str] | None] = {}
         self._presence: list[Notice] = []
 
     def moved(self, gateway: str, buckets: Iterable[str]) -> None:
-        """Note moves under these bucket keys."""
+        """Record that rows changed under these bucket keys."""
         known = self._moved.setdefault(gateway, set())
         if known is not None:
             known.update(buckets)
 
     def everything(self, gateway: str) -> None:
-        """Note a change that may concern any bucket key."""
+        """Record that rows may have changed under any bucket key."""
         self._moved[gateway] = None
 
     def announce_presence(self, gateway: str, presence: Iterable[Presence]) -> None:
-        """Note connected clients, in notices of their own that are small enough for Postgres."""
+        """Record connected clients, in notices that are small enough for Postgres."""
         self._presence += [Notice(gateway, frozenset(), part) for part in _in_parts(presence)]
 
     def take(self) -> list[Notice]:
-        """What was noted; nothing is, afterwards."""
+        """Return the recorded notices, and clear them."""
         noted = [
             Notice(gateway, None if buckets is None else frozenset(buckets)) for gateway, buckets in self._moved.items()
         ]

@@ -1,4 +1,4 @@
-"""A staging store by its URL."""
+"""Opens the staging store that a URL names. `open_staging` calls it once per shard."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _POSTGRES = ("postgresql://", "postgres://")
 
 
 def open_store(url: str, wall: Callable[[], int], shard: str = MAIN_SHARD) -> StagingStore:
-    """The store that a URL names; call its `open` before anything else.
+    """Return the store of a URL; call its `open` before anything else.
 
     Args:
-        url: `sqlite:///ABSOLUTE/FOLDER` (a further slash does no harm), `postgresql://…` as libpq reads it, or
-            `memory://`, gone when it is closed; `memory://NAME` is gone at the end of the process.
-        wall: the server's clock in milliseconds.
-        shard: what the streams of gateways are called that are made in it.
+        url: `sqlite:///ABSOLUTE/FOLDER`, `postgresql://…` in libpq's form, or `memory://`, whose data is deleted when
+            it is closed; the data of `memory://NAME` is deleted when the process ends.
+        wall: returns the server's wall time in milliseconds.
+        shard: of gateways that are created in it.
 
     Raises:
         ConfigurationError: the URL names no kind of store, or its driver is not installed.

@@ -1,4 +1,4 @@
-"""How a unit of work ended, kept until its group is durable."""
+"""The result of one job of a group commit, kept until the group is durable. Both stores use it."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any, NamedTuple
 
 
 class Outcome(NamedTuple):
-    """What a future ends with."""
+    """A future and the result or error that completes it."""
 
     future: Future[Any]
     result: Any = None
     error: BaseException | None = None
 
     def tell(self) -> None:
-        """End the future."""
+        """Complete the future."""
         if self.error is not None:
             self.future.set_exception(self.error)
         else:

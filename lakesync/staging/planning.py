@@ -1,4 +1,7 @@
-"""Which part of the log a flush takes, and what must hold before it counts as done."""
+"""Chooses the batch that the next flush writes, and checks the lake's answer before the batch is confirmed.
+
+The `Pipeline` classes of both stores call these functions.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from lakesync.staging.ledger import Tally, last_arrival_of_day
 from lakesync.staging.records import Batch, Cut
 
 MOST_PUSHES = 100_000
-"""In a batch: commits wait while its log rows are looked through, when it is planned and when it is confirmed."""
+"""Most pushes of a batch: commits wait while its log rows are read, when it is planned and when it is confirmed."""
 
 
 def choose(
@@ -21,20 +24,19 @@ def choose(
     through: int | None = None,
     since: int | None = None,
 ) -> Batch | None:
-    """A batch over a whole prefix of the unflushed log: at least one push, and pushes of one UTC day only.
+    """Return a batch over a prefix of the unflushed log: at least one push, and only pushes of one UTC day.
 
-    A batch of one day is whole in one partition of the lake, so that a backfill of a day flushes no other.
+    A batch of one day is in one partition of the lake, so a backfill of a day flushes no other day.
 
     Args:
-        head: the shard's.
-        waiting: `(seq, arrival, count, bytes)` of the unflushed log rows in order; at least one, read no further
-            than needed.
-        max_deltas: bounds a batch of several pushes, as `MOST_PUSHES` does.
-        through: the highest arrival that is taken; None: no bound.
-        since: the lowest arrival at which the batch may begin; None: no bound.
+        head: of the shard.
+        waiting: seq, arrival, count and bytes of the unflushed log rows, in order; read only as far as needed.
+        max_deltas: most deltas of a batch of several pushes.
+        through: the highest arrival that may be included; None for any.
+        since: the lowest arrival at which the batch may begin; None for any.
 
     Returns:
-        The batch; None where the first unflushed push is outside the bounds.
+        None if the first unflushed push is outside of `since` and `through`.
     """
     taken: list[tuple[int, int, int, int]] = []
     deltas = 0
@@ -68,10 +70,15 @@ def choose(
 
 
 def check_read_back(batch: Batch, logged: Tally, read: Tally) -> None:
-    """Whether the lake holds what the log holds.
+    """Check that the lake contains what the log contains.
+
+    Args:
+        batch: the planned batch.
+        logged: the tally of the log.
+        read: the tally of the lake.
 
     Raises:
-        IntegrityError: it does not.
+        IntegrityError: they differ.
     """
     if logged != read:
         raise IntegrityError(
@@ -81,23 +88,23 @@ def check_read_back(batch: Batch, logged: Tally, read: Tally) -> None:
 
 
 REINDEXED = "SELECT rules_version FROM reindex WHERE gateway = ? AND done = 1"
-"""The version of the rules with which all rows were brought in line last, where that is done."""
+"""SQL: the rules version of a re-index that has updated all rows."""
 
 
 NEWEST_CUT = "SELECT body FROM cut WHERE gateway = ? AND epoch = ? ORDER BY arrival DESC LIMIT 1"
-"""The newest cut of an epoch."""
+"""SQL: the newest checkpoint of an epoch."""
 
 CUT_ARRIVAL = "SELECT max(arrival) FROM cut WHERE gateway = ? AND epoch = ?"
-"""The arrival of that cut."""
+"""SQL: the arrival of that checkpoint."""
 
 
 def uncut_rules(head: Head, in_line: tuple[int] | None, newest: tuple[bytes] | None) -> int | None:
-    """The rules version that needs a cut, as that of the newest one is older.
+    """Return the active rules version if the newest checkpoint has an older one; otherwise None.
 
     Args:
-        head: the gateway's.
-        in_line: what `REINDEXED` finds.
-        newest: the newest cut as it is stored; where there is none, the first flush makes one.
+        head: of the gateway.
+        in_line: the result of `REINDEXED`.
+        newest: the newest checkpoint as it is stored; if there is none, the first flush makes one.
     """
     version = head.config.rules_version
     if newest is None or in_line != (version,) or decode_cut_rules(newest[0]).rules_version >= version:
@@ -106,10 +113,10 @@ def uncut_rules(head: Head, in_line: tuple[int] | None, newest: tuple[bytes] | N
 
 
 def check_cut(cut: Cut, head: Head) -> None:
-    """Whether a cut is of the store's own epoch.
+    """Check that a checkpoint belongs to the store's epoch.
 
     Raises:
-        IntegrityError: it is of another.
+        IntegrityError: it belongs to another epoch.
     """
     if cut.epoch != head.epoch:
         raise IntegrityError(

@@ -1,4 +1,7 @@
-"""`PipelineStore` as messages: each method's arguments by name and its return value, as JSON."""
+"""Encodes the methods of `PipelineStore` as JSON messages, and calls them by name.
+
+`RemoteStore` sends the messages; the gateway's internal route passes them to `dispatch`.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +17,17 @@ from lakesync.staging.store import PipelineStore
 
 
 class Method(NamedTuple):
-    """One method's messages, typed by its signature."""
+    """The message types of one method."""
 
     arguments: type[msgspec.Struct]
     decode: Callable[[bytes], msgspec.Struct]
-    """Made once, by one thread; see `lakesync.staging.decoding`."""
+    """Created once, by one thread; see `lakesync.staging.decoding`."""
     answer: Any
 
 
 @cache
 def methods() -> dict[str, Method]:
-    """Every method of `PipelineStore`, by its name."""
+    """Return every method of `PipelineStore`, by name."""
     return {name: _typed(name) for name in vars(PipelineStore) if not name.startswith("_")}
 
 
@@ -41,12 +44,17 @@ def _typed(name: str) -> Method:
 
 
 def dispatch(store: PipelineStore, method: str, body: bytes) -> bytes:
-    """Call a method of `store` by its name, with the arguments in `body`; what it returned, as JSON.
+    """Call a method of `store` by name, and return its result as JSON.
+
+    Args:
+        store: the store.
+        method: name of the method.
+        body: its arguments, as a JSON object.
 
     Raises:
         NotFoundError: `PipelineStore` has no such method.
         ValidationError: the arguments do not fit the method.
-        LakeSyncError: whatever the method raised.
+        LakeSyncError: an error that the method raised.
     """
     known = methods().get(method)
     if known is None:

@@ -1,4 +1,4 @@
-"""How far rows are brought in line with rules that changed: one mark a gateway, the same statements in every store."""
+"""The table of each gateway's re-index position, for both stores. `side_tables` includes it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _PUT = (
 
 
 class ReindexView(Asking):
-    """The part of a `View` that knows of a re-index."""
+    """The method of a `View` that reads the re-index position."""
 
     def reindexing(self) -> Reindex | None:
-        """How far the latest re-index is; None before the first."""
+        """Return the position of the latest re-index; None before the first."""
         rows = self._ask("SELECT rules_version, table_name, row_id, done FROM reindex WHERE gateway = ?")
         if not rows:
             return None
@@ -25,9 +25,9 @@ class ReindexView(Asking):
 
 
 class ReindexCommit(ReindexView):
-    """The part of a `Commit` that keeps it."""
+    """The method of a `Commit` that stores the re-index position."""
 
     def put_reindexing(self, mark: Reindex) -> None:
-        """Write how far a re-index is, whole."""
+        """Store the position of a re-index."""
         table, row_id = mark.after or (None, None)
         self._ask(_PUT, mark.rules_version, table, row_id, int(mark.done))

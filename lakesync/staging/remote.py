@@ -1,4 +1,4 @@
-"""`PipelineStore` over HTTP, for the processes that do not own the store."""
+"""`PipelineStore` over HTTP, for pipeline processes: they may not open the gateway's SQLite store themselves."""
 
 from __future__ import annotations
 
@@ -32,15 +32,22 @@ class _ErrorBody(msgspec.Struct, frozen=True):
 
 
 class RemoteStore:
-    """The store of a gateway process, by its internal endpoint. Every call may be repeated, and is.
+    """The store of a gateway process, through its internal endpoint. Every method can be repeated, and is retried.
 
     Raises (from every method):
-        StagingUnavailableError: the gateway was not reached within `patience` seconds of trying.
-        LakeSyncError: the class that the store raised.
+        StagingUnavailableError: the gateway was not reached within `patience` seconds.
+        LakeSyncError: the error that the store raised, with its class.
     """
 
     def __init__(self, base_url: str, service_token: str, *, timeout: float = 60.0, patience: float = 30.0) -> None:
-        """Args: base_url: the gateway's address, `http://HOST:PORT`; timeout: seconds for one answer."""
+        """Create the HTTP session; nothing is sent yet.
+
+        Args:
+            base_url: the gateway's address, `http://HOST:PORT`.
+            service_token: authorises the internal endpoint.
+            timeout: seconds for one response.
+            patience: seconds during which a failed call is retried.
+        """
         self._root = base_url.rstrip("/") + "/internal/staging/"
         self._timeout = timeout
         self._patience = patience
@@ -49,59 +56,59 @@ class RemoteStore:
         self._session.headers["Content-Type"] = "application/json"
 
     def close(self) -> None:
-        """Release the connections."""
+        """Close the connections."""
         self._session.close()
 
     def gateways(self) -> list[str]:
-        """Every gateway id of the store."""
+        """Return every gateway id."""
         return self._call("gateways", list[str])
 
     def backlog(self) -> list[Backlog]:
-        """What waits, shard by shard."""
+        """Return each shard's backlog."""
         return self._call("backlog", list[Backlog])
 
     def gateway_config(self, gateway: str) -> GatewayConfig:
-        """Schemas and rules of a gateway."""
+        """Return a gateway's schemas and rules."""
         return self._call("gateway_config", GatewayConfig, gateway=gateway)
 
     def connectors(self, gateway: str) -> list[StoredConnector]:
-        """The connectors registered at run time."""
+        """Return the connectors that were registered at run time."""
         return self._call("connectors", list[StoredConnector], gateway=gateway)
 
     def plan(
         self, gateway: str, shard: str, max_deltas: int, through: int | None = None, since: int | None = None
     ) -> Batch | None:
-        """The open batch, or a new one; None when nothing waits."""
+        """Return the open batch, or a new one; see `PipelineStore.plan`."""
         return self._find(
             "plan", Batch, gateway=gateway, shard=shard, max_deltas=max_deltas, through=through, since=since
         )
 
     def confirm(self, batch_id: str, deltas: int, id_sum: int, snapshot_id: int | None = None) -> None:
-        """Record that the lake was read and holds the batch."""
+        """Record that the lake was read back and contains a batch; see `PipelineStore.confirm`."""
         self._find("confirm", bool, batch_id=batch_id, deltas=deltas, id_sum=id_sum, snapshot_id=snapshot_id)
 
     def trim(self, gateway: str, shard: str) -> int:
-        """Drop the bodies of confirmed batches; bytes freed."""
+        """Delete the bodies of confirmed batches; return the freed bytes."""
         return self._call("trim", int, gateway=gateway, shard=shard)
 
     def ledger(self, gateway: str) -> list[LedgerDay]:
-        """Every arrival day that the gateway ever had."""
+        """Return every arrival day of a gateway."""
         return self._call("ledger", list[LedgerDay], gateway=gateway)
 
     def request_flush(self, gateway: str) -> None:
-        """Ask for a flush."""
+        """Request a flush."""
         self._find("request_flush", bool, gateway=gateway)
 
     def hold(self, gateway: str) -> Hold:
-        """Where the gateway can be cut."""
+        """Return the gateway's cut point."""
         return self._call("hold", Hold, gateway=gateway)
 
     def publish_cut(self, cut: Cut) -> bool:
-        """Publish a cut whole."""
+        """Publish a checkpoint."""
         return self._call("publish_cut", bool, cut=cut)
 
     def newest_cut(self, gateway: str) -> Cut | None:
-        """The newest published cut."""
+        """Return the newest published checkpoint."""
         return self._find("newest_cut", Cut, gateway=gateway)
 
     def marks(self) -> dict[str, str]:
@@ -117,23 +124,23 @@ class RemoteStore:
         return self._call("erase_row", Erasure, gateway=gateway, table=table, row_id=row_id)
 
     def erase_client(self, gateway: str, client_id: str) -> Erasure:
-        """Erase what a client wrote."""
+        """Erase everything that a client wrote."""
         return self._call("erase_client", Erasure, gateway=gateway, client_id=client_id)
 
     def erasures(self, gateway: str) -> list[Erasure]:
-        """What was asked to be erased."""
+        """Return every erasure."""
         return self._call("erasures", list[Erasure], gateway=gateway)
 
     def restore(self, gateway: str, seq: int, deltas: Sequence[RowDelta]) -> Erasure:
-        """Take in what an erasure had hidden."""
+        """Merge older deltas that an erasure's deltas had overwritten."""
         return self._call("restore", Erasure, gateway=gateway, seq=seq, deltas=deltas)
 
     def confirm_erasure(self, gateway: str, seq: int) -> None:
-        """Record that the lake has erased it too."""
+        """Record that the lake has executed an erasure."""
         self._find("confirm_erasure", bool, gateway=gateway, seq=seq)
 
     def log_source(self, shard: str = MAIN_SHARD) -> LogSource:
-        """Where Spark reads committed log rows."""
+        """Return where tasks read a shard's log."""
         return self._call("log_source", LogSource, shard=shard)
 
     def _call(self, method: str, answer: type[T], **arguments: Any) -> T:
@@ -161,7 +168,7 @@ class RemoteStore:
 
 
 def error_of(response: requests.Response) -> LakeSyncError:
-    """The error that an answer stands for, as the class that was raised."""
+    """Return the error that a response reports, with the class that the store raised."""
     try:
         body = msgspec.json.decode(response.content, type=_ErrorBody)
     except msgspec.MsgspecError:
@@ -175,7 +182,7 @@ def error_of(response: requests.Response) -> LakeSyncError:
 
 
 def _classes() -> dict[str, type[LakeSyncError]]:
-    """Code → the class nearest to the tree's root that has it."""
+    """Return each error code's class: the one nearest to the root of the tree."""
     found: dict[str, type[LakeSyncError]] = {}
     waiting: deque[type[LakeSyncError]] = deque([LakeSyncError])
     while waiting:

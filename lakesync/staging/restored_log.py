@@ -1,4 +1,7 @@
-"""Log rows that the lake holds already: what a rebuilt store keeps of them. The same statements in every store."""
+"""Log rows that the lake contains already: the methods of a commit that rebuild a store from the lake, for both stores.
+
+`engine.rebuilding` calls them.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from lakesync.staging.store import Commit
 from lakesync.wire.log import pack
 
 ANYONE = ""
-"""The client id, which no client can have, of the record that stands for every client without one."""
+"""Client id of the record that applies to every client without one. No client can have this id."""
 
 _LOG = (
     "INSERT INTO log (gateway, shard, epoch, seq, arrival, client_id, hlc_low, hlc_high, count, id_sum, bytes,"
@@ -39,36 +42,42 @@ _WRITER = (
 
 
 class Restoring(Commit, Protocol):
-    """A `Commit` of a store that is being made again from the lake."""
+    """A `Commit` of a store that is being rebuilt from the lake."""
 
     def restore_config(self, config: GatewayConfig) -> None:
-        """Put schemas and rules in force with the versions that they had; before any row is there."""
+        """Set schemas and rules with their earlier versions; call it before any row is stored."""
 
     def restore(self, client_id: str, deltas: Sequence[RowDelta], arrival: int) -> LogEntry:
-        """Add a log row that the lake holds already: its ids and its share of the ledger, without a body."""
+        """Add a log row that the lake contains: its ids and its share of the ledger, without a body."""
 
     def restore_end(self, arrival: int) -> None:
-        """Go on with arrivals above `arrival`, and take every client for one that was seen before."""
+        """Continue with arrivals above `arrival`, and treat every client as seen before."""
 
 
 class RestoringCommit(Asking):
-    """What makes a store again from the lake: a mixin of a store's `Commit`."""
+    """The methods of `Restoring` that are the same in both stores."""
 
     @property
     @abstractmethod
     def _head(self) -> Head:
-        """The head at this moment of the work."""
+        """The current head of the commit's gateway."""
 
     @abstractmethod
     def _move_head(self, head: Head) -> None:
-        """Go on with another head."""
+        """Replace the head."""
 
     @abstractmethod
     def restore_config(self, config: GatewayConfig) -> None:
-        """Write a configuration with its versions as they are."""
+        """Store a configuration with its versions."""
 
     def restore(self, client_id: str, deltas: Sequence[RowDelta], arrival: int) -> LogEntry:
-        """Add a log row without a body: its ids, its share of the ledger, flushed and trimmed."""
+        """Add a log row that the lake contains: its ids and its share of the ledger, without a body.
+
+        Args:
+            client_id: of the sender.
+            deltas: of the push.
+            arrival: of the push.
+        """
         entry = next_entry(self._head, client_id, pack(deltas, body=False), arrival, {})
         self._ask(_LOG, *row_of(entry, committed_ms=wall_of(arrival))[1:])
         self._ask(_WRITER, client_id, entry.hlc_high, entry.hlc_high - entry.hlc_low)
@@ -77,7 +86,7 @@ class RestoringCommit(Asking):
         return entry
 
     def restore_end(self, arrival: int) -> None:
-        """Go on with arrivals above `arrival`, and take every client for one that was seen before."""
+        """Continue with arrivals above `arrival`, and treat every client as seen before."""
         head = self._head
         self._move_head(msgspec.structs.replace(head, arrival=max(head.arrival, arrival)))
         record = msgspec.json.encode(ClientRecord(ANYONE, epoch=LOST, last_seen_ms=0))

@@ -1,4 +1,7 @@
-"""What a client's record keeps of the cursors that a sharded gateway handed out."""
+"""The part of a client's record that a sharded gateway uses: its cursors, and what they mean in each shard.
+
+`engine.sharding.cursors` creates and reads it.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +9,22 @@ import msgspec
 
 
 class Vector(msgspec.Struct, frozen=True, array_like=True):
-    """A client's one cursor, and the cursor that it stands for in each shard."""
+    """A client's cursor and the cursor in each shard that it stands for."""
 
     cursor: int
     parts: tuple[tuple[str, int], ...]
-    """`(shard, cursor there)`, by shard. In a shard that is not named it stands for 0: it was not there yet."""
+    """Shard and cursor there, ordered by shard. For a shard that is missing, because it was added later, the cursor is
+    0."""
     turn: str = ""
-    """The shard at which the next page begins, so that a busy one does not keep the others waiting; empty: any."""
+    """The shard at which the next page begins, so that a busy shard does not delay the others; empty for any."""
 
 
 class Handed(msgspec.Struct, frozen=True, array_like=True):
-    """The newest cursors that a client was handed."""
+    """The newest cursors that a client was sent."""
 
     last: int
-    """The highest of all that it ever was."""
+    """The highest cursor that it was ever sent."""
     seen: int = 0
-    """The one that it sent last: it is never forgotten."""
+    """The cursor of its latest request; its vector is never removed."""
     vectors: tuple[Vector, ...] = ()
-    """The one that was used or handed out last comes last."""
+    """The most recently used or sent cursor is last."""

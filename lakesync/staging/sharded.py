@@ -1,4 +1,7 @@
-"""One staging store made of several: every table belongs to one of them, its shard."""
+"""A store that consists of one store per shard; every table belongs to one shard.
+
+`open_staging` and `configured_store` are how processes open staging, sharded or not.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +25,14 @@ T = TypeVar("T")
 
 
 class ShardedStore(ShardedPipeline):
-    """Stores, each complete by itself, of whose commits each is of one alone.
+    """Several complete stores. Each commit belongs to one of them.
 
-    `submit` and `read` are of the default shard; what concerns a table is asked of `home(table)`.
+    `submit` and `read` use the default shard; use `home(table)` for a table's rows.
     """
 
     @property
     def shared(self) -> bool:
-        """Whether other processes may work on the default shard, whose commits carry what processes say."""
+        """Whether other processes may commit to the default shard, through which processes announce presence."""
         return self.main.shared
 
     def open(self, replayer: Replayer) -> None:
@@ -37,8 +40,8 @@ class ShardedStore(ShardedPipeline):
 
         Raises:
             StagingVersionError, StagingUnavailableError: as the stores' `open`.
-            ConfigurationError: a store is another shard's, or a table has rows in a shard that is not its own.
-            IntegrityError: a shard's store is gone, of which clients were told.
+            ConfigurationError: a store belongs to another shard, or a table has rows in another shard than its own.
+            IntegrityError: the store of a shard is empty, but clients have cursors from it.
         """
         with ExitStack() as opening:
             for store in self.stores.values():
@@ -53,13 +56,13 @@ class ShardedStore(ShardedPipeline):
             opening.pop_all()
 
     def close(self) -> None:
-        """Finish what was submitted, and release every store."""
+        """Complete what was submitted, and close every store."""
         with ExitStack() as closing:
             for store in self.stores.values():
                 closing.callback(store.close)
 
     def ensure_gateway(self, gateway: str) -> None:
-        """Make a gateway in every shard, in the default one last: there it counts as made."""
+        """Create a gateway in every shard, in the default shard last: it exists once it is there."""
         for store in reversed(self.stores.values()):
             store.ensure_gateway(gateway)
 
@@ -72,7 +75,7 @@ class ShardedStore(ShardedPipeline):
         return self.main.read(gateway, work)
 
     def watch(self, listener: Listener) -> Callable[[], None]:
-        """Tell `listener` of new visible arrivals in every shard; what is returned ends that."""
+        """Call `listener` for new visible arrivals in every shard; return a function that ends that."""
         ends = [store.watch(listener) for store in self.stores.values()]
 
         def end() -> None:
@@ -82,7 +85,7 @@ class ShardedStore(ShardedPipeline):
         return end
 
     def home(self, table: str) -> StagingStore:
-        """The store of a table's shard."""
+        """Return the store of a table's shard."""
         return self.stores[self.shards.of(table)]
 
     def _check_name(self, name: str, store: StagingStore) -> None:
@@ -95,7 +98,7 @@ class ShardedStore(ShardedPipeline):
                 )
 
     def _check_there(self, name: str, store: StagingStore) -> None:
-        """Whether a shard that begins with nothing is a new one; one whose disk is away would begin anew elsewhere."""
+        """Check that an empty shard is a new one, and not a shard whose disk is missing."""
         for gateway in {*self.main.gateways()} - {*store.gateways()}:
             if self.main.read(gateway, lambda view: view.told_of_shard(name)).result():
                 raise IntegrityError(
@@ -115,15 +118,15 @@ class ShardedStore(ShardedPipeline):
 
 
 def open_staging(url: str, shards: ShardMap | None, wall: Callable[[], int]) -> StagingStore:
-    """The store at a URL, with a store of its own for each shard beside the default one.
+    """Return the store of a URL; with shards, a store that consists of one store per shard.
 
     Args:
-        url: as `open_store` takes it.
-        shards: None: the store at `url` holds every table.
-        wall: the server's clock in milliseconds.
+        url: as for `open_store`; with shards, that of the default shard.
+        shards: None if the store at `url` holds every table.
+        wall: returns the server's wall time in milliseconds.
 
     Raises:
-        ConfigurationError: a URL or a shard cannot be used.
+        ConfigurationError: a URL or a shard is invalid.
     """
     if shards is None:
         return open_store(url, wall)
@@ -133,16 +136,20 @@ def open_staging(url: str, shards: ShardMap | None, wall: Callable[[], int]) -> 
 
 
 def configured_store(config: Config, wall: Callable[[], int]) -> StagingStore:
-    """The store, or stores, that a configuration names.
+    """Return the store that a configuration names.
+
+    Args:
+        config: the configuration.
+        wall: returns the server's wall time in milliseconds.
 
     Raises:
-        ConfigurationError: a URL or a shard cannot be used.
+        ConfigurationError: a URL or a shard is invalid.
     """
     return open_staging(config.staging.url, shard_map(config.shard_config), wall)
 
 
 def _tables(store: StagingStore, gateway: str) -> Iterator[str]:
-    """The tables that a gateway has rows of, deleted ones included."""
+    """Yield the tables of which a gateway has rows, deleted ones included."""
     after = None
     while True:
         rows = store.submit(gateway, lambda commit, after=after: commit.scan_rows(after, 1)).result()  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""What the pipeline asks of a gateway's shards together."""
+"""`PipelineStore` over the stores of all shards: the base class of `ShardedStore`."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from lakesync.staging.shards import ShardMap
 from lakesync.staging.store import StagingStore
 
 _PLACE_BITS = 32
-"""An erasure's `seq` is counted by each shard; above these bits it says which."""
+"""Each shard numbers its own erasures. In a sharded erasure's `seq`, the bits above these are the shard's index."""
 
 
 class ShardedPipeline:
-    """`PipelineStore` over the stores of all shards."""
+    """The methods of `PipelineStore` over several stores."""
 
     def __init__(self, shards: ShardMap, stores: Mapping[str, StagingStore]) -> None:
         self.shards = shards
@@ -28,43 +28,43 @@ class ShardedPipeline:
 
     @property
     def main(self) -> StagingStore:
-        """The store of the default shard, which is the authority for everything that shards have in common."""
+        """The store of the default shard, which is authoritative for everything that shards have in common."""
         return self.stores[self.shards.default]
 
     def gateways(self) -> list[str]:
-        """Every gateway id."""
+        """Return every gateway id."""
         return self.main.gateways()
 
     def backlog(self) -> list[Backlog]:
-        """What waits, shard by shard."""
+        """Return each shard's backlog, ordered by gateway."""
         found = [waiting for store in self.stores.values() for waiting in store.backlog()]
         return sorted(found, key=lambda waiting: waiting.gateway)
 
     def gateway_config(self, gateway: str) -> GatewayConfig:
-        """Schemas and rules of a gateway."""
+        """Return a gateway's schemas and rules."""
         return self.main.gateway_config(gateway)
 
     def connectors(self, gateway: str) -> list[StoredConnector]:
-        """The connectors registered at run time."""
+        """Return the connectors that were registered at run time."""
         return self.main.connectors(gateway)
 
     def plan(
         self, gateway: str, shard: str, max_deltas: int, through: int | None = None, since: int | None = None
     ) -> Batch | None:
-        """The open batch of a shard, or a new one."""
+        """Return a shard's open batch, or a new one; see `PipelineStore.plan`."""
         return self._named(shard).plan(gateway, shard, max_deltas, through, since)
 
     def confirm(self, batch_id: str, deltas: int, id_sum: int, snapshot_id: int | None = None) -> None:
-        """Record that the lake was read and holds the batch."""
+        """Record that the lake was read back and contains a batch; see `PipelineStore.confirm`."""
         shard = batch_id.split(".")[1] if batch_id.count(".") > 1 else ""
         self._named(shard).confirm(batch_id, deltas, id_sum, snapshot_id)
 
     def trim(self, gateway: str, shard: str) -> int:
-        """Drop the bodies of a shard's confirmed batches."""
+        """Delete the bodies of a shard's confirmed batches."""
         return self._named(shard).trim(gateway, shard)
 
     def ledger(self, gateway: str) -> list[LedgerDay]:
-        """Every arrival day that the gateway ever had, over all shards."""
+        """Return every arrival day of a gateway, summed over all shards."""
         days: dict[str, LedgerDay] = {}
         for store in self.stores.values():
             for day in store.ledger(gateway):
@@ -72,22 +72,22 @@ class ShardedPipeline:
         return [days[day] for day in sorted(days)]
 
     def request_flush(self, gateway: str) -> None:
-        """Ask for a flush of every shard."""
+        """Request a flush of every shard."""
         for store in self.stores.values():
             store.request_flush(gateway)
 
     def hold(self, gateway: str) -> Hold:
-        """One arrival at which every shard can be cut."""
+        """Return a common cut point of all shards."""
         return hold_together(gateway, self.stores)
 
     def publish_cut(self, cut: Cut) -> bool:
-        """Publish each shard's part of a cut; False when any of them has it already, or a later one.
+        """Publish each shard's part of a checkpoint; return False if any shard has this or a later one.
 
-        A part by itself is whole: it is served beside an older part of another shard, as a cursor stands for a place
-        in each. A repeat publishes what a crash left out.
+        Each part is valid alone: it is served beside an older part of another shard, because a cursor stands for a
+        cursor in each shard. A repeat publishes the parts that a crash left out.
 
         Raises:
-            IntegrityError: the cut does not say where each shard was.
+            IntegrityError: the checkpoint lacks the cut point of a shard.
         """
         missing = [name for name in self.stores if name not in cut.shards]
         if missing:
@@ -99,7 +99,7 @@ class ShardedPipeline:
         return all(parts)
 
     def newest_cut(self, gateway: str) -> Cut | None:
-        """The newest cuts of all shards as one, at the arrival that all of them reach; None while a shard has none."""
+        """Return the newest checkpoints of all shards as one, at their lowest arrival; None while a shard has none."""
         found = {name: store.newest_cut(gateway) for name, store in self.stores.items()}
         cuts = {name: cut for name, cut in found.items() if cut is not None}
         if len(cuts) < len(found):
@@ -112,7 +112,7 @@ class ShardedPipeline:
         )
 
     def marks(self) -> dict[str, str]:
-        """Return the stored marks: the default shard has them."""
+        """Return the stored marks, which are in the default shard."""
         return self.main.marks()
 
     def put_mark(self, name: str, body: str) -> None:
@@ -120,21 +120,21 @@ class ShardedPipeline:
         self.main.put_mark(name, body)
 
     def log_source(self, shard: str = MAIN_SHARD) -> LogSource:
-        """Where Spark reads a shard's committed log rows."""
+        """Return where tasks read a shard's log."""
         return self._named(shard).log_source(shard)
 
     # -- erasure -----------------------------------------------------------------------------------------------------
 
     def erase_row(self, gateway: str, table: str, row_id: str) -> Erasure:
-        """Erase what a row ever held, in its table's shard."""
+        """Erase a row in its table's shard; see `PipelineStore.erase_row`."""
         place = self.shards.names.index(self.shards.of(table))
         return self._told(place, self.stores[self.shards.of(table)].erase_row(gateway, table, row_id))
 
     def erase_client(self, gateway: str, client_id: str) -> Erasure:
-        """Erase everything that a client ever wrote, in every shard; what is told is of all of them together.
+        """Erase a client in every shard; the result sums all of them.
 
         Raises:
-            NotFoundError: no shard ever saw it.
+            NotFoundError: no shard ever saw the client.
         """
         done, unknown = self._everywhere(lambda store: store.erase_client(gateway, client_id))
         if not done:
@@ -148,7 +148,7 @@ class ShardedPipeline:
         )
 
     def erasures(self, gateway: str) -> list[Erasure]:
-        """What was ever asked to be erased, shard by shard."""
+        """Return every erasure, shard by shard."""
         return [
             self._told(place, each)
             for place, name in enumerate(self.shards.names)
@@ -156,25 +156,25 @@ class ShardedPipeline:
         ]
 
     def restore(self, gateway: str, seq: int, deltas: Sequence[RowDelta]) -> Erasure:
-        """Take in what an erasure had hidden in the rows of its shard.
+        """Merge older deltas that an erasure's deltas had overwritten, in its shard.
 
         Raises:
-            NotFoundError: there is no such request.
+            NotFoundError: there is no such erasure.
         """
         place, inner = self._request(gateway, seq)
         return self._told(place, self.stores[self.shards.names[place]].restore(gateway, inner, deltas))
 
     def confirm_erasure(self, gateway: str, seq: int) -> None:
-        """Record that the lake has erased it too.
+        """Record that the lake has executed an erasure.
 
         Raises:
-            NotFoundError: there is no such request.
+            NotFoundError: there is no such erasure.
         """
         place, inner = self._request(gateway, seq)
         self.stores[self.shards.names[place]].confirm_erasure(gateway, inner)
 
     def _request(self, gateway: str, seq: int) -> tuple[int, int]:
-        """The place of the shard that a request is of, and its number there."""
+        """Return the index of an erasure's shard, and its number there."""
         place, inner = seq >> _PLACE_BITS, seq & ((1 << _PLACE_BITS) - 1)
         if place >= len(self.shards.names):
             raise NotFoundError(f"gateway {gateway!r} has no erasure {seq}")
@@ -190,12 +190,13 @@ class ShardedPipeline:
         return done, unknown
 
     def _told(self, place: int, erasure: Erasure) -> Erasure:
+        """Return a shard's erasure with the `seq` and shards of the sharded gateway."""
         name = self.shards.names[place]
         shards = (name, MAIN_SHARD) if name == self.shards.default else (name,)
         return msgspec.structs.replace(erasure, seq=place << _PLACE_BITS | erasure.seq, shards=shards)
 
     def _named(self, shard: str) -> StagingStore:
-        """The store of a shard; streams that were made before there was sharding are in the default one."""
+        """Return a shard's store. Gateways that were created before sharding belong to the default one."""
         return self.stores.get(shard, self.main)
 
 

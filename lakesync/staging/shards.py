@@ -1,4 +1,7 @@
-"""Which shard a table belongs to."""
+"""Maps tables to shards, and shards to the URLs of their stores, from the setting `shard_config`.
+
+`staging.sharded`, the engine and `lakesync staging` use it.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +23,14 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class ShardMap(msgspec.Struct, frozen=True, dict=True):
-    """The shards of every gateway. A row never spans shards: its table belongs to one."""
+    """The shards of every gateway. Each table belongs to one shard, so a row never spans several."""
 
     tables: Mapping[str, str]
-    """Table → shard."""
+    """Table to shard."""
     default: str
-    """The shard of every other table, of clients, schemas, rules, actions and connectors."""
+    """The shard of all other tables, and of clients, schemas, rules, actions and connectors."""
     urls: Mapping[str, str] = {}
-    """Shard → URL of its store, where that is not a folder in the main one's."""
+    """Shard to URL of its store, for shards whose store is not a folder inside the default shard's."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -35,7 +38,7 @@ class ShardMap(msgspec.Struct, frozen=True, dict=True):
         return (self.default, *sorted({*self.tables.values(), *self.urls} - {self.default}))
 
     def of(self, table: str) -> str:
-        """The shard of a table, whatever the case of its name: `Notes` is refused where `notes` is."""
+        """Return a table's shard. Case does not matter: a gateway with table `notes` rejects `Notes`."""
         return self._folded.get(table.lower(), self.default)
 
     @cached_property
@@ -43,10 +46,10 @@ class ShardMap(msgspec.Struct, frozen=True, dict=True):
         return {table.lower(): shard for table, shard in self.tables.items()}
 
     def check(self) -> None:
-        """Whether the shards can be used.
+        """Check names and URLs.
 
         Raises:
-            ConfigurationError: a name cannot be one, or a URL is of no shard.
+            ConfigurationError: a name is invalid, or a URL is given for an unknown shard.
         """
         for table in self.tables:
             if not is_identifier(table):
@@ -71,10 +74,10 @@ class ShardMap(msgspec.Struct, frozen=True, dict=True):
 
 
 def shard_map(configured: ShardConfig | None) -> ShardMap | None:
-    """The shards that a configuration names; None where tables are not sharded.
+    """Return the configured shards; None if tables are not sharded.
 
     Raises:
-        ConfigurationError: they cannot be used.
+        ConfigurationError: they are invalid.
     """
     if configured is None:
         return None
@@ -84,14 +87,14 @@ def shard_map(configured: ShardConfig | None) -> ShardMap | None:
 
 
 def shard_urls(shards: ShardMap, main: str) -> dict[str, str]:
-    """Shard → URL of its store, the default one first.
+    """Return each shard's URL, the default shard first.
 
     Args:
-        shards: checked.
-        main: the URL of the default shard's store.
+        shards: checked shards.
+        main: URL of the default shard's store.
 
     Raises:
-        ConfigurationError: two shards have one store, or a shard has none.
+        ConfigurationError: two shards have the same store, or a shard has none.
     """
     urls = {shards.default: main}
     for name in shards.names[1:]:
@@ -122,7 +125,7 @@ def _check_apart(urls: Mapping[str, str]) -> None:
 
 
 def _place(url: str) -> str | None:
-    """What two URLs of one store have in common; None for one that is a new store every time."""
+    """Return a form of the URL that is equal for URLs of the same store; None for a store that is always new."""
     if url == "memory://":
         return None
     scheme, _, rest = url.partition("://")

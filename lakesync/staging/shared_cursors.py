@@ -1,4 +1,7 @@
-"""What the default shard knows of cursors that a sharded gateway handed out, the same statements in every store."""
+"""The table of broadcast cursors of a sharded gateway, for both stores. `side_tables` includes it.
+
+A broadcast to many clients has one cursor. The default shard stores which cursor in each shard it stands for.
+"""
 
 from __future__ import annotations
 
@@ -16,26 +19,26 @@ _FORGET = "DELETE FROM shared_cursor WHERE gateway = ? AND cursor < ?"
 
 _CLIENTS = "SELECT record FROM client WHERE gateway = ?"
 _NOTHING_YET = 1
-"""Cursors up to this one stand for no row."""
+"""Cursors up to this one do not stand for any row."""
 
 _decode = msgspec.json.Decoder(dict[str, int]).decode
 
 
 class SharedCursorView(Asking):
-    """The part of a `View` that knows them."""
+    """The methods of a `View` that read broadcast cursors."""
 
     def shared_cursor(self, cursor: int) -> dict[str, int] | None:
-        """Shard → cursor there, of a cursor that was kept; None where it was not, or is forgotten."""
+        """Return the cursors by shard of a broadcast cursor; None if it is unknown or was deleted."""
         rows = self._ask(_GET, cursor)
         return _decode(rows[0][0]) if rows else None
 
     def newest_shared_cursor(self) -> int:
-        """The highest that was kept; 0 where none was."""
+        """Return the highest stored broadcast cursor; 0 if there is none."""
         rows = self._ask(_NEWEST)
         return int(rows[0][0]) if rows else 0
 
     def told_of_shard(self, shard: str) -> bool:
-        """Whether anybody's cursor stands for a place of a shard, behind rows; it goes through all clients."""
+        """Return whether any client has a cursor that stands for rows of a shard. It reads all client records."""
         parts = self.shared_cursor(self.newest_shared_cursor()) or {}
         if parts.get(shard, 0) > _NOTHING_YET:
             return True
@@ -50,9 +53,15 @@ class SharedCursorView(Asking):
 
 
 class SharedCursorCommit(SharedCursorView):
-    """The part of a `Commit` that keeps them."""
+    """The method of a `Commit` that stores broadcast cursors."""
 
     def put_shared_cursor(self, cursor: int, parts: Mapping[str, int], *, forget_below: int) -> None:
-        """Keep what a new one stands for, and forget those below another."""
+        """Store a broadcast cursor.
+
+        Args:
+            cursor: the cursor.
+            parts: cursor by shard.
+            forget_below: stored cursors below this are deleted.
+        """
         self._ask(_FORGET, forget_below)
         self._ask(_PUT, cursor, msgspec.json.encode(dict(parts)).decode())

@@ -1,4 +1,7 @@
-"""Tables beside the log: actions, what is told of them, connectors. Every store has them, with the same statements."""
+"""The tables beside the log: actions, attempts at actions, connectors and others, with the same SQL in both stores.
+
+The views and commits of both stores inherit from `SideView` and `SideCommit`.
+"""
 
 from __future__ import annotations
 
@@ -27,31 +30,42 @@ _decode_connector = msgspec.json.Decoder(StoredConnector).decode
 
 
 class SideView(ErasureView, ReindexView, SharedCursorView, SpelledNamesView, FlushJobView):
-    """The part of a `View` that these tables answer."""
+    """The methods of a `View` that read these tables."""
 
     def action(self, client_id: str, action_id: str, idempotency_key: str | None = None) -> ActionRecord | None:
-        """A client's action by its id, else by its idempotency key."""
+        """Return a client's action by its id, otherwise by its idempotency key; None if there is none.
+
+        Args:
+            client_id: of the client.
+            action_id: of the action.
+            idempotency_key: used if no action has the id.
+        """
         found = self._ask(f"{_ACTION} action_id = ?", client_id, action_id)
         if not found and idempotency_key is not None:
             found = self._ask(f"{_ACTION} idempotency_key = ?", client_id, idempotency_key)
         return ActionRecord(*found[0]) if found else None
 
     def action_log(self, before: int | None, limit: int) -> list[ActionEntry]:
-        """What is kept of attempts, newest first."""
+        """Return attempts at actions, newest first.
+
+        Args:
+            before: only attempts with a lower `seq`; None for all.
+            limit: the most attempts.
+        """
         rows = self._ask(_ENTRIES, _FOREVER if before is None else before, limit)
         return [ActionEntry(*row) for row in rows]
 
     def connectors(self) -> list[StoredConnector]:
-        """Every registered connector, by name."""
+        """Return every registered connector, ordered by name."""
         rows = self._ask("SELECT body FROM connector WHERE gateway = ? ORDER BY name")
         return [_decode_connector(body) for (body,) in rows]
 
 
 class SideCommit(SideView, ErasingCommit, ReindexCommit, SharedCursorCommit, SpelledNamesCommit, FlushJobCommit):
-    """The part of a `Commit` that these tables answer."""
+    """The methods of a `Commit` that write these tables."""
 
     def put_action(self, record: ActionRecord) -> None:
-        """Write a record whole, in place of any with its id or its idempotency key."""
+        """Store an action's record; it replaces records with the same id or idempotency key."""
         self._ask(
             "DELETE FROM action WHERE gateway = ? AND client_id = ? AND action_id = ?",
             record.client_id,
@@ -70,11 +84,16 @@ class SideCommit(SideView, ErasingCommit, ReindexCommit, SharedCursorCommit, Spe
         )
 
     def drop_actions(self, touched_before_ms: int) -> None:
-        """Forget the actions that were last touched before then."""
+        """Delete the actions whose latest change was before a wall time in milliseconds."""
         self._ask("DELETE FROM action WHERE gateway = ? AND touched_ms < ?", touched_before_ms)
 
     def note_action(self, entry: ActionEntry, keep: int) -> int:
-        """Add to what is told of attempts, whose newest `keep` stay; the entry's `seq`, which is counted here."""
+        """Record an attempt at an action; return its `seq`.
+
+        Args:
+            entry: the attempt; its `seq` is ignored.
+            keep: how many of the newest attempts are kept.
+        """
         newest = self._ask(_NEWEST)
         seq: int = newest[0][0] + 1 if newest else 1
         counted = msgspec.structs.replace(entry, seq=seq)
@@ -87,7 +106,7 @@ class SideCommit(SideView, ErasingCommit, ReindexCommit, SharedCursorCommit, Spe
         return seq
 
     def put_connector(self, connector: StoredConnector) -> None:
-        """Write a connector whole."""
+        """Store a connector; it replaces one with its name."""
         self.drop_connector(connector.name)
         self._ask(
             "INSERT INTO connector (gateway, name, body) VALUES (?, ?, ?)",
@@ -96,7 +115,7 @@ class SideCommit(SideView, ErasingCommit, ReindexCommit, SharedCursorCommit, Spe
         )
 
     def drop_connector(self, name: str) -> bool:
-        """Forget a connector; False where there is none."""
+        """Delete a connector; return False if there is none with this name."""
         known = self._ask("SELECT 1 FROM connector WHERE gateway = ? AND name = ?", name)
         self._ask("DELETE FROM connector WHERE gateway = ? AND name = ?", name)
         return bool(known)

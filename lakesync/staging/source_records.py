@@ -1,4 +1,7 @@
-"""What a client's record keeps of the sources that it pulls from."""
+"""The part of a client's record about sources: how far the client is with each source that it pulls from.
+
+`engine.source_positions` creates and reads it. A source is a named adapter beside the gateway's own feed.
+"""
 
 from __future__ import annotations
 
@@ -10,45 +13,47 @@ from lakesync.rules.model import SyncRules
 
 
 class Sight(msgspec.Struct, frozen=True, array_like=True):
-    """A time in which a client's rules and claims were the same."""
+    """A period in which a client's rules and claims did not change."""
 
     rules: SyncRules
     claims: Claims
-    """Those that the rules read."""
+    """The claims that the rules read."""
     first: Position | None = None
-    """The newest place of the source when it began: what was replaced up to here was not shown in it."""
+    """The source's newest position when the period began. Row versions that were replaced up to here were not visible
+    in it."""
     last: Position | None = None
-    """The client was sent nothing beyond this in it."""
+    """The client was sent nothing beyond this position in the period."""
 
 
 class Offer(msgspec.Struct, frozen=True, array_like=True):
-    """A page that was sent and may not have arrived."""
+    """A page that was sent and is not confirmed."""
 
     mark: int
-    """The cursor that it handed out."""
+    """The cursor of the page."""
     end: Position | None
-    """Where the next page starts once this one is known to be there."""
+    """Where the next page begins once this one is confirmed."""
     times: int
-    """How often it was sent in a row, or one from the same place."""
+    """How often in a row a page from the same position was sent."""
     start: Position | None = None
-    """Where it began."""
+    """The position at which the page begins."""
     more: bool = False
-    """The source had more behind it."""
+    """Whether the source had more after it."""
 
 
 class SourcePosition(msgspec.Struct, frozen=True, array_like=True):
-    """How far a client is with one source."""
+    """A client's position in one source."""
 
     source: str
     done: Position | None = None
-    """It has got everything up to here; None: nothing yet."""
+    """Everything up to here is confirmed; None if nothing is."""
     offer: Offer | None = None
+    """The page that is not confirmed."""
     round: Position | None = None
-    """How far the round is of a client that has no cursor yet, or that gave no sign of having received a page; None:
-    it begins behind `done`."""
+    """Position in the current pass over the source, for a client without a cursor or one that never confirms a page.
+    None: the pass begins after `done`."""
     marks: tuple[tuple[int, int], ...] = ()
-    """`(mark, the cursor that it stands for)`, newest first; the newest few."""
+    """Pairs of a page's cursor and the feed cursor that it stands for, newest first; only the newest few."""
     tables: tuple[str, ...] = ()
-    """Of the rows that it was sent."""
+    """Tables of the rows that the client was sent."""
     sights: tuple[Sight, ...] = ()
-    """Newest last; the newest few."""
+    """Newest last; only the newest few."""

@@ -1,4 +1,7 @@
-"""How tables and columns are spelled, once a namespace of the lake: the same statements in every store."""
+"""The table of the case in which tables and columns are spelled in each namespace of the lake, for both stores.
+
+`side_tables` includes it; `engine.names` calls it, since the engines that read the lake ignore case.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +18,14 @@ _AT_ONCE = 500
 
 
 class SpelledNamesView(Asking):
-    """The part of a `View` that knows them."""
+    """The method of a `View` that reads spellings."""
 
     def spelled_names(self, namespace: str, names: Collection[str]) -> dict[str, str]:
-        """Return how names are spelled in a namespace, by their folded forms; unknown ones are absent.
+        """Return the stored spelling of names, by their lower-case forms; unknown names are absent.
 
         Args:
             namespace: of the state tables.
-            names: tables, and columns as `table.column`, in any spelling.
+            names: tables, and columns as `table.column`, in any case.
         """
         folded = sorted({name.lower() for name in names})
         found: dict[str, str] = {}
@@ -33,12 +36,16 @@ class SpelledNamesView(Asking):
 
 
 class SpelledNamesCommit(SpelledNamesView):
-    """The part of a `Commit` that adds some."""
+    """The method of a `Commit` that adds spellings."""
 
     def spell_names(self, namespace: str, names: Collection[str]) -> Mapping[str, str]:
-        """Add names that a namespace does not have in any spelling; how all of them are spelled, by folded forms.
+        """Add names that a namespace does not have in any case; return the stored spelling of all, by lower-case form.
 
-        The table's key is the lock: of two commits that add a name at once, the second one waits for the first.
+        The table's primary key is the lock: if two commits add a name at the same time, the second waits for the first.
+
+        Args:
+            namespace: of the state tables.
+            names: tables, and columns as `table.column`.
         """
         known = self.spelled_names(namespace, names)
         missing = sorted(name for name in names if name.lower() not in known)

@@ -1,6 +1,7 @@
-"""The staging store's protocols: what the gateway commits to and the pipeline reads from.
+"""The protocols of a staging store: what gateways commit to (`StagingStore`) and pipelines read from (`PipelineStore`).
 
-One conformance suite (`tests/conformance/test_staging_*.py`) runs over every implementation.
+`SqliteStore`, `PostgresStore`, `MemoryStore` and `ShardedStore` implement them, `RemoteStore` the second one only. One
+conformance suite (`tests/conformance/test_staging_*.py`) runs over every implementation.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ T = TypeVar("T")
 
 
 class View(Protocol):
-    """A consistent reading of one gateway: everything up to `arrival`, nothing that may still be undone."""
+    """A consistent read of one gateway: everything up to `arrival`, nothing that may be rolled back."""
 
     @property
     def gateway(self) -> str:
@@ -50,352 +51,399 @@ class View(Protocol):
 
     @property
     def epoch(self) -> int:
-        """The store's epoch; a restored or rebuilt store has another."""
+        """The store's epoch. A restored or rebuilt store has another one."""
 
     @property
     def arrival(self) -> int:
-        """The newest safe arrival: no commit at or below it will become visible later."""
+        """The newest safe arrival: no commit up to it becomes visible later."""
 
     @property
     def config(self) -> GatewayConfig:
-        """Schemas and rules in force for this reading."""
+        """The active schemas and rules of this read."""
 
     def rows(self, keys: Collection[RowKey]) -> dict[RowKey, StoredRow]:
-        """The stored rows among `keys`, to be copied where they are to be changed; a row never written is absent."""
+        """Return the stored rows among `keys`; rows that were never written are absent.
+
+        Copy a row before changing it.
+        """
 
     def entries_after(self, buckets: Collection[str], since: int, limit: int) -> list[Entry]:
-        """Entries under any of `buckets` with `since < changed <= arrival`, in order of `changed`, at most `limit`.
+        """Return entries with `since < changed <= arrival`, ordered by `changed`.
 
-        The cost grows with what is returned and the number of buckets alone.
+        The cost depends on the number of results and buckets only.
+
+        Args:
+            buckets: keys; an entry is under one of them.
+            since: arrival.
+            limit: the most entries.
         """
 
     def whole_rows(self, bucket: str, since: int, limit: int) -> list[WholeRow]:
-        """As `entries_after` for one bucket, each entry with its row ready to be sent whole."""
+        """Return entries of one bucket like `entries_after`, each with its row encoded as it is sent."""
 
     def stretch(self, buckets: Sequence[str], since: int, until: int, limit: int, reader: Reader) -> Stretch | None:
-        """Entries with `since < changed <= until`, in order of `changed`, about `limit`, joined.
-
-        None where there is no entry, where a row is more to the reader than one that it lacks or need not be told of,
-        and where the store cannot tell quickly.
+        """Return about `limit` entries with `since < changed <= until`, in order, as one encoded range.
 
         Args:
-            buckets: under these and `reader.own`. What is inside of any of these, the reader may see.
+            buckets: the entries are under these keys or `reader.own`; the reader may see what is inside any of these
+                keys.
+            since: arrival.
+            until: arrival.
+            limit: about how many entries.
+            reader: the client.
+
+        Returns:
+            None if there is no entry, if any row is neither one that the reader lacks entirely nor one that it needs
+            nothing of, or if the store cannot answer quickly.
         """
 
     def entries_of(self, keys: Collection[RowKey], buckets: Collection[str]) -> list[Entry]:
-        """Every entry of these rows under these buckets, in no order."""
+        """Return every entry of these rows under these buckets, in any order."""
 
     def changed_after(self, buckets: Collection[str], since: int) -> bool:
-        """Whether any entry under `buckets` has `changed > since`."""
+        """Return whether any entry under `buckets` has `changed > since`."""
 
     def unheard(self, buckets: Collection[str], since: int) -> Collection[str]:
-        """Those of `buckets` with an entry whose `changed > since`, of which listeners may not have been told yet.
+        """Return the changed ones of `buckets` whose notice may not have been delivered yet.
 
-        None where a store tells its listeners of each commit before it lets anybody read it.
+        A bucket is changed if it has an entry with `changed > since`. A store that notifies its listeners of each
+        commit before it shows it to readers returns nothing.
         """
 
     def buckets(self, prefix: str) -> list[str]:
-        """The bucket keys in use that start with `prefix`."""
+        """Return the bucket keys in use that start with `prefix`."""
 
     def spelled_names(self, namespace: str, names: Collection[str]) -> Mapping[str, str]:
-        """How names of tables and columns are spelled in a namespace of the lake, by their folded forms."""
+        """Return the stored spelling of tables and columns in a namespace of the lake, by their lower-case forms."""
 
     def flush_jobs(self, *, set_aside: bool, limit: int) -> list[bytes]:
-        """Jobs of a destination's tables that wait, or that were set aside, in the order of their ids."""
+        """Return jobs for a destination's tables, ordered by id: those that wait, or those that were set aside."""
 
     def client(self, client_id: str) -> ClientRecord | None:
-        """What is known of a client; None when it was never seen or its record is gone."""
+        """Return a client's record; None if the client was never seen or its record was deleted."""
 
     def reindexing(self) -> Reindex | None:
-        """How far rows are in line with rules that changed; None where they never did."""
+        """Return the position of the latest re-index; None if rules never changed."""
 
     def shared_cursor(self, cursor: int) -> dict[str, int] | None:
-        """Shard → cursor there, of one that many followers were told at once; None where it is not known."""
+        """Return the cursors by shard of a broadcast cursor; None if it is unknown."""
 
     def newest_shared_cursor(self) -> int:
-        """The highest such cursor; 0 where there is none."""
+        """Return the highest broadcast cursor; 0 if there is none."""
 
     def told_of_shard(self, shard: str) -> bool:
-        """Whether anybody was handed a cursor that stands for a place of this shard, behind rows."""
+        """Return whether any client has a cursor that stands for rows of this shard."""
 
     def action(self, client_id: str, action_id: str, idempotency_key: str | None = None) -> ActionRecord | None:
-        """A client's action by its id, else by its idempotency key."""
+        """Return a client's action by its id, otherwise by its idempotency key."""
 
     def action_log(self, before: int | None, limit: int) -> list[ActionEntry]:
-        """The newest `limit` attempts at actions with `seq < before`, newest first; all of them where it is None."""
+        """Return attempts at actions, newest first.
+
+        Args:
+            before: only attempts with a lower `seq`; None for all.
+            limit: the most attempts.
+        """
 
     def connectors(self) -> list[StoredConnector]:
-        """The connectors registered at run time, by name."""
+        """Return the connectors that were registered at run time, ordered by name."""
 
     def erasures(self) -> list[Erasure]:
-        """What was ever asked to be erased, in order."""
+        """Return every erasure, in order."""
 
     def is_barred(self, cut: Cut) -> bool:
-        """Whether a cut may hold what was erased since it was made."""
+        """Return whether a checkpoint may contain values that were erased after it was made."""
 
 
 class Commit(View, Protocol):
-    """One unit of work that becomes durable and visible as a whole, or not at all.
+    """One transaction: it becomes durable and visible as a whole, or not at all.
 
-    Within one gateway, commits happen one after another, in arrival order, also across processes. What a commit wrote
-    it also reads. When the work raises, nothing of it is kept and the others of its group are not disturbed.
+    The commits of one gateway run one after another, in arrival order, also across processes. A commit reads its own
+    writes. If the work raises, its writes are rolled back; other work of the same group commit is not affected.
     """
 
     @property
     def backlog_bytes(self) -> int:
-        """Stored bytes of bodies not yet confirmed in the lake, this gateway."""
+        """Stored bytes of this gateway's bodies that the lake has not confirmed."""
 
     def known_ids(self, client_id: str, low: int, high: int) -> set[tuple[int, bytes]]:
-        """`(hlc, id digest)` of the client's accepted deltas with `low <= hlc <= high`, trimmed ones included."""
+        """Return `(hlc, id digest)` of the client's accepted deltas with `low <= hlc <= high`, also of trimmed ones."""
 
     def highest_hlc(self, client_id: str) -> int:
-        """The client's highest accepted hlc; -1 when it has none."""
+        """Return the client's highest accepted hlc; -1 if it has none."""
 
     def next_arrivals(self, count: int) -> range:
-        """`count` new arrivals, `ARRIVAL_STEP` apart, above every one handed out before, by the server's clock."""
+        """Return `count` new arrivals, `ARRIVAL_STEP` apart, above all earlier ones, by the server's clock."""
 
     def append(self, client_id: str, deltas: PackedDeltas, arrival: int, claims: Claims) -> LogEntry:
-        """Add a log row with the next dense `seq`, its ids, and its share of the ledger."""
+        """Add a log row with the next `seq`, its ids, and its share of the ledger.
+
+        Args:
+            client_id: of the sender.
+            deltas: of the push.
+            arrival: the push's last arrival.
+            claims: of the sender, as far as the rules read them.
+        """
 
     def announce_presence(self, presence: Collection[Presence]) -> None:
-        """Tell all processes of the gateway which clients are connected, once the commit is visible."""
+        """Notify all processes of the gateway which clients are connected, once the commit is visible."""
 
     def unfolded_rows(self, keys: Collection[RowKey]) -> Mapping[RowKey, StoredRow]:
-        """As `rows`; of some rows `StoredRow.fold` may still have something to do."""
+        """Return rows like `rows`; some of them may still have UPDATEs that `StoredRow.fold` has to merge."""
 
     def put_rows(self, rows: Collection[StoredRow], moves: Collection[Move] = ()) -> None:
-        """Write rows whole, and feed entries.
+        """Store rows and feed entries.
 
-        Under each key that a row has, its entry's `changed` becomes the row's arrival at least. The store keeps the
-        rows, which must not be changed afterwards.
+        The entry under each key of a row changes at least to the row's arrival. The store keeps the row objects, so
+        they must not be changed afterwards.
 
         Args:
             rows: each key once.
-            moves: what rows do not tell of their entries themselves, as `put_moves` takes it.
+            moves: changes of entries that the rows do not imply, as for `put_moves`.
         """
 
     def put_moves(self, moves: Collection[Move]) -> None:
-        """Write feed entries, moved in this order.
+        """Store changes of feed entries, applied in this order.
 
-        `join` sets since = changed = arrival, inside, and first where it was 0; `stay` sets changed; `leave` sets
-        left = changed = arrival and not inside; `own` sets changed = arrival and first where it was 0, never inside.
+        `join` sets since = changed = arrival and inside, and first if it was 0. `stay` sets changed. `leave` sets left
+        = changed = arrival and not inside. `own` sets changed = arrival, and first if it was 0, never inside.
         """
 
     def put_client(self, record: ClientRecord) -> None:
-        """Write a client record whole."""
+        """Store a client's record."""
 
     def put_schema(self, schema: TableSchema) -> int:
-        """Register a schema or evolve it; its version.
+        """Register or evolve a schema, and return its version.
 
         Raises:
             SchemaError: the change is not additive; the message names the column.
         """
 
     def retire_schema(self, table: str) -> int:
-        """Retire a table's schema; the version of that. Versions of another schema follow it.
+        """Retire a table's schema, and return the version of that; a schema registered later has a higher version.
 
         Raises:
-            NotFoundError: the table has none.
+            NotFoundError: the table has no schema.
         """
 
     def put_rules(self, rules: SyncRules) -> int:
-        """Set the rules in force from here on; the new rules version. The caller re-indexes rows in the same commit."""
+        """Activate sync rules, and return their version. The caller re-indexes rows in the same commit."""
 
     def run_alone(self) -> None:
-        """Have this work in a commit of its own, before and after which everything is as lasting as the log.
+        """Require that this work is a commit of its own, with rows as durable as the log before and after it.
 
-        To be called first: a store that has to runs the work again from its start. What such a work does to rows is
-        seen by nobody before it is lasting, so it may do what no log row says.
+        Call it first: the store may run the work again from its start. Readers see such work's changes to rows only
+        once they are durable, so it may make changes that no log row records.
         """
 
     def put_reindexing(self, mark: Reindex) -> None:
-        """Write how far rows are in line with rules that changed."""
+        """Store the position of a re-index."""
 
     def put_shared_cursor(self, cursor: int, parts: Mapping[str, int], *, forget_below: int) -> None:
-        """Keep what a new cursor for many followers stands for, and forget those below another."""
+        """Store the cursors by shard of a broadcast cursor; delete broadcast cursors below `forget_below`."""
 
     def spell_names(self, namespace: str, names: Collection[str]) -> Mapping[str, str]:
-        """Add names of tables and columns that a namespace lacks; how all are spelled, by their folded forms."""
+        """Add names of tables and columns that a namespace lacks; return all spellings, by lower-case form."""
 
     def add_flush_job(self, job_id: str, body: bytes, *, set_aside: bool) -> None:
-        """Add a job of a destination's table; one that is there stays as it is."""
+        """Add a job for a destination's table, unless one with its id exists."""
 
     def take_flush_job(self, job_id: str, *, set_aside: bool) -> bytes | None:
-        """Delete a job; what it was, None where it is not there."""
+        """Delete a job and return its body; None if there is none."""
 
     def put_write_scope(self, scope: WriteScope) -> None:
-        """Set what a push may change from here on."""
+        """Set which rows clients may push to."""
 
     def put_action(self, record: ActionRecord) -> None:
-        """Write an action's record whole, in place of any of its client's with the same id or idempotency key."""
+        """Store an action's record; it replaces records of its client with the same id or idempotency key."""
 
     def drop_actions(self, touched_before_ms: int) -> None:
-        """Forget the actions with `touched_ms` below this."""
+        """Delete the actions whose `touched_ms` is lower."""
 
     def note_action(self, entry: ActionEntry, keep: int) -> int:
-        """Add an attempt at an action, whose newest `keep` stay; its `seq`, which is counted here, from 1."""
+        """Record an attempt at an action, keep the newest `keep`, and return its `seq`, which counts from 1."""
 
     def put_connector(self, connector: StoredConnector) -> None:
-        """Register a connector, in place of one with its name."""
+        """Register a connector; it replaces one with its name."""
 
     def drop_connector(self, name: str) -> bool:
-        """Forget a connector; False where there is none."""
+        """Delete a connector; return False if there is none with this name."""
 
     def scan_rows(self, after: RowKey | None, limit: int) -> list[StoredRow]:
-        """Rows of the gateway in key order, after a key, for a re-index."""
+        """Return rows in key order, after a key: a re-index reads all rows this way."""
 
     def put_erasure(self, erasure: Erasure) -> None:
-        """Write a request to erase whole, in place of the one with its `seq`."""
+        """Store an erasure; it replaces the one with its `seq`."""
 
     def spared(self, deltas: Sequence[RowDelta]) -> Sequence[RowDelta]:
-        """One client's deltas as they may be kept: the same where no erasure covers any.
+        """Return one client's deltas as they may be stored; the same sequence if no erasure covers any of them.
 
-        Those that one covers say nothing any more. That they came is kept all the same: the client may have their rows
-        and has to be told.
+        Covered deltas lose their values. They are still stored, because the client may have their rows and must be sent
+        the DELETE.
         """
 
     def redact(self, after: int, limit: int, covers: Callable[[RowDelta], bool]) -> tuple[int | None, int]:
-        """Take what they said from the covered deltas of the next `limit` log rows that have a body.
+        """Remove the values of covered deltas from the next `limit` log rows that have a body.
+
+        Args:
+            after: the `seq` after which to continue; 0 at first.
+            limit: the most log rows to read.
+            covers: returns whether a delta is covered.
 
         Returns:
-            The `seq` to go on from, None at the end, and the number of deltas redacted.
+            The `seq` after which to continue, None at the end, and the number of redacted deltas.
         """
 
     def blank_client(self, client_id: str) -> None:
-        """Forget what is beside a client's deltas: its claims in the log and what its actions brought."""
+        """Remove a client's claims from the log, and the results of its actions."""
 
 
 class Replayer(Protocol):
-    """What a journal-first store calls on opening, to make again what was committed but not yet written behind."""
+    """The functions of the engine that a store calls: to replay its journal, and to write rows outside of a push."""
 
     def replay(self, commit: Commit, entry: LogEntry) -> None:
-        """Apply a log row's deltas to rows and entries, with the arrivals that it had."""
+        """Apply a log row's deltas to rows and entries, with their original arrivals."""
 
     def reindex(self, commit: Commit) -> None:
-        """See to it that all bucket keys come in line with the rules in force, now or once the store is open."""
+        """Start a re-index of all rows by the active rules, now or when the store is open."""
 
     def settle(self, commit: Commit, rows: Sequence[StoredRow]) -> None:
-        """Write rows whose states were made otherwise than by a push, with their bucket keys and moves."""
+        """Store rows that were changed without a push, with their bucket keys and moves."""
 
 
 class PipelineStore(Protocol):
-    """What the pipeline needs of a store; safe to repeat every call. `staging.remote` speaks it over HTTP."""
+    """What pipelines need of a store. Every call can be repeated. `staging.remote` offers it over HTTP."""
 
     def gateways(self) -> list[str]:
         """Every gateway id of the store."""
 
     def backlog(self) -> list[Backlog]:
-        """What waits, shard by shard, gateways with nothing waiting included."""
+        """Return each shard's backlog, also of gateways with nothing unflushed."""
 
     def gateway_config(self, gateway: str) -> GatewayConfig:
-        """Schemas and rules of a gateway."""
+        """Return a gateway's schemas and rules."""
 
     def connectors(self, gateway: str) -> list[StoredConnector]:
-        """The connectors registered at run time, by name; their secrets are sealed or references."""
+        """Return the connectors that were registered at run time, ordered by name.
+
+        Secrets in them are sealed, or references.
+        """
 
     def plan(
         self, gateway: str, shard: str, max_deltas: int, through: int | None = None, since: int | None = None
     ) -> Batch | None:
-        """The open batch, or a new one over a whole prefix of the unflushed log; None when nothing waits.
+        """Return the open batch, or a new one over a prefix of the unflushed log; None if nothing is unflushed.
 
-        A planned batch stays as it is until it is confirmed, whatever is pushed meanwhile and whoever asks. A batch
-        holds at least one push, of one UTC day of arrival, and otherwise at most `max_deltas`. A new one holds nothing
-        above the arrival `through`, and is not planned where the unflushed log begins below the arrival `since`.
+        A planned batch does not change until it is confirmed, whatever is pushed meanwhile and whoever calls. It
+        contains at least one push, only pushes of one UTC day of arrival, and otherwise at most `max_deltas`.
+
+        Args:
+            gateway: its id.
+            shard: of the gateway.
+            max_deltas: most deltas of a batch of several pushes.
+            through: a new batch contains no higher arrival; None for no bound.
+            since: no new batch is planned if the unflushed log begins at a lower arrival; None for no bound.
         """
 
     def confirm(self, batch_id: str, deltas: int, id_sum: int, snapshot_id: int | None = None) -> None:
-        """Record that the lake was read, at a snapshot, and holds the batch; a repeat changes nothing.
+        """Record that the lake was read back and contains a batch; a repeat changes nothing.
+
+        Args:
+            batch_id: of the batch.
+            deltas: count of the batch's deltas in the lake.
+            id_sum: sum of their id numbers, modulo 2**64.
+            snapshot_id: the Iceberg snapshot that was read.
 
         Raises:
-            IntegrityError: count or sum differ from what the log holds; nothing is changed.
+            IntegrityError: count or sum differ from the log's; nothing is changed.
             NotFoundError: no such batch was planned.
         """
 
     def trim(self, gateway: str, shard: str) -> int:
-        """Drop the bodies of confirmed batches that are also written behind; ids stay. Bytes freed."""
+        """Delete the bodies of confirmed batches that are in `state.db` too; ids stay. Return the freed bytes."""
 
     def ledger(self, gateway: str) -> list[LedgerDay]:
-        """Every arrival day that the gateway ever had, in order."""
+        """Return every arrival day of a gateway, in order."""
 
     def request_flush(self, gateway: str) -> None:
-        """Make the next `backlog` say that a flush was asked for; served when a batch up to then is confirmed."""
+        """Record that a flush was requested: `backlog` reports it until a batch up to now is confirmed."""
 
     def hold(self, gateway: str) -> Hold:
-        """Where the gateway can be cut once everything that waits by now is in the lake.
+        """Return the point at which a checkpoint can be made once the lake contains everything that is unflushed now.
 
-        Shards that are behind go on to the arrival of the others.
+        Shards that are behind advance to the arrival of the others.
 
         Raises:
-            StagingUnavailableError: the shards did not meet; a repeat may.
+            StagingUnavailableError: the shards did not meet at one arrival; a repeat may succeed.
         """
 
     def publish_cut(self, cut: Cut) -> bool:
-        """Publish a cut whole; False when one at the same or a later arrival of this epoch already is."""
+        """Publish a checkpoint; return False if this epoch has one at the same or a later arrival."""
 
     def newest_cut(self, gateway: str) -> Cut | None:
-        """The newest published cut of the store's epoch."""
+        """Return the newest published checkpoint of the store's epoch."""
 
     def marks(self) -> dict[str, str]:
-        """Return the stored marks, name → JSON text: those of followers of the lake, and the pipeline's report."""
+        """Return the stored marks, name to JSON text: those of followers of the lake, and the pipeline's report."""
 
     def put_mark(self, name: str, body: str) -> None:
-        """Store a mark, in place of an earlier one with its name."""
+        """Store a mark; it replaces one with its name."""
 
     def log_source(self, shard: str = MAIN_SHARD) -> LogSource:
-        """Where Spark reads a shard's committed log rows.
+        """Return where tasks read a shard's log.
 
-        The table has columns gateway, shard, epoch, seq, arrival, client_id, body.
+        The table has the columns gateway, shard, epoch, seq, arrival, client_id and body.
         """
 
     def erase_row(self, gateway: str, table: str, row_id: str) -> Erasure:
-        """Erase what a row ever held from staging; who holds it is told by a DELETE.
+        """Erase all values that a row ever had from staging, and send a DELETE to the clients that have it.
 
         Raises:
             NotFoundError: there never was such a row.
-            StagingUnavailableError: it is not done yet; a repeat goes on with it.
+            StagingUnavailableError: the erasure is recorded but not complete; a repeat continues it.
         """
 
     def erase_client(self, gateway: str, client_id: str) -> Erasure:
-        """Erase everything that a client ever wrote from staging, and what is known of it beside that.
+        """Erase everything that a client ever wrote from staging, and its record.
 
         Raises:
             NotFoundError: there never was such a client.
-            StagingUnavailableError: it is not done yet; a repeat goes on with it.
+            StagingUnavailableError: the erasure is recorded but not complete; a repeat continues it.
         """
 
     def erasures(self, gateway: str) -> list[Erasure]:
-        """What was ever asked to be erased, in order: the lake has yet to erase what has no `lake_ms`."""
+        """Return every erasure, in order. The lake still has to execute those without `lake_ms`."""
 
     def restore(self, gateway: str, seq: int, deltas: Sequence[RowDelta]) -> Erasure:
-        """Take in what the deltas of an erasure had hidden, as the lake still knows it; a repeat changes no row.
+        """Merge older deltas, read from the lake, that an erasure's deltas had overwritten; a repeat changes no row.
 
-        The erasure's arrival is a new one afterwards, so that no cut from before is handed out any more.
+        The erasure gets a new arrival, so that checkpoints from before are not served any more.
 
         Raises:
-            NotFoundError: there is no such request.
+            NotFoundError: there is no such erasure.
         """
 
     def confirm_erasure(self, gateway: str, seq: int) -> None:
-        """Record that the lake has erased it too; a repeat changes nothing.
+        """Record that the lake has executed an erasure; a repeat changes nothing.
 
         Raises:
-            NotFoundError: there is no such request.
+            NotFoundError: there is no such erasure.
         """
 
 
 OpenStaging = Callable[[], AbstractContextManager[PipelineStore]]
-"""Opens a store, in whichever process it is called; goes to tasks of Spark as a value."""
+"""Opens a store in the process that calls it; it is sent to Spark's tasks as a value."""
 
 
 class StagingStore(PipelineStore, Protocol):
-    """The whole store, as the engine holds it."""
+    """A complete store, as the engine uses it."""
 
     @property
     def shared(self) -> bool:
-        """Whether other processes may work on it too."""
+        """Whether other processes may use the store at the same time."""
 
     def open(self, replayer: Replayer) -> None:
-        """Apply migrations, replay what the last owner left, make ready.
+        """Apply migrations, and replay what the last owner did not write to `state.db`.
 
         Raises:
             StagingVersionError: the store was written by a newer version.
@@ -403,32 +451,32 @@ class StagingStore(PipelineStore, Protocol):
         """
 
     def close(self) -> None:
-        """Finish what was submitted, write behind, release everything."""
+        """Complete what was submitted, write behind, and release everything."""
 
     def ensure_gateway(self, gateway: str) -> None:
-        """Make a gateway with a new epoch; nothing when it exists."""
+        """Create a gateway with a new epoch, unless it exists."""
 
     def submit(self, gateway: str, work: Callable[[Commit], T]) -> Future[T]:
-        """Run `work` in a commit; the future ends once the commit is durable, with what `work` returned or raised.
+        """Run `work` in a commit; the future completes when that is durable, with what `work` returned or raised.
 
-        Work of one gateway runs in order of submission; several works may share one commit (group commit).
-        A work may be run again from its start when nothing of it was kept: it changes nothing but its commit.
+        Work of one gateway runs in order of submission; several works may share one commit (group commit). A work may
+        be run again from its start if it was rolled back, so it must change nothing but its commit.
 
         Raises (in the future):
-            NotFoundError: no such gateway.
-            StagingUnavailableError: the commit did not happen, or nobody can tell; a repeat is safe.
+            NotFoundError: there is no such gateway.
+            StagingUnavailableError: the commit failed, or its outcome is unknown; a repeat is safe.
         """
 
     def read(self, gateway: str, work: Callable[[View], T]) -> Future[T]:
-        """Run `work` over a consistent view; everything acknowledged before the call is in it."""
+        """Run `work` over a consistent view, which contains everything that was acknowledged before the call."""
 
     def watch(self, listener: Listener) -> Callable[[], None]:
-        """Tell `listener` when a gateway has new visible arrivals, whichever process committed them.
+        """Call `listener` when a gateway has new visible arrivals, whichever process committed them.
 
-        What it is told of is never ahead of what `read` shows. Calls may coalesce, may name more bucket keys than
-        moved, and come from a thread of the store: a listener returns quickly and calls nothing of the store that
-        waits. Commits between two losses of a connection are made good by a notice for every gateway.
+        Notices are never ahead of what `read` shows. They may be combined, may name more bucket keys than changed, and
+        come from a thread of the store: a listener must return quickly and must not wait for the store. After a lost
+        connection, every gateway gets a notice.
 
         Returns:
-            What ends the watching; a call under way may still arrive.
+            A function that removes the listener; a call in progress may still arrive.
         """

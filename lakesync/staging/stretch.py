@@ -1,4 +1,7 @@
-"""Rows of the feed in order, joined as they are sent whole to one reader."""
+"""A range of the feed, encoded as it is sent to one client: the fast path of a pull.
+
+`View.stretch` returns it; `feed.pull` sends it, or reads entries one by one if there is none.
+"""
 
 from __future__ import annotations
 
@@ -7,50 +10,53 @@ from itertools import accumulate
 from typing import NamedTuple
 
 SEPARATOR = b"\0"
-"""Between rows that are joined: no JSON text has it."""
+"""Separates encoded rows; no JSON text contains it."""
 
 
 class Reader(NamedTuple):
-    """A client that was told nothing of a part of the feed: it holds of it what it had before, or wrote itself."""
+    """A client that was sent nothing in a part of the feed.
+
+    Of the rows there it has only older versions, and what it wrote itself.
+    """
 
     base: int
-    """It had what was inside of the bucket at this arrival; -1: it had nothing."""
+    """It had all rows that were inside its buckets at this arrival; -1 if it had nothing."""
     writer: bytes
-    """`whole.spell_client` of its id."""
+    """`encode_client` of its id."""
     known_from: int
-    """Who wrote up to here and fell out of a row's writers does not matter to it."""
+    """Writers that are missing in `StoredRow.writers`, which wrote up to here, do not matter to it."""
     own: str
-    """The bucket key of what concerns it alone."""
+    """The bucket key of changes that concern it alone."""
 
 
 class Stretch(NamedTuple):
-    """Entries in order of `changed`: rows that a reader lacks whole, and such as it need not be told of there.
+    """Entries ordered by `changed`: rows that the reader lacks entirely, and rows of which it needs nothing.
 
-    These are not inside of anything and not held by it, or have another, later entry.
+    It needs nothing of rows that are outside its buckets and that it does not have, or that have a later entry.
     """
 
     joined: bytes
-    """The rows, each as `wire.encoded.encode_row` has it, with SEPARATOR between them."""
+    """The rows that it lacks, each as `wire.encoded.encode_row` returns it, with SEPARATOR in between."""
     counts: str
-    """A character an entry, whose code is how many deltas of `joined` it is; 0 where it has not to be told."""
+    """One character per entry: its code is the entry's number of deltas in `joined`, 0 if nothing is sent."""
     last: int
     """`changed` of the last entry."""
 
     @property
     def deltas(self) -> int:
-        """How many deltas they are."""
+        """The number of deltas."""
         return sum(map(ord, self.counts))
 
     @property
     def text(self) -> bytes:
-        """The rows as a part of a JSON array."""
+        """The rows, as a part of a JSON array."""
         return self.joined.replace(SEPARATOR, b",")
 
     def first(self, wanted: int, most_bytes: int) -> tuple[bytes, int, int]:
-        """As few entries from the begin as have `wanted` deltas or `most_bytes` bytes, where there are so many.
+        """Return the shortest prefix of the entries with `wanted` deltas or `most_bytes` bytes, or all.
 
         Returns:
-            Their rows as a part of a JSON array, deltas, entries.
+            The prefix's rows as a part of a JSON array, its number of deltas, and its number of entries.
         """
         sums = list(accumulate(map(ord, self.counts)))
         entries = min(bisect_left(sums, wanted) + 1, len(sums))

@@ -1,4 +1,4 @@
-"""A queue in which gateways take turns, so that what one of them asks does not hold up the others."""
+"""A queue in which gateways take turns, so that one gateway's jobs do not delay the others. Both stores use it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 class Turns(Generic[T]):
-    """Jobs of gateways, taken one of each in turn; those of one gateway in their order. It belongs to one thread."""
+    """Jobs by gateway: one of each gateway in turn, and those of one gateway in order. Use it from one thread."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, deque[T]] = {}
@@ -18,7 +18,7 @@ class Turns(Generic[T]):
         return bool(self._waiting)
 
     def put(self, gateway: str, job: T) -> None:
-        """Add a job as the last one of its gateway."""
+        """Add a job behind the others of its gateway."""
         waiting = self._waiting.get(gateway)
         if waiting is None:
             self._waiting[gateway] = deque((job,))
@@ -26,7 +26,7 @@ class Turns(Generic[T]):
             waiting.append(job)
 
     def take(self) -> T:
-        """Return the next job, of which there must be one, and put its gateway behind the others."""
+        """Remove and return the next job; the queue must not be empty. Its gateway goes behind the others."""
         gateway = next(iter(self._waiting))
         waiting = self._waiting.pop(gateway)
         job = waiting.popleft()

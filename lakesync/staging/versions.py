@@ -1,4 +1,4 @@
-"""A staging store's schema and contents from outside: what `lakesync staging` shows and upgrades."""
+"""Shows and upgrades a store's schema from outside its owner: `lakesync staging status` and `upgrade` call it."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from lakesync.staging.migrations import migrations
 
 
 class Schema(msgspec.Struct, frozen=True, rename="camel"):
-    """The schema of one database of a store."""
+    """The schema version of one database of a store."""
 
     database: str
     """`log.db`, `state.db`, or the name of a Postgres database."""
     version: int
-    """0 where nothing was made yet."""
+    """0 if the database is empty."""
     newest: int
-    """What this LakeSync knows."""
+    """The newest version that this LakeSync knows."""
 
 
 class Upgrade(msgspec.Struct, frozen=True, rename="camel"):
-    """What an upgrade did to one database."""
+    """The versions of one database before and after an upgrade."""
 
     database: str
     before: int
@@ -30,51 +30,51 @@ class Upgrade(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class GatewayHead(msgspec.Struct, frozen=True, rename="camel"):
-    """How far one shard of a gateway is."""
+    """The counters of one shard of a gateway; see `Head`."""
 
     gateway: str
     epoch: int
     arrival: int
-    """The highest handed out."""
+    """The highest arrival of a commit."""
     shard: str
     last_seq: int
     flushed_seq: int
     trimmed_seq: int
     deltas: int
-    """Those that wait for the lake."""
+    """Number of unflushed deltas."""
     bytes: int
-    """Of what waits."""
+    """Stored bytes of unflushed deltas."""
 
 
 class Status(msgspec.Struct, frozen=True, rename="camel"):
-    """A store at one moment."""
+    """A store's schemas, size and counters at one moment."""
 
     url: str
-    """Without a password."""
+    """Without its password."""
     schemas: tuple[Schema, ...]
     bytes: int
-    """On the disk."""
+    """Size on disk."""
     heads: tuple[GatewayHead, ...]
-    """None where a schema is newer than this LakeSync."""
+    """Empty if a schema is newer than this LakeSync."""
 
 
 HEADS = (
     "SELECT id, epoch, arrival, shard, last_seq, flushed_seq, trimmed_seq, deltas, bytes"
     " FROM gateway JOIN shard ON shard.gateway = gateway.id ORDER BY id, shard"
 )
-"""The columns of `GatewayHead`, in either kind of store, whatever its version."""
+"""SQL: the fields of `GatewayHead`, the same in both stores and all versions."""
 
 
 def newest(database: str) -> int:
-    """The newest schema version of `sqlite/log`, `sqlite/state` or `postgres`."""
+    """Return the newest schema version of `sqlite/log`, `sqlite/state` or `postgres`."""
     return migrations(database)[-1].number
 
 
 def status(url: str) -> Status:
-    """Look at a store, which may be in use.
+    """Read a store's status; it may be in use.
 
     Raises:
-        ConfigurationError: the URL names no kind of store, or there is none.
+        ConfigurationError: the URL names no kind of store, or there is no store.
         StagingUnavailableError: it cannot be read.
     """
     if url.startswith("sqlite://"):
@@ -88,12 +88,12 @@ def status(url: str) -> Status:
 
 
 def upgrade(url: str) -> list[Upgrade]:
-    """Bring a store's schema to the newest version, in place; what it holds stays.
+    """Upgrade a store's schema to the newest version, in place; its contents stay.
 
     Raises:
         ConfigurationError: as `status`.
-        StagingVersionError: it was written by a newer LakeSync; nothing was changed.
-        StagingUnavailableError: it cannot be reached or, on SQLite, its owner still runs.
+        StagingVersionError: a newer LakeSync wrote the store; nothing was changed.
+        StagingUnavailableError: it cannot be reached or, on SQLite, its owner is running.
     """
     if url.startswith("sqlite://"):
         from lakesync.staging.sqlite import inspection as of_sqlite
@@ -106,7 +106,7 @@ def upgrade(url: str) -> list[Upgrade]:
 
 
 def upgrade_all(urls: Mapping[str, str]) -> dict[str, list[Upgrade]]:
-    """Upgrade several stores, by name; where a newer LakeSync wrote any of them, none is changed.
+    """Upgrade several stores by name; if a newer LakeSync wrote any of them, change none.
 
     Raises:
         As `upgrade`.

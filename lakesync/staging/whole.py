@@ -1,4 +1,7 @@
-"""Entries of the feed together with their rows, ready to be sent whole."""
+"""Feed entries with their rows, already encoded as the JSON of a page: a pull sends most rows this way.
+
+`View.whole_rows` returns them. SQLite stores rows in this form, Postgres encodes them when they are read.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class WholeRow(NamedTuple):
-    """An entry, and what sending its row whole needs."""
+    """A feed entry, and its row encoded for a client that lacks all of it."""
 
     table: str
     row_id: str
@@ -26,47 +29,52 @@ class WholeRow(NamedTuple):
     changed: int
     inside: bool
     spelled: bytes | None
-    """`wire.encoded.encode_row`; None where the row is not visible, or the store has not spelled it yet."""
+    """The output of `wire.encoded.encode_row`; None if the row is not visible, or the store has not encoded it yet."""
     deltas: int
-    """How many deltas that is."""
+    """Number of deltas in `spelled`."""
     writers: bytes
-    """A JSON array of the clients in `StoredRow.writers`."""
+    """A JSON array of the client ids in `StoredRow.writers`."""
     writers_floor: int
 
     @property
     def key(self) -> RowKey:
-        """The row's place."""
+        """Table and row id."""
         return (self.table, self.row_id)
 
     def of_row(self, row: StoredRow) -> WholeRow:
-        """The entry with another version of its row."""
+        """Return the entry with another version of its row."""
         spelled, deltas, writers, floor = spelled_of(row.fold())
         return self._replace(spelled=spelled, deltas=deltas, writers=writers, writers_floor=floor)
 
 
 def spell_client(client_id: str) -> bytes:
-    """A client id as it stands in `WholeRow.writers`."""
+    """Return a client id as it appears in `WholeRow.writers`."""
     return _encode(client_id)
 
 
 def spell_writers(row: StoredRow) -> bytes:
-    """`WholeRow.writers` of a row."""
+    """Return `WholeRow.writers` of a row."""
     return _encode(list(row.writers))
 
 
 def spelled_of(row: StoredRow, live: list[LiveDelta] | None = None) -> tuple[bytes | None, int, bytes, int]:
-    """What a `WholeRow` holds of its row: spelled, deltas, writers, writers_floor.
+    """Return the fields of a `WholeRow` that come from its row: spelled, deltas, writers, writers_floor.
 
     Args:
         row: the row.
-        live: `row.state.live`, where the caller has it.
+        live: `row.state.live`, if the caller has it.
     """
     spelled, deltas = encode_row(row.table, row.row_id, row.state, live) if row.state.visible else (None, 0)
     return spelled, deltas, spell_writers(row), row.writers_floor
 
 
 def whole_rows(entries: Iterable[Entry], rows: Mapping[RowKey, StoredRow]) -> list[WholeRow]:
-    """Entries with their rows, for a store that keeps no spelled ones."""
+    """Return entries with their rows, for a store that does not keep rows encoded.
+
+    Args:
+        entries: in the order of the feed.
+        rows: the rows of the entries, by key.
+    """
     found = []
     for entry in entries:
         row = rows.get(entry.key)

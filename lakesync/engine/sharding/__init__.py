@@ -1,4 +1,4 @@
-"""A gateway whose tables belong to shards, each a store of its own."""
+"""A gateway whose tables belong to shards, each with a store and a gateway of its own."""
 
 from lakesync.engine.sharding.gateway import ShardedGateway
 

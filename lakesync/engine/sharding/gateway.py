@@ -1,4 +1,7 @@
-"""One gateway over several stores."""
+"""`ShardedGateway`: one gateway over several stores.
+
+`Engine` creates it instead of `SyncGateway` if tables are sharded. It forwards each operation to the shards' gateways.
+"""
 
 from __future__ import annotations
 
@@ -41,10 +44,10 @@ _AT_ONCE = 10_000
 
 
 class ShardedGateway(SyncGateway):
-    """A gateway each of whose tables belongs to a shard: a store of its own, with a gateway of its own over it.
+    """A gateway each of whose tables belongs to a shard: a store, with a gateway over it.
 
-    Clients notice nothing: their cursor stands for a cursor in each shard. Schemas, rules and the write scope are set
-    in every shard; the default one is the authority, and holds clients, actions and connectors too.
+    Clients see no difference: their cursor stands for a cursor in each shard. Schemas, rules and the write scope are
+    set in every shard. The default shard is authoritative, and has clients, actions and connectors too.
     """
 
     def __init__(
@@ -60,7 +63,7 @@ class ShardedGateway(SyncGateway):
         names: Names | None = None,
         rejections: RejectionLog | None = None,
     ) -> None:
-        """Args: as `SyncGateway`."""
+        """Create the gateway and its shards' gateways; the arguments are those of `SyncGateway`."""
         super().__init__(
             gateway_id,
             store,
@@ -90,47 +93,47 @@ class ShardedGateway(SyncGateway):
         super()._record_rejection(push, claims, error)
 
     def _push(self, request: CheckedPush) -> Future[PushResult]:
-        """All or none, where a repeat completes what a crash between two shards cut short."""
+        """Push to all shards or none; a repeat completes what a crash between two shards interrupted."""
         outcome: Future[PushResult] = Future()
         given = pushing.Given(request.push, request.claims, request.seen, request.trusted, outcome)
         return run(pushing.push(self._parts, self._shards, self._vectors, given), outcome)
 
     def _page(self, request: PullRequest) -> Future[SyncPage]:
-        """From all shards."""
+        """Read a page from all shards."""
         return run(pulling.pull(self._parts, self._vectors, request))
 
     def submit_peek(self, claims: Claims, since: str | None, limit: int) -> Future[PeekPage]:
-        """As `SyncGateway`, shard after shard."""
+        """Like `SyncGateway.submit_peek`, shard after shard."""
         check_limit(limit)
         return run(peeking.peek(self._parts, claims, since, limit))
 
     def submit_unsent(self, looks: Sequence[LagQuery]) -> Future[list[Unsent | None]]:
-        """As `SyncGateway`: the oldest of all shards."""
+        """Like `SyncGateway.submit_unsent`: the oldest change of all shards."""
         return run(lag.oldest_unsent(self._parts, self._vectors, looks))
 
     def submit_explain(
         self, client_id: str, table: str, row_id: str, claims: Claims | None, where: ClientPosition
     ) -> Future[Explanation]:
-        """As `SyncGateway`, in the table's shard."""
+        """Like `SyncGateway.submit_explain`, in the table's shard."""
         name = self._shards.of(table)
         return run(lag.explain(self._parts[name], name, self._vectors, (client_id, table, row_id, claims), where))
 
     def submit_subscribe(
         self, newcomers: Sequence[tuple[str, Claims, SubscriptionState]]
     ) -> Future[list[SubscriptionState]]:
-        """As `SyncGateway`; the states are `ShardedSubscriptionState`."""
+        """Like `SyncGateway.submit_subscribe`; the states are `ShardedSubscriptionState`."""
         return run(subscriptions.subscribe(self._parts, self._vectors, newcomers))
 
     def submit_resume(self, client_id: str) -> Future[int | None]:
-        """As `SyncGateway`, in every shard."""
+        """Like `SyncGateway.submit_resume`, in every shard."""
         return run(subscriptions.resume(self._parts, self._vectors, client_id))
 
     def submit_scan(self, groups: Sequence[SubscriberGroup]) -> Future[list[ScanResult]]:
-        """As `SyncGateway`."""
+        """Like `SyncGateway.submit_scan`."""
         return run(subscriptions.scan(self._parts, self._vectors, groups))
 
     def submit_checkpoint(self, client_id: str, claims: Claims) -> Future[Cut]:
-        """As `SyncGateway`: every shard's newest cut, under a cursor that stands for all of their arrivals."""
+        """Like `SyncGateway.submit_checkpoint`: every shard's newest checkpoint, under one cursor."""
         if client_id != claims.get("sub"):
             raise ForbiddenError(f"clientId is {client_id!r} but the token's sub is {claims.get('sub')!r}")
         for name, part in self._parts.items():
@@ -155,7 +158,7 @@ class ShardedGateway(SyncGateway):
     # -- what every shard has ----------------------------------------------------------------------------------------
 
     def register_schema(self, schema: TableSchema | Mapping[str, Any]) -> int:
-        """As `SyncGateway`, in every shard; first where the table's names are kept."""
+        """Like `SyncGateway.register_schema`, in every shard; the table's shard checks the names first."""
         parsed = parse_schema(schema)
         self._parts[self._shards.of(parsed.table)].check_names(parsed)
         version = self._main.register_schema(parsed)
@@ -164,7 +167,7 @@ class ShardedGateway(SyncGateway):
         return version
 
     def retire_schema(self, table: str) -> int:
-        """As `SyncGateway`, in every shard."""
+        """Like `SyncGateway.retire_schema`, in every shard."""
         version = self._main.retire_schema(table)
         for part in self._others():
             if table in part.config().schemas:
@@ -172,32 +175,32 @@ class ShardedGateway(SyncGateway):
         return version
 
     def add_names(self) -> None:
-        """As `SyncGateway`, in every shard."""
+        """Like `SyncGateway.add_names`, in every shard."""
         for part in self._parts.values():
             part.add_names()
 
     def set_rules(self, rules: SyncRules) -> int:
-        """As `SyncGateway`, in every shard."""
+        """Like `SyncGateway.set_rules`, in every shard."""
         version = self._main.set_rules(rules)
         for part in self._others():
             part.set_rules(rules)
         return version
 
     def set_write_scope(self, scope: WriteScope) -> None:
-        """As `SyncGateway`, in every shard."""
+        """Like `SyncGateway.set_write_scope`, in every shard."""
         for part in self._parts.values():
             part.set_write_scope(scope)
 
     def continue_reindex(self) -> None:
-        """Go on with rules that changed, in every shard."""
+        """Continue the re-index after a change of rules, in every shard."""
         for part in self._parts.values():
             part.continue_reindex()
 
     def level(self) -> None:
-        """Bring every shard in line with the default one: a change that a crash cut short is completed.
+        """Copy the default shard's configuration to the others, to complete a change that a crash interrupted.
 
         Raises:
-            SchemaError: a shard has a schema that the default one's is no evolution of.
+            SchemaError: the default shard's schema is not an evolution of another shard's.
         """
         wanted = self.config()
         for part in self._others():
@@ -213,7 +216,7 @@ class ShardedGateway(SyncGateway):
                 part.set_write_scope(wanted.write_scope)
 
     def rehydrate(self, deltas: Iterable[RowDelta] | None = None) -> int:
-        """As `Embedding.rehydrate`, each delta in its shard."""
+        """Like `Embedding.rehydrate`, each delta in its shard."""
         rest = iter(deltas if deltas is not None else kept_by(self.flusher.destination, self.gateway_id))
         total = 0
         while some := list(islice(rest, _AT_ONCE)):

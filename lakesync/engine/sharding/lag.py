@@ -1,4 +1,4 @@
-"""How far clients are behind, and why one lacks a row, where each shard has cursors of its own."""
+"""Lag and explanations of clients over several shards, each of which has its own cursors. `ShardedGateway` calls it."""
 
 from __future__ import annotations
 

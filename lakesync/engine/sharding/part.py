@@ -1,4 +1,4 @@
-"""One shard's share of a gateway: a gateway by itself, of which a sharded one asks a little more."""
+"""The gateway of one shard: a `SyncGateway` with the additional operations that a sharded gateway needs."""
 
 from __future__ import annotations
 
@@ -16,10 +16,15 @@ from lakesync.staging.store import Commit, View
 
 
 class Part(SyncGateway):
-    """Over the shard's own store. What it is asked was checked, as far as that needs no store."""
+    """A gateway over one shard's store. Its requests have passed the checks that need no store."""
 
     def submit_check(self, push: SyncPush, claims: Claims, *, trusted: bool = False) -> Future[None]:
-        """Whether `submit_part` would refuse anything; nothing is kept.
+        """Check whether `submit_part` would accept a push; nothing is stored.
+
+        Args:
+            push: this shard's part.
+            claims: the client's.
+            trusted: whether the write scope does not apply.
 
         Raises (in the future):
             SchemaMismatchError, ForbiddenError, BackpressureError: as `submit_push`.
@@ -35,28 +40,36 @@ class Part(SyncGateway):
     def submit_part(
         self, push: SyncPush, claims: Claims, seen: int | None, *, admitted: bool, trusted: bool = False
     ) -> Future[PushResult]:
-        """As `submit_push`.
+        """Commit this shard's part of a push.
 
         Args:
-            seen: the cursor of this shard.
-            admitted: `submit_check` has let it pass, so nothing refuses it any more.
-            trusted: the write scope does not apply to it.
+            push: this shard's part.
+            claims: the client's.
+            seen: this shard's cursor that the client certainly has.
+            admitted: whether `submit_check` accepted it, so that it must not be rejected any more.
+            trusted: whether the write scope does not apply.
         """
         return self._push(CheckedPush(push, claims, self._wall(), seen, admitted, trusted))
 
     def submit_share(self, asked: PullRequest, pull: SyncPull, max_bytes: int) -> Future[SyncPage]:
-        """This shard's share of a page, as `submit_page`.
+        """Return this shard's part of a page.
 
         Args:
-            asked: the pull of the gateway.
-            pull: the same for this shard, with its cursor and the deltas that are left.
-            max_bytes: what is left of the page's bytes.
+            asked: the pull of the sharded gateway.
+            pull: the pull of this shard, with its cursor and the number of deltas left.
+            max_bytes: bytes left in the page.
         """
         live = asked.live or not asked.confirmed
         return self._page(asked._replace(pull=pull, now_ms=self._wall(), live=live, max_bytes=max_bytes))
 
     def submit_lacks(self, pull: SyncPull, claims: Claims, *, resync_refused: bool, confirmed: bool) -> Future[bool]:
-        """Whether a pull would bring anything; nothing is remembered of it.
+        """Return whether a pull would return anything; nothing is recorded.
+
+        Args:
+            pull: the pull of this shard.
+            claims: the client's.
+            resync_refused: as for `submit_pull`.
+            confirmed: as for `submit_pull`.
 
         Raises (in the future):
             ResyncRequiredError: as `submit_pull`.
@@ -66,7 +79,13 @@ class Part(SyncGateway):
         return self._store.read(self.gateway_id, lambda view: bool(read_page(view, request, self.rules).page.deltas))
 
     def submit_begin(self, pull: SyncPull, claims: Claims, *, resync_refused: bool, confirmed: bool) -> Future[bool]:
-        """As `submit_lacks`, of a client that starts again; that is remembered.
+        """Like `submit_lacks`, for a client that starts again, which is recorded.
+
+        Args:
+            pull: the pull of this shard.
+            claims: the client's.
+            resync_refused: as for `submit_pull`.
+            confirmed: as for `submit_pull`.
 
         Raises (in the future):
             ResyncRequiredError: as `submit_pull`.
@@ -79,16 +98,16 @@ class Part(SyncGateway):
         """Add the names of a schema to those of the namespace.
 
         Raises:
-            SchemaError: one differs from a known name only in case.
+            SchemaError: a name differs from a known one only in case.
         """
         self._store.submit(self.gateway_id, lambda commit: self.names.check_schema(commit, schema)).result()
 
     def has_cut(self) -> bool:
-        """Whether there is a checkpoint of this shard."""
+        """Return whether this shard has a checkpoint."""
         return self._store.newest_cut(self.gateway_id) is not None
 
     def submit_knows(self, client_id: str) -> Future[bool]:
-        """Whether anything is known of a client here."""
+        """Return whether this shard has a record of a client."""
 
         def look(view: View) -> bool:
             return current(view.client(client_id), view.epoch) is not None

@@ -1,4 +1,4 @@
-"""A look at what a client may see in all shards: one after another, until the page is full."""
+"""Reads what claims may see in all shards: one after another, until the page is full."""
 
 from __future__ import annotations
 
@@ -14,7 +14,13 @@ from lakesync.wire.encoded import encoded_size
 
 
 def peek(parts: Mapping[str, Part], claims: Claims, since: str | None, limit: int) -> Steps[PeekPage]:
-    """As `engine.peek.peek`; a cursor names the place in each shard that was looked at.
+    """Like `engine.peek.peek`; a cursor consists of one cursor per shard.
+
+    Args:
+        parts: by shard.
+        claims: a client's.
+        since: cursor of the page before; None for all rows; `now` for later changes only.
+        limit: most deltas.
 
     Raises:
         StagingUnavailableError: a shard cannot be reached.

@@ -1,4 +1,4 @@
-"""A page over all shards: one after another, until it is full."""
+"""Reads a page over all shards: one after another, until it is full. `ShardedGateway` calls it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,13 @@ from lakesync.wire.encoded import EncodedDeltas, encoded_size
 
 
 def start(parts: Mapping[str, Part], client_id: str, place: Place) -> Steps[dict[str, int]]:
-    """Shard → cursor there, of a client at `place`."""
+    """Return the cursor in each shard of a client at `place`.
+
+    Args:
+        parts: by shard.
+        client_id: of the client.
+        place: its resolved cursor.
+    """
     if place.vector is not None:
         known = dict(place.vector.parts)
         return {name: known.get(name, 0) for name in parts}
@@ -34,12 +40,17 @@ def start(parts: Mapping[str, Part], client_id: str, place: Place) -> Steps[dict
 
 
 def pull(parts: Mapping[str, Part], vectors: Vectors, asked: PullRequest) -> Steps[SyncPage]:
-    """A page of what the client lacks in any shard.
+    """Return a page of what the client lacks in any shard.
 
-    The shard that filled the last page comes last, so that a busy one does not keep the others waiting.
+    The shard that filled the last page is read last, so that a busy one does not delay the others.
+
+    Args:
+        parts: by shard.
+        vectors: the cursors of clients in each shard.
+        asked: the pull.
 
     Raises:
-        ResyncRequiredError: the cursor is not known, and the client knows what to do then.
+        ResyncRequiredError: the cursor is unknown, and the client handles that.
         StagingUnavailableError: a shard cannot be reached.
     """
     request = asked.pull
@@ -87,7 +98,7 @@ def pull(parts: Mapping[str, Part], vectors: Vectors, asked: PullRequest) -> Ste
 
 
 def joined(pages: Sequence[Sequence[RowDelta]]) -> Sequence[RowDelta]:
-    """Pages as one, as JSON where all of them are."""
+    """Return the deltas of several pages as one sequence, encoded if all of them are."""
     if len(pages) == 1:
         return pages[0]
     spelled = [page for page in pages if isinstance(page, EncodedDeltas)]

@@ -1,4 +1,4 @@
-"""A push over the shards that its tables belong to."""
+"""Commits a push in the shards of its tables. `ShardedGateway` calls it."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ class Given(NamedTuple):
     push: SyncPush
     claims: Claims
     seen: int | None
-    """The cursor that the client certainly has when it gets the answer."""
+    """The newest cursor that the client certainly has when it gets the response."""
     trusted: bool
-    """The write scope does not apply to it."""
+    """Whether the write scope does not apply."""
     outcome: Future[PushResult]
-    """Cancelled where nobody waits for it any more; once a shard has kept its part it is completed all the same."""
+    """The caller may cancel it; once a shard has stored its part, the push is completed all the same."""
 
 
 def split(push: SyncPush, shards: ShardMap) -> dict[str, SyncPush]:
-    """Shard → its part of a push, in the order of the shards; those that it does not concern are absent."""
+    """Return each shard's part of a push, in the order of the shards; shards without a part are absent."""
     found: dict[str, list[RowDelta]] = {}
     for delta in push.deltas:
         found.setdefault(shards.of(delta.table), []).append(delta)
@@ -38,16 +38,22 @@ def split(push: SyncPush, shards: ShardMap) -> dict[str, SyncPush]:
 
 
 def push(parts: Mapping[str, Part], shards: ShardMap, vectors: Vectors, given: Given) -> Steps[PushResult]:
-    """Commit a push shard by shard, once none of them refuses anything of it.
+    """Commit a push shard by shard, after all of them have accepted it.
 
-    A crash in between is completed by the client's repeat: what a shard has is known there by its ids. Every shard is
-    asked for its part of the answer's cursor, also one that the push does not concern: what the client was told there
-    since its last pull may be in doubt. One that cannot be asked is left where the client surely was.
+    A crash in between is completed by the client's repeat: each shard recognises its deltas by their ids. Every shard
+    is asked for its part of the response's cursor, also one without deltas: what the client was sent there since its
+    last pull may be in doubt. For a shard that does not answer, the cursor that the client certainly has is used.
+
+    Args:
+        parts: by shard.
+        shards: which tables belong to which shard.
+        vectors: the cursors of clients in each shard.
+        given: the push.
 
     Raises:
-        RefusedError, BackpressureError: nothing was kept.
-        CancelledError: nobody waits for it, and nothing was kept.
-        StagingUnavailableError: a shard that it concerns cannot be reached, or the default one.
+        RefusedError, BackpressureError: nothing was stored.
+        CancelledError: the caller cancelled it, and nothing was stored.
+        StagingUnavailableError: a shard of the push, or the default one, cannot be reached.
     """
     client_id = given.push.client_id
     seen = yield from _seen(parts, vectors, given)
@@ -85,7 +91,7 @@ def push(parts: Mapping[str, Part], shards: ShardMap, vectors: Vectors, given: G
 
 
 def _seen(parts: Iterable[str], vectors: Vectors, given: Given) -> Steps[dict[str, int]]:
-    """Shard → the cursor there that the client certainly has."""
+    """Return the cursor in each shard that the client certainly has."""
     if given.seen is None:
         return {}
     if given.seen <= NEVER_PULLED:
@@ -95,11 +101,11 @@ def _seen(parts: Iterable[str], vectors: Vectors, given: Given) -> Steps[dict[st
 
 
 def _check(parts: Mapping[str, Part], own: Mapping[str, SyncPush], given: Given) -> Steps[None]:
-    """Ask every shard before any of them keeps anything.
+    """Check the push in every shard before any of them stores anything.
 
     Raises:
-        RefusedError: of the first shard that refuses, with what each of them refuses.
-        BackpressureError: a shard holds too much.
+        RefusedError: of the first shard that rejects deltas, with the rejections of all.
+        BackpressureError: too much is unflushed in a shard.
     """
     refusals: list[RefusedError] = []
     for name, part in own.items():

@@ -1,4 +1,7 @@
-"""Numbered SQL files, one folder a database; each is applied once, in order, under a lock."""
+"""The schema migrations of the stores: numbered SQL files in one folder per database.
+
+Stores apply each file once, in order, under a lock; `staging.versions` shows what is missing.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from lakesync.model.errors import StagingVersionError
 
 
 class Migration(NamedTuple):
-    """One step of a database's schema; numbers count from 1 without a gap."""
+    """One step of a database's schema; numbers count from 1 without gaps."""
 
     number: int
     name: str
@@ -17,17 +20,19 @@ class Migration(NamedTuple):
 
 
 def migrations(database: str) -> list[Migration]:
-    """The steps of `database` (`sqlite/log`, `sqlite/state`, `postgres`), in order."""
+    """Return the steps of `sqlite/log`, `sqlite/state` or `postgres`, in order."""
     folder = resources.files(__package__).joinpath(*database.split("/"))
     names = sorted(entry.name for entry in folder.iterdir() if entry.name.endswith(".sql"))
     return [Migration(int(name[:4]), name, folder.joinpath(name).read_text("utf-8")) for name in names]
 
 
 def pending(database: str, version: int, where: str) -> list[Migration]:
-    """The steps above `version`.
+    """Return the steps above `version`.
 
     Args:
-        where: the database's address, for the message.
+        database: `sqlite/log`, `sqlite/state` or `postgres`.
+        version: the database's version.
+        where: its address, for the message.
 
     Raises:
         StagingVersionError: `version` is above every known step.

@@ -1,4 +1,4 @@
-"""The store on Postgres: everything of a commit in one transaction, for any number of gateway processes."""
+"""The store on Postgres: each commit is one transaction, and any number of gateway processes may use it."""
 
 from lakesync.staging.postgres.store import PostgresStore
 

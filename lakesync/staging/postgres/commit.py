@@ -1,4 +1,7 @@
-"""A reading, and a unit of work, within one transaction."""
+"""The Postgres store's `View` and `Commit`, each within one transaction.
+
+`Groups` creates them; the engine and the feed call their methods.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +30,10 @@ from lakesync.wire.log import PackedDeltas
 
 
 class PostgresView(HeadView, SideView):
-    """`View` of one gateway: the transaction's own snapshot."""
+    """`View` of one gateway: the snapshot of its transaction."""
 
     def __init__(self, connection: Connection, head: Head) -> None:
+        """Create the view of a gateway's head in a transaction."""
         self._connection = connection
         self._read_head = head
 
@@ -38,40 +42,40 @@ class PostgresView(HeadView, SideView):
         return self._read_head
 
     def rows(self, keys: Collection[RowKey]) -> dict[RowKey, StoredRow]:
-        """The stored rows among `keys`."""
+        """Return the stored rows among `keys`."""
         return feed.rows(self._connection, self.gateway, keys)
 
     def entries_after(self, buckets: Collection[str], since: int, limit: int) -> list[Entry]:
-        """Entries under any of `buckets` with `since < changed <= arrival`, in order of `changed`."""
+        """Return entries with `since < changed <= arrival`; see `View.entries_after`."""
         return feed.entries_after(self._connection, self.gateway, buckets, since, self.arrival, limit)
 
     def whole_rows(self, bucket: str, since: int, limit: int) -> list[WholeRow]:
-        """Entries under one bucket, in order of `changed`, with their rows."""
+        """Return entries of one bucket with their rows; see `View.whole_rows`."""
         entries = self.entries_after((bucket,), since, limit)
         return whole_rows(entries, self.rows({entry.key for entry in entries}))
 
     def stretch(self, buckets: Sequence[str], since: int, until: int, limit: int, reader: Reader) -> Stretch | None:  # noqa: ARG002
-        """None: rows are not stored as they are sent."""
+        """Return None: rows are not stored as they are sent."""
         return None
 
     def entries_of(self, keys: Collection[RowKey], buckets: Collection[str]) -> list[Entry]:
-        """Every entry of these rows under these buckets."""
+        """Return every entry of these rows under these buckets."""
         return feed.entries_of(self._connection, self.gateway, keys, buckets)
 
     def changed_after(self, buckets: Collection[str], since: int) -> bool:
-        """Whether any entry under `buckets` has `changed > since`."""
+        """Return whether any entry under `buckets` has `changed > since`."""
         return feed.changed_after(self._connection, self.gateway, buckets, since)
 
     def unheard(self, buckets: Collection[str], since: int) -> Collection[str]:
-        """All that have such an entry: a snapshot shows commits of which no notice has come yet."""
+        """Return all changed buckets: a snapshot shows commits whose notice has not arrived yet."""
         return feed.changed_among(self._connection, self.gateway, buckets, since)
 
     def buckets(self, prefix: str) -> list[str]:
-        """The bucket keys in use that start with `prefix`."""
+        """Return the bucket keys in use that start with `prefix`."""
         return feed.buckets_with(self._connection, self.gateway, prefix)
 
     def client(self, client_id: str) -> ClientRecord | None:
-        """What is known of a client."""
+        """Return a client's record."""
         return client(self._connection, self.gateway, client_id)
 
     def _ask(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
@@ -80,9 +84,10 @@ class PostgresView(HeadView, SideView):
 
 
 class PostgresCommit(PostgresView, RestoringCommit, SideCommit):
-    """`Commit` of one gateway, under the lock of its row."""
+    """`Commit` of one gateway, with the lock of the gateway's row."""
 
     def __init__(self, journal: Journal) -> None:
+        """Create the commit over a journal."""
         super().__init__(journal.connection, journal.head)
         self._journal = journal
 
@@ -94,7 +99,7 @@ class PostgresCommit(PostgresView, RestoringCommit, SideCommit):
         self._journal.head = head
 
     def restore_config(self, config: GatewayConfig) -> None:
-        """Put schemas and rules in force with the versions that they had."""
+        """Set schemas and rules with their earlier versions."""
         for table, known in config.schemas.items():
             self._journal.put_schema(table, known.version, known.schema)
         for table, version in config.retired.items():
@@ -102,47 +107,47 @@ class PostgresCommit(PostgresView, RestoringCommit, SideCommit):
         self._journal.put_config(config)
 
     def known_ids(self, client_id: str, low: int, high: int) -> set[tuple[int, bytes]]:
-        """`(hlc, id digest)` of the client's accepted deltas with `low <= hlc <= high`."""
+        """Return `(hlc, id digest)` of the client's accepted deltas with `low <= hlc <= high`."""
         return self._journal.known_ids(client_id, low, high)
 
     def highest_hlc(self, client_id: str) -> int:
-        """The client's highest accepted hlc; -1 when it has none."""
+        """Return the client's highest accepted hlc; -1 if it has none."""
         return self._journal.writer(client_id)[0]
 
     def next_arrivals(self, count: int) -> range:
-        """`count` new arrivals, above every one handed out before."""
+        """Return `count` new arrivals, above all earlier ones."""
         self._journal.head, arrivals = self._head.next_arrivals(count, self._journal.wall())
         return arrivals
 
     def append(self, client_id: str, deltas: PackedDeltas, arrival: int, claims: Claims) -> LogEntry:
-        """Add a log row with the next dense `seq`, its ids, and its share of the ledger."""
+        """Add a log row; see `Commit.append`."""
         return self._journal.append(client_id, deltas, arrival, claims)
 
     def announce_presence(self, presence: Collection[Presence]) -> None:
-        """Tell all processes which clients are connected."""
+        """Notify all processes which clients are connected."""
         self._journal.announcement.announce_presence(self.gateway, presence)
 
     def unfolded_rows(self, keys: Collection[RowKey]) -> dict[RowKey, StoredRow]:
-        """The stored rows among `keys`."""
+        """Return the stored rows among `keys`."""
         return self.rows(keys)
 
     def put_rows(self, rows: Collection[StoredRow], moves: Collection[Move] = ()) -> None:
-        """Write rows whole, and feed entries."""
+        """Store rows and feed entries; see `Commit.put_rows`."""
         if rows or moves:
             self._journal.announcement.moved(self.gateway, newest_of(rows, moves))
             feed.put_rows(self._connection, self.gateway, rows)
             feed.put_entries(self._connection, self.gateway, rows, moves)
 
     def put_moves(self, moves: Collection[Move]) -> None:
-        """Write feed entries."""
+        """Store changes of feed entries."""
         self.put_rows((), moves)
 
     def put_client(self, record: ClientRecord) -> None:
-        """Write a client record whole."""
+        """Store a client's record."""
         self._journal.put_client(record)
 
     def put_schema(self, schema: TableSchema) -> int:
-        """Register a schema or evolve it; its version."""
+        """Register or evolve a schema, and return its version."""
         config = with_schema(self.config, schema)
         registered = config.schemas[schema.table]
         if config is not self.config:
@@ -151,26 +156,26 @@ class PostgresCommit(PostgresView, RestoringCommit, SideCommit):
         return registered.version
 
     def retire_schema(self, table: str) -> int:
-        """Retire a table's schema; the version of that."""
+        """Retire a table's schema, and return the version of that."""
         config = without_schema(self.config, table)
         self._journal.put_schema(table, config.retired[table], None)
         self._journal.put_config(config)
         return config.retired[table]
 
     def put_rules(self, rules: SyncRules) -> int:
-        """Set the rules in force from here on; the new rules version."""
+        """Activate sync rules, and return their version."""
         config = with_rules(self.config, rules)
         self._journal.put_config(config)
         self._journal.announcement.everything(self.gateway)
         return config.rules_version
 
     def run_alone(self) -> None:
-        """Nothing to do: whatever a commit does to rows is lasting with it."""
+        """Do nothing: a commit's rows are as durable as its log row."""
 
     def put_write_scope(self, scope: WriteScope) -> None:
-        """Set what a push may change from here on."""
+        """Set which rows clients may push to."""
         self._journal.put_config(with_write_scope(self.config, scope))
 
     def scan_rows(self, after: RowKey | None, limit: int) -> list[StoredRow]:
-        """Rows of the gateway in key order, after a key."""
+        """Return rows in key order, after a key."""
         return feed.scan_rows(self._connection, self.gateway, after, limit)

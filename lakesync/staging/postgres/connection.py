@@ -1,4 +1,4 @@
-"""Connections to the store's database, its schema, and what its driver's errors mean."""
+"""Connections to the store's database: a pool, session settings, migrations, and the mapping of driver errors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Connection = psycopg.Connection[tuple[Any, ...]]
 POOL_SIZE = 8
 _POOL_SECONDS = 10.0
 APPLICATION = "lakesync staging"
-"""By this name, or another that begins with `lakesync`, a store's connections are known to the server."""
+"""The server knows the store's connections by this name, or by another that begins with `lakesync`."""
 _VIGILANT = {
     "connect_timeout": 10,
     "keepalives_idle": 10,
@@ -26,9 +26,9 @@ _VIGILANT = {
     "keepalives_count": 3,
     "tcp_user_timeout": 25_000,
 }
-"""A server that is gone without a word is given up after 25 s, where TCP by itself takes a quarter of an hour."""
+"""Connection settings that detect a dead server after 25 s; TCP alone takes a quarter of an hour."""
 _MIGRATION_LOCK = 0x1A4E_5F2C
-"""The advisory lock under which migrations run, any number that others do not use."""
+"""Number of the advisory lock of migrations; others must not use it."""
 
 _SETTINGS = (
     "SET search_path = lakesync",
@@ -46,10 +46,13 @@ class Database:
     """A pool of connections to one store."""
 
     def __init__(self, url: str) -> None:
-        """Args: url: as libpq reads it.
+        """Create the pool; `open` connects it.
+
+        Args:
+            url: in libpq's form.
 
         Raises:
-            ConfigurationError: it is none.
+            ConfigurationError: the URL is invalid.
         """
         try:
             given = psycopg.conninfo.conninfo_to_dict(url)
@@ -59,7 +62,7 @@ class Database:
                 "and the like in the password"
             ) from None
         self.info = {**_VIGILANT, **given}
-        """How to connect, as libpq names it."""
+        """Connection parameters, with libpq's names."""
         self.where = f"{self.info.get('host', 'localhost')}/{self.info.get('dbname', '')}"
         self._pool = ConnectionPool(
             psycopg.conninfo.make_conninfo("", **(self.info | {"application_name": APPLICATION})),
@@ -73,10 +76,10 @@ class Database:
         )
 
     def open(self) -> None:
-        """Connect and bring the schema up to date.
+        """Connect, and migrate the schema.
 
         Raises:
-            StagingVersionError: the schema is newer than this LakeSync.
+            StagingVersionError: a newer LakeSync wrote the schema.
             StagingUnavailableError: the database cannot be reached.
         """
         with self._mapped("opening it"):
@@ -90,11 +93,10 @@ class Database:
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
-        """A transaction, committed at the end unless something was raised.
+        """Yield a connection in a transaction, which is committed at the end unless the block raises.
 
         Raises:
-            StagingUnavailableError: the transaction did not happen, or the connection was lost while it was being
-                committed.
+            StagingUnavailableError: the transaction failed, or the connection was lost while it was committed.
         """
         with self._mapped("a transaction"), self._pool.connection() as connection:
             yield connection
@@ -108,18 +110,18 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """A snapshot: nothing that commits meanwhile is in it."""
+        """Yield a connection in a read-only snapshot."""
         with self._mapped("a reading"), self._pool.connection() as connection:
             connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
             yield connection
 
     def vacuum(self) -> None:
-        """Let the server use again the space of what is in no table any more."""
+        """Let the server reuse the space of deleted rows."""
         with self._mapped("VACUUM"), psycopg.connect(**self.info, autocommit=True) as connection:  # type: ignore[arg-type]
             connection.execute("VACUUM lakesync.log, lakesync.row_state, lakesync.client, lakesync.action")
 
     def jdbc(self) -> tuple[str, dict[str, str]]:
-        """The same database for a JDBC driver: URL and properties."""
+        """Return URL and properties of the database for a JDBC driver."""
         host, port = self.info.get("host", "localhost"), self.info.get("port", "5432")
         properties = {key: str(value) for key, value in self.info.items() if key in ("user", "password")}
         return f"jdbc:postgresql://{host}:{port}/{self.info.get('dbname', '')}", properties
@@ -133,17 +135,27 @@ class Database:
 
 
 def unavailable(where: str, what: str, exc: Exception) -> StagingUnavailableError:
-    """A driver's error as the protocol has it."""
+    """Return a driver's error as the store's protocol defines it.
+
+    Args:
+        where: host and database.
+        what: what failed.
+        exc: the driver's error.
+    """
     return StagingUnavailableError(
         f"Postgres at {where} failed in {what} ({str(exc).strip()}): nothing of it was kept, look at the server, repeat"
     )
 
 
 def migrate(connection: Connection, where: str) -> None:
-    """Bring the schema to the newest version, one process at a time.
+    """Migrate the schema to the newest version, one process at a time.
+
+    Args:
+        connection: its transaction is used.
+        where: host and database, for messages.
 
     Raises:
-        StagingVersionError: it was written by a newer LakeSync.
+        StagingVersionError: a newer LakeSync wrote it.
     """
     connection.execute("SELECT pg_advisory_xact_lock(%s)", (_MIGRATION_LOCK,))
     connection.execute("CREATE SCHEMA IF NOT EXISTS lakesync")
@@ -157,7 +169,7 @@ def migrate(connection: Connection, where: str) -> None:
 
 
 def settle(connection: Connection) -> None:
-    """Make a connection's session one of the store's."""
+    """Set the session settings of a store's connection."""
     for setting in _SETTINGS:
         connection.execute(sql.SQL(setting))
 

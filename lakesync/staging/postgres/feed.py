@@ -1,4 +1,4 @@
-"""Rows and feed entries within one transaction."""
+"""The statements that read and write rows and feed entries, within one transaction. `PostgresCommit` calls them."""
 
 from __future__ import annotations
 
@@ -58,7 +58,13 @@ _CHANGED_AMONG = (
 
 
 def rows(connection: Connection, gateway: str, keys: Collection[RowKey]) -> dict[RowKey, StoredRow]:
-    """The stored rows among `keys`."""
+    """Return the stored rows among `keys`.
+
+    Args:
+        connection: its transaction is used.
+        gateway: its id.
+        keys: of rows.
+    """
     tables, ids = [table for table, _ in keys], [row_id for _, row_id in keys]
     bodies = connection.execute(_ROWS, (tables, ids, gateway)).fetchall()
     found = (decode_row(body) for (body,) in bodies)
@@ -66,20 +72,40 @@ def rows(connection: Connection, gateway: str, keys: Collection[RowKey]) -> dict
 
 
 def put_rows(connection: Connection, gateway: str, rows: Collection[StoredRow]) -> None:
-    """Write rows whole, each key once."""
+    """Write rows, each key once.
+
+    Args:
+        connection: its transaction is used.
+        gateway: its id.
+        rows: the rows.
+    """
     if rows:
         tables, ids = [row.table for row in rows], [row.row_id for row in rows]
         connection.execute(_PUT_ROWS, (gateway, tables, ids, [encode_row(row.fold()) for row in rows]))
 
 
 def scan_rows(connection: Connection, gateway: str, after: RowKey | None, limit: int) -> list[StoredRow]:
-    """Rows in key order, after a key."""
+    """Return rows in key order, after a key.
+
+    Args:
+        connection: its transaction is used.
+        gateway: its id.
+        after: key; None for the beginning.
+        limit: most rows.
+    """
     found = connection.execute(_SCAN, (gateway, *(after or ("", "")), limit)).fetchall()
     return [decode_row(body) for (body,) in found]
 
 
 def put_entries(connection: Connection, gateway: str, rows: Collection[StoredRow], moves: Collection[Move]) -> None:
-    """Write the feed entries of rows, and moves."""
+    """Write the entry changes that rows imply, and moves.
+
+    Args:
+        connection: its transaction is used.
+        gateway: its id.
+        rows: the rows.
+        moves: explicit changes of entries.
+    """
     sums: MoveSums = {}
     add_moves(sums, moves)
     changes = [(row.key, bucket, change) for row in rows for bucket, change in changes_of(row, sums)]
@@ -95,7 +121,7 @@ def put_entries(connection: Connection, gateway: str, rows: Collection[StoredRow
 
 
 def _bucket_numbers(connection: Connection, gateway: str, names: Collection[str]) -> dict[str, int]:
-    """Each bucket's number, made where it has none; the gateway's lock keeps others from making the same."""
+    """Return each bucket key's number; create missing ones. The gateway's lock prevents duplicates."""
     query = "SELECT name, id FROM bucket WHERE gateway = %s AND name = ANY(%s)"
     known: dict[str, int] = dict(connection.execute(query, (gateway, list(names))).fetchall())
     missing = sorted(name for name in names if name not in known)
@@ -108,30 +134,60 @@ def _bucket_numbers(connection: Connection, gateway: str, names: Collection[str]
 def entries_after(
     connection: Connection, gateway: str, buckets: Collection[str], since: int, until: int, limit: int
 ) -> list[Entry]:
-    """Entries in order of `changed`: one index range a bucket, read no further than asked for."""
+    """Return entries ordered by `changed`: one index range per bucket, read only as far as needed.
+
+    Args:
+        connection: its transaction is used.
+        gateway: its id.
+        buckets: keys.
+        since: only entries with `changed` above this.
+        until: only entries with `changed` up to this.
+        limit: most entries.
+    """
     found = connection.execute(_ENTRIES_AFTER, (since, until, limit, gateway, list(buckets), limit)).fetchall()
     return [Entry(*entry) for entry in found]
 
 
 def entries_of(connection: Connection, gateway: str, keys: Collection[RowKey], buckets: Collection[str]) -> list[Entry]:
-    """Every entry of these rows under these buckets."""
+    """Return every entry of these rows under these buckets.
+
+    Args:
+        connection: its transaction is used.
+        gateway: its id.
+        keys: of rows.
+        buckets: keys.
+    """
     tables, ids = [table for table, _ in keys], [row_id for _, row_id in keys]
     found = connection.execute(_ENTRIES_OF, (tables, ids, gateway, list(buckets))).fetchall()
     return [Entry(*entry) for entry in found]
 
 
 def changed_after(connection: Connection, gateway: str, buckets: Collection[str], since: int) -> bool:
-    """Whether any entry under `buckets` has `changed > since`."""
+    """Return whether any entry under `buckets` has `changed > since`.
+
+    Args:
+        connection: its transaction is used.
+        gateway: its id.
+        buckets: keys.
+        since: arrival.
+    """
     found = connection.execute(_CHANGED_AFTER, (since, gateway, list(buckets))).fetchone()
     return bool(found and found[0])
 
 
 def changed_among(connection: Connection, gateway: str, buckets: Collection[str], since: int) -> list[str]:
-    """Those of `buckets` with an entry whose `changed > since`."""
+    """Return those of `buckets` that have an entry with `changed > since`.
+
+    Args:
+        connection: its transaction is used.
+        gateway: its id.
+        buckets: keys.
+        since: arrival.
+    """
     return [name for (name,) in connection.execute(_CHANGED_AMONG, (gateway, list(buckets), since)).fetchall()]
 
 
 def buckets_with(connection: Connection, gateway: str, prefix: str) -> list[str]:
-    """The bucket keys in use that start with `prefix`."""
+    """Return the bucket keys in use that start with `prefix`."""
     query = "SELECT name FROM bucket WHERE gateway = %s AND name ^@ %s ORDER BY name"
     return [name for (name,) in connection.execute(query, (gateway, prefix)).fetchall()]

@@ -1,4 +1,7 @@
-"""A schema that is filled in one transaction, in which the one in use is set aside."""
+"""Builds a store in a new schema, in one transaction that also renames the schema in use.
+
+`staging.replacement` calls it.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,18 @@ class _FreshSchema:
 
 @contextmanager
 def fresh_schema(shard: str, url: str, wall: Callable[[], int], *, replace: bool) -> Iterator[_FreshSchema]:
-    """A store in the URL's database; see `lakesync.staging.fresh.fresh_stores`."""
+    """Yield a store in the URL's database; see `staging.replacement.replacement_stores`.
+
+    Args:
+        shard: the shard.
+        url: in libpq's form.
+        wall: returns the server's wall time in milliseconds.
+        replace: whether an existing store is renamed.
+
+    Raises:
+        ConfigurationError: a store exists and `replace` is false.
+        StagingUnavailableError: gateways or pipelines use it, or the database cannot be reached.
+    """
     where = Database(url).where
     try:
         with psycopg.connect(url) as connection:

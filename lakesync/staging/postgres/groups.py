@@ -1,4 +1,7 @@
-"""Group commit of one process: works of a gateway that wait together share a transaction."""
+"""Group commit of one process: works of a gateway that wait at the same time share one transaction.
+
+`PostgresStore` submits all reads and works to it.
+"""
 
 from __future__ import annotations
 
@@ -33,9 +36,17 @@ class Job(NamedTuple):
 
 
 class Groups:
-    """Runs works of a gateway in order of submission, in one thread at a time, and gateways in turn."""
+    """Runs the works of a gateway in order of submission, in one thread at a time, and gateways in turn."""
 
     def __init__(self, database: Database, wall: Callable[[], int], configs: ConfigCache, listening: Listening) -> None:
+        """Create the threads.
+
+        Args:
+            database: the pool of connections.
+            wall: returns the server's wall time in milliseconds.
+            configs: caches gateways' configurations.
+            listening: delivers notices.
+        """
         self._database = database
         self._listening = listening
         self._wall = wall
@@ -73,7 +84,7 @@ class Groups:
         return future
 
     def close(self) -> None:
-        """Finish what was submitted."""
+        """Complete what was submitted."""
         with self._lock:
             self._closed = True
         self._threads.shutdown(wait=True)
@@ -92,7 +103,7 @@ class Groups:
             future.set_result(result)
 
     def _drain(self, gateway: str) -> None:
-        """Run a gateway's next group, and leave the thread to others where more waits."""
+        """Run a gateway's next group, and leave the thread to other gateways if more works wait."""
         while group := self._next(gateway):
             jobs = [job for job in group if job.future.set_running_or_notify_cancel()]
             notices: list[Notice] = []
@@ -107,14 +118,14 @@ class Groups:
                 return
 
     def _yields(self, gateway: str) -> bool:
-        """Put a gateway behind those that wait for a thread. Not once the store is closed, which is to end."""
+        """Queue a gateway behind those that wait for a thread. A closed store runs all works first."""
         with self._lock:
             if not self._closed:
                 self._threads.submit(self._drain, gateway)
             return not self._closed
 
     def _next(self, gateway: str) -> list[Job]:
-        """The next group; none, and the gateway is free for another thread, when nothing waits."""
+        """Return the next group; if nothing waits, return none, and let another thread run the gateway later."""
         with self._lock:
             waiting = self._waiting[gateway]
             if not waiting:
@@ -122,10 +133,12 @@ class Groups:
             return [waiting.popleft() for _ in range(min(len(waiting), _GROUP))]
 
     def _run(self, gateway: str, jobs: list[Job], notices: list[Notice]) -> list[Outcome]:
-        """One transaction. Its works are taken back one by one, or all of them when it does not commit.
+        """Run works in one transaction. They are rolled back one by one, or all together if it does not commit.
 
         Args:
-            notices: gets what listeners are to be told, whether the transaction is known to have happened or not.
+            gateway: its id.
+            jobs: the works.
+            notices: gets the notices to deliver, also if the transaction's outcome is unknown.
         """
         numbers: list[int] = []
         try:

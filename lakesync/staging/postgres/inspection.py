@@ -1,4 +1,4 @@
-"""A store on Postgres from outside: versions, heads, bytes, and the upgrade of its schema."""
+"""Shows and upgrades the schema of a store on Postgres, which may be in use; `staging.versions` calls it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SIZE = (
 
 
 def status(url: str) -> Status:
-    """Read the tables, whoever else is at them."""
+    """Read a store's status from its tables."""
     with _connected(url) as (connection, where):
         version = _version(connection)
         if version == 0:
@@ -34,7 +34,7 @@ def status(url: str) -> Status:
 
 
 def upgrade(url: str) -> list[Upgrade]:
-    """Apply what is missing, in one transaction; gateways that run wait for it."""
+    """Apply missing migrations in one transaction; running gateways wait for it."""
     with _connected(url) as (connection, where):
         before = _version(connection)
         migrate(connection, where)

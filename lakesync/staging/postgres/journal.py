@@ -1,4 +1,7 @@
-"""The log's side of one transaction: the gateway's head, log rows, ids, client records, configuration."""
+"""The log's part of one transaction: the gateway's head, log rows, ids, client records, configuration.
+
+`PostgresCommit` writes through it; `pipeline` and `groups` load and save heads.
+"""
 
 from __future__ import annotations
 
@@ -38,13 +41,20 @@ _KNOWN = "SELECT ids FROM log WHERE gateway = %s AND client_id = %s AND hlc_high
 
 
 class ConfigCache:
-    """Configurations by gateway, each good for the version that the gateway's row names."""
+    """Caches configurations by gateway, each valid for the version in the gateway's row."""
 
     def __init__(self) -> None:
         self._known: dict[str, GatewayConfig] = {}
 
     def load(self, connection: Connection, gateway: str, version: int, rules_version: int) -> GatewayConfig:
-        """The configuration of a version that is committed."""
+        """Return the configuration of a committed version.
+
+        Args:
+            connection: its transaction is used.
+            gateway: its id.
+            version: of the configuration.
+            rules_version: of its rules.
+        """
         known = self._known.get(gateway)
         if known is not None and known.version == version:
             return known
@@ -67,9 +77,15 @@ class ConfigCache:
 
 
 def load_head(connection: Connection, gateway: str, configs: ConfigCache, *, lock: bool) -> Head:
-    """A gateway's head; locked, nobody else commits to the gateway until this transaction ends.
+    """Return a gateway's head. If it is locked, no other process commits to the gateway until this transaction ends.
 
-    The lock is a statement of its own: one that waits for it would still read the rest as it was before.
+    The lock is a separate statement: a statement that waits for it would read everything else as it was before.
+
+    Args:
+        connection: its transaction is used.
+        gateway: its id.
+        configs: caches configurations.
+        lock: whether to lock the gateway.
 
     Raises:
         NotFoundError: there is no such gateway.
@@ -84,7 +100,14 @@ def load_head(connection: Connection, gateway: str, configs: ConfigCache, *, loc
 
 
 def ensure_gateway(connection: Connection, gateway: str, epoch: int, shard: str = MAIN_SHARD) -> None:
-    """Make a gateway where there is none, its stream called `shard`."""
+    """Create a gateway, unless it exists.
+
+    Args:
+        connection: its transaction is used.
+        gateway: its id.
+        epoch: of the new gateway.
+        shard: of the new gateway.
+    """
     connection.execute(
         "INSERT INTO gateway (id, epoch, arrival, config_version, rules_version) VALUES (%s, %s, 0, 0, 0)"
         " ON CONFLICT DO NOTHING",
@@ -98,7 +121,7 @@ def ensure_gateway(connection: Connection, gateway: str, epoch: int, shard: str 
 
 
 def save_head(connection: Connection, head: Head) -> None:
-    """Write a head, at the end of a transaction that moved it."""
+    """Write a head, at the end of a transaction that changed it."""
     connection.execute("UPDATE gateway SET arrival = %s WHERE id = %s", (head.arrival, head.gateway))
     connection.execute(
         "UPDATE shard SET last_seq = %s, last_arrival = %s, flushed_seq = %s, trimmed_seq = %s, deltas = %s,"
@@ -111,14 +134,28 @@ class Journal:
     """One gateway's log within one transaction."""
 
     def __init__(self, connection: Connection, head: Head, wall: Callable[[], int]) -> None:
+        """Create the journal.
+
+        Args:
+            connection: its transaction is used.
+            head: of the gateway, locked.
+            wall: returns the server's wall time in milliseconds.
+        """
         self.connection = connection
         self.head = head
         self.wall = wall
         self.announcement = Announcement()
-        """What the transaction moves."""
+        """The notices of the transaction."""
 
     def append(self, client_id: str, deltas: PackedDeltas, arrival: int, claims: Claims) -> LogEntry:
-        """Add a log row, its ids, its share of the ledger."""
+        """Add a log row, its ids, and its share of the ledger.
+
+        Args:
+            client_id: of the sender.
+            deltas: of the push.
+            arrival: the push's last arrival.
+            claims: of the sender, as far as the rules read them.
+        """
         head = self.head
         entry = next_entry(head, client_id, deltas, arrival, claims)
         self.connection.execute(
@@ -138,19 +175,19 @@ class Journal:
         self.connection.execute(_COUNT, (self.head.gateway, day, tally.deltas, signed(tally.id_sum)))
 
     def writer(self, client_id: str) -> tuple[int, int]:
-        """The client's highest accepted hlc, -1 for none, and the width of its widest push."""
+        """Return a client's highest accepted hlc (-1 for none), and the widest range of hlcs of one of its pushes."""
         query = "SELECT hlc_high, widest FROM writer WHERE gateway = %s AND client_id = %s"
         found = _one(self.connection, query, self.head.gateway, client_id)
         return (found[0], found[1]) if found else (-1, 0)
 
     def known_ids(self, client_id: str, low: int, high: int) -> set[tuple[int, bytes]]:
-        """Ids of the client's log rows that reach into `low..high`, narrowed to it: one bounded index range."""
+        """Return the ids with an hlc in `low..high` from the client's log rows, with one bounded index range."""
         _, widest = self.writer(client_id)
         rows = self.connection.execute(_KNOWN, (self.head.gateway, client_id, low, high + widest, high)).fetchall()
         return {known for (ids,) in rows for known in unpack_ids(ids) if low <= known[0] <= high}
 
     def put_client(self, record: ClientRecord) -> None:
-        """Write a client record whole."""
+        """Write a client's record."""
         self.connection.execute(
             "INSERT INTO client VALUES (%s, %s, %b) ON CONFLICT (gateway, client_id) DO UPDATE"
             " SET record = excluded.record",
@@ -158,7 +195,7 @@ class Journal:
         )
 
     def put_schema(self, table: str, version: int, schema: TableSchema | None) -> None:
-        """Write a table's schema under its new version; None: it is retired."""
+        """Write a table's schema under its new version; None if it is retired."""
         self.connection.execute(
             "INSERT INTO table_schema VALUES (%s, %s, %s, %b) ON CONFLICT (gateway, table_name) DO UPDATE"
             " SET version = excluded.version, body = excluded.body",
@@ -166,7 +203,7 @@ class Journal:
         )
 
     def put_config(self, config: GatewayConfig) -> None:
-        """Write the configuration, its schemas excepted."""
+        """Write the configuration, without its schemas."""
         rules = msgspec.json.encode(config.rules) if config.rules is not None else None
         self.connection.execute(
             "UPDATE gateway SET config_version = %s, rules = %b, rules_version = %s, write_scope = %s WHERE id = %s",
@@ -176,7 +213,7 @@ class Journal:
 
 
 def client(connection: Connection, gateway: str, client_id: str) -> ClientRecord | None:
-    """What is known of a client."""
+    """Return a client's record."""
     found = _one(connection, _CLIENT, gateway, [client_id, ANYONE])
     if found is None:
         return None

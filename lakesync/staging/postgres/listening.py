@@ -1,4 +1,4 @@
-"""Notices between processes: NOTIFY within a commit, and one listening connection a process that mends itself."""
+"""Delivers notices between processes: NOTIFY in each commit, and one listening connection per process."""
 
 from __future__ import annotations
 
@@ -23,25 +23,30 @@ _CHANNEL = "lakesync_arrival"
 _MAX_PAYLOAD = 7_900
 """Bytes; Postgres takes 7,999."""
 _QUIET_SECONDS = 15.0
-"""A connection that was silent for so long is asked whether it lives."""
+"""A connection that was silent for so long is tested."""
 _WAIT_SECONDS = (0.05, 0.2, 1.0, 5.0)
 """Before each further attempt to connect."""
 _NAME = "lakesync notices"
 
 _Told = tuple[str, int, str, list[str] | None, tuple[Presence, ...]]
-"""Which process committed, the number of the commit there, the gateway, the bucket keys, the connected clients."""
+"""Process that committed, number of the commit there, gateway, bucket keys, connected clients."""
 _decode = msgspec.json.Decoder(_Told).decode
 
 
 class Listening:
-    """Tells this process' listeners of commits: its own at once, those of others through Postgres.
+    """Delivers notices to this process's listeners: of its own commits at once, of others through Postgres.
 
-    A commit of this process of which nobody can tell whether it happened is told of at once and once more when
-    Postgres does.
+    If the outcome of a commit of this process is unknown, its notice is delivered at once, and again if Postgres sends
+    it.
     """
 
     def __init__(self, info: Mapping[str, object], where: str) -> None:
-        """Args: info: how to connect, as libpq names it; where: the database, for the log."""
+        """Create it; the first `watch` connects.
+
+        Args:
+            info: connection parameters, with libpq's names.
+            where: host and database, for the log.
+        """
         self.notices = Notices()
         self._info = {**info, "application_name": _NAME}
         self._where = where
@@ -52,10 +57,10 @@ class Listening:
         self._wake: int | None = None
         self._numbers = count(1)
         self._own: set[int] = set()
-        """Commits of this process that its listeners are told of without Postgres."""
+        """Commits of this process whose notices are delivered without Postgres."""
 
     def watch(self, listener: Callable[[Notice], None]) -> Callable[[], None]:
-        """Tell `listener` from now on; the first one starts the listening connection."""
+        """Add a listener, and return a function that removes it; the first one starts the listening connection."""
         end = self.notices.watch(listener)
         with self._lock:
             if self._thread is None and not self._ended.is_set():
@@ -65,7 +70,12 @@ class Listening:
         return end
 
     def announce(self, connection: Connection, notice: Notice) -> int:
-        """Have Postgres tell the other processes once the transaction is committed; the commit's number."""
+        """Let Postgres notify the other processes when the transaction commits; return the commit's number.
+
+        Args:
+            connection: its transaction is used.
+            notice: of the commit.
+        """
         number = next(self._numbers)
         if self._thread is not None:
             self._own.add(number)
@@ -77,7 +87,7 @@ class Listening:
         return number
 
     def doubt(self, number: int) -> None:
-        """Take what Postgres may yet tell of this commit as news."""
+        """Deliver the notice of this commit again if Postgres sends it."""
         self._own.discard(number)
 
     def close(self) -> None:
@@ -105,7 +115,7 @@ class Listening:
                     self._ended.wait(wait)
 
     def _listen(self) -> psycopg.Connection[tuple[str]]:
-        """Listen, then name every gateway: nobody knows what was committed before."""
+        """Connect, and notify of every gateway, because commits may have been missed."""
         connection: psycopg.Connection[tuple[str]] = psycopg.connect(**self._info, autocommit=True)  # type: ignore[arg-type]
         try:
             connection.execute(f"LISTEN {_CHANNEL}")
@@ -118,7 +128,7 @@ class Listening:
         return connection
 
     def _follow(self, connection: psycopg.Connection[tuple[str]], selector: selectors.BaseSelector) -> None:
-        """Pass on what comes until the store is closed.
+        """Deliver notices until the store is closed.
 
         Raises:
             psycopg.Error: the connection is lost.

@@ -1,4 +1,7 @@
-"""What the pipeline asks of a store on Postgres: batches, the ledger, cuts."""
+"""The statements behind `PipelineStore` on Postgres: batches, ledger, checkpoints, marks.
+
+`PostgresStore` calls them.
+"""
 
 from __future__ import annotations
 
@@ -34,16 +37,23 @@ _ROWS = "FROM log WHERE gateway = %s AND shard = %s AND epoch = %s AND seq"
 
 
 class Pipeline:
-    """Batches, ledger and cuts; each call is one transaction."""
+    """Batches, ledger and checkpoints; each call is one transaction."""
 
     def __init__(self, database: Database, wall: Callable[[], int], configs: ConfigCache) -> None:
+        """Create the pipeline's methods over a database.
+
+        Args:
+            database: the pool of connections.
+            wall: returns the server's wall time in milliseconds.
+            configs: caches configurations.
+        """
         self._database = database
         self._wall = wall
         self._configs = configs
 
     @contextmanager
     def _locked(self, gateway: str, shard: str | None = None) -> Iterator[tuple[Connection, Head]]:
-        """A transaction under the gateway's lock."""
+        """Yield a connection with the gateway's lock, and its head."""
         with self._database.writing() as connection:
             head = load_head(connection, gateway, self._configs, lock=True)
             if shard is not None and shard != head.shard:
@@ -51,17 +61,17 @@ class Pipeline:
             yield connection, head
 
     def gateways(self) -> list[str]:
-        """Every gateway id."""
+        """Return every gateway id."""
         with self._database.reading() as connection:
             return [gateway for (gateway,) in connection.execute("SELECT id FROM gateway ORDER BY id").fetchall()]
 
     def gateway_config(self, gateway: str) -> GatewayConfig:
-        """Schemas and rules of a gateway."""
+        """Return a gateway's schemas and rules."""
         with self._database.reading() as connection:
             return load_head(connection, gateway, self._configs, lock=False).config
 
     def backlog(self) -> list[Backlog]:
-        """What waits, gateway by gateway."""
+        """Return the backlog of each gateway, ordered by id."""
         waiting = []
         with self._database.reading() as connection:
             for (gateway,) in connection.execute("SELECT id FROM gateway ORDER BY id").fetchall():
@@ -75,7 +85,7 @@ class Pipeline:
     def plan(
         self, gateway: str, shard: str, max_deltas: int, through: int | None = None, since: int | None = None
     ) -> Batch | None:
-        """The open batch, or a new one over a prefix of what waits."""
+        """Return the open batch, or a new one; see `PipelineStore.plan`."""
         with self._locked(gateway, shard) as (connection, head):
             found = connection.execute(
                 f"SELECT {_BATCH} FROM batch WHERE gateway = %s AND shard = %s AND confirmed_ms IS NULL",
@@ -101,7 +111,7 @@ class Pipeline:
             return batch
 
     def confirm(self, batch_id: str, deltas: int, id_sum: int, snapshot_id: int | None = None) -> None:
-        """Record that the lake holds the batch."""
+        """Record that the lake contains the batch; see `PipelineStore.confirm`."""
         with self._database.writing() as connection:
             planned = _batch(connection, batch_id)
             head = load_head(connection, planned[0].gateway, self._configs, lock=True)
@@ -124,7 +134,7 @@ class Pipeline:
             save_head(connection, head.confirmed(batch))
 
     def trim(self, gateway: str, shard: str) -> int:
-        """Drop the bodies of confirmed batches; bytes freed."""
+        """Delete the bodies of confirmed batches; return the freed bytes."""
         with self._locked(gateway, shard) as (connection, head):
             if head.flushed_seq == head.trimmed_seq:
                 return 0
@@ -137,7 +147,7 @@ class Pipeline:
             return int(found[0]) if found else 0
 
     def ledger(self, gateway: str) -> list[LedgerDay]:
-        """Every arrival day, in order."""
+        """Return every arrival day, in order."""
         with self._database.reading() as connection:
             load_head(connection, gateway, self._configs, lock=False)
             days = connection.execute(
@@ -150,12 +160,12 @@ class Pipeline:
         ]
 
     def request_flush(self, gateway: str) -> None:
-        """Note that a flush was asked for."""
+        """Record that a flush was requested."""
         with self._locked(gateway) as (connection, head):
             save_head(connection, head.flush_requested(self._wall()))
 
     def publish_cut(self, cut: Cut) -> bool:
-        """Publish a cut; False when a newer one is."""
+        """Publish a checkpoint; return False if a newer one is published."""
         with self._locked(cut.gateway) as (connection, head):
             check_cut(cut, head)
             newest = _newest_cut(connection, head)
@@ -168,7 +178,7 @@ class Pipeline:
             return True
 
     def newest_cut(self, gateway: str) -> Cut | None:
-        """The newest cut of the epoch."""
+        """Return the newest checkpoint of the epoch."""
         with self._database.reading() as connection:
             return _newest_cut(connection, load_head(connection, gateway, self._configs, lock=False))
 
@@ -200,7 +210,7 @@ def _oldest_ms(connection: Connection, head: Head) -> int | None:
 
 
 def _newest(connection: Connection, head: Head) -> tuple[int | None, int | None]:
-    """When the newest batch was confirmed, and in which snapshot."""
+    """Return when the newest batch was confirmed, and in which Iceberg snapshot."""
     found = connection.execute(
         "SELECT confirmed_ms, snapshot_id FROM batch WHERE gateway = %s AND shard = %s AND epoch = %s AND to_seq = %s",
         (head.gateway, head.shard, head.epoch, head.flushed_seq),

@@ -1,4 +1,4 @@
-"""`StagingStore` on Postgres."""
+"""`StagingStore` on Postgres: it creates the parts and forwards calls to them."""
 
 from __future__ import annotations
 
@@ -23,18 +23,21 @@ T = TypeVar("T")
 
 
 class PostgresStore(ErasingStore, HoldingStore):
-    """A store that any number of processes may open at once; the lock of a gateway's row orders their commits.
+    """A store that any number of processes may open at once; a lock on the gateway's row orders their commits.
 
-    Nothing is ever replayed: rows and feed entries are part of the commit. Ids are kept for good, 16 bytes a delta.
+    Nothing is ever replayed, because rows and feed entries are part of the commit. Ids are kept forever, 16 bytes per
+    delta.
     """
 
     shared = True
 
     def __init__(self, url: str, wall: Callable[[], int], shard: str = MAIN_SHARD) -> None:
-        """Args:
-        url: as libpq reads it.
-        wall: the server's clock in milliseconds.
-        shard: what the streams of new gateways are called.
+        """Create the store; `open` connects it.
+
+        Args:
+            url: in libpq's form.
+            wall: returns the server's wall time in milliseconds.
+            shard: of gateways that are created in it.
         """
         self._shard = shard
         self._wall = wall
@@ -45,10 +48,10 @@ class PostgresStore(ErasingStore, HoldingStore):
         self._pipeline = Pipeline(self._database, wall, self._configs)
 
     def open(self, replayer: Replayer | None = None) -> None:
-        """Connect and apply migrations; the replayer has nothing to do but where something is erased.
+        """Connect and apply migrations. The replayer is used by erasures only.
 
         Raises:
-            StagingVersionError: the store was written by a newer version.
+            StagingVersionError: a newer version wrote the store.
             StagingUnavailableError: it cannot be reached.
         """
         self._database.open()
@@ -57,18 +60,18 @@ class PostgresStore(ErasingStore, HoldingStore):
             self._finish_erasures()
 
     def close(self) -> None:
-        """Finish what was submitted and close every connection."""
+        """Complete what was submitted, and close every connection."""
         self._groups.close()
         self._listening.close()
         self._database.close()
 
     def ensure_gateway(self, gateway: str) -> None:
-        """Make a gateway with a new epoch; nothing when it exists."""
+        """Create a gateway with a new epoch, unless it exists."""
         with self._database.writing() as connection:
             ensure_gateway(connection, gateway, self._wall(), self._shard)
 
     def submit(self, gateway: str, work: Callable[[Commit], T]) -> Future[T]:
-        """Run `work` in a commit; the future ends once Postgres has committed."""
+        """Run `work` in a commit; the future completes when Postgres has committed."""
         return self._groups.submit(gateway, work)
 
     def read(self, gateway: str, work: Callable[[View], T]) -> Future[T]:
@@ -76,55 +79,55 @@ class PostgresStore(ErasingStore, HoldingStore):
         return self._groups.read(gateway, work)
 
     def watch(self, listener: Listener) -> Callable[[], None]:
-        """Tell `listener` of new visible arrivals of every process; what is returned ends that."""
+        """Call `listener` for new visible arrivals of every process; return a function that ends that."""
         return self._listening.watch(listener)
 
     # -- the pipeline --------------------------------------------------------------------------------------------
 
     def gateways(self) -> list[str]:
-        """Every gateway id of the store."""
+        """Return every gateway id."""
         return self._pipeline.gateways()
 
     def backlog(self) -> list[Backlog]:
-        """What waits, shard by shard."""
+        """Return each shard's backlog."""
         return self._pipeline.backlog()
 
     def gateway_config(self, gateway: str) -> GatewayConfig:
-        """Schemas and rules of a gateway."""
+        """Return a gateway's schemas and rules."""
         return self._pipeline.gateway_config(gateway)
 
     def connectors(self, gateway: str) -> list[StoredConnector]:
-        """The connectors registered at run time."""
+        """Return the connectors that were registered at run time."""
         return self.read(gateway, lambda view: view.connectors()).result()
 
     def plan(
         self, gateway: str, shard: str, max_deltas: int, through: int | None = None, since: int | None = None
     ) -> Batch | None:
-        """The open batch, or a new one, durable before it is returned."""
+        """Return the open batch, or a new one, which is durable before it is returned."""
         return self._pipeline.plan(gateway, shard, max_deltas, through, since)
 
     def confirm(self, batch_id: str, deltas: int, id_sum: int, snapshot_id: int | None = None) -> None:
-        """Record that the lake was read and holds the batch."""
+        """Record that the lake was read back and contains a batch."""
         self._pipeline.confirm(batch_id, deltas, id_sum, snapshot_id)
 
     def trim(self, gateway: str, shard: str) -> int:
-        """Drop the bodies of confirmed batches; bytes freed."""
+        """Delete the bodies of confirmed batches; return the freed bytes."""
         return self._pipeline.trim(gateway, shard)
 
     def ledger(self, gateway: str) -> list[LedgerDay]:
-        """Every arrival day that the gateway ever had."""
+        """Return every arrival day of a gateway."""
         return self._pipeline.ledger(gateway)
 
     def request_flush(self, gateway: str) -> None:
-        """Make the next `backlog` say that a flush was asked for, where anything waits."""
+        """Record that a flush was requested, if anything is unflushed."""
         self._pipeline.request_flush(gateway)
 
     def publish_cut(self, cut: Cut) -> bool:
-        """Publish a cut whole."""
+        """Publish a checkpoint."""
         return self._pipeline.publish_cut(cut)
 
     def newest_cut(self, gateway: str) -> Cut | None:
-        """The newest published cut."""
+        """Return the newest published checkpoint."""
         return self._pipeline.newest_cut(gateway)
 
     def marks(self) -> dict[str, str]:
@@ -136,7 +139,7 @@ class PostgresStore(ErasingStore, HoldingStore):
         self._pipeline.put_mark(name, body)
 
     def log_source(self, shard: str = MAIN_SHARD) -> LogSource:  # noqa: ARG002 all of them stand in one table
-        """The log, for Postgres' JDBC driver; its credentials are this store's."""
+        """Return the log's address for Postgres' JDBC driver, with this store's credentials."""
         url, properties = self._database.jdbc()
         return LogSource(url=url, table="lakesync.log", properties=properties)
 

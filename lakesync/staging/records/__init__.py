@@ -1,4 +1,4 @@
-"""What a staging store keeps, as values that the engine and the pipeline read and write."""
+"""The values that a staging store keeps. Engine, feed and pipeline read and write them."""
 
 from lakesync.staging.records.actions import ActionEntry, ActionRecord
 from lakesync.staging.records.clients import LOST, ClientRecord, Page, PastKey, Scope

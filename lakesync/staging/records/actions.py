@@ -1,4 +1,4 @@
-"""Actions of clients: what is known of each, and what an admin is told of attempts."""
+"""Records of clients' actions, and of each attempt at one."""
 
 from __future__ import annotations
 
@@ -6,29 +6,29 @@ import msgspec
 
 
 class ActionRecord(msgspec.Struct, frozen=True):
-    """What is known of one action of a client: who is at it, or how it ended."""
+    """The state of a client's action: who executes it, or its result."""
 
     client_id: str
     action_id: str
     idempotency_key: str | None
     attempts: int
     claim: str
-    """Who runs it, or ran it last."""
+    """Identifies the process and attempt that executes it, or executed it last."""
     lease_ms: int
-    """Server wall time until which the claim's holder is believed to be at it; 0 where nobody is."""
+    """Server wall time until which the holder of the claim may execute it; 0 if nobody does."""
     touched_ms: int
     """Server wall time of the latest change."""
     outcome: bytes | None = None
-    """How it ended; None where it has not, or may be tried again."""
+    """Its result; None if it has none, or may be tried again."""
 
 
 class ActionEntry(msgspec.Struct, frozen=True, rename="camel"):
-    """One attempt at an action, as told to an admin; never its params nor its result."""
+    """One attempt at an action, as admins see it: without params and result."""
 
     seq: int
     """Counts the gateway's attempts from 1."""
     at_ms: int
-    """Server wall time of its end."""
+    """Server wall time when it ended."""
     client_id: str
     action_id: str
     connector: str

@@ -1,4 +1,8 @@
-"""What a gateway keeps about a client: what it was told, and what it was allowed to see then."""
+"""What a gateway stores about a client: which rows it was sent, and which it was allowed to see at that time.
+
+`feed.client_state` creates and changes these records, `feed.positions` reads a cursor's meaning from them. The page
+`docs/feed.md` explains scopes, page marks and transitions.
+"""
 
 from __future__ import annotations
 
@@ -9,105 +13,107 @@ from lakesync.staging.shard_records import Handed
 from lakesync.staging.source_records import SourcePosition
 
 LOST = 0
-"""In place of the epoch of a client's record: the client was seen, and what was known of it is gone."""
+"""Epoch of a client whose record was erased or lost: the client was seen before, but nothing else is known."""
 
 
 class Scope(msgspec.Struct, frozen=True, array_like=True):
-    """What a client was allowed to see while it was told something, until the next scope."""
+    """What a client was allowed to see, until its next scope: its claims under one version of the rules."""
 
     number: int
     """Counts from 1."""
     claims: Claims
-    """Those that the rules read."""
+    """The claims that the rules read."""
     rules_version: int
     keys: tuple[str, ...]
-    """The bucket keys that came of them."""
+    """The bucket keys of these claims."""
     at: int
-    """The newest arrival when the client was first told something under it."""
+    """The newest arrival when the client was first sent something in this scope."""
     start: int
-    """Complete cursors from here on, below the next scope's, are of this one; -1: none was handed out."""
+    """Complete cursors from here to the start of the next scope belong to this one; -1: none was sent."""
     told: int
-    """No row was ever sent under it at a later place in the feed, not even a DELETE."""
+    """No row, not even a DELETE, was sent in this scope at a later feed position."""
     end: int = 0
-    """Complete cursors from here on are not of this one, as the next scope was forgotten before it; 0: no such."""
+    """Complete cursors from here on do not belong to this scope, because the next scope was removed before it; 0: none.
+    """
     followed: bool = False
-    """Pages may be sent under it unasked, of which nothing is kept here. Only the newest one is."""
+    """Broadcasts may be sent in this scope, which are not recorded. Only the newest scope has it."""
     loose: bool = False
-    """Pages were sent under it whose cursors the client does not take: it may have them at any cursor."""
+    """Pages were sent in this scope whose cursors the client does not store: it may have their rows at any cursor."""
     given: int = -1
-    """No INSERT or UPDATE was ever sent under it at a later place in the feed; -1: not known apart from `told`."""
+    """No INSERT or UPDATE was sent in this scope at a later feed position; -1: only `told` is known."""
 
     @property
     def reached(self) -> int:
-        """No row that the client may hold was sent under it at a later place in the feed."""
+        """No row that the client may have was sent in this scope at a later feed position."""
         return self.given if self.given >= 0 else self.told
 
 
 class Page(msgspec.Struct, frozen=True, array_like=True):
-    """A cursor in the middle of a walk: a page mark, strictly between two arrivals, of one client.
+    """A page mark: a cursor in the middle of a client's pages, strictly between two arrivals.
 
-    The one with cursor 0 stands for a client that started again, or for the first time.
+    The one with cursor 0 belongs to a client that starts from cursor 0.
     """
 
     cursor: int
     after: int
-    """In the normal order, rows whose latest change is above this are still to come."""
+    """In the normal order, rows whose latest change is above this are still to be sent."""
     base: int
-    """The complete cursor at which the walk began; -1: it began with nothing, or with nobody knows what."""
+    """The complete cursor at which these pages began; -1: the client had nothing, or it is unknown what it had."""
     until: int
-    """A row that has not changed since this arrival was met by the walk at one place only."""
+    """A row that has not changed since this arrival has been at one feed position during these pages."""
     resync: bool
-    """The walk began at a client that may hold rows that the gateway does not know of."""
+    """These pages began with a client that may have rows which the gateway does not know."""
     then: int
-    """Number of the scope that held at `base`; 0 where there is no base."""
+    """Number of the scope at `base`; 0 without a base."""
     scope: int
-    """Number of the scope that the walk is made under."""
+    """Number of the scope in which these pages are sent."""
     turn: int
-    """Rows whose latest change is above this are met in the normal order; 0: all of them."""
+    """Rows whose latest change is above this are read in the normal order; 0: all rows."""
     redo: tuple[tuple[int, int], ...]
-    """Ranges of the feed, above the first and up to the second arrival, to be gone through besides."""
+    """Ranges of the feed to read in addition: above the first and up to the second arrival."""
     redo_first: bool
-    """They come before the normal order, not behind it."""
+    """Whether they are read before the normal order, or after it."""
     serial: int
-    """How many pages the client was told up to this one; another number: it was told more since."""
+    """How many pages the client had been sent up to this one; if the record's count differs, it was sent more since."""
 
 
 class PastKey(msgspec.Struct, frozen=True, array_like=True):
-    """A bucket key of a scope that is forgotten."""
+    """A bucket key of a scope that was removed."""
 
     key: str
-    """Empty for what was sent under the scope beyond rows that the client may hold: DELETEs."""
+    """Empty for DELETEs that were sent in the scope at a later feed position than rows that the client may have."""
     at: int
     told: int
-    """No row that the client may hold, with the empty key no row at all, was sent at a later place in the feed."""
+    """No row that the client may have (with the empty key: no row at all) was sent at a later feed position."""
 
 
 class ClientRecord(msgspec.Struct, frozen=True, array_like=True):
-    """All that a gateway keeps about one client."""
+    """Everything that a gateway stores about one client."""
 
     client_id: str
     epoch: int
     last_seen_ms: int
     scopes: tuple[Scope, ...] = ()
-    """Newest last; the newest few."""
+    """Newest last; only the newest few."""
     pages: tuple[Page, ...] = ()
-    """Newest last; the newest few."""
+    """Newest last; only the newest few."""
     past: tuple[PastKey, ...] = ()
     marks: int = 0
-    """Page marks handed out so far."""
+    """Number of page marks that were created."""
     seen: int = 0
-    """The cursor of the place where the client certainly was; what it was told since it may or may not have."""
+    """The newest cursor that the client certainly has; it may have rows that it was sent after that."""
     last: int = 0
-    """The cursor handed out last that came with deltas."""
+    """The newest cursor that was sent with deltas."""
     told: int = 0
-    """How many pages with deltas it was told."""
+    """Number of pages with deltas that were sent."""
     wrote: bool = False
-    """It pushed something."""
+    """Whether it ever pushed."""
     followed: bool = False
-    """Pages are sent to it unasked, of which nothing is kept here."""
+    """Whether broadcasts are sent to it, which are not recorded."""
     sources: tuple[SourcePosition, ...] = ()
-    """How far the client is with each source that it ever pulled from."""
+    """Its position in each source that it ever pulled from."""
     handed: Handed | None = None
-    """What cursors stand for that a sharded gateway handed out; kept in the default shard alone."""
+    """Its cursors of a sharded gateway; only in the default shard."""
     haunted: bool = False
-    """It may hold rows that the gateway never knew, as from before the store was lost: none is certainly new to it."""
+    """It may have rows that the gateway never knew, for example from before the store was lost. So no row is certainly
+    new to it."""

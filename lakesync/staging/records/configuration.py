@@ -1,4 +1,4 @@
-"""What a gateway was told at run time, and how far its rows are in line with that."""
+"""A gateway's configuration that was set at run time, and the position of the re-index that follows new rules."""
 
 from __future__ import annotations
 
@@ -11,11 +11,8 @@ from lakesync.model.types import RowKey
 from lakesync.rules.model import SyncRules
 
 WriteScope = Literal["any", "visible", "rules"]
-"""Which rows a client may push to.
-
-`any`: every row. `visible`: rows that its sync rules show it, and new ones. `rules`: as `visible`, and the rules must
-show it the row after the push too.
-"""
+"""Which rows a client may push to. `any`: every row. `visible`: rows that its sync rules show it, and new rows.
+`rules`: like `visible`, and the rules must show it the row after the push too."""
 
 
 class SchemaVersion(msgspec.Struct, frozen=True):
@@ -26,25 +23,25 @@ class SchemaVersion(msgspec.Struct, frozen=True):
 
 
 class GatewayConfig(msgspec.Struct, frozen=True):
-    """What a gateway was told at run time; `version` grows with every change."""
+    """Schemas, rules and write scope of a gateway; `version` is incremented by every change."""
 
     version: int
     schemas: dict[str, SchemaVersion]
     rules: SyncRules | None
     rules_version: int
-    """0 before rules were ever set; counts every change, unlike the version inside the rules."""
+    """0 before the first rules; incremented by every change, unlike the version inside the rules."""
     write_scope: WriteScope | None = None
-    """What a push may change, where it was set at run time."""
+    """Which rows a client may push to; None if it was not set at run time."""
     retired: dict[str, int] = {}
-    """Table → the version at which its schema was retired; versions of another schema follow it."""
+    """Table to the version at which its schema was retired; a later schema of the table has a higher version."""
 
 
 class Reindex(msgspec.Struct, frozen=True):
-    """How far a gateway's rows are brought in line with its rules."""
+    """The position of a re-index, which updates the bucket keys of all rows after a change of rules."""
 
     rules_version: int
-    """Of the rules that the re-index was begun for."""
+    """The rules for which the re-index was started."""
     after: RowKey | None
-    """Rows up to here, in key order, are certainly in line, and those pushed since."""
+    """Rows up to here, in key order, are updated, and so are rows that were pushed since."""
     done: bool
-    """All rows are."""
+    """Whether all rows are updated."""

@@ -1,4 +1,8 @@
-"""Consistent states of all tables of a gateway at one arrival."""
+"""Checkpoints: consistent states of all tables of a gateway at one arrival.
+
+The pipeline makes a checkpoint at a cut point that staging returned, and publishes it to staging, from where the
+gateway serves it to new clients.
+"""
 
 from __future__ import annotations
 
@@ -6,33 +10,33 @@ import msgspec
 
 
 class HeldShard(msgspec.Struct, frozen=True):
-    """One shard of a gateway at the arrival that all of its shards were held at."""
+    """One shard at a cut point."""
 
     epoch: int
     rules_version: int
-    """Each shard counts changes of rules by itself."""
+    """Each shard counts its changes of rules."""
 
 
 class Hold(msgspec.Struct, frozen=True):
-    """Where a gateway can be cut: every push so far is at or below the arrival, and every later one above it."""
+    """Where a checkpoint can be made: every push so far has an arrival up to it, every later push one above."""
 
     gateway: str
     arrival: int
     epoch: int
     rules_version: int | None
-    """In force there; None while rows are still brought in line with rules that changed, when there is no cut."""
+    """The active rules; None while a re-index is running, when no checkpoint can be made."""
     shards: dict[str, HeldShard] = {}
-    """By shard, where tables are sharded."""
+    """By shard, if tables are sharded."""
 
 
 class CutTable(msgspec.Struct, frozen=True):
-    """One table of a cut."""
+    """One table of a checkpoint."""
 
     table: str
     snapshot_id: int
     rows: int
     frames: tuple[str, ...]
-    """URIs of its checkpoint frame files, in order."""
+    """URIs of its frame files, in order."""
     bytes: int
 
 
@@ -46,4 +50,4 @@ class Cut(msgspec.Struct, frozen=True):
     tables: tuple[CutTable, ...]
     created_ms: int
     shards: dict[str, HeldShard] = {}
-    """As in the `Hold` that it was made at; each shard's store gets its own part."""
+    """As in the cut point; each shard's store gets its own part."""

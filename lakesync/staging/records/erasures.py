@@ -1,4 +1,4 @@
-"""Requests to erase something for good."""
+"""The record of an erasure: what is erased, and how far that is."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ import msgspec
 
 
 class Erasure(msgspec.Struct, frozen=True):
-    """A request to erase for good one row, or all that one client wrote, and how far it is."""
+    """The permanent deletion of one row, or of everything that one client wrote."""
 
     gateway: str
     seq: int
-    """Counts from 1 in the gateway."""
+    """Counts the gateway's erasures from 1."""
     table: str | None
     row_id: str | None
     client_id: str | None
-    """Either this, or `table` and `row_id`."""
+    """Either this is set, or `table` and `row_id`."""
     hlc: int
-    """What is stamped up to here is erased; what is written later is not."""
+    """Deltas up to this hlc are erased, later ones are not."""
     arrival: int
-    """What the lake holds of it is at or below this arrival, once it holds everything up to there."""
+    """Once the lake contains everything up to this arrival, it contains every erased delta."""
     requested_ms: int
     deltas: int = 0
-    """Deltas of the log that lost what they said; those that were trimmed before had lost it already."""
+    """Deltas in the log that lost their values; deltas that were trimmed before had none."""
     row_count: int = 0
-    """Rows that were gone or lost columns by it."""
+    """Rows that were deleted or lost columns."""
     done_ms: int | None = None
-    """Server wall time at which nothing of it was left in staging."""
+    """Server wall time when staging had erased everything."""
     lake_ms: int | None = None
-    """Server wall time at which the lake was said to have erased it."""
+    """Server wall time when the lake had erased everything."""
     shards: tuple[str, ...] = ()
-    """Whose deltas of the history it covers, where tables are sharded: each shard has a request of its own."""
+    """Shards whose deltas it covers, if tables are sharded: each shard has an erasure of its own."""

@@ -1,4 +1,4 @@
-"""Batches of the log on their way to the lake."""
+"""Batches of the log on their way to the lake, and the counters by which the pipeline decides what is due."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """A planned flush: a whole prefix of the unflushed log, fixed before Spark starts."""
+    """A planned flush: a prefix of the unflushed log, fixed before Spark starts."""
 
     batch_id: str
     gateway: str
@@ -22,7 +22,7 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 class Backlog(msgspec.Struct, frozen=True):
-    """What waits to be flushed in one shard of a gateway."""
+    """The unflushed part of one shard of a gateway, and how far the lake is."""
 
     gateway: str
     shard: str
@@ -33,28 +33,28 @@ class Backlog(msgspec.Struct, frozen=True):
     deltas: int
     bytes: int
     oldest_ms: int | None
-    """Server wall time of the oldest unflushed commit; None when nothing waits."""
+    """Server wall time of the oldest unflushed commit; None if nothing is unflushed."""
     flush_requested_ms: int | None
-    """When `/admin/flush` last asked and was not yet served."""
+    """When `/admin/flush` requested a flush that has not been served yet."""
     flushed_ms: int | None = None
-    """Server wall time at which the lake was last read to hold a batch; None before the first."""
+    """Server wall time when a batch was last confirmed; None before the first."""
     flushed_snapshot: int | None = None
-    """The snapshot of the lake's `deltas` in which it was read; None where a flush without a pipeline did it."""
+    """The Iceberg snapshot of `deltas` in which it was read back; None if a flush without a pipeline wrote it."""
     uncut_rules: int | None = None
-    """The version of rules with which all rows are in line, where the newest cut is of older ones: it is handed out to
-    nobody, so another has to be made."""
+    """The active rules version, if the newest checkpoint has an older one: that checkpoint is not served, so a new one
+    is due."""
     cut_arrival: int | None = None
-    """The arrival of the newest published cut; None before the first."""
+    """Arrival of the newest published checkpoint; None before the first."""
 
 
 class LedgerDay(msgspec.Struct, frozen=True):
-    """Count and sum of the acknowledged deltas of one arrival day (UTC)."""
+    """Count and id sum of the accepted deltas of one UTC day of arrival."""
 
     gateway: str
     day: str
     """`YYYY-MM-DD`."""
     count: int
     id_sum: int
-    """Sum of `delta.id_number` modulo 2**64."""
+    """Sum of `delta.id_number`, modulo 2**64."""
     flushed_count: int
     flushed_id_sum: int

@@ -1,4 +1,4 @@
-"""The log: pushes as they are flushed, replayed and trimmed."""
+"""A row of the log, and the address at which other processes read the log."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import msgspec
 from lakesync.model.types import Claims
 
 ARRIVAL_STEP = 256
-"""Arrivals are multiples of this; what lies between two of them is free for page marks."""
+"""Arrivals are multiples of this; the numbers between two arrivals are used for page marks."""
 
 
 class LogEntry(msgspec.Struct, frozen=True):
-    """One committed push: the unit that is flushed, replayed and trimmed."""
+    """One committed push: the unit of flush, replay and trim."""
 
     gateway: str
     shard: str
@@ -19,21 +19,21 @@ class LogEntry(msgspec.Struct, frozen=True):
     seq: int
     """Dense within (gateway, shard, epoch), from 1."""
     arrival: int
-    """The highest arrival of the push, and the arrival of each of its deltas in the lake."""
+    """The highest arrival of the push, which is the arrival of each of its deltas in the lake."""
     client_id: str
     hlc_low: int
     hlc_high: int
     count: int
     ids: bytes
-    """`wire.log.pack_ids`; outlives the body."""
+    """The output of `wire.log.pack_ids`; it stays when the body is trimmed."""
     body: bytes | None
-    """`wire.log.encode_body`; None once trimmed."""
+    """The output of `wire.log.encode_body`; None once trimmed."""
     claims: Claims
     """The sender's claims that the rules read, for a replay."""
 
 
 class LogSource(msgspec.Struct, frozen=True):
-    """Where a flush reads committed log rows, beside the store's owner: a JDBC address and the columns' home."""
+    """Where tasks read committed log rows, beside the store's owner: a JDBC URL and a table."""
 
     url: str
     table: str

@@ -1,4 +1,8 @@
-"""Rows of a store, what moves them in the feed, and their entries there."""
+"""Merged rows as staging stores them, and their feed entries.
+
+`feed.apply` creates changed rows and moves, stores keep rows and entries, `feed.pull` and `feed.row_presence` read
+them. The page `docs/feed.md` explains entries.
+"""
 
 from __future__ import annotations
 
@@ -10,24 +14,21 @@ from lakesync.model.merge import LiveDelta, RowState, StoredState
 from lakesync.model.types import RowDelta, RowKey
 
 WRITERS_KEPT = 8
-"""Writers remembered a row; one that fell out is treated as unsure."""
+"""Writers that are stored per row; for other writers, `row_presence` assumes that they may have the row."""
 UPDATES_KEPT = 4
-"""UPDATEs of a row that are merged in one go: they keep their requests in memory until then."""
+"""Most unmerged UPDATEs of a row; each keeps its request in memory until it is merged."""
 DELETED = -1
-"""In place of the arrival of a writer's INSERT: it deleted the row itself."""
+"""`Writer.inserted` of a client that deleted the row itself."""
 
 MoveKind = Literal["join", "stay", "leave", "own"]
 
 
 class Writer(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What a row remembers of a client that wrote it."""
+    """What a row stores about a client that wrote to it."""
 
     inserted: int
-    """The arrival of the INSERT by which the client has the row.
-
-    0 where it never inserted the row, DELETED where its own copy is gone, and an arrival with a minus where since then
-    its own copy cannot be what the row is.
-    """
+    """The arrival of the INSERT by which the client has the row; 0 if it never inserted it; DELETED if it deleted its
+    own copy. A negative arrival means that since then its copy may differ from the row (it is astray)."""
     latest: int
     """The arrival of its latest delta."""
 
@@ -40,46 +41,45 @@ class Update(msgspec.Struct, frozen=True, gc=False):
     """Its arrival."""
     client_id: str
     before: Update | None
-    """The one before it."""
+    """The unmerged UPDATE before it."""
     count: int
-    """How many there are up to this one."""
+    """How many unmerged UPDATEs there are up to this one."""
     columns: int
-    """How many columns these have, each counted for itself."""
+    """The sum of their numbers of columns."""
 
 
 class StoredRow(msgspec.Struct, gc=False):
-    """A row as the feed needs it: its state and who saw what of it when.
+    """A merged row, and which clients wrote to it.
 
-    A store may return the one that it keeps in memory: a row is replaced by a changed copy, never changed.
+    A store may return the object that it keeps in memory. So a row is never changed, but replaced by a changed copy.
     """
 
     table: str
     row_id: str
     arrival: int
-    """Latest arrival of a change: the row's place in the feed of each of its bucket keys, unless it joined one later.
+    """Arrival of the latest change, which is the row's feed position under each bucket key that it did not join later.
     """
     state: RowState
     writers: dict[str, Writer] = {}
-    """By client id, in order of their latest deltas; the newest few."""
+    """By client id, ordered by their latest deltas; only the newest few."""
     writers_floor: int = 0
     """Writers up to this arrival may be missing from `writers`."""
     keys: tuple[str, ...] = ()
     """Bucket keys that the row is inside of, sorted."""
     emptied: int = 0
-    """Arrival at which it last lost columns, by a tombstone or an erasure: who held it before has to drop them."""
-    updates: Update | None = None
-    """The newest of the UPDATEs that `fold` is yet to merge, each newer than all that the row had before it.
-
-    A push of such an UPDATE need not look into the row, and several of them are merged in one go.
+    """Arrival at which it last lost columns, by a tombstone or an erasure: clients that had it before must drop them.
     """
+    updates: Update | None = None
+    """The newest UPDATE that `fold` has not merged yet. Each is newer than everything that the row had before it. So a
+    push of such an UPDATE need not read the row's state, and several of them are merged at once."""
 
     @property
     def key(self) -> RowKey:
-        """The row's place."""
+        """Table and row id."""
         return (self.table, self.row_id)
 
     def copy(self) -> StoredRow:
-        """A row that can be changed without changing this one."""
+        """Return a row that can be changed without changing this one."""
         self.fold()
         state, writers = self.state.copy(), self.writers.copy()
         floor, keys, emptied = self.writers_floor, self.keys, self.emptied
@@ -87,20 +87,20 @@ class StoredRow(msgspec.Struct, gc=False):
 
     @property
     def newest(self) -> int:
-        """No hlc in the row is greater."""
+        """The highest hlc in the row."""
         return self.state.newest if self.updates is None else self.updates.delta.hlc
 
     @property
     def most_columns(self) -> int:
-        """How many columns the row has at most."""
+        """An upper bound of the row's number of columns."""
         return len(self.state.cells) + (self.updates.columns if self.updates is not None else 0)
 
     def updated(self, delta: RowDelta, client_id: str, at: int) -> StoredRow:
-        """The row after an UPDATE that leaves it under its bucket keys.
+        """Return the row after an UPDATE that does not change its bucket keys.
 
         Args:
             delta: the UPDATE, with columns; its hlc is above `newest`.
-            client_id: its writer, as one text for all deltas of a push.
+            client_id: its writer, as one string object for all deltas of a push.
             at: its arrival.
         """
         before, count, columns = self.updates, 1, len(delta.columns)
@@ -115,7 +115,7 @@ class StoredRow(msgspec.Struct, gc=False):
         return StoredRow(self.table, self.row_id, at, state, writers, floor, keys, self.emptied, updates)
 
     def fold(self) -> StoredRow:
-        """Merge what `updates` holds. The row stays what it is, in another form; so it is returned."""
+        """Merge the UPDATEs in `updates`, and return the row. Its meaning stays, so this may happen at any time."""
         if self.updates is None:
             return self
         state, self.writers = self.state.copy(), self.writers.copy()
@@ -135,13 +135,13 @@ class StoredRow(msgspec.Struct, gc=False):
         return self
 
     def note_writer(self, client_id: str, at: int, *, inserted: bool = False, deleted: bool = False) -> None:
-        """Note who wrote the row: whether it deleted its own copy, and whether it inserted it after that.
+        """Record a client that wrote to the row.
 
         Args:
             client_id: the writer.
             at: the arrival of its deltas.
-            inserted: whether an INSERT was among them, after any DELETE.
-            deleted: whether a DELETE was among them.
+            inserted: whether they include an INSERT after any DELETE.
+            deleted: whether they include a DELETE.
         """
         writers = self.writers
         known = writers.pop(client_id, None)
@@ -156,7 +156,7 @@ class StoredRow(msgspec.Struct, gc=False):
 
 
 class _Encoded(msgspec.Struct, array_like=True, gc=False):
-    """How a row is stored."""
+    """The stored form of a row."""
 
     table: str
     row_id: str
@@ -177,8 +177,8 @@ def encode_row(row: StoredRow, live: list[LiveDelta] | None = None) -> bytes:
     """Encode a row as compact JSON; values keep their text.
 
     Args:
-        row: the row, with no `updates`.
-        live: `row.state.live`, where the caller has it.
+        row: the row, without `updates`.
+        live: `row.state.live`, if the caller has it.
     """
     state = StoredState(row.state.live if live is None else live, row.state.tombstone, row.state.inserted)
     floor, keys, emptied = row.writers_floor, row.keys, row.emptied
@@ -188,10 +188,10 @@ def encode_row(row: StoredRow, live: list[LiveDelta] | None = None) -> bytes:
 
 
 def decode_row(data: bytes) -> StoredRow:
-    """Decode what `encode_row` returned; values are views that keep `data` alive.
+    """Decode the output of `encode_row`; values are views that keep `data` alive.
 
     Raises:
-        msgspec.DecodeError: `data` is something else.
+        msgspec.DecodeError: `data` has another form.
     """
     found = _decode(data)
     state, floor, keys, emptied = found.state.state(found.touched), found.writers_floor, found.keys, found.emptied
@@ -199,11 +199,10 @@ def decode_row(data: bytes) -> StoredRow:
 
 
 class Move(msgspec.Struct, frozen=True):
-    """A change of one row's entry under one bucket key.
+    """A change of one row's feed entry under one bucket key.
 
-    `join`: the row is now inside, and was not. `stay`: it was inside and changed. `leave`: it was inside and is no
-    longer. `own`: the row concerns one client alone (key `@client`): its own delta lost, or its row is not visible
-    to it.
+    `join`: the row came into the bucket. `stay`: it is in the bucket and changed. `leave`: it left the bucket. `own`:
+    the row concerns one client alone (key `@client`), because its delta lost a conflict, or it may not see the row.
     """
 
     bucket: str
@@ -214,39 +213,42 @@ class Move(msgspec.Struct, frozen=True):
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True):
-    """A row's history under one bucket key, as arrivals; 0 where it never happened."""
+    """A row's history under one bucket key, as arrivals; 0 for an event that never happened."""
 
     bucket: str
     table: str
     row_id: str
     first: int
-    """Earliest joining."""
+    """The first time it came into the bucket."""
     since: int
-    """Latest joining."""
+    """The last time it came into the bucket."""
     left_before: int
-    """Latest leaving before `since`."""
+    """The last time it left the bucket before `since`."""
     changed: int
-    """Latest change while inside, or latest leaving: the order of the feed."""
+    """Its last change inside the bucket, or the last time it left: the order of the feed."""
     inside: bool
 
     @property
     def key(self) -> RowKey:
-        """The row's place."""
+        """Table and row id."""
         return (self.table, self.row_id)
 
     @property
     def left(self) -> int:
-        """Latest leaving."""
+        """The last time it left the bucket."""
         return self.left_before if self.inside or not self.since else self.changed
 
     def may_be_inside_at(self, place: int) -> bool:
-        """Whether the row may have been inside at an arrival; of stays before the last two only the first is known."""
+        """Return whether the row may have been inside at an arrival.
+
+        Of stays in the bucket before the last two, only the start of the first is known.
+        """
         if self.since <= place:
             return self.inside or self.left > place
         return 0 < self.first <= place < self.left_before
 
     def may_be_inside_between(self, low: int, high: int) -> bool:
-        """Whether the row may have been inside at any arrival above `low` and up to `high`."""
+        """Return whether the row may have been inside at any arrival above `low` and up to `high`."""
         if self.since <= high:
             return self.inside or self.left > low
         return 0 < self.first <= high and self.left_before > low

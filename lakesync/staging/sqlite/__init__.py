@@ -1,4 +1,8 @@
-"""The journal-first store on SQLite: a folder with `log.db`, the journal, and `state.db`, written behind."""
+"""The store on SQLite: a folder with `log.db`, the journal, and `state.db`, which is written behind it.
+
+A push is acknowledged when the journal is durable. Rows and feed entries are kept in memory first, written to
+`state.db` within seconds, and rebuilt from the journal after a crash.
+"""
 
 from lakesync.staging.sqlite.behind import WriteBehind
 from lakesync.staging.sqlite.store import SqliteStore

@@ -1,4 +1,7 @@
-"""Writing `state.db` behind the journal: at once where it must be durable, else bit by bit."""
+"""Decides when rows and entries in memory are written to `state.db`, and how much at a time.
+
+The owner thread calls it between groups of commits.
+"""
 
 from __future__ import annotations
 
@@ -16,17 +19,17 @@ from lakesync.staging.sqlite.recovery import Recovery, Shard
 from lakesync.staging.sqlite.state import State
 
 _SECONDS_AT_A_TIME = 0.1
-"""So long pushes wait at most for a part of what is frozen, unless too much waits."""
+"""Pushes wait at most so long for a part of the frozen layer to be written, unless the limits are exceeded."""
 _MANY = 0.75
-"""With this part of the rows that may wait, more are expected."""
+"""Above this fraction of the allowed rows, more rows are expected."""
 _EARLY = 1.25
-"""What is frozen is written so many times as fast as it has to be."""
+"""The frozen layer is written this many times as fast as necessary."""
 
 _log = structlog.get_logger(__name__)
 
 
 class WriteBehind(NamedTuple):
-    """How far the state may be behind the journal before more of it is written: what a restart replays, about."""
+    """How much of the journal may be missing in `state.db`: about what a restart replays."""
 
     seconds: float = 10.0
     rows: int = 20_000
@@ -35,7 +38,7 @@ class WriteBehind(NamedTuple):
 
 
 class Behind:
-    """Knows how far `state.db` is. All methods belong to the owner thread."""
+    """Tracks how far `state.db` is, and writes it. All methods belong to the owner thread."""
 
     def __init__(self, journal: Journal, state: State, recovery: Recovery, allowed: WriteBehind) -> None:
         self._journal = journal
@@ -43,26 +46,26 @@ class Behind:
         self._recovery = recovery
         self._allowed = allowed
         self._moved: set[str] = set()
-        """Gateways that the file is behind with, apart from what is frozen."""
+        """Gateways with commits that neither the file nor the frozen layer contains."""
         self._frozen: dict[str, Head] = {}
-        """Heads of the gateways that moved, where the frozen part of the state ends."""
+        """Heads, at the end of the frozen layer, of the gateways that it changes."""
         self._frozen_bytes = 0
-        """The journal's `unpacked_bytes` there."""
+        """The journal's `unpacked_bytes` at that point."""
         self._frozen_rows = 0
         self._frozen_at = 0.0
         self._waited = WriteBehind(0, 0, 0)
-        """What waited besides when a bit was written last."""
+        """What else was waiting when a part was last written."""
         self._held: dict[Shard, int] = {}
         self.durable: dict[Shard, int] = {}
-        """The seq up to which `state.db` is known to hold the log, whatever happens to the machine."""
+        """The seq up to which `state.db` contains the log even after a crash of the machine."""
 
     def note(self, gateways: Iterable[str]) -> None:
-        """The journal was committed, and these gateways moved."""
+        """Record that the journal was committed with changes of these gateways."""
         self._moved.update(gateways)
 
     @property
     def full(self) -> bool:
-        """Whether more rows or bytes wait in memory alone than may, apart from what is being written."""
+        """Whether more rows or bytes are in memory alone than allowed, without the frozen layer."""
         waits = self._waits()
         return waits.rows > self._allowed.rows or waits.bytes > self._allowed.bytes
 
@@ -72,11 +75,11 @@ class Behind:
 
     @property
     def any(self) -> bool:
-        """Whether the journal holds anything that the state's file does not."""
+        """Whether the journal contains anything that the state's file does not."""
         return bool(self._moved or self._frozen) or not self._state.intact
 
     def ensure(self) -> None:
-        """Make the state again from the journal where it was lost; SQLite may end a transaction on its own.
+        """Rebuild the state from the journal if it was lost: SQLite may end a transaction by itself.
 
         Raises:
             IntegrityError: bodies that are needed were trimmed.
@@ -93,13 +96,13 @@ class Behind:
             }
 
     def lose(self, exc: Exception) -> None:
-        """The state is of no use any more: `ensure` makes it again."""
+        """Discard the state after an error; `ensure` rebuilds it."""
         _log.warning("state lost, it is made again from the journal", error=str(exc))
         self._state.rollback()
 
     @contextmanager
     def _or_lost(self) -> Iterator[None]:
-        """Where what is done to the state fails, it is lost."""
+        """Discard the state if the block raises."""
         try:
             yield
         except Exception as exc:
@@ -107,10 +110,10 @@ class Behind:
             raise
 
     def write(self) -> None:
-        """Make the state durable as far as the journal is.
+        """Write everything in the journal to the state, durably.
 
         Raises:
-            sqlite3.Error: it cannot be written; it is made again from the journal before anything else happens.
+            sqlite3.Error: the state cannot be written; it is rebuilt from the journal before its next use.
         """
         self.ensure()
         with self._or_lost():
@@ -119,20 +122,20 @@ class Behind:
         self.durable.update(self._held)
 
     def try_write(self) -> None:
-        """`write`, put off where it cannot be done: the journal holds everything."""
+        """Call `write`; log an error and go on, because the journal contains everything."""
         self._try(self.write)
 
     def try_write_on(self) -> bool:
-        """Write a bit; False while there is more of what the journal held when this began."""
+        """Write a part; return False while more of the frozen layer is left."""
         return self._try(self._write_on) is not False
 
     @property
     def may_go_on(self) -> bool:
-        """Whether there is anything for `write_beside`: what was frozen is of groups that were committed."""
+        """Whether `write_beside` has anything to write: the frozen layer contains committed groups only."""
         return self._state.frozen and self._state.intact and not self._state.guarded
 
     def write_beside(self, over: Callable[[], bool]) -> None:
-        """Write bits of what is frozen, to be committed later, until something else is over."""
+        """Write parts of the frozen layer until `over` returns true; they are committed later."""
 
         def write() -> None:
             with self._or_lost():
@@ -161,9 +164,10 @@ class Behind:
         return True
 
     def _left_after(self) -> float:
-        """How much may be left of what is frozen, so that it is written before as much waits again as may.
+        """Return how much of the frozen layer may be left, so that it is written before the limits are reached again.
 
-        Rows that are overwritten again and again are soon all there, and then no more come: they are no hurry.
+        Rows that are overwritten again and again are soon all in memory, and their number stops growing; they do not
+        hurry.
         """
         waited, self._waited = self._waited, self._waits()
         came = [
@@ -184,7 +188,7 @@ class Behind:
         return {gateway: self._journal.heads[gateway] for gateway in {*self._moved, *self._frozen}}
 
     def _hold(self, heads: dict[str, Head]) -> None:
-        """Commit the state, which was written up to there."""
+        """Commit the state, which was written up to these heads."""
         crash_point("staging.before_write_behind")
         self._state.commit((head, head.last_seq) for head in heads.values())
         self._held.update({(head.gateway, head.shard): head.last_seq for head in heads.values()})

@@ -1,4 +1,4 @@
-"""Bucket keys and their numbers in `state.db`."""
+"""The table that numbers bucket keys in `state.db`; feed entries store the numbers."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ _KNOWN = 100_000
 
 
 class Buckets:
-    """Finds and makes numbers of bucket keys. All methods belong to the owner thread."""
+    """Finds and creates the numbers of bucket keys, with a cache. All methods belong to the owner thread."""
 
     def __init__(self, sql: sqlite3.Connection) -> None:
         self._sql = sql
         self._known: dict[tuple[str, str], int] = {}
 
     def forget(self) -> None:
-        """What is remembered may not be what the file holds."""
+        """Clear the cache, after a rollback."""
         self._known.clear()
 
     def find(self, gateway: str, name: str) -> int | None:
-        """A key's number; None where the file has nothing under it."""
+        """Return a key's number; None if it has none."""
         known = self._known.get((gateway, name))
         if known is not None:
             return known
@@ -29,7 +29,7 @@ class Buckets:
         return None if found is None else self._know(gateway, name, int(found[0]))
 
     def make(self, gateway: str, name: str) -> int:
-        """A key's number."""
+        """Return a key's number; create one if it has none."""
         known = self.find(gateway, name)
         if known is not None:
             return known
@@ -38,7 +38,7 @@ class Buckets:
         return self._know(gateway, name, number)
 
     def names(self, gateway: str, prefix: str) -> Iterator[str]:
-        """The keys in use that start with `prefix`, in order."""
+        """Return the numbered keys that start with `prefix`, in order."""
         rows = self._sql.execute(
             "SELECT name FROM bucket WHERE gateway = ? AND name >= ? ORDER BY name", (gateway, prefix)
         )

@@ -1,7 +1,6 @@
-"""Many rows in few statements.
+"""Inserts and selects many rows with few SQLite statements.
 
-A statement gives up the interpreter's lock while it runs and has to wait until it has it back; with `executemany` that
-is once a row.
+Each statement releases the interpreter's lock and waits for it again; `executemany` does that once per row.
 """
 
 from __future__ import annotations
@@ -16,16 +15,18 @@ T = TypeVar("T")
 
 _MOST = 256
 _WIDTHS = (1, 16, 64, 100, 128, _MOST)
-"""How many values a statement that looks for some asks for: few forms, which stay prepared."""
+"""Numbers of parameters of a search: a few, so that the statements stay prepared."""
 _FORMS = 64
-"""Statements whose text is kept."""
+"""Cached statement texts."""
 
 
 def insert(sql: sqlite3.Connection, into: str, rows: Sequence[Sequence[Any]], conflict: str = "") -> None:
     """Insert rows.
 
     Args:
+        sql: the connection.
         into: the table, or `table (columns)`.
+        rows: the rows, all of the same width.
         conflict: an `ON CONFLICT` clause.
     """
     if rows:
@@ -33,11 +34,13 @@ def insert(sql: sqlite3.Connection, into: str, rows: Sequence[Sequence[Any]], co
 
 
 def insert_flat(sql: sqlite3.Connection, into: str, width: int, values: Sequence[Any], conflict: str = "") -> None:
-    """Insert rows whose values stand one behind the other.
+    """Insert rows whose values are in one sequence, row after row.
 
     Args:
+        sql: the connection.
         into: the table, or `table (columns)`.
-        width: values of a row.
+        width: number of values per row.
+        values: of all rows.
         conflict: an `ON CONFLICT` clause.
     """
     for part in parts(values, _MOST * width):
@@ -53,10 +56,13 @@ def _insertion(into: str, width: int, rows: int, conflict: str) -> str:
 def search(
     sql: sqlite3.Connection, query: str, scope: tuple[Any, ...], wanted: Sequence[Any]
 ) -> Iterator[tuple[Any, ...]]:
-    """Rows of a query over some values of one column.
+    """Yield the rows of a query for many values of one column.
 
     Args:
-        query: with `{}` where the values are listed, behind the parameters of `scope`.
+        sql: the connection.
+        query: contains `{}` where the values are listed, after the parameters of `scope`.
+        scope: the first parameters.
+        wanted: the values.
     """
     for part in parts(wanted, _MOST):
         width = next(width for width in _WIDTHS if width >= len(part))
@@ -65,6 +71,6 @@ def search(
 
 
 def parts(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
-    """A sequence in pieces of at most `size`."""
+    """Yield parts of a sequence with at most `size` items each."""
     for start in range(0, len(items), size):
         yield items[start : start + size]

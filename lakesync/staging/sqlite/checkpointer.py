@@ -1,4 +1,7 @@
-"""Carrying the write-ahead log of `state.db` into its file, beside the owner thread, as it takes long."""
+"""Runs SQLite's checkpoints of `state.db` in a thread of its own.
+
+They copy its write-ahead log to the file, which takes long.
+"""
 
 from __future__ import annotations
 
@@ -15,24 +18,24 @@ _log = structlog.get_logger(__name__)
 
 
 class Checkpointer:
-    """A thread with a connection of its own, which does nothing but checkpoints."""
+    """A thread with its own connection that only runs checkpoints."""
 
     def __init__(self, path: Path) -> None:
         """Start the thread."""
         self._sql = connect(path, _CACHE_MIB)
         self._wanted = threading.Event()
         self.under_way = threading.Lock()
-        """Held while it checkpoints; whoever holds it finds the file unread."""
+        """Held during a checkpoint."""
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name=f"checkpoints of {path.name}", daemon=True)
         self._thread.start()
 
     def want(self) -> None:
-        """Something was committed."""
+        """Request a checkpoint, after a commit."""
         self._wanted.set()
 
     def stop(self) -> None:
-        """Finish the checkpoint under way, end the thread."""
+        """Finish the current checkpoint, and end the thread."""
         self._stopped = True
         self._wanted.set()
         self._thread.join()

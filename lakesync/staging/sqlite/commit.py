@@ -1,4 +1,7 @@
-"""A reading, and a unit of work, over the journal and the state together."""
+"""The SQLite store's `View` and `Commit`: they combine the journal and the state.
+
+`SqliteStore` creates one per read or work; the engine and the feed call their methods in the owner thread.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +25,24 @@ from lakesync.staging.whole import WholeRow
 from lakesync.wire.log import PackedDeltas
 
 _ASKED_BY_EVERY_PUSH = ("SELECT max(hlc) FROM erasure ",)
-"""They find what they look for though the group's own pushes wait in memory, and find the same until it is written."""
+"""Queries of every push. Their results do not depend on pushes that wait in memory, so they are cached until the
+queried table is written."""
 
 
 class SqliteView(HeadView, SideView):
-    """`View` of one gateway, in the owner thread, between groups."""
+    """`View` of one gateway, used in the owner thread between groups."""
 
     def __init__(self, journal: Journal, state: State, gateway: str) -> None:
-        """Raises: NotFoundError: there is no such gateway."""
+        """Create the view.
+
+        Args:
+            journal: of the store.
+            state: of the store.
+            gateway: its id.
+
+        Raises:
+            NotFoundError: there is no such gateway.
+        """
         self._journal = journal
         self._state = state
         self._gateway = gateway
@@ -45,39 +58,39 @@ class SqliteView(HeadView, SideView):
         return self._journal.head(self._gateway)
 
     def rows(self, keys: Collection[RowKey]) -> dict[RowKey, StoredRow]:
-        """The stored rows among `keys`."""
+        """Return the stored rows among `keys`."""
         return {key: row.fold() for key, row in self._state.rows(self.gateway, keys).items()}
 
     def entries_after(self, buckets: Collection[str], since: int, limit: int) -> list[Entry]:
-        """Entries under any of `buckets` with `since < changed <= arrival`, in order of `changed`."""
+        """Return entries with `since < changed <= arrival`; see `View.entries_after`."""
         return list(islice(self._state.entries_after(self.gateway, buckets, since, self.arrival, limit), limit))
 
     def whole_rows(self, bucket: str, since: int, limit: int) -> list[WholeRow]:
-        """Entries under one bucket with `since < changed <= arrival`, in order of `changed`, with their rows."""
+        """Return entries of one bucket with their rows; see `View.whole_rows`."""
         return self._state.whole_rows(self.gateway, bucket, since, self.arrival, limit)
 
     def stretch(self, buckets: Sequence[str], since: int, until: int, limit: int, reader: Reader) -> Stretch | None:
-        """The next entries under these buckets, joined, where a reader lacks them all."""
+        """Return entries as one encoded range; see `View.stretch`."""
         return self._state.stretch(self.gateway, buckets, since, min(until, self.arrival), limit, reader)
 
     def entries_of(self, keys: Collection[RowKey], buckets: Collection[str]) -> list[Entry]:
-        """Every entry of these rows under these buckets."""
+        """Return every entry of these rows under these buckets."""
         return self._state.entries_of(self.gateway, keys, buckets)
 
     def changed_after(self, buckets: Collection[str], since: int) -> bool:
-        """Whether any entry under `buckets` has `changed > since`."""
+        """Return whether any entry under `buckets` has `changed > since`."""
         return self._state.changed_after(self.gateway, buckets, since)
 
     def unheard(self, buckets: Collection[str], since: int) -> Collection[str]:  # noqa: ARG002
-        """None: the thread that reads has told of what was committed."""
+        """Return nothing: the thread that reads has delivered all notices."""
         return ()
 
     def buckets(self, prefix: str) -> list[str]:
-        """The bucket keys in use that start with `prefix`."""
+        """Return the bucket keys in use that start with `prefix`."""
         return self._state.buckets(self.gateway, prefix)
 
     def client(self, client_id: str) -> ClientRecord | None:
-        """What is known of a client."""
+        """Return a client's record."""
         return self._journal.client(self.gateway, client_id)
 
     def _ask(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
@@ -85,7 +98,7 @@ class SqliteView(HeadView, SideView):
 
 
 class SqliteCommit(SqliteView, SideCommit):
-    """`Commit` of one gateway; the group that it belongs to begins and ends the transactions."""
+    """`Commit` of one gateway; the group that it belongs to begins and commits the transactions."""
 
     def __init__(
         self,
@@ -96,7 +109,15 @@ class SqliteCommit(SqliteView, SideCommit):
         alone: bool = False,
         announcement: Announcement | None = None,
     ) -> None:
-        """Args: alone: whether the state was written behind before this work, and will be after it."""
+        """Create the commit.
+
+        Args:
+            journal: of the store.
+            state: of the store.
+            gateway: its id.
+            alone: whether the state is written behind before and after this work.
+            announcement: collects the notices of the group.
+        """
         super().__init__(journal, state, gateway)
         self._alone = alone
         self._announcement = announcement or Announcement()
@@ -109,47 +130,47 @@ class SqliteCommit(SqliteView, SideCommit):
         return super()._ask(statement, *values)
 
     def known_ids(self, client_id: str, low: int, high: int) -> set[tuple[int, bytes]]:
-        """`(hlc, id digest)` of the client's accepted deltas with `low <= hlc <= high`."""
+        """Return `(hlc, id digest)` of the client's accepted deltas with `low <= hlc <= high`."""
         return self._journal.known_ids(self.gateway, client_id, low, high)
 
     def highest_hlc(self, client_id: str) -> int:
-        """The client's highest accepted hlc; -1 when it has none."""
+        """Return the client's highest accepted hlc; -1 if it has none."""
         return self._journal.writer(self.gateway, client_id)[0]
 
     def next_arrivals(self, count: int) -> range:
-        """`count` new arrivals, above every one handed out before."""
+        """Return `count` new arrivals, above all earlier ones."""
         head, arrivals = self._head.next_arrivals(count, self._journal.wall())
         if count:
             self._journal.set_head(head)
         return arrivals
 
     def append(self, client_id: str, deltas: PackedDeltas, arrival: int, claims: Claims) -> LogEntry:
-        """Add a log row with the next dense `seq`, its ids, and its share of the ledger."""
+        """Add a log row; see `Commit.append`."""
         return self._journal.append(self.gateway, client_id, deltas, arrival, claims)
 
     def announce_presence(self, presence: Collection[Presence]) -> None:
-        """Tell all processes which clients are connected."""
+        """Notify all processes which clients are connected."""
         self._announcement.announce_presence(self.gateway, presence)
 
     def unfolded_rows(self, keys: Collection[RowKey]) -> dict[RowKey, StoredRow]:
-        """The stored rows among `keys`; of some `StoredRow.fold` may still have something to do."""
+        """Return the stored rows among `keys`; `StoredRow.fold` may have to merge UPDATEs of some."""
         return self._state.rows(self.gateway, keys)
 
     def put_rows(self, rows: Collection[StoredRow], moves: Collection[Move] = ()) -> None:
-        """Write rows whole, and feed entries."""
+        """Store rows and feed entries; see `Commit.put_rows`."""
         if rows or moves:
             self._announcement.moved(self.gateway, self._state.put(self.gateway, rows, moves))
 
     def put_moves(self, moves: Collection[Move]) -> None:
-        """Write feed entries."""
+        """Store changes of feed entries."""
         self.put_rows((), moves)
 
     def put_client(self, record: ClientRecord) -> None:
-        """Write a client record whole."""
+        """Store a client's record."""
         self._journal.put_client(self.gateway, record)
 
     def put_schema(self, schema: TableSchema) -> int:
-        """Register a schema or evolve it; its version."""
+        """Register or evolve a schema, and return its version."""
         config = with_schema(self.config, schema)
         version = config.schemas[schema.table].version
         if config is not self.config:
@@ -158,17 +179,17 @@ class SqliteCommit(SqliteView, SideCommit):
         return version
 
     def retire_schema(self, table: str) -> int:
-        """Retire a table's schema; the version of that."""
+        """Retire a table's schema, and return the version of that."""
         config = without_schema(self.config, table)
         self._journal.put_schema(self.gateway, table, config.retired[table], None)
         self._journal.put_config(self.gateway, config)
         return config.retired[table]
 
     def put_rules(self, rules: SyncRules) -> int:
-        """Set the rules in force from here on.
+        """Activate sync rules, and return their version.
 
-        A replay indexes rows by the rules of the day, so everything before this commit is written behind first, and
-        this commit itself before anybody sees it: the work is run again, alone.
+        A replay indexes rows by the active rules. So the state is written behind before this commit, and again before
+        anyone sees it: the work is run again, alone.
         """
         self.run_alone()
         config = with_rules(self.config, rules)
@@ -177,14 +198,14 @@ class SqliteCommit(SqliteView, SideCommit):
         return config.rules_version
 
     def run_alone(self) -> None:
-        """Have this work in a commit of its own, the state written behind before it and after it."""
+        """Require that the state is written behind before and after this work; see `Commit.run_alone`."""
         if not self._alone:
             raise MustRunAloneError
 
     def put_write_scope(self, scope: WriteScope) -> None:
-        """Set what a push may change from here on."""
+        """Set which rows clients may push to."""
         self._journal.put_config(self.gateway, with_write_scope(self.config, scope))
 
     def scan_rows(self, after: RowKey | None, limit: int) -> list[StoredRow]:
-        """Rows of the gateway in key order, after a key."""
+        """Return rows in key order, after a key."""
         return self._state.scan_rows(self.gateway, after, limit)

@@ -1,4 +1,4 @@
-"""The folder in which a store is made again, beside the one that it will replace."""
+"""The folder in which a replacement of a store is built."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from lakesync.model.errors import StagingUnavailableError
 
 
 def draft_of(folder: Path) -> Path:
-    """Where the folder's next store is made."""
+    """Return the folder in which a store's replacement is built."""
     return folder.with_name(f"{folder.name}.rebuilding")
 
 
 def check_no_draft(folder: Path) -> None:
-    """Whether a rebuild of the folder died: between two renames there is no store in its place, and none may be made.
+    """Check that no rebuild of the folder was interrupted: between its two renames the store is missing.
 
     Raises:
-        StagingUnavailableError: one did.
+        StagingUnavailableError: a rebuild was interrupted, or is running.
     """
     draft = draft_of(folder)
     if draft.exists():

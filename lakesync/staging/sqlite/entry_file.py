@@ -1,4 +1,4 @@
-"""Entries of the feed in `state.db`."""
+"""Feed entries in `state.db`: the statements that read and write them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lakesync.staging.sqlite.row_file import RowFile
 from lakesync.staging.whole import WholeRow
 
 _WIDE = 7
-"""Columns of an entry."""
+"""Number of columns of an entry."""
 _PUT = (
     "ON CONFLICT (bucket, number) DO UPDATE SET"
     " first = CASE first WHEN 0 THEN excluded.first ELSE first END,"
@@ -46,7 +46,7 @@ _AMONG = (
     " WHERE bucket = ? AND number BETWEEN ? AND ? LIMIT ?"
 )
 _MANY = 16
-"""With more buckets than that each has few of the rows that are looked for, so its entries are read through."""
+"""With more buckets than this, each has few of the rows, so its entries in the range of row numbers are read."""
 
 
 class EntryFile:
@@ -58,7 +58,7 @@ class EntryFile:
         self._rows = rows
 
     def put(self, gateway: str, changes: Iterable[tuple[int, str, EntryChange]]) -> None:
-        """Write entry changes, each with the row's number and the bucket key."""
+        """Write entry changes, given as the row's number, the bucket key and the change."""
         values: list[int] = []
         make = self._buckets.make
         for number, bucket, change in changes:
@@ -67,7 +67,15 @@ class EntryFile:
         bulk.insert_flat(self._sql, "entry", _WIDE, values, _PUT)
 
     def after(self, gateway: str, buckets: Collection[str], since: int, until: int, limit: int) -> Iterator[Entry]:
-        """Entries in order of `changed`: one index range a bucket, merged, read no further than asked for."""
+        """Return entries ordered by `changed`: one index range per bucket, merged, and read only as far as needed.
+
+        Args:
+            gateway: its id.
+            buckets: keys.
+            since: only entries with `changed` above this.
+            until: only entries with `changed` up to this.
+            limit: most entries read per bucket.
+        """
         ranges = [self._range(gateway, bucket, since, until, limit) for bucket in buckets]
         return heapq.merge(*ranges, key=_feed_order)
 
@@ -78,14 +86,28 @@ class EntryFile:
                 yield _entry(bucket, row)
 
     def whole(self, gateway: str, bucket: str, since: int, until: int, limit: int) -> list[WholeRow]:
-        """Entries under one bucket in order of `changed`, with their rows as the file has them."""
+        """Return entries of one bucket ordered by `changed`, with their rows as the file has them.
+
+        Args:
+            gateway: its id.
+            bucket: key.
+            since: only entries with `changed` above this.
+            until: only entries with `changed` up to this.
+            limit: most entries.
+        """
         number = self._buckets.find(gateway, bucket)
         if number is None:
             return []
         return list(map(WholeRow._make, self._sql.execute(_WHOLE, (number, since, until, limit)).fetchall()))
 
     def of(self, gateway: str, keys: Collection[RowKey], buckets: Collection[str]) -> list[Entry]:
-        """Every entry of these rows under these buckets."""
+        """Return every entry of these rows under these buckets.
+
+        Args:
+            gateway: its id.
+            keys: of rows.
+            buckets: keys.
+        """
         rows = {number: key for key, number in self._rows.numbers(gateway, keys).items()}
         if not rows:
             return []
@@ -104,7 +126,7 @@ class EntryFile:
     def _among(
         self, bucket: str, place: int, rows: Mapping[int, RowKey], bounds: tuple[int, int]
     ) -> list[Entry] | None:
-        """Entries of these rows, by their numbers, under one bucket; None where it has more than that in between."""
+        """Return the entries of these rows under one bucket; None if it has more entries than rows in that range."""
         most = len(rows)
         entries = self._sql.execute(_AMONG, (place, *bounds, most + 1)).fetchall()
         if len(entries) > most:
@@ -112,7 +134,7 @@ class EntryFile:
         return [_entry(bucket, (*rows[number], *rest)) for number, *rest in entries if number in rows]
 
     def changed_after(self, gateway: str, bucket: str, since: int) -> bool:
-        """Whether any entry under a bucket has `changed > since`."""
+        """Return whether any entry under a bucket has `changed > since`."""
         number = self._buckets.find(gateway, bucket)
         query = "SELECT 1 FROM entry WHERE bucket = ? AND changed > ? LIMIT 1"
         return number is not None and self._sql.execute(query, (number, since)).fetchone() is not None

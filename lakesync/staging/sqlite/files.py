@@ -1,4 +1,4 @@
-"""The folder of a SQLite store: its two databases and the lock of its one owner."""
+"""The folder of a SQLite store: its two databases, their connections and migrations, and the lock of its one owner."""
 
 from __future__ import annotations
 
@@ -21,13 +21,16 @@ _CACHE_MIB = 16
 
 
 class OwnerLock:
-    """Held by the one process that may write the folder; released by its end, however it ends."""
+    """The lock of the only process that may write to the folder; the system releases it when the process ends."""
 
     def __init__(self, folder: Path) -> None:
         """Take the lock.
 
+        Args:
+            folder: of the store.
+
         Raises:
-            StagingUnavailableError: another owner has it, named by its process id.
+            StagingUnavailableError: another process has it; the message has its process id.
             OSError: the disk is full.
         """
         make_private_file(folder / LOCK_FILE)
@@ -50,15 +53,15 @@ class OwnerLock:
         os.pwrite(self._file, str(os.getpid()).encode(), 0)
 
     def release(self) -> None:
-        """Let the next owner in."""
+        """Release the lock."""
         os.close(self._file)
 
 
 def check_journal(folder: Path) -> None:
-    """Whether the journal is there where its rows are: without it they would be taken for nobody's, and go.
+    """Check that the journal exists if there are rows: without it, the rows would be deleted.
 
     Raises:
-        IntegrityError: it is not.
+        IntegrityError: it is missing.
     """
     journal, state = folder / LOG_FILE, folder / STATE_FILE
     if _size(journal) or not _size(state):
@@ -79,11 +82,11 @@ def _size(path: Path) -> int:
 
 
 def connect(path: Path, cache_mib: int = _CACHE_MIB) -> sqlite3.Connection:
-    """A connection without Python's own transactions, in WAL mode, durable at every commit.
+    """Open a database in WAL mode, durable at every commit, and without Python's own transactions.
 
     Args:
         path: the database's file.
-        cache_mib: what it may hold in memory; taken only as far as it is used.
+        cache_mib: most memory of its page cache.
     """
     make_private_file(path)
     connection = sqlite3.connect(
@@ -102,10 +105,15 @@ def connect(path: Path, cache_mib: int = _CACHE_MIB) -> sqlite3.Connection:
 
 
 def migrate(connection: sqlite3.Connection, database: str, where: Path) -> None:
-    """Bring a database to the newest schema; nothing of a step that fails is kept.
+    """Migrate a database to the newest schema; a failing step changes nothing.
+
+    Args:
+        connection: of the database.
+        database: `sqlite/log` or `sqlite/state`.
+        where: its path, for messages.
 
     Raises:
-        StagingVersionError: it was written by a newer version.
+        StagingVersionError: a newer version wrote it.
     """
     connection.execute("BEGIN EXCLUSIVE")
     try:
@@ -121,7 +129,7 @@ def migrate(connection: sqlite3.Connection, database: str, where: Path) -> None:
 
 
 def _statements(script: str) -> list[str]:
-    """A script's statements, which `executescript` would run outside of our transaction."""
+    """Return a script's statements; `executescript` would run them outside of the current transaction."""
     statements, current = [], ""
     for line in script.splitlines(keepends=True):
         current += line

@@ -1,4 +1,7 @@
-"""A folder that is filled beside the one in use and then takes its name."""
+"""Builds a SQLite store in a folder beside the one in use, and then renames it to that one's name.
+
+`staging.replacement` calls it.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +57,14 @@ class _FreshFolder(SqliteStore):
 
 @contextmanager
 def inside_of(store: FreshStore, name: str, shard: str, replayer: Replayer) -> Iterator[_FreshFolder]:
-    """A store of a shard in a folder of this name inside another fresh one's, placed with that."""
+    """Yield a shard's store in a folder inside another replacement, with which it is put in place.
+
+    Args:
+        store: the replacement that contains it.
+        name: of the folder.
+        shard: the shard.
+        replayer: of the store.
+    """
     assert isinstance(store, _FreshFolder)
     made = _FreshFolder(store.folder / name, store.wall, shard=shard)
     made.open(replayer)
@@ -68,7 +78,19 @@ def inside_of(store: FreshStore, name: str, shard: str, replayer: Replayer) -> I
 def fresh_folder(
     shard: str, url: str, wall: Callable[[], int], replayer: Replayer, *, replace: bool
 ) -> Iterator[_FreshFolder]:
-    """A store in a folder beside the URL's; see `lakesync.staging.fresh.fresh_stores`."""
+    """Yield a store in a folder beside the URL's; see `staging.replacement.replacement_stores`.
+
+    Args:
+        shard: the shard.
+        url: `sqlite:///FOLDER`.
+        wall: returns the server's wall time in milliseconds.
+        replayer: of the store.
+        replace: whether an existing store is renamed.
+
+    Raises:
+        ConfigurationError: a store exists and `replace` is false.
+        StagingUnavailableError: the folder has an owner, or cannot be written.
+    """
     folder = Path("/") / url.removeprefix("sqlite://").lstrip("/")
     there = next(folder.rglob(LOG_FILE), None)
     if there is not None and not replace:

@@ -1,4 +1,7 @@
-"""Group commit: the journal first, then the answers; the state behind it."""
+"""Group commit: several works share one commit of the journal, and are acknowledged once it is durable.
+
+The owner thread calls `GroupCommit.run` with its queues.
+"""
 
 from __future__ import annotations
 
@@ -18,23 +21,23 @@ from lakesync.staging.sqlite.state import State
 from lakesync.staging.turns import Turns
 
 _GROUP_SECONDS = 0.05
-"""A group that took longer is committed before more join it, and readings of one round end: no job waits for all
+"""A group that took longer is committed before more works join it, and reads of one round end. So no job waits for all
 others."""
 
 
 class Job(NamedTuple):
-    """Something for the owner thread."""
+    """A read or a work for the owner thread."""
 
     run: Callable[[bool], Any]
-    """Given whether it runs alone in its group."""
+    """Called with whether it runs alone in its group."""
     future: Future[Any]
     writes: bool
 
 
 class GroupCommit:
-    """Runs jobs against both databases. All methods belong to the owner thread.
+    """Runs jobs over journal and state. All methods belong to the owner thread.
 
-    A job that fails is taken back alone. When the journal's commit fails, all of its group are, in the state too.
+    A job that fails is rolled back alone. If the journal's commit fails, all works of its group are rolled back.
     """
 
     def __init__(self, journal: Journal, state: State, behind: Behind, notices: Notices) -> None:
@@ -43,10 +46,15 @@ class GroupCommit:
         self._behind = behind
         self._notices = notices
         self.announcement = Announcement()
-        """What the group under way moves; told once it is committed and its futures have ended."""
+        """The notices of the current group, delivered once it is committed and its futures are completed."""
 
     def run(self, writing: Turns[Job], reading: Turns[Job]) -> None:
-        """Take a group of the writing jobs and then some of the reading ones, and run them."""
+        """Run a group of writing jobs, and then reading jobs for a limited time.
+
+        Args:
+            writing: queue of works.
+            reading: queue of reads.
+        """
         if writing and (alone := self._run_group(writing)) is not None:
             self._run_alone(alone)
         until = monotonic() + _GROUP_SECONDS
@@ -66,7 +74,7 @@ class GroupCommit:
     # -- groups --------------------------------------------------------------------------------------------------
 
     def _run_group(self, writing: Turns[Job]) -> Job | None:
-        """Run one group of the jobs; return one that must run alone after it."""
+        """Run one group of jobs; return a job that must run alone after it."""
         until = monotonic() + _GROUP_SECONDS
         done: list[Outcome] = []
         alone: Job | None = None
@@ -92,7 +100,7 @@ class GroupCommit:
         return alone
 
     def _run_alone(self, job: Job) -> None:
-        """A job before and after which the state is written behind."""
+        """Run a job with the state written behind before and after it."""
         try:
             self._behind.write()
             self._begin(alone=True)
@@ -117,8 +125,8 @@ class GroupCommit:
         """Run one job in the group.
 
         Raises:
-            MustRunAloneError: it was taken back and must run again.
-            sqlite3.Error: it could not be taken back alone; the group is lost.
+            MustRunAloneError: it was rolled back and must run again.
+            sqlite3.Error: it could not be rolled back alone; the group is lost.
         """
         mark = self._journal.mark()
         try:
@@ -144,16 +152,18 @@ class GroupCommit:
             self._behind.lose(exc)
 
     def _check_transactions(self) -> None:
-        """SQLite may end a transaction on its own, when a disk is full: what is written then is committed at once.
+        """Check that the transactions are open: SQLite ends one by itself if the disk is full.
+
+        Each write would then be committed at once.
 
         Raises:
-            sqlite3.OperationalError: it did; the group is lost.
+            sqlite3.OperationalError: a transaction was ended; the group is lost.
         """
         if not (self._journal.intact and self._state.intact):
             raise sqlite3.OperationalError("the group's transaction was ended by SQLite")
 
     def _fail(self, futures: Iterable[Future[Any]], exc: Exception) -> None:
-        """Nothing of the group happened."""
+        """Roll back the group."""
         self.announcement.take()
         self._journal.rollback()
         if self._state.intact:
@@ -165,7 +175,7 @@ class GroupCommit:
             future.set_exception(self._shown(exc))
 
     def _shown(self, exc: BaseException, happened: str = "nothing was committed") -> BaseException:
-        """An error as the protocol has it."""
+        """Return an error as the store's protocol defines it."""
         if not isinstance(exc, sqlite3.Error | OSError):
             return exc
         error = StagingUnavailableError(
@@ -177,7 +187,7 @@ class GroupCommit:
 
 
 def _next_of(jobs: Turns[Job]) -> Job | None:
-    """The next job that somebody still waits for."""
+    """Return the next job whose future was not cancelled."""
     while jobs:
         job = jobs.take()
         if job.future.set_running_or_notify_cancel():

@@ -1,4 +1,4 @@
-"""A SQLite store's folder from outside its owner: versions, heads, bytes, and the upgrade of its schema."""
+"""Shows and upgrades the schema of a SQLite store from outside its owner; `staging.versions` calls it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _DATABASES = ((LOG_FILE, "sqlite/log"), (STATE_FILE, "sqlite/state"))
 
 
 def folder_of(url: str) -> Path:
-    """The folder that a URL names.
+    """Return the folder of a URL.
 
     Raises:
         ConfigurationError: there is no store in it.
@@ -28,7 +28,7 @@ def folder_of(url: str) -> Path:
 
 
 def status(url: str) -> Status:
-    """Read the files beside their owner."""
+    """Read a store's status from its files, beside its owner."""
     folder = folder_of(url)
     schemas = tuple(Schema(name, _version(folder / name), newest(database)) for name, database in _DATABASES)
     heads: tuple[GatewayHead, ...] = ()
@@ -39,7 +39,7 @@ def status(url: str) -> Status:
 
 
 def upgrade(url: str) -> list[Upgrade]:
-    """Apply what is missing to both files, as their owner."""
+    """Apply missing migrations to both files, as their owner."""
     folder = folder_of(url)
     lock = OwnerLock(folder)
     try:

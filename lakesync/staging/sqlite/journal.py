@@ -1,7 +1,7 @@
-"""The journal's groups of works: what they write, and every gateway's head in memory.
+"""The journal's transactions: groups of works, and every gateway's head in memory.
 
-What pushes write waits in memory until their group commits; everything else is written at once, in a savepoint of its
-work.
+Writes of pushes wait in memory until their group commits. All other writes go to the file at once, in a savepoint of
+their work. `GroupCommit` begins and commits the groups, `SqliteCommit` reads and writes.
 """
 
 from __future__ import annotations
@@ -25,52 +25,57 @@ from lakesync.staging.sqlite.undo import Undo
 from lakesync.wire.log import PackedDeltas, unpack_ids, unpacked_size
 
 _REMEMBERED = 4096
-"""Clients, and writers, whose numbers are held in memory."""
+"""Cached client records, and cached highest hlcs."""
 
 V = TypeVar("V")
 
 
 class MustRunAloneError(Exception):
-    """A work in a group turned out to need more than a group can give: run it again, alone."""
+    """A work needs more than a group can give: it must be run again, alone."""
 
 
 class _Group:
-    """What the works of a group wrote and the file is yet to be given."""
+    """What the works of a group wrote, and the file does not contain yet."""
 
     def __init__(self, *, alone: bool) -> None:
         self.alone = alone
         self.undo = Undo()
         self.work = 0
-        """Where the work under way began."""
+        """The undo mark at which the current work began."""
         self.direct = False
-        """The work under way has a savepoint."""
+        """Whether the current work has a savepoint."""
         self.moved: set[str] = set()
         self.forget_waiting()
 
     def forget_waiting(self) -> None:
-        """Nothing waits, apart from heads."""
+        """Clear what waits in memory, apart from heads."""
         self.entries: list[tuple[LogEntry, int]] = []
         self.writers: dict[Client, tuple[int, int]] = {}
         self.clients: dict[Client, ClientRecord] = {}
 
     @property
     def waits(self) -> bool:
-        """Whether there is anything apart from heads."""
+        """Whether anything waits in memory, apart from heads."""
         return bool(self.entries or self.writers or self.clients)
 
 
 class Journal(JournalFile):
-    """The journal's file, and what waits in memory for it.
+    """The journal's file, and the writes that wait in memory for it.
 
-    All methods belong to the owner thread; a thread of its own waits for the disk where there is something to do
-    meanwhile. What changed since a mark can be taken back.
+    All methods belong to the owner thread. Another thread waits for the disk if there is something to do meanwhile.
+    Changes since a mark can be undone.
     """
 
     def __init__(self, folder: Path, wall: Callable[[], int], shard: str = MAIN_SHARD) -> None:
-        """Open or make `log.db`; `shard` is what the streams of new gateways are called.
+        """Open or create `log.db`.
+
+        Args:
+            folder: of the store.
+            wall: returns the server's wall time in milliseconds.
+            shard: of gateways that are created in it.
 
         Raises:
-            StagingVersionError: it was written by a newer version.
+            StagingVersionError: a newer version wrote it.
         """
         super().__init__(folder)
         self.wall = wall
@@ -78,21 +83,21 @@ class Journal(JournalFile):
         self.heads: dict[str, Head] = {head.gateway: head for head in self.stored_heads()}
         self._disk = ThreadPoolExecutor(1, f"commits of {LOG_FILE}")
         self.unpacked_bytes = 0
-        """Of all bodies that were ever appended, before they were compressed; it only grows."""
+        """Of all bodies that were ever appended, before compression; it only grows."""
         self._group = _Group(alone=False)
         self._writers: dict[Client, tuple[int, int]] = {}
         self._clients: dict[Client, ClientRecord] = {}
         self._answers: dict[tuple[Any, ...], list[tuple[Any, ...]]] = {}
 
     def close(self) -> None:
-        """Release the file."""
+        """Close the file."""
         self._disk.shutdown()
         super().close()
 
     # -- one group of works, and one work in it ------------------------------------------------------------------
 
     def begin(self, *, alone: bool = False) -> None:
-        """Begin a group, or a work that is one alone."""
+        """Begin a group, or a work that is a group alone."""
         self._group = _Group(alone=alone)
         self.sql.execute("BEGIN IMMEDIATE")
 
@@ -102,11 +107,11 @@ class Journal(JournalFile):
         return self.sql.in_transaction
 
     def commit(self, meanwhile: Callable[[Callable[[], bool]], None] | None = None) -> set[str]:
-        """Make the group durable; the gateways whose heads moved.
+        """Make the group durable, and return the gateways whose heads changed.
 
         Args:
-            meanwhile: called while the disk is waited for, with what tells whether that is over; it does not touch the
-                journal.
+            meanwhile: called while the disk is waited for, with a function that returns whether that is over; it must
+                not use the journal.
         """
         group = self._group
         self._write()
@@ -125,7 +130,7 @@ class Journal(JournalFile):
         return group.moved
 
     def rollback(self) -> None:
-        """Take the group back."""
+        """Roll back the group."""
         if self.sql.in_transaction:
             self.sql.execute("ROLLBACK")
         self._forget()
@@ -133,7 +138,7 @@ class Journal(JournalFile):
         self._group = _Group(alone=False)
 
     def mark(self) -> int:
-        """Begin a work inside the group."""
+        """Begin a work inside the group, and return its undo mark."""
         group = self._group
         if group.direct:
             self.sql.execute("RELEASE work")
@@ -142,7 +147,7 @@ class Journal(JournalFile):
         return group.work
 
     def take_back(self, mark: int) -> None:
-        """Take back what the work did since its mark."""
+        """Undo what the work did since its mark."""
         group = self._group
         if group.direct:
             self.sql.execute("ROLLBACK TO work")
@@ -151,10 +156,11 @@ class Journal(JournalFile):
         group.undo.take_back(mark)
 
     def direct(self) -> None:
-        """Make ready for statements of the work under way that read or write the file itself.
+        """Prepare for statements of the current work that read or write the file itself.
 
         Raises:
-            MustRunAloneError: the work has written what waits in memory, which could not be told from others' then.
+            MustRunAloneError: the work has written to memory, which could not be told from other works' writes in the
+                file.
         """
         group = self._group
         if not (group.alone or group.direct):
@@ -167,13 +173,18 @@ class Journal(JournalFile):
         self._forget()
 
     def _forget(self) -> None:
-        """What is remembered may not be what the file holds."""
+        """Clear the caches, because the file may differ."""
         self._writers.clear()
         self._clients.clear()
         self._answers.clear()
 
     def remembered(self, question: tuple[Any, ...], ask: Callable[[], list[tuple[Any, ...]]]) -> list[tuple[Any, ...]]:
-        """The rows of a statement, asked for once until a work writes to the file itself."""
+        """Return the rows of a query, cached until a work writes to the file itself.
+
+        Args:
+            question: identifies the query.
+            ask: runs it.
+        """
         known = self._answers.get(question)
         if known is None:
             known = ask()
@@ -183,7 +194,7 @@ class Journal(JournalFile):
         return known
 
     def _write(self) -> None:
-        """Write what waits in memory."""
+        """Write what waits in memory to the file."""
         group = self._group
         if group.entries:
             self.write_entries(group.entries)
@@ -198,7 +209,7 @@ class Journal(JournalFile):
     # -- gateways ------------------------------------------------------------------------------------------------
 
     def head(self, gateway: str) -> Head:
-        """A gateway's head.
+        """Return a gateway's head.
 
         Raises:
             NotFoundError: there is no such gateway.
@@ -209,12 +220,12 @@ class Journal(JournalFile):
         return head
 
     def set_head(self, head: Head) -> None:
-        """Move a gateway's head; written when the group commits."""
+        """Replace a gateway's head; it is written when the group commits."""
         self._group.undo.update(self.heads, {head.gateway: head})
         self._group.moved.add(head.gateway)
 
     def ensure_gateway(self, gateway: str) -> None:
-        """Make a gateway; its epoch is the wall time, so that a store made anew never has an old one's."""
+        """Create a gateway. Its epoch is the wall time, so that a store that is created again has another one."""
         if gateway in self.heads:
             return
         self.direct()
@@ -223,12 +234,12 @@ class Journal(JournalFile):
         self.set_head(Head(gateway=gateway, epoch=epoch, config=new_config(), shard=self._shard))
 
     def put_schema(self, gateway: str, table: str, version: int, schema: TableSchema | None) -> None:
-        """Write a table's schema under its new version; None: it is retired."""
+        """Store a table's schema under its new version; None if it is retired."""
         self.direct()
         self.write_schema(gateway, table, version, schema)
 
     def put_config(self, gateway: str, config: GatewayConfig) -> None:
-        """Write a gateway's configuration, its schemas excepted."""
+        """Store a gateway's configuration, without its schemas."""
         self.direct()
         self.write_config(gateway, config)
         self.set_head(msgspec.structs.replace(self.head(gateway), config=config))
@@ -236,7 +247,7 @@ class Journal(JournalFile):
     # -- clients -------------------------------------------------------------------------------------------------
 
     def client(self, gateway: str, client_id: str) -> ClientRecord | None:
-        """What is known of a client."""
+        """Return a client's record."""
         place = (gateway, client_id)
         known = self._group.clients.get(place) or self._clients.get(place)
         if known is None:
@@ -246,11 +257,11 @@ class Journal(JournalFile):
         return known
 
     def put_client(self, gateway: str, record: ClientRecord) -> None:
-        """Write a client record whole."""
+        """Store a client's record."""
         self._group.undo.update(self._group.clients, {(gateway, record.client_id): record})
 
     def writer(self, gateway: str, client_id: str) -> tuple[int, int]:
-        """The client's highest accepted hlc, -1 for none, and the width of its widest push."""
+        """Return a client's highest accepted hlc (-1 for none), and the widest range of hlcs of one of its pushes."""
         place = (gateway, client_id)
         known = self._group.writers.get(place) or self._writers.get(place)
         if known is None:
@@ -261,7 +272,7 @@ class Journal(JournalFile):
         return known
 
     def known_ids(self, gateway: str, client_id: str, low: int, high: int) -> set[tuple[int, bytes]]:
-        """Ids of the client's log rows that reach into `low..high`, narrowed to it."""
+        """Return the ids with an hlc in `low..high` from the client's log rows."""
         _, widest = self.writer(gateway, client_id)
         packed = self.stored_ids(gateway, client_id, low, high, widest)
         packed += [
@@ -274,7 +285,7 @@ class Journal(JournalFile):
     # -- the log -------------------------------------------------------------------------------------------------
 
     def append(self, gateway: str, client_id: str, deltas: PackedDeltas, arrival: int, claims: Claims) -> LogEntry:
-        """Add a log row, its ids, its share of the ledger."""
+        """Add a log row, its ids, and its share of the ledger."""
         group, head = self._group, self.head(gateway)
         entry = next_entry(head, client_id, deltas, arrival, claims)
         highest, widest = self.writer(gateway, client_id)

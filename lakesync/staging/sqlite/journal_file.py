@@ -1,4 +1,4 @@
-"""The file `log.db`: the statements by which it is read and written, within whatever transaction is open."""
+"""The statements that read and write `log.db`, in whatever transaction is open; the base class of `Journal`."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ class JournalFile:
     """The journal's connection. All methods belong to the owner thread."""
 
     def __init__(self, folder: Path) -> None:
-        """Open or make `log.db`.
+        """Open or create `log.db` in a folder.
 
         Raises:
-            StagingVersionError: it was written by a newer version.
+            StagingVersionError: a newer version wrote it.
         """
         self.path = folder / LOG_FILE
         self.sql = connect(self.path)
@@ -58,13 +58,13 @@ class JournalFile:
         (self.store_id,) = self.sql.execute("SELECT store_id FROM store").fetchone()
 
     def close(self) -> None:
-        """Release the file."""
+        """Close the file."""
         self.sql.close()
 
     # -- gateways and their configuration ------------------------------------------------------------------------
 
     def stored_heads(self) -> Iterator[Head]:
-        """Every gateway's head."""
+        """Yield every gateway's head."""
         heads = self.sql.execute(_HEADS).fetchall()
         for gateway, epoch, version, rules, rules_version, write_scope, *progress in heads:
             schemas, retired = self._schemas(gateway)
@@ -83,14 +83,14 @@ class JournalFile:
         return decode_schemas(self.sql.execute(query, (gateway,)))
 
     def write_gateway(self, gateway: str, epoch: int) -> None:
-        """Add a gateway."""
+        """Insert a gateway."""
         self.sql.execute(
             "INSERT INTO gateway (id, epoch, arrival, config_version, rules_version) VALUES (?, ?, 0, 0, 0)",
             (gateway, epoch),
         )
 
     def write_head(self, head: Head) -> None:
-        """Write a head, its configuration excepted."""
+        """Write a head, without its configuration."""
         self.sql.execute("UPDATE gateway SET arrival = ? WHERE id = ?", (head.arrival, head.gateway))
         self.sql.execute(
             "INSERT OR REPLACE INTO shard VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -98,14 +98,14 @@ class JournalFile:
         )
 
     def write_schema(self, gateway: str, table: str, version: int, schema: TableSchema | None) -> None:
-        """Write a table's schema under its new version; None: it is retired."""
+        """Write a table's schema under its new version; None if it is retired."""
         self.sql.execute(
             "INSERT OR REPLACE INTO table_schema VALUES (?, ?, ?, ?)",
             (gateway, table, version, _encode(schema) if schema is not None else RETIRED),
         )
 
     def write_config(self, gateway: str, config: GatewayConfig) -> None:
-        """Write a gateway's configuration, its schemas excepted."""
+        """Write a gateway's configuration, without its schemas."""
         rules = _encode(config.rules) if config.rules is not None else None
         self.sql.execute(
             "UPDATE gateway SET config_version = ?, rules = ?, rules_version = ?, write_scope = ? WHERE id = ?",
@@ -115,42 +115,42 @@ class JournalFile:
     # -- clients -------------------------------------------------------------------------------------------------
 
     def stored_client(self, gateway: str, client_id: str) -> ClientRecord | None:
-        """What is known of a client."""
+        """Return a client's record."""
         found = self.sql.execute(_CLIENT, (gateway, client_id, ANYONE)).fetchone()
         return msgspec.structs.replace(decode_client(found[0]), client_id=client_id) if found is not None else None
 
     def write_clients(self, clients: Mapping[Client, ClientRecord]) -> None:
-        """Write client records whole."""
+        """Write client records."""
         records = [(*client, _encode(record)) for client, record in clients.items()]
         bulk.insert(self.sql, "client", records, _PUT_CLIENT)
 
     def stored_writer(self, gateway: str, client_id: str) -> tuple[int, int] | None:
-        """The client's highest accepted hlc and the width of its widest push."""
+        """Return a client's highest accepted hlc, and the widest range of hlcs of one of its pushes."""
         found: tuple[int, int] | None = self.sql.execute(_WRITER, (gateway, client_id)).fetchone()
         return found
 
     def write_writers(self, writers: Mapping[Client, tuple[int, int]]) -> None:
-        """Write what `stored_writer` tells of clients."""
+        """Write the values that `stored_writer` returns."""
         bulk.insert(self.sql, "writer", [(*client, *numbers) for client, numbers in writers.items()], _PUT_WRITER)
 
     # -- the log -------------------------------------------------------------------------------------------------
 
     def stored_ids(self, gateway: str, client_id: str, low: int, high: int, widest: int) -> list[bytes]:
-        """The packed ids of the client's log rows that reach into `low..high`.
+        """Return the packed ids of the client's log rows that may have hlcs in `low..high`.
 
-        A row that does ends at `high + widest` at the latest, so this is one bounded range of the index.
+        Such a row ends at `high + widest` at the latest, so this is one bounded range of the index.
         """
         rows = self.sql.execute(_IDS, (gateway, client_id, low, high + widest, high))
         return [packed for (packed,) in rows]
 
     def write_entries(self, entries: Iterable[tuple[LogEntry, int]]) -> None:
-        """Add log rows, each with the server's clock in milliseconds, and their share of the ledger."""
+        """Write log rows, each with the server's wall time in milliseconds, and their share of the ledger."""
         rows = [row_of(entry, committed_ms) for entry, committed_ms in entries]
         bulk.insert(self.sql, "log", rows)
         self._count(rows)
 
     def _count(self, rows: Iterable[tuple[Any, ...]]) -> None:
-        """Add log rows, as `row_of` has them, to the ledger."""
+        """Add log rows, as `row_of` returns them, to the ledger."""
         days: dict[tuple[str, str], Tally] = {}
         for gateway, _, _, _, arrival, _, _, _, count, id_sum, *_ in rows:
             place = (gateway, day_of(arrival))
@@ -163,7 +163,7 @@ class JournalFile:
         bulk.insert(self.sql, "ledger", values, _PUT_LEDGER)
 
     def entries_above(self, head: Head, seq: int) -> Iterator[LogEntry]:
-        """The log rows of a shard above `seq`, in order, read a chunk at a time."""
+        """Yield a shard's log rows above `seq`, in order, read in chunks."""
         while True:
             chunk = self.sql.execute(_ENTRY, (head.gateway, head.shard, head.epoch, seq, _REPLAY_CHUNK)).fetchall()
             for *values, claims in chunk:

@@ -1,4 +1,7 @@
-"""A layer of rows and entry changes in memory, over the file `state.db` and over older layers."""
+"""A layer in memory: rows and entry changes that `state.db` does not contain yet.
+
+`LayeredFile` stacks several layers over the file.
+"""
 
 from __future__ import annotations
 
@@ -10,31 +13,31 @@ from lakesync.staging.moves import EntryChange, MoveSums, add_moves, add_sums, c
 from lakesync.staging.records import Move, StoredRow
 
 RowChange = tuple[RowKey, str, EntryChange]
-"""A row, a bucket key, and the change of the entry."""
+"""A row's key, a bucket key, and the change of the entry."""
 
 
 class Layer:
-    """What a work, a group of works, or the commits of some seconds wrote, by gateway."""
+    """What one work, one group, or the commits of some seconds wrote, by gateway."""
 
     __slots__ = ("_moves", "_unlisted", "count", "newest", "rows")
 
     def __init__(self) -> None:
         self.rows: dict[str, dict[RowKey, StoredRow]] = defaultdict(dict)
         self.count = 0
-        """Rows."""
+        """Number of rows."""
         self.newest: dict[tuple[str, str], int] = {}
-        """`(gateway, bucket)` → the newest `changed` of its entries."""
+        """Gateway and bucket key to the newest `changed` of its entries."""
         self._unlisted: dict[str, dict[RowKey, None]] = defaultdict(dict)
-        """Rows whose entries the file may not hold as the row tells them."""
+        """Rows whose implied entry changes may be missing in the file."""
         self._moves: dict[str, MoveSums] = defaultdict(dict)
-        """Sums of moves that rows do not tell themselves, which the file does not hold."""
+        """Combined explicit moves that the file does not contain."""
 
     def __bool__(self) -> bool:
         return bool(self.count) or self.has_entries
 
     @property
     def has_entries(self) -> bool:
-        """Whether there are entry changes that the file does not hold."""
+        """Whether there are entry changes that the file does not contain."""
         return any(self._unlisted.values()) or any(any(sums.values()) for sums in self._moves.values())
 
     def put(self, gateway: str, rows: Collection[StoredRow], moves: Collection[Move]) -> Collection[str]:
@@ -53,7 +56,7 @@ class Layer:
         return newest
 
     def put_layer(self, later: Layer) -> None:
-        """Add a later layer, which is not used any more."""
+        """Add a later layer, which must not be used afterwards."""
         for gateway, rows in later.rows.items():
             held = self.rows[gateway]
             before = len(held)
@@ -77,7 +80,7 @@ class Layer:
                 held[place] = at
 
     def take_entries(self, gateway: str, rows: Iterable[StoredRow]) -> Iterator[RowChange]:
-        """The entry changes of rows under their own keys, which the layer does not hold any more."""
+        """Remove and yield the entry changes of rows under their own keys."""
         unlisted, sums = self._unlisted[gateway], self._moves[gateway]
         for row in rows:
             key = (row.table, row.row_id)
@@ -87,7 +90,7 @@ class Layer:
                     yield key, bucket, change
 
     def take_all_entries(self) -> dict[str, list[RowChange]]:
-        """By gateway, the entry changes that the file does not hold, nor the layer any more."""
+        """Remove and return all entry changes that the file does not contain, by gateway."""
         found: dict[str, list[RowChange]] = {}
         for gateway in {**self._unlisted, **self._moves}:
             rows = self.rows[gateway]

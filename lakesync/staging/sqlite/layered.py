@@ -1,8 +1,8 @@
-"""What waits in memory for `state.db`: layers of rows and entry changes, and their way into the file.
+"""The layers over `state.db`, and how they are written to the file.
 
-From the newest to the oldest: what the work under way wrote, what the works before it in its group wrote, what
-committed groups wrote, and what is being written to the file. Rows are replaced, never changed, so a work that fails is
-taken back by dropping its layer, and a group that fails by dropping both of its layers.
+From newest to oldest: writes of the current work, of earlier works in its group, of committed groups, and the frozen
+layer, which is being written to the file. Rows are replaced, never changed. So a work is rolled back by dropping its
+layer, and a group by dropping both of its layers.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _GROUP, _WORK = "of_group", "of_work"
 
 
 class LayeredFile(StateFile):
-    """The file and the layers above it."""
+    """The file and the layers over it; the base class of `State`."""
 
     def _forget(self) -> None:
-        """Nothing is in memory, nothing in an open transaction."""
+        """Clear all layers; no transaction is open."""
         super()._forget()
         self._work = Layer()
         self._group = Layer()
@@ -36,28 +36,28 @@ class LayeredFile(StateFile):
         self._frozen: Layer | None = None
         self._writing: Iterator[None] = iter(())
         self.left = 0
-        """About how many rows of what is frozen are not written yet."""
+        """About how many rows of the frozen layer are not written yet."""
         self._savepoints: list[str] = []
-        """Of what was written to the file for the group under way, and for its work under way."""
+        """Savepoints of writes to the file by the current group, and by its current work."""
         self.settled = False
-        """More was written since the last `freeze` than what was frozen."""
+        """Whether more than the frozen layer was written since the last `freeze`."""
 
     # -- the journal's groups and works --------------------------------------------------------------------------
 
     def end_work(self) -> None:
-        """Keep what the work under way wrote, as a part of its group."""
+        """Keep the writes of the current work, as a part of its group."""
         self._release(_WORK)
         if self._work:
             self._group.put_layer(self._work)
             self._work = Layer()
 
     def drop_work(self) -> None:
-        """Take back what the work under way wrote."""
+        """Roll back the writes of the current work."""
         self._roll_back_to(_WORK)
         self._work = Layer()
 
     def publish(self) -> None:
-        """Keep what the group wrote, which the journal has committed."""
+        """Keep the writes of the group, which the journal has committed."""
         self.end_work()
         self._release(_GROUP)
         if self._group:
@@ -65,7 +65,7 @@ class LayeredFile(StateFile):
             self._group = Layer()
 
     def drop_group(self) -> None:
-        """Take back what the group wrote."""
+        """Roll back the writes of the group."""
         self._roll_back_to(_GROUP)
         self._work, self._group = Layer(), Layer()
 
@@ -90,21 +90,21 @@ class LayeredFile(StateFile):
 
     @property
     def waiting(self) -> int:
-        """Rows in memory that are to be written; apart from what is frozen."""
+        """Number of rows in memory that are not written, without the frozen layer."""
         return self._front.count
 
     @property
     def frozen(self) -> bool:
-        """Whether a layer is being written bit by bit."""
+        """Whether a frozen layer is being written."""
         return self._frozen is not None
 
     @property
     def guarded(self) -> bool:
-        """Whether the group has written to the file what is taken back with it."""
+        """Whether the current group has written to the file, in savepoints."""
         return bool(self._savepoints)
 
     def freeze(self) -> None:
-        """Set apart what is in memory now, for `write_on`."""
+        """Freeze the layer of committed groups, so that `write_on` writes it."""
         self._finish()
         self.settled = False
         self._freeze()
@@ -115,7 +115,7 @@ class LayeredFile(StateFile):
         self._writing = self._written(self._frozen)
 
     def write_on(self) -> bool:
-        """Write a bit of what was frozen; whether that was all.
+        """Write a part of the frozen layer; return whether it is complete.
 
         Raises:
             sqlite3.Error: it cannot be written; the state is not intact any more.
@@ -130,7 +130,7 @@ class LayeredFile(StateFile):
         return True
 
     def settle(self) -> None:
-        """Write everything that is in memory; what the group under way wrote so that it can be taken back."""
+        """Write all layers to the file; those of the current group in savepoints."""
         self._finish()
         if self._front:
             self._freeze()
@@ -145,7 +145,7 @@ class LayeredFile(StateFile):
                     pass
 
     def _settle_entries(self) -> None:
-        """Write the entry changes that are in memory; those of the group so that they can be taken back."""
+        """Write all entry changes to the file; those of the current group in savepoints."""
         for layer in (self._frozen, self._front):
             if layer is not None and layer.has_entries:
                 self._write_entries(layer)
@@ -160,7 +160,7 @@ class LayeredFile(StateFile):
 
         Args:
             layer: the layer.
-            known: the numbers of rows, as far as they are known, by gateway.
+            known: the known row numbers, by gateway.
         """
         self._begin()
         try:
@@ -179,9 +179,9 @@ class LayeredFile(StateFile):
             pass
 
     def _written(self, layer: Layer) -> Iterator[None]:
-        """Write a layer; stops after each bit.
+        """Write a layer; stop after each part.
 
-        New rows get their numbers bucket by bucket, and in each as they came, which is how a page reads them.
+        New rows get their numbers bucket by bucket, and within each in order of arrival, which is how pages read them.
         """
         self._begin()
         known: dict[str, dict[RowKey, int]] = {}
@@ -196,18 +196,18 @@ class LayeredFile(StateFile):
         self._write_entries(layer, known)  # under keys that rows have left, or that are a client's own
 
     def _keys_of(self, gateway: str, key: RowKey) -> tuple[str, ...]:
-        """The bucket keys of a row in memory."""
+        """Return the bucket keys of a row in memory."""
         row = next((rows[key] for rows in self._unwritten(gateway) if key in rows), None)
         return () if row is None else row.keys
 
     def _unwritten(self, gateway: str) -> list[Mapping[RowKey, StoredRow]]:
-        """The rows in memory that the file may not hold, those of the newest layer first."""
+        """Return the rows of each layer, newest first."""
         layers = (self._work, self._group, self._front, self._frozen)
         return [layer.rows[gateway] for layer in layers if layer is not None and gateway in layer.rows]
 
 
 def _by_home(rows: Mapping[RowKey, StoredRow]) -> list[StoredRow]:
-    """Rows that are to be stored beside each other so, otherwise as they came."""
+    """Return rows grouped by the bucket key beside whose rows they are stored, in order of arrival."""
     as_they_came = list(rows.values())
     if len({row.keys for row in as_they_came}) == 1:
         return as_they_came

@@ -1,4 +1,4 @@
-"""The numbers of rows in `state.db`: what one client sees stands together, so that it lies on few pages."""
+"""Numbers rows in `state.db`, so that rows under one bucket key are stored close together, on few pages."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from lakesync.model.types import RowKey
 from lakesync.staging.sqlite import bulk
 
 _LEASE = 64
-"""Numbers that are set aside for rows under one bucket key at a time."""
+"""Numbers that are reserved for rows under one bucket key at a time."""
 _LEASES_KNOWN = 50_000
 _FIND = "SELECT table_name, row_id, number FROM row_state WHERE gateway = ? AND table_name = ? AND row_id IN ({})"
 
 
 def home_of(seen_under: Sequence[str]) -> str:
-    """The bucket key beside whose rows a new one stands.
+    """Return the bucket key beside whose rows a new row is stored; empty if there is none.
 
-    It is the longest, which says most, so it is likely to hold the fewest rows; empty where there is none.
+    It is the longest key, which has the most conditions and so probably the fewest rows.
     """
     return seen_under[0] if len(seen_under) == 1 else max(seen_under, key=len, default="")
 
 
 class Numbers:
-    """Finds numbers, and hands out new ones, which only grow apart from those that are set aside."""
+    """Finds row numbers and creates new ones. New numbers only grow, apart from reserved ones."""
 
     def __init__(self, sql: sqlite3.Connection) -> None:
         self._sql = sql
@@ -31,7 +31,7 @@ class Numbers:
         self._next = 0
 
     def find(self, gateway: str, keys: Collection[RowKey]) -> dict[RowKey, int]:
-        """The numbers of those rows that have one."""
+        """Return the numbers of those rows that have one."""
         row_ids: dict[str, list[str]] = {}
         for table, row_id in keys:
             row_ids.setdefault(table, []).append(row_id)
@@ -42,7 +42,7 @@ class Numbers:
         }
 
     def new(self, gateway: str, seen_under: Sequence[str]) -> int:
-        """A number for a row that is seen under these bucket keys."""
+        """Return a number for a new row under these bucket keys."""
         place = (gateway, home_of(seen_under))
         number = next(self._leases.get(place, iter(())), None)
         if number is None:

@@ -1,5 +1,6 @@
-"""The one thread that touches both databases: it runs what was submitted, gateways in turn, and writes behind in
-between.
+"""The thread that owns both databases: it runs submitted jobs, gateways in turn, and writes behind in between.
+
+`SqliteStore` submits all its reads and works to it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ T = TypeVar("T")
 
 
 _IDLE_PART = 60
-"""After this part of the allowed seconds without anything to do, the state is written behind."""
+"""After this fraction of the allowed seconds without jobs, the state is written behind."""
 
 
 class Owner:
@@ -41,12 +42,12 @@ class Owner:
         self._thread.start()
 
     def submit(self, run: Callable[[bool], T], *, writes: bool, gateway: str = "") -> Future[T]:
-        """Have `run` called in the owner thread; a writing one in a group's transaction.
+        """Run a function in the owner thread; if it writes, in a group's transaction.
 
         Args:
-            run: what to do, given whether it runs alone in its group.
+            run: called with whether it runs alone in its group.
             writes: whether it changes anything.
-            gateway: for whom; empty for the store itself, which takes turns with the gateways.
+            gateway: for which it runs; empty for the store itself, which takes turns with the gateways.
 
         Raises (in the future):
             StagingUnavailableError: the store is closed.
@@ -60,7 +61,7 @@ class Owner:
         return future
 
     def stop(self) -> None:
-        """Finish what was submitted, write behind, end the thread."""
+        """Complete submitted jobs, write behind, and end the thread."""
         with self._lock:
             if not self._stopped:
                 self._stopped = True
@@ -90,7 +91,7 @@ class Owner:
         return bool(self._writing or self._reading)
 
     def _receive(self, due: float) -> bool:
-        """Take in what was submitted, and wait for it where nothing else is to be done; whether the thread goes on."""
+        """Queue submitted jobs, and wait for some if there are none; return whether the thread goes on."""
         try:
             if self._busy:
                 received = self._queue.get_nowait()

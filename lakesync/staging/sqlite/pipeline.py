@@ -1,4 +1,4 @@
-"""What the pipeline asks of `log.db`: batches, the ledger, cuts."""
+"""The statements behind `PipelineStore` on `log.db`: batches, ledger, checkpoints, marks. `SqliteStore` calls them."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ _TALLIES = (
 
 
 class Pipeline:
-    """Batches, ledger and cuts of a journal. All methods belong to the owner thread."""
+    """Batches, ledger and checkpoints of a journal. All methods belong to the owner thread."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self._sql = journal.sql
 
     def backlog(self) -> list[Backlog]:
-        """What waits, gateway by gateway."""
+        """Return the backlog of each gateway, ordered by id."""
         heads = [head for _, head in sorted(self._journal.heads.items())]
         return [
             head.backlog(self._oldest_ms(head), *self._flushed(head), self._uncut_rules(head), self._cut_arrival(head))
@@ -54,7 +54,7 @@ class Pipeline:
         return found[0] if found else None
 
     def _flushed(self, head: Head) -> tuple[int | None, int | None]:
-        """When the newest batch was confirmed, and in which snapshot."""
+        """Return when the newest batch was confirmed, and in which Iceberg snapshot."""
         found = self._sql.execute(
             "SELECT confirmed_ms, snapshot_id FROM batch WHERE gateway = ? AND shard = ? AND epoch = ? AND to_seq = ?",
             (head.gateway, head.shard, head.epoch, head.flushed_seq),
@@ -72,7 +72,7 @@ class Pipeline:
         return uncut_rules(head, in_line, self._stored_cut(head))
 
     def open_batch(self, head: Head) -> Batch | None:
-        """The batch that was planned and not confirmed."""
+        """Return the batch that was planned and is not confirmed."""
         found = self._sql.execute(
             f"SELECT {_BATCH} FROM batch WHERE gateway = ? AND shard = ? AND confirmed_ms IS NULL",
             (head.gateway, head.shard),
@@ -82,7 +82,7 @@ class Pipeline:
     def plan(
         self, gateway: str, shard: str, max_deltas: int, through: int | None = None, since: int | None = None
     ) -> Batch | None:
-        """The open batch, or a new one over a prefix of what waits."""
+        """Return the open batch, or a new one; see `PipelineStore.plan`."""
         self._journal.direct()
         head = self._shard(gateway, shard)
         planned = self.open_batch(head)
@@ -98,7 +98,7 @@ class Pipeline:
         return batch
 
     def confirm(self, batch_id: str, deltas: int, id_sum: int, snapshot_id: int | None = None) -> None:
-        """Record that the lake holds the batch."""
+        """Record that the lake contains the batch; see `PipelineStore.confirm`."""
         self._journal.direct()
         found = self._sql.execute(
             f"SELECT {_BATCH}, confirmed_ms FROM batch WHERE batch_id = ?", (batch_id,)
@@ -132,10 +132,12 @@ class Pipeline:
         )
 
     def trim(self, gateway: str, shard: str, applied_seq: int) -> int:
-        """Drop bodies that are in the lake and in the state; bytes freed.
+        """Delete bodies that are in the lake and in the state; return the freed bytes.
 
         Args:
-            applied_seq: how far `state.db` durably holds the log: a replay never needs a body up to here.
+            gateway: its id.
+            shard: of the gateway.
+            applied_seq: how far `state.db` durably contains the log: a replay never needs a body up to here.
         """
         self._journal.direct()
         head = self._shard(gateway, shard)
@@ -150,11 +152,11 @@ class Pipeline:
         return int(freed)
 
     def request_flush(self, gateway: str) -> None:
-        """Note that a flush was asked for."""
+        """Record that a flush was requested."""
         self._journal.set_head(self._journal.head(gateway).flush_requested(self._journal.wall()))
 
     def ledger(self, gateway: str) -> list[LedgerDay]:
-        """Every arrival day, in order."""
+        """Return every arrival day, in order."""
         self._journal.head(gateway)
         rows: Iterable[tuple[str, int, int, int, int]] = self._sql.execute(
             "SELECT day, count, id_sum, flushed_count, flushed_id_sum FROM ledger WHERE gateway = ? ORDER BY day",
@@ -166,7 +168,7 @@ class Pipeline:
         ]
 
     def publish_cut(self, cut: Cut) -> bool:
-        """Publish a cut; False when a newer one is."""
+        """Publish a checkpoint; return False if a newer one is published."""
         self._journal.direct()
         check_cut(cut, self._journal.head(cut.gateway))
         newest = self.newest_cut(cut.gateway)
@@ -178,7 +180,7 @@ class Pipeline:
         return True
 
     def newest_cut(self, gateway: str) -> Cut | None:
-        """The newest cut of the epoch."""
+        """Return the newest checkpoint of the epoch."""
         found = self._stored_cut(self._journal.head(gateway))
         return decode_cut(found[0]) if found else None
 

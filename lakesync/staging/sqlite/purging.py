@@ -1,4 +1,4 @@
-"""The files of a folder without what is in no table any more: free pages, old versions of rows, the write-ahead log."""
+"""Removes deleted values from a store's files: free pages, old row versions, the write-ahead log. Erasures call it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,15 @@ from lakesync.staging.sqlite.state import State
 
 
 def purge(journal: Journal, state: State, behind: Behind) -> None:
-    """Write both files anew; a minute for a few gigabytes, in which nothing else is done. In the owner thread.
+    """Rewrite both files, in the owner thread; a few gigabytes take a minute, in which no other job runs.
+
+    Args:
+        journal: of the store.
+        state: of the store.
+        behind: writes the state first.
 
     Raises:
-        StagingUnavailableError: somebody reads a file just now, so that its write-ahead log must stay.
+        StagingUnavailableError: another process reads a file, so its write-ahead log cannot be truncated.
     """
     behind.write()
     _purge(journal.sql, journal.path)
@@ -33,7 +38,7 @@ def _purge(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _rewrite(connection: sqlite3.Connection) -> None:
-    """VACUUM, whose copy of the file is no longer in memory then."""
+    """Run VACUUM with its copy of the file on disk instead of in memory."""
     connection.execute("PRAGMA temp_store=FILE")
     try:
         connection.execute("VACUUM")

@@ -1,4 +1,4 @@
-"""The state made again from the journal: after a crash, and when its transaction was lost."""
+"""Rebuilds the state from the journal, after a crash and when its transaction was lost."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _ROWS_AT_ONCE = 100_000
 _NOTHING = Applied(0, 0, 0)
 
 Shard = tuple[str, str]
-"""`(gateway, shard)`."""
+"""Gateway and shard."""
 
 
 class Recovery:
@@ -25,9 +25,9 @@ class Recovery:
         self._replayer = replayer
 
     def recover(self) -> dict[Shard, int]:
-        """Bring the state up to the journal; the seq that its file holds of each shard.
+        """Bring the state up to the journal; return the seq up to which its file contains each shard.
 
-        What is replayed is durable with the next write-behind, so that a full disk does not keep readers out.
+        Replayed rows become durable with the next write-behind, so a full disk does not prevent reads.
 
         Raises:
             IntegrityError: bodies that are needed were trimmed.
@@ -61,13 +61,15 @@ class Recovery:
             )
 
     def _catch_up(self, head: Head, applied: Applied, progress: dict[Shard, tuple[Head, int]]) -> None:
-        """Replay what is above `applied`, then index by the rules in force.
+        """Replay log rows above `applied`, then re-index if rules changed.
 
-        Rules change only in a commit before and after which all is written behind, so the rows replayed here were
-        pushed under the rules in force, and what a change of rules did was seen by nobody.
+        A change of rules is a commit with the state written before and after it. So all rows that are replayed here
+        were pushed under the active rules.
 
         Args:
-            progress: how far the open transaction is with each shard, for the commits on the way.
+            head: of the gateway.
+            applied: how far the file is.
+            progress: how far the open transaction is with each shard, for commits in between.
         """
         stale = applied.rules_version != head.config.rules_version
         commit = SqliteCommit(self._journal, self._state, head.gateway)
@@ -91,6 +93,6 @@ class Recovery:
 
 
 def _of_another_life(head: Head, held: dict[Shard, Applied]) -> bool:
-    """Whether the state is of another epoch, or ahead of the journal."""
+    """Return whether the state belongs to another epoch, or is ahead of the journal."""
     applied = held.get((head.gateway, head.shard))
     return applied is not None and (applied.epoch != head.epoch or applied.seq > head.last_seq)

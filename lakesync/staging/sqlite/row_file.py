@@ -1,8 +1,7 @@
-"""Rows in `state.db`: as they are sent, where the feed finds them by number, and apart from that as they are kept.
+"""Rows in `state.db`, in two forms: encoded as they are sent, for the feed, and with their merge state.
 
-Of a row that is what its first INSERT made of it the INSERT as it is sent says everything, so it is not kept apart.
-
-A row that the feed knows of and the file does not hold yet has its number alone.
+A row that consists of one INSERT is stored in the first form only, because that contains everything. A row that has
+feed entries but was not written yet has only its number.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ from lakesync.staging.whole import spelled_of
 from lakesync.wire.json import decode_deltas
 
 _CACHED_BYTES = 16 << 20
-"""What is held of decoded rows, by their size in the file; in memory they take several times as much."""
+"""Size of cached rows, as stored; decoded they take several times as much memory."""
 _SENT = "row_state (number, gateway, table_name, row_id, spelled, deltas, writers, writers_floor, born)"
 _WIDE = 9
-"""Columns of `_SENT`."""
+"""Number of columns of `_SENT`."""
 _PUT_SENT = (
     "ON CONFLICT (number) DO UPDATE SET spelled = excluded.spelled, deltas = excluded.deltas,"
     " writers = excluded.writers, writers_floor = excluded.writers_floor, born = excluded.born"
@@ -50,14 +49,14 @@ class RowFile:
         self._numbers = Numbers(sql)
         self._cache = RowCache(_CACHED_BYTES)
         self._absent: set[tuple[str, RowKey]] = set()
-        """Rows that were looked for and are not in the file: new ones need not be looked for again."""
+        """Keys that were searched and are not in the file, so new rows are not searched again."""
 
     def forget(self) -> None:
-        """What is remembered may not be what the file holds; what was asked for and not found still holds."""
+        """Clear the cache after a rollback. Absent keys stay known."""
         self._cache.clear()
 
     def get(self, gateway: str, keys: Iterable[RowKey]) -> dict[RowKey, StoredRow]:
-        """The rows among `keys`, not to be changed."""
+        """Return the rows among `keys`; they must not be changed."""
         found: dict[RowKey, StoredRow] = {}
         missing: dict[str, list[str]] = {}
         for key in keys:
@@ -83,12 +82,12 @@ class RowFile:
         self._absent.update(places)
 
     def scan(self, gateway: str, after: RowKey | None, limit: int) -> list[StoredRow]:
-        """Rows in key order, after a key."""
+        """Return rows in key order, after a key."""
         rows = self._sql.execute(_SCAN, (gateway, *(after or ("", "")), limit)).fetchall()
         return [row for kept in rows if (row := _read(*kept)) is not None]
 
     def put(self, gateway: str, rows: Sequence[StoredRow]) -> list[int]:
-        """Write rows, each key once, which must not be changed afterwards; their numbers."""
+        """Write rows, each key once, and return their numbers; the rows must not be changed afterwards."""
         places = [(gateway, row.key) for row in rows]
         known = self.numbers(gateway, [place[1] for place in places if place not in self._absent])
         numbers: list[int] = []
@@ -111,7 +110,7 @@ class RowFile:
         return numbers
 
     def numbers(self, gateway: str, keys: Iterable[RowKey]) -> dict[RowKey, int]:
-        """The numbers of those rows that have one."""
+        """Return the numbers of those rows that have one."""
         found: dict[RowKey, int] = {}
         missing = []
         for key in keys:
@@ -125,10 +124,12 @@ class RowFile:
     def make_numbers(
         self, gateway: str, keys: Mapping[RowKey, None], seen_under: Callable[[RowKey], Sequence[str]]
     ) -> dict[RowKey, int]:
-        """The numbers of rows; those that are not in the file yet are given one.
+        """Return the numbers of rows; create those that are missing.
 
         Args:
-            seen_under: the bucket keys of a row.
+            gateway: its id.
+            keys: of the rows.
+            seen_under: returns the bucket keys of a row.
         """
         found = self.numbers(gateway, keys)
         if len(found) < len(keys):
@@ -141,7 +142,7 @@ class RowFile:
 
 
 def _is_its_insert(row: StoredRow, live: Sequence[LiveDelta]) -> bool:
-    """Whether a row is what one INSERT made of it, so that the INSERT and its arrival say everything of it."""
+    """Return whether a row consists of one INSERT, so that the INSERT and its arrival contain everything."""
     if len(live) != 1 or not live[0].whole or row.state.inserted != live[0].stamp or row.state.tombstone is not None:
         return False
     if row.writers_floor or row.emptied or row.writers != {live[0].client_id: Writer(row.arrival, row.arrival)}:
@@ -150,7 +151,7 @@ def _is_its_insert(row: StoredRow, live: Sequence[LiveDelta]) -> bool:
 
 
 def _read(body: bytes | None, born: bytes | None, spelled: bytes | None) -> StoredRow | None:
-    """A row of the file; None where only its number is there."""
+    """Decode a row of the file; None if it has only a number."""
     if body is not None:
         return decode_row(body)
     if born is None or spelled is None:

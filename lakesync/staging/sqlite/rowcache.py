@@ -1,4 +1,4 @@
-"""Rows that were read or written of late, decoded."""
+"""A cache of decoded rows."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from lakesync.staging.records import StoredRow
 
 
 class Held(msgspec.Struct, frozen=True, gc=False):
-    """A row of the file, not to be changed."""
+    """A row of the file; it must not be changed."""
 
     row: StoredRow
     number: int
     size: int
-    """Bytes, as it is stored."""
+    """Stored bytes."""
 
 
 class RowCache:
-    """Holds about so many bytes of rows as they are stored; what was asked for least recently goes first.
+    """Caches rows up to about a number of stored bytes; the least recently used ones are dropped first.
 
-    Two generations: when the young one is full it becomes the old one, and the old one goes as a whole. What is asked
-    for becomes young again.
+    It has two generations. When the young one is full, it becomes the old one, and the old one is dropped. A row that
+    is read becomes young again.
     """
 
     def __init__(self, stored_bytes: int) -> None:
@@ -29,13 +29,13 @@ class RowCache:
         self.clear()
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Drop all rows."""
         self._young: dict[tuple[str, str, str], Held] = {}
         self._old: dict[tuple[str, str, str], Held] = {}
         self._size = 0
 
     def get(self, gateway: str, key: RowKey) -> Held | None:
-        """What is held of a row."""
+        """Return a cached row; None if it is not cached."""
         place = (gateway, *key)
         found = self._young.get(place)
         if found is None:
@@ -46,7 +46,7 @@ class RowCache:
         return found
 
     def put(self, gateway: str, held: Held) -> None:
-        """Keep a row."""
+        """Cache a row."""
         place = (gateway, held.row.table, held.row.row_id)
         self._old.pop(place, None)
         self._add(place, held)

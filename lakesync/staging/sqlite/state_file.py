@@ -1,4 +1,7 @@
-"""The file `state.db`: its transaction, how far it holds each gateway's log, and what makes it outlast what."""
+"""The file `state.db`: its connection, its transaction, and how far it contains each gateway's log.
+
+The base class of `LayeredFile`.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +19,11 @@ from lakesync.staging.sqlite.files import STATE_FILE, connect, migrate
 from lakesync.staging.sqlite.row_file import RowFile
 
 _PAGES_MIB = 64
-"""What SQLite may hold of the file."""
+"""Memory of SQLite's page cache."""
 
 
 class Applied(NamedTuple):
-    """How far `state.db` holds one shard of a gateway."""
+    """How far `state.db` contains the log of one shard of a gateway."""
 
     epoch: int
     seq: int
@@ -31,10 +34,14 @@ class StateFile:
     """The state's connection. All methods belong to the owner thread."""
 
     def __init__(self, folder: Path, store_id: str) -> None:
-        """Open or make `state.db`; one that belongs to another journal is emptied.
+        """Open or create `state.db`; if it belongs to another journal, delete its contents.
+
+        Args:
+            folder: of the store.
+            store_id: of the journal.
 
         Raises:
-            StagingVersionError: it was written by a newer version.
+            StagingVersionError: a newer version wrote it.
         """
         self.path = folder / STATE_FILE
         self.sql = connect(self.path, _PAGES_MIB)
@@ -49,7 +56,7 @@ class StateFile:
         self._checkpointer = Checkpointer(self.path)
 
     def close(self) -> None:
-        """Release the file; what was not committed is made again from the journal."""
+        """Close the file; what was not committed is rebuilt from the journal."""
         self._checkpointer.stop()
         self.sql.close()
 
@@ -60,25 +67,25 @@ class StateFile:
             self.sql.execute("INSERT OR REPLACE INTO store VALUES (1, ?)", (store_id,))
 
     def empty(self) -> None:
-        """Forget everything, to be made again."""
+        """Delete everything, so that it is rebuilt."""
         for table in ("applied", "row_state", "row_body", "bucket", "entry"):
             self.sql.execute(f"DELETE FROM {table}")
         self._forget()
 
     def _forget(self) -> None:
-        """Nothing is in an open transaction."""
+        """Reset the transaction's flags: none is open."""
         self._whole = False
         self._begun = False
         self._mistrust()
 
     def _mistrust(self) -> None:
-        """What is remembered of the file may have been taken back."""
+        """Clear caches of the file's contents, which may have been rolled back."""
         self._buckets.forget()
         self._rows.forget()
 
     @property
     def intact(self) -> bool:
-        """Whether file and memory hold what they should: SQLite ends a transaction on its own when a disk is full."""
+        """Whether file and memory are consistent: SQLite ends a transaction by itself if the disk is full."""
         return self._whole and (self.sql.in_transaction or not self._begun)
 
     def _begin(self) -> None:
@@ -87,9 +94,9 @@ class StateFile:
             self._begun = True
 
     def commit(self, heads: Iterable[tuple[Head, int]]) -> None:
-        """End the transaction, with the applied seq of each head that moved. What is frozen must be written.
+        """Commit the transaction with the applied seq of each changed head. The frozen layer must be complete.
 
-        Durable after a crash of the process; after one of the machine the file may be at an earlier commit.
+        The commit survives a crash of the process. After a crash of the machine, the file may be at an earlier commit.
         """
         self._begin()
         self.sql.executemany(
@@ -102,12 +109,12 @@ class StateFile:
 
     @contextmanager
     def without_checkpoints(self) -> Iterator[None]:
-        """While nothing but this connection touches the file: a checkpoint under way has ended, none begins."""
+        """Keep the checkpointer from the file for the `with` block."""
         with self._checkpointer.under_way:
             yield
 
     def harden(self) -> None:
-        """Make what was committed outlast a crash of the machine."""
+        """Make commits survive a crash of the machine."""
         file = os.open(f"{self.path}-wal", os.O_RDONLY)
         try:
             os.fsync(file)
@@ -115,17 +122,17 @@ class StateFile:
             os.close(file)
 
     def rollback(self) -> None:
-        """Give up everything since the last commit; not intact from here on."""
+        """Roll back everything since the last commit; the state is not intact afterwards."""
         if self.sql.in_transaction:
             self.sql.execute("ROLLBACK")
         self._forget()
 
     def restart(self) -> None:
-        """Begin at the last commit, to be brought up to the journal."""
+        """Begin at the last commit, to replay the journal."""
         self.rollback()
         self._whole = True
 
     def applied(self) -> dict[tuple[str, str], Applied]:
-        """`(gateway, shard)` → what the file holds."""
+        """Return how far the file contains the log of each gateway and shard."""
         rows = self.sql.execute("SELECT gateway, shard, epoch, applied_seq, rules_version FROM applied")
         return {(gateway, shard): Applied(*rest) for gateway, shard, *rest in rows}

@@ -1,4 +1,4 @@
-"""`StagingStore` on a folder of two SQLite files."""
+"""`StagingStore` on a folder of two SQLite files: it creates the parts and submits all calls to the owner thread."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 class _Opened:
-    """What an open store is made of."""
+    """The parts of an open store."""
 
     def __init__(
         self,
@@ -70,8 +70,8 @@ class _Opened:
 class SqliteStore(ErasingStore, HoldingStore):
     """A store with one owner process, whose log is the journal.
 
-    An answer waits for `log.db` alone; rows and feed entries follow within seconds and are made again from the log
-    after a crash. Ids are kept for good, 16 bytes a delta, so a repeat is known however old it is.
+    A push waits for `log.db` only; rows and feed entries follow within seconds, and are rebuilt from the log after a
+    crash. Ids are kept forever, 16 bytes per delta, so that a repeated push is recognised however old it is.
     """
 
     shared = False
@@ -83,10 +83,13 @@ class SqliteStore(ErasingStore, HoldingStore):
         behind: WriteBehind | None = None,
         shard: str = MAIN_SHARD,
     ) -> None:
-        """Args:
-        folder: made when it is not there.
-        wall: the server's clock in milliseconds.
-        shard: what the streams of new gateways are called.
+        """Create the store; `open` opens its files.
+
+        Args:
+            folder: created if it is missing.
+            wall: returns the server's wall time in milliseconds.
+            behind: how much of the journal may be missing in `state.db`.
+            shard: of gateways that are created in it.
         """
         self._shard = shard
         self._behind = behind or WriteBehind()
@@ -102,12 +105,12 @@ class SqliteStore(ErasingStore, HoldingStore):
         return self._opened
 
     def open(self, replayer: Replayer) -> None:
-        """Take ownership of the folder, apply migrations, replay what the last owner left.
+        """Take ownership of the folder, apply migrations, and replay what the last owner did not write behind.
 
         Raises:
-            StagingVersionError: the store was written by a newer version.
+            StagingVersionError: a newer version wrote the store.
             StagingUnavailableError: it has another owner, or cannot be read.
-            IntegrityError: `state.db` is not this store's and bodies were trimmed, or `log.db` is gone.
+            IntegrityError: `state.db` belongs to another store and bodies were trimmed, or `log.db` is missing.
         """
         if self._opened is not None:
             raise StagingUnavailableError(f"the staging store {self._folder} is open already")
@@ -120,18 +123,18 @@ class SqliteStore(ErasingStore, HoldingStore):
         self._finish_erasures()
 
     def close(self) -> None:
-        """Finish what was submitted, write behind, release the folder; nothing when it is not open."""
+        """Complete what was submitted, write behind, and release the folder; nothing if it is not open."""
         if self._opened is not None:
             self._opened.close()
 
     def ensure_gateway(self, gateway: str) -> None:
-        """Make a gateway with a new epoch; nothing when it exists."""
+        """Create a gateway with a new epoch, unless it exists."""
         opened = self._open
         if gateway not in opened.journal.heads:
             self._write(lambda: opened.journal.ensure_gateway(gateway))
 
     def submit(self, gateway: str, work: Callable[[Commit], T]) -> Future[T]:
-        """Run `work` in a commit; the future ends once the journal holds it.
+        """Run `work` in a commit; the future completes when the journal contains it.
 
         Work that calls `put_rules` is run twice: first in a group, then alone.
         """
@@ -152,58 +155,58 @@ class SqliteStore(ErasingStore, HoldingStore):
         )
 
     def watch(self, listener: Listener) -> Callable[[], None]:
-        """Tell `listener` of new visible arrivals, in the owner thread; what is returned ends that."""
+        """Call `listener` for new visible arrivals, in the owner thread; return a function that ends that."""
         return self._notices.watch(listener)
 
     # -- the pipeline --------------------------------------------------------------------------------------------
 
     def gateways(self) -> list[str]:
-        """Every gateway id of the store."""
+        """Return every gateway id."""
         return self._read(lambda: sorted(self._open.journal.heads))
 
     def backlog(self) -> list[Backlog]:
-        """What waits, shard by shard."""
+        """Return each shard's backlog."""
         return self._read(self._open.pipeline.backlog)
 
     def gateway_config(self, gateway: str) -> GatewayConfig:
-        """Schemas and rules of a gateway."""
+        """Return a gateway's schemas and rules."""
         return self._read(lambda: self._open.journal.head(gateway).config)
 
     def connectors(self, gateway: str) -> list[StoredConnector]:
-        """The connectors registered at run time."""
+        """Return the connectors that were registered at run time."""
         return self.read(gateway, lambda view: view.connectors()).result()
 
     def plan(
         self, gateway: str, shard: str, max_deltas: int, through: int | None = None, since: int | None = None
     ) -> Batch | None:
-        """The open batch, or a new one, durable before it is returned."""
+        """Return the open batch, or a new one, which is durable before it is returned."""
         return self._write(lambda: self._open.pipeline.plan(gateway, shard, max_deltas, through, since))
 
     def confirm(self, batch_id: str, deltas: int, id_sum: int, snapshot_id: int | None = None) -> None:
-        """Record that the lake was read and holds the batch."""
+        """Record that the lake was read back and contains a batch."""
         self._write(lambda: self._open.pipeline.confirm(batch_id, deltas, id_sum, snapshot_id))
 
     def trim(self, gateway: str, shard: str) -> int:
-        """Drop the bodies of confirmed batches, once they are written behind."""
+        """Delete the bodies of confirmed batches, after writing them behind."""
         opened = self._open
         self._read(opened.behind.write)
         crash_point("staging.before_trim")
         return self._write(lambda: opened.pipeline.trim(gateway, shard, opened.behind.durable.get((gateway, shard), 0)))
 
     def ledger(self, gateway: str) -> list[LedgerDay]:
-        """Every arrival day that the gateway ever had."""
+        """Return every arrival day of a gateway."""
         return self._read(lambda: self._open.pipeline.ledger(gateway))
 
     def request_flush(self, gateway: str) -> None:
-        """Make the next `backlog` say that a flush was asked for, where anything waits."""
+        """Record that a flush was requested, if anything is unflushed."""
         self._write(lambda: self._open.pipeline.request_flush(gateway))
 
     def publish_cut(self, cut: Cut) -> bool:
-        """Publish a cut whole."""
+        """Publish a checkpoint."""
         return self._write(lambda: self._open.pipeline.publish_cut(cut))
 
     def newest_cut(self, gateway: str) -> Cut | None:
-        """The newest published cut."""
+        """Return the newest published checkpoint."""
         return self._read(lambda: self._open.pipeline.newest_cut(gateway))
 
     def marks(self) -> dict[str, str]:
@@ -215,7 +218,7 @@ class SqliteStore(ErasingStore, HoldingStore):
         self._write(lambda: self._open.pipeline.put_mark(name, body))
 
     def log_source(self, shard: str = MAIN_SHARD) -> LogSource:  # noqa: ARG002 all of them stand in one table
-        """`log.db`, for SQLite's JDBC driver, opened for reading alone."""
+        """Return the address of `log.db` for SQLite's JDBC driver, read-only."""
         path = (self._folder / LOG_FILE).absolute()
         return LogSource(url=f"jdbc:sqlite:{path}", table="log", properties={"open_mode": "1", "busy_timeout": "10000"})
 

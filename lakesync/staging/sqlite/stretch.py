@@ -1,4 +1,8 @@
-"""A stretch of the feed in one statement, which works without the interpreter's lock."""
+"""Reads a range of the feed with one SQL statement, which runs without the interpreter's lock.
+
+`State` calls it. The statement decides for each row whether the client lacks all of it, needs nothing of it, or needs a
+closer look; in the last case the caller reads the entries one by one.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +17,12 @@ from lakesync.model.types import RowKey
 from lakesync.staging.stretch import Reader, Stretch
 
 MOST_BUCKETS = 16
-"""With more of them rows are looked at one by one."""
+"""With more buckets, rows are read one by one."""
 _MOST_DELTAS = 1000
-"""Of a row in a stretch: a character says how many."""
+"""Most deltas of a row in a range: one character encodes the number."""
 _OTHER_KIND = _MOST_DELTAS + 1
 _OTHER = chr(_OTHER_KIND)
-"""In place of a number: the row is neither whole nor nothing to the reader."""
+"""Instead of a number of deltas: the row needs a closer look."""
 
 # without its LIMIT the inner query becomes part of the outer one, which then finds `kind` twice
 _JOINED = """
@@ -29,7 +33,7 @@ _ROW = "LEFT JOIN row_state r ON r.number = e.number"
 _PART = "changed > :since AND changed <= :until ORDER BY changed, number"
 
 _HELD = "(e.first > 0 AND iif(e.since <= :base, e.inside OR e.changed > :base, e.first <= :base AND e.left_at > :base))"
-"""Whether the reader may have had the row at its base, by an entry: `Entry.may_be_inside_at`."""
+"""SQL: whether the reader may have had the row at its base, by an entry; the same as `Entry.may_be_inside_at`."""
 _WHOLE = (
     f"iif(r.spelled IS NOT NULL AND r.deltas <= {_MOST_DELTAS} AND r.writers_floor <= :known_from"
     f" AND instr(r.writers, :writer) = 0, r.deltas, {_OTHER_KIND})"
@@ -63,21 +67,21 @@ _decode_keys = msgspec.json.Decoder(list[RowKey]).decode
 
 
 class Found(NamedTuple):
-    """What a statement found."""
+    """The result of a statement."""
 
     stretch: Stretch | None
-    """None where a row is something else to the reader, or where there is no entry."""
+    """None if a row needs a closer look, or if there is no entry."""
     keys: list[RowKey]
-    """Of all entries, where they were asked for."""
+    """Keys of all entries, if they were requested."""
 
 
 class Numbered(NamedTuple):
-    """The numbers of the bucket keys that a reading is of."""
+    """The numbers of the bucket keys that are read."""
 
     shared: Sequence[int]
-    """The reader may see what is inside of any of them."""
+    """The reader may see what is inside any of these."""
     own: int | None
-    """Of what concerns the reader alone, where anything does."""
+    """The bucket of changes that concern the reader alone, if it is in use."""
 
 
 def read_stretch(
@@ -90,7 +94,17 @@ def read_stretch(
     *,
     with_keys: bool,
 ) -> Found:
-    """Entries with `since < changed <= until`, about `limit`, as far as the file knows."""
+    """Return about `limit` entries of the file with `since < changed <= until`.
+
+    Args:
+        sql: the connection.
+        buckets: numbers of the bucket keys.
+        since: arrival.
+        until: arrival.
+        limit: about how many entries.
+        reader: the client.
+        with_keys: whether to return the keys of all entries.
+    """
     numbers = [*buckets.shared, *([] if buckets.own is None else [buckets.own])]
     wide = _width(len(numbers))
     values = {
@@ -111,7 +125,7 @@ def read_stretch(
 
 
 def _width(buckets: int) -> int:
-    """So that there are statements of few forms."""
+    """Round up the number of buckets, so that there are few different statements."""
     return next(wide for wide in (1, 2, 4, 8, MOST_BUCKETS) if wide >= buckets)
 
 
@@ -123,5 +137,5 @@ def _statement(wide: int, *, with_keys: bool) -> str:
 
 @cache
 def _ends(wide: int) -> str:
-    """Where each bucket alone has had its share of the entries."""
+    """SQL: where each bucket alone reaches its share of the entries."""
     return f"SELECT {', '.join(_NTH.format(place=place) for place in range(wide))}"

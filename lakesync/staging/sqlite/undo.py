@@ -1,4 +1,4 @@
-"""Taking back what was done in memory."""
+"""Undoes changes of dictionaries and lists in memory."""
 
 from __future__ import annotations
 
@@ -10,21 +10,24 @@ V = TypeVar("V")
 
 
 class Undo:
-    """How to take back what was done since a mark: steps, run last first."""
+    """A stack of functions that undo changes, run last first."""
 
     def __init__(self) -> None:
         self._steps: list[Callable[[], object]] = []
 
     def mark(self) -> int:
-        """The place to come back to."""
+        """Return the current position, for `take_back`."""
         return len(self._steps)
 
     def add(self, step: Callable[[], object]) -> None:
-        """Note how to take back what is done now."""
+        """Add a function that undoes the current change."""
         self._steps.append(step)
 
     def update(self, held: dict[K, V], new: Mapping[K, V]) -> None:
-        """Update a dictionary without None in it, and note how to take that back, for which `new` stays as it is."""
+        """Update a dictionary whose values are never None, and add how to undo that.
+
+        `new` must not be changed afterwards.
+        """
         before = list(map(held.get, new))
         held.update(new)
 
@@ -38,10 +41,10 @@ class Undo:
         self._steps.append(restore)
 
     def take_back(self, mark: int) -> None:
-        """Take back everything since the mark."""
+        """Undo everything since the mark."""
         while len(self._steps) > mark:
             self._steps.pop()()
 
     def forget(self) -> None:
-        """Nothing is taken back any more."""
+        """Drop all functions: nothing can be undone any more."""
         self._steps.clear()
