@@ -128,9 +128,7 @@ class WholeClient(CoreClient):
     @staticmethod
     def readable(rows: dict[str, Row]) -> dict[str, Row]:
         """The rows without NULLs: a table does not tell a column that was set to NULL from one that never was."""
-        return {
-            row_id: {name: cell for name, cell in row.items() if cell is not None} for row_id, row in rows.items()
-        }
+        return {row_id: {name: cell for name, cell in row.items() if cell is not None} for row_id, row in rows.items()}
 
     def edit(self, op: Op, row_id: str, values: Row, now: int) -> None:
         self.now = now
