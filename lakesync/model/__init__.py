@@ -1,1 +1,1 @@
-"""The model: clocks, deltas, their merge, schemas, message types, identifiers, errors. Everything else imports it."""
+"""The model: clocks, deltas, their merge, schemas, message types, identifiers, errors. All packages import it."""

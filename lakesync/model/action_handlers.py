@@ -1,4 +1,4 @@
-"""What an action handler is: the code that does what clients ask of a connector; and what clients are told of both."""
+"""The interface of action handlers and connectors: what apps implement, and how both are described to clients."""
 
 from __future__ import annotations
 
@@ -11,44 +11,44 @@ from lakesync.model.schema import TableSchema
 from lakesync.model.types import Action, Claims
 
 ActionData = Mapping[str, Any] | None
-"""What an action gives back: a JSON object; None stands for an empty one."""
+"""The result of an action: a JSON object; None means an empty one."""
 
 
 class ActionDescriptor(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """One type of action that a handler does."""
+    """One type of action that a handler executes."""
 
     action_type: str
     description: str
     params_schema: dict[str, Any] | None = None
-    """JSON Schema of the params; they are checked by it before the handler sees them."""
+    """JSON Schema of the params, which are checked before the handler is called."""
 
 
 class ActionDiscovery(msgspec.Struct, frozen=True):
-    """What a gateway's clients may ask for, by connector."""
+    """The actions that a gateway's clients may request, by connector."""
 
     connectors: dict[str, tuple[ActionDescriptor, ...]]
 
 
 SECRET = "writeOnly"  # noqa: S105 the name of a JSON Schema keyword
-"""A field of a configuration schema with this keyword is a secret: never returned, never logged, sealed at rest."""
+"""Keyword of a field in a configuration schema that is a secret: never returned or logged, and sealed when stored."""
 
 SERVER_FILE = "server-file"
-"""The `format` of a field that names a file of the server: it is used only where `file:PATH` would be followed."""
+"""`format` of a field that names a file on the server, which is allowed only where `file:PATH` references are."""
 
 
 class ConnectorDescriptor(msgspec.Struct, frozen=True, rename="camel"):
-    """All that a form for a new connector of this type needs."""
+    """A type of connector, with everything that a form for a new one needs."""
 
     type: str
     display_name: str
     description: str
     category: Literal["database", "api"]
     config_schema: dict[str, Any]
-    """JSON Schema of the settings under the key that is the type's name."""
+    """JSON Schema of the settings, which are under a key with the type's name."""
     ingest_schema: dict[str, Any]
     """JSON Schema of `ingest`."""
     output_tables: tuple[TableSchema, ...] | None = None
-    """The tables that it fills; None where the ingest names them."""
+    """The tables that it writes; None if `ingest` names them."""
 
     @property
     def secrets(self) -> frozenset[str]:
@@ -58,42 +58,46 @@ class ConnectorDescriptor(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def urls(self) -> frozenset[str]:
-        """The settings that name an HTTP address, which the server's list of hosts must allow."""
+        """The settings that are HTTP URLs, whose hosts the server must allow."""
         fields: dict[str, Any] = self.config_schema.get("properties", {})
         return frozenset(name for name, schema in fields.items() if schema.get("format") == "uri")
 
     @property
     def files(self) -> frozenset[str]:
-        """The settings that name a file of the server."""
+        """The settings that name a file on the server."""
         fields: dict[str, Any] = self.config_schema.get("properties", {})
         return frozenset(name for name, schema in fields.items() if schema.get("format") == SERVER_FILE)
 
 
 class ActionContext(NamedTuple):
-    """Who asks, and how often it was tried."""
+    """The sender of an action, and the number of the attempt."""
 
     gateway: str
     claims: Claims
-    """The sender's token; a handler that is not for everyone looks here."""
+    """Of the sender's token, for handlers that are not open to everyone."""
     attempt: int
-    """From 1. Above it, an earlier attempt may have happened in part or whole."""
+    """From 1. If it is higher, an earlier attempt may have had all or part of its effect."""
 
 
 class ActionHandler(Protocol):
-    """Does the actions of one connector. Its methods may be called by several threads at once.
+    """Executes the actions of one connector. Its methods may be called by several threads.
 
-    An action may be tried again after a crash, so a handler hands `action.action_id` on as the other side's own
-    idempotency key where there is one, or looks for its effect first when `context.attempt` is above 1.
+    An action may be tried again after a crash. So a handler passes `action.action_id` on as the external system's
+    idempotency key or, if `context.attempt` is above 1, first checks whether the action was done.
     """
 
     @property
     def supported_actions(self) -> Sequence[ActionDescriptor]:
-        """What it does; read once, when it is registered."""
+        """The actions that it executes; read once, when it is registered."""
 
     def execute_action(self, action: Action, context: ActionContext) -> ActionData | Awaitable[ActionData]:
-        """Do it. A plain function runs in a thread of its own, a coroutine on a loop that it must not block.
+        """Execute an action. A plain function runs in its own thread, a coroutine on a loop that it must not block.
+
+        Args:
+            action: the action.
+            context: who requested it, and the number of the attempt.
 
         Raises:
-            TransientError: it was not done and may be tried again, under the same id.
-            TerminalError: it was not done and never will be; that is remembered and told to every repeat.
+            TransientError: it failed and may be tried again, with the same id.
+            TerminalError: it failed for good; the error is stored and returned to every repeat.
         """

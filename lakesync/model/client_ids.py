@@ -1,7 +1,6 @@
-"""Client ids: an app's is the `sub` of its token; an import for that user has an id of its own, made of it.
+"""Client ids: an app's id is the `sub` of its token; an import for that user has an id made from it.
 
-The feed never sends a client its own changes. An import under the id of the user's app would therefore never reach
-that app.
+The feed never sends a client its own changes. So an import under the id of the user's app would never reach that app.
 """
 
 from __future__ import annotations
@@ -10,15 +9,15 @@ _IMPORT = "import:"
 
 
 def importer_of(sub: str) -> str:
-    """The client id under which imports for a user are pushed, with a token of that user."""
+    """Return the client id under which imports for a user are pushed, with a token of that user."""
     return _IMPORT + sub
 
 
 def user_of(client_id: str) -> str:
-    """The `sub` for which a client id pushes: the id itself, unless it is an importer's."""
+    """Return the `sub` for which a client id pushes: the id itself, unless it belongs to imports."""
     return client_id.removeprefix(_IMPORT)
 
 
 def is_importer(client_id: str) -> bool:
-    """Whether a client id belongs to imports. No token may have it as its `sub`."""
+    """Return whether a client id belongs to imports. No token may have it as its `sub`."""
     return client_id.startswith(_IMPORT)

@@ -1,4 +1,4 @@
-"""The wall clock that arrivals and drift checks are read from."""
+"""The server's wall clock, for arrivals and checks of clock drift; a file can shift it in tests of whole systems."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ _RECHECK_SECONDS = 0.02
 
 
 class WallClock:
-    """The system's clock plus an offset that a file may hold.
+    """The system's clock plus an offset from a file.
 
-    The file, a whole number of milliseconds, is looked at again at most every 20 ms and read when it has changed; while
-    it is missing or half written, the offset last read stays in force.
+    The file contains milliseconds. It is checked at most every 20 ms, and read if it has changed. While it is missing
+    or incomplete, the last offset stays.
     """
 
     def __init__(self, offset_file: Path | None = None) -> None:
+        """Create the clock; `offset_file` may be missing."""
         self._file = offset_file
         self._offset = 0
         self._version: tuple[int, int] | None = None
         self._checked = float("-inf")
 
     def now_ms(self) -> int:
-        """Milliseconds since 1970-01-01 UTC, offset included."""
+        """Return milliseconds since 1970-01-01 UTC, with the offset."""
         if self._file is not None:
             self._refresh(self._file)
         return time.time_ns() // 1_000_000 + self._offset

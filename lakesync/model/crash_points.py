@@ -1,7 +1,7 @@
-"""Named places at which a test may kill this process, to prove what survives.
+"""Named places at which a test can kill the process, to prove that nothing is lost.
 
-`LAKESYNC_CRASH_AT=name` dies at the first passage of that place, `name:n` at the n-th. Without the variable a passage
-costs one look-up.
+With `LAKESYNC_CRASH_AT=name`, the process dies when it first reaches that place; with `name:n`, the n-th time. Without
+the variable, a crash point costs one look-up.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _passed: Counter[str] = Counter()
 
 
 def crash_point(name: str) -> None:
-    """Die here as by `kill -9`, with no handler and no flush, when the environment asks for it."""
+    """Kill this process like `kill -9` if the environment names this place."""
     wanted, _, passage = os.environ.get(VARIABLE, "").partition(":")
     if wanted != name:
         return

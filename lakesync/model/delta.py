@@ -1,7 +1,7 @@
-"""What changed between two versions of a row, and the identity of a change.
+"""Computes deltas between row versions, and the ids of deltas and actions.
 
-Identities are SHA-256 over RFC 8785, the JSON Canonicalization Scheme (JCS): keys in UTF-16 order, numbers as
-ECMAScript prints them, no space.
+Ids are SHA-256 over RFC 8785, the JSON Canonicalization Scheme (JCS): keys in UTF-16 order, numbers as ECMAScript
+prints them, no spaces. Clients, connectors and the engine use them, so that a repeated delta is recognised.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lakesync.model.errors import ValidationError
 from lakesync.model.types import Action, ColumnValue, Op, RowDelta
 
 MAX_DEPTH = 100
-"""How many lists and objects may stand inside one another in a value."""
+"""Most levels of lists and objects in a value."""
 
 _TOO_DEEP = f"the value is nested more than {MAX_DEPTH} deep: flatten it"
 _CANONICAL = re.compile(rb'0|-?[1-9][0-9]{0,14}|true|false|null|"[^"\\\x00-\x1f]*"')
@@ -30,10 +30,10 @@ _decode = msgspec.json.Decoder().decode
 
 
 def jcs(value: Any) -> str:
-    """The RFC 8785 text of a JSON value; integers beyond 2**53 are rounded to doubles, as JavaScript reads them.
+    """Return the RFC 8785 text of a JSON value; integers beyond 2**53 are rounded to doubles, like in JavaScript.
 
     Raises:
-        ValidationError: the value holds what JSON cannot spell: infinities, NaN, lone surrogates, other types.
+        ValidationError: the value cannot be written as JSON: infinities, NaN, lone surrogates, other types.
     """
     parts: list[str] = []
     _write(value, parts.append, MAX_DEPTH)
@@ -41,7 +41,7 @@ def jcs(value: Any) -> str:
 
 
 def jcs_raw(raw: bytes | memoryview | msgspec.Raw) -> str:
-    """The RFC 8785 text of a value given as JSON text.
+    """Return the RFC 8785 text of a value given as JSON text.
 
     Raises:
         ValidationError: the text is not JSON, or has no canonical form.
@@ -61,18 +61,30 @@ def jcs_raw(raw: bytes | memoryview | msgspec.Raw) -> str:
 
 
 def delta_id(*, client_id: str, hlc: int, table: str, row_id: str, columns: Iterable[ColumnValue]) -> str:
-    """The identity of a delta: SHA-256 hex of the JCS text of everything but its op, columns in the order given."""
+    """Return the id of a delta: SHA-256 hex of the JCS text of everything but its op, with columns in the given order.
+
+    Raises:
+        ValidationError: a value has no canonical form.
+    """
     cells = ",".join(f'{{"column":{_quote(cell.column)},"value":{jcs_raw(cell.value)}}}' for cell in columns)
     return delta_id_of_texts(_quote(client_id), hlc, _quote(table), _quote(row_id), cells)
 
 
 def delta_id_of_texts(client: str, hlc: int, table: str, row: str, cells: str) -> str:
-    """The `delta_id` of texts that are JCS already; `cells` is what stands in the array of columns."""
+    """Return the `delta_id` of texts that are canonical already.
+
+    Args:
+        client: client id.
+        hlc: of the delta.
+        table: of the row.
+        row: row id.
+        cells: the content of the array of columns.
+    """
     return _sha256(f'{{"clientId":{client},"columns":[{cells}],"hlc":"{hlc}","rowId":{row},"table":{table}}}')
 
 
 def action_id(*, client_id: str, hlc: int, connector: str, action_type: str, params: Any) -> str:
-    """The identity of an action: SHA-256 hex of its JCS text; `params` is a Python value or raw JSON."""
+    """Return the id of an action: SHA-256 hex of its JCS text; `params` is a Python value or raw JSON."""
     text = jcs_raw(params) if isinstance(params, msgspec.Raw) else jcs(params)
     return _sha256(
         f'{{"actionType":{_quote(action_type)},"clientId":{_quote(client_id)},"connector":{_quote(connector)},'
@@ -89,10 +101,18 @@ def make_action(
     hlc: int,
     idempotency_key: str | None = None,
 ) -> Action:
-    """An action, under the id of what it asks for.
+    """Create an action with its id.
+
+    Args:
+        connector: name of the connector.
+        action_type: one of its actions.
+        params: a JSON object.
+        client_id: of the sender.
+        hlc: of the sender's clock.
+        idempotency_key: actions of a client with the same key are executed once.
 
     Raises:
-        ValidationError: the params are no JSON object.
+        ValidationError: `params` is not a JSON object.
     """
     if not isinstance(params, Mapping):
         raise ValidationError(f"params are {params!r}: give a JSON object")
@@ -110,10 +130,18 @@ def extract_delta(
     client_id: str,
     hlc: int,
 ) -> RowDelta | None:
-    """The delta that leads from one version of a row to another; None where nothing changed.
+    """Return the delta between two versions of a row; None if nothing changed.
 
-    No `before` is an INSERT of every column, no `after` a DELETE, else an UPDATE of the columns whose values differ
-    (compared deeply, as JSON values: 1 equals 1.0 and not true). A column that `after` leaves out is unchanged.
+    Without `before` it is an INSERT of every column, without `after` a DELETE, otherwise an UPDATE of the columns whose
+    values differ. Values are compared as JSON: 1 equals 1.0 and not true. A column that `after` omits is unchanged.
+
+    Args:
+        before: column to value; None if the row did not exist.
+        after: column to value; None if the row was deleted.
+        table: of the row.
+        row_id: of the row.
+        client_id: of the writer.
+        hlc: of the writer's clock.
 
     Raises:
         ValidationError: a value is not a JSON value.
@@ -133,19 +161,19 @@ def extract_delta(
 
 
 def id_digest(delta_id: str) -> bytes:
-    """Eight bytes that stand for a delta id: its first 16 hex digits, or those of its SHA-256 if it is no hash."""
+    """Return 8 bytes of a delta id for the ledger: its first 16 hex digits, or of its SHA-256 if it is no hash."""
     if _HEX_ID.fullmatch(delta_id):
         return bytes.fromhex(delta_id[:16])
     return hashlib.sha256(delta_id.encode()).digest()[:8]
 
 
 def id_identity(delta_id: str) -> bytes:
-    """Eight bytes by which a delta id is known again: of its SHA-256, whatever it looks like."""
+    """Return 8 bytes that identify a delta id: of its SHA-256, whatever its form."""
     return hashlib.sha256(delta_id.encode()).digest()[:8]
 
 
 def id_digests(delta_ids: Sequence[str]) -> bytes:
-    """The `id_digest` of each, one after another."""
+    """Return the `id_digest`s of several delta ids, one after another."""
     joined = "".join(delta_ids)
     hashes = b""
     if set(map(len, delta_ids)) == {_HEX_CHARS} and joined == joined.lower():
@@ -157,7 +185,7 @@ def id_digests(delta_ids: Sequence[str]) -> bytes:
 
 
 def id_number(delta_id: str) -> int:
-    """`id_digest` as an unsigned integer, most significant byte first."""
+    """Return `id_digest` as an unsigned integer, most significant byte first."""
     return int.from_bytes(id_digest(delta_id), "big")
 
 
@@ -229,7 +257,7 @@ def _utf16(key: str) -> bytes:
 
 
 def _number(value: float) -> str:
-    """ECMAScript's Number::toString; Python's repr finds the same shortest digits and only spells them otherwise."""
+    """Format a number like ECMAScript's Number::toString; Python's repr has the same digits in another notation."""
     if type(value) is int and -(2**53) <= value <= 2**53:
         return str(value)
     try:
@@ -251,7 +279,7 @@ def _number(value: float) -> str:
 
 
 def _spell(digits: str, point: int) -> str:
-    """Digits with the decimal point after the first `point` of them, by the cases of ECMA-262, 6.1.6.1.20."""
+    """Place the decimal point after the first `point` digits, by the cases of ECMA-262, 6.1.6.1.20."""
     if len(digits) <= point <= 21:
         return digits + "0" * (point - len(digits))
     if 0 < point <= 21:

@@ -49,7 +49,7 @@ def shortened(message: str) -> str:
 
 
 class Rejection(msgspec.Struct, frozen=True, rename="camel"):
-    """Why one delta of a push was refused."""
+    """Why one delta of a push was rejected."""
 
     delta_id: str
     code: str
@@ -57,10 +57,7 @@ class Rejection(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class LakeSyncError(Exception):
-    """Base of the tree.
-
-    `str(error)` says what is wrong, with which value, and what to do.
-    """
+    """The base class. `str(error)` says what is wrong, with which value, and what to do."""
 
     code: ClassVar[str] = "INTERNAL_ERROR"
     retryable: ClassVar[bool] = False
@@ -77,38 +74,50 @@ class TransientError(LakeSyncError):
     retryable = True
 
     def __init__(self, message: str, *, retry_after: float | None = None) -> None:
+        """Create the error.
+
+        Args:
+            message: what is wrong, with which value, and what to do.
+            retry_after: seconds to wait before the next try; None if unknown.
+        """
         super().__init__(message)
         self.retry_after = retry_after
-        """Seconds to wait before the next try, or None where nobody knows."""
+        """Seconds to wait before the next try; None if unknown."""
 
 
 class ConfigurationError(TerminalError):
-    """A setting is missing or has a value that cannot be used."""
+    """A setting is missing or invalid."""
 
     code = "CONFIGURATION_ERROR"
 
 
 class RefusedError(TerminalError):
-    """A push of which some deltas were refused; nothing of it was kept."""
+    """A push of which some deltas were rejected; nothing of it was stored."""
 
     def __init__(self, message: str, rejected: Sequence[Rejection] = ()) -> None:
+        """Create the error.
+
+        Args:
+            message: what is wrong, with which value, and what to do.
+            rejected: every rejected delta.
+        """
         super().__init__(message)
         self.rejected = tuple(rejected)
-        """Every refused delta, so that a client can set those aside and send the rest."""
+        """Every rejected delta, so that a client can set these aside and send the others."""
 
 
 class ValidationError(RefusedError):
-    """The request is not of the documented form."""
+    """The request does not have the documented form."""
 
     code = "VALIDATION_ERROR"
 
 
 class PayloadTooLargeError(ValidationError):
-    """The request's body is above the limit."""
+    """The request's body is larger than allowed."""
 
 
 class DuplicateError(ValidationError):
-    """What the request would make is there already."""
+    """What the request would create exists already."""
 
 
 class AuthError(TerminalError):
@@ -118,7 +127,7 @@ class AuthError(TerminalError):
 
 
 class ForbiddenError(RefusedError):
-    """The token is good but does not allow this."""
+    """The token is valid but does not allow this."""
 
     code = "FORBIDDEN"
 
@@ -136,13 +145,13 @@ class ClockDriftError(RefusedError):
 
 
 class ResyncRequiredError(TerminalError):
-    """The cursor cannot be served; the client starts again and keeps its unsent edits."""
+    """The cursor cannot be served; the client starts from cursor 0 and keeps its unsent edits."""
 
     code = "RESYNC_REQUIRED"
 
 
 class SchemaError(RefusedError):
-    """A table schema is invalid, or its change is not an additive one."""
+    """A table schema is invalid, or its change is not additive."""
 
     code = "SCHEMA_ERROR"
 
@@ -158,25 +167,25 @@ class StagingVersionError(TerminalError):
 
 
 class IntegrityError(TerminalError):
-    """Two things that a promise keeps equal are not: nothing further is done with them."""
+    """Two things that must be equal differ, so the work was stopped."""
 
     code = "INTEGRITY_ERROR"
 
 
 class CensusError(TerminalError):
-    """A census of a source lacks more rows than it may: nothing was deleted."""
+    """A census of a source lacks more rows than allowed: nothing was deleted."""
 
     code = "CENSUS_REFUSED"
 
 
 class RateLimitedError(TransientError):
-    """The client sends more than its share."""
+    """The client sends more requests than allowed."""
 
     code = "RATE_LIMITED"
 
 
 class BackpressureError(TransientError):
-    """The gateway holds more unflushed bytes than it may."""
+    """The gateway has more unflushed bytes than allowed."""
 
     code = "BACKPRESSURE_ERROR"
 
@@ -188,19 +197,19 @@ class StagingUnavailableError(TransientError):
 
 
 class AdapterError(TransientError):
-    """A backend refused or could not be reached."""
+    """A backend rejected a request or could not be reached."""
 
     code = "ADAPTER_ERROR"
 
 
 class FlushError(TransientError):
-    """A batch could not be carried to its destination; nothing of it is lost."""
+    """A batch could not be written to its destination; nothing of it is lost."""
 
     code = "FLUSH_ERROR"
 
 
 class CommitUnknownError(FlushError):
-    """A commit to the lake may or may not have happened: only reading the table tells."""
+    """A commit to the lake may or may not have happened; the table must be read."""
 
     code = "COMMIT_UNKNOWN"
 

@@ -1,7 +1,8 @@
-"""Hybrid logical clock: 64 bits, 48 of wall milliseconds since the Unix epoch and 16 of counter.
+"""Hybrid logical clock: 64 bits, of which 48 are wall milliseconds since the Unix epoch and 16 a counter.
 
-The algorithm is that of Kulkarni, Demirbas et al., "Logical Physical Clocks" (2014), with the pair packed into one
-integer, so that an overflow of the counter carries into the wall part by plain addition.
+The algorithm is that of Kulkarni, Demirbas et al., "Logical Physical Clocks" (2014). Both parts are packed into one
+integer, so that an overflow of the counter carries into the wall part. Clients stamp their deltas with it, and the
+server checks them.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ COUNTER_BITS = 16
 MAX_COUNTER = (1 << COUNTER_BITS) - 1
 MAX_WALL_MS = (1 << 48) - 1
 MAX_DRIFT_MS = 5000
-"""How far ahead of the local clock another clock may be, in milliseconds, itself included."""
+"""Most milliseconds that another clock may be ahead of the local one."""
 
 
 def encode(wall_ms: int, counter: int) -> int:
-    """The hlc of a wall time in milliseconds and a counter.
+    """Return the hlc of a wall time in milliseconds and a counter.
 
     Raises:
-        ValueError: either does not fit its bits.
+        ValueError: one of them does not fit its bits.
     """
     if not 0 <= wall_ms <= MAX_WALL_MS:
         raise ValueError(f"wall time {wall_ms} ms is outside 0 to {MAX_WALL_MS}")
@@ -32,49 +33,50 @@ def encode(wall_ms: int, counter: int) -> int:
 
 
 def decode(hlc: int) -> tuple[int, int]:
-    """`(wall_ms, counter)` of an hlc."""
+    """Return `(wall_ms, counter)` of an hlc."""
     return hlc >> COUNTER_BITS, hlc & MAX_COUNTER
 
 
 def wall_of(hlc: int) -> int:
-    """The wall part of an hlc or of an arrival, in milliseconds."""
+    """Return the wall part of an hlc or of an arrival, in milliseconds."""
     return hlc >> COUNTER_BITS
 
 
 def start_of(wall_ms: int) -> int:
-    """The least hlc of a millisecond."""
+    """Return the lowest hlc of a millisecond."""
     return wall_ms << COUNTER_BITS
 
 
 def wall_clock() -> int:
-    """This machine's clock, in milliseconds since the Unix epoch."""
+    """Return this machine's wall time, in milliseconds since the Unix epoch."""
     return time.time_ns() // 1_000_000
 
 
 class HLC:
-    """A clock that never stands still or goes back, whatever its wall clock does. Not safe between threads.
-
-    Args:
-        wall: the wall clock, in milliseconds.
-        last: the highest hlc that the clock handed out or saw before, 0 for a new one.
-    """
+    """A clock that always increases, whatever its wall clock does. Use it from one thread."""
 
     def __init__(self, wall: Callable[[], int] = wall_clock, last: int = 0) -> None:
+        """Create the clock.
+
+        Args:
+            wall: returns wall time in milliseconds.
+            last: the highest hlc that the clock returned or received before; 0 for a new clock.
+        """
         self._wall = wall
         self._last = last
 
     @property
     def last(self) -> int:
-        """The highest hlc handed out so far."""
+        """The highest hlc so far."""
         return self._last
 
     def now(self) -> int:
-        """A new hlc, above all before it."""
+        """Return a new hlc, above all earlier ones."""
         self._last = max(self._wall() << COUNTER_BITS, self._last + 1)
         return self._last
 
     def receive(self, remote: int) -> int:
-        """A new hlc, above all before it and above `remote`.
+        """Return a new hlc, above all earlier ones and above `remote`.
 
         Raises:
             ClockDriftError: `remote` is more than MAX_DRIFT_MS ahead of the wall clock; the clock is unchanged.

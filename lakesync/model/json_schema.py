@@ -1,4 +1,7 @@
-"""What is wrong with a value by its JSON Schema, in words that name the place and never show the value."""
+"""Checks values against JSON Schemas, with messages that name the place of a fault and never show the value.
+
+Actions check their params, connectors their settings.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +18,17 @@ _SHOWN = 200
 
 
 class Form:
-    """The form of a value, by a JSON Schema (2020-12, unless its `$schema` names another)."""
+    """A JSON Schema (2020-12, unless its `$schema` names another) that checks values."""
 
     def __init__(self, schema: dict[str, Any], what: str) -> None:
-        """Args: what: whose schema it is, for the message.
+        """Check and compile the schema.
+
+        Args:
+            schema: the JSON Schema.
+            what: whose schema it is, for the message.
 
         Raises:
-            ConfigurationError: the schema is none.
+            ConfigurationError: the schema is invalid.
         """
         from jsonschema import Draft202012Validator
         from jsonschema.exceptions import SchemaError, best_match
@@ -41,10 +48,11 @@ class Form:
         self._worst = best_match
 
     def fault(self, value: Any, name: str) -> str | None:
-        """What is wrong with a value, as JSON reads it: the place, and what is allowed there; None when nothing is.
+        """Return what is wrong with a decoded JSON value; None if it fits the schema.
 
         Args:
-            name: of the value, with which places begin.
+            value: the value.
+            name: of the value, with which the message begins.
         """
         error = self._worst(self._faults(value))
         return None if error is None else _words(error, name + error.json_path.removeprefix("$"))

@@ -1,9 +1,11 @@
-"""The merge: column-level last writer wins, by stamp.
+"""The merge of deltas into rows: per column, the value with the greatest stamp wins (last writer wins).
 
 A row's state maps each live column to a cell: its value and its origin, the delta that wrote it. Of all values that a
-column was ever given, the greatest by (hlc, client id, JCS text, delta id) is the column's. A tombstone deletes every
-column that is not above it. Both are maxima, so the state depends on the set of deltas alone, not on order or
-repetition: a map of last-writer-wins registers in the sense of Shapiro et al., "A comprehensive study of CRDTs" (2011).
+column was ever given, it has the greatest by (hlc, client id, JCS text, delta id). A tombstone deletes every column
+with a smaller stamp. Both are maxima, so the state depends only on the set of deltas, not on their order or repetition:
+it is a map of last-writer-wins registers in the sense of Shapiro et al., "A comprehensive study of CRDTs" (2011).
+
+Server and client merge rows with this code; the lake's Arrow kernel follows the same law.
 """
 
 from __future__ import annotations
@@ -21,52 +23,52 @@ _LAYOUTS_KEPT = 4096
 
 
 class LiveDelta(msgspec.Struct, array_like=True, gc=False):
-    """A delta that owns columns of a row, trimmed to those."""
+    """A delta that owns columns of a row, with those columns only."""
 
     hlc: int
     client_id: str
     delta_id: str
     columns: dict[str, Raw]
     width: int
-    """How many columns the delta came with."""
+    """How many columns the delta had originally."""
 
     @property
     def whole(self) -> bool:
-        """Whether it still owns every column that it came with."""
+        """Whether it still owns all of its columns."""
         return len(self.columns) == self.width
 
     @property
     def stamp(self) -> Stamp:
-        """What the merge compares."""
+        """The stamp that merges compare."""
         return (self.hlc, self.client_id)
 
 
 class Origin(msgspec.Struct, frozen=True, gc=False):
-    """The delta that wrote some columns of a row; all of these share it."""
+    """The delta that wrote some columns of a row; their cells share it."""
 
     hlc: int
     client_id: str
     delta_id: str
     width: int
-    """How many columns the delta came with."""
+    """How many columns the delta had originally."""
     columns: tuple[str, ...]
-    """Those that it may own, in the delta's order."""
+    """The columns that it may own, in the delta's order."""
 
     @property
     def stamp(self) -> Stamp:
-        """What the merge compares."""
+        """The stamp that merges compare."""
         return (self.hlc, self.client_id)
 
 
 class Outcome(msgspec.Struct, frozen=True, gc=False):
-    """What one merge did."""
+    """The effect of one merge."""
 
     won: tuple[str, ...]
-    """The delta's columns that it owns now and did not before."""
+    """Columns that the delta owns now and did not own before."""
     lost: tuple[str, ...]
-    """The delta's columns that another owns, or that are dead."""
+    """Columns of the delta that another delta owns, or that are deleted."""
     changed: bool
-    """Whether the state differs from before."""
+    """Whether the state changed."""
     was_visible: bool
     visible: bool
 
@@ -77,20 +79,20 @@ class Cell(msgspec.Struct, frozen=True, gc=False):
     origin: Origin
     value: Raw
     at: int
-    """The arrival at which the value last changed or was last contested; 0 where nobody asks."""
+    """The arrival at which the value last changed or an older value lost; 0 if it is not tracked."""
 
 
 class RowState(msgspec.Struct, gc=False, eq=False):  # noqa: PLW1641 a state changes
-    """The merged state of one row; a row never written is `RowState()`."""
+    """The merged state of one row; that of a row that was never written is `RowState()`."""
 
     cells: dict[str, Cell] = {}
     """The live columns."""
     tombstone: Stamp | None = None
     """The greatest stamp of a DELETE."""
     inserted: Stamp | None = None
-    """The greatest stamp of an INSERT, where it is above the tombstone."""
+    """The greatest stamp of an INSERT, if it is above the tombstone."""
     newest: int = -1
-    """No hlc in it is greater."""
+    """The highest hlc in it."""
 
     @staticmethod
     def of(
@@ -99,13 +101,13 @@ class RowState(msgspec.Struct, gc=False, eq=False):  # noqa: PLW1641 a state cha
         inserted: Stamp | None = None,
         touched: Mapping[str, int] | None = None,
     ) -> RowState:
-        """Build a state from what `live` and `touched` returned.
+        """Build a state from the values of `live` and `touched`.
 
         Args:
             parts: no two own the same column.
             tombstone: the greatest stamp of a DELETE.
-            inserted: the greatest stamp of an INSERT, where it is above the tombstone.
-            touched: column → `Cell.at`.
+            inserted: the greatest stamp of an INSERT, if it is above the tombstone.
+            touched: column to `Cell.at`.
         """
         cells: dict[str, Cell] = {}
         at_of = (touched or {}).get
@@ -120,7 +122,7 @@ class RowState(msgspec.Struct, gc=False, eq=False):  # noqa: PLW1641 a state cha
 
     @staticmethod
     def of_insert(delta: RowDelta, at: int) -> RowState:
-        """Build the state that one INSERT makes of a row. Its values are the delta's, not copied.
+        """Build the state of a row that consists of one INSERT. Values are not copied.
 
         Args:
             delta: the INSERT.
@@ -133,7 +135,7 @@ class RowState(msgspec.Struct, gc=False, eq=False):  # noqa: PLW1641 a state cha
         return RowState(cells, None, delta.stamp, delta.hlc)
 
     def __eq__(self, other: object) -> bool:
-        """Whether the merged states are the same, and changed at the same arrivals."""
+        """Return whether the merged states are equal, and changed at the same arrivals."""
         if not isinstance(other, RowState):
             return NotImplemented
         mine = (self.tombstone, self.inserted, self.touched, self.live)
@@ -145,7 +147,7 @@ class RowState(msgspec.Struct, gc=False, eq=False):  # noqa: PLW1641 a state cha
 
     @property
     def visible(self) -> bool:
-        """M2: a live column, or an INSERT above the tombstone."""
+        """M2: whether it has a live column, or an INSERT above the tombstone."""
         return bool(self.cells) or self.inserted is not None
 
     @property
@@ -157,8 +159,8 @@ class RowState(msgspec.Struct, gc=False, eq=False):  # noqa: PLW1641 a state cha
     def live(self) -> list[LiveDelta]:
         """The deltas that own columns, each with those, in order of (hlc, client id, delta id, width).
 
-        Columns of a whole delta are in its order; else in that of their names, which does not depend on the order of
-        merges.
+        Columns of a complete delta are in its order, others in the order of their names, so that the order of merges
+        does not matter.
         """
         parts: list[LiveDelta] = []
         cells = self.cells
@@ -176,25 +178,25 @@ class RowState(msgspec.Struct, gc=False, eq=False):  # noqa: PLW1641 a state cha
 
     @property
     def touched(self) -> dict[str, int]:
-        """Column → `Cell.at`, where that is known."""
+        """Column to `Cell.at`, where that is tracked."""
         return {name: cell.at for name, cell in self.cells.items() if cell.at}
 
     def values(self) -> dict[str, Raw]:
-        """Each live column's value."""
+        """Return each live column's value."""
         return {name: cell.value for name, cell in self.cells.items()}
 
     def copy(self) -> RowState:
-        """A state that can be merged into without changing this one."""
+        """Return a state that can be merged into without changing this one."""
         return RowState(self.cells.copy(), self.tombstone, self.inserted, self.newest)
 
     def touch(self, columns: Iterable[str], at: int) -> None:
-        """Note that columns were contested, or taken, at an arrival."""
+        """Record that columns changed, or that older values lost, at an arrival."""
         for name in columns:
             cell = self.cells[name]
             self.cells[name] = Cell(cell.origin, cell.value, at)
 
     def merge(self, delta: RowDelta, at: int = 0) -> Outcome:
-        """Merge one delta, in place. Columns of a DELETE do not count.
+        """Merge one delta, in place. Columns of a DELETE are ignored.
 
         Values are copied, so that a row does not keep a request's body in memory.
 
@@ -203,7 +205,7 @@ class RowState(msgspec.Struct, gc=False, eq=False):  # noqa: PLW1641 a state cha
             at: its arrival, for the cells that it wins.
 
         Raises:
-            ValidationError: two values with equal stamps must be compared and one is no JSON text.
+            ValidationError: values with equal stamps must be compared, and one is not JSON.
         """
         op = delta.op
         self.newest = max(self.newest, delta.hlc)
@@ -225,7 +227,7 @@ class RowState(msgspec.Struct, gc=False, eq=False):  # noqa: PLW1641 a state cha
         return Outcome(won, lost, changed, was_visible, was_visible or changed)
 
     def _claim(self, delta: RowDelta, at: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Give the delta the columns that it wins; return those, and those that it lost."""
+        """Give the delta the columns that it wins; return these, and those that it lost."""
         cells, columns, hlc = self.cells, delta.columns, delta.hlc
         names = tuple([column.column for column in columns])
         names = _layouts.get(names) or _share(names)
@@ -253,7 +255,7 @@ class RowState(msgspec.Struct, gc=False, eq=False):  # noqa: PLW1641 a state cha
 
 
 class StoredState(msgspec.Struct, array_like=True, gc=False):
-    """How a state is stored: as the deltas that own columns."""
+    """The stored form of a state: the deltas that own columns."""
 
     live: list[LiveDelta] = []
     tombstone: Stamp | None = None
@@ -261,28 +263,28 @@ class StoredState(msgspec.Struct, array_like=True, gc=False):
 
     @staticmethod
     def of(state: RowState) -> StoredState:
-        """The stored form of a state."""
+        """Return the stored form of a state."""
         return StoredState(state.live, state.tombstone, state.inserted)
 
     def state(self, touched: Mapping[str, int] | None = None) -> RowState:
-        """The state.
+        """Return the state.
 
         Args:
-            touched: what `RowState.touched` returned.
+            touched: the value of `RowState.touched`.
         """
         return RowState.of(self.live, self.tombstone, self.inserted, touched)
 
 
 def encode_state(state: RowState) -> bytes:
-    """A state as compact JSON; values keep their text."""
+    """Encode a state as compact JSON; values keep their text."""
     return _encode(StoredState.of(state))
 
 
 def decode_state(data: bytes) -> RowState:
-    """What `encode_state` wrote; values are views that keep `data` alive.
+    """Decode the output of `encode_state`; values are views that keep `data` alive.
 
     Raises:
-        msgspec.DecodeError: `data` is something else.
+        msgspec.DecodeError: `data` has another form.
     """
     return _decode(data).state()
 
@@ -293,16 +295,16 @@ _layouts: dict[tuple[str, ...], tuple[str, ...]] = {}
 
 
 def _share(names: tuple[str, ...]) -> tuple[str, ...]:
-    """The same names, as one tuple for all deltas that have them: a row keeps one for each of its origins."""
+    """Return equal tuples of names as one object for all deltas: a row keeps one for each of its origins."""
     if len(_layouts) >= _LAYOUTS_KEPT:
         _layouts.clear()
     return _layouts.setdefault(names, tuple([intern(name) for name in names]))
 
 
 def _order(origin: Origin, value: Raw, held: Cell) -> int:
-    """Above 0 where the new value wins, below 0 where it loses, 0 where both are the same.
+    """Return above 0 if the new value wins, below 0 if it loses, 0 if both are the same.
 
-    M3: of equal stamps the greater JCS text wins, in code point order. What follows decides the owner where the texts
+    M3: of equal stamps, the greater JCS text wins, in code point order. The other parts decide the owner if the texts
     are equal, so that replicas agree on ids too.
     """
     if origin.stamp != held.origin.stamp:

@@ -1,4 +1,7 @@
-"""Which gateway's state tables are in which namespace of the lake: one that is shared, or one of its own."""
+"""Maps gateways to the namespaces of their state tables in the lake: the shared one, or one of their own.
+
+Configuration, engine and lakehouse use it.
+"""
 
 from __future__ import annotations
 
@@ -7,49 +10,49 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 PATTERN = "^[a-z][a-z0-9]*(_[a-z0-9]+)*$"
-"""Of a namespace of one's own: engines differ in case, and assets put `__` between their names' parts."""
+"""Form of a gateway's own namespace: engines differ in case, and assets join the parts of their names by `__`."""
 
 _TAKEN = frozenset({"default", "information_schema", "main", "pg_catalog", "public", "sys", "system", "temp"})
-"""Names that engines which read the lake give a meaning of their own."""
+"""Names that have a meaning of their own in engines that read the lake."""
 
 
 class Gateways(NamedTuple):
-    """Those whose rows are in the tables of one namespace."""
+    """The gateways whose rows are in the tables of one namespace."""
 
     names: frozenset[str]
     others: bool
     """Whether it is all gateways but `names`."""
 
     def has(self, gateway: str) -> bool:
-        """Whether a gateway is among them."""
+        """Return whether a gateway is among them."""
         return (gateway in self.names) != self.others
 
 
 class Namespaces(NamedTuple):
-    """Where gateways have their state tables."""
+    """The namespace of each gateway's state tables."""
 
     shared: str
     """Of every gateway that declares none."""
     own: Mapping[str, str]
-    """Gateway → the namespace that it declares; several may declare the same."""
+    """Gateway to the namespace that it declares; several may declare the same."""
 
     @property
     def apart(self) -> list[str]:
-        """The declared ones."""
+        """The declared namespaces."""
         return sorted(set(self.own.values()))
 
     def of(self, gateway: str) -> str:
-        """A gateway's namespace."""
+        """Return a gateway's namespace."""
         return self.own.get(gateway, self.shared)
 
     def within(self, namespace: str) -> Gateways:
-        """Whose rows are in a namespace."""
+        """Return the gateways whose rows are in a namespace."""
         if namespace == self.shared:
             return Gateways(frozenset(self.own), others=True)
         return Gateways(frozenset(name for name, where in self.own.items() if where == namespace), others=False)
 
     def called(self, namespace: str, table: str) -> str:
-        """How a state table is called in what people read and ask: with its namespace where that is not shared."""
+        """Return a state table's name for people: with its namespace, unless that is the shared one."""
         return table if namespace == self.shared else f"{namespace}.{table}"
 
 

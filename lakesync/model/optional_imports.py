@@ -1,4 +1,4 @@
-"""Packages that come with an extra: imported late, and named by who needs them where they are absent."""
+"""Imports packages of an extra, with an error that says how to install them."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from lakesync.model.errors import ConfigurationError
 
 @contextmanager
 def extra(name: str, needs: str) -> Iterator[None]:
-    """What is imported inside of the block comes with an extra.
+    """Turn an ImportError in the `with` block into an error that names the extra.
 
     Args:
         name: of the extra.
-        needs: who needs what, as in "Postgres needs its driver".
+        needs: what needs it, as in "Postgres needs its driver".
 
     Raises:
-        ConfigurationError: it is not installed.
+        ConfigurationError: a package is not installed.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""A place in a walk over deltas, as adapters order them and staging remembers it."""
+"""A position in an adapter's deltas: adapters read from it, staging stores how far clients and followers are."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import msgspec
 
 
 class Position(msgspec.Struct, frozen=True, order=True, array_like=True):
-    """A place in an adapter's deltas: after one delta, before the next. Positions compare in the order of reading."""
+    """A position after one delta and before the next. Positions compare in the order of reading."""
 
     value: int
-    """Arrival or hlc, by the order in which was read."""
+    """Arrival or hlc, by the order of reading."""
     hlc: int
     client_id: str
     delta_id: str

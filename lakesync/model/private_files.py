@@ -1,4 +1,4 @@
-"""Folders and files of the data folder, which no other local user may read."""
+"""Creates files and folders that no other local user may read: those of the data folder."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from pathlib import Path
 
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 UMASK = _OTHERS
-"""Of every process that writes into the data folder."""
+"""Of every process that writes to the data folder."""
 
 
 def make_private_folder(folder: Path) -> None:
-    """Make a folder where it is missing, and close an existing one to other users.
+    """Create a folder, or make an existing one private.
 
     Raises:
-        OSError: it cannot be made, or belongs to another user.
+        OSError: it cannot be created, or belongs to another user.
     """
     folder.mkdir(0o700, parents=True, exist_ok=True)
     _close(folder)
 
 
 def make_private_file(path: Path) -> None:
-    """Make an empty file where it is missing, and close an existing one to other users.
+    """Create an empty file, or make an existing one private.
 
     Raises:
-        OSError: it cannot be made, or belongs to another user.
+        OSError: it cannot be created, or belongs to another user.
     """
     os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
     _close(path)

@@ -1,4 +1,7 @@
-"""Table schemas: what an app says of a table, checked when it is registered and on each push."""
+"""Table schemas: their parser, their evolution, and the check of pushed values against them.
+
+Gateways parse a schema when it is registered and check each push; clients and connectors use the same code.
+"""
 
 from __future__ import annotations
 
@@ -21,15 +24,15 @@ RESERVED_COLUMNS = frozenset(
         *("_change_type", "_change_ordinal", "_commit_snapshot_id"),
     }
 )
-"""The lake's own columns in a state table, and Iceberg's in any."""
+"""Columns that state tables add, and Iceberg's metadata columns."""
 
 RESERVED_TABLES = frozenset(
     f"lakesync_{name}" for name in ("deltas", "marks", "dead_letters", "incoming", "rows", "keys", "letters")
 )
-"""What destinations call tables of their own: a table of rows by such a name would be written into them."""
+"""Tables that LakeSync adds to destinations: a synced table with such a name would be mixed with them."""
 
 _OF_CLIENTS = ("_lakesync", "sqlite_")
-"""Prefixes of names that clients cannot give a table or a column of the app's database."""
+"""Prefixes of names that clients cannot use for a table or column in the app's database."""
 
 _IDENTIFIER = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]{0,63}")
 _FITTING: dict[str, frozenset[int]] = {
@@ -38,7 +41,7 @@ _FITTING: dict[str, frozenset[int]] = {
     "boolean": frozenset(b"tfn"),
     "null": frozenset(b"n"),
 }
-"""By type, the first bytes of the JSON values that fit it."""
+"""The first bytes of JSON values that fit each type."""
 
 
 class Column(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -51,19 +54,19 @@ class Column(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Reference(msgspec.Struct, frozen=True):
-    """What a column points to, in the reference's own form; its `cardinality` is not kept."""
+    """The reference's form of what a column points to; its `cardinality` is not stored."""
 
     table: str
     column: str
 
 
 class TableSchema(msgspec.Struct, frozen=True, rename="camel", cache_hash=True):
-    """A synced table. Make it with `parse_schema`, which checks it."""
+    """A synced table. Create it with `parse_schema`, which checks it."""
 
     table: str
     columns: tuple[Column, ...]
     source_table: str | None = None
-    """The destination's table, where it is named otherwise."""
+    """The destination's table, if it has another name."""
     primary_key: tuple[str, ...] = ("row_id",)
     """Column names, or `row_id` for the row's id."""
     soft_delete: bool = True
@@ -77,20 +80,20 @@ class TableSchema(msgspec.Struct, frozen=True, rename="camel", cache_hash=True):
 
 @lru_cache(maxsize=4096)
 def is_identifier(name: str) -> bool:
-    """Whether `name` may be a table's or a column's name."""
+    """Return whether a table or a column may have this name."""
     return _IDENTIFIER.fullmatch(name) is not None
 
 
 def is_reserved_column(name: str) -> bool:
-    """Whether no column of a schema may have a name: it is the lake's, Iceberg's, or LakeSync's own."""
+    """Return whether no column of a schema may have this name: the lake, Iceberg or LakeSync uses it."""
     return name.lower() in RESERVED_COLUMNS or name.lower().startswith(_OF_CLIENTS[0])
 
 
 def parse_schema(obj: Any) -> TableSchema:
-    """The schema in a decoded JSON object; one that is a schema already is given back.
+    """Parse the schema in a decoded JSON object; a `TableSchema` is returned as it is.
 
     Raises:
-        SchemaError: it is not of the documented form; the message names the column.
+        SchemaError: it does not have the documented form; the message names the column.
     """
     if isinstance(obj, TableSchema):
         return obj
@@ -103,7 +106,7 @@ def parse_schema(obj: Any) -> TableSchema:
 
 
 def check_schema(schema: TableSchema) -> None:
-    """Refuse names that no table or column may have, and keys that are no columns.
+    """Check that names are allowed, and that keys are columns.
 
     Raises:
         SchemaError: the message names the table or the column.
@@ -113,10 +116,14 @@ def check_schema(schema: TableSchema) -> None:
 
 
 def evolve(old: TableSchema, new: TableSchema) -> TableSchema:
-    """`new`, where it only adds columns to `old`, in whatever order; added columns are nullable as all are.
+    """Return `new` with the old columns first, if it only adds columns, which are nullable like all columns.
+
+    Args:
+        old: the registered schema.
+        new: the schema to register.
 
     Raises:
-        SchemaError: it does anything else; the message names the column.
+        SchemaError: it changes anything else; the message names the column.
     """
     kept = {column.name: column for column in new.columns}
     for column in old.columns:
@@ -144,9 +151,14 @@ def evolve(old: TableSchema, new: TableSchema) -> TableSchema:
 
 
 def check_delta(schema: TableSchema, delta: RowDelta) -> str | None:
-    """What is wrong with a delta by its table's schema; None when it fits. null fits every type, json takes any value.
+    """Return what is wrong with a delta by its table's schema; None if it fits.
 
-    A value's type is read off its first byte, so the value must be JSON text already.
+    null fits every type, and json accepts any value. A value's type is read from its first byte, so it must be valid
+    JSON.
+
+    Args:
+        schema: of the delta's table.
+        delta: the delta.
     """
     if delta.op == "DELETE":
         return None
@@ -169,7 +181,7 @@ def check_delta(schema: TableSchema, delta: RowDelta) -> str | None:
 
 
 def _references_as_text(obj: Any) -> Any:
-    """A schema whose columns name what they point to as `table.column`, where they do so as an object."""
+    """Return the schema with references as `table.column`, if they are given as objects."""
     columns = obj.get("columns") if isinstance(obj, dict) else None
     if not isinstance(columns, list):
         return obj

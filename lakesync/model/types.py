@@ -1,7 +1,7 @@
-"""The values that travel: deltas, pushes, pulls and their answers.
+"""The messages of the protocol: deltas, pushes, pulls and their responses, actions, connectors.
 
-All are frozen msgspec Structs, made once at the edge; code past the edge never checks their shape again.
-Field names are the wire's own (camelCase) through `rename`, so that JSON needs no mapping.
+All are frozen msgspec Structs, created when a request is decoded; later code does not check their form again. Their
+fields have the wire's names in camelCase through `rename`, so that JSON needs no mapping.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ RowKey = tuple[str, str]
 """`(table, row id)`."""
 
 Claims = dict[str, str | list[str]]
-"""A token's string and list claims, `sub` among them."""
+"""A token's claims that are strings or lists of strings, with `sub`."""
 
 
 class ColumnValue(msgspec.Struct, frozen=True, gc=False):
-    """One column's value, as the raw JSON text that came in."""
+    """One column's value, as the JSON text that was received."""
 
     column: str
     value: msgspec.Raw
 
     @classmethod
     def of(cls, column: str, value: Any) -> ColumnValue:
-        """Make one from a Python value that JSON can spell."""
+        """Create one from a Python value that can be written as JSON."""
         return cls(column, msgspec.Raw(msgspec.json.encode(value)))
 
     def decoded(self) -> Any:
-        """The value as Python reads it."""
+        """Return the value as a Python object."""
         return msgspec.json.decode(self.value)
 
 
 class OfRow:
-    """A change of one row, whatever its columns are."""
+    """A change of one row: the properties that deltas have in common."""
 
     __slots__ = ()
     table: str
@@ -50,12 +50,12 @@ class OfRow:
 
     @property
     def stamp(self) -> Stamp:
-        """What the merge compares."""
+        """The stamp that merges compare."""
         return (self.hlc, self.client_id)
 
     @property
     def key(self) -> RowKey:
-        """The row it changes."""
+        """Table and row id."""
         return (self.table, self.row_id)
 
 
@@ -80,15 +80,15 @@ class SyncPush(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class SyncPull(msgspec.Struct, frozen=True, rename="camel"):
-    """A client's pull: `since_hlc` is an arrival cursor, never a client's hlc."""
+    """A client's pull: `since_hlc` is a cursor (an arrival), never a client's hlc."""
 
     client_id: str
     since_hlc: int
     max_deltas: int = 100
     source: str | None = None
     own_hlc: int | None = None
-    """The client has what it wrote itself up to this hlc, and no more: its database was put back, perhaps. None: all.
-    """
+    """Of its own writes, the client has those up to this hlc only, for example after its database was restored. None:
+    all."""
 
 
 class SyncResponse(msgspec.Struct, frozen=True, rename="camel"):
@@ -100,7 +100,7 @@ class SyncResponse(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class SyncPage(NamedTuple):
-    """What a `SyncResponse` holds, as the engine makes it: the deltas may be JSON yet, decoded when looked at."""
+    """A page as the engine creates it: its deltas may be encoded still, and are decoded when they are read."""
 
     deltas: Sequence[RowDelta]
     server_hlc: int
@@ -108,7 +108,7 @@ class SyncPage(NamedTuple):
 
 
 class PushResult(msgspec.Struct, frozen=True, rename="camel"):
-    """The answer to a push; a repeat counts in `accepted`."""
+    """The response to a push; `accepted` includes repeated deltas."""
 
     server_hlc: int
     accepted: int
@@ -123,7 +123,7 @@ class Action(msgspec.Struct, frozen=True, rename="camel"):
     connector: str
     action_type: str
     params: msgspec.Raw
-    """A JSON object, as text: `msgspec.json.decode(action.params)`."""
+    """A JSON object, as text: use `msgspec.json.decode(action.params)`."""
     action_id: str
     idempotency_key: str | None = None
 
@@ -136,7 +136,7 @@ class ActionPush(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ActionResult(msgspec.Struct, frozen=True, rename="camel"):
-    """An action that was done."""
+    """An action that was executed."""
 
     action_id: str
     data: msgspec.Raw
@@ -144,12 +144,12 @@ class ActionResult(msgspec.Struct, frozen=True, rename="camel"):
     server_hlc: int
 
     def decoded(self) -> Any:
-        """The data as Python reads them."""
+        """Return the data as a Python object."""
         return msgspec.json.decode(self.data)
 
 
 class ActionFailure(msgspec.Struct, frozen=True, rename="camel"):
-    """An action that was not done; a retryable one may be sent again under the same id."""
+    """An action that failed; if it is retryable, it may be sent again with the same id."""
 
     action_id: str
     code: str
@@ -158,7 +158,7 @@ class ActionFailure(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ActionResponse(msgspec.Struct, frozen=True, rename="camel"):
-    """One outcome an action, in order."""
+    """One outcome per action, in order."""
 
     results: tuple[ActionResult | ActionFailure, ...]
     server_hlc: int

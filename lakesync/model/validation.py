@@ -1,4 +1,7 @@
-"""The shape of a delta: what is checked before anything else is asked about it."""
+"""Checks the form of ids, addresses and deltas, before anything else is checked.
+
+Gateway, client and settings use it.
+"""
 
 from __future__ import annotations
 
@@ -12,22 +15,27 @@ from lakesync.model.schema import is_identifier
 from lakesync.model.types import RowDelta
 
 GATEWAY_ID = "[A-Za-z0-9_-]{1,64}"
-"""The form of a gateway's id, as a regular expression."""
+"""Form of a gateway's id, as a regular expression."""
 _GATEWAY_ID = re.compile(GATEWAY_ID)
 MAX_ID_CHARS = 512
 MAX_HLC = (1 << 63) - 1
-"""The lake keeps an hlc as a signed 64-bit integer."""
+"""The lake stores an hlc as a signed 64-bit integer."""
 
 
 def check_gateway_id(value: str) -> str | None:
-    """What is wrong with a gateway's id; None when it is good."""
+    """Return what is wrong with a gateway's id; None if it is valid."""
     if _GATEWAY_ID.fullmatch(value):
         return None
     return f"{value!r} cannot be a gateway id; use 1 to 64 letters, digits, underscores and hyphens"
 
 
 def check_address(name: str, value: str) -> str | None:
-    """What is wrong with a gateway's address; None when it can be asked. A password in it is never told."""
+    """Return what is wrong with a gateway's address; None if it is valid. The message never contains a password.
+
+    Args:
+        name: of the setting, for the message.
+        value: the address.
+    """
     shown = f"{name} is {value.rpartition('@')[2]!r}"
     if not value.startswith(("http://", "https://")):
         return f"{shown}: it must begin with http:// or https://"
@@ -44,10 +52,14 @@ def check_address(name: str, value: str) -> str | None:
 
 
 def check_keys_url(name: str, value: str) -> str | None:
-    """What is wrong with the address of an issuer's keys; None when they can be fetched from there.
+    """Return what is wrong with the URL of an issuer's keys; None if it is valid.
 
-    Keys that come without TLS can be replaced on the way. So `http://` is for this machine, for private addresses and
-    for names without a full stop, such as a container's.
+    Keys that are fetched without TLS can be replaced on the way. So `http://` is allowed only for this machine, private
+    addresses, and names without a full stop, such as a container's.
+
+    Args:
+        name: of the setting, for the message.
+        value: the URL.
     """
     shown = f"{name} is {value.rpartition('@')[2]!r}"
     try:
@@ -70,7 +82,7 @@ def _is_near(host: str) -> bool:
 
 
 def check_id(name: str, value: str) -> str | None:
-    """What is wrong with a row, client or delta id; None when it is good."""
+    """Return what is wrong with a row, client or delta id; None if it is valid."""
     if not value:
         return f"{name} is empty: give 1 to {MAX_ID_CHARS} characters"
     if len(value) > MAX_ID_CHARS:
@@ -81,27 +93,27 @@ def check_id(name: str, value: str) -> str | None:
 
 
 def check_hlc(name: str, value: int) -> str | None:
-    """What is wrong with an hlc; None when it is good."""
+    """Return what is wrong with an hlc; None if it is valid."""
     if not 0 <= value <= MAX_HLC:
         return f"{name} {value} is outside 0 to {MAX_HLC}: send the hybrid logical clock's value"
     return None
 
 
 def misshapen(deltas: Sequence[RowDelta]) -> list[Rejection]:
-    """Every delta that cannot be what it says it is."""
+    """Return a rejection for every malformed delta."""
     if _all_well_formed(deltas):
         return []
     return [found for delta in deltas if (found := check_shape(delta)) is not None]
 
 
 def check_shape(delta: RowDelta) -> Rejection | None:
-    """Why a delta cannot be what it says it is; None when it is well formed."""
+    """Return a rejection if a delta is malformed; otherwise None."""
     message = _fault(delta)
     return None if message is None else Rejection(delta.delta_id, ValidationError.code, message)
 
 
 def _all_well_formed(deltas: Sequence[RowDelta]) -> bool:
-    """`check_shape` of all at once: what is alike is looked at once."""
+    """Return whether `check_shape` accepts all deltas; equal parts are checked once."""
     if not deltas:
         return True
     ids = [delta.delta_id for delta in deltas]
@@ -123,7 +135,7 @@ def _all_well_formed(deltas: Sequence[RowDelta]) -> bool:
 
 
 def _each_once(deltas: Sequence[RowDelta], names: list[str]) -> bool:
-    """Whether no delta gives a column twice; `names` are their columns, one delta's after another's."""
+    """Return whether no delta has a column twice; `names` are the columns of all deltas, in order."""
     width = len(deltas[0].columns)
     if {len(delta.columns) for delta in deltas} == {width} and names == names[:width] * len(deltas):
         return len(set(names)) == width

@@ -1,1 +1,1 @@
-"""Sync rules: which rows a client may see, by its token's claims."""
+"""Sync rules: which rows a client may see, by the claims of its token."""

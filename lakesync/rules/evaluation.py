@@ -1,7 +1,8 @@
-"""What a filter means, and the direct evaluation of rules: the oracle that the bucket keys are held to.
+"""The meaning of filters, and direct evaluation of rules for one row: `lakesync rules test` and sources use it.
 
-Values are compared as text: a string is its own, everything else is its canonical JSON. Order is by number where both
-texts are decimal numbers, else by code point; it looks at the first ORDER_CHARS characters.
+It is also the oracle of the tests of bucket keys (`rules.keys`). Values are compared as text: a string as it is,
+everything else as canonical JSON. Order operators compare numbers if both texts are decimal numbers, otherwise code
+points; they use the first ORDER_CHARS characters.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ _decode_text = msgspec.json.Decoder(str).decode
 
 
 def matches(rules: SyncRules, table: str, values: Mapping[str, Any], claims: Claims) -> bool:
-    """Whether a visible row with these column values may be seen by a client with these claims.
+    """Return whether a client may see a visible row.
 
     Args:
-        rules: the rules in force.
+        rules: the active rules.
         table: the row's table.
-        values: column to value, as Python reads JSON. A column that is absent meets no filter.
-        claims: the client's claims. A filter on one that is absent or an empty list never holds, not even `neq`.
+        values: column to value, as Python reads JSON. A missing column meets no filter.
+        claims: the client's claims. A filter on a claim that is missing or an empty list never holds, not even `neq`.
     """
     if not rules.buckets:
         return True
@@ -38,10 +39,13 @@ def matches(rules: SyncRules, table: str, values: Mapping[str, Any], claims: Cla
 
 
 def holds(op: Operator, text: str, operands: Sequence[str]) -> bool:
-    """Whether a column's text stands in relation `op` to the operands.
+    """Return whether a column's text stands in relation `op` to the operands; never if there are none.
 
-    `eq` and `in`: it is one of them. `neq`: it is none of them. An order is that to the first alone, as the reference
-    has it. Where there is no operand, nothing holds.
+    Args:
+        op: `eq` and `in`: it is one of them. `neq`: it is none of them. An order compares with the first one only, like
+            the reference.
+        text: of the column.
+        operands: the constant, or the claim's values.
     """
     if not operands:
         return False
@@ -53,7 +57,7 @@ def holds(op: Operator, text: str, operands: Sequence[str]) -> bool:
 
 
 def operands_of(condition: Filter, claims: Claims) -> Sequence[str]:
-    """What a filter compares with: its constant, or the claim's values."""
+    """Return what a filter compares with: its constant, or the claim's values."""
     name = condition.claim
     if name is None:
         return (condition.value,)
@@ -64,12 +68,12 @@ def operands_of(condition: Filter, claims: Claims) -> Sequence[str]:
 
 
 def text_of(value: Any) -> str:
-    """The text by which a value is compared."""
+    """Return the text by which a value is compared."""
     return value if isinstance(value, str) else jcs(value)
 
 
 def text_of_raw(raw: msgspec.Raw) -> str:
-    """The text by which a value is compared, from its JSON."""
+    """Return the text by which a JSON value is compared."""
     text = bytes(raw)
     if text[:1] == b'"':
         return text[1:-1].decode() if b"\\" not in text else _decode_text(text)

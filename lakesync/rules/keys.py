@@ -1,10 +1,12 @@
-"""Bucket keys: a row is in some keys, a client may see some keys, and a row is visible where the two meet.
+"""Bucket keys: a row has some keys, a client may see some keys, and it sees the rows with one of them.
 
-A key is a JSON list, `[bucket#digest, [texts compared for equality], [texts to be looked at]]`; the digest is of what
-the bucket says. Filters on constants decide alone whether a row has the bucket's key. A filter by equality on a claim
-puts the row's text into the key, which the client's claims then spell out. Any other filter on a claim puts the row's
-text in too, behind the others: the client's keys are then found among those in use, by their prefix. So they are where
-the lists in a client's claims would multiply to more than `MOST_SPELLED` keys of one bucket.
+The feed is indexed by these keys, so a pull reads only what its client may see. `docs/feed.md` explains them.
+
+A key is a JSON list: `[bucket#digest, [texts compared for equality], [texts of other filters]]`. The digest is of the
+bucket's definition. A filter on a constant decides only whether a row has the bucket's key. A filter by equality on a
+claim puts the row's text in the key, so a client's keys follow from its claims. Any other filter on a claim puts the
+row's text behind the others; the client's keys are then found by their prefix among the keys in use. The same is done
+if the lists in a client's claims would give more than `MOST_SPELLED` keys of one bucket.
 """
 
 from __future__ import annotations
@@ -21,63 +23,74 @@ from lakesync.rules.evaluation import ORDER_CHARS, holds, operands_of, text_of_r
 from lakesync.rules.model import Bucket, Filter, SyncRules
 
 EVERYTHING = "*"
-"""The one key where there are no buckets."""
+"""The only key if there are no buckets."""
 
 _MAX_TEXT_BYTES = 64
 _MAX_GROUP_BYTES = 256
 MOST_SPELLED = 1000
-"""Keys of one bucket that are spelled out from a client's claims, whether they are in use or not."""
+"""Most keys of one bucket that are computed from a client's claims."""
 
 
 class BucketIndex:
-    """The keys of one set of rules. Every key starts with `[` or is `*`, and is at most 2,000 bytes long."""
+    """The keys of one set of rules. Every key starts with `[` or is `*`, and has at most 2,000 bytes."""
 
     def __init__(self, rules: SyncRules, most_spelled: int = MOST_SPELLED) -> None:
+        """Prepare the rules.
+
+        Args:
+            rules: the rules.
+            most_spelled: most keys of one bucket that are computed from a client's claims.
+        """
         self._plans = [_Plan(bucket, most_spelled) for bucket in rules.buckets]
         self._claims = frozenset(
             condition.claim for bucket in rules.buckets for condition in bucket.filters if condition.claim is not None
         )
         self.columns = frozenset(condition.column for bucket in rules.buckets for condition in bucket.filters)
-        """The columns that the keys of rows depend on; beside the table they depend on nothing else."""
+        """The columns on which the keys of rows depend, apart from the table."""
 
     @property
     def everything(self) -> bool:
-        """Whether there are no rules: every visible row is in the one key `*`."""
+        """Whether there are no rules: every visible row has the key `*`."""
         return not self._plans
 
     def row_keys(self, table: str, values: Mapping[str, msgspec.Raw]) -> frozenset[str]:
-        """The keys that a visible row of `table` with these column values is in."""
+        """Return the keys of a visible row.
+
+        Args:
+            table: of the row.
+            values: column to JSON value.
+        """
         if not self._plans:
             return _ALL
         texts = _Texts(values)
         return frozenset(key for plan in self._plans if (key := plan.row_key(table, texts)) is not None)
 
     def client_keys(self, claims: Claims, existing: Callable[[str], Iterable[str]]) -> frozenset[str]:
-        """The keys that a client with these claims may see.
+        """Return the keys that a client may see.
 
         Args:
             claims: the client's claims.
-            existing: the keys in use that start with a prefix; asked only for buckets that compare a claim by other
-                than equality, or that the claims give too many keys of.
+            existing: returns the keys in use that start with a prefix; called only for buckets that compare a claim by
+                other than equality, or that would have too many keys.
         """
         if not self._plans:
             return _ALL
         return frozenset(key for plan in self._plans for key in plan.client_keys(claims, existing))
 
     def client_prefixes(self, claims: Claims) -> frozenset[str]:
-        """What keys begin with that a client with these claims may come to see, besides those of `client_keys`.
+        """Return prefixes of keys that a client may see once they come into use.
 
-        `prefixes_of` gives a key's own.
+        `prefixes_of` returns those of a key.
         """
         return frozenset(prefix for plan in self._plans for prefix in plan.awaited(claims))
 
     def relevant(self, claims: Claims) -> Claims:
-        """The claims that the rules read."""
+        """Return the claims that the rules read."""
         return {name: value for name, value in claims.items() if name in self._claims}
 
 
 class _Texts:
-    """A row's compared texts, each made once."""
+    """A row's compared texts, each computed once."""
 
     __slots__ = ("_known", "_values")
 
@@ -93,7 +106,7 @@ class _Texts:
 
 
 class _Plan:
-    """One bucket, its filters sorted by what they do to keys."""
+    """One bucket, with its filters sorted by their effect on keys."""
 
     def __init__(self, bucket: Bucket, most_spelled: int) -> None:
         self.most_spelled = most_spelled
@@ -142,27 +155,27 @@ class _Plan:
                     yield key
 
     def awaited(self, claims: Claims) -> Iterable[str]:
-        """What keys begin with that have to be in use before a client with these claims is known to see them."""
+        """Return prefixes of keys that must come into use before a client with these claims can see them."""
         choices = self._choices(claims)
         if self._are_many(choices):
             return (self._start,)
         return map(self._prefix, product(*choices)) if self.looked_at else ()
 
     def _choices(self, claims: Claims) -> list[Mapping[str, None]]:
-        """The texts that each filter by equality lets through."""
+        """Return the texts that each filter by equality accepts."""
         return [dict.fromkeys(operands_of(condition, claims)) for condition in self.equal]
 
     def _are_many(self, choices: Sequence[Mapping[str, None]]) -> bool:
-        """Whether the texts multiply to more keys than are spelled out."""
+        """Return whether the texts give more keys than are computed."""
         return prod(map(len, choices)) > self.most_spelled
 
     @property
     def _start(self) -> str:
-        """What each of its keys begins with."""
+        """The prefix of all its keys."""
         return f"[{_json(self.label)},"
 
     def _known_groups(self, choices: Sequence[Mapping[str, None]], keys: Iterable[str]) -> Callable[[str], bool]:
-        """Whether a key in use is of texts that the filters by equality let through, looked up filter by filter."""
+        """Return a function that tells whether a key in use has texts that the filters by equality accept."""
         hashed: set[str] = set()
         if any(isinstance(_decode_any(key)[1], str) for key in keys):  # of texts so long that keys have their digest
             hashed = {_json(group) for texts in product(*choices) if isinstance(group := _group(texts), str)}
@@ -185,12 +198,12 @@ class _Plan:
         )
 
     def _prefix(self, equal: Sequence[str]) -> str:
-        """The whole key where nothing is to be looked at, else the key up to what is."""
+        """Return the whole key if there are no other filters, otherwise the key up to their texts."""
         return f"{self._start}{_json(_group(equal))}{',[' if self.looked_at else ']'}"
 
 
 def prefixes_of(key: str) -> tuple[str, ...]:
-    """A key's bucket, and the key up to what is to be looked at, where something is; nothing of other keys."""
+    """Return the prefix of a key's bucket and, if it has texts of other filters, the key up to these; none for `*`."""
     if not key.startswith("["):
         return ()
     parts = _decode_any(key)
@@ -199,19 +212,19 @@ def prefixes_of(key: str) -> tuple[str, ...]:
 
 
 def _group(equal: Sequence[str]) -> Sequence[str] | str:
-    """What a key keeps of the texts compared for equality: of long ones a digest."""
+    """Return what a key contains of the texts compared for equality: long ones as a digest."""
     spelled = _json(equal).encode()
     return equal if len(spelled) <= _MAX_GROUP_BYTES else hashlib.sha256(spelled).hexdigest()
 
 
 def _label(bucket: Bucket) -> str:
-    """A bucket's name with a digest of what it says: a key never comes to mean something else."""
+    """Return a bucket's name with a digest of its definition, so that a key never changes its meaning."""
     said = (sorted(bucket.tables), [(item.column, item.op, item.value) for item in bucket.filters])
     return f"{bucket.name}#{hashlib.sha256(_encode(said)).hexdigest()[:12]}"
 
 
 _Part = str | list[str]
-"""A text, or in a list the digest of a long one."""
+"""A text, or a list with the digest of a long one."""
 
 _ALL = frozenset((EVERYTHING,))
 _encode = msgspec.json.Encoder().encode
@@ -224,7 +237,7 @@ def _json(value: object) -> str:
 
 
 def _part(condition: Filter, text: str) -> _Part:
-    """What a key keeps of a text that is to be looked at."""
+    """Return what a key contains of the text of another filter."""
     if condition.op != "neq":
         return text[:ORDER_CHARS]
     if len(text.encode()) <= _MAX_TEXT_BYTES:

@@ -1,4 +1,4 @@
-"""Sync rules as values, and their reading from JSON."""
+"""Sync rules as values, and their parser. Configuration, admin routes and `lakesync rules` call `parse_rules`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Operator = Literal["eq", "neq", "in", "gt", "lt", "gte", "lte"]
 CLAIM_PREFIX = "jwt:"
 MAX_NAME_CHARS = 64
 MAX_LOOKED_AT = 3
-"""How many filters of one bucket may compare with a claim by anything but equality: their values stand in its keys."""
+"""Most filters of a bucket that compare with a claim by other than equality: their values are part of its keys."""
 
 _OPERATORS = get_args(Operator)
 
@@ -33,12 +33,12 @@ class Filter(msgspec.Struct, frozen=True):
 
     @property
     def equality(self) -> bool:
-        """Whether it holds for the compared values alone: `eq` and `in` are the same."""
+        """Whether it compares by equality: `eq` and `in` mean the same."""
         return self.op in ("eq", "in")
 
 
 class Bucket(msgspec.Struct, frozen=True):
-    """Rows of some tables that meet every filter; no table named means all of them."""
+    """Rows of some tables that meet every filter; without tables, of all tables."""
 
     name: str
     tables: tuple[str, ...]
@@ -46,17 +46,17 @@ class Bucket(msgspec.Struct, frozen=True):
 
 
 class SyncRules(msgspec.Struct, frozen=True):
-    """A client sees the union of its buckets; without any bucket everyone sees everything."""
+    """A client sees the rows of all its buckets; without buckets, everyone sees everything."""
 
     version: int
     buckets: tuple[Bucket, ...]
 
 
 def parse_rules(obj: Any) -> SyncRules:
-    """The rules in a decoded JSON object.
+    """Parse rules from a decoded JSON object.
 
     Raises:
-        ValidationError: it is not of the documented form; the message has the index and the name of what is wrong.
+        ValidationError: it has another form; the message has the index and name of the invalid part.
     """
     if not isinstance(obj, dict):
         raise ValidationError("sync rules are no object: send {version, buckets}")

@@ -1,4 +1,4 @@
-"""Rules that most apps start with."""
+"""Sync rules for simple apps: everything for everyone, or each user's own rows."""
 
 from __future__ import annotations
 
@@ -6,10 +6,15 @@ from lakesync.rules.model import Bucket, Filter, SyncRules
 
 
 def pass_all() -> SyncRules:
-    """Everyone sees everything."""
+    """Return rules that show every row to every client."""
     return SyncRules(1, ())
 
 
 def user_scoped(column: str, tables: tuple[str, ...] = ()) -> SyncRules:
-    """Everyone sees the rows whose `column` holds their token's `sub`; no table named means all of them."""
+    """Return rules that show a client the rows whose `column` contains its token's `sub`.
+
+    Args:
+        column: compared with `sub`.
+        tables: to which the rules apply; empty for all.
+    """
     return SyncRules(1, (Bucket("user", tables, (Filter(column, "eq", "jwt:sub"),)),))

@@ -1,1 +1,1 @@
-"""The forms that deltas travel and rest in: JSON, protobuf, WebSocket frames, and the log's body."""
+"""Encodings of deltas: JSON, protobuf, WebSocket and checkpoint frames, log bodies, columns of the history."""

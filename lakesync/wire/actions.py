@@ -1,4 +1,7 @@
-"""Actions and their outcomes, in JSON and in protobuf (`lakesync.proto`)."""
+"""Encodes and decodes actions and their outcomes, in JSON and protobuf (`lakesync.proto`).
+
+Gateway and client call it.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +31,10 @@ _encode = msgspec.json.Encoder().encode
 
 
 def decode_push_json(body: bytes) -> ActionPush:
-    """An action request in JSON.
+    """Decode an action request in JSON.
 
     Raises:
-        ValidationError: the body is something else.
+        ValidationError: the body has another form.
     """
     try:
         push = _decode_push(body)
@@ -49,7 +52,7 @@ def decode_push_json(body: bytes) -> ActionPush:
 
 
 def encode_response_json(response: ActionResponse) -> bytes:
-    """The answer to an action request in JSON."""
+    """Encode the response to an action request in JSON."""
     results: list[dict[str, Any]] = [
         {"actionId": result.action_id, "data": result.data, "serverHlc": str(result.server_hlc)}
         if isinstance(result, ActionResult)
@@ -65,7 +68,7 @@ def encode_response_json(response: ActionResponse) -> bytes:
 
 
 def encode_push(push: ActionPush) -> bytes:
-    """An ActionPush message."""
+    """Encode an ActionPush message."""
     return pb.ActionPush(
         client_id=push.client_id,
         actions=[
@@ -84,10 +87,10 @@ def encode_push(push: ActionPush) -> bytes:
 
 
 def decode_push(data: bytes) -> ActionPush:
-    """An ActionPush message.
+    """Decode an ActionPush message.
 
     Raises:
-        ValidationError: `data` is something else.
+        ValidationError: `data` has another form.
     """
     message = parse(pb.ActionPush(), data)
     actions = tuple(
@@ -108,17 +111,17 @@ def decode_push(data: bytes) -> ActionPush:
 
 
 def encode_response(response: ActionResponse) -> bytes:
-    """An ActionResponse message."""
+    """Encode an ActionResponse message."""
     return pb.ActionResponse(
         results=[_outcome(result) for result in response.results], server_hlc=response.server_hlc
     ).SerializeToString()
 
 
 def decode_response(data: bytes) -> ActionResponse:
-    """An ActionResponse message.
+    """Decode an ActionResponse message.
 
     Raises:
-        ValidationError: `data` is something else.
+        ValidationError: `data` has another form.
     """
     message = parse(pb.ActionResponse(), data)
     check_range("serverHlc", message.server_hlc)

@@ -1,4 +1,7 @@
-"""JSON texts as their JCS texts, a column at a time."""
+"""Converts JSON values to their canonical (JCS) texts, a column at a time in Arrow.
+
+`wire.history` and `wire.fast_decode` call it; both produce columns of the history.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +17,15 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 _CANONICAL = r'^(?:0|-?[1-9][0-9]{0,14}|true|false|null|"[^"\\\x00-\x1f]*")$'
-"""Most values as they are pushed: their own JCS text."""
+"""Most values as they are pushed: they are canonical already."""
 
 
 def canonical_texts(texts: pa.Array, doubtful: npt.NDArray[np.int64] | None = None) -> pa.Array:
-    """JSON texts as their JCS texts.
+    """Return the canonical texts of JSON values.
 
     Args:
         texts: JSON values.
-        doubtful: places of those that may be spelled otherwise; None: all.
+        doubtful: positions of those that may not be canonical; None for all.
 
     Raises:
         ValidationError: a value has no canonical form.

@@ -1,4 +1,7 @@
-"""Deltas that are already encoded as JSON, and the encoding of rows as such deltas."""
+"""Deltas that are already encoded as JSON, and the encoding of rows as such deltas.
+
+Stores keep rows in this form, the feed joins them to pages, and the gateway sends them without decoding.
+"""
 
 from __future__ import annotations
 

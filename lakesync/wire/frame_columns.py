@@ -1,8 +1,8 @@
-"""Deltas of a protobuf frame by field, without an object a delta.
+"""Decodes the deltas of a checkpoint frame to one list per field, without an object per delta.
 
-protobuf joins what it reads of one message that comes in several pieces, and appends what it reads of a repeated field.
-So deltas that are read as pieces of one message, whose fields have the numbers of a delta's and are all repeated, come
-out as lists, made in C.
+The client's load of a checkpoint calls it. If a protobuf message is sent in pieces, the decoder joins them and appends
+repeated fields. So the deltas are decoded as pieces of one message whose fields have the numbers of a delta's fields
+and are all repeated. C code builds the lists.
 """
 
 from __future__ import annotations
@@ -29,42 +29,42 @@ _BYTES, _INT, _HLC, _TEXT, _MESSAGE = (
 
 
 class Fields(NamedTuple):
-    """Deltas by field: of the first, of the second, and so on."""
+    """Deltas by field: the first item of each list belongs to the first delta, and so on."""
 
     ops: list[int]
-    """`DeltaOp`s of the wire."""
+    """`DeltaOp` numbers."""
     tables: list[str]
     row_ids: list[str]
     clients: list[str]
     hlcs: list[int]
     names: list[str]
-    """Of each column, and an empty one after those of each delta."""
+    """Column names; an empty name follows those of each delta."""
     values: list[bytes]
-    """As JSON; the same."""
+    """JSON values; an empty value follows those of each delta."""
 
     @property
     def width(self) -> int | None:
-        """How many columns each delta has, where all have those of the first, in its order."""
+        """The number of columns of each delta, if all have those of the first one in its order; otherwise None."""
         width = self.names.index("")
         alike = self.names == self.names[: width + 1] * len(self.ops)
         return width if alike else None
 
 
 def split(response: bytes) -> Sequence[bytes]:
-    """The deltas of a SyncResponse message, each a RowDelta message.
+    """Return the deltas of a SyncResponse message, each as an encoded RowDelta message.
 
     Raises:
-        ValidationError: it is something else.
+        ValidationError: the message has another form.
     """
     message: Any = parse(_RESPONSE(), response)
     return message.deltas[:]  # type: ignore[no-any-return]
 
 
 def by_field(deltas: Sequence[bytes]) -> Fields | None:
-    """At least one RowDelta message by field; None where one lacks a field or has it more than once.
+    """Decode RowDelta messages, at least one, by field; None if one lacks a field or has it twice.
 
     Raises:
-        ValidationError: they are something else.
+        ValidationError: the messages have another form.
     """
     read: Any = parse(_DELTAS(), _END.join([*deltas, b""]))
     cells = read.columns
@@ -102,7 +102,7 @@ def _messages() -> tuple[type[Message], type[Message]]:
 
 
 def _an_end() -> bytes:
-    """A column without name and value, as a piece of a delta, spelled out where an encoder leaves out what is empty."""
+    """Return a column without name and value, as a piece of a delta, with the empty fields that encoders omit."""
     delta, cell = pb.RowDelta.DESCRIPTOR.fields_by_name, pb.ColumnDelta.DESCRIPTOR.fields_by_name
     text = 2
     """The wire's type of what has a length."""

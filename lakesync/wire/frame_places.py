@@ -1,4 +1,4 @@
-"""Where the frames of checkpoints are: folders of this machine, or S3. The pipeline writes there, the gateway reads."""
+"""Files of checkpoint frames, on a local disk or on S3: the pipeline writes them, the gateway reads them."""
 
 from __future__ import annotations
 
@@ -18,13 +18,16 @@ _S3 = "s3://"
 
 
 class FramePlace:
-    """One file of frames, by its URI."""
+    """One file of frames."""
 
     def __init__(self, uri: str) -> None:
-        """Args: uri: `file:///…`, a path, or `s3://BUCKET/KEY`.
+        """Parse the file's URI.
+
+        Args:
+            uri: `file:///…`, a path, or `s3://BUCKET/KEY`.
 
         Raises:
-            ConfigurationError: it is none of these, or what reads S3 is not installed.
+            ConfigurationError: it has another form, or pyarrow, which reads S3, is not installed.
         """
         scheme = urlsplit(uri).scheme
         if scheme not in ("", "file", "s3"):
@@ -34,11 +37,11 @@ class FramePlace:
         self._path = uri.removeprefix(_S3) if self.on_s3 else unquote(urlsplit(uri).path)
 
     def check(self) -> None:
-        """Whether it is there.
+        """Check that the file exists.
 
         Raises:
-            FileNotFoundError: it is gone.
-            OSError: nobody can tell.
+            FileNotFoundError: it does not exist.
+            OSError: it cannot be reached.
         """
         if not self.on_s3:
             Path(self._path).stat()
@@ -46,14 +49,14 @@ class FramePlace:
             raise FileNotFoundError(self.uri)
 
     def open(self) -> BinaryIO:
-        """Its bytes, read as one goes; what is open on a local disk is read to its end though it be removed."""
+        """Open the file for reading. A local file that is open can be read to its end even if it is deleted."""
         if self.on_s3:
             return _Stream(s3().open_input_stream(self._path))  # type: ignore[return-value]
         return Path(self._path).open("rb")
 
 
 class _Stream:
-    """Arrow's stream, whose `read` gives what there is at once; a reader of frames wants all that it asks for."""
+    """Wraps Arrow's stream, whose `read` may return less than requested; readers of frames need all of it."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -75,7 +78,7 @@ class _Stream:
 
 @cache
 def s3() -> S3FileSystem:
-    """S3 by what the environment says: `AWS_ENDPOINT_URL`, `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_REGION`.
+    """Return S3 with the endpoint and credentials of `AWS_ENDPOINT_URL`, `AWS_ACCESS_KEY_ID`, and so on.
 
     Raises:
         ConfigurationError: pyarrow is not installed.

@@ -1,4 +1,4 @@
-"""What carries messages: WebSocket frames, and the checkpoint stream's length framing."""
+"""The framing of messages: tags of WebSocket frames, and length prefixes of checkpoint streams."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ MAX_FRAME_BYTES = 16 << 20
 
 _LENGTH_BYTES = 4
 _CURSOR_ZERO = b"\x11" + bytes(8)
-"""A SyncResponse whose `server_hlc` is 0, as field 2."""
+"""A SyncResponse whose `server_hlc`, field 2, is 0."""
 
 
 class FrameTag(IntEnum):
-    """What follows the first byte of a WebSocket frame."""
+    """The first byte of a WebSocket frame."""
 
     PUSH = 1
     PULL = 2
@@ -25,15 +25,15 @@ class FrameTag(IntEnum):
 
 
 def encode_frame(tag: FrameTag, message: bytes) -> bytes:
-    """A tagged WebSocket frame."""
+    """Return a tagged WebSocket frame."""
     return bytes((tag,)) + message
 
 
 def decode_frame(frame: bytes) -> tuple[FrameTag, bytes]:
-    """The tag and the message of a WebSocket frame.
+    """Return the tag and the message of a WebSocket frame.
 
     Raises:
-        ValidationError: the frame is empty or its tag unknown.
+        ValidationError: the frame is empty, or its tag is unknown.
     """
     if not frame:
         raise ValidationError("the frame is empty: send a tag byte and a message")
@@ -44,19 +44,19 @@ def decode_frame(frame: bytes) -> tuple[FrameTag, bytes]:
 
 
 def encode_answer(message: bytes) -> bytes:
-    """The untagged WebSocket frame that answers a push or a pull with a SyncResponse.
+    """Return the untagged WebSocket frame that answers a push or a pull with a SyncResponse.
 
-    The reference's client overlooks a frame of fewer than two bytes and goes on to wait for an answer. A response of
-    nothing but defaults has no bytes, so its cursor is spelled out: that is the same message.
+    The reference's client ignores a frame of fewer than two bytes and keeps waiting. A response with default values
+    only has no bytes, so its cursor is encoded explicitly, which is the same message.
     """
     return message or _CURSOR_ZERO
 
 
 def encode_checkpoint_frame(message: bytes) -> bytes:
-    """A frame of a checkpoint stream: four bytes of length, big-endian, then the message.
+    """Return a frame of a checkpoint stream: four bytes of length, big-endian, then the message.
 
     Raises:
-        ValueError: the message is above MAX_FRAME_BYTES.
+        ValueError: the message is larger than MAX_FRAME_BYTES.
     """
     if len(message) > MAX_FRAME_BYTES:
         raise ValueError(f"a checkpoint frame of {len(message)} bytes is above {MAX_FRAME_BYTES}")
@@ -64,10 +64,10 @@ def encode_checkpoint_frame(message: bytes) -> bytes:
 
 
 def read_checkpoint(stream: BinaryIO) -> Iterator[bytes]:
-    """The messages of a checkpoint stream; memory is bounded by one.
+    """Yield the messages of a checkpoint stream; memory is limited to one message.
 
     Raises:
-        ValidationError: the stream ends within a frame, or a frame is above MAX_FRAME_BYTES.
+        ValidationError: the stream ends within a frame, or a frame is larger than MAX_FRAME_BYTES.
     """
     position = 0
     while prefix := stream.read(_LENGTH_BYTES):

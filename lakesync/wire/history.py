@@ -1,4 +1,4 @@
-"""Deltas as rows of the lake's history: the columns that they bring themselves, made column by column in Arrow."""
+"""Converts deltas to columns of the lake's history, in Arrow. Flush tasks use it if `fast_decode` rejects a body."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ DELTA_FIELDS = (
     ("width", pa.int32()),
     ("columns", pa.map_(pa.string(), pa.string())),
 )
-"""In the order of `delta_columns`."""
+"""Names and types, in the order of `delta_columns`."""
 
 
 def delta_columns(deltas: Sequence[RowDelta]) -> list[pa.Array]:
-    """The columns of `DELTA_FIELDS`: each value as its JCS text, so that one spelling is compared and shown.
+    """Return the columns of `DELTA_FIELDS`; values are canonical texts, so that equal values have equal texts.
 
     Raises:
         ValidationError: a value has no canonical form.
@@ -56,7 +56,7 @@ def delta_columns(deltas: Sequence[RowDelta]) -> list[pa.Array]:
 
 
 def _texts(values: Sequence[Raw]) -> pa.Array:
-    """JSON texts as their JCS texts."""
+    """Return the canonical texts of JSON values."""
     offsets = np.zeros(len(values) + 1, np.int32)
     np.cumsum(np.fromiter(map(len, values), np.int32, len(values)), out=offsets[1:])
     joined = pa.py_buffer(b"".join(values))

@@ -1,6 +1,6 @@
-"""The JSON form: an hlc is a decimal string on the way out, and either that or a bare integer on the way in.
+"""The JSON encoding of pushes, pulls and pages. Gateway and client call it.
 
-Column values keep the very text that came in.
+An hlc is encoded as a decimal string, and decoded from that or from an integer. Column values keep their text.
 """
 
 from __future__ import annotations
@@ -72,10 +72,10 @@ _decode_deltas = msgspec.json.Decoder(list[RowDelta], strict=False).decode
 
 
 def decode_push(body: bytes) -> SyncPush:
-    """A push request. Its values are views that keep `body` alive.
+    """Decode a push request. Its values are views that keep `body` alive.
 
     Raises:
-        ValidationError: the body is not a push; `rejected` names each delta that is at fault where that is known.
+        ValidationError: the body is not a push; `rejected` names each malformed delta, if that is known.
     """
     try:
         push = _decode_push(body)
@@ -90,12 +90,12 @@ def decode_push(body: bytes) -> SyncPush:
 
 
 def encode_push(push: SyncPush) -> bytes:
-    """A push request, as a client sends it."""
+    """Encode a push request, as a client sends it."""
     return _encode(_PushRequest(push.client_id, _spelled(push.deltas), str(push.last_seen_hlc)))
 
 
 def decode_pull(body: bytes) -> SyncPull:
-    """A pull request: `clientId`, `sinceHlc` (or `since`), `maxDeltas` (or `limit`), `source`, `ownHlc`.
+    """Decode a pull request: `clientId`, `sinceHlc` (or `since`), `maxDeltas` (or `limit`), `source`, `ownHlc`.
 
     Raises:
         ValidationError: the body is not a pull.
@@ -104,10 +104,10 @@ def decode_pull(body: bytes) -> SyncPull:
 
 
 def parse_pull(query: Mapping[str, str]) -> SyncPull:
-    """A pull request from the parameters of a GET, by the same names.
+    """Decode a pull request from the parameters of a GET, with the same names.
 
     Raises:
-        ValidationError: a parameter is missing or no number.
+        ValidationError: a parameter is missing or not a number.
     """
     try:
         return _pull(msgspec.convert(dict(query), _PullRequest, strict=False))
@@ -116,7 +116,7 @@ def parse_pull(query: Mapping[str, str]) -> SyncPull:
 
 
 def encode_pull(pull: SyncPull) -> bytes:
-    """A pull request, as a client posts it."""
+    """Encode a pull request, as a client posts it."""
     fields: dict[str, Any] = {
         "clientId": pull.client_id,
         "sinceHlc": str(pull.since_hlc),
@@ -130,7 +130,7 @@ def encode_pull(pull: SyncPull) -> bytes:
 
 
 def decode_response(body: bytes) -> SyncResponse:
-    """A page, as a client reads it.
+    """Decode a page, as a client receives it.
 
     Raises:
         ValidationError: the body is not a page.
@@ -142,15 +142,15 @@ def decode_response(body: bytes) -> SyncResponse:
 
 
 def encode_response(response: SyncResponse | SyncPage) -> bytes:
-    """The answer to a pull."""
+    """Encode the response to a pull."""
     return _encode(_Response(_spelled(response.deltas), str(response.server_hlc), response.has_more))
 
 
 def decode_push_result(body: bytes) -> PushResult:
-    """The answer to a push, as a client reads it.
+    """Decode the response to a push, as a client receives it.
 
     Raises:
-        ValidationError: the body is not such an answer.
+        ValidationError: the body has another form.
     """
     result = _read("push result", _decode_result, body)
     _check_range("serverHlc", result.server_hlc)
@@ -159,31 +159,31 @@ def decode_push_result(body: bytes) -> PushResult:
 
 
 def encode_push_result(result: PushResult) -> bytes:
-    """The answer to a push."""
+    """Encode the response to a push."""
     return _encode(_PushResult(str(result.server_hlc), result.accepted, _spelled(result.deltas)))
 
 
 def encode_delta(delta: RowDelta) -> bytes:
-    """One delta, compact: a fragment to join with others."""
+    """Encode one delta, compactly, as a part of an array."""
     return _encode(_spell(delta))
 
 
 def encode_deltas(deltas: Iterable[RowDelta]) -> bytes:
-    """A compact array of deltas."""
+    """Encode deltas as a compact array."""
     return _encode(_spelled(deltas))
 
 
 def decode_deltas(body: bytes) -> list[RowDelta]:
-    """What `encode_deltas` wrote. The values' own text is not looked into: it was when they came in.
+    """Decode the output of `encode_deltas`. Values are not checked, as they were checked when they came in.
 
     Raises:
-        ValidationError: the body is something else.
+        ValidationError: the body has another form.
     """
     return _read("deltas", _decode_deltas, body)
 
 
 def encode_json(value: Any) -> bytes:
-    """Any other answer: every integer under a key `hlc` or ending in `Hlc` becomes its decimal string."""
+    """Encode any other response: every integer under a key `hlc` or ending in `Hlc` becomes its decimal string."""
     return _encode(_with_hlcs(msgspec.to_builtins(value, builtin_types=(msgspec.Raw,))))
 
 
@@ -213,7 +213,7 @@ def _pull(request: _PullRequest) -> SyncPull:
 
 
 def _whole(name: str, given: float) -> int:
-    """A number without a fraction, however JSON spells it: 5.0 is 5."""
+    """Return a number without a fraction as an integer, however JSON writes it: 5.0 is 5."""
     if not math.isfinite(given) or given != int(given):
         raise ValidationError(f"{name} is {given}: send a whole number")
     return int(given)

@@ -1,4 +1,7 @@
-"""How the log rests in staging: a push's deltas as one compressed body, its ids beside it."""
+"""The encoding of the staging log: a push's deltas as one compressed body, and their ids beside it.
+
+Stores write it, flush tasks and replays read it.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +19,10 @@ from lakesync.model.types import RowDelta
 from lakesync.wire.json import decode_deltas
 
 BODY_VERSION = 1
-"""The first byte of a body; then a zstd frame around a compact JSON array of deltas, hlc as bare integers."""
+"""The first byte of a body. A zstd frame follows, with a compact JSON array of deltas, hlcs as integers."""
 
 MAX_BODY_BYTES = 256 << 20
-"""The largest body, unpacked, that is read back."""
+"""The largest body, uncompressed, that is read."""
 
 _HEAD = bytes((BODY_VERSION,))
 _LEVEL = 1
@@ -30,7 +33,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class _Codec(threading.local):
-    """zstd contexts are reusable but not shared between threads."""
+    """The zstd contexts of one thread: they can be reused, but not by several threads."""
 
     def __init__(self) -> None:
         self.compress = zstandard.ZstdCompressor(level=_LEVEL).compress
@@ -41,7 +44,7 @@ _codec = _Codec()
 
 
 class PackedDeltas(NamedTuple):
-    """A push's deltas as a log row has them."""
+    """A push's deltas in the form of a log row."""
 
     number: int
     hlc_low: int
@@ -51,34 +54,35 @@ class PackedDeltas(NamedTuple):
 
 
 def pack(deltas: Sequence[RowDelta], *, body: bool = True) -> PackedDeltas:
-    """Deltas, one at least, as a log row has them.
+    """Return deltas, at least one, in the form of a log row.
 
     Args:
-        body: whether it has one.
+        deltas: of a push.
+        body: whether to encode a body.
     """
     stamps = [delta.hlc for delta in deltas]
     return PackedDeltas(len(deltas), min(stamps), max(stamps), pack_ids(deltas), encode_body(deltas) if body else None)
 
 
 def encode_body(deltas: Sequence[RowDelta]) -> bytes:
-    """The body of a log row."""
+    """Return the body of a log row."""
     return _HEAD + _codec.compress(_encode(deltas))
 
 
 def decode_body(body: bytes) -> list[RowDelta]:
-    """The deltas of a log row.
+    """Return the deltas of a log row's body.
 
     Raises:
-        ValidationError: the body is damaged, or of another version.
+        ValidationError: the body is damaged, or has another version.
     """
     return decode_deltas(unpack_body(body))
 
 
 def unpack_body(body: bytes) -> bytes:
-    """The JSON in a body.
+    """Return the JSON in a body.
 
     Raises:
-        ValidationError: the body is damaged, or of another version.
+        ValidationError: the body is damaged, or has another version.
     """
     if not body:
         raise ValidationError("the log body is empty")
@@ -95,14 +99,14 @@ def unpack_body(body: bytes) -> bytes:
 
 
 def unpacked_size(body: bytes) -> int:
-    """Bytes of the JSON in a body."""
+    """Return the number of bytes of the JSON in a body."""
     return int(zstandard.frame_content_size(memoryview(body)[1:]))
 
 
 def pack_ids(deltas: Sequence[RowDelta]) -> bytes:
-    """Each delta's hlc (int64, little-endian), one after another, each one's `id_digest`, each one's `id_identity`.
+    """Pack the hlcs (int64, little-endian), the `id_digest`s and the `id_identity`s of deltas, each one after another.
 
-    A version byte ends it. Without one, as before version 1, there are no identities.
+    A version byte follows. Ids that were packed before version 1 have no version byte and no identities.
     """
     ids = [delta.delta_id for delta in deltas]
     hlcs = struct.pack(f"<{len(deltas)}q", *[delta.hlc for delta in deltas])
@@ -110,20 +114,20 @@ def pack_ids(deltas: Sequence[RowDelta]) -> bytes:
 
 
 def packed_digests(ids: bytes) -> memoryview:
-    """The `id_digest` of each delta that `pack_ids` packed, one after another.
+    """Return the `id_digest`s in packed ids, one after another.
 
     Raises:
-        ValidationError: the length is that of no ids.
+        ValidationError: the length is invalid.
     """
     count, _ = _layout(ids)
     return memoryview(ids)[count * _HLC_BYTES :][: count * _DIGEST_BYTES]
 
 
 def unpack_ids(ids: bytes) -> list[tuple[int, bytes]]:
-    """`(hlc, id identity)` of each delta, in order; of those from before version 1 `(hlc, old_identity)`.
+    """Return `(hlc, id identity)` of each delta, in order; for ids from before version 1, `(hlc, old_identity)`.
 
     Raises:
-        ValidationError: the length is that of no ids.
+        ValidationError: the length is invalid.
     """
     count, whole = _layout(ids)
     start, mark = (count * (_HLC_BYTES + _DIGEST_BYTES), b"") if whole else (count * _HLC_BYTES, _OLD)
@@ -132,12 +136,12 @@ def unpack_ids(ids: bytes) -> list[tuple[int, bytes]]:
 
 
 def old_identity(delta_id: str) -> bytes:
-    """By what a delta id is known again that was packed before version 1."""
+    """Return what identifies a delta id that was packed before version 1."""
     return _OLD + id_digest(delta_id)
 
 
 def _layout(ids: bytes) -> tuple[int, bool]:
-    """How many deltas there are, and whether each has an identity."""
+    """Return the number of deltas, and whether each has an identity."""
     whole = len(ids) % _DIGEST_BYTES == len(_IDS_VERSION)
     width = _HLC_BYTES + (2 if whole else 1) * _DIGEST_BYTES
     count, rest = divmod(len(ids) - whole * len(_IDS_VERSION), width)

@@ -1,7 +1,7 @@
-"""A page as a client reads it: its deltas' columns stay JSON until somebody looks at them.
+"""Decodes a page as a client receives it, leaving the columns of its deltas as JSON until they are read.
 
-A page has thousands of deltas, and most of what JSON makes of one are its columns. Those of many deltas are decoded
-together, a few hundred objects at a time, by whoever takes the values out at once.
+A page has thousands of deltas, and decoding their columns takes most of the time. The columns of many deltas are
+decoded together, some hundred objects at a time.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from lakesync.wire.malformed import DECODE_ERRORS
 Cells = tuple[ColumnValue, ...]
 
 _AT_ONCE = 100
-"""Deltas whose columns are decoded together: they stay in the processor's own memory."""
+"""Deltas whose columns are decoded together, so that they stay in the processor's cache."""
 _ONE_IN = 20
 
 
 class PageDelta(OfRow, msgspec.Struct, frozen=True, rename="camel", gc=False):
-    """A `RowDelta` in all that can be asked of it."""
+    """A `RowDelta` whose columns are decoded when they are read."""
 
     op: Op
     table: str
@@ -37,10 +37,10 @@ class PageDelta(OfRow, msgspec.Struct, frozen=True, rename="camel", gc=False):
 
     @property
     def columns(self) -> Cells:
-        """The columns, decoded each time that they are asked for.
+        """The columns, decoded on each access.
 
         Raises:
-            ValidationError: they are something else.
+            ValidationError: they have another form.
         """
         try:
             return _decode_cells(self.cells)
@@ -60,7 +60,7 @@ _decode_many = msgspec.json.Decoder(list[Cells]).decode
 
 
 def decode_page(body: bytes) -> SyncResponse:
-    """The answer to a pull, of `PageDelta`s. Columns and values are left to who looks into them.
+    """Decode the response to a pull, with `PageDelta`s. Columns and values are not checked.
 
     Raises:
         ValidationError: the body is not a page.
@@ -76,10 +76,10 @@ def decode_page(body: bytes) -> SyncResponse:
 
 
 def cells_of(deltas: Sequence[RowDelta]) -> Iterator[Sequence[Cells]]:
-    """The columns of deltas, of which all or none are `PageDelta`s, some deltas' at a time.
+    """Yield the columns of deltas, some deltas' at a time. All or none of the deltas must be `PageDelta`s.
 
     Raises:
-        ValidationError: they are something else.
+        ValidationError: they have another form.
     """
     mixed = cast("Sequence[RowDelta | PageDelta]", deltas)
     texts = [delta.cells for delta in mixed if isinstance(delta, PageDelta)]
@@ -96,7 +96,7 @@ def cells_of(deltas: Sequence[RowDelta]) -> Iterator[Sequence[Cells]]:
 
 
 def about_bytes(deltas: Sequence[RowDelta]) -> int:
-    """How long the JSON of their columns is, told from one delta in twenty."""
+    """Estimate the JSON size of the deltas' columns from one delta in twenty."""
     some = cast("Sequence[RowDelta | PageDelta]", deltas[::_ONE_IN])
     return _ONE_IN * sum(
         len(delta.cells) if isinstance(delta, PageDelta) else sum(len(cell.value) for cell in delta.columns)
@@ -105,5 +105,5 @@ def about_bytes(deltas: Sequence[RowDelta]) -> int:
 
 
 def flat(cells: Sequence[Cells]) -> list[ColumnValue]:
-    """All of them in one list."""
+    """Return all columns in one list."""
     return list(chain.from_iterable(cells))

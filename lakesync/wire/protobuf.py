@@ -1,4 +1,4 @@
-"""The protobuf form of deltas and sync messages (`lakesync.proto`)."""
+"""The protobuf encoding of deltas and sync messages (`lakesync.proto`). Gateway, client and checkpoints use it."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ _SPACE = b" \t\r\n"
 
 
 def encode_delta(delta: RowDelta) -> bytes:
-    """One RowDelta message."""
+    """Encode a RowDelta message."""
     return _message(delta).SerializeToString()
 
 
 def decode_delta(data: bytes) -> RowDelta:
-    """One RowDelta message.
+    """Decode a RowDelta message.
 
     Raises:
-        ValidationError: `data` is something else.
+        ValidationError: `data` has another form.
     """
     delta = _delta(parse(pb.RowDelta(), data), "delta")
     check_values((delta,))
@@ -40,17 +40,17 @@ def decode_delta(data: bytes) -> RowDelta:
 
 
 def encode_push(push: SyncPush) -> bytes:
-    """A SyncPush message."""
+    """Encode a SyncPush message."""
     return pb.SyncPush(
         client_id=push.client_id, deltas=map(_message, push.deltas), last_seen_hlc=push.last_seen_hlc
     ).SerializeToString()
 
 
 def decode_push(data: bytes) -> SyncPush:
-    """A SyncPush message.
+    """Decode a SyncPush message.
 
     Raises:
-        ValidationError: `data` is something else; `rejected` names each delta with a bad value.
+        ValidationError: `data` has another form; `rejected` names each delta with an invalid value.
     """
     message = parse(pb.SyncPush(), data)
     push = SyncPush(message.client_id, _deltas(message.deltas), message.last_seen_hlc)
@@ -59,7 +59,7 @@ def decode_push(data: bytes) -> SyncPush:
 
 
 def encode_pull(pull: SyncPull) -> bytes:
-    """A SyncPull message."""
+    """Encode a SyncPull message."""
     return pb.SyncPull(
         client_id=pull.client_id,
         since_hlc=pull.since_hlc,
@@ -70,10 +70,10 @@ def encode_pull(pull: SyncPull) -> bytes:
 
 
 def decode_pull(data: bytes) -> SyncPull:
-    """A SyncPull message; no limit in it is the default of 100.
+    """Decode a SyncPull message; the default limit is 100.
 
     Raises:
-        ValidationError: `data` is something else.
+        ValidationError: `data` has another form.
     """
     message = parse(pb.SyncPull(), data)
     check_range("sinceHlc", message.since_hlc)
@@ -84,17 +84,17 @@ def decode_pull(data: bytes) -> SyncPull:
 
 
 def encode_response(response: SyncResponse | SyncPage) -> bytes:
-    """A SyncResponse message."""
+    """Encode a SyncResponse message."""
     return pb.SyncResponse(
         deltas=map(_message, response.deltas), server_hlc=response.server_hlc, has_more=response.has_more
     ).SerializeToString()
 
 
 def decode_response(data: bytes) -> SyncResponse:
-    """A SyncResponse message.
+    """Decode a SyncResponse message.
 
     Raises:
-        ValidationError: `data` is something else.
+        ValidationError: `data` has another form.
     """
     message = parse(pb.SyncResponse(), data)
     check_range("serverHlc", message.server_hlc)
@@ -102,19 +102,19 @@ def decode_response(data: bytes) -> SyncResponse:
 
 
 def decode_deltas(data: Sequence[bytes]) -> tuple[RowDelta, ...]:
-    """RowDelta messages.
+    """Decode RowDelta messages.
 
     Raises:
-        ValidationError: one of them is something else.
+        ValidationError: one of them has another form.
     """
     return _deltas(parse(pb.RowDelta(), each) for each in data)
 
 
 def parse(message: M, data: bytes) -> M:
-    """Fill a message.
+    """Parse `data` into `message`, and return it.
 
     Raises:
-        ValidationError: `data` is not of the message's form.
+        ValidationError: `data` has another form.
     """
     try:
         message.ParseFromString(data)
@@ -124,10 +124,14 @@ def parse(message: M, data: bytes) -> M:
 
 
 def check_range(name: str, value: int) -> None:
-    """Refuse an hlc that no clock gives.
+    """Check that an hlc is in range.
+
+    Args:
+        name: of the field, for the message.
+        value: the hlc.
 
     Raises:
-        ValidationError: it is outside the range.
+        ValidationError: it is out of range.
     """
     fault = check_hlc(name, value)
     if fault is not None:

@@ -1,4 +1,4 @@
-"""Column values at the edge: raw JSON text that everything behind can read."""
+"""Checks column values when they come in, so that later code can rely on valid JSON with a canonical form."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _decode = msgspec.json.Decoder().decode
 
 
 def check_values(deltas: Sequence[RowDelta]) -> None:
-    """Refuse values that have no canonical form: bad UTF-8, lone surrogates, numbers beyond doubles, too deep ones.
+    """Reject values without a canonical form: bad UTF-8, lone surrogates, numbers beyond doubles, deep nesting.
 
     Raises:
-        ValidationError: with every delta that holds one.
+        ValidationError: names every delta with such a value.
     """
     if _all_plain([cell.value for delta in deltas for cell in delta.columns]):
         return
@@ -37,7 +37,7 @@ def check_values(deltas: Sequence[RowDelta]) -> None:
 
 
 def _all_plain(texts: Sequence[msgspec.Raw]) -> bool:
-    """Whether all values are scalars that are seen at once to be good; the others are looked at one by one."""
+    """Return whether all values are scalars that are certainly valid; otherwise each is checked."""
     joined = b",".join(texts)
     if b"\\u" in joined:
         return False
