@@ -41,10 +41,12 @@ class BearerScheme(SecurityBase):
     """A bearer token in OpenAPI. The dependency returns the raw `Authorization` headers; the checks read them."""
 
     def __init__(self, scheme_name: str, *, bearer_format: str | None = None, description: str | None = None) -> None:
-        """Args:
-        scheme_name: name in the OpenAPI document.
-        bearer_format: `JWT`, or None for an opaque token.
-        description: of the token.
+        """Create the security scheme.
+
+        Args:
+            scheme_name: name in the OpenAPI document.
+            bearer_format: `JWT`, or None for an opaque token.
+            description: of the token.
         """
         self.model = HTTPBearerModel(bearerFormat=bearer_format, description=description)
         self.scheme_name = scheme_name

@@ -30,10 +30,12 @@ class ErrorMiddleware:
     """Lets no exception reach the server, unless the answer has begun: then uvicorn cuts the connection."""
 
     def __init__(self, app: ASGIApp, gate: RequestGate, timeout: float) -> None:
-        """Args:
-        app: the next ASGI application.
-        gate: says whether requests are accepted.
-        timeout: seconds until the answer begins, and between two parts of a streamed answer.
+        """Wrap an application.
+
+        Args:
+            app: the next ASGI application.
+            gate: says whether requests are accepted.
+            timeout: seconds until the answer begins, and between two parts of a streamed answer.
         """
         self._app = app
         self._gate = gate

@@ -37,10 +37,12 @@ class Metrics:
         marks: Callable[[], Mapping[str, str]],
         queue: Callable[[], FlushQueue | None] = lambda: None,
     ) -> None:
-        """Args:
-        backlog: returns the unflushed log by gateway and shard; called at every scrape.
-        marks: returns staging's marks, which include the pipeline's report; called at every scrape.
-        queue: returns the queue of work after this server's own flushes; None if the pipeline flushes.
+        """Create the registry and its metrics.
+
+        Args:
+            backlog: returns the unflushed log by gateway and shard; called at every scrape.
+            marks: returns staging's marks, which include the pipeline's report; called at every scrape.
+            queue: returns the queue of work after this server's own flushes; None if the pipeline flushes.
         """
         self.registry = registry = CollectorRegistry()
         self.requests = Counter(

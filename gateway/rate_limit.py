@@ -22,9 +22,11 @@ class RateLimiter:
     """
 
     def __init__(self, per_second: float, now: Callable[[], float] = time.monotonic) -> None:
-        """Args:
-        per_second: requests a second of one client.
-        now: clock, in seconds.
+        """Create the limiter.
+
+        Args:
+            per_second: requests a second of one client.
+            now: clock, in seconds.
         """
         self._allowed = max(1, round(per_second * _WINDOW_SECONDS))
         self._now = now

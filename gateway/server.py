@@ -55,10 +55,12 @@ class GatewayServer(uvicorn.Server):
     """A uvicorn server that stops in two steps: it rejects new requests and finishes those in flight, then it exits."""
 
     def __init__(self, app: FastAPI, settings: GatewaySettings, open_store: Callable[[], None] | None = None) -> None:
-        """Args:
-        app: of `create_app`.
-        settings: of the server.
-        open_store: called in a worker thread once the server listens; requests are rejected until it returns.
+        """Configure the server; `run` starts it.
+
+        Args:
+            app: of `create_app`.
+            settings: of the server.
+            open_store: called in a worker thread once the server listens; requests are rejected until it returns.
         """
         super().__init__(
             uvicorn.Config(

@@ -33,10 +33,12 @@ class Guard:
     """ASGI middleware that rejects what a page of another origin can make a browser send."""
 
     def __init__(self, app: ASGIApp, hosts: Collection[str], allowed: Collection[str] = ()) -> None:
-        """Args:
-        app: the guarded application.
-        hosts: values of the Host header under which it is served.
-        allowed: those of a proxy before it, which may speak TLS.
+        """Wrap an application.
+
+        Args:
+            app: the guarded application.
+            hosts: values of the Host header under which it is served.
+            allowed: those of a proxy before it, which may speak TLS.
         """
         self._app = app
         self._hosts = frozenset({*hosts, *allowed})

@@ -52,10 +52,12 @@ class PipelineLags:
     """
 
     def __init__(self, config: Config, snapshot: SchemaSnapshot, followers: ReadFollowers = lambda _: ()) -> None:
-        """Args:
-        config: names the lake.
-        snapshot: names the state tables that every flush merges.
-        followers: reads the marks of destinations from staging.
+        """Create them; nothing is read yet.
+
+        Args:
+            config: names the lake.
+            snapshot: names the state tables that every flush merges.
+            followers: reads the marks of destinations from staging.
         """
         self._config = config
         self._followers = followers

@@ -41,9 +41,11 @@ class Channel:
     """Sends broadcasts to the connections of one gateway. Use it from the event loop's thread."""
 
     def __init__(self, gateway: SyncGateway, on_broadcast: Callable[[int], None]) -> None:
-        """Args:
-        gateway: whose connections these are.
-        on_broadcast: called with the number of deltas of each broadcast.
+        """Create the channel, without connections.
+
+        Args:
+            gateway: whose connections these are.
+            on_broadcast: called with the number of deltas of each broadcast.
         """
         self._gateway = gateway
         self._on_broadcast = on_broadcast

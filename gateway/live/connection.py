@@ -57,12 +57,14 @@ class LiveConnection:
         *,
         knows_resync: bool,
     ) -> None:
-        """Args:
-        services: of the server.
-        wire: writes the frames.
-        caller: the authenticated caller.
-        opening: record of the request that opened the connection.
-        knows_resync: whether the client understands RESYNC_REQUIRED.
+        """Create the connection; `run` serves it.
+
+        Args:
+            services: of the server.
+            wire: writes the frames.
+            caller: the authenticated caller.
+            opening: record of the request that opened the connection.
+            knows_resync: whether the client understands RESYNC_REQUIRED.
         """
         self._services = services
         self._wire = wire

@@ -41,10 +41,12 @@ class Hub:
     """
 
     def __init__(self, store: StagingStore, limits: ConnectionLimits, on_broadcast: Callable[[int], None]) -> None:
-        """Args:
-        store: whose notices are watched.
-        limits: of connections.
-        on_broadcast: called with the number of deltas of each broadcast.
+        """Create the hub, without channels.
+
+        Args:
+            store: whose notices are watched.
+            limits: of connections.
+            on_broadcast: called with the number of deltas of each broadcast.
         """
         self._on_broadcast = on_broadcast
         self._store = store

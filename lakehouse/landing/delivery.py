@@ -130,13 +130,15 @@ class Delivery:
         chunk: int = CHUNK,
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
-        """Args:
-        landing: what landed of the connector's tables.
-        open_intake: the way into the gateways, for tasks too.
-        gateway: its id.
-        request_flush: has the gateway's log carried to the lake, so that it takes more.
-        chunk: deltas in one push.
-        sleep: waits for so many seconds.
+        """Prepare the delivery; nothing is sent yet.
+
+        Args:
+            landing: what landed of the connector's tables.
+            open_intake: the way into the gateways, for tasks too.
+            gateway: its id.
+            request_flush: has the gateway's log carried to the lake, so that it takes more.
+            chunk: deltas in one push.
+            sleep: waits for so many seconds.
         """
         self._landing = landing
         self._open_intake = open_intake

@@ -55,10 +55,12 @@ class Landed(NamedTuple):
         return tuple(sorted(found))
 
     def pages(self, above: int, upto: int, among: pa.Array | None = None) -> Iterator[pa.Table]:
-        """The table's landed rows of the pages above one, up to another, in no certain order.
+        """Yield the table's landed rows of some pages, in any order.
 
         Args:
-            among: only rows with these ids; None: all, claims with them.
+            above: only pages after this one.
+            upto: only pages up to this one.
+            among: only rows with these ids; None for all rows and claims.
         """
         for file in self.files:
             if file.last <= above or file.first > upto:
@@ -69,10 +71,11 @@ class Landed(NamedTuple):
                 yield rows.filter(pc.and_(within, mine))
 
     def known_rows(self, bucket: int | None = None, among: pa.Array | None = None) -> Iterator[pa.Table]:
-        """What was known before, `KNOWN_ROWS`.
+        """Yield the rows that were known before, with the columns of `KNOWN_ROWS`.
 
         Args:
-            among: only rows with these ids.
+            bucket: only rows of this bucket; None for all.
+            among: only rows with these ids; None for all.
         """
         for place, path in self.known:
             if bucket is not None and bucket != place:

@@ -53,9 +53,11 @@ class LandedTables:
     """The tables of one connector, as they have landed."""
 
     def __init__(self, within: ConnectorTables, tables: Sequence[Table]) -> None:
-        """Raises:
-        LakeUnavailableError: Spark, or the catalogue, is gone.
-        ConfigurationError: only Spark knows the catalogue.
+        """Read the marks of the landed tables.
+
+        Raises:
+            LakeUnavailableError: Spark, or the catalogue, is gone.
+            ConfigurationError: only Spark knows the catalogue.
         """
         self._in = within
         self._tables = {table.name: table for table in tables}

@@ -27,13 +27,15 @@ class ActionGateway:
         connectors: Connectors | None = None,
         runner: ActionRunner | None = None,
     ) -> None:
-        """Args:
-        gateway_id: of the gateway.
-        store: holds outcomes of actions, and connectors.
-        wall: returns the server's wall time in milliseconds.
-        limits: of requests for actions.
-        connectors: connector types, and the keys that seal their secrets.
-        runner: executes actions in its threads; gateways may share one.
+        """Create the dispatcher of actions.
+
+        Args:
+            gateway_id: of the gateway.
+            store: holds outcomes of actions, and connectors.
+            wall: returns the server's wall time in milliseconds.
+            limits: of requests for actions.
+            connectors: connector types, and the keys that seal their secrets.
+            runner: executes actions in its threads; gateways may share one.
         """
         self.gateway_id = gateway_id
         self._store = store

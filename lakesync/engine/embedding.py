@@ -30,11 +30,13 @@ class Embedding:
         wall: Callable[[], int],
         outlet: Outlet | None = None,
     ) -> None:
-        """Args:
-        gateway_id: of the gateway.
-        store: of the gateway.
-        wall: returns the server's wall time in milliseconds.
-        outlet: where the gateway flushes to; None if a pipeline flushes, or nothing does.
+        """Create the flusher and the sources.
+
+        Args:
+            gateway_id: of the gateway.
+            store: of the gateway.
+            wall: returns the server's wall time in milliseconds.
+            outlet: where the gateway flushes to; None if a pipeline flushes, or nothing does.
         """
         self.gateway_id = gateway_id
         self.rules = RulesCache()

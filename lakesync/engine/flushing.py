@@ -41,13 +41,15 @@ class Housekeeping:
         on_materialisation_failure: OnFailure | None = None,
         materialises: bool = True,
     ) -> None:
-        """Args:
-        engine: an open engine.
-        outlet: where the engine's gateways flush to.
-        on_flushed: called after each flush that wrote deltas.
-        on_failed: called after each failed flush, which is retried.
-        on_materialisation_failure: called for each table whose work became a dead letter.
-        materialises: whether to process the queue of table work; otherwise another process does.
+        """Create the threads; `start` starts them.
+
+        Args:
+            engine: an open engine.
+            outlet: where the engine's gateways flush to.
+            on_flushed: called after each flush that wrote deltas.
+            on_failed: called after each failed flush, which is retried.
+            on_materialisation_failure: called for each table whose work became a dead letter.
+            materialises: whether to process the queue of table work; otherwise another process does.
         """
         self._engine = engine
         self._queue = engine.queue if materialises else None

@@ -20,11 +20,13 @@ class Reindexer:
     """Updates the rows of one gateway; it continues where any process stopped. Thread-safe."""
 
     def __init__(self, gateway_id: str, store: StagingStore, rules: RulesCache, rows: int) -> None:
-        """Args:
-        gateway_id: of the gateway.
-        store: of the gateway.
-        rules: the gateway's sync rules.
-        rows: that one commit updates.
+        """Create it; nothing runs yet.
+
+        Args:
+            gateway_id: of the gateway.
+            store: of the gateway.
+            rules: the gateway's sync rules.
+            rows: that one commit updates.
         """
         self._gateway_id = gateway_id
         self._store = store

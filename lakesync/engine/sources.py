@@ -31,11 +31,13 @@ class Sources:
     """Registers adapters by name and serves pulls from them. All methods may be called from any thread."""
 
     def __init__(self, gateway_id: str, store: StagingStore, wall: Callable[[], int], rules: RulesCache) -> None:
-        """Args:
-        gateway_id: of the gateway.
-        store: holds the clients' records.
-        wall: returns the server's wall time in milliseconds.
-        rules: the gateway's sync rules.
+        """Create it without sources.
+
+        Args:
+            gateway_id: of the gateway.
+            store: holds the clients' records.
+            wall: returns the server's wall time in milliseconds.
+            rules: the gateway's sync rules.
         """
         self._gateway_id = gateway_id
         self._store = store

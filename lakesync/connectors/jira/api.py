@@ -132,6 +132,7 @@ class JiraClient:
         Args:
             path: below the API's base URL.
             field: the field with the values.
+            **params: further parameters of the query.
         """
         start = 0
         while True:

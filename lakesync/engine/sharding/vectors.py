@@ -45,10 +45,12 @@ class Vectors:
     """The stored cursors of one gateway's clients."""
 
     def __init__(self, gateway_id: str, store: StagingStore, wall: Callable[[], int]) -> None:
-        """Args:
-        gateway_id: of the gateway.
-        store: of the default shard.
-        wall: returns the server's wall time in milliseconds.
+        """Create it over the default shard.
+
+        Args:
+            gateway_id: of the gateway.
+            store: of the default shard.
+            wall: returns the server's wall time in milliseconds.
         """
         self._gateway_id = gateway_id
         self._store = store

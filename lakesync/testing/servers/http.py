@@ -72,13 +72,15 @@ class Served:
 
 @contextmanager
 def serving(service: Service, *, host: str = "127.0.0.1", port: int = 0) -> Iterator[Served]:
-    """A service that listens until the block is left.
+    """Serve requests until the block ends.
 
     Args:
-        port: 0 takes a free one.
+        service: answers them.
+        host: address to listen on.
+        port: to listen on; 0 takes a free one.
 
     Raises:
-        OSError: the port is taken.
+        OSError: the port is in use.
     """
     calls: list[tuple[str, str, int]] = []
     lock = threading.Lock()

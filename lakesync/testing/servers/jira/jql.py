@@ -65,10 +65,11 @@ class Query(NamedTuple):
     """No issue that was updated before matches."""
 
     def select(self, issues: Sequence[Issue], most: int) -> list[Issue]:
-        """The first `most` of the issues that match, in order.
+        """Return the first of the issues that match, in order.
 
         Args:
             issues: by when they were updated, then by key.
+            most: the most issues.
         """
         rest = issues[bisect_left(issues, self.since, key=_TIMES["updated"]) :]
         matching = filter(self.matches, rest)
