@@ -136,13 +136,13 @@ def connector_tables(
                 if asks
                 else replay_connector(connection, gateway, name, days_of(context))
             )
-            if asks:  # also where a table failed: the next poll goes on from there
-                note_poll(staging.store, gateway, name, begun_ms, is_good=not done.errors)
+            failed = [table for table in done.tables if table.error is not None]
+            if asks:
+                note_poll(staging.store, gateway, name, begun_ms, len(done.tables), len(failed))
         for table in done.tables:
             key = polled_key(gateway, name, table.table)
             if table.error is None and key in context.selected_asset_keys:
                 yield dg.MaterializeResult(asset_key=key, metadata=table_metadata(table, done))
-        failed = [table for table in done.tables if table.error is not None]
         if failed:
             raise dg.Failure(
                 description="; ".join(f"{error.code}: {error}" for error in done.errors),
@@ -153,25 +153,30 @@ def connector_tables(
     return polled
 
 
-def note_poll(store: PipelineStore, gateway: str, name: str, begun_ms: int, *, is_good: bool) -> None:
+def note_poll(store: PipelineStore, gateway: str, name: str, begun_ms: int, tables: int, failed: int) -> None:
     """Write a connector's marks after a poll that ended.
+
+    The mark stays where no table succeeded, so that the sensor retries after a growing pause. If one did, the next poll
+    is due at the connector's interval, because a table that fails delays no other.
 
     Args:
         store: the staging store.
         gateway: of the connector.
         name: the connector's.
         begun_ms: when the poll began, in milliseconds of server wall time.
-        is_good: whether every table was read and pushed to its end.
+        tables: number of the connector's tables.
+        failed: number of those that were not read, or not pushed, to their end.
     """
-    failed = failed_polls_mark(gateway, name)
-    text = store.marks().get(failed)
+    of_failures = failed_polls_mark(gateway, name)
+    text = store.marks().get(of_failures)
     known = msgspec.json.decode(text, type=FailedPolls) if text is not None else FailedPolls(0, 0)
-    if not is_good:
+    if failed:
         since_ms = known.since_ms if known.count else begun_ms
-        store.put_mark(failed, msgspec.json.encode(FailedPolls(known.count + 1, since_ms)).decode())
+        store.put_mark(of_failures, msgspec.json.encode(FailedPolls(known.count + 1, since_ms)).decode())
     elif known.count:
-        store.put_mark(failed, msgspec.json.encode(FailedPolls(0, begun_ms)).decode())
-    store.put_mark(poll_mark(gateway, name), str(begun_ms))
+        store.put_mark(of_failures, msgspec.json.encode(FailedPolls(0, begun_ms)).decode())
+    if failed < tables or not tables:
+        store.put_mark(poll_mark(gateway, name), str(begun_ms))
 
 
 def table_metadata(table: "TablePoll", done: "ConnectorPoll") -> Metadata:

@@ -1,7 +1,7 @@
 """When a part that is still behind may be asked for again: after pauses that grow while its mark does not move."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -29,6 +29,11 @@ class Attempt(msgspec.Struct, frozen=True):
     def pause(self) -> float:
         """Seconds from the latest request to the next."""
         return min(FIRST_PAUSE * 2 ** (self.count - 1), LONGEST_PAUSE) if self.count <= PROMPT else LATER_PAUSE
+
+    @property
+    def next_ms(self) -> int:
+        """When the next one is made if the mark does not move, in milliseconds since 1970."""
+        return round((self.at + self.pause) * 1000)
 
 
 @dataclass(frozen=True)
@@ -77,9 +82,10 @@ class Attempts:
                 waiting.append(Waiting(lag, made.count, left))
         return ready, waiting
 
-    def counts(self) -> dict[str, int]:
+    @property
+    def by_part(self) -> Mapping[str, Attempt]:
         """Key of a part → the requests since its mark moved, as of the latest request."""
-        return {key: made.count for key, made in self._made.items()}
+        return self._made
 
     def requested(self, asked: Iterable[Lag], others: Iterable[Lag] = ()) -> str:
         """Return the cursor after a request.

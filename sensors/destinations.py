@@ -44,7 +44,7 @@ def destination_sensor(
     @skip_during_outage
     def watch(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
         attempts = Attempts(context.cursor)
-        lags.note(DESTINATION_SENSOR, attempts.counts())
+        lags.note(DESTINATION_SENSOR, attempts.by_part)
         with open_staging() as store:
             behind = destinations(lags, context, store)
             ready, held = attempts.ready(behind)

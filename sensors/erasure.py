@@ -35,7 +35,7 @@ def erasure_sensor(
     @skip_during_outage
     def watch(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
         attempts = Attempts(context.cursor)
-        lags.note(ERASURE_SENSOR, attempts.counts())
+        lags.note(ERASURE_SENSOR, attempts.by_part)
         with open_staging() as store:
             waiting = unerased(store)
         if not waiting:

@@ -152,7 +152,7 @@ def flush_sensor(
 
     def look(context: dg.SensorEvaluationContext, store: PipelineStore) -> dg.SensorResult | dg.SkipReason:
         attempts = Attempts(context.cursor)
-        lags.note(FLUSH_SENSOR, attempts.counts())
+        lags.note(FLUSH_SENSOR, attempts.by_part)
         backlog = store.backlog()
         now_ms = WallClock(config.clock_offset_file).now_ms()
         exceeded = watcher.exceeded(store, backlog)

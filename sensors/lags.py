@@ -27,6 +27,7 @@ from lakesync.config import Config
 from lakesync.model.clock import WallClock
 from lakesync.staging.records import Backlog
 from lakesync.staging.store import PipelineStore
+from sensors.backoff import Attempt
 from sensors.timed import failing_polls, timed_parts
 
 if TYPE_CHECKING:
@@ -68,14 +69,14 @@ class PipelineLags:
         self._read_at = -LOOK_SECONDS
         self._read_for: list[tuple[str, str, int, int, int | None]] = []
         self._found: list[Lag] = []
-        self._requests: dict[str, Mapping[str, int]] = {}
+        self._requests: dict[str, Mapping[str, Attempt]] = {}
 
-    def note(self, sensor: str, requests: Mapping[str, int]) -> None:
-        """Note for the report how often a sensor requested runs for parts whose marks did not move.
+    def note(self, sensor: str, requests: Mapping[str, Attempt]) -> None:
+        """Note for the report which runs a sensor requested for parts whose marks did not move.
 
         Args:
             sensor: its name.
-            requests: key of a part → the number.
+            requests: key of a part → its requests.
         """
         self._requests[sensor] = requests
 
@@ -143,16 +144,20 @@ class PipelineLags:
         polls: Mapping[str, int],
         dead_letters: Iterable[DeadLetters],
     ) -> None:
-        made = dict(polls)
+        marks = {lag.key: lag.mark for lag in self._found}
+        counts, retries = dict(polls), {}
         for requests in self._requests.values():
-            made |= {key: max(count, made.get(key, 0)) for key, count in requests.items()}
-        behind = {lag.key for lag in self._found}
+            for key, made in requests.items():
+                if marks.get(key) == made.mark:
+                    counts[key] = max(made.count, counts.get(key, 0))
+                    retries[key] = made.next_ms
         report = Report(
             WallClock(self._config.clock_offset_file).now_ms(),
             tuple(self._found),
-            {key: count for key, count in made.items() if key in behind},
+            counts,
             tuple(queued_runs(instance())) if self._found else (),
             tuple(dead_letters),
+            retries,
         )
         store.put_mark(REPORT, msgspec.json.encode(report).decode())
 

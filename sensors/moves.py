@@ -52,7 +52,7 @@ def move_sensor(
     @skip_during_outage
     def watch(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
         attempts = Attempts(context.cursor)
-        lags.note(MOVE_SENSOR, attempts.counts())
+        lags.note(MOVE_SENSOR, attempts.by_part)
         now_ms = WallClock(config.clock_offset_file).now_ms()
         with open_staging() as store:
             marks, behind = store.marks(), [lag for lag in lags.overdue(store) if job_name(lag) in jobs]

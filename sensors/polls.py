@@ -24,7 +24,7 @@ def poll_sensor(
 ) -> dg.SensorDefinition:
     """Create the sensor of polls: one run for each connector that is due, never two at once.
 
-    A poll that was cut short left no mark, so it is requested again after a growing pause.
+    A poll that brought nothing or was killed moves no mark, so it is requested again after a growing pause.
 
     Args:
         config: names the clock.
@@ -45,7 +45,7 @@ def poll_sensor(
     @skip_during_outage
     def watch(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
         attempts = Attempts(context.cursor)
-        lags.note(POLL_SENSOR, attempts.counts())
+        lags.note(POLL_SENSOR, attempts.by_part)
         with open_staging() as store:
             found = {f"{lag.gateway}/{lag.name}": lag for lag in lags.overdue(store) if lag.part == "poll"}
         ready, held = attempts.ready(found.values())

@@ -91,6 +91,8 @@ class PartLag(msgspec.Struct, frozen=True, rename="camel"):
     """Arrival of the oldest of them."""
     requests: int
     """Runs requested for it since its mark last moved; three or more mean that they fail."""
+    retry_ms: int | None
+    """When the next run is requested if the mark does not move, in milliseconds since 1970; null before the first."""
 
 
 class PipelineLag(msgspec.Struct, frozen=True, rename="camel"):
@@ -106,7 +108,14 @@ class PipelineLag(msgspec.Struct, frozen=True, rename="camel"):
     def of(report: Report, gateway: str) -> PipelineLag:
         """Select the part of a report that concerns one gateway."""
         behind = tuple(
-            PartLag(lag.part, lag.name, lag.deltas, lag.since_ms, report.requests.get(lag.key, 0))
+            PartLag(
+                lag.part,
+                lag.name,
+                lag.deltas,
+                lag.since_ms,
+                report.requests.get(lag.key, 0),
+                report.retries.get(lag.key),
+            )
             for lag in report.of(gateway)
         )
         return PipelineLag(report.at_ms, behind, report.queued)

@@ -87,8 +87,8 @@ class Timed(NamedTuple):
     gateway: str
     """Empty if it belongs to no gateway."""
     mark: int
-    """Start of the last run that succeeded, in milliseconds of server wall time; 0 before the first. Of a migration:
-    start of the first day that is not copied yet."""
+    """Start of the last run that succeeded, of a poll for at least one table, in milliseconds of server wall time; 0
+    before the first. Of a migration: start of the first day that is not copied yet."""
     next_ms: int
     """When the next one is due."""
 
@@ -170,6 +170,8 @@ class Report(msgspec.Struct, frozen=True, rename="camel"):
     queued: tuple[QueuedRun, ...] = ()
     """Runs that have not started for longer than `QUEUED_SECONDS`."""
     dead_letters: tuple[DeadLetters, ...] = ()
+    retries: dict[str, int] = {}
+    """Key of a part → when the next run is requested for it if its mark has not moved, in milliseconds since 1970."""
 
     def of(self, gateway: str) -> list[Lag]:
         """Return the lags of one gateway, and those of flows, tiers and migrations, which belong to all gateways."""
@@ -209,7 +211,10 @@ class FollowerMark(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class FailedPolls(msgspec.Struct, frozen=True, rename="camel"):
-    """Staging's mark of a connector whose latest polls failed: a table was not read or not pushed."""
+    """Staging's mark of a connector whose latest polls failed: a table was not read or not pushed.
+
+    The connector's own mark moves only with polls that brought at least one table.
+    """
 
     count: int
     """Failed polls in a row; 0 after a successful one."""

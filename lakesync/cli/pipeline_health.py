@@ -45,6 +45,21 @@ def stalled_runs(report: Mapping[str, Any], now_ms: float) -> list[str]:
     return found
 
 
+def lag_text(part: Mapping[str, Any], now_ms: float) -> str:
+    """Describe how far a part is behind, and when the next run is requested if earlier ones had no effect.
+
+    Args:
+        part: of `behind` in `/admin/metrics`.
+        now_ms: wall time in milliseconds.
+    """
+    deltas = f" by {part['deltas']:,} deltas" if part["deltas"] else ""
+    text = f"{part_name(part)}{deltas}, for {duration((now_ms - part['sinceMs']) / 1000)}"
+    left_ms = (part.get("retryMs") or 0) - now_ms
+    if part["requests"] < 2 or left_ms <= 0:
+        return text
+    return f"{text}, {part['requests']} runs, the next in {duration(left_ms / 1000)}"
+
+
 def part_name(part: Mapping[str, Any]) -> str:
     """Return the display name of a part of the pipeline."""
     if part["part"] == "deltas":

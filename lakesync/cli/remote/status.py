@@ -12,7 +12,7 @@ import typer
 from lakesync.cli import exit_codes, output
 from lakesync.cli.lazy_commands import command_app, examples
 from lakesync.cli.options import Data, Gateway, Json, TokenFile, Url
-from lakesync.cli.pipeline_health import part_name, problems
+from lakesync.cli.pipeline_health import lag_text, problems
 from lakesync.cli.remote.clients import COLUMNS, display_row, with_lag
 
 if TYPE_CHECKING:
@@ -203,11 +203,7 @@ def _fields(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
         f"version {summary['rulesVersion']}" if summary["rulesVersion"] else "none, every client sees every row",
     )
     if report is not None:
-        lags = [
-            f"{part_name(part)} by {part['deltas']:,} deltas, for {output.duration((now - part['sinceMs']) / 1000)}"
-            for part in report["behind"]
-        ]
-        yield "behind", "; ".join(lags) or "nothing"
+        yield "behind", "; ".join(lag_text(part, now) for part in report["behind"]) or "nothing"
     if summary["deadLetters"]:
         letters = [
             f"{each['count']:,} of {each['kind']} {each['name']}, since {output.utc_time(each['sinceMs'])}"

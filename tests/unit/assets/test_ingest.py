@@ -1,6 +1,7 @@
 """Connectors in the code location: an asset a table, one step and one place a connector, polled at its interval."""
 
 from contextlib import nullcontext
+from types import SimpleNamespace
 
 import dagster as dg
 import pytest
@@ -15,6 +16,7 @@ from lakesync.connectors import Connectors, Secrets
 from lakesync.connectors.polling import PollReport, TableReport
 from lakesync.connectors.source import Usage
 from lakesync.engine import Engine
+from lakesync.model import clock
 from lakesync.model.hlc import wall_clock
 from lakesync.staging import open_store
 from lakesync_dagster.definitions import make_definitions
@@ -118,14 +120,75 @@ def test_a_connector_whose_polls_fail_is_reported_until_one_ends_well(tmp_path):
         report = report_in(engine.store.marks())
         return [(lag.key, lag.since_ms, report.requests.get(lag.key)) for lag in report.lags], report.failing()
 
-    note_poll(engine.store, "shop", CRM.name, now, is_good=True)
+    note_poll(engine.store, "shop", CRM.name, now, tables=1, failed=0)
     for number in range(3):
-        note_poll(engine.store, "shop", DESK.name, now + number, is_good=False)
+        note_poll(engine.store, "shop", DESK.name, now + number, tables=2, failed=1)
         assert reported()[0] == [("poll/support-desk/shop", now, number + 1)]
     assert [lag.name for lag in reported()[1]] == ["support-desk"]
-    note_poll(engine.store, "shop", DESK.name, now + 3, is_good=True)
+    note_poll(engine.store, "shop", DESK.name, now + 3, tables=2, failed=0)
     assert reported() == ([], [])
     engine.close()
+
+
+class Polls:
+    """The poll sensor with a clock of its own; each poll that it requests ends at once."""
+
+    def __init__(self, folder, instance, monkeypatch):
+        self.config, snapshot = load({"data_dir": folder}), SchemaSnapshot(connectors=(DESK, CRM))
+        self.engine, self.instance = Engine(open_store("memory://", wall_clock), wall_clock), instance
+        self.engine.open()
+        self.lags = PipelineLags(self.config, snapshot)
+        days = arrival_days("2026-01-01")
+        self.sensor = poll_sensor(
+            self.config, poll_job(60), snapshot, days, lambda: nullcontext(self.engine.store), self.lags
+        )
+        self.begun, self.seconds, self.cursor = wall_clock() // 1000, 0, None
+        own = SimpleNamespace(time=self.now, time_ns=lambda: self.now() * 1_000_000_000)
+        monkeypatch.setattr(attempts, "time", own)
+        monkeypatch.setattr(clock, "time", own)
+
+    def now(self):
+        return self.begun + self.seconds
+
+    def until(self, seconds, failed):
+        """When each connector is polled, by ticks every five seconds; `failed` of the desk's two tables fail."""
+        found = {"desk": [], "crm": []}
+        while self.seconds < seconds:
+            with dg.build_sensor_context(self.instance, cursor=self.cursor) as context:
+                result = self.sensor(context)
+            if isinstance(result, dg.SensorResult):
+                self.cursor = result.cursor
+                for request in result.run_requests:
+                    is_desk = request.tags["lakesync/connector"] == "shop/support-desk"
+                    each, tables, bad = (DESK, 2, failed) if is_desk else (CRM, 1, 0)
+                    found["desk" if is_desk else "crm"].append(self.seconds)
+                    note_poll(self.engine.store, "shop", each.name, self.now() * 1000, tables=tables, failed=bad)
+            self.seconds += 5
+        return found
+
+    def reported(self):
+        """Requests for the desk since its mark moved, and the seconds at which the next one is made."""
+        self.lags.read(self.engine.store, lambda: self.instance, anew=True)
+        report = report_in(self.engine.store.marks())
+        next_ms = report.retries.get("poll/support-desk/shop")
+        left = None if next_ms is None else next_ms / 1000 - self.begun
+        return report.requests.get("poll/support-desk/shop", 0), left
+
+
+def test_a_connector_whose_polls_bring_nothing_is_retried_after_growing_pauses(tmp_path, monkeypatch):
+    with dg.instance_for_test() as instance:
+        polls = Polls(tmp_path, instance, monkeypatch)
+        assert polls.until(620, failed=2) == {
+            "desk": [0, 5, 15, 35, 75, 115, 155, 195, 235, 275, 315, 615],
+            "crm": [0],
+        }
+        polls.until(625, failed=2)  # the tick that notes the latest request
+        assert polls.reported() == (12, 915)
+        assert polls.until(1000, failed=1)["desk"] == [915, 945, 975], "one table fails, the other stays fresh"
+        assert polls.reported()[0] == 15, "polls in a row that failed"
+        assert polls.until(1100, failed=0)["desk"] == [1005, 1035, 1065, 1095]
+        assert polls.reported() == (0, None)
+        polls.engine.close()
 
 
 @pytest.mark.parametrize(

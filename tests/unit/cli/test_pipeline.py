@@ -66,6 +66,23 @@ def test_problems_of_the_pipeline_are_described(report, words):
 
 
 @pytest.mark.parametrize(
+    ("lag", "words"),
+    [
+        (part(), "table planes by 3 deltas, for 100.0 s"),
+        ({**part(1), "retryMs": 105_000}, "table planes by 3 deltas, for 100.0 s"),
+        (
+            {**part(4, "poll", "desk"), "deltas": 0, "retryMs": 140_000},
+            "poll desk, for 100.0 s, 4 runs, the next in 40.0 s",
+        ),
+        ({**part(4), "retryMs": None}, "table planes by 3 deltas, for 100.0 s"),
+        ({**part(4), "retryMs": 99_000}, "table planes by 3 deltas, for 100.0 s"),
+    ],
+)
+def test_a_part_that_is_behind_is_described_with_its_next_run(lag, words):
+    assert pipeline_health.lag_text(lag, 100_000) == words
+
+
+@pytest.mark.parametrize(
     ("first", "last", "wanted", "chosen"),
     [
         ("2026-01-31", "2026-01-31", (), {"2026-01-31|orders", "2026-01-31|users"}),
