@@ -19,20 +19,20 @@ from assets.asset_metadata import (
     CHECKPOINT,
     CUT,
     DELTAS,
-    audit_mark,
     check_step,
     continues_on_failure,
-    days_asked,
+    days_in_tags,
     state_key,
 )
 from assets.failure_policy import brief, failure_policy, is_final, set_aside
+from lakehouse.mark_names import audit_mark
+from lakehouse.run_state import RunState, Unmerged
 from lakehouse.schema_snapshot import SchemaSnapshot
 from lakesync.analysis.marks import Visit, checkpoint_state
 from lakesync.model.errors import IntegrityError
 from lakesync.staging.store import PipelineStore
 from resources.gateways import StagingResource
 from resources.lake import LakeResource
-from resources.run_state import RunState, Unmerged
 from resources.spark import SparkConnectResource
 
 if TYPE_CHECKING:
@@ -262,7 +262,7 @@ def _held(
         run_state: dg.ResourceParam[RunState],
     ) -> Iterator[dg.AssetCheckResult]:
         seed = int(context.run.run_id[:8], 16)
-        days = None if key == CHECKPOINT else days_asked(context.run.tags)  # whose partitions are gateways
+        days = None if key == CHECKPOINT else days_in_tags(context.run.tags)  # whose partitions are gateways
         wanted = {one: by_key[one] for one in by_key if one in context.selected_asset_check_keys}
         found: dict[dg.AssetCheckKey, Sequence[msgspec.Struct]] = {}
         with failure_policy(context, pyspark):
@@ -284,7 +284,7 @@ def _held(
                     set_aside(context, run_state, error, f"{one.name} of {key.to_user_string()} could not look")
             faults = [one for one, check in wanted.items() if check.blocking and found.get(one)]
             if context.run.job_name == AUDIT and not (unread or faults):
-                staging.store.put_mark(audit_mark(key), msgspec.json.encode(visit).decode())
+                staging.store.put_mark(audit_mark(key.to_user_string()), msgspec.json.encode(visit).decode())
         for one, check in wanted.items():
             if one in unread:
                 holds_up = check.blocking and (table is None or not of_flush)

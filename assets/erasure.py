@@ -1,61 +1,61 @@
-"""Erasure of what clients asked to be gone: one asset of several steps, each in the pool of a writer.
+"""The asset `erasure`: carries out erasure requests in the lake and beyond, and proves that nothing is left.
 
-The steps are ops of one graph, so that lineage shows one asset. A run has the pools of all steps from its begin to its
-end, so nothing is written meanwhile.
+Its steps are ops of one graph, so that lineage shows one asset. A run occupies the pools of all steps from its start to
+its end, so nothing else writes meanwhile.
 """
-
-from typing import TYPE_CHECKING
 
 import dagster as dg
 import msgspec
 
 from assets.asset_metadata import OWNERS, state_key, table_pool
-from assets.cut import make_cuts
-from assets.erasure_landed import ERASE, cleared_landings, erasing_op
-from assets.erasure_places import cleared_flows, cleared_leaves, cleared_migrations, cleared_tiers
+from assets.erasure_steps import (
+    ERASE,
+    connector_steps,
+    destination_steps,
+    erasure_op,
+    flow_steps,
+    migration_steps,
+    tier_steps,
+)
 from assets.failure_policy import failure_policy
+from lakehouse.run_state import RunState
 from lakehouse.schema_snapshot import SchemaSnapshot
 from lakesync.config import Config
 from lakesync.model.errors import FlushError
-from lakesync.staging.store import PipelineStore
 from resources.gateways import StagingResource
 from resources.lake import LakeResource
-from resources.run_state import RunState
 from resources.spark import SparkConnectResource
-
-if TYPE_CHECKING:
-    from lakesync.staging.records import Erasure
 
 ERASURE = dg.AssetKey("erasure")
 
 
 def erasure(snapshot: SchemaSnapshot, config: Config) -> dg.AssetsDefinition:
-    """Create the asset: a step for the history, each state table and each place beyond the lake, and the proof.
+    """Create the asset: a step for the history, each state table, connector and backend, and a step that proves it.
 
     Args:
         snapshot: names the state tables and connectors.
         config: declares the destinations, flows, tiers and migrations.
     """
-    history = redacted_history(config)
-    tables = [cleared_table(schema.table, where) for schema, where in snapshot.states]
-    polls, landings = cleared_landings(snapshot, _due)
-    tiers, flows, migrations = (make(config, _due) for make in (cleared_tiers, cleared_flows, cleared_migrations))
-    hot, cold = cleared_leaves(config, _due)
-    conclusion = report(config)
+    history = history_step(config)
+    tables = [table_step(schema.table, namespace) for schema, namespace in snapshot.states]
+    connectors, landing_snapshots = connector_steps(snapshot)
+    tiers, flows, migrations = tier_steps(config), flow_steps(config), migration_steps(config)
+    hot, cold = destination_steps(config)
+    report = report_step(config)
 
     @dg.graph(name=ERASE)
     def steps() -> None:
         redacted = history()
         moved = [step(redacted) for step in tiers]
-        polled = [step(redacted) for step in polls]
+        polled = [step(redacted) for step in connectors]
         done = [step(redacted) for step in (*tables, *flows, *migrations, *hot)]
         done += [step([redacted, *moved]) for step in cold]
-        done += [step(polled) for step in landings]
-        return conclusion([redacted, *moved, *polled, *done])  # type: ignore[no-any-return]
+        done += [step(polled) for step in landing_snapshots]
+        return report([redacted, *moved, *polled, *done])  # type: ignore[no-any-return]
 
     made = dg.AssetsDefinition.from_graph(steps, keys_by_output_name={"result": ERASURE}, group_name=ERASURE.path[0])
     description = (
-        "What was asked to be erased, the proof that no file of the lake holds anything of it, and what each place "
+        "Erasure requests, the proof that no file of the lake has anything that they cover, and what each backend "
         "beyond it lost."
     )
     return made.map_asset_specs(
@@ -63,20 +63,20 @@ def erasure(snapshot: SchemaSnapshot, config: Config) -> dg.AssetsDefinition:
     )
 
 
-def redacted_history(config: Config) -> dg.OpDefinition:
-    """Create the step that flushes what still waits, then removes from the history what requests cover."""
+def history_step(config: Config) -> dg.OpDefinition:
+    """Create the step that flushes unflushed deltas, then removes from the history what requests cover."""
 
     @dg.op(
         name=f"{ERASE}__history",
         out=dg.Out(dg.Nothing),
         pool="lakesync_deltas",
-        description="The history without what erased rows and clients said; the places of their deltas stay.",
+        description="The history without the contents of erased deltas. The deltas themselves stay, empty.",
     )
     def history(
         context: dg.OpExecutionContext, pyspark: SparkConnectResource, lake: LakeResource, staging: StagingResource
     ) -> None:
         from lakehouse.erasure.redaction import redact
-        from lakehouse.erasure.requests import open_requests
+        from lakehouse.erasure.requests import due_requests, open_requests
         from lakehouse.history.flush import MAX_DELTAS, flush_due
 
         with failure_policy(context, pyspark):
@@ -90,7 +90,7 @@ def redacted_history(config: Config) -> dg.OpDefinition:
                     max_deltas=config.flush.batch_deltas or MAX_DELTAS,
                     names=lake.names,
                 )
-            done = {gateway: redact(spark, mine, lake.names) for gateway, mine in _due(store).items()}
+            done = {gateway: redact(spark, mine, lake.names) for gateway, mine in due_requests(store).items()}
         context.add_output_metadata(
             {
                 "requests": sum(len(mine) for mine in requests.values()),
@@ -102,20 +102,20 @@ def redacted_history(config: Config) -> dg.OpDefinition:
     return history
 
 
-def cleared_table(table: str, namespace: str = "") -> dg.OpDefinition:
-    """Create the step that rewrites the erased rows of one table and leaves the table one snapshot.
+def table_step(table: str, namespace: str = "") -> dg.OpDefinition:
+    """Create the step that merges the erased rows of one state table again and deletes its older snapshots.
 
     Args:
         table: the state table.
         namespace: that of its gateways; empty for the shared one.
     """
 
-    @erasing_op(
+    @erasure_op(
         state_key(table, namespace).path,
         table_pool(table, namespace),
         f"The table `{table}` without erased values, in its rows, its files and its snapshots.",
     )
-    def cleared(
+    def erased(
         context: dg.OpExecutionContext,
         pyspark: SparkConnectResource,
         lake: LakeResource,
@@ -123,12 +123,13 @@ def cleared_table(table: str, namespace: str = "") -> dg.OpDefinition:
         run_state: dg.ResourceParam[RunState],
     ) -> None:
         from lakehouse.erasure.redaction import clear_table
+        from lakehouse.erasure.requests import due_requests
 
         with failure_policy(context, pyspark):
             names = lake.names_in(namespace)
             done = [
                 found
-                for gateway, mine in _due(staging.store).items()
+                for gateway, mine in due_requests(staging.store).items()
                 if run_state.names_of(gateway) == names
                 and (found := clear_table(pyspark.spark_session, table, mine, names)) is not None
             ]
@@ -139,45 +140,46 @@ def cleared_table(table: str, namespace: str = "") -> dg.OpDefinition:
             }
         )
 
-    return cleared
+    return erased
 
 
-def report(config: Config) -> dg.OpDefinition:
-    """Clears what is left, searches every file, confirms what is proven, and cuts anew.
+def report_step(config: Config) -> dg.OpDefinition:
+    """Create the step that searches every file, confirms the requests that are proven, and makes new checkpoints.
 
-    Where a place beyond the lake has not erased it is not run, so the requests stay open.
+    It does not run if the step of a backend failed, so the requests stay open.
     """
 
     @dg.op(
         name=f"{ERASE}__report",
         ins={"after": dg.In(dg.Nothing)},
         pool="lakesync_cut",
-        description="Proves that no file of the lake holds anything of what was asked to be erased, and confirms it.",
+        description="Proves that no file of the lake has anything that the requests cover, and confirms them.",
     )
-    def reported(
+    def report(
         context: dg.OpExecutionContext,
         pyspark: SparkConnectResource,
         lake: LakeResource,
         staging: StagingResource,
         run_state: dg.ResourceParam[RunState],
     ) -> dg.Output[None]:
-        from lakehouse.erasure.requests import conclude
+        from lakehouse.checkpoints.publication import make_checkpoints
+        from lakehouse.erasure.requests import conclude, due_requests
 
         with failure_policy(context, pyspark):
             spark, store = pyspark.spark_session, staging.store
-            due = _due(store)
+            due = due_requests(store)
             ended = [
                 conclude(spark, store, mine, run_state.names_of(gateway), lake.checkpoints_uri, staging.opener)
                 for gateway, mine in due.items()
             ]
             if due:
                 run_state.forget_positions()
-                make_cuts(spark, lake, store, run_state, config)
+                make_checkpoints(spark, store, run_state, config, lake.checkpoints_uri)
             left = [each for one in ended for each in one.left]
             if left:
                 raise FlushError(
-                    f"{len(left)} data files still hold what is to be erased, written meanwhile by another run; the "
-                    "next run goes on"
+                    f"{len(left)} data files still have erased values: another run wrote them meanwhile. The next run "
+                    "erases them"
                 )
         proofs = [msgspec.to_builtins(each) for one in ended for each in one.proven]
         beyond = dg.MetadataValue.json(run_state.erased)
@@ -186,17 +188,4 @@ def report(config: Config) -> dg.OpDefinition:
             metadata={"confirmed": len(proofs), "report": dg.MetadataValue.json(proofs), "beyond_the_lake": beyond},
         )
 
-    return reported
-
-
-def _due(store: PipelineStore) -> "dict[str, list[Erasure]]":
-    """Gateway → requests of which the lake holds all that it ever will."""
-    from lakehouse.erasure.requests import open_requests, reached
-
-    requests = open_requests(store)
-    backlog = store.backlog() if requests else []
-    due = {
-        gateway: reached(mine, [each for each in backlog if each.gateway == gateway])
-        for gateway, mine in requests.items()
-    }
-    return {gateway: mine for gateway, mine in due.items() if mine}
+    return report

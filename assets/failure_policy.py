@@ -8,8 +8,8 @@ import dagster as dg
 
 from assets.asset_metadata import LEFT_OUT, SET_ASIDE
 from assets.run_metrics import spark_metadata
+from lakehouse.run_state import RunState, SetAside
 from lakesync.model.errors import LakeSyncError, TransientError
-from resources.run_state import RunState, SetAside
 from resources.spark import SparkConnectResource
 
 RETRIES = 4

@@ -1,4 +1,7 @@
-"""One asset a flow: what reaches one place goes on to another, as far as its rows meet a filter."""
+"""An asset for each flow, which copies deltas from one backend to another if their rows meet a filter.
+
+`lakesync_dagster.movement` creates them. The tasks are in `lakehouse.backends.flows`.
+"""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -6,23 +9,22 @@ from typing import TYPE_CHECKING
 import dagster as dg
 import msgspec
 
-from assets.asset_metadata import MOVE_SENSOR, OWNERS, arrivals_of, days_of, is_requested_by, move_mark, nearest_key
+from assets.asset_metadata import MOVE_SENSOR, OWNERS, arrivals_of, days_of, is_requested_by, nearest_key
 from assets.backends import kind_of, source_keys
 from assets.columns import followed_columns
 from assets.failure_policy import failure_policy
 from assets.run_metrics import Metadata
-from lakehouse.schema_snapshot import registered
+from lakehouse.backends.declared import flow_tasks, lake_flow_task
+from lakehouse.mark_names import move_mark
 from lakesync.adapters.backend_config import resolve_backend, write_targets
 from lakesync.adapters.uri import without_password
 from lakesync.config import Config
 from lakesync.config.backends import LAKE, DeclaredFlow
 from lakesync.model.hlc import wall_of
-from lakesync.staging.store import PipelineStore
 from resources.gateways import StagingResource
 from resources.spark import SparkConnectResource
 
 if TYPE_CHECKING:
-    from lakehouse.backends.flows import Flow, LakeFlow
     from lakesync.adapters.transfer.flows import FlowStep
 
 GROUP = "flows"
@@ -47,20 +49,20 @@ def flow_key(name: str) -> dg.AssetKey:
 
 
 def flow_asset(config: Config, name: str, declared: DeclaredFlow, days: dg.PartitionsDefinition) -> dg.AssetsDefinition:
-    """Create the asset of a flow; each leaf that it leads to has a mark of its own.
+    """Create the asset of a flow. Each adapter that it writes to has its own mark.
 
-    A run of the sensor carries over what is new. Any other run does that up to the end of its days, and then carries
-    over again what reached the source on these days.
+    A run of the sensor copies new deltas. Any other run copies new deltas up to the end of its days, and then copies
+    the deltas that reached the source on these days again.
 
     Args:
-        config: names the places.
-        name: of the flow.
+        config: declares the backends.
+        name: the flow's name.
         declared: the flow.
         days: UTC days of arrival.
     """
     to_lake = declared.to == LAKE
     targets = [] if to_lake else write_targets(resolve_backend(config, declared.to), declared.tables)
-    uris = [without_password(leaf.uri) for leaf in targets]
+    uris = [without_password(target.uri) for target in targets]
 
     @dg.asset(
         key=flow_key(name),
@@ -68,9 +70,9 @@ def flow_asset(config: Config, name: str, declared: DeclaredFlow, days: dg.Parti
         partitions_def=days,
         backfill_policy=dg.BackfillPolicy.single_run(),
         pool=f"lakesync_flow_{name}",
-        description=_described(name, declared),
+        description=_description(name, declared),
         group_name=GROUP,
-        kinds={"spark", *(kind_of(leaf.uri) for leaf in targets)} | ({"lakesync"} if to_lake else set()),
+        kinds={"spark", *(kind_of(target.uri) for target in targets)} | ({"lakesync"} if to_lake else set()),
         owners=OWNERS,
         metadata={"dagster/column_schema": followed_columns(), "dagster/uri": ", ".join(uris) or LAKE},
     )
@@ -79,56 +81,24 @@ def flow_asset(config: Config, name: str, declared: DeclaredFlow, days: dg.Parti
     ) -> dg.MaterializeResult[None]:
         from lakehouse.backends.flows import flow, flow_to_lake
 
-        is_asked_by_sensor = is_requested_by(MOVE_SENSOR, context)
-        again = None if is_asked_by_sensor else arrivals_of(days_of(context))
+        is_sensors_run = is_requested_by(MOVE_SENSOR, context)
+        replayed = None if is_sensors_run else arrivals_of(days_of(context))
         with failure_policy(context, pyspark, retried=False):
             spark, begun_ms = pyspark.spark_session, staging.now_ms()
             if to_lake:
-                found = [flow_to_lake(spark, _lake_flow(config, name, declared)._replace(again=again))]
+                found = [flow_to_lake(spark, lake_flow_task(config, name, declared)._replace(again=replayed))]
             else:
-                tasks = works(config, staging.store, name, declared)
-                found = flow(spark, [msgspec.structs.replace(task, again=again) for task in tasks])
-            _report_by_day(context, [page for pages in found for page in pages], is_replay=again is not None)
-            if is_asked_by_sensor:
+                tasks = flow_tasks(config, staging.store, name, declared)
+                found = flow(spark, [msgspec.structs.replace(task, again=replayed) for task in tasks])
+            _report_by_day(context, [page for pages in found for page in pages], is_replay=replayed is not None)
+            if is_sensors_run:
                 staging.store.put_mark(move_mark(GROUP, name), str(begun_ms))
         return dg.MaterializeResult(metadata=_metadata(found))
 
     return flowed
 
 
-def works(config: Config, store: PipelineStore, name: str, declared: DeclaredFlow) -> "list[Flow]":
-    """Return a flow's task for each leaf that it leads to.
-
-    Args:
-        config: names the places.
-        store: the staging store, which has the schemas.
-        name: of the flow.
-        declared: the flow.
-    """
-    from lakehouse.backends.flows import Flow
-    from lakesync.adapters.transfer.flows import RowFilter
-
-    source = resolve_backend(config, declared.source)
-    registry, found = registered(store), []
-    for leaf in write_targets(resolve_backend(config, declared.to), declared.tables):
-        row_filter = RowFilter.from_conditions(
-            declared.where, tables=leaf.tables, without=leaf.without, gateways=declared.gateways
-        )
-        wanted = registry.of(row_filter.tables, row_filter.without) if declared.rows else ()
-        found.append(Flow(f"flows/{name}/{leaf.name}", source, leaf, row_filter, wanted))
-    return found
-
-
-def _lake_flow(config: Config, name: str, declared: DeclaredFlow) -> "LakeFlow":
-    from lakehouse.backends.flows import LakeFlow
-    from lakesync.adapters.transfer.flows import RowFilter
-
-    row_filter = RowFilter.from_conditions(declared.where, tables=declared.tables, gateways=declared.gateways)
-    source, progress = resolve_backend(config, declared.source), config.data_dir / "flows" / f"{name}.json"
-    return LakeFlow(source, row_filter, declared.into, config, progress)
-
-
-def _described(name: str, declared: DeclaredFlow) -> str:
+def _description(name: str, declared: DeclaredFlow) -> str:
     where = " and ".join(f"`{each.column}` {each.op} `{each.value}`" for each in declared.where)
     tables = ", ".join(f"`{table}`" for table in declared.tables) or "every table"
     return f"The flow `{name}`: {tables} of `{declared.source}` to `{declared.to}`" + (
@@ -137,7 +107,7 @@ def _described(name: str, declared: DeclaredFlow) -> str:
 
 
 def _report_by_day(context: dg.AssetExecutionContext, pages: "Sequence[FlowStep]", *, is_replay: bool) -> None:
-    """Add to each partition how many deltas of its day went over; the first has those of earlier days too."""
+    """Add to each partition the number of deltas copied of its day. The first partition counts earlier days too."""
     keys = context.partition_keys
     for key in keys:
         none: Metadata = {"deltas_in": 0, "deltas_replayed": 0} if is_replay else {"deltas_in": 0}
@@ -153,10 +123,10 @@ def _on_day(pages: "Sequence[FlowStep]", key: str, keys: Sequence[str]) -> dict[
     return found
 
 
-def _metadata(write_targets: "Sequence[Sequence[FlowStep]]") -> Metadata:
-    pages = [page for of_leaf in write_targets for page in of_leaf]
+def _metadata(by_target: "Sequence[Sequence[FlowStep]]") -> Metadata:
+    pages = [page for pages in by_target for page in pages]
     new = [page for page in pages if not page.is_replay]
-    positions = [at.value for of_leaf in write_targets if of_leaf and (at := of_leaf[-1].mark.position) is not None]
+    positions = [at.value for pages in by_target if pages and (at := pages[-1].mark.position) is not None]
     metadata: Metadata = {
         "scanned": sum(page.scanned for page in pages),
         "deltas_in": sum(page.deltas for page in new),

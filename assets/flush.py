@@ -1,4 +1,7 @@
-"""The asset `deltas`: acknowledged deltas on their way from the gateway's log into the lake."""
+"""The asset `deltas`, the history of the lake. Materialising it flushes staging's log.
+
+`lakehouse.history.flush` does the work.
+"""
 
 from collections.abc import Sequence
 from datetime import date
@@ -10,13 +13,13 @@ from assets.asset_metadata import DELTAS, FLUSH_SENSOR, LOG, OWNERS, arrivals_of
 from assets.columns import delta_columns, history_lineage
 from assets.failure_policy import failure_policy, set_aside
 from assets.run_metrics import Metadata, freshness_metadata, kept_version, size_metadata
+from lakehouse.run_state import RunState
 from lakesync.config import Config
-from lakesync.model.errors import LakeSyncError, TransientError, ValidationError
+from lakesync.model.errors import LakeSyncError, TransientError
 from lakesync.staging.ledger import day_of
 from lakesync.staging.store import PipelineStore
 from resources.gateways import StagingResource
 from resources.lake import LakeResource
-from resources.run_state import RunState
 from resources.spark import SparkConnectResource
 from resources.uris import table_uri
 
@@ -41,7 +44,7 @@ def history(days: dg.PartitionsDefinition, config: Config) -> dg.AssetsDefinitio
         partitions_def=days,
         backfill_policy=dg.BackfillPolicy.single_run(),
         pool="lakesync_deltas",
-        description="Every acknowledged delta exactly once, in order of arrival: the record that all tables follow.",
+        description="Every acknowledged delta exactly once, in order of arrival, from which all tables are merged.",
         group_name="flush",
         kinds={"spark", "iceberg"},
         owners=OWNERS,
@@ -58,7 +61,7 @@ def history(days: dg.PartitionsDefinition, config: Config) -> dg.AssetsDefinitio
         staging: StagingResource,
         run_state: dg.ResourceParam[RunState],
     ) -> dg.MaterializeResult[None]:
-        from lakehouse.history.flush import MAX_DELTAS, flush_due
+        from lakehouse.history.flush import MAX_DELTAS, flush_due, require_flushed
 
         days = None if is_requested_by(FLUSH_SENSOR, context) else days_of(context)
         with failure_policy(context, pyspark):
@@ -76,11 +79,11 @@ def history(days: dg.PartitionsDefinition, config: Config) -> dg.AssetsDefinitio
                 on_flushed=reports.append,
                 on_failed=failed.setdefault,
             )
-            passing = context.op_execution_context.retry_number == 0 and any(
+            is_retried = context.op_execution_context.retry_number == 0 and any(
                 isinstance(error, TransientError) for error in failed.values()
             )
             all_failed = failed.keys() >= set(staging.store.gateways())
-            if passing or (failed and (days is not None or all_failed)):
+            if is_retried or (failed and (days is not None or all_failed)):
                 raise ExceptionGroup("gateways could not be flushed", list(failed.values()))
             for gateway, error in failed.items():
                 set_aside(context, run_state, error, f"gateway {gateway} was not flushed", gateway)
@@ -88,7 +91,8 @@ def history(days: dg.PartitionsDefinition, config: Config) -> dg.AssetsDefinitio
             run_state.flushed(anew=True)
             _report_by_day(context, reports)
             if days is not None:
-                _compare(context, days, pyspark, lake, staging.store)
+                _report_comparison(context, days, pyspark, lake, staging.store)
+                require_flushed(staging.store, days)
             metadata = {
                 **_flushed(reports),
                 "snapshot_ids": dg.MetadataValue.json([str(report.snapshot_id) for report in reports]),
@@ -105,7 +109,7 @@ def history(days: dg.PartitionsDefinition, config: Config) -> dg.AssetsDefinitio
 
 
 def _report_by_day(context: dg.AssetExecutionContext, reports: "Sequence[FlushReport]") -> None:
-    """Add to each partition what was flushed of it. A batch is of one day, that of its first arrival."""
+    """Add to each partition what was flushed of it. A batch belongs to the day of its first arrival."""
     keys = context.partition_keys
     by_day: dict[str, list[FlushReport]] = {key: [] for key in keys}
     for report in reports:
@@ -114,18 +118,14 @@ def _report_by_day(context: dg.AssetExecutionContext, reports: "Sequence[FlushRe
         context.add_asset_metadata(_flushed(mine), DELTAS, key)
 
 
-def _compare(
+def _report_comparison(
     context: dg.AssetExecutionContext,
     days: Sequence[date],
     pyspark: SparkConnectResource,
     lake: LakeResource,
     store: PipelineStore,
 ) -> None:
-    """Add to each partition what staging's ledger and the lake have of it.
-
-    Raises:
-        ValidationError: deltas of these days are in the log behind those of an earlier day.
-    """
+    """Add to each partition how many deltas staging's ledger and the lake have of it."""
     from lakehouse.checks import days_against_lake
 
     for day in days_against_lake(pyspark.spark_session, store, days, lake.names):
@@ -138,19 +138,10 @@ def _compare(
         if day.differing:
             compared["gateways_that_differ"] = ", ".join(day.differing)
         context.add_asset_metadata(compared, DELTAS, day.day)
-    asked = {day.isoformat() for day in days}
-    for gateway in store.gateways():
-        unflushed = [day.day for day in store.ledger(gateway) if day.flushed_count < day.count]
-        behind = sorted(asked.intersection(unflushed))
-        if behind and unflushed[0] < min(asked):
-            raise ValidationError(
-                f"{', '.join(behind)} of gateway {gateway!r} cannot be flushed: its log goes to the lake in order, and "
-                f"deltas of {unflushed[0]} come first. Include {unflushed[0]} in the backfill, or run `lakesync flush`"
-            )
 
 
 def _flushed(reports: "Sequence[FlushReport]") -> Metadata:
-    """What was flushed, of the run or of a partition."""
+    """Return the metadata of flushed batches, those of the run or of a partition."""
     return {
         "deltas_in": sum(report.deltas for report in reports if not report.already_there),
         "duplicates": sum(report.deltas for report in reports if report.already_there),

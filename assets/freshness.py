@@ -1,15 +1,17 @@
-"""Whether each day of arrival is in the lake, and in what follows it, in time, day by day."""
+"""The check `fresh` of each asset that has acknowledged deltas: every day of arrival is in it in time.
+
+The freshness sensor reports the checks without a run.
+"""
 
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
 
 import dagster as dg
-import msgspec
 
-from assets.asset_metadata import CHECKPOINT, DELTAS, check_step, leaf_key, state_key
-from assets.destinations import all_leaves, followers
+from assets.asset_metadata import CHECKPOINT, DELTAS, check_step, state_key, target_key
 from assets.failure_policy import failure_policy
+from lakehouse.backends.declared import destination_targets, followers
 from lakehouse.schema_snapshot import SchemaSnapshot, merged_tables
+from lakesync.analysis.arrival_days import ArrivalDay, arrival_days_with_lateness
 from lakesync.analysis.marks import Lag
 from lakesync.config import Config
 from lakesync.staging.store import PipelineStore
@@ -17,67 +19,55 @@ from resources.compat_dagster import AssetCheckEvaluationTargetMaterializationDa
 from resources.gateways import StagingResource
 
 FRESH = "fresh"
+"""Name of the check."""
 _DAYS_SHOWN = 31
-"""The newest days, which an evaluation lists."""
-
-
-class Day(msgspec.Struct, frozen=True):
-    """One UTC day of arrival, over all gateways."""
-
-    day: str
-    acknowledged: int
-    flushed: int
-    late: bool
-    """Some of it should be in by now and is not."""
+"""Number of newest days that an evaluation lists."""
 
 
 def freshness_checks(snapshot: SchemaSnapshot, config: Config) -> list[dg.AssetChecksDefinition]:
-    """Return one check for each asset that has what is acknowledged. None blocks, as lateness harms nothing downstream.
-
-    The freshness sensor reports them without a run.
+    """Create the check of each asset that has acknowledged deltas. None blocks: lateness harms nothing downstream.
 
     Args:
         snapshot: names the state tables.
-        config: names the lake and the destinations, and after how many seconds an acknowledged delta that is not in
-            an asset is late.
+        config: names the lake and the destinations, and says after how many seconds a delta is late.
     """
     return [_check(key, snapshot, config) for key in fresh_assets(snapshot, config)]
 
 
 def fresh_assets(snapshot: SchemaSnapshot, config: Config) -> list[dg.AssetKey]:
-    """Return the assets whose days are watched: the history, its tables, the checkpoints and the destinations.
+    """Return the assets that have the check: the history, its tables, the checkpoints and the destinations.
 
     Args:
         snapshot: names the state tables.
         config: declares the destinations.
     """
     tables = [state_key(schema.table, where) for schema, where in snapshot.states]
-    return [DELTAS, *tables, CHECKPOINT, *(leaf_key(name, leaf.name) for name, _, leaf in all_leaves(config))]
+    return [
+        DELTAS,
+        *tables,
+        CHECKPOINT,
+        *(target_key(each.destination, each.target.name) for each in destination_targets(config)),
+    ]
 
 
-def days_in_time(
+def days_of_asset(
     store: PipelineStore, key: dg.AssetKey, lags: Sequence[Lag], *, allowed: int, now_ms: int
-) -> list[Day]:
+) -> list[ArrivalDay]:
     """Return the days of arrival that have deltas, each with whether the asset is late with it.
 
     Args:
         store: the staging store.
         key: one of `fresh_assets`.
-        lags: what the parts of the pipeline lack.
+        lags: the lags of the parts of the pipeline.
         allowed: seconds after which an acknowledged delta that is not in the asset is late.
-        now_ms: server wall time, by the gateways' clock, which stamps arrivals.
+        now_ms: server wall time in milliseconds, by the gateways' clock.
     """
-    due_ms = now_ms - allowed * 1000
-    history = _days_of_history(store, due_ms)
-    behind = [lag.since_ms for lag in lags if _is_of(key, lag) and lag.since_ms < due_ms]
-    if not behind:
-        return history
-    first = datetime.fromtimestamp(min(behind) / 1000, UTC).date().isoformat()
-    return [msgspec.structs.replace(day, late=day.late or day.day >= first) for day in history]
+    own = [lag for lag in lags if _is_of(key, lag)]
+    return arrival_days_with_lateness(store, own, now_ms - allowed * 1000)
 
 
 def _is_of(key: dg.AssetKey, lag: Lag) -> bool:
-    """Whether a lag is that of an asset."""
+    """Return whether a lag is that of an asset."""
     if lag.part == "table":
         namespace, _, table = lag.name.rpartition(".")
         return key == state_key(table, namespace)
@@ -87,14 +77,14 @@ def _is_of(key: dg.AssetKey, lag: Lag) -> bool:
 
 
 def evaluation(
-    key: dg.AssetKey, days: Sequence[Day], newest: dg.EventLogRecord | None = None
+    key: dg.AssetKey, days: Sequence[ArrivalDay], newest: dg.EventLogRecord | None = None
 ) -> dg.AssetCheckEvaluation:
     """Return the evaluation of the check `fresh`.
 
     Args:
         key: the asset.
-        days: its days.
-        newest: the materialisation that is evaluated, outside a run.
+        days: its days of arrival.
+        newest: the evaluated materialisation; None within a run.
     """
     late = [day.day for day in days if day.late]
     lines = "\n".join(
@@ -132,7 +122,7 @@ def _check(key: dg.AssetKey, snapshot: SchemaSnapshot, config: Config) -> dg.Ass
             store, now_ms = staging.store, staging.now_ms()
             tables = merged_tables(snapshot, config.namespaces)
             lags = MarkReader(config).lags(store.backlog(), tables, followers(config, store))
-            days = days_in_time(store, key, lags, allowed=config.dagster.late_after_seconds, now_ms=now_ms)
+            days = days_of_asset(store, key, lags, allowed=config.dagster.late_after_seconds, now_ms=now_ms)
             found = evaluation(key, days)
         yield dg.AssetCheckResult(
             passed=found.passed,
@@ -144,28 +134,11 @@ def _check(key: dg.AssetKey, snapshot: SchemaSnapshot, config: Config) -> dg.Ass
     return fresh
 
 
-def _days_of_history(store: PipelineStore, due_ms: int) -> list[Day]:
-    """By staging's ledger; late where a gateway's oldest waiting push came before `due_ms`."""
-    waiting = [each for each in store.backlog() if each.oldest_ms is not None and each.oldest_ms < due_ms]
-    overdue = {each.gateway for each in waiting}
-    found: dict[str, Day] = {}
-    for gateway in store.gateways():
-        for day in store.ledger(gateway):
-            so_far = found.get(day.day, Day(day.day, 0, 0, late=False))
-            found[day.day] = Day(
-                day.day,
-                so_far.acknowledged + day.count,
-                so_far.flushed + day.flushed_count,
-                late=so_far.late or (gateway in overdue and day.flushed_count < day.count),
-            )
-    return [found[day] for day in sorted(found)]
-
-
 def newest_of(instance: dg.DagsterInstance, key: dg.AssetKey) -> dg.EventLogRecord | None:
-    """Return an asset's newest materialisation.
+    """Return the record of an asset's newest materialisation; None if there is none.
 
     Args:
-        instance: Dagster's.
+        instance: Dagster's instance.
         key: the asset.
     """
     records = instance.fetch_materializations(key, limit=1).records

@@ -1,4 +1,4 @@
-"""One asset for each table of each connector that is polled, made from the schema snapshot."""
+"""An asset for each table of each connector that is polled. `lakehouse.landing.polls` does the work."""
 
 import re
 import zlib
@@ -7,25 +7,20 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
-import msgspec
 
 from assets.asset_metadata import (
     LOG,
     OWNERS,
     POLL_SENSOR,
     days_of,
-    failed_polls_mark,
     is_requested_by,
-    poll_mark,
     polled_key,
 )
 from assets.columns import client_columns
 from assets.failure_policy import failure_policy
 from assets.run_metrics import Metadata
 from lakehouse.schema_snapshot import PolledConnector, SchemaSnapshot
-from lakesync.analysis.marks import FailedPolls
 from lakesync.config import Config
-from lakesync.staging.store import PipelineStore
 from resources.gateways import IntakeResource, StagingResource
 from resources.lake import LakeResource
 from resources.spark import SparkConnectResource
@@ -37,18 +32,18 @@ if TYPE_CHECKING:
 GROUP = "ingest"
 
 _TIMES = ("updated", "modified")
-"""Fields of APIs' cursors that are moments, in milliseconds since the epoch."""
+"""Fields of cursors of APIs that are times, in milliseconds since 1970."""
 
 
-class Ask(dg.Config):
+class Poll(dg.Config):
     """What a run of a connector's tables does."""
 
     poll: bool = False
-    """Ask the source now, rather than push what landed on the chosen days again."""
+    """Poll the source now, instead of replaying what landed on the chosen days."""
 
 
-def ingested(snapshot: SchemaSnapshot, days: dg.PartitionsDefinition, config: Config) -> list[dg.AssetsDefinition]:
-    """Create the tables of every connector that is polled.
+def connectors(snapshot: SchemaSnapshot, days: dg.PartitionsDefinition, config: Config) -> list[dg.AssetsDefinition]:
+    """Create the assets of every connector that is polled.
 
     Args:
         snapshot: names the connectors.
@@ -58,8 +53,8 @@ def ingested(snapshot: SchemaSnapshot, days: dg.PartitionsDefinition, config: Co
     return [connector_tables(each, days, snapshot, config) for each in snapshot.connectors]
 
 
-def fed_log(assets: list[dg.AssetSpec], snapshot: SchemaSnapshot) -> list[dg.AssetSpec]:
-    """Return external assets with the log also downstream of what connectors push to it.
+def downstream_log(assets: list[dg.AssetSpec], snapshot: SchemaSnapshot) -> list[dg.AssetSpec]:
+    """Return external assets, the log among them downstream of the connectors, which push to it.
 
     Args:
         assets: the external assets.
@@ -72,10 +67,10 @@ def fed_log(assets: list[dg.AssetSpec], snapshot: SchemaSnapshot) -> list[dg.Ass
 def connector_tables(
     connector: PolledConnector, days: dg.PartitionsDefinition, snapshot: SchemaSnapshot, settings: Config
 ) -> dg.AssetsDefinition:
-    """Create a connector's tables: one step, because they share one session at their source.
+    """Create the assets of a connector's tables. They are one step, because they share one session at their source.
 
-    A run of the poll sensor asks the source. Any other run replays what landed on its days, without one call, unless
-    its configuration says to poll.
+    A run of the poll sensor polls the source. Any other run replays what landed on its days, without a call to the
+    source, unless its configuration has `poll: true`.
 
     Args:
         connector: the connector.
@@ -107,25 +102,26 @@ def connector_tables(
     ]
 
     @dg.multi_asset(
-        name=pool_of(gateway, name),
+        name=connector_pool(gateway, name),
         specs=specs,
         can_subset=True,
         partitions_def=days,
         backfill_policy=dg.BackfillPolicy.single_run(),
-        pool=pool_of(gateway, name),
+        pool=connector_pool(gateway, name),
         description=f"Polls `{name}`, or pushes again what it brought on past days.",
     )
     def polled(
         context: dg.AssetExecutionContext,
-        config: Ask,
+        config: Poll,
         pyspark: SparkConnectResource,
         lake: LakeResource,
         staging: StagingResource,
         intake: IntakeResource,
     ) -> Iterator[dg.MaterializeResult[None]]:
+        from lakehouse.landing.poll_marks import record_poll
         from lakehouse.landing.polls import Connection, poll_connector, replay_connector
 
-        asks = config.poll or is_requested_by(POLL_SENSOR, context)
+        is_poll = config.poll or is_requested_by(POLL_SENSOR, context)
         begun_ms = staging.now_ms()
         with failure_policy(context, pyspark):
             connection = Connection(
@@ -133,12 +129,12 @@ def connector_tables(
             )
             done = (
                 poll_connector(connection, gateway, name)
-                if asks
+                if is_poll
                 else replay_connector(connection, gateway, name, days_of(context))
             )
             failed = [table for table in done.tables if table.error is not None]
-            if asks:
-                note_poll(staging.store, gateway, name, begun_ms, len(done.tables), len(failed))
+            if is_poll:  # also if a table failed: the next poll continues from there
+                record_poll(staging.store, gateway, name, begun_ms, len(done.tables), len(failed))
         for table in done.tables:
             key = polled_key(gateway, name, table.table)
             if table.error is None and key in context.selected_asset_keys:
@@ -153,46 +149,20 @@ def connector_tables(
     return polled
 
 
-def note_poll(store: PipelineStore, gateway: str, name: str, begun_ms: int, tables: int, failed: int) -> None:
-    """Write a connector's marks after a poll that ended.
-
-    The mark stays where no table succeeded, so that the sensor retries after a growing pause. If one did, the next poll
-    is due at the connector's interval, because a table that fails delays no other.
-
-    Args:
-        store: the staging store.
-        gateway: of the connector.
-        name: the connector's.
-        begun_ms: when the poll began, in milliseconds of server wall time.
-        tables: number of the connector's tables.
-        failed: number of those that were not read, or not pushed, to their end.
-    """
-    of_failures = failed_polls_mark(gateway, name)
-    text = store.marks().get(of_failures)
-    known = msgspec.json.decode(text, type=FailedPolls) if text is not None else FailedPolls(0, 0)
-    if failed:
-        since_ms = known.since_ms if known.count else begun_ms
-        store.put_mark(of_failures, msgspec.json.encode(FailedPolls(known.count + 1, since_ms)).decode())
-    elif known.count:
-        store.put_mark(of_failures, msgspec.json.encode(FailedPolls(0, begun_ms)).decode())
-    if failed < tables or not tables:
-        store.put_mark(poll_mark(gateway, name), str(begun_ms))
-
-
 def table_metadata(table: "TablePoll", done: "ConnectorPoll") -> Metadata:
     """Return the metadata of one table after a poll or a replay.
 
     Args:
-        table: the table's part of it.
+        table: what the poll or replay did for the table.
         done: the poll or replay.
     """
-    given = table.delivered
+    delivered = table.delivered
     found: Metadata = {
-        "inserted": given.inserted,
-        "updated": given.updated,
-        "deleted": given.deleted,
-        "pushes": given.pushes,
-        "waited_s": round(given.waited_s, 2),
+        "inserted": delivered.inserted,
+        "updated": delivered.updated,
+        "deleted": delivered.deleted,
+        "pushes": delivered.pushes,
+        "waited_s": round(delivered.waited_s, 2),
     }
     read = table.read
     if read is None:
@@ -201,7 +171,7 @@ def table_metadata(table: "TablePoll", done: "ConnectorPoll") -> Metadata:
     found |= {
         "pages": read.pages,
         "rows": read.rows,
-        "unchanged": max(0, read.rows - given.inserted - given.updated),
+        "unchanged": max(0, read.rows - delivered.inserted - delivered.updated),
         "counted": read.counted,
         "calls": usage.calls,
         "seconds": round(done.report.seconds, 2),
@@ -213,7 +183,7 @@ def table_metadata(table: "TablePoll", done: "ConnectorPoll") -> Metadata:
 
 
 def _cursor(cursor: Mapping[str, Any] | None) -> Metadata:
-    """The cursor as it is, and the moment in it."""
+    """Return the cursor as JSON, and the time in it if it has one."""
     metadata: Metadata = {}
     if cursor is None:
         return metadata
@@ -227,20 +197,20 @@ def _cursor(cursor: Mapping[str, Any] | None) -> Metadata:
 
 
 def _moment(text: object) -> float | None:
-    """Seconds since the epoch of a database's cursor that is a time; one without a zone is taken as UTC."""
+    """Return seconds since 1970 of a database's cursor that is a time (without a zone: UTC); None for other cursors."""
     try:
         moment = datetime.fromisoformat(text) if isinstance(text, str) else None
-    except ValueError:  # a text that grows and is no time
+    except ValueError:  # an ascending text that is not a time
         return None
     return None if moment is None else (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
-def pool_of(gateway: str, name: str) -> str:
-    """Return a connector's pool, in letters that Dagster accepts; each connector has another.
+def connector_pool(gateway: str, name: str) -> str:
+    """Return a connector's pool. Its name has only characters that Dagster accepts, and is unique.
 
     Args:
-        gateway: of the connector.
-        name: the connector's.
+        gateway: the connector's gateway.
+        name: the connector's name.
     """
     plain = re.sub(r"[^A-Za-z0-9]", "_", f"{gateway}__{name}")
     return f"poll_{plain}_{zlib.crc32(f'{gateway}/{name}'.encode()):08x}"

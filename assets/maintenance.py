@@ -1,4 +1,7 @@
-"""The lake's upkeep: each table's files in order, staging's log trimmed, Dagster's own old runs deleted."""
+"""The asset `maintenance`: compacts and expires the lake's tables, trims staging's log and deletes Dagster's old runs.
+
+It has a partition for each table, one for the log and one for the runs.
+"""
 
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, NamedTuple
@@ -6,39 +9,40 @@ from typing import TYPE_CHECKING, NamedTuple
 import dagster as dg
 import msgspec
 
-from assets.asset_metadata import OWNERS, state_key, upkeep_mark
+from assets.asset_metadata import OWNERS, state_key
 from assets.failure_policy import failure_policy
 from assets.old_runs import delete_old_runs
 from assets.run_metrics import Metadata
+from lakehouse.mark_names import maintenance_mark
+from lakehouse.run_state import RunState
 from lakehouse.schema_snapshot import SchemaSnapshot
 from lakesync.analysis.marks import Visit, flushed_state
 from lakesync.config.sections import MaintenanceSection
 from lakesync.staging.store import PipelineStore
 from resources.gateways import StagingResource
 from resources.lake import LakeResource
-from resources.run_state import RunState
 from resources.spark import SparkConnectResource
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from lakehouse.maintenance import MaintenanceReport, Upkeep
+    from lakehouse.maintenance import MaintenanceReport
 
 MAINTENANCE = dg.AssetKey("maintenance")
 HISTORY, LOG, RUNS = "deltas", "staging", "runs"
-"""Parts that every pipeline has, beside its state tables."""
+"""Partitions that every pipeline has, beside those of its state tables."""
 
 
 class LakePart(NamedTuple):
-    """A table of the lake that is tidied by itself."""
+    """A table of the lake that has a partition of `maintenance`."""
 
     table: str
     namespace: str | None
-    """Of a state table; `""` is the shared one. None: the lake's own."""
+    """Namespace of a state table; `""` is the shared one. None: a table of the lake's own namespace."""
 
 
 def lake_parts(snapshot: SchemaSnapshot) -> dict[str, LakePart]:
-    """Return the parts that are tables of the lake, by the name of their partition."""
+    """Return partition → table, for the partitions that are tables of the lake."""
     own = [HISTORY, *(["landing", "known"] if snapshot.connectors else [])]
     found = {table: LakePart(table, None) for table in own}
     for schema, where in snapshot.states:
@@ -49,8 +53,8 @@ def lake_parts(snapshot: SchemaSnapshot) -> dict[str, LakePart]:
 def maintenance(snapshot: SchemaSnapshot, section: MaintenanceSection) -> dg.AssetsDefinition:
     """Create the asset: one partition for each table, one for staging's log and one for Dagster's runs.
 
-    A run holds the pool of the history, so no flush and no erasure runs meanwhile. A merge of a backfill may: its
-    commit or the upkeep's is refused then, and made again.
+    A run occupies the pool of the history, so no flush and no erasure runs meanwhile. A merge of a backfill may run:
+    Iceberg then refuses one of the two commits, which is repeated.
 
     Args:
         snapshot: names the tables.
@@ -63,8 +67,8 @@ def maintenance(snapshot: SchemaSnapshot, section: MaintenanceSection) -> dg.Ass
         specs=[
             dg.AssetSpec(
                 MAINTENANCE,
-                description="The files of a table, joined, without expired snapshots and files that none names; the "
-                "log without what the lake has; and Dagster's runs without old ones.",
+                description="The compacted files of a table, without expired snapshots and orphan files; the log "
+                "without flushed deltas; Dagster's records without old runs.",
                 group_name=MAINTENANCE.path[0],
                 kinds={"spark", "iceberg"},
                 owners=OWNERS,
@@ -73,97 +77,76 @@ def maintenance(snapshot: SchemaSnapshot, section: MaintenanceSection) -> dg.Ass
         partitions_def=dg.StaticPartitionsDefinition([*tables, LOG, RUNS]),
         pool="lakesync_deltas",
     )
-    def tidied(
+    def maintained(
         context: dg.AssetExecutionContext,
         pyspark: SparkConnectResource,
         lake: LakeResource,
         staging: StagingResource,
         run_state: dg.ResourceParam[RunState],
     ) -> dg.MaterializeResult[None]:
+        from lakehouse.maintenance import trim_log
+
         part = context.partition_key
         with failure_policy(context, pyspark):
             store = staging.store
             metadata: Metadata
             if part == RUNS:
-                done = delete_old_runs(context.instance, datetime.now(UTC) - timedelta(days=section.run_retention_days))
-                metadata, state = {"deleted": done.deleted, "kept": done.kept}, ""
+                deleted = delete_old_runs(
+                    context.instance, datetime.now(UTC) - timedelta(days=section.run_retention_days)
+                )
+                metadata, state = {"deleted": deleted.deleted, "kept": deleted.kept}, ""
             elif part == LOG:
-                metadata, state = trim(store)
+                backlog = store.backlog()
+                metadata, state = msgspec.structs.asdict(trim_log(store, backlog)), flushed_state(backlog)
             else:
-                metadata, state = tidy_table(pyspark.spark_session, tables[part], lake, store, run_state, section)
+                report = maintain_table(pyspark.spark_session, tables[part], lake, store, run_state, section)
+                metadata, state = _metadata(report), str(report.snapshot_id)
             visit = Visit(state, staging.now_ms())
-            store.put_mark(upkeep_mark(part), msgspec.json.encode(visit).decode())
+            store.put_mark(maintenance_mark(part), msgspec.json.encode(visit).decode())
         return dg.MaterializeResult(metadata=metadata)
 
-    return tidied
+    return maintained
 
 
-def tidy_table(
+def maintain_table(
     spark: "SparkSession",
     part: LakePart,
     lake: LakeResource,
     store: PipelineStore,
     run_state: RunState,
     section: MaintenanceSection,
-) -> tuple[Metadata, str]:
-    """Tidy a table of the lake.
+) -> "MaintenanceReport":
+    """Compact a table of the lake and expire its snapshots, except those of the newest checkpoints.
 
     Args:
         spark: the run's session.
         part: the table.
-        lake: its names.
-        store: the staging store, which says what the lake has and which cuts are kept.
+        lake: the lake's names.
+        store: the staging store, which has the newest checkpoints and the positions of flushes.
         run_state: names the gateways of a namespace.
         section: the thresholds.
 
-    Returns:
-        What is reported, and the table's state.
+    Raises:
+        LakeUnavailableError: Spark cannot be reached.
+        FlushError: another run wrote the table meanwhile, so the commit was refused.
     """
-    from lakehouse.checkpoints.tags import cuts_kept, hold_newest
-    from lakehouse.maintenance import tidy
+    from lakehouse.checkpoints.tags import CheckpointRetention, tag_newest
+    from lakehouse.maintenance import Upkeep, tidy
     from lakehouse.table_definitions import LakeNames
 
     names, table = lake.names, None if part.table == HISTORY else part.table
     if part.namespace is not None:
         names = lake.names_in(part.namespace)
         newest = (store.newest_cut(gateway) for gateway in run_state.gateways_in(part.namespace))
-        cuts = [cut for cut in newest if cut is not None]
-        hold_newest(spark, names, part.table, cuts, cuts_kept(section))
+        checkpoints = [checkpoint for checkpoint in newest if checkpoint is not None]
+        tag_newest(spark, names, part.table, checkpoints, CheckpointRetention.of(section))
     elif table is not None:
         names = LakeNames(names.catalogue, names.system, names.system)
-    done = tidy(spark, names, table, limits_of(section), store.backlog() if table is None else ())
-    return _metadata(done), str(done.snapshot_id)
+    return tidy(spark, names, table, Upkeep.of(section), store.backlog() if table is None else ())
 
 
-def trim(store: PipelineStore) -> tuple[Metadata, str]:
-    """Trim what a flush that died had left in the log; return what is reported, and the log's state."""
-    backlog = store.backlog()
-    freed = sum(store.trim(waiting.gateway, waiting.shard) for waiting in backlog)
-    left = store.backlog()
-    metadata: Metadata = {
-        "bytes_freed": freed,
-        "bytes_waiting": sum(each.bytes for each in left),
-        "deltas_waiting": sum(each.deltas for each in left),
-    }
-    return metadata, flushed_state(backlog)
-
-
-def limits_of(section: MaintenanceSection) -> "Upkeep":
-    """The settings as the lake's upkeep takes them."""
-    from lakehouse.maintenance import Upkeep
-
-    return Upkeep(
-        min_files=section.min_input_files,
-        file_bytes=section.target_file_bytes,
-        delete_ratio=section.delete_ratio_threshold,
-        max_manifests=section.max_manifests,
-        snapshot_hours=section.snapshot_retention_hours,
-        orphan_hours=section.orphan_retention_hours,
-    )
-
-
-def _metadata(done: "MaintenanceReport") -> Metadata:
-    before, after = done.before, done.after
+def _metadata(report: "MaintenanceReport") -> Metadata:
+    before, after = report.before, report.after
     rows = [
         f"| {name} | {getattr(before, field):,} | {getattr(after, field):,} |"
         for name, field in (
@@ -182,9 +165,9 @@ def _metadata(done: "MaintenanceReport") -> Metadata:
         "bytes_before": before.bytes,
         "snapshots": after.snapshots,
         "snapshots_before": before.snapshots,
-        "joined_files": done.joined,
-        "rewritten_manifests": done.manifests,
-        "expired_files": done.expired,
-        "orphans_removed": done.orphans,
+        "joined_files": report.joined,
+        "rewritten_manifests": report.manifests,
+        "expired_files": report.expired,
+        "orphans_removed": report.orphans,
         "figures": dg.MetadataValue.md("\n".join(["| | before | after |", "|---|---:|---:|", *rows])),
     }

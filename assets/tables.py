@@ -1,6 +1,6 @@
-"""One asset a state table, made from the schema snapshot."""
+"""An asset for each state table: the rows that its deltas merge to. `lakehouse.tables.increments` does the work."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import dagster as dg
@@ -19,13 +19,13 @@ from assets.asset_metadata import (
 from assets.columns import state_columns, state_lineage
 from assets.failure_policy import brief, failure_policy, is_final, set_aside
 from assets.run_metrics import Metadata, freshness_metadata, kept_version, merged_through, size_metadata
+from lakehouse.run_state import RunState, Unmerged
 from lakehouse.schema_snapshot import SchemaSnapshot
 from lakesync.config import Config
 from lakesync.model.errors import SchemaError
 from lakesync.model.schema import TableSchema
 from resources.gateways import StagingResource
 from resources.lake import LakeResource
-from resources.run_state import RunState, Unmerged
 from resources.spark import SparkConnectResource
 from resources.uris import table_uri
 
@@ -38,7 +38,7 @@ class Merge(dg.Config):
     """How a state table is merged."""
 
     rebuild: bool = False
-    """Make every row again from the whole history, in one commit."""
+    """Merge every row again from the whole history, in one commit."""
 
 
 def state_tables(
@@ -59,18 +59,18 @@ def state_table(
 ) -> dg.AssetsDefinition:
     """Create the asset of a table's merged state.
 
-    A run of the flush sensor merges what lies above the table's mark. Any other run merges exactly its days again,
-    whatever the marks say, and `rebuild` makes the table anew. A run of the sensor continues without a table that
+    A run of the flush sensor merges the deltas after the table's mark. Any other run merges exactly its days again,
+    whatever the marks say, and with `rebuild` the whole history. A run of the sensor continues without a table that
     cannot be merged, and without gateways whose schema has columns that a frozen table lacks.
 
     Args:
-        schema: the table's, of all its gateways.
+        schema: the table's schema, joined from those of all its gateways.
         days: UTC days of arrival.
         settings: names the lake and the contracts of tables.
         namespace: that of its gateways; empty for the shared one.
     """
     key = state_key(schema.table, namespace)
-    called = f"{namespace}.{schema.table}" if namespace else schema.table
+    qualified = f"{namespace}.{schema.table}" if namespace else schema.table
 
     @dg.asset(
         key=key,
@@ -78,7 +78,7 @@ def state_table(
         partitions_def=days,
         backfill_policy=dg.BackfillPolicy.single_run(),
         pool=table_pool(schema.table, namespace),
-        description=f"The rows of `{called}`, each column at its last writer's value, deleted rows marked.",
+        description=f"The rows of `{qualified}`, each column at its last writer's value, deleted rows marked.",
         group_name="tables",
         kinds={"spark", "iceberg", "table"},
         owners=OWNERS,
@@ -96,8 +96,7 @@ def state_table(
         staging: StagingResource,
         run_state: dg.ResourceParam[RunState],
     ) -> dg.MaterializeResult[None]:
-        from lakehouse.table_definitions import typed_columns
-        from lakehouse.tables.increments import merge_table, merged_by_day
+        from lakehouse.tables.increments import gateways_with_new_columns, merge_table, merged_by_day
 
         with failure_policy(context, pyspark):
             spark, names = pyspark.spark_session, lake.names_in(namespace)
@@ -116,12 +115,12 @@ def state_table(
             except Exception as error:
                 if not (continues_on_failure(context.run) and is_final(context, error)):
                     raise
-                is_frozen = contract == "freeze" and isinstance(error, SchemaError)
-                stored = typed_columns(spark, names.state(schema.table)) if is_frozen else {}
-                grown = _with_other_columns(staging, flushed, schema.table, stored) if is_frozen else None
+                grown: frozenset[str] | None = None
+                if contract == "freeze" and isinstance(error, SchemaError):
+                    grown = gateways_with_new_columns(spark, staging.store, flushed, schema.table, names)
                 run_state.unmerged[namespace, schema.table] = Unmerged(brief(error), grown)
                 who = f" for {', '.join(sorted(grown))}" if grown is not None else ""
-                set_aside(context, run_state, error, f"table {called} was not merged{who}")
+                set_aside(context, run_state, error, f"table {qualified} was not merged{who}")
                 left_out = {"left_out": f"{brief(error)}{who}"}
                 if grown is None:
                     return dg.MaterializeResult(metadata=left_out, data_version=kept_version(context, key))
@@ -148,18 +147,8 @@ def state_table(
     return state
 
 
-def _with_other_columns(
-    staging: StagingResource, gateways: Iterable[str], table: str, stored: Collection[str]
-) -> frozenset[str]:
-    """The gateways whose schema of a table has columns that the lake's table lacks."""
-    found = ((gateway, staging.store.gateway_config(gateway).schemas.get(table)) for gateway in gateways)
-    return frozenset(
-        gateway for gateway, known in found if known is not None and not known.schema.types.keys() <= set(stored)
-    )
-
-
 def _report_by_day(context: dg.AssetExecutionContext, found: "Mapping[str, DayMerge]") -> None:
-    """Add to each partition what was merged of its day. Days outside the range count to its nearest."""
+    """Add to each partition what was merged of its day. Days outside the run count to its nearest partition."""
     keys = context.partition_keys
     metadata: dict[str, dict[str, int]] = {key: {"deltas_in": 0, "rows_merged": 0} for key in keys}
     for day, merged in found.items():
@@ -171,7 +160,7 @@ def _report_by_day(context: dg.AssetExecutionContext, found: "Mapping[str, DayMe
 
 
 def _merged(report: "MergeReport", *, total: bool) -> Metadata:
-    """Return what a merge did; `total` where it is all of one partition, else its figures are those of the run."""
+    """Return a merge's metadata. With `total` the figures are those of one partition, otherwise those of the run."""
     figures: Metadata = {
         "deltas_in": report.deltas_in,
         "rows_merged": report.rows_merged,

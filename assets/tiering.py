@@ -1,4 +1,7 @@
-"""One asset a pair of tiers: for each day by hlc, that nothing of it, or older, is in the hot one any more."""
+"""An asset for each pair of tiers, partitioned by day (of the hlc): deltas of the day and older are in the cold tier.
+
+`lakesync_dagster.movement` creates them. The tasks are in `lakehouse.backends.moves`.
+"""
 
 import math
 from datetime import UTC, datetime, timedelta
@@ -6,10 +9,11 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from assets.asset_metadata import MOVE_SENSOR, OWNERS, day_of_key, days_of, is_requested_by, move_mark
+from assets.asset_metadata import MOVE_SENSOR, OWNERS, day_of_key, days_of, is_requested_by
 from assets.backends import kind_of, source_keys
 from assets.columns import followed_columns
 from assets.failure_policy import failure_policy
+from lakehouse.mark_names import move_mark
 from lakesync.adapters.backend_config import DAY_MS, TieredBackend, resolve_backend, single_backends
 from lakesync.adapters.uri import without_password
 from lakesync.config import Config
@@ -38,13 +42,13 @@ def tiers(config: Config, days: dg.TimeWindowPartitionsDefinition) -> list[dg.As
 
 
 def tier_days(config: Config, name: str, days: dg.TimeWindowPartitionsDefinition) -> dg.DailyPartitionsDefinition:
-    """Return the UTC days by hlc of a pair of tiers.
+    """Return the partitions of a pair of tiers: UTC days by hlc.
 
-    They begin so long before the first arrival that what is too old then moves on that very day.
+    They begin so long before the first arrival that deltas which are too old on that day already have a partition.
 
     Args:
         config: declares the tiers.
-        name: of the pair.
+        name: name of the pair.
         days: UTC days of arrival.
     """
     first = days.start - timedelta(days=math.ceil(config.tiers[name].max_age_days) + 1)
@@ -54,16 +58,16 @@ def tier_days(config: Config, name: str, days: dg.TimeWindowPartitionsDefinition
 def tier_asset(config: Config, name: str, days: dg.PartitionsDefinition) -> dg.AssetsDefinition:
     """Create the asset of a pair of tiers.
 
-    A run moves everything up to the end of its day, also what came late for an earlier day. What is younger than the
-    tiers' greatest age stays, whichever day is chosen.
+    A run moves all deltas up to the end of its day, late ones of earlier days too. Deltas that are younger than
+    `max_age_days` are not moved, whichever day is chosen.
 
     Args:
-        config: names the places.
-        name: of the pair.
+        config: declares the tiers.
+        name: name of the pair.
         days: UTC days by hlc.
     """
-    place = resolve_backend(config, name)
-    assert isinstance(place, TieredBackend)
+    tiers = resolve_backend(config, name)
+    assert isinstance(tiers, TieredBackend)
     declared = config.tiers[name]
 
     @dg.asset(
@@ -72,13 +76,13 @@ def tier_asset(config: Config, name: str, days: dg.PartitionsDefinition) -> dg.A
         partitions_def=days,
         backfill_policy=dg.BackfillPolicy.single_run(),
         pool=f"lakesync_tier_{name}",
-        description=f"Deltas of the day and older at `{declared.cold}`, compared there and gone from `{declared.hot}`.",
+        description=f"Deltas of the day and older at `{declared.cold}`, compared there, deleted from `{declared.hot}`.",
         group_name=GROUP,
-        kinds={"spark", *(kind_of(backend.uri) for backend in single_backends(place.cold))},
+        kinds={"spark", *(kind_of(backend.uri) for backend in single_backends(tiers.cold))},
         owners=OWNERS,
         metadata={
             "dagster/column_schema": followed_columns(),
-            "dagster/uri": ", ".join(without_password(backend.uri) for backend in single_backends(place.cold)),
+            "dagster/uri": ", ".join(without_password(backend.uri) for backend in single_backends(tiers.cold)),
         },
     )
     def tiered(
@@ -88,10 +92,10 @@ def tier_asset(config: Config, name: str, days: dg.PartitionsDefinition) -> dg.A
 
         last = max(days_of(context))
         end_ms = int(datetime(last.year, last.month, last.day, tzinfo=UTC).timestamp() * 1000) + DAY_MS - 1
-        until_ms = min(end_ms, staging.now_ms() - place.max_age_ms)
+        until_ms = min(end_ms, staging.now_ms() - tiers.max_age_ms)
         begun_ms = staging.now_ms()
         with failure_policy(context, pyspark):
-            report = move_to_tier(pyspark.spark_session, name, place, until_ms)
+            report = move_to_tier(pyspark.spark_session, name, tiers, until_ms)
             if is_requested_by(MOVE_SENSOR, context):
                 staging.store.put_mark(move_mark(GROUP, name), str(begun_ms))
         return dg.MaterializeResult(metadata=_metadata(report, until_ms))
@@ -99,13 +103,13 @@ def tier_asset(config: Config, name: str, days: dg.PartitionsDefinition) -> dg.A
     return tiered
 
 
-def oldest_day(now: datetime, max_age_days: float, days: dg.TimeWindowPartitionsDefinition) -> str | None:
-    """Return the newest day that is old enough as a whole; None where the time axis begins later.
+def newest_movable_day(now: datetime, max_age_days: float, days: dg.TimeWindowPartitionsDefinition) -> str | None:
+    """Return the newest day all of whose deltas are old enough to move; None if the partitions begin later.
 
     Args:
         now: server wall time.
-        max_age_days: the age from which deltas move.
-        days: the time axis.
+        max_age_days: the age in days from which deltas move.
+        days: the partitions.
     """
     day = f"{now - timedelta(days=max_age_days + 1):%Y-%m-%d}"
     first = days.get_first_partition_key()

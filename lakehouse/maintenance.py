@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession
 
     from lakehouse.table_definitions import LakeNames
+    from lakesync.config.sections import MaintenanceSection
     from lakesync.staging.records import Backlog
+    from lakesync.staging.store import PipelineStore
 
 
 _REFUSED = (
@@ -55,6 +57,18 @@ class Upkeep(msgspec.Struct, frozen=True):
     """
     orphan_hours: float = 72.0
     """How old a file must be that no snapshot names before it is removed; at least 24, longer than any run."""
+
+    @classmethod
+    def of(cls, section: MaintenanceSection) -> Upkeep:
+        """Return the limits that the settings name."""
+        return cls(
+            min_files=section.min_input_files,
+            file_bytes=section.target_file_bytes,
+            delete_ratio=section.delete_ratio_threshold,
+            max_manifests=section.max_manifests,
+            snapshot_hours=section.snapshot_retention_hours,
+            orphan_hours=section.orphan_retention_hours,
+        )
 
 
 class Measured(msgspec.Struct, frozen=True):
@@ -124,6 +138,30 @@ def tidy(
     return MaintenanceReport(
         before, after, joined, manifests, expired, orphans, now.snapshot_id if now is not None else None
     )
+
+
+class TrimReport(msgspec.Struct, frozen=True):
+    """What a trim of staging's log did."""
+
+    bytes_freed: int
+    bytes_waiting: int
+    """Bytes of unflushed deltas, which stay."""
+    deltas_waiting: int
+
+
+def trim_log(store: PipelineStore, backlog: Sequence[Backlog]) -> TrimReport:
+    """Delete the deltas in staging's log that a killed flush had confirmed and not trimmed.
+
+    Args:
+        store: the staging store.
+        backlog: its backlog.
+
+    Raises:
+        StagingUnavailableError: the store cannot be reached.
+    """
+    freed = sum(store.trim(waiting.gateway, waiting.shard) for waiting in backlog)
+    left = store.backlog()
+    return TrimReport(freed, sum(each.bytes for each in left), sum(each.deltas for each in left))
 
 
 @lake_errors

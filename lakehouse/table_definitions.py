@@ -123,6 +123,10 @@ class LakeNames(msgspec.Struct, frozen=True):
         """The full name, quoted, of the table of values that do not fit their columns."""
         return f"`{self.catalogue}`.`{self.system}`.`rejected`"
 
+    def in_namespace(self, namespace: str) -> LakeNames:
+        """Return the names with the state tables of a namespace; `""` is the one that gateways share."""
+        return msgspec.structs.replace(self, tables=namespace, shared=False) if namespace else self
+
     def state(self, table: str) -> str:
         """A state table's full name, quoted."""
         return f"`{self.catalogue}`.`{self.tables}`.`{table}`"

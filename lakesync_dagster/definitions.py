@@ -4,16 +4,16 @@ from functools import partial
 
 import dagster as dg
 
+from assets.checkpoints import checkpoints
 from assets.checks import checks
-from assets.cut import cut_and_checkpoint
-from assets.destinations import followers
 from assets.erasure import erasure
 from assets.external import sources
 from assets.flush import history
 from assets.freshness import FRESH, fresh_assets, freshness_checks
-from assets.ingest import fed_log, ingested
+from assets.ingest import connectors, downstream_log
 from assets.maintenance import maintenance
 from assets.tables import state_tables
+from lakehouse.backends.declared import followers
 from lakehouse.schema_snapshot import SchemaSnapshot, read_snapshot, snapshot_file
 from lakehouse.staging_connection import pipeline_store
 from lakesync.config import Config, load
@@ -48,9 +48,9 @@ def make_definitions(config: Config, snapshot: SchemaSnapshot) -> dg.Definitions
         snapshot: the registered tables and connectors.
     """
     days = arrival_days(first_day(config, snapshot))
-    told_by_sensor = [dg.AssetCheckKey(key, FRESH) for key in fresh_assets(snapshot, config)]
-    flush = flush_job(config.dagster.max_run_seconds, told_by_sensor)
-    tables = tables_job(config.dagster.max_run_seconds, told_by_sensor)
+    reported_by_sensor = [dg.AssetCheckKey(key, FRESH) for key in fresh_assets(snapshot, config)]
+    flush = flush_job(config.dagster.max_run_seconds, reported_by_sensor)
+    tables = tables_job(config.dagster.max_run_seconds, reported_by_sensor)
     audit = audit_job(config.dagster.max_run_seconds)
     tidying = maintenance_job(config.dagster.max_run_seconds)
     erasing = erasure_job(config.dagster.max_run_seconds)
@@ -63,11 +63,11 @@ def make_definitions(config: Config, snapshot: SchemaSnapshot) -> dg.Definitions
 
     return dg.Definitions(
         assets=[
-            *fed_log(sources(snapshot, config), snapshot),
-            *ingested(snapshot, days, config),
+            *downstream_log(sources(snapshot, config), snapshot),
+            *connectors(snapshot, days, config),
             history(days, config),
             *state_tables(snapshot, days, config),
-            *cut_and_checkpoint(snapshot, config),
+            *checkpoints(snapshot, config),
             maintenance(snapshot, config.maintenance),
             erasure(snapshot, config),
             *moves.assets,

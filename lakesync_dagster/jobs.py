@@ -13,7 +13,7 @@ from lakesync.config import Config
 from lakesync.model.errors import LakeUnavailableError
 from lakesync.staging.store import OpenStaging
 from resources.compat_dagster import UnresolvedAssetJobDefinition
-from sensors.upkeep import unaudited, untidied
+from sensors.upkeep import assets_to_audit, parts_to_maintain
 
 _SOON, _LATER = {"dagster/priority": "1"}, {"dagster/priority": "-1"}
 """Of runs that wait for the same place the first goes first."""
@@ -96,7 +96,7 @@ def maintenance_schedule(
     def tidying(context: dg.ScheduleEvaluationContext) -> Iterator[dg.RunRequest | dg.SkipReason]:
         try:
             with open_staging() as store:
-                due = untidied(config, snapshot, store)
+                due = parts_to_maintain(config, snapshot, store)
         except LakeUnavailableError as error:
             yield dg.SkipReason(str(error))
             return
@@ -152,7 +152,7 @@ def audit_schedule(
     def auditing() -> dg.RunRequest | dg.SkipReason:
         try:
             with open_staging() as store:
-                due = unaudited(config, snapshot, store)
+                due = assets_to_audit(config, snapshot, store)
         except LakeUnavailableError as error:
             return dg.SkipReason(str(error))
         if due:

@@ -5,12 +5,13 @@ from typing import NamedTuple
 
 import dagster as dg
 
-from assets.asset_metadata import MOVE_SLOT, SLOT, leaf_key
+from assets.asset_metadata import MOVE_SLOT, SLOT, target_key
 from assets.backends import backends
-from assets.destinations import all_leaves, destinations, equal_lake, mark_name
+from assets.destinations import destinations, lake_comparisons
 from assets.flows import flows
 from assets.migration import migrations
 from assets.tiering import tiers
+from lakehouse.backends.declared import destination_targets
 from lakesync.config import Config
 from lakesync.staging.store import OpenStaging
 from resources.compat_dagster import UnresolvedAssetJobDefinition
@@ -49,7 +50,7 @@ def movement(
         "migrations": migrations(config),
     }
     jobs = [_job("destinations", "Brings destinations up to what the lake holds.", config)] if leaves else []
-    keys = {mark_name(name, leaf): leaf_key(name, leaf.name) for name, _, leaf in all_leaves(config)}
+    keys = {each.mark_name: target_key(each.destination, each.target.name) for each in destination_targets(config)}
     sensors = [destination_sensor(job, keys, days, open_staging, lags) for job in jobs]
     moving = [_job_of(asset, group, config) for group, of_group in moved.items() for asset in of_group]
     moves = {job.name: job for job in moving}
@@ -57,7 +58,7 @@ def movement(
         jobs += moves.values()
         sensors.append(move_sensor(config, moves, days, open_staging, lags))
     assets = [*leaves, *(asset for of_group in moved.values() for asset in of_group)]
-    return Movement([*backends(config), *assets], equal_lake(config), jobs, sensors)
+    return Movement([*backends(config), *assets], lake_comparisons(config), jobs, sensors)
 
 
 def _job(group: str, description: str, config: Config) -> UnresolvedAssetJobDefinition:

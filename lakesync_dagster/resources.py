@@ -5,10 +5,10 @@ from typing import Any
 
 import dagster as dg
 
+from lakehouse.run_state import RunState
 from lakesync.config import Config
 from resources.gateways import IntakeResource, StagingResource
 from resources.lake import LakeResource
-from resources.run_state import RunState
 from resources.spark import SparkConnectResource
 
 
@@ -21,7 +21,8 @@ def run_resources(config: Config) -> Mapping[str, Any]:
 
     def run_state(context: dg.InitResourceContext) -> RunState:
         given = context.resources
-        return RunState(config, given.pyspark, given.lake, given.staging)
+        pyspark, staging = given.pyspark, given.staging
+        return RunState(config, given.lake.names, lambda: pyspark.spark_session, lambda: staging.store, staging.now_ms)
 
     return {
         "pyspark": SparkConnectResource.configured_by(config),

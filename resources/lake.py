@@ -1,7 +1,6 @@
 """The Dagster resource `lake`: the names and places of the Iceberg tables."""
 
 import dagster as dg
-import msgspec
 
 from lakehouse.table_definitions import LakeNames
 from lakesync.config import Config
@@ -37,8 +36,8 @@ class LakeResource(dg.ConfigurableResource[None]):
         return LakeNames(self.catalog, self.system_namespace, self.namespace)
 
     def names_in(self, namespace: str) -> LakeNames:
-        """The names with the state tables of a namespace; `""` is the one that gateways share."""
-        return msgspec.structs.replace(self.names, tables=namespace, shared=False) if namespace else self.names
+        """Return the names with the state tables of a namespace; `""` is the one that gateways share."""
+        return self.names.in_namespace(namespace)
 
     def uri(self, namespace: str, table: str) -> str:
         """Return the folder of a table's files.

@@ -1,20 +1,19 @@
-"""Requests a run for each destination whose mark is behind `deltas`; each by itself."""
+"""The sensor that requests a run for each adapter of a destination whose mark is behind `deltas`."""
 
 from collections.abc import Mapping
 
 import dagster as dg
 
-from assets.asset_metadata import DESTINATION_SENSOR, REQUESTED_BY
+from assets.asset_metadata import DESTINATION_SENSOR, REQUESTED_BY, nearest_day, range_tags
 from lakesync.analysis.marks import Lag
 from lakesync.staging.store import OpenStaging, PipelineStore
 from resources.compat_dagster import UnresolvedAssetJobDefinition
 from sensors.backoff import Attempts
-from sensors.flush import nearest_day
 from sensors.lags import PipelineLags, is_under_way
 from sensors.outages import skip_during_outage
 
-LEAF = "lakesync/leaf"
-"""Run tag: the asset that the run is for."""
+TARGET = "lakesync/leaf"
+"""Run tag: the asset of the adapter that the run writes to."""
 
 
 def destination_sensor(
@@ -24,10 +23,10 @@ def destination_sensor(
     open_staging: OpenStaging,
     lags: PipelineLags,
 ) -> dg.SensorDefinition:
-    """Create the sensor of destinations: one that fails is asked for again after a growing pause, others continue.
+    """Create the sensor of destinations. A destination that fails is retried after a growing pause; others continue.
 
     Args:
-        job: brings destinations up to the lake.
+        job: the job that writes to destinations.
         keys: name of a destination's mark → its asset.
         days: UTC days of arrival.
         open_staging: opens the staging store, which has the marks.
@@ -50,7 +49,7 @@ def destination_sensor(
             ready, held = attempts.ready(behind)
             names = {lag.name for lag in ready}
             busy = {name for name in sorted(names) if is_under_way(context.instance, tags(keys[name]))}
-            if names - busy:  # the run that moves these marks may have ended since they were read
+            if names - busy:  # a run that moves these marks may have ended since they were read
                 behind = destinations(lags, context, store, anew=True)
                 ready, held = attempts.ready(behind)
         asked = [lag for lag in ready if lag.name not in busy and lag.name in names]
@@ -71,21 +70,18 @@ def destination_sensor(
         return [lag for lag in lagging if lag.part == "destination" and lag.name in keys]
 
     def span(name: str, asked: list[Lag]) -> dict[str, str]:
-        """Return the tags that name a run's days: from the oldest delta that the destination lacks to the newest day.
+        """Return the tags that name a run's days: from the oldest delta that the adapter lacks to the newest day.
 
         Args:
-            name: of the destination's mark.
+            name: name of the adapter's mark.
             asked: the lags for which runs are requested.
         """
         first = min(lag.since_ms for lag in asked if lag.name == name)
         last = days.get_last_partition_key()
         assert last is not None
-        return {
-            "dagster/asset_partition_range_start": nearest_day(days, first),
-            "dagster/asset_partition_range_end": last,
-        }
+        return range_tags(nearest_day(days, first), last)
 
     def tags(key: dg.AssetKey) -> dict[str, str]:
-        return {REQUESTED_BY: DESTINATION_SENSOR, LEAF: key.to_user_string()}
+        return {REQUESTED_BY: DESTINATION_SENSOR, TARGET: key.to_user_string()}
 
     return watch

@@ -1,11 +1,11 @@
-"""Reports which days of arrival are late, without a run: when that changes, after materialisations, and hourly."""
+"""The sensor that reports the checks `fresh` without a run: after changes and materialisations, and hourly."""
 
 import json
 import time
 
 import dagster as dg
 
-from assets.freshness import days_in_time, evaluation, fresh_assets, newest_of
+from assets.freshness import days_of_asset, evaluation, fresh_assets, newest_of
 from lakehouse.schema_snapshot import SchemaSnapshot
 from lakesync.config import Config
 from lakesync.model.clock import WallClock
@@ -21,20 +21,20 @@ def freshness_sensor(
 ) -> dg.SensorDefinition:
     """Create the sensor of the checks named `fresh`.
 
-    Its cursor has, for each asset, the late days that it reported last, the materialisation, and the time.
+    Its cursor has for each asset the late days, materialisation and time of the last report.
 
     Args:
         config: names the destinations and the bound of lateness.
         snapshot: names the state tables.
         open_staging: opens the staging store.
-        lags: of the pipeline's parts.
+        lags: the lags of the pipeline's parts.
     """
 
     @dg.sensor(
         name="freshness_sensor",
         minimum_interval_seconds=60,
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description="Tells for each day of arrival whether the history and what follows it have it in time.",
+        description="Reports for each day of arrival whether the history, tables and destinations have it in time.",
     )
     @skip_during_outage
     def watch(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
@@ -46,7 +46,7 @@ def freshness_sensor(
             behind = lags.read(store, lambda: context.instance)
             for key in fresh_assets(snapshot, config):
                 name = key.to_user_string()
-                days = days_in_time(store, key, behind, allowed=allowed, now_ms=now_ms)
+                days = days_of_asset(store, key, behind, allowed=allowed, now_ms=now_ms)
                 newest = newest_of(context.instance, key)
                 state = ([day.day for day in days if day.late], newest.storage_id if newest else 0)
                 *before, at = reported.get(name, ([], -1, 0.0))
@@ -54,7 +54,7 @@ def freshness_sensor(
                     events.append(evaluation(key, days, newest))
                     reported[name] = (*state, now)
         if not events:
-            return dg.SkipReason("nothing has become late, nor ceased to be")
+            return dg.SkipReason("no asset has become late, or has caught up")
         return dg.SensorResult(asset_events=events, cursor=json.dumps(reported))
 
     return watch

@@ -1,20 +1,20 @@
-"""Requests flows, tiers and migrations when their schedules say; each by itself, and again after it failed."""
+"""The sensor that requests runs of flows, tiers and migrations by their schedules, and again after failures."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
 import dagster as dg
 
-from assets.asset_metadata import MOVE_SENSOR, REQUESTED_BY
-from assets.migration import CopiedDays, days_to_copy
-from assets.tiering import oldest_day, tier_days
+from assets.asset_metadata import MOVE_SENSOR, REQUESTED_BY, nearest_day, range_tags
+from assets.migration import partition_key
+from assets.tiering import newest_movable_day, tier_days
+from lakehouse.backends.copied_days import CopiedDays, days_to_copy
 from lakesync.analysis.marks import Lag
 from lakesync.config import Config
 from lakesync.model.clock import WallClock
 from lakesync.staging.store import OpenStaging
 from resources.compat_dagster import UnresolvedAssetJobDefinition
 from sensors.backoff import Attempts
-from sensors.flush import nearest_day
 from sensors.lags import PipelineLags, is_under_way
 from sensors.outages import skip_during_outage
 
@@ -31,12 +31,11 @@ def move_sensor(
 ) -> dg.SensorDefinition:
     """Create the sensor of flows, tiers and migrations: one run for each that is due, never two at once.
 
-    A run that failed or was killed left no mark, so it is requested again after a growing pause, and not only when the
-    schedule comes round again.
+    A failed or killed run wrote no mark, so it is requested again after a growing pause, before its next schedule.
 
     Args:
         config: declares them.
-        jobs: by the names that `job_name` gives.
+        jobs: jobs by the names of `job_name`.
         days: UTC days of arrival.
         open_staging: opens the staging store, which has the marks.
         lags: of flows, tiers and migrations.
@@ -75,29 +74,31 @@ def move_sensor(
 
 
 def job_name(lag: Lag) -> str:
-    """Return the name of the job that brings a flow, tiers or a migration up to date."""
+    """Return the name of the job of a flow, tiers or migration."""
     return f"{lag.part}s_{lag.name}"
 
 
 def _days(
     config: Config, lag: Lag, days: dg.TimeWindowPartitionsDefinition, marks: Mapping[str, str], now_ms: int
 ) -> Mapping[str, str] | None:
-    """Tags that name the partitions of a run.
+    """Return the tags that name a run's partitions; None if there is nothing to move.
 
-    Of a flow those since the last run, of tiers the newest day that is old enough, of a migration those not copied.
+    Of a flow these are the days since its last run, of tiers the newest day that is old enough, of a migration the days
+    that are not copied.
     """
     if lag.part == "migration":
-        span = days_to_copy(CopiedDays.of(marks, lag.name), config.migrations[lag.name], now_ms)
-        if span is None:
+        declared = config.migrations[lag.name]
+        missing = days_to_copy(CopiedDays.of(marks, lag.name), declared, now_ms)
+        if missing is None:
             return None
-        first, last = span
-    elif lag.part == "flow":
+        return range_tags(partition_key(declared.tables[0], missing[0]), partition_key(declared.tables[-1], missing[1]))
+    if lag.part == "flow":
         first, last = nearest_day(days, lag.mark or now_ms), nearest_day(days, now_ms)
     else:
         axis = tier_days(config, lag.name, days)
         now = datetime.fromtimestamp(now_ms / 1000, UTC)
-        day = oldest_day(now, config.tiers[lag.name].max_age_days, axis)
+        day = newest_movable_day(now, config.tiers[lag.name].max_age_days, axis)
         if day is None:
             return None
         first = last = day
-    return {"dagster/asset_partition_range_start": first, "dagster/asset_partition_range_end": last}
+    return range_tags(first, last)

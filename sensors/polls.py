@@ -1,15 +1,14 @@
-"""Requests a poll of each connector when its interval has passed since the last one that ended."""
+"""The sensor that requests a poll of each connector when its interval has passed since its last poll."""
 
 import dagster as dg
 
-from assets.asset_metadata import CONNECTOR, POLL_SENSOR, REQUESTED_BY, polled_key
+from assets.asset_metadata import CONNECTOR, POLL_SENSOR, REQUESTED_BY, nearest_day, polled_key
 from lakehouse.schema_snapshot import PolledConnector, SchemaSnapshot
 from lakesync.config import Config
 from lakesync.model.clock import WallClock
 from lakesync.staging.store import OpenStaging
 from resources.compat_dagster import UnresolvedAssetJobDefinition
 from sensors.backoff import Attempts
-from sensors.flush import nearest_day
 from sensors.lags import PipelineLags, is_under_way
 from sensors.outages import skip_during_outage
 
@@ -28,9 +27,9 @@ def poll_sensor(
 
     Args:
         config: names the clock.
-        job: polls connectors.
+        job: the job that polls connectors.
         snapshot: names the connectors and their intervals.
-        days: the time axis.
+        days: UTC days of landing.
         open_staging: opens the staging store, which has the marks.
         lags: of polls.
     """
@@ -68,7 +67,7 @@ def poll_sensor(
 
 
 def connector_tag(connector: PolledConnector) -> str:
-    """How a connector's runs are found."""
+    """Return the value of the tag by which a connector's runs are found."""
     return f"{connector.gateway}/{connector.name}"
 
 

@@ -1,12 +1,16 @@
-"""What is to be tidied or audited: what has another state than at the last time, by its mark in staging."""
+"""Which parts are due for maintenance or audit: their state has changed since the last one, by its mark in staging.
+
+The schedules in `lakesync_dagster.jobs` call it.
+"""
 
 from collections.abc import Mapping
 
 import dagster as dg
 
-from assets.asset_metadata import CHECKPOINT, audit_mark, leaf_key, upkeep_mark
-from assets.destinations import all_leaves, mark_name
+from assets.asset_metadata import CHECKPOINT, target_key
 from assets.maintenance import HISTORY, LOG, RUNS, LakePart, lake_parts
+from lakehouse.backends.declared import destination_targets
+from lakehouse.mark_names import audit_mark, maintenance_mark
 from lakehouse.schema_snapshot import SchemaSnapshot
 from lakesync.analysis.marks import checkpoint_state, destination_state, flushed_state, is_changed
 from lakesync.config import Config
@@ -14,13 +18,13 @@ from lakesync.model.clock import WallClock
 from lakesync.staging.store import PipelineStore
 
 WEEK_MS = 7 * 86_400_000
-"""Between two audits of what does not change."""
+"""Milliseconds between two audits of an asset that does not change."""
 DAY_MS = 86_400_000
-"""Between two upkeeps of a part that does not change: snapshots, files and Dagster's runs expire by age."""
+"""Milliseconds between two maintenances of a part that does not change: snapshots, files and runs expire by age."""
 
 
-def untidied(config: Config, snapshot: SchemaSnapshot, store: PipelineStore) -> list[str]:
-    """Return the parts to be tidied, as partitions.
+def parts_to_maintain(config: Config, snapshot: SchemaSnapshot, store: PipelineStore) -> list[str]:
+    """Return the partitions of `maintenance` that are due.
 
     Args:
         config: names the lake and the clock.
@@ -33,11 +37,13 @@ def untidied(config: Config, snapshot: SchemaSnapshot, store: PipelineStore) -> 
     states = _table_states(config, lake_parts(snapshot))
     states |= {LOG: flushed_state(store.backlog()), RUNS: ""}
     marks, now_ms = store.marks(), WallClock(config.clock_offset_file).now_ms()
-    return [part for part, state in states.items() if is_changed(marks.get(upkeep_mark(part)), state, now_ms, DAY_MS)]
+    return [
+        part for part, state in states.items() if is_changed(marks.get(maintenance_mark(part)), state, now_ms, DAY_MS)
+    ]
 
 
-def unaudited(config: Config, snapshot: SchemaSnapshot, store: PipelineStore) -> list[str]:
-    """Return the assets that were written since an audit last found nothing there, or a week ago.
+def assets_to_audit(config: Config, snapshot: SchemaSnapshot, store: PipelineStore) -> list[str]:
+    """Return the assets that have changed since their last audit without a fault, or whose last one is a week ago.
 
     Args:
         config: names the lake, the destinations and the clock.
@@ -51,17 +57,17 @@ def unaudited(config: Config, snapshot: SchemaSnapshot, store: PipelineStore) ->
     states = {dg.AssetKey.from_user_string(name): state for name, state in _table_states(config, parts).items()}
     marks, now_ms = store.marks(), WallClock(config.clock_offset_file).now_ms()
     states[CHECKPOINT] = checkpoint_state(store.backlog())
-    for name, _, leaf in all_leaves(config):
-        states[leaf_key(name, leaf.name)] = destination_state(marks.get(mark_name(name, leaf)))
+    for each in destination_targets(config):
+        states[target_key(each.destination, each.target.name)] = destination_state(marks.get(each.mark_name))
     return [
         key.to_user_string()
         for key, state in states.items()
-        if is_changed(marks.get(audit_mark(key)), state, now_ms, WEEK_MS)
+        if is_changed(marks.get(audit_mark(key.to_user_string())), state, now_ms, WEEK_MS)
     ]
 
 
 def _table_states(config: Config, parts: Mapping[str, LakePart]) -> dict[str, str]:
-    """Part → its table's newest snapshot, as text."""
+    """Return part → the newest snapshot id of its table, as text."""
     from lakesync.analysis.lake_marks import snapshots  # pyiceberg, which loading the location does without
 
     own, shared = config.lake.system_namespace, config.lake.namespace

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from lakehouse.checkpoints.cutting import make_cut
+from lakehouse.checkpoints.checkpoint import make_checkpoint
 from lakehouse.history.flush import flush_due
 from lakesync import config
 from lakesync.model.schema import parse_schema
@@ -25,4 +25,4 @@ def cut(gateway: str, arrival: int) -> None:
         spark, store = run.pyspark.spark_session, run.staging.store
         hold = replace(store.hold(gateway), arrival=arrival)
         uri = run.lake.checkpoints_uri
-        make_cut(spark, store, hold, schemas, directory_uri=uri, names=run.lake.names)
+        make_checkpoint(spark, store, hold, schemas, directory_uri=uri, names=run.lake.names)

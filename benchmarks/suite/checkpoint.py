@@ -12,7 +12,7 @@ import msgspec
 from benchmarks import server
 from benchmarks.lake import GATEWAY, TASKS, Story, lake, write_history
 from gateway.checkpoint_frames import frame_files, visible_frames
-from lakehouse.checkpoints.cutting import make_cut
+from lakehouse.checkpoints.checkpoint import make_checkpoint
 from lakehouse.tables.increments import merge_table
 from lakesync.engine import Engine
 from lakesync.rules.model import SyncRules, parse_rules
@@ -50,7 +50,7 @@ def run(options: Namespace) -> dict[str, Any]:
                 hold = msgspec.structs.replace(hold, arrival=story.last_arrival + number)
                 with bench.measured() as spent:
                     uri = (place / f"frames-{number}").as_uri()
-                    cuts.append(make_cut(bench.spark, engine.store, hold, [TASKS], directory_uri=uri))
+                    cuts.append(make_checkpoint(bench.spark, engine.store, hold, [TASKS], directory_uri=uri))
         finally:
             engine.close()
         cut = cuts[-1]

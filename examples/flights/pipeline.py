@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from examples.flights.schemas import COLUMNS, GATEWAY
-from lakehouse.checkpoints.cutting import state_as_of
+from lakehouse.checkpoints.checkpoint import state_as_of
 from lakehouse.sessions import session
 from lakehouse.staging_connection import pipeline_store
 from lakehouse.table_definitions import LakeNames

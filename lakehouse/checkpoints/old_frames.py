@@ -1,4 +1,7 @@
-"""Frames of cuts that are not handed out any more: kept while somebody may still be reading them, then removed."""
+"""Deletes the frames of superseded checkpoints, once no client can still be downloading them.
+
+`lakehouse.checkpoints.publication` calls it after each new checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ if TYPE_CHECKING:
     from lakesync.staging.records import Cut
 
 KEPT_HOURS = 24.0
-"""After a newer cut took its place. Nobody reads one checkpoint for so long."""
+"""How long the frames are kept after a newer checkpoint was published. No download takes so long."""
 
 _FOLDER = re.compile(r"(\d+)-(\d+)")
 _HOUR_NS = 3_600_000_000_000
@@ -27,16 +30,16 @@ class _Folder(NamedTuple):
 
 
 def drop_old_frames(directory_uri: str, newest: Cut, now_ms: int, kept_hours: float = KEPT_HOURS) -> list[str]:
-    """Remove what was superseded long ago: the folders removed, by name.
+    """Delete the frames of a gateway's superseded checkpoints, and return the names of the deleted folders.
 
-    A cut counts as superseded when the frames of the next one were written; what a run that died left is below the
-    newest cut too. Neither the newest cut nor anything above it is touched.
+    A checkpoint is superseded once the frames of the next one were written. Frames that a killed run left are treated
+    in the same way. The newest checkpoint and later frames are kept.
 
     Args:
-        directory_uri: as `make_cut` takes it.
-        newest: of one gateway, published.
-        now_ms: the machine's clock, by which the files are dated.
-        kept_hours: how long the frames of a superseded cut stay.
+        directory_uri: the folder of all frames.
+        newest: the gateway's newest published checkpoint.
+        now_ms: the clock by which files are dated, in milliseconds.
+        kept_hours: hours for which superseded frames are kept.
     """
     system, root = place(f"{directory_uri.rstrip('/')}/{newest.gateway}")
     before = now_ms * 1_000_000 - round(kept_hours * _HOUR_NS)
@@ -57,7 +60,7 @@ def _folders(system: Any, root: str) -> list[_Folder]:
 
 
 def _written_ns(system: Any, path: str) -> int | None:
-    """When the newest file below was put there, a linked one as its folder says; None where there is none."""
+    """Return when the newest file of a folder was written, in nanoseconds; None if it has no file."""
     infos = system.get_file_info(pafs.FileSelector(path, recursive=True))
     if not any(info.is_file for info in infos):
         return None

@@ -1,4 +1,7 @@
-"""How long the snapshots of cuts are kept from expiry: each for a while, one a day for longer, the newest for ever."""
+"""Tags that keep the snapshots of checkpoints from expiry: each for hours, one a day for days, the newest for ever.
+
+Making a checkpoint and the maintenance of a state table call it.
+"""
 
 from __future__ import annotations
 
@@ -20,30 +23,30 @@ if TYPE_CHECKING:
     from lakesync.staging.records import Cut
 
 HELD = "held-"
-"""Begins the tag of a gateway's newest cut that would expire otherwise; the gateway follows."""
+"""Prefix of the tag, before the gateway, that keeps the snapshots of its newest checkpoint once their own tag ends."""
 _FOR_EVER_DAYS = 36_500
 
 
-class CutsKept(msgspec.Struct, frozen=True):
-    """How long cuts can be read; time travel to any moment works without."""
+class CheckpointRetention(msgspec.Struct, frozen=True):
+    """How long the snapshots of checkpoints are kept. Time travel to any moment works without them."""
 
     hours: int = 24
-    """Each cut."""
+    """Of each checkpoint."""
     days: int = 30
-    """The first cut of each UTC day."""
+    """Of the first checkpoint of each UTC day."""
+
+    @classmethod
+    def of(cls, section: MaintenanceSection) -> CheckpointRetention:
+        """Return the retention that the settings ask for."""
+        return cls(section.checkpoint_retention_hours, section.daily_checkpoint_retention_days)
 
 
-def cuts_kept(section: MaintenanceSection) -> CutsKept:
-    """As the settings have it."""
-    return CutsKept(section.checkpoint_retention_hours, section.daily_checkpoint_retention_days)
-
-
-def retention(newest: Cut | None, arrival: int, kept: CutsKept) -> str:
-    """Return how long a cut's tags last, as an SQL clause.
+def retention(newest: Cut | None, arrival: int, kept: CheckpointRetention) -> str:
+    """Return how long the tags of a new checkpoint last, as an SQL clause.
 
     Args:
-        newest: the gateway's cut before.
-        arrival: of the new cut.
+        newest: the gateway's checkpoint before; None: there is none.
+        arrival: the arrival of the new checkpoint.
         kept: the settings.
     """
     is_first = newest is None or day_of(newest.arrival) != day_of(arrival)
@@ -51,20 +54,22 @@ def retention(newest: Cut | None, arrival: int, kept: CutsKept) -> str:
 
 
 @lake_errors
-def hold_newest(spark: SparkSession, names: LakeNames, table: str, cuts: Iterable[Cut], kept: CutsKept) -> int:
-    """Tag the snapshots of newest cuts whose own tag is about to end, and return how many.
+def tag_newest(
+    spark: SparkSession, names: LakeNames, table: str, cuts: Iterable[Cut], kept: CheckpointRetention
+) -> int:
+    """Tag the snapshots of newest checkpoints whose own tag is about to end, and return how many.
 
-    A checkpoint is served as long as no newer one is there, and is compared with the snapshots that it was made of.
+    A checkpoint is served until there is a newer one, and audits compare it with the snapshots that it was made of.
 
     Args:
         spark: a session.
         names: the lake's names.
         table: the state table.
-        cuts: the newest of each gateway.
+        cuts: the newest checkpoint of each gateway.
         kept: the settings.
 
     Raises:
-        LakeUnavailableError: Spark is gone.
+        LakeUnavailableError: Spark cannot be reached.
     """
     soon_ms = (time.time() - kept.hours * 1800) * 1000
     old = {

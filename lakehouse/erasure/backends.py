@@ -1,4 +1,7 @@
-"""Erasure where deltas went or came from: an executor opens a backend and takes from it what requests cover."""
+"""Erasure in backends beyond the lake: a task of Spark opens each and deletes what requests cover.
+
+The steps of the asset `erasure` call it, with the erasures of `lakehouse.erasure.declared`.
+"""
 
 from __future__ import annotations
 
@@ -25,29 +28,29 @@ if TYPE_CHECKING:
     from lakesync.staging.records import Erasure
 
 
-class ErasedThere(msgspec.Struct, frozen=True):
-    """What was taken from backends."""
+class ErasedCounts(msgspec.Struct, frozen=True):
+    """What was erased in backends."""
 
     deltas: int = 0
-    """That said something until now."""
+    """Deltas whose contents were removed."""
     rows: int = 0
-    """Rows of tables of rows that were made again."""
+    """Rows of destination tables that were written again."""
 
 
-class Erasing(msgspec.Struct, frozen=True):
-    """A backend that is to lose what requests cover, with the cold tiers behind it first."""
+class BackendErasure(msgspec.Struct, frozen=True):
+    """Requests to carry out at one backend, and before that at the cold tiers behind it."""
 
     backend: SingleBackend
     requests: tuple[RedactionRequest, ...]
     schemas: tuple[TableSchema, ...] = ()
-    """Of the tables of rows that are kept there."""
+    """Schemas of its destination tables."""
     cold: tuple[Backend, ...] = ()
-    """Where older deltas of its rows may be."""
+    """Cold tiers that may have older deltas of its rows."""
     row_filter: RowFilter | None = None
-    """Of the flow that leads there: what of its rows is shown."""
+    """The filter of the flow that writes to it; None: not a flow."""
 
-    def run(self) -> Iterator[ErasedThere]:
-        """Erase there."""
+    def run(self) -> Iterator[ErasedCounts]:
+        """Erase in the cold tiers, then in the backend."""
         deltas, touched = 0, set[TouchedRow]()
         with ExitStack() as closing:
             for cold in (each for place in self.cold for each in single_backends(place)):
@@ -61,36 +64,36 @@ class Erasing(msgspec.Struct, frozen=True):
             done = require_redactable(adapter, self.backend.name).redact(
                 self.requests, self.schemas, transform, touched
             )
-        yield ErasedThere(deltas + done.deltas, done.rows)
+        yield ErasedCounts(deltas + done.deltas, done.rows)
 
 
-def erase_there(spark: SparkSession, works: Sequence[Erasing]) -> ErasedThere:
-    """Erase at several backends, each in a task of its own, and return what they lost together.
+def erase_in_backends(spark: SparkSession, erasures: Sequence[BackendErasure]) -> ErasedCounts:
+    """Erase in several backends, each in a task of its own, and return what was erased in all.
 
     Args:
         spark: a session.
-        works: one for each backend.
+        erasures: one for each backend.
 
     Raises:
         AdapterError: one cannot be reached; a repeat is safe.
         ConfigurationError: an adapter cannot erase.
         LakeUnavailableError: Spark is gone.
     """
-    done = [each for told in on_executors(spark, works, ErasedThere) for each in told] if works else []
-    return ErasedThere(sum(each.deltas for each in done), sum(each.rows for each in done))
+    done = [each for counts in on_executors(spark, erasures, ErasedCounts) for each in counts] if erasures else []
+    return ErasedCounts(sum(each.deltas for each in done), sum(each.rows for each in done))
 
 
 @lake_errors
 def redactions(
     spark: SparkSession, requests: Mapping[str, Sequence[Erasure]], names: LakeNames
 ) -> tuple[RedactionRequest, ...]:
-    """Requests by gateway as backends are told of them.
+    """Return erasure requests in the form that backends take.
 
-    A request that covers some shards alone covers the tables of which those have deltas: backends know no shards.
+    Backends know no shards: a request for some shards becomes one for the tables that have deltas in these.
 
     Args:
         spark: a session.
-        requests: by gateway.
+        requests: gateway → its requests.
         names: the lake's names.
 
     Raises:

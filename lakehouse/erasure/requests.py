@@ -68,8 +68,27 @@ class Ended(msgspec.Struct, frozen=True):
     """What was found of the others."""
 
 
+def due_requests(store: PipelineStore) -> dict[str, list[Erasure]]:
+    """Return gateway → the open requests that the lake can carry out: it has all deltas that these cover.
+
+    Raises:
+        StagingUnavailableError: the store cannot be reached.
+    """
+    requests = open_requests(store)
+    backlog = store.backlog() if requests else []
+    due = {
+        gateway: reached(mine, [each for each in backlog if each.gateway == gateway])
+        for gateway, mine in requests.items()
+    }
+    return {gateway: mine for gateway, mine in due.items() if mine}
+
+
 def open_requests(store: PipelineStore) -> dict[str, list[Erasure]]:
-    """Gateway → what is erased in staging and not yet in the lake."""
+    """Return gateway → the requests that staging has carried out and the lake has not.
+
+    Raises:
+        StagingUnavailableError: the store cannot be reached.
+    """
     found = {
         gateway: [each for each in store.erasures(gateway) if each.done_ms is not None and each.lake_ms is None]
         for gateway in store.gateways()
@@ -78,11 +97,11 @@ def open_requests(store: PipelineStore) -> dict[str, list[Erasure]]:
 
 
 def reached(requests: Iterable[Erasure], backlog: Iterable[Backlog]) -> list[Erasure]:
-    """Return those of a gateway's requests of which the lake holds all that it ever will.
+    """Return the requests whose covered deltas are all in the lake.
 
     Args:
         requests: of one gateway.
-        backlog: of the gateway.
+        backlog: the gateway's unflushed deltas, by shard.
     """
     waiting = [start_of(each.oldest_ms) for each in backlog if each.oldest_ms is not None]
     return [each for each in requests if each.arrival < min(waiting, default=_EVER)]

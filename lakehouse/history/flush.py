@@ -24,10 +24,18 @@ from lakehouse.spark_errors import brief, lake_errors
 from lakehouse.table_definitions import NAMES, LakeNames, ensure_deltas
 from lakesync.analysis.column_bounds import column_bounds
 from lakesync.model.crash_points import crash_point
-from lakesync.model.errors import CommitUnknownError, FlushError, IntegrityError, LakeSyncError, LakeUnavailableError
+from lakesync.model.errors import (
+    CommitUnknownError,
+    FlushError,
+    IntegrityError,
+    LakeSyncError,
+    LakeUnavailableError,
+    ValidationError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
+    from datetime import date
 
     from pyiceberg.table import Table
     from pyspark.sql import SparkSession
@@ -183,6 +191,27 @@ def flush_due(
     if errors:
         raise ExceptionGroup(f"{len(errors)} shards could not be flushed", errors)
     return reports
+
+
+def require_flushed(store: PipelineStore, days: Collection[date]) -> None:
+    """Raise unless staging's ledger says that some days are flushed as far as the order of the log allows.
+
+    Args:
+        store: the staging store.
+        days: UTC days of arrival that a run has flushed; at least one.
+
+    Raises:
+        ValidationError: unflushed deltas of these days are in the log behind those of an earlier day.
+    """
+    asked = {day.isoformat() for day in days}
+    for gateway in store.gateways():
+        unflushed = [day.day for day in store.ledger(gateway) if day.flushed_count < day.count]
+        behind = sorted(asked.intersection(unflushed))
+        if behind and unflushed[0] < min(asked):
+            raise ValidationError(
+                f"{', '.join(behind)} of gateway {gateway!r} cannot be flushed: its log goes to the lake in order, and "
+                f"deltas of {unflushed[0]} come first. Include {unflushed[0]} in the backfill, or run `lakesync flush`"
+            )
 
 
 @lake_errors

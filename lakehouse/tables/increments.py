@@ -24,6 +24,7 @@ from lakehouse.table_definitions import (
     marks_of,
     read_version,
     set_properties,
+    typed_columns,
 )
 from lakehouse.tables.history_files import counted, history_files
 from lakehouse.tables.increment import Increment
@@ -32,12 +33,13 @@ from lakehouse.tables.writes import Written, write_state
 from lakesync.model.crash_points import crash_point
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from datetime import date
 
     from pyspark.sql import SparkSession
 
     from lakesync.model.schema import TableSchema
+    from lakesync.staging.store import PipelineStore
 
 
 class MergeReport(msgspec.Struct, frozen=True):
@@ -184,6 +186,28 @@ def merged_by_day(
 
 
 @lake_errors
+def gateways_with_new_columns(
+    spark: SparkSession, store: PipelineStore, gateways: Iterable[str], table: str, names: LakeNames = NAMES
+) -> frozenset[str]:
+    """Return the gateways whose schema of a table has columns that the lake's table lacks.
+
+    Args:
+        spark: a session.
+        store: the staging store, which has the schemas.
+        gateways: ids of gateways.
+        table: the state table.
+        names: the lake's names.
+
+    Raises:
+        LakeUnavailableError: Spark cannot be reached.
+    """
+    stored = set(typed_columns(spark, names.state(table)))
+    found = ((gateway, store.gateway_config(gateway).schemas.get(table)) for gateway in gateways)
+    return frozenset(
+        gateway for gateway, known in found if known is not None and not known.schema.types.keys() <= stored
+    )
+
+
 def forget_marks(spark: SparkSession, table: str, names: LakeNames = NAMES) -> None:
     """Drop a table's merged marks: the next merge reads all of its deltas again, with the same result.
 

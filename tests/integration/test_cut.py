@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 from pydantic import SecretStr
 
-from lakehouse.checkpoints.cutting import make_cut, state_as_of
+from lakehouse.checkpoints.checkpoint import make_checkpoint, state_as_of
 from lakehouse.sessions import session
 from lakehouse.table_definitions import LakeNames
 from lakehouse.tables.increments import merge_table
@@ -131,7 +131,9 @@ def test_k1_frames_hold_the_state_at_the_arrival_and_nothing_newer(spark, names,
     schemas = [schema("u"), schema("t")]
     merge_table(spark, schema("t"), {"cut": pushes[2][0], "other": others[-1][0]}, names=names)
 
-    cut = make_cut(spark, store, held(store, "cut", middle), schemas, directory_uri=tmp_path.as_uri(), names=names)
+    cut = make_checkpoint(
+        spark, store, held(store, "cut", middle), schemas, directory_uri=tmp_path.as_uri(), names=names
+    )
     assert store.newest_cut("cut") == cut
     merge_table(spark, schema("t"), {"cut": last}, names=names)
     for part in cut.tables:
@@ -147,10 +149,13 @@ def test_k1_frames_hold_the_state_at_the_arrival_and_nothing_newer(spark, names,
     assert not list(tmp_path.rglob("*.tmp"))
 
     assert (
-        make_cut(spark, store, held(store, "cut", middle), schemas, directory_uri=tmp_path.as_uri(), names=names) == cut
+        make_checkpoint(spark, store, held(store, "cut", middle), schemas, directory_uri=tmp_path.as_uri(), names=names)
+        == cut
     )
-    with pytest.raises(IntegrityError, match="above the cut's"):
-        make_cut(spark, store, held(store, "cut", pushes[8][0]), schemas, directory_uri=tmp_path.as_uri(), names=names)
+    with pytest.raises(IntegrityError, match="later than the checkpoint's"):
+        make_checkpoint(
+            spark, store, held(store, "cut", pushes[8][0]), schemas, directory_uri=tmp_path.as_uri(), names=names
+        )
     assert store.newest_cut("cut") == cut
     tags = spark.table(f"{names.state('t')}.refs").where("type = 'TAG'").toArrow()["name"].to_pylist()
     assert f"cut-cut-{middle}" in tags
@@ -168,7 +173,9 @@ def test_k3_a_cut_that_died_is_not_published_and_is_made_again(spark, spark_serv
         assert Forked(lake_drivers.cut, "killed", last, environment=environment).wait(240) == -signal.SIGKILL
         assert store.newest_cut("killed") is None
     schemas = [schema("t"), schema("u")]
-    cut = make_cut(spark, store, held(store, "killed", last), schemas, directory_uri=tmp_path.as_uri(), names=names)
+    cut = make_checkpoint(
+        spark, store, held(store, "killed", last), schemas, directory_uri=tmp_path.as_uri(), names=names
+    )
     for part in cut.tables:
         assert applied(part, last) == visible(deltas_upto(pushes, last), part.table)
 
@@ -176,6 +183,6 @@ def test_k3_a_cut_that_died_is_not_published_and_is_made_again(spark, spark_serv
 def test_a_cut_of_empty_tables_has_no_frames(spark, names, store, served, tmp_path):
     served.engine.gateway("empty")
     hold = held(store, "empty", arrivals(DAYS[0], 1)[0])
-    cut = make_cut(spark, store, hold, [schema("t")], directory_uri=tmp_path.as_uri(), names=names)
+    cut = make_checkpoint(spark, store, hold, [schema("t")], directory_uri=tmp_path.as_uri(), names=names)
     assert [part.frames for part in cut.tables] in ([], [()])
     assert store.newest_cut("empty") == cut

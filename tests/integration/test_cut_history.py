@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from gateway.checkpoint_frames import frame_files, visible_frames
-from lakehouse.checkpoints.cutting import make_cut
+from lakehouse.checkpoints.checkpoint import make_checkpoint
 from lakehouse.history.flush import flush_due
 from lakehouse.sessions import session
 from lakehouse.table_definitions import LakeNames
@@ -106,7 +106,7 @@ def test_k1_checkpoint_and_pull_are_the_rows_without_one_error(spark_server, tmp
         gateway.set_rules(parse_rules(rng.choice(RULES)))
 
     def cut(spark):
-        return make_cut(spark, store, hold, SCHEMAS, directory_uri=(tmp_path / "frames").as_uri(), names=names)
+        return make_checkpoint(spark, store, hold, SCHEMAS, directory_uri=(tmp_path / "frames").as_uri(), names=names)
 
     try:
         with session(config) as spark, session(config) as other, ThreadPoolExecutor(1) as threads:

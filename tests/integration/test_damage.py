@@ -24,7 +24,7 @@ from lakesync.model.types import SyncPush, SyncResponse
 from lakesync.wire.frames import encode_checkpoint_frame, read_checkpoint
 from lakesync.wire.protobuf import decode_response, encode_response
 from lakesync_dagster.definitions import make_definitions
-from sensors.upkeep import unaudited
+from sensors.upkeep import assets_to_audit
 from tests.integration.gateway_support import SERVICE
 
 pytestmark = [
@@ -99,7 +99,7 @@ class House:
     def unaudited(self):
         """What the nightly audit would run for."""
         store = self.served.engine.store
-        return unaudited(self.config, registered(store), store)
+        return assets_to_audit(self.config, registered(store), store)
 
     def frames(self, table):
         """The frame files of a table's checkpoint."""

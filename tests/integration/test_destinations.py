@@ -12,9 +12,9 @@ from pydantic import SecretStr
 
 import lakehouse.backends.moves
 from assets.asset_metadata import MOVE_SENSOR, REQUESTED_BY
-from assets.destinations import all_leaves, follower, followers
 from lakehouse.backends import destinations
 from lakehouse.backends.comparison import compare, rebuild
+from lakehouse.backends.declared import destination_targets, follower_task, followers
 from lakehouse.backends.destinations import Follower
 from lakehouse.history.flush import flush_due
 from lakehouse.schema_snapshot import SchemaSnapshot, registered
@@ -133,9 +133,9 @@ class Warehouse:
 
     def compare(self, name):
         """A leaf with the lake."""
-        leaf = next(leaf for leaf in all_leaves(self.config) if leaf[2].name == name)
+        target = next(each for each in destination_targets(self.config) if each.target.name == name)
         with a_run(self.config) as run:
-            return compare(run.pyspark.spark_session, follower(self.engine.store, *leaf), run.lake.names)
+            return compare(run.pyspark.spark_session, follower_task(self.engine.store, target), run.lake.names)
 
     def check(self):
         """Every leaf against the lake: whether it passed, and the days that it names."""
@@ -148,9 +148,9 @@ class Warehouse:
 
     def rebuild(self, name, day):
         """A day of a leaf written again."""
-        leaf = next(leaf for leaf in all_leaves(self.config) if leaf[2].name == name)
+        target = next(each for each in destination_targets(self.config) if each.target.name == name)
         with a_run(self.config) as run:
-            one = follower(self.engine.store, *leaf)
+            one = follower_task(self.engine.store, target)
             return rebuild(run.pyspark.spark_session, one, [day], run.lake.names)
 
     def rows(self):

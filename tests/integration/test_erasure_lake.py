@@ -13,14 +13,13 @@ import msgspec
 import pyarrow.parquet as pq
 import pytest
 
-from assets.destinations import all_leaves, follower
 from assets.erasure import erasure as erasure_asset
-from assets.flows import works
 from lakehouse.backends.comparison import compare
+from lakehouse.backends.declared import destination_targets, flow_tasks, follower_task
 from lakehouse.backends.destinations import follow
 from lakehouse.backends.flows import flow
 from lakehouse.backends.moves import Migration, migrate
-from lakehouse.checkpoints.cutting import make_cut
+from lakehouse.checkpoints.checkpoint import make_checkpoint
 from lakehouse.checks import ledger_against_lake
 from lakehouse.erasure import redaction
 from lakehouse.erasure import requests as erasure
@@ -96,7 +95,7 @@ class World:
 
     def cut(self):
         hold = self.store.hold(self.name)
-        return make_cut(self.spark, self.store, hold, [SCHEMA], directory_uri=self.uri, names=self.names)
+        return make_checkpoint(self.spark, self.store, hold, [SCHEMA], directory_uri=self.uri, names=self.names)
 
     def checkpoint(self):
         """As somebody asks for it whom the gateway never saw."""
@@ -131,10 +130,10 @@ class World:
         config = self.placed(config)
         with a_run(config) as run:
             spark = run.pyspark.spark_session
-            for leaf in all_leaves(config):
-                follow(spark, follower(self.store, *leaf), self.names)
+            for each in destination_targets(config):
+                follow(spark, follower_task(self.store, each), self.names)
             for name, declared in config.flows.items():
-                flow(spark, works(config, self.store, name, declared))
+                flow(spark, flow_tasks(config, self.store, name, declared))
             for name, declared in config.migrations.items():
                 ends = (resolve_backend(config, place) for place in (declared.source, declared.to))
                 migrate(spark, [Migration(name, *ends, MigrationScope(tables=declared.tables), 100, str(self.folder))])
@@ -145,8 +144,8 @@ class World:
         with a_run(config) as run:
             spark = run.pyspark.spark_session
             return {
-                leaf[2].name: compare(spark, follower(self.store, *leaf), self.names).differences
-                for leaf in all_leaves(config)
+                each.target.name: compare(spark, follower_task(self.store, each), self.names).differences
+                for each in destination_targets(config)
             }
 
     def placed(self, config):

@@ -7,8 +7,8 @@ import dagster as dg
 import pytest
 from msgspec.structs import replace
 
-from assets.asset_metadata import CHECKPOINT, DELTAS, leaf_key, state_key
-from assets.freshness import days_in_time
+from assets.asset_metadata import CHECKPOINT, DELTAS, state_key, target_key
+from assets.freshness import days_of_asset
 from lakehouse.schema_snapshot import SchemaSnapshot
 from lakesync.analysis.marks import Lag
 from lakesync.config import load
@@ -54,7 +54,7 @@ class House:
         self.instance.report_runless_asset_event(dg.AssetMaterialization(key, metadata={"valid_through": moment}))
 
     def late(self, key, lags=()):
-        days = days_in_time(self.engine.store, key, lags, allowed=LATE, now_ms=self.now)
+        days = days_of_asset(self.engine.store, key, lags, allowed=LATE, now_ms=self.now)
         return [day.day for day in days if day.late]
 
 
@@ -98,8 +98,8 @@ def test_checkpoints_and_destinations_are_late_by_their_own_lags(house):
     house.set(NOON + LATE * 1000 + 1000)
     lags = {
         CHECKPOINT: Lag("checkpoint", "", "g", 0, 1, NOON),
-        leaf_key("shop", "pg"): Lag("destination", "destinations/shop/pg", "g", 0, 1, NOON),
-        leaf_key("shop", "lite"): Lag("destination", "destinations/shop/lite", "g", 0, 1, NOON),
+        target_key("shop", "pg"): Lag("destination", "destinations/shop/pg", "g", 0, 1, NOON),
+        target_key("shop", "lite"): Lag("destination", "destinations/shop/lite", "g", 0, 1, NOON),
     }
     late = {(key, other): house.late(key, [lag]) for key in lags for other, lag in lags.items()}
     assert late == {(key, other): DAYS[:1] if key == other else [] for key, other in late}

@@ -12,14 +12,14 @@ from pydantic import SecretStr
 import assets.flush
 import lakehouse.tables.increments
 import sensors.lags
-from assets.asset_metadata import leaf_key
-from assets.destinations import followers, mark_name
-from lakehouse.checkpoints import cutting
+from assets.asset_metadata import target_key
+from lakehouse.backends.declared import followers
+from lakehouse.checkpoints import checkpoint
+from lakehouse.mark_names import destination_mark
 from lakehouse.schema_snapshot import registered
 from lakehouse.sessions import session
 from lakehouse.staging_connection import pipeline_store
 from lakesync.adapters import open_adapter
-from lakesync.adapters.backend_config import WriteTarget
 from lakesync.analysis.lake_marks import MarkReader
 from lakesync.analysis.marks import StateTable, report_in
 from lakesync.config.backends import DeclaredDestination
@@ -39,7 +39,7 @@ from tests.integration.gateway_support import SERVICE, wall_ms
 pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute where the machine is busy
 
 TABLES = ("flights", "planes")
-COPY = leaf_key("copy", "copy")
+COPY = target_key("copy", "copy")
 BOUND = 60.0
 """Seconds within which everything is up to date again."""
 
@@ -76,11 +76,10 @@ class Pipeline:
         lags = PipelineLags(self.config, self.snapshot, partial(followers, self.config))
         days = arrival_days("2026-01-01")
         job = self.definitions.resolve_job_def
-        leaf = WriteTarget("copy", self.config.adapters["copy"])
         self.sensors = {
             "flush": flush_sensor(self.config, flush_job(600), days, open_staging, lags),
             "destinations": destination_sensor(
-                job("destinations"), {mark_name("copy", leaf): COPY}, days, open_staging, lags
+                job("destinations"), {destination_mark("copy", "copy"): COPY}, days, open_staging, lags
             ),
         }
         self.cursors = dict.fromkeys(self.sensors)
@@ -207,7 +206,7 @@ def table_failed_once(pipeline, monkeypatch):
 
     with monkeypatch.context() as patched:
         patched.setattr(lakehouse.tables.increments, "merge_table", failing)
-        patched.setattr(cutting, "merge_table", failing)
+        patched.setattr(checkpoint, "merge_table", failing)
         assert not pipeline.run("flush", request).success
     return {"table", "checkpoint", "destination"}
 

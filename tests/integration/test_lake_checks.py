@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from lakehouse.checkpoints.cutting import make_cut
+from lakehouse.checkpoints.checkpoint import make_checkpoint
 from lakehouse.checkpoints.published import unlike_cut
 from lakehouse.checks import duplicate_deltas, duplicate_keys, future_deltas, history_faults, ledger_against_lake
 from lakehouse.sessions import session
@@ -53,7 +53,7 @@ class Lake:
         merge_table(spark, TITLES, {"g": upto}, names=names)
         engine.gateway("g")
         hold = held(engine.store, "g", upto)
-        self.cut = make_cut(spark, engine.store, hold, [TITLES], directory_uri=frames.as_uri(), names=names)
+        self.cut = make_checkpoint(spark, engine.store, hold, [TITLES], directory_uri=frames.as_uri(), names=names)
 
     def sql(self, statement):
         self.spark.sql(statement.format(deltas=self.names.deltas, state=self.names.state("t")))

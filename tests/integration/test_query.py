@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from lakehouse.checkpoints.cutting import make_cut
+from lakehouse.checkpoints.checkpoint import make_checkpoint
 from lakehouse.history.flush import flush_due
 from lakehouse.sessions import session
 from lakehouse.spark_query import query as on_spark
@@ -129,7 +129,7 @@ def place(spark_server, tmp_path_factory):
         store = engine.store
         flush_due(spark, store, names=names)
         merge_table(spark, schema, {"other": moments[1]}, names=names)
-        cut = make_cut(spark, store, store.hold("shop"), [schema], directory_uri=folder.as_uri(), names=names)
+        cut = make_checkpoint(spark, store, store.hold("shop"), [schema], directory_uri=folder.as_uri(), names=names)
         moments += [story.push(gateway) for gateway in ("other", "shop", "other")]
         flush_due(spark, store, names=names)
     moments += [story.push("shop"), story.push("other"), story.push("shop", 2, "drafts")]

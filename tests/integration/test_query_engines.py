@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from lakehouse.checkpoints.cutting import make_cut
+from lakehouse.checkpoints.checkpoint import make_checkpoint
 from lakehouse.history.flush import flush_due
 from lakehouse.sessions import session
 from lakehouse.spark_query import ask
@@ -230,7 +230,9 @@ def place(spark_server, tmp_path_factory):
     with session(config) as spark:
         flush_due(spark, engine.store, names=names)
         bare = [TableSchema(table, ()) for table in VALUES if table != "held"]
-        make_cut(spark, engine.store, engine.store.hold("shop"), bare, directory_uri=folder.as_uri(), names=names)
+        make_checkpoint(
+            spark, engine.store, engine.store.hold("shop"), bare, directory_uri=folder.as_uri(), names=names
+        )
         merge(TableSchema("waiting", ()))
         moments.append(pushes())
         flush_due(spark, engine.store, names=names)

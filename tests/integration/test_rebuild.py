@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from lakehouse.checkpoints.cutting import make_cut
+from lakehouse.checkpoints.checkpoint import make_checkpoint
 from lakehouse.gateway_configs import keep_config
 from lakehouse.history.flush import flush_due
 from lakehouse.sessions import session
@@ -60,7 +60,7 @@ def test_a_destroyed_store_comes_back_and_its_clients_go_on(spawn, spark_server,
     with session(config) as spark:
         hold = store.hold("gw")
         flush_due(spark, store, names=names)
-        make_cut(spark, store, hold, [parse_schema(SCHEMA)], directory_uri=tmp_path.as_uri(), names=names)
+        make_checkpoint(spark, store, hold, [parse_schema(SCHEMA)], directory_uri=tmp_path.as_uri(), names=names)
         assert keep_config(spark, "gw", store.gateway_config("gw"), store.connectors("gw"), names) is False
         assert spark.table(names.gateways).count() == 1
         (newest,) = spark.table(f"{names.gateways}.snapshots").collect()

@@ -13,6 +13,7 @@ import pytest
 from pydantic import SecretStr
 
 from assets.asset_metadata import FLUSH_SENSOR, REASON, REQUESTED_BY
+from lakehouse.history.flush_due import due_flush
 from lakehouse.schema_snapshot import SchemaSnapshot, read_snapshot, registered, snapshot_file
 from lakesync.cli.up.process import free_ports
 from lakesync.config import load
@@ -30,7 +31,7 @@ from lakesync_dagster.definitions import make_definitions
 from lakesync_dagster.jobs import flush_job
 from lakesync_dagster.partitions import arrival_days, first_day
 from sensors import backoff as attempts
-from sensors.flush import due, flush_sensor
+from sensors.flush import flush_sensor
 from sensors.lags import PipelineLags
 from sensors.schema import ReloadError, schema_sensor
 
@@ -142,7 +143,7 @@ def test_what_waits_since_before_the_clock_was_put_back_is_old(house):
 
 def test_a_push_that_arrived_just_before_the_midnight_of_its_commit_belongs_to_a_day():
     waiting = Backlog("nyc", "main", 1, 0, 1, start_of(NOON) - 256, 1, 1, oldest_ms=NOON, flush_requested_ms=None)
-    found = due([waiting], NOON + 60_000, FlushSection())
+    found = due_flush([waiting], NOON + 60_000, FlushSection())
     assert found.first_ms <= found.last_ms
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from assets.cut import make_cuts
+from lakehouse.checkpoints.publication import make_checkpoints
 from lakehouse.checks import duplicate_deltas, ledger_against_lake
 from lakehouse.erasure.requests import conclude, open_requests
 from lakehouse.history.flush import flush_due
@@ -28,7 +28,9 @@ def delta(table, row, client="alice", value=None):
 
 
 def cuts(run, config):
-    return make_cuts(run.pyspark.spark_session, run.lake, run.staging.store, run.run_state, config)
+    return make_checkpoints(
+        run.pyspark.spark_session, run.staging.store, run.run_state, config, run.lake.checkpoints_uri
+    )
 
 
 def test_the_deltas_of_every_shard_are_in_the_lake_once(spark_server, serve, tmp_path):

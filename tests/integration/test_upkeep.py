@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from assets.maintenance import maintenance
-from lakehouse.checkpoints.cutting import make_cut
+from lakehouse.checkpoints.checkpoint import make_checkpoint
 from lakehouse.checks import duplicate_deltas, duplicate_keys, ledger_against_lake
 from lakehouse.history import flush as deltas
 from lakehouse.history.flush import flush_due
@@ -125,7 +125,7 @@ def test_b6_upkeep_in_the_middle_of_a_flush_loses_and_doubles_nothing(world, mon
 def test_a_table_is_joined_and_what_a_cut_tagged_stays_readable(world, spark_server, monkeypatch):
     world.merge()
     hold = world.store.hold("kept")
-    cut = make_cut(world.spark, world.store, hold, [SCHEMA], directory_uri=world.uri, names=NAMES)
+    cut = make_checkpoint(world.spark, world.store, hold, [SCHEMA], directory_uri=world.uri, names=NAMES)
     (tagged,) = cut.tables
     then = world.rows()
     monkeypatch.setattr(writes, "_is_small", lambda *_: True)

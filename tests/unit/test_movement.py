@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from assets.asset_metadata import MOVE_SENSOR
-from assets.migration import CopiedDays
-from assets.tiering import oldest_day
+from assets.tiering import newest_movable_day
+from lakehouse.backends.copied_days import CopiedDays
 from lakehouse.schema_snapshot import SchemaSnapshot
 from lakesync.analysis.marks import lags
 from lakesync.config import load
@@ -206,7 +206,7 @@ def test_flows_and_tiers_are_due_by_their_schedules_and_again_after_a_run_that_f
         store.put_mark("tiers/aged", str(now - 60_000))
         assert tick(cursor)[0].keys() == {"flows_home"}
     engine.close()
-    assert oldest_day(datetime(2026, 1, 5, tzinfo=UTC), 30, arrival_days("2026-01-01")) is None
+    assert newest_movable_day(datetime(2026, 1, 5, tzinfo=UTC), 30, arrival_days("2026-01-01")) is None
 
 
 @dg.job

@@ -6,8 +6,9 @@ from types import SimpleNamespace
 import dagster as dg
 import pytest
 
-from assets.ingest import note_poll, table_metadata
+from assets.ingest import table_metadata
 from lakehouse.landing.delivery import Delivered
+from lakehouse.landing.poll_marks import record_poll
 from lakehouse.landing.polls import ConnectorPoll, TablePoll
 from lakehouse.schema_snapshot import PolledConnector, SchemaSnapshot, registered
 from lakesync.analysis.marks import Lag, lags, report_in
@@ -120,12 +121,12 @@ def test_a_connector_whose_polls_fail_is_reported_until_one_ends_well(tmp_path):
         report = report_in(engine.store.marks())
         return [(lag.key, lag.since_ms, report.requests.get(lag.key)) for lag in report.lags], report.failing()
 
-    note_poll(engine.store, "shop", CRM.name, now, tables=1, failed=0)
+    record_poll(engine.store, "shop", CRM.name, now, tables=1, failed=0)
     for number in range(3):
-        note_poll(engine.store, "shop", DESK.name, now + number, tables=2, failed=1)
+        record_poll(engine.store, "shop", DESK.name, now + number, tables=2, failed=1)
         assert reported()[0] == [("poll/support-desk/shop", now, number + 1)]
     assert [lag.name for lag in reported()[1]] == ["support-desk"]
-    note_poll(engine.store, "shop", DESK.name, now + 3, tables=2, failed=0)
+    record_poll(engine.store, "shop", DESK.name, now + 3, tables=2, failed=0)
     assert reported() == ([], [])
     engine.close()
 
@@ -162,7 +163,7 @@ class Polls:
                     is_desk = request.tags["lakesync/connector"] == "shop/support-desk"
                     each, tables, bad = (DESK, 2, failed) if is_desk else (CRM, 1, 0)
                     found["desk" if is_desk else "crm"].append(self.seconds)
-                    note_poll(self.engine.store, "shop", each.name, self.now() * 1000, tables=tables, failed=bad)
+                    record_poll(self.engine.store, "shop", each.name, self.now() * 1000, tables=tables, failed=bad)
             self.seconds += 5
         return found
 

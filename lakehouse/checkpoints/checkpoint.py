@@ -1,4 +1,7 @@
-"""Cuts: the state of all tables of a gateway at one arrival, and the checkpoint frames made of it."""
+"""Makes one gateway's checkpoint: its tables merged to one arrival, their snapshots tagged, their rows as frames.
+
+`lakehouse.checkpoints.publication` calls it for each gateway at the end of a flush.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from pyspark.sql import functions as sf
 
 from lakehouse.catalogue import open_table, planned_files
 from lakehouse.checkpoints.frame_files import WRITTEN_SCHEMA, frame_parts, link_frames
-from lakehouse.checkpoints.tags import CutsKept, retention
+from lakehouse.checkpoints.tags import CheckpointRetention, retention
 from lakehouse.data_files import DataFile
 from lakehouse.gateway_configs import keep_config
 from lakehouse.side_by_side import side_by_side
@@ -38,7 +41,7 @@ if TYPE_CHECKING:
     from lakesync.staging.store import PipelineStore
 
 
-def make_cut(
+def make_checkpoint(
     spark: SparkSession,
     store: PipelineStore,
     hold: Hold,
@@ -46,36 +49,36 @@ def make_cut(
     *,
     directory_uri: str,
     names: LakeNames = NAMES,
-    kept: CutsKept = CutsKept(),  # noqa: B008 frozen
+    kept: CheckpointRetention = CheckpointRetention(),  # noqa: B008 frozen
     contracts: Mapping[str, Contract] = MappingProxyType({}),
 ) -> Cut:
-    """Make and publish a cut at a hold: tables that lag are merged, their snapshots tagged, the frames written.
+    """Make and publish a gateway's checkpoint at a cut point.
 
-    All that the gateway took up to the hold is in `deltas`. Frames go to `directory_uri/gateway/epoch-arrival/`, on a
-    file system or S3 that Spark's tasks reach; those of a table that is as it was in the newest cut are linked there.
-    When a cut at this or a later arrival is published already, or one that has all tables as they are now, that one is
-    the answer and nothing is written. `contracts` are those of tables that have one, as `merge_table` takes them.
+    Merges the tables that lag, tags their snapshots and writes the frames to `directory_uri/GATEWAY/EPOCH-ARRIVAL/`, on
+    a file system or S3 that Spark's tasks reach. Frames of a table that has not changed since the newest checkpoint are
+    linked instead of written. Writes nothing if a checkpoint at this or a later arrival is published, or if the newest
+    one has all tables as they are now; that one is returned.
 
     Args:
         spark: a session.
         store: the staging store.
-        hold: the gateway's position.
-        schemas: of the gateway's tables.
+        hold: the cut point: all deltas of the gateway up to its arrival are in `deltas`.
+        schemas: the schemas of the gateway's tables.
         directory_uri: the folder of all frames.
         names: the lake's names.
-        kept: how long the snapshots of cuts are kept.
-        contracts: of tables that have one, as `merge_table` takes them.
+        kept: how long the tagged snapshots are kept.
+        contracts: table → its contract, as `merge_table` takes it.
 
     Raises:
-        IntegrityError: a table holds deltas above the hold, or rows were not in line with the rules there; make the
-            cut at a later one.
+        IntegrityError: a table has deltas later than the cut point, or rows did not follow the rules yet there. Make
+            the checkpoint at a later one.
         SchemaError, LakeUnavailableError: as `merge_table`.
     """
     gateway, arrival = hold.gateway, hold.arrival
     if hold.rules_version is None:
         raise IntegrityError(
-            f"at {arrival} the rows of {gateway} were still being brought in line with rules that changed; make the "
-            "cut at a later arrival"
+            f"at {arrival} the rows of {gateway} did not follow the changed rules yet; make the checkpoint at a later "
+            "arrival"
         )
     keep_config(spark, gateway, store.gateway_config(gateway), store.connectors(gateway), names)
     newest = store.newest_cut(gateway)
@@ -89,12 +92,12 @@ def make_cut(
 
     found = side_by_side(spark, merged, ordered)
     snapshots = dict(zip((schema.table for schema in ordered), found, strict=True))
-    before = _still_good(store, newest, hold)
+    before = _reusable(store, newest, hold)
     if before is not None and {each.table: each.snapshot_id for each in before.tables} == {
         table: snapshot for table, snapshot in snapshots.items() if snapshot is not None
     }:
         return before
-    place = _Place(
+    target = _Target(
         gateway,
         arrival,
         f"{directory_uri.rstrip('/')}/{gateway}/{hold.epoch}-{arrival}",
@@ -103,7 +106,7 @@ def make_cut(
     known = {each.table: each for each in before.tables} if before is not None else {}
 
     def framed(table: str) -> CutTable | None:
-        return _cut_table(spark, table, snapshots[table], place, known.get(table), names)
+        return _table_frames(spark, table, snapshots[table], target, known.get(table), names)
 
     tables = [table for table in side_by_side(spark, framed, snapshots) if table is not None]
     crash_point("checkpoint.written")
@@ -122,7 +125,9 @@ def make_cut(
         return cut
     later = store.newest_cut(gateway)
     if later is None:
-        raise IntegrityError(f"staging refused the cut of {gateway} at {arrival} and has no later one; ask it again")
+        raise IntegrityError(
+            f"staging refused the checkpoint of {gateway} at {arrival} and has no later one; make it again"
+        )
     return later
 
 
@@ -138,15 +143,14 @@ def state_as_of(
 ) -> DataFrame:
     """Return the rows of a table as of an arrival, in the columns of its state table, invisible ones included.
 
-    Read from the cut's snapshot when `cut` is exactly there, else reduced from `deltas`. What is not
-    flushed is not in it.
+    Unflushed deltas are not in it.
 
     Args:
         spark: a session.
-        schema: the table's.
-        gateway: whose rows.
-        arrival: up to which deltas count.
-        cut: read from its snapshot when it is exactly at the arrival.
+        schema: the table's schema.
+        gateway: the gateway whose rows are returned.
+        arrival: deltas up to this arrival count.
+        cut: a checkpoint. If it is exactly at the arrival, its snapshot is read; otherwise `deltas` is merged.
         names: the lake's names.
     """
     table = ensure_state(spark, schema, names)
@@ -160,17 +164,18 @@ def state_as_of(
     return merged_rows(spark, spark.table(table.name).schema, merge).drop(*CHECKS)
 
 
-class _Place(NamedTuple):
-    """Where a cut is, and where it is put."""
+class _Target(NamedTuple):
+    """The checkpoint that is made, and where its frames are written."""
 
     gateway: str
     arrival: int
     directory: str
-    retained: str
+    retention: str
+    """Of its tags, as an SQL clause."""
 
 
-def _still_good(store: PipelineStore, newest: Cut | None, hold: Hold) -> Cut | None:
-    """The newest cut, where clients may have it: none that an erasure took back, nor of other rules or another life."""
+def _reusable(store: PipelineStore, newest: Cut | None, hold: Hold) -> Cut | None:
+    """Return the newest checkpoint unless its rules, epoch or shards have changed or an erasure has withdrawn it."""
     if newest is None or (newest.epoch, newest.rules_version, newest.shards) != (
         hold.epoch,
         hold.rules_version,
@@ -182,29 +187,29 @@ def _still_good(store: PipelineStore, newest: Cut | None, hold: Hold) -> Cut | N
 
 
 @lake_errors
-def _cut_table(
-    spark: SparkSession, table: str, snapshot: int | None, place: _Place, known: CutTable | None, names: LakeNames
+def _table_frames(
+    spark: SparkSession, table: str, snapshot: int | None, target: _Target, known: CutTable | None, names: LakeNames
 ) -> CutTable | None:
-    """One table as its snapshot has it; None while it has none. Frames of a snapshot that is `known` are kept."""
+    """Tag a table's snapshot and write its frames, or link those of `known`; None for a table without a snapshot."""
     if snapshot is None:
         return None
-    name, gateway, arrival = names.state(table), place.gateway, place.arrival
+    name, gateway, arrival = names.state(table), target.gateway, target.arrival
     spark.sql(
         f"ALTER TABLE {name} CREATE OR REPLACE TAG `cut-{gateway}-{arrival}` AS OF VERSION {snapshot} "
-        f"RETAIN {place.retained}"
+        f"RETAIN {target.retention}"
     )
     crash_point("cut.tagged")
     if known is not None and known.snapshot_id == snapshot:
-        linked = link_frames(known.frames, f"{place.directory}/{table}")
+        linked = link_frames(known.frames, f"{target.directory}/{table}")
         if linked is not None:
             return msgspec.structs.replace(known, frames=linked)
-    written = _frames(spark, name, snapshot, gateway, f"{place.directory}/{table}", table, arrival)
+    written = _frames(spark, name, snapshot, gateway, f"{target.directory}/{table}", table, arrival)
     files = sorted(written.to_pylist(), key=lambda file: str(file["uri"]))
     highest = max((file["highest_arrival"] for file in files), default=0)
     if highest > arrival:
         raise IntegrityError(
-            f"{name} holds deltas of {gateway} up to arrival {highest}, above the cut's {arrival}; make the cut at "
-            f"{highest} or later"
+            f"{name} has deltas of {gateway} up to arrival {highest}, later than the checkpoint's {arrival}; make the "
+            f"checkpoint at {highest} or later"
         )
     kept = [file for file in files if file["rows"]]
     return CutTable(
@@ -219,7 +224,7 @@ def _cut_table(
 def _frames(
     spark: SparkSession, name: str, snapshot: int, gateway: str, directory: str, table: str, arrival: int
 ) -> pa.Table:
-    """Write the frames of a gateway's rows."""
+    """Write the frames of a gateway's rows of one table, in tasks of Spark."""
     with open_table(spark, name) as opened:
         files = [DataFile.of(task) for task in planned_files(opened, snapshot, condition("_gateway", "=", gateway))]
     count, part = frame_parts(files, gateway, directory, table, arrival)

@@ -1,4 +1,7 @@
-"""What the steps of one run share besides connections: how far each gateway is, and what the run went on without."""
+"""What the steps of one run share besides connections: each gateway's positions, and what the run continued without.
+
+Dagster creates one for each run, as the resource `run_state`.
+"""
 
 from __future__ import annotations
 
@@ -11,26 +14,26 @@ from lakesync.staging.head import MAIN_SHARD
 from lakesync.staging.shards import shard_map
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
+
+    from pyspark.sql import SparkSession
 
     from lakehouse.table_definitions import LakeNames
     from lakehouse.tables.increments import MergeReport
     from lakesync.config import Config
     from lakesync.staging.records import Hold
-    from resources.gateways import StagingResource
-    from resources.lake import LakeResource
-    from resources.spark import SparkConnectResource
+    from lakesync.staging.store import PipelineStore
 
 
 class SetAside(NamedTuple):
-    """A failure that the run went on without; its last step fails for it."""
+    """A failure in spite of which the run continued. Its last step fails for it."""
 
     what: str
-    """The same text for the same fault."""
+    """What was not done. The text is the same for the same fault."""
     description: str
     """`what`, and the error."""
     gateway: str | None
-    """The gateway that was not flushed, if the failure was that."""
+    """The gateway that was not flushed, if that was the failure."""
 
 
 class Unmerged(NamedTuple):
@@ -38,33 +41,48 @@ class Unmerged(NamedTuple):
 
     reason: str
     gateways: frozenset[str] | None
-    """Those whose deltas were not merged; None: all."""
+    """Gateways whose deltas were not merged; None: all."""
 
-    def holds_up(self, gateway: str) -> bool:
-        """Whether a gateway's rows of the table are not up to date."""
+    def delays(self, gateway: str) -> bool:
+        """Return whether a gateway's rows of the table are not up to date."""
         return self.gateways is None or gateway in self.gateways
 
 
 class RunState:
-    """The positions that all steps of a run agree on. Each is read once, when a step first asks for it."""
+    """The positions that all steps of a run agree on. Each is read once, when a step first needs it."""
 
     def __init__(
-        self, config: Config, pyspark: SparkConnectResource, lake: LakeResource, staging: StagingResource
+        self,
+        config: Config,
+        names: LakeNames,
+        spark: Callable[[], SparkSession],
+        store: Callable[[], PipelineStore],
+        now_ms: Callable[[], int],
     ) -> None:
+        """Read nothing yet.
+
+        Args:
+            config: names the namespaces and shards.
+            names: the lake's names.
+            spark: returns the run's session.
+            store: returns the staging store.
+            now_ms: returns server wall time in milliseconds.
+        """
         self._config = config
-        self._pyspark = pyspark
-        self._lake = lake
-        self._staging = staging
+        self._names = names
+        self._spark = spark
+        self._store = store
+        self._now_ms = now_ms
         self._flushed: dict[str, int] | None = None
         self._flushed_by_shard: dict[str, dict[str, int]] = {}
         self._cut_points: dict[str, Hold] = {}
         self.set_aside: list[SetAside] = []
         self.merged: dict[tuple[str, str], MergeReport] = {}
-        """`(namespace, table)` → what this run merged into a state table; no entry for one that it did not merge."""
+        """`(namespace, table)` → what this run merged into a state table; no entry for other tables."""
         self.unmerged: dict[tuple[str, str], Unmerged] = {}
-        """`(namespace, table)` → why this run goes on without a state table."""
+        """`(namespace, table)` → why this run continued without a state table."""
         self.erased: dict[str, dict[str, int]] = {}
-        """Place beyond the lake → the deltas and rows that this run erased there."""
+        """Asset of a backend beyond the lake → the deltas and rows that this run erased there."""
         self.faults: dict[str | None, list[str]] = {}
         """Gateway → what checks of this run found; None: of every gateway. Such a gateway keeps its checkpoint."""
         self.doubted: set[str | None] = set()
@@ -84,7 +102,7 @@ class RunState:
                 f"{self._config.namespaces.of(gateway)!r}: a gateway keeps the namespace that it was created with. Put "
                 f"gateways.{gateway}.namespace back, or create another gateway"
             )
-        return self._lake.names_in(self._lake.gateway_namespaces.get(gateway, ""))
+        return self._names.in_namespace(self._config.namespaces.own.get(gateway, ""))
 
     def gateways_in(self, namespace: str) -> list[str]:
         """The gateways whose rows are in a namespace; `""` is the shared one.
@@ -95,7 +113,7 @@ class RunState:
             StagingUnavailableError: the staging store cannot be reached.
             LakeUnavailableError: Spark cannot be reached.
         """
-        return [each for each in self._staging.store.gateways() if self._is_in(namespace, each)]
+        return [each for each in self._store().gateways() if self._is_in(namespace, each)]
 
     def note_cut_points(self) -> None:
         """Note the position of each gateway. Call it before a flush: afterwards each can be cut at that position.
@@ -103,7 +121,7 @@ class RunState:
         Raises:
             StagingUnavailableError: the staging store, or one of its shards, cannot be reached.
         """
-        store = self._staging.store
+        store = self._store()
         self._cut_points = {gateway: store.hold(gateway) for gateway in store.gateways()}
 
     def drop_cut_point(self, gateway: str) -> None:
@@ -117,11 +135,11 @@ class RunState:
             gateway: its id.
             tables: those that it has rows of.
         """
-        namespace = self._lake.gateway_namespaces.get(gateway, "")
+        namespace = self._config.namespaces.own.get(gateway, "")
         reasons = [*self.faults.get(None, []), *self.faults.get(gateway, [])]
         for table in sorted(tables):
             unmerged = self.unmerged.get((namespace, table))
-            if unmerged is not None and unmerged.holds_up(gateway):
+            if unmerged is not None and unmerged.delays(gateway):
                 reasons.append(f"its table {table} was not merged ({unmerged.reason})")
         return "; ".join(reasons) or None
 
@@ -133,7 +151,7 @@ class RunState:
         """
         if not self._cut_points:
             self.note_cut_points()
-            for backlog in self._staging.store.backlog():
+            for backlog in self._store().backlog():
                 if backlog.deltas:
                     self._cut_points.pop(backlog.gateway, None)
         return self._cut_points
@@ -148,12 +166,12 @@ class RunState:
         Raises:
             StagingUnavailableError: the staging store cannot be reached.
         """
-        cut_points, store = self.cut_points(), self._staging.store
+        cut_points, store = self.cut_points(), self._store()
         moments = [wall_of(hold.arrival) for hold in cut_points.values()]
         if cut_points.keys() != set(store.gateways()):
             unflushed = [each for each in store.backlog() if each.gateway not in cut_points]
             moments += [each.oldest_ms for each in unflushed if each.oldest_ms is not None]
-        return min(moments, default=self._staging.now_ms())
+        return min(moments, default=self._now_ms())
 
     def flushed(self, *, anew: bool = False) -> dict[str, int]:
         """Gateway → the arrival up to which its deltas are in the lake.
@@ -169,7 +187,7 @@ class RunState:
         if anew or self._flushed is None:
             from lakehouse.history.flush import flushed_arrivals
 
-            self._flushed = self._at_cut_points(flushed_arrivals(self._pyspark.spark_session, self._lake.names))
+            self._flushed = self._at_cut_points(flushed_arrivals(self._spark(), self._names))
             self._flushed_by_shard = {}
         return self._flushed
 
@@ -202,7 +220,7 @@ class RunState:
             from lakehouse.history.flush import flushed_arrivals
 
             streams = (shard, MAIN_SHARD) if shard == shards.default else (shard,)
-            arrivals = flushed_arrivals(self._pyspark.spark_session, self._lake.names, streams)
+            arrivals = flushed_arrivals(self._spark(), self._names, streams)
             self._flushed_by_shard[shard] = self._at_cut_points(arrivals)
         return self._flushed_by_shard[shard]
 
@@ -213,7 +231,7 @@ class RunState:
         }
 
     def _is_in(self, namespace: str, gateway: str) -> bool:
-        return self._lake.gateway_namespaces.get(gateway, "") == namespace and gateway not in self._moved
+        return self._config.namespaces.own.get(gateway, "") == namespace and gateway not in self._moved
 
     @cached_property
     def _moved(self) -> dict[str, str]:
@@ -221,6 +239,6 @@ class RunState:
         from lakehouse.namespace_assignment import moved_gateways
 
         def has_begun(gateway: str) -> bool:
-            return self._staging.store.newest_cut(gateway) is not None
+            return self._store().newest_cut(gateway) is not None
 
-        return moved_gateways(self._pyspark.spark_session, has_begun, self._config.namespaces, self._lake.names)
+        return moved_gateways(self._spark(), has_begun, self._config.namespaces, self._names)

@@ -1,0 +1,216 @@
+"""The assets `cut` and `checkpoint`: all tables of a gateway at one arrival, as frames for the first sync of clients.
+
+`cut` is the last step of a flush. `checkpoint` has a partition for each gateway.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import dagster as dg
+
+from assets.asset_metadata import CHECKPOINT, CUT, DELTAS, OWNERS, state_key
+from assets.failure_policy import brief, failure_policy, raise_set_aside, set_aside
+from assets.run_metrics import Metadata, content_version, freshness_metadata, spark_metadata
+from lakehouse.run_state import RunState
+from lakehouse.schema_snapshot import SchemaSnapshot
+from lakesync.config import Config
+from lakesync.model.errors import NotFoundError, TransientError
+from lakesync.model.hlc import wall_of
+from lakesync.staging.records import Cut
+from resources.gateways import StagingResource
+from resources.lake import LakeResource
+from resources.spark import SparkConnectResource
+from resources.uris import checkpoints_uri, staging_uri
+
+_POOL = "lakesync_cut"
+_CUT_LINEAGE = dg.MetadataValue.md(
+    "One arrival W for each gateway: every table is merged with `deltas.arrival <= W` and its snapshot is tagged "
+    "`cut-GATEWAY-W`, which keeps it from expiry. Staging records W, the version of the sync rules, and each table's "
+    "snapshot."
+)
+_CHECKPOINT_LINEAGE = dg.MetadataValue.md(
+    "The visible rows of each table `VERSION AS OF` the tagged snapshot, as length-prefixed `SyncResponse` messages. "
+    "`GET /sync/{gateway}/checkpoint` filters them by the caller's rules while it sends them."
+)
+
+GATEWAYS = dg.DynamicPartitionsDefinition(name="gateways")
+"""The gateways that have a checkpoint."""
+
+
+def checkpoints(snapshot: SchemaSnapshot, config: Config) -> list[dg.AssetsDefinition]:
+    """Create the asset `cut`, which a flush materialises, and `checkpoint`, with a partition for each gateway.
+
+    Args:
+        snapshot: names the state tables.
+        config: names the folder of frames and the staging store.
+    """
+    return [cut_asset(snapshot, config), checkpoint_asset(config)]
+
+
+def cut_asset(snapshot: SchemaSnapshot, config: Config) -> dg.AssetsDefinition:
+    """Create the last step of a flush, which makes every gateway's checkpoint and reports each as a partition.
+
+    The partitions of a flush are days, so Dagster cannot run the partitions of `checkpoint` in the same run. Tables
+    that were registered after the code location was loaded are merged here.
+
+    Args:
+        snapshot: names the state tables.
+        config: names the lake, and says how long the snapshots of checkpoints are kept.
+    """
+
+    @dg.asset(
+        key=CUT,
+        deps=[DELTAS, *(state_key(schema.table, where) for schema, where in snapshot.states)],
+        pool=_POOL,
+        description="For each gateway, the snapshots of all its tables at the newest arrival to which they are merged.",
+        group_name="cut",
+        kinds={"spark", "iceberg"},
+        owners=OWNERS,
+        metadata={"dagster/uri": staging_uri(config), "lineage": _CUT_LINEAGE},
+    )
+    def cut(
+        context: dg.AssetExecutionContext,
+        pyspark: SparkConnectResource,
+        lake: LakeResource,
+        staging: StagingResource,
+        run_state: dg.ResourceParam[RunState],
+    ) -> Iterator[dg.MaterializeResult[None]]:
+        from lakehouse.checkpoints.publication import make_checkpoints
+
+        failed: dict[str, Exception] = {}
+        with failure_policy(context, pyspark):
+            made = make_checkpoints(
+                pyspark.spark_session,
+                staging.store,
+                run_state,
+                config,
+                lake.checkpoints_uri,
+                on_failed=failed.setdefault,
+            )
+            if failed and (not made or any(isinstance(error, TransientError) for error in failed.values())):
+                raise ExceptionGroup("checkpoints failed", list(failed.values()))
+            for gateway, error in failed.items():
+                set_aside(context, run_state, error, f"gateway {gateway} was not cut and keeps its checkpoint")
+            now_ms = staging.now_ms()
+        _report_partitions(context, made, spark_metadata(pyspark) if made else {}, lake, run_state, now_ms)
+        reasons = {gateway: brief(error) for gateway, error in failed.items()}
+        left_out: Metadata = {"left_out": dg.MetadataValue.json(reasons)} if failed else {}
+        yield dg.MaterializeResult(
+            metadata={**_cut_metadata(made), **_valid_metadata(made, run_state, now_ms), **left_out},
+            data_version=_version(made),
+        )
+        raise_set_aside(context, run_state)
+
+    return cut
+
+
+def checkpoint_asset(config: Config) -> dg.AssetsDefinition:
+    """Create the checkpoints, by gateway.
+
+    A run makes its gateways' checkpoints again if all of their deltas are in the lake, and reports the newest ones
+    otherwise.
+
+    Args:
+        config: names the folder of frames.
+    """
+
+    @dg.asset(
+        key=CHECKPOINT,
+        deps=[CUT],
+        partitions_def=GATEWAYS,
+        backfill_policy=dg.BackfillPolicy.single_run(),
+        pool=_POOL,
+        description="All rows of a gateway at one arrival, as frames for the first sync of a new client.",
+        group_name="checkpoint",
+        kinds={"spark", "protobuf"},
+        owners=OWNERS,
+        metadata={"dagster/uri": checkpoints_uri(config), "lineage": _CHECKPOINT_LINEAGE},
+    )
+    def checkpoint(
+        context: dg.AssetExecutionContext,
+        pyspark: SparkConnectResource,
+        lake: LakeResource,
+        staging: StagingResource,
+        run_state: dg.ResourceParam[RunState],
+    ) -> dg.MaterializeResult[None]:
+        from lakehouse.checkpoints.publication import make_checkpoints
+
+        gateways, store = context.partition_keys, staging.store
+        with failure_policy(context, pyspark):
+            made = make_checkpoints(
+                pyspark.spark_session, store, run_state, config, lake.checkpoints_uri, gateways=gateways
+            )
+            newest = {each.gateway: each for each in made}
+            for gateway in gateways:
+                found = newest.get(gateway) or store.newest_cut(gateway)
+                if found is None:
+                    raise NotFoundError(
+                        f"gateway {gateway!r} has no checkpoint: it has unflushed deltas, or none at all. Run "
+                        "`lakesync flush`"
+                    )
+                newest[gateway] = found
+                metadata = _partition_metadata(found, lake, run_state, staging.now_ms())
+                context.add_asset_metadata({**metadata, "was_cut": found in made}, CHECKPOINT, gateway)
+        return dg.MaterializeResult(data_version=_version(list(newest.values())))
+
+    return checkpoint
+
+
+def _report_partitions(
+    context: dg.AssetExecutionContext,
+    made: Sequence[Cut],
+    figures: Metadata,
+    lake: LakeResource,
+    run_state: RunState,
+    now_ms: int,
+) -> None:
+    """Report each checkpoint as a partition of the asset `checkpoint`."""
+    name = GATEWAYS.name or ""
+    known = set(context.instance.get_dynamic_partitions(name))
+    if new := [each.gateway for each in made if each.gateway not in known]:
+        context.instance.add_dynamic_partitions(name, new)
+    for each in made:
+        context.log_event(
+            dg.AssetMaterialization(
+                CHECKPOINT,
+                partition=each.gateway,
+                metadata={**_partition_metadata(each, lake, run_state, now_ms), **figures},
+                tags={"dagster/data_version": _version([each]).value},
+            )
+        )
+
+
+def _partition_metadata(made: Cut, lake: LakeResource, run_state: RunState, now_ms: int) -> Metadata:
+    return {
+        "dagster/row_count": sum(table.rows for table in made.tables),
+        "bytes": sum(table.bytes for table in made.tables),
+        "files": sum(len(table.frames) for table in made.tables),
+        "rules_versions": dg.MetadataValue.json({made.gateway: made.rules_version}),
+        "dagster/uri": lake.checkpoints_uri,
+        **_valid_metadata([made], run_state, now_ms),
+    }
+
+
+def _cut_metadata(made: Sequence[Cut]) -> Metadata:
+    return {
+        "gateways": ", ".join(each.gateway for each in made),
+        "tables": sum(len(each.tables) for each in made),
+        "arrivals": dg.MetadataValue.json({each.gateway: str(each.arrival) for each in made}),
+        "snapshot_ids": dg.MetadataValue.json(_snapshots(made)),
+    }
+
+
+def _valid_metadata(made: Sequence[Cut], run_state: RunState, now_ms: int) -> Metadata:
+    """Up to when the checkpoints are complete. One that was kept because nothing has changed is as new as the run."""
+    points = run_state.cut_points()
+    arrivals = (
+        max(each.arrival, points[each.gateway].arrival) if each.gateway in points else each.arrival for each in made
+    )
+    return freshness_metadata(min(map(wall_of, arrivals), default=None), now_ms)
+
+
+def _version(made: Sequence[Cut]) -> dg.DataVersion:
+    return content_version([_snapshots(made), {each.gateway: each.rules_version for each in made}])
+
+
+def _snapshots(made: Sequence[Cut]) -> dict[str, dict[str, str]]:
+    return {each.gateway: {table.table: str(table.snapshot_id) for table in each.tables} for each in made}

@@ -1,0 +1,165 @@
+"""The destinations, flows and migrations of `lakesync.toml`, as the values that Spark tasks receive.
+
+Assets, sensors and erasures call it. Importing it loads neither Spark nor a driver.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from lakehouse.mark_names import destination_mark
+from lakehouse.schema_snapshot import registered
+from lakesync.adapters.backend_config import WriteTarget, resolve_backend, write_targets
+from lakesync.analysis.marks import Follower, FollowerMark
+from lakesync.config.backends import DeclaredDestination
+from lakesync.model import hlc
+from lakesync.model.hlc import wall_clock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from lakehouse.backends import destinations
+    from lakehouse.backends.flows import Flow, LakeFlow
+    from lakehouse.backends.moves import Migration
+    from lakesync.config import Config
+    from lakesync.config.backends import DeclaredFlow, DeclaredMigration
+    from lakesync.staging.store import PipelineStore
+
+
+class DestinationTarget(NamedTuple):
+    """One adapter that a destination writes to. It follows the lake's `deltas` with a mark of its own."""
+
+    destination: str
+    """Name of the destination."""
+    declared: DeclaredDestination
+    target: WriteTarget
+
+    @property
+    def mark_name(self) -> str:
+        """Name of the mark, in staging and at the adapter."""
+        return destination_mark(self.destination, self.target.name)
+
+    @property
+    def selection(self) -> str:
+        """The tables and gateways that it follows, as text. A mark for another selection does not apply."""
+        parts = [sorted(self.target.tables), sorted(self.target.without), sorted(self.declared.gateways)]
+        return msgspec.json.encode(parts).decode()
+
+
+def destination_targets(config: Config) -> Iterator[DestinationTarget]:
+    """Yield every adapter of every destination.
+
+    Raises:
+        ConfigurationError: a destination reaches one adapter in two ways.
+    """
+    for name, declared in config.destinations.items():
+        for target in write_targets(resolve_backend(config, declared.to), declared.tables):
+            yield DestinationTarget(name, declared, target)
+
+
+def followers(config: Config, store: PipelineStore, wall: Callable[[], int] = wall_clock) -> list[Follower]:
+    """Return the progress of each destination's adapter, as its latest run reported it to staging.
+
+    An adapter that never ran, or whose selection of tables has changed, has no progress. One that continues without a
+    suspended table is behind by its newest push once that table's retry is due.
+
+    Args:
+        config: declares the destinations.
+        store: the staging store.
+        wall: returns milliseconds since 1970.
+    """
+    marks = store.marks()
+    found = []
+    for each in destination_targets(config):
+        text = marks.get(each.mark_name)
+        mark = msgspec.json.decode(text, type=FollowerMark) if text is not None else None
+        streams = mark.streams if mark is not None and mark.choice == each.selection else {}
+        if mark is not None and mark.retry_ms is not None and mark.retry_ms <= wall():
+            streams = {stream: arrival - 1 for stream, arrival in streams.items()}
+        found.append(Follower(each.mark_name, streams, frozenset(each.declared.gateways)))
+    return found
+
+
+def follower_task(store: PipelineStore, each: DestinationTarget) -> destinations.Follower:
+    """Return the task that writes to one adapter of a destination.
+
+    Args:
+        store: the staging store, which has the schemas.
+        each: the adapter.
+    """
+    from lakehouse.backends.destinations import Follower as Task
+    from lakehouse.backends.destinations import choice_of
+
+    selection = choice_of(each.target, each.declared.gateways)
+    schemas = registered(store).of(selection.tables, selection.without) if each.declared.rows else ()
+    return Task(each.mark_name, each.target, selection, schemas)
+
+
+def flow_tasks(config: Config, store: PipelineStore, name: str, declared: DeclaredFlow) -> list[Flow]:
+    """Return a flow's task for each adapter that it writes to.
+
+    Args:
+        config: declares the backends.
+        store: the staging store, which has the schemas.
+        name: the flow's name.
+        declared: the flow; it does not lead to the lake.
+    """
+    from lakehouse.backends.flows import Flow
+    from lakesync.adapters.transfer.flows import RowFilter
+
+    source = resolve_backend(config, declared.source)
+    registry, found = registered(store), []
+    for target in write_targets(resolve_backend(config, declared.to), declared.tables):
+        row_filter = RowFilter.from_conditions(
+            declared.where, tables=target.tables, without=target.without, gateways=declared.gateways
+        )
+        schemas = registry.of(row_filter.tables, row_filter.without) if declared.rows else ()
+        found.append(Flow(f"flows/{name}/{target.name}", source, target, row_filter, schemas))
+    return found
+
+
+def lake_flow_task(config: Config, name: str, declared: DeclaredFlow) -> LakeFlow:
+    """Return the task of a flow that leads to the lake.
+
+    Args:
+        config: declares the backends.
+        name: the flow's name.
+        declared: the flow.
+    """
+    from lakehouse.backends.flows import LakeFlow
+    from lakesync.adapters.transfer.flows import RowFilter
+
+    row_filter = RowFilter.from_conditions(declared.where, tables=declared.tables, gateways=declared.gateways)
+    progress = config.data_dir / "flows" / f"{name}.json"
+    return LakeFlow(resolve_backend(config, declared.source), row_filter, declared.into, config, progress)
+
+
+def migration_task(config: Config, name: str, declared: DeclaredMigration, table: str, day: date) -> Migration:
+    """Return the task that copies one table and day of a migration.
+
+    Args:
+        config: declares the backends.
+        name: the migration's name.
+        declared: the migration.
+        table: the table to copy.
+        day: the UTC day to copy, by hlc.
+    """
+    from lakehouse.backends.moves import Migration
+    from lakesync.adapters.transfer.migration import MigrationScope
+
+    scope = MigrationScope(declared.gateway, (table,), _first_hlc(day) - 1, _first_hlc(day + timedelta(days=1)) - 1)
+    return Migration(
+        f"migrations/{name}/{table}/{day}",
+        resolve_backend(config, declared.source),
+        resolve_backend(config, declared.to),
+        scope,
+        declared.page_size,
+        str(config.data_dir / "migrations"),
+    )
+
+
+def _first_hlc(day: date) -> int:
+    return hlc.encode(int(datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp() * 1000), 0)

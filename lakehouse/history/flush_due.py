@@ -1,0 +1,177 @@
+"""Decides from marks whether a flush is due, and why. The flush sensor calls it.
+
+Runs are not looked at, so what a killed, cancelled or failed run left undone is due again.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from lakesync.analysis.marks import Lag
+from lakesync.flush.backlog_stats import BacklogStats
+from lakesync.flush.flusher import Thresholds
+from lakesync.flush.settings import FlushSettings, adaptive_buffer
+from lakesync.model.hlc import wall_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lakesync.config.sections import FlushSection
+    from lakesync.staging.records import Backlog
+    from lakesync.staging.store import PipelineStore
+
+Reason = Literal["request", "bytes", "wide", "table", "age", "rules", "behind"]
+
+
+class ExceededBounds(msgspec.Struct, frozen=True):
+    """Gateways whose backlog exceeds a bound that needs a look into the log."""
+
+    table: frozenset[str] = frozenset()
+    """Gateways with too many unflushed bytes of one table."""
+    wide: frozenset[str] = frozenset()
+    """Gateways whose unflushed rows are wide, and exceed the lower threshold for such rows."""
+
+
+_NONE_EXCEEDED = ExceededBounds()
+
+
+class BacklogReader:
+    """Reads each unflushed push of the log once, for bounds by table and by width. The ticks of a sensor share one."""
+
+    def __init__(self, limits: FlushSection) -> None:
+        """Read nothing yet.
+
+        Args:
+            limits: the settings.
+        """
+        self._settings = FlushSettings(
+            max_buffer_bytes=limits.max_bytes,
+            max_buffer_age_ms=round(limits.max_age_seconds * 1000),
+            per_table_budget_bytes=limits.max_table_bytes,
+            adaptive=adaptive_buffer(limits.wide_row_columns, limits.wide_row_reduction),
+        )
+        self._stats: dict[str, BacklogStats] = {}
+
+    def exceeded(self, store: PipelineStore, backlog: Sequence[Backlog]) -> ExceededBounds:
+        """Return the gateways with too many bytes of one table, or too many wide rows, in their backlog.
+
+        The log is read only if the settings have such bounds.
+
+        Args:
+            store: the staging store.
+            backlog: its backlog, by gateway and shard.
+
+        Raises:
+            StagingUnavailableError: the log cannot be read.
+        """
+        settings = self._settings
+        if settings.per_table_budget_bytes is None and settings.adaptive is None:
+            return _NONE_EXCEEDED
+        shards: dict[str, list[Backlog]] = {}
+        for each in backlog:
+            if each.deltas:
+                shards.setdefault(each.gateway, []).append(each)
+        table, wide = set(), set()
+        for gateway, own in shards.items():
+            stats = self._stats.setdefault(gateway, BacklogStats(gateway, store))
+            stats.store = store
+            oldest = min(each.oldest_ms or 0 for each in own)
+            thresholds = Thresholds(stats, settings, partial(int, oldest))  # at that moment no push is old
+            if thresholds.tables_exceeding_budget():
+                table.add(gateway)
+            if thresholds.exceeded(own):
+                wide.add(gateway)
+        return ExceededBounds(frozenset(table), frozenset(wide))
+
+
+class DueFlush(msgspec.Struct, frozen=True):
+    """A flush that is due. It flushes everything, and brings every table and checkpoint up to it."""
+
+    reason: Reason
+    lags: tuple[Lag, ...]
+    """The parts that need it."""
+    first_ms: int
+    last_ms: int
+    """Oldest and newest arrival of what these lack, as server wall times in milliseconds."""
+
+    @property
+    def gateways(self) -> list[str]:
+        """The gateways that need it."""
+        return sorted({lag.gateway for lag in self.lags})
+
+
+def due_flush(
+    backlog: Sequence[Backlog],
+    now_ms: int,
+    limits: FlushSection,
+    exceeded: ExceededBounds = _NONE_EXCEEDED,
+    behind: Sequence[Lag] = (),
+) -> DueFlush | None:
+    """Return the flush that is due, or None. Of several reasons a request counts first, then bytes, then age.
+
+    Args:
+        backlog: staging's backlog, by gateway and shard.
+        now_ms: server wall time in milliseconds. A push far after it was made before the clock was set back.
+        limits: the settings.
+        exceeded: gateways that exceed further bounds.
+        behind: tables and checkpoints that are behind `deltas`.
+    """
+    unflushed = [shard for shard in backlog if shard.oldest_ms is not None]
+    age_ms = limits.max_age_seconds * 1000
+    gateway_bytes: dict[str, int] = {}
+    for shard in unflushed:
+        gateway_bytes[shard.gateway] = gateway_bytes.get(shard.gateway, 0) + shard.bytes
+    wanted: dict[Reason, set[str]] = {
+        "request": {shard.gateway for shard in unflushed if shard.flush_requested_ms is not None},
+        "bytes": {gateway for gateway, size in gateway_bytes.items() if size >= limits.max_bytes},
+        "wide": set(exceeded.wide),
+        "table": set(exceeded.table),
+        "age": {shard.gateway for shard in unflushed if abs(now_ms - (shard.oldest_ms or 0)) >= age_ms},
+    }
+    gateways = set().union(*wanted.values())
+    lags = [
+        Lag("deltas", shard.shard, shard.gateway, shard.flushed_seq, shard.deltas, shard.oldest_ms or 0)
+        for shard in unflushed
+        if shard.gateway in gateways
+    ]
+    changed_rules = [
+        Lag("checkpoint", "", shard.gateway, shard.cut_arrival or 0, 0, now_ms)
+        for shard in backlog
+        if shard.uncut_rules is not None
+    ]
+    found = [*lags, *changed_rules, *behind]
+    if not found:
+        return None
+    reasons = [reason for reason, names in wanted.items() if names]
+    reasons += ["rules"] if changed_rules else []
+    newest = [wall_of(shard.last_arrival) for shard in unflushed]
+    oldest = [shard.oldest_ms or 0 for shard in unflushed]
+    return DueFlush(
+        reason=next(iter(reasons), "behind"),
+        lags=tuple(found),
+        # an arrival is assigned before its commit, which may be on the next day
+        first_ms=min([*oldest, *newest, *(lag.since_ms for lag in behind)], default=now_ms),
+        last_ms=max(newest, default=now_ms) if not behind else max([*newest, now_ms]),
+    )
+
+
+def describe_backlog(backlog: Sequence[Backlog], now_ms: int, limits: FlushSection) -> str:
+    """Describe the unflushed deltas and the thresholds at which they are flushed, for a skipped tick.
+
+    Args:
+        backlog: staging's backlog.
+        now_ms: server wall time in milliseconds.
+        limits: the settings.
+    """
+    unflushed = [shard for shard in backlog if shard.oldest_ms is not None]
+    if not unflushed:
+        return "nothing waits"
+    deltas, size = (sum(getattr(shard, name) for shard in unflushed) for name in ("deltas", "bytes"))
+    age = max(abs(now_ms - (shard.oldest_ms or 0)) for shard in unflushed) / 1000
+    return (
+        f"{deltas:,} deltas wait, {size:,} bytes, the oldest for {age:.0f} s; a gateway's are flushed from "
+        f"{limits.max_bytes:,} bytes or {limits.max_age_seconds:.0f} s on"
+    )
