@@ -3,7 +3,8 @@
 After each accident it is measured how long everything that was acknowledged before takes to be in the history, the
 state tables, the checkpoints and the destinations. One destination is always away and delays nothing. With
 `--poisoned`, so do a tenant, a table, a table at a destination and a connector. At the end, all that can be equal is
-compared, and what cannot has to be named. The last line is one JSON object; the exit code is 0 only where that held.
+compared, and what cannot has to be named. The last line is one JSON object, with the healing times of all accidents and
+of each kind; the exit code is 0 only where that held.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ import threading
 import time
 from collections import Counter
 from contextlib import ExitStack, closing, suppress
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import requests
 
@@ -30,6 +32,13 @@ from lakesync.config import load
 from tests.conformance.test_adapters import everything
 from tests.pipeline_storm.poison import Poison
 from tests.pipeline_storm.system import BROKEN, System
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+POLLED_EVERY = 5
+"""Accidents between two measurements of a poll."""
 
 
 class Writers:
@@ -69,6 +78,11 @@ class Watch:
         """Args: bound: seconds within which everything has to be up to date."""
         self._system, self._bound, self._poison = system, bound, poison
 
+    @property
+    def is_poisoned(self) -> bool:
+        """Whether members are poisoned, and a connector that is not polls a site."""
+        return self._poison is not None
+
     def behind_since(self, moment_ms: float) -> list[str]:
         """Return the parts that lack anything acknowledged before a moment, but for those that are poisoned."""
         found = []
@@ -86,19 +100,25 @@ class Watch:
         return found
 
     def healed(self, moment_ms: float) -> float:
-        """Wait until everything acknowledged before a moment is everywhere; seconds from then."""
+        """Wait until everything acknowledged before a moment is everywhere; seconds from then.
+
+        Raises:
+            TimeoutError: it is not within the bound; the message names what lacks something.
+        """
+
+        behind: list[str] = []
 
         def done() -> bool:
             try:
-                return not self.behind_since(moment_ms)
+                behind[:] = self.behind_since(moment_ms)
             except (requests.RequestException, KeyError):
                 return False  # the gateway is asked again
+            return not behind
 
         try:
             self._system.wait(done, self._bound, "everything to be up to date")
         except TimeoutError as error:
-            error.add_note(f"behind: {self.behind_since(moment_ms)}")
-            raise
+            raise TimeoutError(f"{error}; behind: {', '.join(behind)}") from None
         return time.time() - moment_ms / 1000
 
     def polled(self) -> float:
@@ -162,7 +182,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     random.seed(options.seed)
-    report: dict[str, Any] = {"accidents": Counter(), "healing": [], "polled": [], "unnamed": []}
+    times: dict[str, list[float]] = {}
+    unhealed: list[str] = []
+    report: dict[str, Any] = {"unhealed": unhealed}
     with (
         tempfile.TemporaryDirectory(prefix="lakesync-storm-", ignore_cleanup_errors=True) as folder,
         ExitStack() as closing,
@@ -176,45 +198,74 @@ def main() -> int:
                 time.sleep(options.pause)
                 report["first"] = round(watch.healed(time.time() * 1000), 1)  # the first flush warms Spark up
                 if poison is not None:
-                    report["polled"].append(watch.polled())
+                    watch.polled()
                     poison.take_effect()
-                _cause_accidents(system, watch, options.seconds, report)
-                if poison is not None:
-                    report["polled"].append(watch.polled())
+                _cause_accidents(system, watch, options.seconds, times, unhealed)
             finally:
                 writers.stop()
-            # One more, after the last push.
-            system.wait(system.cancel, 60, "a run to cancel")
-            report["last"] = round(watch.healed(time.time() * 1000), 1)
+            try:  # one more, after the last push
+                system.wait(system.cancel, options.bound, "a run to cancel")
+                report["last"] = round(watch.healed(time.time() * 1000), 1)
+            except TimeoutError as error:
+                unhealed.append(f"last: {error}")
             report["deltas"] = sum(sum(tables.values()) for tables in writers.acknowledged.values())
             report["differences"] = differences(system, writers.acknowledged, poison)
             report["unnamed"] = poison.unnamed() if poison is not None else []
         finally:
             system.end()
-    times = sorted(report.pop("healing"))
-    if len(times) > 1:
-        report["p50"] = round(statistics.median(times), 1)
-        report["p95"] = round(statistics.quantiles(times, n=20, method="inclusive")[-1], 1)
-        report["longest"] = round(times[-1], 1)
-    print(json.dumps({**report, "measured": len(times)}))
-    return 1 if report["differences"] or report["unnamed"] or not times else 0
+    if poison is not None:
+        report["polled"] = summary(times.pop("polled", []))
+    report["healing"] = {
+        "all": summary([each for found in times.values() for each in found]),
+        **{name: summary(found) for name, found in sorted(times.items())},
+    }
+    print(json.dumps(report))
+    return 1 if report["differences"] or report["unnamed"] or unhealed or not times else 0
 
 
-def _cause_accidents(system: System, watch: Watch, seconds: float, report: dict[str, Any]) -> None:
-    """One accident after another, each measured."""
+def summary(seconds: list[float]) -> dict[str, float]:
+    """Return how many times were measured, and their median, 95th percentile and maximum in seconds."""
+    if not seconds:
+        return {"count": 0}
+    p95 = statistics.quantiles(seconds, n=20, method="inclusive")[-1] if len(seconds) > 1 else seconds[0]
+    found = {"p50": statistics.median(seconds), "p95": p95, "max": max(seconds)}
+    return {"count": len(seconds), **{name: round(value, 1) for name, value in found.items()}}
+
+
+def _cause_accidents(
+    system: System, watch: Watch, seconds: float, times: dict[str, list[float]], unhealed: list[str]
+) -> None:
+    """Cause one accident after another, and measure each; with poison, also how soon a poll's rows are in the lake.
+
+    Args:
+        system: where they happen.
+        watch: says when they have healed.
+        seconds: how long new accidents are caused.
+        times: kind of accident → seconds until it had healed, and `polled`; filled.
+        unhealed: accidents that did not heal within the bound, with what was behind; filled.
+    """
     accidents = (*(system.cancel, system.kill_run) * 2, system.backfill, system.kill_code_server)
-    ends = time.monotonic() + seconds
+    ends, number = time.monotonic() + seconds, 0
+
+    def measure(name: str, seconds_until: Callable[[], float]) -> None:
+        try:
+            took = seconds_until()
+        except TimeoutError as error:
+            unhealed.append(f"{name}: {error}")
+            print(unhealed[-1], file=sys.stderr, flush=True)
+            return
+        times.setdefault(name, []).append(took)
+        print(f"{name}: {took:.1f} s", file=sys.stderr, flush=True)
+
     while time.monotonic() < ends:
         time.sleep(random.uniform(1, 10))
         accident = random.choice(accidents)
         with suppress(requests.RequestException, KeyError, ProcessLookupError):
-            if not accident():
-                continue
-            moment = time.time() * 1000
-            took = watch.healed(moment)
-            report["accidents"][accident.__name__] += 1
-            report["healing"].append(took)
-            print(f"{accident.__name__}: {took:.1f} s", file=sys.stderr, flush=True)
+            if accident():
+                measure(accident.__name__, partial(watch.healed, time.time() * 1000))
+                if watch.is_poisoned and number % POLLED_EVERY == 0:
+                    measure("polled", watch.polled)
+                number += 1
 
 
 if __name__ == "__main__":
