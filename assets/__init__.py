@@ -1,1 +1,1 @@
-"""The pipeline's assets: thin wrappers around `lakehouse`, and the checks that hold them."""
+"""The pipeline's Dagster assets and asset checks: they declare, plan, submit and report. `lakehouse` does the work."""

@@ -1,7 +1,8 @@
-"""What must hold before anything follows: nothing lost, nothing twice, state equal to history, frames to their cut.
+"""The checks of the history, the state tables and the checkpoints. `lakehouse` finds the faults.
 
-Values that do not fit their column are reported, and hold nothing up. A run that merges a table takes the merge's own
-checks of it; the nightly audit looks at everything.
+In a run for some days the checks look at those days; in a run without days, such as the nightly audit, at everything.
+A fault found in a run of the flush sensor delays the checkpoints of its gateways only. Values that do not fit their
+column are warnings.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -39,106 +40,106 @@ if TYPE_CHECKING:
     from lakehouse.checks import HistoryFaults
 
 LIMIT = 100
-"""Findings that a check lists at most."""
+"""Faults that a check lists at most."""
 PUBLISHED = dg.AssetCheckKey(CHECKPOINT, "checkpoint_equals_cut")
-"""The check of checkpoints, which a flush runs behind its cut."""
+"""The check of checkpoints, which a flush runs after it has made them."""
 NAMED = 3
-"""Findings in a check's description; its metadata has all of them."""
+"""Faults that a check's description names. Its metadata lists all."""
 
 
 @dataclass(frozen=True)
 class Scope:
-    """What a check looks at, and with what."""
+    """What a check reads, and which days it looks at."""
 
     spark: SparkSession
     lake: LakeResource
     store: PipelineStore
     run_state: RunState
     days: list[date] | None
-    """The days that the run is about; None: all days."""
+    """UTC days of arrival; None: all."""
     seed: int
     """Chooses the sample of rows."""
-    of_flush: bool
-    """Whether the run carries deltas too, so that the check of the checkpoints looks at a sample."""
+    is_flush: bool
+    """Whether the run is one of the flush sensor, which checks a sample of the checkpoints."""
 
     @cached_property
     def history(self) -> "HistoryFaults":
-        """What is wrong with the history: its checks share one Spark job."""
+        """The faults of the history. Its checks share one Spark job."""
         from lakehouse.checks import history_faults
 
         return history_faults(self.spark, self.store, self.lake.names, self.days)
 
     @property
     def altered_deltas(self) -> Sequence[msgspec.Struct]:
-        """Days of the history with deltas whose ids are not those of their contents; looked for in the audit alone."""
+        """Days of the history with deltas whose id is not the hash of their contents; searched in the audit only."""
         from lakehouse.checks import altered_deltas
 
         return altered_deltas(self.spark, self.lake.names) if self.days is None else []
 
 
 class Check(NamedTuple):
-    """One thing that must hold."""
+    """One check of an asset."""
 
     name: str
     description: str
     find: Callable[[Scope], Sequence[msgspec.Struct]]
-    """Looks for what must not be; empty when all is well."""
+    """Returns the faults; empty if there are none."""
     remedy: str
     blocking: bool = True
-    """Whether what follows is not made; else it is a warning."""
+    """Whether a fault stops downstream assets; otherwise it is a warning."""
 
 
 def checks(snapshot: SchemaSnapshot) -> list[dg.AssetChecksDefinition]:
-    """Those of the history, of each state table and of the checkpoint; each asset's in one step.
+    """Create the checks of the history, of each state table and of the checkpoints; those of one asset are one step.
 
-    In a run for some days they look at those; in one for none, such as the nightly audit, at everything. What they find
-    in a run of the flush sensor holds up the checkpoints of the gateways that it is about, and nobody else's.
+    Args:
+        snapshot: names the state tables.
     """
     return [
-        _held(DELTAS, _OF_HISTORY),
+        _checks_of(DELTAS, _HISTORY_CHECKS),
         *(
-            _held(state_key(schema.table, where), _of_table(schema.table, where), (where, schema.table))
+            _checks_of(state_key(schema.table, where), _table_checks(schema.table, where), (where, schema.table))
             for schema, where in snapshot.states
         ),
-        _held(CHECKPOINT, _OF_CHECKPOINT, behind=[CUT]),
+        _checks_of(CHECKPOINT, _CHECKPOINT_CHECKS, after=[CUT]),
     ]
 
 
-_OF_HISTORY = (
+_HISTORY_CHECKS = (
     Check(
         "ledger_equals_lake",
-        "On every day of arrival the lake holds what the gateway acknowledged and the flush confirmed: nothing lost.",
+        "On every day of arrival the lake has exactly the deltas that flushes have confirmed.",
         lambda scope: scope.history.differences,
-        "What is not confirmed is not trimmed: compare the day's batches in `deltas` with staging's ledger.",
+        "Staging trims confirmed deltas only: compare the day's batches in `deltas` with staging's ledger.",
     ),
     Check(
         "delta_once",
         "No client's delta is in the history twice.",
         lambda scope: scope.history.duplicates,
-        "State tables are not changed by it, counts over `deltas` are: look which `batch_id` each copy has.",
+        "It does not change state tables, only counts over `deltas`: see which `batch_id` each copy has.",
     ),
     Check(
         "no_future_hlc",
-        "No delta is stamped further ahead of its arrival than a gateway lets pass.",
+        "No delta is stamped further ahead of its arrival than a gateway accepts.",
         lambda scope: scope.history.future,
-        "Such a delta wins until that time: look at its writer's clock, and at the gateway's.",
+        "Such a delta wins until that time: compare its writer's clock with the gateway's.",
     ),
     Check(
         "ids_equal_contents",
-        "In the audit: each delta has the contents that its id is the hash of.",
+        "In the audit: the id of each delta is the hash of its contents.",
         lambda scope: scope.altered_deltas,
-        "Do not rebuild tables from these days: put their files back from a backup.",
+        "Do not rebuild tables from these days: restore their files from a backup.",
         blocking=False,
     ),
 )
 
 
-def _of_table(table: str, namespace: str) -> tuple[Check, ...]:
+def _table_checks(table: str, namespace: str) -> tuple[Check, ...]:
     def doubled_rows(scope: Scope) -> Sequence[msgspec.Struct]:
         from lakehouse.checks import duplicate_keys
 
         report = scope.run_state.merged.get((namespace, table))
-        if report is not None and report.duplicates == 0:  # the merge has looked at the rows that it read
+        if report is not None and report.duplicates == 0:  # the merge has checked the rows that it read
             return []
         return duplicate_keys(scope.spark, table, scope.lake.names_in(namespace))
 
@@ -164,18 +165,18 @@ def _of_table(table: str, namespace: str) -> tuple[Check, ...]:
 
         return unfit_values(scope.spark, table, scope.lake.names_in(namespace))
 
-    remedy = "Launch the job `tables` with `rebuild: true` for this table: it is made again from the history."
+    remedy = "Launch the job `tables` with `rebuild: true` for this table, which merges it again from the history."
     return (
-        Check("row_once", f"No row of `{table}` is there twice.", doubled_rows, remedy),
+        Check("row_once", f"No row of `{table}` is stored twice.", doubled_rows, remedy),
         Check(
             "state_equals_merge",
-            f"A sample of rows of `{table}` is what the gateway's own merge makes of their deltas.",
+            f"A sample of rows of `{table}` equals the gateway's own merge of their deltas.",
             unmerged_rows,
             remedy,
         ),
         Check(
             "state_equals_history",
-            f"In the audit: `{table}` has the rows and values that its whole history makes, by gateway and day.",
+            f"In the audit: `{table}` has the rows and values of its whole history, by gateway and day.",
             unlike_whole_history,
             remedy,
         ),
@@ -183,7 +184,7 @@ def _of_table(table: str, namespace: str) -> tuple[Check, ...]:
             "values_fit",
             f"Every value of `{table}` is of its column's type.",
             unfit,
-            "The column has null there, and `lakesync.rejected` the value: have it written as what the schema says.",
+            "The column has null there, and `lakesync.rejected` the value: write a value of the schema's type.",
             blocking=False,
         ),
     )
@@ -198,24 +199,24 @@ def _unlike_cuts(scope: Scope) -> Sequence[msgspec.Struct]:
         for cut in newest
         if cut is not None
         for difference in unlike_cut(
-            scope.spark, cut, scope.run_state.names_of(cut.gateway), seed=scope.seed, whole=not scope.of_flush
+            scope.spark, cut, scope.run_state.names_of(cut.gateway), seed=scope.seed, whole=not scope.is_flush
         )
     ]
 
 
-_OF_CHECKPOINT = (
+_CHECKPOINT_CHECKS = (
     Check(
         "checkpoint_equals_cut",
-        "Each gateway's newest frames hold the rows of the snapshots that its cut names; all of them in the audit, a "
-        "sample in a flush.",
+        "Each gateway's newest frames have the rows of the snapshots that they were made of; all are compared in the "
+        "audit, a sample in a flush.",
         _unlike_cuts,
-        "Clients are served these frames: flush the gateway again, which makes a newer cut, and look at the storage.",
+        "New clients receive these frames: flush the gateway, which makes newer ones, and check the storage.",
     ),
 )
 
 
-def named(found: Sequence[msgspec.Struct]) -> str:
-    """The first of what was found, each by its gateway, what it is there, and its day; no values, as alerts tell it."""
+def summary(found: Sequence[msgspec.Struct]) -> str:
+    """Return the first faults as text: gateway, what it is, and day. It has no values, because alerts contain it."""
     first = [" ".join(_name(one)) for one in found[:NAMED]]
     return ", ".join(first) + (f" and {len(found) - NAMED} more" if len(found) > NAMED else "")
 
@@ -228,29 +229,29 @@ def _name(one: msgspec.Struct) -> Iterator[str]:
         yield day
 
 
-def _held(
+def _checks_of(
     key: dg.AssetKey,
-    held: Sequence[Check],
+    checks: Sequence[Check],
     table: tuple[str, str] | None = None,
-    behind: Sequence[dg.AssetKey] = (),
+    after: Sequence[dg.AssetKey] = (),
 ) -> dg.AssetChecksDefinition:
-    """The checks of an asset as one step.
+    """Create the checks of an asset as one step.
 
     Args:
         key: the asset.
-        held: the checks.
-        table: the namespace and the name of a state table.
-        behind: further assets after which the step runs.
+        checks: its checks.
+        table: namespace and name of a state table; None for another asset.
+        after: further assets after which the step runs.
     """
-    by_key = {dg.AssetCheckKey(key, check.name): check for check in held}
+    by_key = {dg.AssetCheckKey(key, check.name): check for check in checks}
 
     @dg.multi_asset_check(
         name=check_step(key),
         specs=[
             dg.AssetCheckSpec(
-                one.name, asset=key, description=one.description, blocking=one.blocking, additional_deps=behind
+                one.name, asset=key, description=one.description, blocking=one.blocking, additional_deps=after
             )
-            for one in held
+            for one in checks
         ],
         can_subset=True,
     )
@@ -266,47 +267,47 @@ def _held(
         wanted = {one: by_key[one] for one in by_key if one in context.selected_asset_check_keys}
         found: dict[dg.AssetCheckKey, Sequence[msgspec.Struct]] = {}
         with failure_policy(context, pyspark):
-            of_flush = continues_on_failure(context.run)
-            scope = Scope(pyspark.spark_session, lake, staging.store, run_state, days, seed, of_flush)
+            is_flush = continues_on_failure(context.run)
+            scope = Scope(pyspark.spark_session, lake, staging.store, run_state, days, seed, is_flush)
             visit = Visit(_state(scope, key, table), staging.now_ms())
-            unread: dict[dg.AssetCheckKey, str] = {}
+            unreadable: dict[dg.AssetCheckKey, str] = {}
             for one, check in wanted.items():
                 try:
                     found[one] = check.find(scope)
                 except Exception as error:
                     if not is_final(context, error):
                         raise
-                    unread[one] = brief(error)
-                    if table is None or not of_flush:
+                    unreadable[one] = brief(error)
+                    if table is None or not is_flush:
                         context.log.exception("%s cannot be checked", one.to_user_string())
                         continue
-                    run_state.unmerged.setdefault(table, Unmerged(f"{one.name} could not look: {brief(error)}", None))
-                    set_aside(context, run_state, error, f"{one.name} of {key.to_user_string()} could not look")
+                    run_state.unmerged.setdefault(table, Unmerged(f"{one.name} could not run: {brief(error)}", None))
+                    set_aside(context, run_state, error, f"{one.name} of {key.to_user_string()} could not run")
             faults = [one for one, check in wanted.items() if check.blocking and found.get(one)]
-            if context.run.job_name == AUDIT and not (unread or faults):
+            if context.run.job_name == AUDIT and not (unreadable or faults):
                 staging.store.put_mark(audit_mark(key.to_user_string()), msgspec.json.encode(visit).decode())
         for one, check in wanted.items():
-            if one in unread:
-                holds_up = check.blocking and (table is None or not of_flush)
+            if one in unreadable:
+                is_blocking = check.blocking and (table is None or not is_flush)
                 yield dg.AssetCheckResult(
                     passed=False,
                     asset_key=one.asset_key,
                     check_name=one.name,
-                    severity=dg.AssetCheckSeverity.ERROR if holds_up else dg.AssetCheckSeverity.WARN,
-                    description=f"It could not be read: {unread[one]}. {check.remedy}",
+                    severity=dg.AssetCheckSeverity.ERROR if is_blocking else dg.AssetCheckSeverity.WARN,
+                    description=f"It could not be read: {unreadable[one]}. {check.remedy}",
                 )
                 continue
-            holds_up = check.blocking
+            is_blocking = check.blocking
             if found[one] and check.blocking and key != CHECKPOINT and continues_on_failure(context.run):
-                _hold_back(context, run_state, one, found[one])
-                holds_up = False
-            yield _result(one, check, found[one], days, blocking=holds_up)
+                _delay_checkpoints(context, run_state, one, found[one])
+                is_blocking = False
+            yield _result(one, check, found[one], days, blocking=is_blocking)
 
     return check
 
 
 def _state(scope: Scope, key: dg.AssetKey, table: tuple[str, str] | None) -> str:
-    """The state of an asset, which differs once it was written."""
+    """Return an asset's state as text, which changes whenever the asset is written."""
     from lakehouse.table_definitions import version_if_there
 
     if key == CHECKPOINT:
@@ -316,20 +317,20 @@ def _state(scope: Scope, key: dg.AssetKey, table: tuple[str, str] | None) -> str
     return str(version.snapshot_id if version is not None else None)
 
 
-def _hold_back(
+def _delay_checkpoints(
     context: dg.AssetCheckExecutionContext,
     run_state: RunState,
     key: dg.AssetCheckKey,
     found: Sequence[msgspec.Struct],
 ) -> None:
-    """Have the gateways that something was found of keep their checkpoints; all where not everything is listed."""
+    """Keep the checkpoints of the gateways with faults; of all gateways if not every fault is listed."""
     gateways = {getattr(one, "gateway", None) for one in found} if len(found) < LIMIT else {None}
     check = f"{key.name} of {key.asset_key.to_user_string()}"
     for gateway in gateways:
         run_state.faults.setdefault(gateway, []).append(f"{check} found {len(found)}")
     if key.asset_key == DELTAS:
         run_state.doubted |= gateways
-    set_aside(context, run_state, IntegrityError(f"{len(found)} found: {named(found)}"), f"{check} failed")
+    set_aside(context, run_state, IntegrityError(f"{len(found)} found: {summary(found)}"), f"{check} failed")
 
 
 def _result(
@@ -340,16 +341,16 @@ def _result(
     *,
     blocking: bool,
 ) -> dg.AssetCheckResult:
-    looked_at = "everything" if days is None else ", ".join(day.isoformat() for day in days)
+    checked_days = "everything" if days is None else ", ".join(day.isoformat() for day in days)
     return dg.AssetCheckResult(
         passed=not found,
         asset_key=key.asset_key,
         check_name=key.name,
         severity=dg.AssetCheckSeverity.ERROR if blocking else dg.AssetCheckSeverity.WARN,
-        description=f"{len(found)} found: {named(found)}. {check.remedy}" if found else None,
+        description=f"{len(found)} found: {summary(found)}. {check.remedy}" if found else None,
         metadata={
             "count": len(found),
-            "looked_at": looked_at,
+            "looked_at": checked_days,
             "found": dg.MetadataValue.json([msgspec.to_builtins(one) for one in found]),
         },
     )

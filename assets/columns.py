@@ -1,4 +1,4 @@
-"""The columns of the lake's tables as the catalogue shows them, and where each comes from."""
+"""The columns and column lineage of the lake's tables, as metadata of assets."""
 
 import dagster as dg
 
@@ -7,16 +7,16 @@ from lakesync.model.schema import Column, TableSchema
 
 _STAMP = "struct<hlc, client_id>"
 _DELTAS = (
-    ("gateway", "string", "the tenant whose stream it is"),
+    ("gateway", "string", "the tenant whose delta it is"),
     ("shard", "string", "the staging store that it was pushed to; `main` where tables are not sharded"),
-    ("epoch", "bigint", "which life of that store; a restored one has another"),
-    ("batch_id", "string", "the flush that brought it"),
+    ("epoch", "bigint", "number of the life of that store; a rebuilt one has a greater number"),
+    ("batch_id", "string", "the flush that wrote it"),
     ("seq", "bigint", "number of its push in the shard"),
-    ("ordinal", "int", "its place in its push"),
+    ("ordinal", "int", "its position in its push"),
     (
         "arrival",
         "bigint",
-        "the gateway's clock at its commit: wall ms << 16, and a counter; cursors and marks are such",
+        "the gateway's clock at its commit: wall ms << 16, plus a counter; cursors and marks are arrivals",
     ),
     ("day", "date", "UTC day of the arrival"),
     ("table_name", "string", "the synced table"),
@@ -24,8 +24,8 @@ _DELTAS = (
     ("op", "string", "INSERT, UPDATE or DELETE"),
     ("client_id", "string", "who wrote it"),
     ("hlc", "bigint", "the writer's hybrid logical clock; with the client id its stamp"),
-    ("delta_id", "string", "SHA-256 of what it says"),
-    ("width", "int", "how many columns it came with"),
+    ("delta_id", "string", "SHA-256 of its content"),
+    ("width", "int", "number of its columns when it was pushed"),
     ("columns", "map<string, string>", "each column's value as canonical JSON; empty for a DELETE"),
 )
 _STATE = (
@@ -34,31 +34,31 @@ _STATE = (
     ("_cells", "map<string, struct>", "each live column with its stamp, delta id and JSON text, whatever its type"),
     ("_tombstone", _STAMP, "the newest deletion"),
     ("_inserted", _STAMP, "the newest INSERT above the tombstone"),
-    ("_gone", "boolean", "nobody sees the row; it stays for its tombstone"),
+    ("_gone", "boolean", "the row is deleted; it is kept for its tombstone"),
     ("_arrival", "bigint", "the newest arrival merged into the row"),
 )
 
 
 def client_columns(schema: TableSchema) -> dg.TableSchema:
-    """A synced table as its schema was registered."""
+    """Return the columns of a synced table, as registered."""
     return dg.TableSchema(
         [dg.TableColumn(column.name, str(column.type), _description(schema, column)) for column in schema.columns]
     )
 
 
 def delta_columns() -> dg.TableSchema:
-    """The history."""
+    """Return the columns of the history."""
     return dg.TableSchema([dg.TableColumn(*column) for column in _DELTAS])
 
 
 def followed_columns() -> dg.TableSchema:
-    """The deltas as a destination keeps them."""
+    """Return the columns of the deltas at a destination."""
     kept = {"gateway", "arrival", "table_name", "row_id", "op", "client_id", "hlc", "delta_id", "columns"}
     return dg.TableSchema([dg.TableColumn(*column) for column in _DELTAS if column[0] in kept])
 
 
 def state_columns(schema: TableSchema) -> dg.TableSchema:
-    """A state table: what the lake keeps of every row, then the typed columns."""
+    """Return the columns of a state table: the system columns, then the typed ones."""
     own = [dg.TableColumn(*column) for column in _STATE]
     typed = [
         dg.TableColumn(column.name, SPARK_TYPES[column.type], _description(schema, column)) for column in schema.columns
@@ -67,20 +67,20 @@ def state_columns(schema: TableSchema) -> dg.TableSchema:
 
 
 def history_lineage() -> dg.MarkdownMetadataValue:
-    """From where each column of the history comes."""
+    """Return the source of each column of the history, as a Markdown table."""
     return dg.MetadataValue.md(
         "One row for each acknowledged delta of `staging/log`, decoded from the body of its push.\n\n"
         "| column | from |\n|---|---|\n"
         "| `gateway`, `shard`, `epoch`, `seq`, `arrival` | the log row |\n"
         "| `batch_id` | the flush |\n"
         "| `day` | `arrival`, as a UTC day |\n"
-        "| `ordinal` | the delta's place in the push |\n"
+        "| `ordinal` | the delta's position in the push |\n"
         "| all others | the delta, as the client signed it with its id |\n"
     )
 
 
 def state_lineage(schema: TableSchema) -> dg.MarkdownMetadataValue:
-    """From where each column of a state table comes."""
+    """Return the source of each column of a state table, as a Markdown table."""
     table = schema.table
     typed = "".join(
         f"| `{column.name}` | `clients/{table}.{column.name}` → `deltas.columns['{column.name}']` → "
@@ -102,7 +102,7 @@ def _description(schema: TableSchema, column: Column) -> str | None:
     if column.name in (schema.primary_key or ()):
         parts.append("part of the primary key")
     if column.name == schema.external_id_column:
-        parts.append("the row's id in the system that it comes from")
+        parts.append("the row's id in the external system")
     if column.references is not None:
         parts.append(f"refers to {column.references}")
     return "; ".join(parts) or None

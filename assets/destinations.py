@@ -22,8 +22,8 @@ from assets.asset_metadata import (
     target_key,
     target_pool,
 )
-from assets.backends import kind_of
 from assets.columns import followed_columns
+from assets.external import kind_of
 from assets.failure_policy import brief, failure_policy
 from assets.run_metrics import Metadata, content_version, freshness_metadata
 from lakehouse.backends.declared import DestinationTarget, destination_targets, follower_task

@@ -1,4 +1,7 @@
-"""How a step ends: Dagster retries transient errors and no others, and a materialisation says what Spark did for it."""
+"""How steps fail: Dagster retries transient errors only, and runs of the flush sensor continue without what failed.
+
+All assets and checks use it. It also adds the figures of a step's Spark jobs to its metadata.
+"""
 
 import json
 from collections.abc import Iterator
@@ -14,7 +17,7 @@ from resources.spark import SparkConnectResource
 
 RETRIES = 4
 FIRST_WAIT = 2
-"""Seconds before the first try again; each next wait is twice as long."""
+"""Seconds before the first retry. Each further wait is twice as long."""
 
 
 Step = dg.OpExecutionContext | dg.AssetExecutionContext | dg.AssetCheckExecutionContext
@@ -27,14 +30,15 @@ def failure_policy(
     *,
     retried: bool = True,
 ) -> Iterator[None]:
-    """Turn errors of LakeSync into Dagster's; any other error is a defect and passes unchanged.
+    """Turn errors of LakeSync into Dagster's. Any other error is a defect and is raised unchanged.
 
-    The assets that the step materialises, or else its output, get the figures of its Spark jobs as metadata.
+    Adds the figures of the step's Spark jobs to the metadata of its assets, or of its output.
 
     Args:
-        context: the step's.
+        context: the step's context.
         pyspark: the step's Spark, which gets a new session before a retry; None for a step without Spark.
-        retried: whether Dagster retries the step after a transient error. False where a sensor or schedule asks again.
+        retried: whether Dagster retries the step after a transient error. False if a sensor or schedule requests the
+            work again.
 
     Raises:
         RetryRequested: the error was transient, or a group that contained a transient one.
@@ -58,7 +62,7 @@ def failure_policy(
         transient = [error for error in errors if isinstance(error, TransientError)]
         if not transient or not retried:
             raise dg.Failure(description=text, allow_retries=False) from raised
-        context.log.warning("a transient error, the step is retried: %s", text)
+        context.log.warning("the step is retried after a transient error: %s", text)
         if pyspark is not None:
             pyspark.renew()
         stated = max(error.retry_after or 0 for error in transient)
@@ -68,11 +72,11 @@ def failure_policy(
 
 
 def is_final(context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext, error: Exception) -> bool:
-    """Return whether a step is not retried after an error.
+    """Return whether Dagster does not retry a step after an error.
 
     Args:
-        context: the step's.
-        error: what it raised.
+        context: the step's context.
+        error: the error that the step raised.
     """
     is_transient = any(isinstance(each, TransientError) for each in _leaves(error))
     return not is_transient or context.op_execution_context.retry_number >= RETRIES
@@ -85,11 +89,11 @@ def set_aside(
     what: str,
     gateway: str | None = None,
 ) -> None:
-    """Continue the run without one table or gateway; the run's last step fails for it.
+    """Record a failure, so that the run continues without one table or gateway and fails for it in its last step.
 
     Args:
-        context: the step's.
-        run_state: the run's.
+        context: the step's context.
+        run_state: the run's state.
         error: the failure.
         what: the table or gateway, and what was not done.
         gateway: the gateway, if it could not be flushed.
@@ -101,7 +105,7 @@ def set_aside(
 
 
 def brief(error: Exception) -> str:
-    """An error in one line: its code, or its type where it is none of LakeSync's, and its message."""
+    """Return an error in one line: its code, or the type of an error that is not LakeSync's, and its message."""
     texts = (f"{getattr(each, 'code', type(each).__name__)}: {_first_line(each)}" for each in _leaves(error))
     return "; ".join(texts)
 
@@ -111,14 +115,14 @@ def _first_line(error: Exception) -> str:
 
 
 def raise_set_aside(context: dg.AssetExecutionContext, run_state: RunState) -> None:
-    """Fail the run's last step if the run continued without something.
+    """Fail the run's last step if the run continued in spite of failures.
 
     Args:
-        context: the step's.
-        run_state: the run's failures.
+        context: the step's context.
+        run_state: the run's state, which has the failures.
 
     Raises:
-        Failure: the run set something aside; Dagster does not retry it.
+        Failure: there are some. Dagster does not retry the step.
     """
     if run_state.set_aside:
         gateways = sorted({each.gateway for each in run_state.set_aside if each.gateway is not None})

@@ -10,8 +10,8 @@ import dagster as dg
 import msgspec
 
 from assets.asset_metadata import MOVE_SENSOR, OWNERS, arrivals_of, days_of, is_requested_by, nearest_key
-from assets.backends import kind_of, source_keys
 from assets.columns import followed_columns
+from assets.external import kind_of, source_keys
 from assets.failure_policy import failure_policy
 from assets.run_metrics import Metadata
 from lakehouse.backends.declared import flow_tasks, lake_flow_task

@@ -3,6 +3,7 @@
 It has a partition for each table, one for the log and one for the runs.
 """
 
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -11,7 +12,6 @@ import msgspec
 
 from assets.asset_metadata import OWNERS, state_key
 from assets.failure_policy import failure_policy
-from assets.old_runs import delete_old_runs
 from assets.run_metrics import Metadata
 from lakehouse.mark_names import maintenance_mark
 from lakehouse.run_state import RunState
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 MAINTENANCE = dg.AssetKey("maintenance")
 HISTORY, LOG, RUNS = "deltas", "staging", "runs"
 """Partitions that every pipeline has, beside those of its state tables."""
+RUNS_AT_ONCE = 500
+ENDED = (dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
 
 
 class LakePart(NamedTuple):
@@ -171,3 +173,55 @@ def _metadata(report: "MaintenanceReport") -> Metadata:
         "orphans_removed": report.orphans,
         "figures": dg.MetadataValue.md("\n".join(["| | before | after |", "|---|---:|---:|", *rows])),
     }
+
+
+class OldRuns(NamedTuple):
+    """What a deletion of old runs did."""
+
+    deleted: int
+    kept: int
+    """Old runs with the newest materialisation of an asset, or of one of its partitions."""
+
+
+def delete_old_runs(instance: dg.DagsterInstance, before: datetime) -> OldRuns:
+    """Delete the runs that were created before a moment and have ended, with their events.
+
+    Runs are kept if they have the newest materialisation of a partition: without their events Dagster would show the
+    partition as missing.
+
+    Args:
+        instance: Dagster's instance.
+        before: the moment.
+    """
+    needed = _runs_to_keep(instance)
+    old = [run_id for run_id in _old_runs(instance, before) if run_id not in needed]
+    for run_id in old:
+        instance.delete_run(run_id)
+    return OldRuns(len(old), sum(1 for _ in _old_runs(instance, before)))
+
+
+def _old_runs(instance: dg.DagsterInstance, before: datetime) -> Iterator[str]:
+    wanted = dg.RunsFilter(statuses=list(ENDED), created_before=before)
+    cursor: str | None = None
+    while found := instance.get_run_records(wanted, limit=RUNS_AT_ONCE, cursor=cursor):
+        for record in found:
+            yield record.dagster_run.run_id
+        cursor = found[-1].dagster_run.run_id
+
+
+def _runs_to_keep(instance: dg.DagsterInstance) -> set[str]:
+    """Return the runs with the newest materialisation of an asset or partition."""
+    needed: set[str] = set()
+    storage = instance.event_log_storage
+    for key in instance.get_asset_keys():
+        newest = instance.get_latest_materialization_event(key)
+        if newest is not None:
+            needed.add(newest.run_id)
+        by_partition = storage.get_latest_storage_id_by_partition(key, dg.DagsterEventType.ASSET_MATERIALIZATION)
+        ids = sorted(by_partition.values())
+        for start in range(0, len(ids), RUNS_AT_ONCE):
+            wanted = dg.EventRecordsFilter(
+                dg.DagsterEventType.ASSET_MATERIALIZATION, asset_key=key, storage_ids=ids[start : start + RUNS_AT_ONCE]
+            )
+            needed |= {record.event_log_entry.run_id for record in storage.get_event_records(wanted)}
+    return needed

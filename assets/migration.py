@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import dagster as dg
 
 from assets.asset_metadata import OWNERS, day_of_key
-from assets.backends import kind_of, source_keys
 from assets.columns import followed_columns
+from assets.external import kind_of, source_keys
 from assets.failure_policy import failure_policy
 from lakehouse.backends.copied_days import MIGRATIONS, record_copied, utc_day
 from lakehouse.backends.declared import migration_task

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import dagster as dg
 
 from assets.asset_metadata import MOVE_SENSOR, OWNERS, day_of_key, days_of, is_requested_by
-from assets.backends import kind_of, source_keys
 from assets.columns import followed_columns
+from assets.external import kind_of, source_keys
 from assets.failure_policy import failure_policy
 from lakehouse.mark_names import move_mark
 from lakesync.adapters.backend_config import DAY_MS, TieredBackend, resolve_backend, single_backends

@@ -4,6 +4,6 @@ import warnings
 
 from dagster import BetaWarning, PreviewWarning
 
-# Dagster's own announcements of features that it still shapes; our tests tell when one of them changes.
+# Dagster warns of features that may still change; the tests show when one does.
 warnings.filterwarnings("ignore", category=BetaWarning)
 warnings.filterwarnings("ignore", category=PreviewWarning)

@@ -1,6 +1,12 @@
-"""The code location. Loading it reads the settings and the schema snapshot, and opens nothing."""
+"""The Dagster code location: assets, checks, jobs, schedules, sensors and resources.
 
+Loading it reads the settings and the schema snapshot, and opens no connection.
+"""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from functools import partial
+from typing import Any
 
 import dagster as dg
 
@@ -14,6 +20,7 @@ from assets.ingest import connectors, downstream_log
 from assets.maintenance import maintenance
 from assets.tables import state_tables
 from lakehouse.backends.declared import followers
+from lakehouse.run_state import RunState
 from lakehouse.schema_snapshot import SchemaSnapshot, read_snapshot, snapshot_file
 from lakehouse.staging_connection import pipeline_store
 from lakesync.config import Config, load
@@ -28,8 +35,9 @@ from lakesync_dagster.jobs import (
     tables_job,
 )
 from lakesync_dagster.movement import movement
-from lakesync_dagster.partitions import arrival_days, first_day
-from lakesync_dagster.resources import run_resources
+from resources.gateways import IntakeResource, StagingResource
+from resources.lake import LakeResource
+from resources.spark import SparkConnectResource
 from sensors.alerts import Alerts
 from sensors.erasure import erasure_sensor
 from sensors.failure import check_failure_sensor, run_failure_sensor
@@ -40,8 +48,51 @@ from sensors.polls import poll_sensor
 from sensors.schema import schema_sensor
 
 
+def first_day(config: Config, snapshot: SchemaSnapshot) -> str:
+    """Return the first day of the partitions: the configured day, otherwise that of the first push, otherwise today.
+
+    Args:
+        config: may configure the day.
+        snapshot: has the day of the first push.
+    """
+    today = f"{datetime.now(UTC):%Y-%m-%d}"
+    return config.dagster.partitions_start or min(snapshot.first_day or today, today)
+
+
+def arrival_days(start: str) -> dg.DailyPartitionsDefinition:
+    """Return the partitions by UTC day of arrival, from `start` (`YYYY-MM-DD`) until today."""
+    return dg.DailyPartitionsDefinition(start_date=start, timezone="UTC", end_offset=1)
+
+
+def run_resources(config: Config) -> Mapping[str, Any]:
+    """Create the resources of a configuration.
+
+    `run_state` has the positions that the steps of one run agree on. Dagster creates one for each run.
+
+    Args:
+        config: the configuration.
+    """
+
+    def run_state(context: dg.InitResourceContext) -> RunState:
+        given = context.resources
+        pyspark, staging = given.pyspark, given.staging
+        return RunState(config, given.lake.names, lambda: pyspark.spark_session, lambda: staging.store, staging.now_ms)
+
+    return {
+        "pyspark": SparkConnectResource.configured_by(config),
+        "lake": LakeResource.configured_by(config),
+        "staging": StagingResource.configured_by(config),
+        "intake": IntakeResource.configured_by(config),
+        "run_state": dg.ResourceDefinition(
+            run_state,
+            required_resource_keys={"pyspark", "lake", "staging"},
+            description="The positions of gateways that all steps of a run agree on.",
+        ),
+    }
+
+
 def make_definitions(config: Config, snapshot: SchemaSnapshot) -> dg.Definitions:
-    """Create everything that Dagster shows and runs.
+    """Create the definitions of the code location.
 
     Args:
         config: the configuration.
@@ -52,7 +103,7 @@ def make_definitions(config: Config, snapshot: SchemaSnapshot) -> dg.Definitions
     flush = flush_job(config.dagster.max_run_seconds, reported_by_sensor)
     tables = tables_job(config.dagster.max_run_seconds, reported_by_sensor)
     audit = audit_job(config.dagster.max_run_seconds)
-    tidying = maintenance_job(config.dagster.max_run_seconds)
+    maintaining = maintenance_job(config.dagster.max_run_seconds)
     erasing = erasure_job(config.dagster.max_run_seconds)
     polls = [poll_job(config.dagster.max_run_seconds)] if snapshot.connectors else []
     alerts = Alerts(config.dagster.alert_webhook, config.dagster.alert_secret, config.dagster.url)
@@ -73,10 +124,10 @@ def make_definitions(config: Config, snapshot: SchemaSnapshot) -> dg.Definitions
             *moves.assets,
         ],
         asset_checks=[*checks(snapshot), *freshness_checks(snapshot, config), *moves.checks],
-        jobs=[flush, tables, audit, tidying, erasing, *moves.jobs, *polls],
+        jobs=[flush, tables, audit, maintaining, erasing, *moves.jobs, *polls],
         schedules=[
             audit_schedule(config, audit, snapshot, open_staging),
-            maintenance_schedule(config, tidying, snapshot, open_staging),
+            maintenance_schedule(config, maintaining, snapshot, open_staging),
         ],
         sensors=[
             flush_sensor(config, flush, days, open_staging, lags, WATCH_SECONDS),

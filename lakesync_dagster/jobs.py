@@ -1,4 +1,4 @@
-"""The jobs: a flush with all that follows it, the state tables alone, checks of everything, upkeep, and erasure."""
+"""The jobs of the code location, and the schedules of maintenance and audits."""
 
 from collections.abc import Iterator, Sequence
 
@@ -16,21 +16,21 @@ from resources.compat_dagster import UnresolvedAssetJobDefinition
 from sensors.upkeep import assets_to_audit, parts_to_maintain
 
 _SOON, _LATER = {"dagster/priority": "1"}, {"dagster/priority": "-1"}
-"""Of runs that wait for the same place the first goes first."""
+"""Of runs that wait for the same pool, the one with the greater priority starts first."""
 
 
 def flush_job(max_seconds: int, apart: Sequence[dg.AssetCheckKey] = ()) -> UnresolvedAssetJobDefinition:
     """Create the job of a flush: log → `deltas` → state tables → cut → checkpoint.
 
     Args:
-        max_seconds: after which Dagster ends a run.
-        apart: checks that sensors report instead of runs.
+        max_seconds: seconds after which Dagster ends a run.
+        apart: checks that sensors report outside runs.
     """
     return dg.define_asset_job(
         "flush",
-        # the cut publishes the checkpoints: a run's partitions are days, and theirs are gateways
+        # `cut` publishes the checkpoints: the partitions of a run are days, and theirs are gateways
         selection=_without(apart, "flush", "tables", "cut") | dg.AssetSelection.checks(PUBLISHED),
-        description="Carries what waits into the lake, merges the state tables and publishes a checkpoint.",
+        description="Flushes the log into the lake, merges the state tables and publishes checkpoints.",
         tags={"dagster/max_runtime": str(max_seconds), SLOT: FLUSH_SLOT, **_SOON},
     )
 
@@ -39,19 +39,23 @@ def tables_job(max_seconds: int, apart: Sequence[dg.AssetCheckKey] = ()) -> Unre
     """Create the job that merges state tables again for chosen days, or anew with `rebuild`.
 
     Args:
-        max_seconds: after which Dagster ends a run.
-        apart: checks that sensors report instead of runs.
+        max_seconds: seconds after which Dagster ends a run.
+        apart: checks that sensors report outside runs.
     """
     return dg.define_asset_job(
         "tables",
         selection=_without(apart, "tables"),
-        description="Merges the state tables again from the history, for the chosen days of arrival or from nothing.",
+        description="Merges the state tables again from the history, for the chosen days of arrival or completely.",
         tags={"dagster/max_runtime": str(max_seconds), SLOT: OTHER_SLOT},
     )
 
 
 def audit_job(max_seconds: int) -> UnresolvedAssetJobDefinition:
-    """Every check, of everything that there is rather than of some days."""
+    """Create the job that runs every check, over all days.
+
+    Args:
+        max_seconds: seconds after which Dagster ends a run.
+    """
     return dg.define_asset_job(
         AUDIT,
         selection=dg.AssetSelection.all_asset_checks(),
@@ -61,11 +65,15 @@ def audit_job(max_seconds: int) -> UnresolvedAssetJobDefinition:
 
 
 def maintenance_job(max_seconds: int) -> UnresolvedAssetJobDefinition:
-    """The upkeep of every table, of staging and of Dagster's records."""
+    """Create the job that maintains the lake's tables, staging's log and Dagster's records.
+
+    Args:
+        max_seconds: seconds after which Dagster ends a run.
+    """
     return dg.define_asset_job(
         "maintenance",
         selection=dg.AssetSelection.assets(MAINTENANCE),
-        description="Joins small files, expires snapshots, removes orphans, trims the log, deletes old runs.",
+        description="Compacts files, expires snapshots, removes orphans, trims the log, deletes old runs.",
         tags={"dagster/max_runtime": str(max_seconds), SLOT: UPKEEP_SLOT, UPKEEP: "one at a time", **_LATER},
     )
 
@@ -73,14 +81,14 @@ def maintenance_job(max_seconds: int) -> UnresolvedAssetJobDefinition:
 def maintenance_schedule(
     config: Config, job: UnresolvedAssetJobDefinition, snapshot: SchemaSnapshot, open_staging: OpenStaging
 ) -> dg.ScheduleDefinition:
-    """The upkeep, when the configuration says: a run for each part that has something to do.
+    """Create the schedule of maintenance: a run for each part that is due.
 
-    A run holds the pool of the history. One of everything would keep flushes waiting until the last table is tidied; so
-    each part has its own, one runs at a time, and a flush that waits goes before the next.
+    A run occupies the pool of the history. One run for all parts would delay flushes until the last table is done, so
+    each part has its own run, one runs at a time, and a waiting flush starts before the next.
 
     Args:
-        config: when it runs, the lake and the clock.
-        job: tidies the parts that are its run's partitions.
+        config: the cron schedule, the lake and the clock.
+        job: the maintenance job.
         snapshot: names the tables.
         open_staging: opens the staging store, which has the marks.
     """
@@ -91,7 +99,7 @@ def maintenance_schedule(
         cron_schedule=config.maintenance.schedule,
         execution_timezone="UTC",
         default_status=dg.DefaultScheduleStatus.RUNNING,
-        description="Tidies what has passed a threshold; `[maintenance]` in lakesync.toml names them.",
+        description="Maintains the parts that have changed; `[maintenance]` in lakesync.toml has the thresholds.",
     )
     def tidying(context: dg.ScheduleEvaluationContext) -> Iterator[dg.RunRequest | dg.SkipReason]:
         try:
@@ -104,27 +112,35 @@ def maintenance_schedule(
             run_key = f"{context.scheduled_execution_time.isoformat()} {part}"
             yield dg.RunRequest(run_key=run_key, partition_key=part)
         if not due:
-            yield dg.SkipReason("nothing was written since it was tidied, less than a day ago")
+            yield dg.SkipReason("no part has changed since its maintenance, less than a day ago")
 
     return tidying
 
 
 def erasure_job(max_seconds: int) -> UnresolvedAssetJobDefinition:
-    """Everything that holds data, in the pools of all writers at once."""
+    """Create the job that erases, in the pools of all writers at once.
+
+    Args:
+        max_seconds: seconds after which Dagster ends a run.
+    """
     return dg.define_asset_job(
         "erasure",
         selection=dg.AssetSelection.assets(ERASURE),
-        description="Carries requests to erase through history, tables, snapshots, destinations and checkpoints.",
+        description="Carries out erasure requests in history, tables, snapshots, destinations and checkpoints.",
         tags={"dagster/max_runtime": str(max_seconds), SLOT: UPKEEP_SLOT},
     )
 
 
 def poll_job(max_seconds: int) -> UnresolvedAssetJobDefinition:
-    """The tables of connectors: asked for now by the poll sensor, replayed by days otherwise."""
+    """Create the job that polls connectors or, for chosen days, replays what they brought.
+
+    Args:
+        max_seconds: seconds after which Dagster ends a run.
+    """
     return dg.define_asset_job(
         "poll",
         selection=dg.AssetSelection.groups("ingest"),
-        description="Polls connectors, or pushes again what they brought on the chosen days.",
+        description="Polls connectors, or replays what they brought on the chosen days.",
         tags={"dagster/max_runtime": str(max_seconds), SLOT: POLL_SLOT},
     )
 
@@ -132,11 +148,11 @@ def poll_job(max_seconds: int) -> UnresolvedAssetJobDefinition:
 def audit_schedule(
     config: Config, job: UnresolvedAssetJobDefinition, snapshot: SchemaSnapshot, open_staging: OpenStaging
 ) -> dg.ScheduleDefinition:
-    """The audit, every night in which there is something new to look at, and once a week in any case.
+    """Create the schedule of the audit: every night if an asset has changed, otherwise once a week.
 
     Args:
         config: the lake, the destinations and the clock.
-        job: checks everything.
+        job: the audit job.
         snapshot: names the tables.
         open_staging: opens the staging store, which has the marks.
     """
@@ -147,7 +163,7 @@ def audit_schedule(
         cron_schedule="10 3 * * *",
         execution_timezone="UTC",
         default_status=dg.DefaultScheduleStatus.RUNNING,
-        description="Checks everything at 03:10 UTC; what runs for a flush looks at the days of the flush alone.",
+        description="Checks everything at 03:10 UTC; the checks of a flush look at its days only.",
     )
     def auditing() -> dg.RunRequest | dg.SkipReason:
         try:
@@ -163,5 +179,5 @@ def audit_schedule(
 
 
 def _without(apart: Sequence[dg.AssetCheckKey], *groups: str) -> dg.AssetSelection:
-    """Groups of assets with their checks, but for those that are told apart from runs."""
+    """Return groups of assets with their checks, except those that sensors report."""
     return dg.AssetSelection.groups(*groups) - dg.AssetSelection.checks(*apart)

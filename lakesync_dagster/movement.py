@@ -1,4 +1,7 @@
-"""What moves between backends by declaration: destinations, flows, tiers and migrations, with what asks for them."""
+"""The assets, checks, jobs and sensors of destinations, flows, tiers and migrations.
+
+`lakesync_dagster.definitions` adds them to the code location.
+"""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -6,8 +9,8 @@ from typing import NamedTuple
 import dagster as dg
 
 from assets.asset_metadata import MOVE_SLOT, SLOT, target_key
-from assets.backends import backends
 from assets.destinations import destinations, lake_comparisons
+from assets.external import backends
 from assets.flows import flows
 from assets.migration import migrations
 from assets.tiering import tiers
@@ -21,7 +24,7 @@ from sensors.moves import move_sensor
 
 
 class Movement(NamedTuple):
-    """Parts of the code location; empty where nothing is declared."""
+    """Parts of the code location. They are empty if the configuration declares no such movement."""
 
     assets: Sequence[dg.AssetsDefinition | dg.AssetSpec] = ()
     checks: Sequence[dg.AssetChecksDefinition] = ()
@@ -32,13 +35,13 @@ class Movement(NamedTuple):
 def movement(
     config: Config, days: dg.TimeWindowPartitionsDefinition, open_staging: OpenStaging, lags: PipelineLags
 ) -> Movement:
-    """Everything that the configuration declares.
+    """Create the parts for all destinations, flows, tiers and migrations of a configuration.
 
     Args:
         config: the configuration.
-        days: UTC days, of the partitions of destinations and tiers.
+        days: UTC days of arrival.
         open_staging: opens the staging store.
-        lags: of all of them.
+        lags: the lags of the pipeline's parts.
 
     Raises:
         ConfigurationError: a destination or flow reaches one adapter in two ways.
@@ -49,7 +52,11 @@ def movement(
         "tiers": tiers(config, days),
         "migrations": migrations(config),
     }
-    jobs = [_job("destinations", "Brings destinations up to what the lake holds.", config)] if leaves else []
+    jobs = (
+        [_job("destinations", "Writes to destinations the deltas of the lake that they lack.", config)]
+        if leaves
+        else []
+    )
     keys = {each.mark_name: target_key(each.destination, each.target.name) for each in destination_targets(config)}
     sensors = [destination_sensor(job, keys, days, open_staging, lags) for job in jobs]
     moving = [_job_of(asset, group, config) for group, of_group in moved.items() for asset in of_group]

@@ -1,6 +1,6 @@
-"""`python -m lakesync_dagster.recover`: put Dagster's records right after a crash, before its daemon starts.
+"""`python -m lakesync_dagster.recover`: corrects Dagster's records after a crash, before its daemon starts.
 
-`lakesync up` runs it when nothing of Dagster runs, so a run that is recorded as running has nobody to run it. At the
+`lakesync up` runs it while no process of Dagster runs, so runs that are recorded as running have no process. At the
 first start it creates Dagster's storage.
 """
 
@@ -11,11 +11,11 @@ UNATTENDED = (
     dg.DagsterRunStatus.STARTED,
     dg.DagsterRunStatus.CANCELING,
 )
-"""Runs that a process should be busy with; a queued one waits for the daemon and is left to it."""
+"""Statuses of runs that need a process. Queued runs wait for the daemon and are left to it."""
 
 
 def recover(instance: dg.DagsterInstance) -> list[str]:
-    """End every run that nobody runs and free the pool slots of runs that have ended; the ids of those ended."""
+    """End every run without a process, free the pool slots of ended runs, and return the ids of the former."""
     ended = []
     for run in instance.get_runs(filters=dg.RunsFilter(statuses=list(UNATTENDED))):
         end_run(instance, run, "LakeSync was stopped or killed while the run was going on.")
@@ -33,9 +33,9 @@ def end_run(instance: dg.DagsterInstance, run: dg.DagsterRun, message: str) -> N
     """Record that a run's process is gone: as cancelled if that was requested, otherwise as a failure.
 
     Args:
-        instance: Dagster's.
+        instance: Dagster's instance.
         run: the run.
-        message: why, for the run's page.
+        message: the reason, for the run's page.
     """
     if run.status is dg.DagsterRunStatus.CANCELING:
         instance.report_run_canceled(run, message=message)
@@ -44,7 +44,7 @@ def end_run(instance: dg.DagsterInstance, run: dg.DagsterRun, message: str) -> N
 
 
 def main() -> None:
-    """Do it for the instance of DAGSTER_HOME."""
+    """Recover the instance of DAGSTER_HOME."""
     with dg.DagsterInstance.get() as instance:
         ended = recover(instance)
     print(f"{len(ended)} runs ended{': ' if ended else ''}{', '.join(ended)}")

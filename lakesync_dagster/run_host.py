@@ -1,7 +1,7 @@
-"""`python -m lakesync_dagster.run_host SOCKET`: forks the process of each run from one that has its imports done.
+"""`python -m lakesync_dagster.run_host SOCKET`: forks the process of each run from one that has imported everything.
 
-The run launcher asks for processes over the socket. The host reports a process that ends before its run does as the
-run's failure, within a second. A host that ends takes its processes with it.
+The run launcher requests processes over the socket. If a process ends before its run, the host reports the run as
+failed within a second. When the host ends, it ends its processes.
 """
 
 import contextlib
@@ -44,18 +44,22 @@ MODULES = (
     "lakehouse.tables.state_audit",
     "lakehouse.tables.increments",
 )
-"""What the steps of a flush import, most of it where it is used."""
+"""Modules that the steps of a flush import, most of them when they run."""
 _LOOK_SECONDS = 0.5
 _REQUEST_SECONDS = 5.0
 _GRACE_SECONDS = 10.0
-"""How long a run's process may take to end once it is asked to."""
+"""Seconds that a run's process may take to end after it was requested to."""
 
 
 class RunHost:
     """Serves one request at a time and has no threads, so that it can fork safely."""
 
     def __init__(self, path: Path) -> None:
-        """Import what runs need, and listen. Args: path: of the socket."""
+        """Import what runs need, and listen.
+
+        Args:
+            path: path of the socket.
+        """
         self._snapshot = snapshot_file(load())
         self._loaded = self._snapshot_version()
         for name in MODULES:
@@ -75,7 +79,11 @@ class RunHost:
         self._listening.settimeout(_LOOK_SECONDS)
 
     def serve(self, stopping: Callable[[], bool]) -> None:
-        """Answer requests until it is to stop, then end the runs."""
+        """Answer requests until the host is stopped, then end the runs' processes.
+
+        Args:
+            stopping: returns whether to stop.
+        """
         while not stopping():
             self._reap()
             with contextlib.suppress(TimeoutError):
@@ -123,7 +131,7 @@ class RunHost:
         return pid
 
     def _end_with_host(self) -> None:
-        """In a run's process: wait until the host is gone, whose end of the pipe is then closed."""
+        """Wait in a run's process until the host has ended and its end of the pipe is closed, then end the process."""
         os.read(self._held, 1)
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(_GRACE_SECONDS)
@@ -157,11 +165,11 @@ class RunHost:
 
 
 def report_end(run_id: str, code: int) -> None:
-    """Report a run whose process ended before it.
+    """Report a run as failed, because its process has ended.
 
     Args:
-        run_id: the run's.
-        code: the exit code; negative: the signal that ended it.
+        run_id: the run's id.
+        code: the process's exit code; negative: the signal that ended it.
     """
     cause = f"signal {-code}" if code < 0 else f"code {code}"
     with dg.DagsterInstance.get() as instance:
@@ -171,7 +179,7 @@ def report_end(run_id: str, code: int) -> None:
 
 
 def end_runs_of_earlier_hosts() -> None:
-    """End the runs that a killed host has left: their processes are gone, or are ending."""
+    """End the runs of a killed host, whose processes have ended or are ending."""
     own = str(os.getppid())
     with dg.DagsterInstance.get() as instance:
         for run in instance.get_runs(filters=dg.RunsFilter(statuses=list(UNATTENDED))):
@@ -180,7 +188,7 @@ def end_runs_of_earlier_hosts() -> None:
 
 
 def _exit_after(work: Callable[[], object]) -> NoReturn:
-    """Do a child's work and end it, without what the parent has registered for its own end."""
+    """Do a child process's work and exit, without running the exit handlers of the parent."""
     code = 1
     try:
         work()

@@ -1,4 +1,4 @@
-"""The run launcher that `lakesync up` configures: runs start in the run host instead of a new interpreter."""
+"""The run launcher that `lakesync up` configures in `dagster.yaml`: it starts runs in the run host."""
 
 import json
 import socket
@@ -10,25 +10,30 @@ import dagster as dg
 from resources.compat_dagster import LaunchRunContext, run_arguments
 
 HOST = "lakesync/run_host"
-"""Run tag: the process of the host that has forked the run's."""
+"""Run tag: process id of the run host that has forked the run's process."""
 _ANSWER_SECONDS = 20.0
 
 
 class RunHostLauncher(dg.DefaultRunLauncher):
-    """Asks the run host for a process for each run. The host forks it from one that has imported what runs need.
+    """Requests a process for each run from the run host, which forks one that has imported everything already.
 
-    Dagster's own launcher starts an interpreter for each run, which imports for five seconds. It steps in where the
-    host does not answer.
+    Dagster's own launcher starts an interpreter for each run, whose imports take five seconds. It is used if the host
+    does not answer.
     """
 
     def __init__(self, socket_path: str, inst_data: Any = None) -> None:
-        """Args: socket_path: the host's; inst_data: Dagster's own."""
+        """Create the launcher.
+
+        Args:
+            socket_path: the run host's socket.
+            inst_data: Dagster's own data.
+        """
         super().__init__(inst_data)
         self._socket = socket_path
 
     @classmethod
     def config_type(cls) -> dict[str, Any]:
-        """The settings in `dagster.yaml`."""
+        """Return the schema of the settings in `dagster.yaml`."""
         return {"socket": str}
 
     @classmethod
@@ -36,7 +41,7 @@ class RunHostLauncher(dg.DefaultRunLauncher):
         """Create the launcher from `dagster.yaml`.
 
         Args:
-            inst_data: Dagster's own.
+            inst_data: Dagster's own data.
             config_value: the settings.
         """
         return cls(config_value["socket"], inst_data)
@@ -55,11 +60,7 @@ class RunHostLauncher(dg.DefaultRunLauncher):
         self._instance.report_engine_event(f"The run host has forked process {found['pid']}.", run, cls=type(self))
 
     def terminate(self, run_id: str) -> bool:
-        """Ask a run's process to end.
-
-        Returns:
-            Whether there was one.
-        """
+        """Request that a run's process ends, and return whether there was one."""
         run = self._instance.get_run_by_id(run_id)
         if run is None or run.is_finished:
             return False
@@ -71,7 +72,11 @@ class RunHostLauncher(dg.DefaultRunLauncher):
         return ended or bool(super().terminate(run_id))  # type: ignore[no-untyped-call]
 
     def _ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Raises: OSError: the host is not there, or does not answer in time."""
+        """Send a request to the run host and return its response.
+
+        Raises:
+            OSError: the host cannot be reached, or does not answer in time.
+        """
         with socket.socket(socket.AF_UNIX) as host:
             host.settimeout(_ANSWER_SECONDS)
             host.connect(self._socket)

@@ -30,15 +30,15 @@ _STATEMENT_TIMEOUT_MS, _POOL_RECYCLE_SECONDS, _POOL_OVERFLOW = 15_000, 3600, 20
 
 
 class Guard:
-    """ASGI middleware that rejects what a page of another origin can make a browser send."""
+    """ASGI middleware that rejects requests which a page of another origin can make a browser send."""
 
     def __init__(self, app: ASGIApp, hosts: Collection[str], allowed: Collection[str] = ()) -> None:
-        """Wrap an application.
+        """Guard an application.
 
         Args:
-            app: the guarded application.
-            hosts: values of the Host header under which it is served.
-            allowed: those of a proxy before it, which may speak TLS.
+            app: the application.
+            hosts: accepted values of the Host header.
+            allowed: further values, for a proxy in front of it, which may use TLS.
         """
         self._app = app
         self._hosts = frozenset({*hosts, *allowed})
@@ -57,7 +57,7 @@ class Guard:
             await WebSocketClose(_POLICY_VIOLATION, fault[1])(scope, receive, send)
 
     def _fault(self, scope: Scope) -> tuple[int, str] | None:
-        """Status and reason of a rejection."""
+        """Return status and reason of a rejection; None if the request is accepted."""
         headers = Headers(scope=scope)
         hosts, origins = headers.getlist("host"), headers.getlist("origin")
         if len(hosts) != 1 or hosts[0].lower() not in self._hosts:
@@ -80,6 +80,13 @@ class GuardedWebserver(DagsterWebserver[WorkspaceProcessContext, Any]):
     """Dagster's webserver with the guard before all of its routes."""
 
     def __init__(self, context: WorkspaceProcessContext, hosts: Collection[str], allowed: Collection[str] = ()) -> None:
+        """Create the webserver.
+
+        Args:
+            context: the workspace.
+            hosts: accepted values of the Host header.
+            allowed: further values, for a proxy in front of it.
+        """
         self._hosts, self._allowed = hosts, allowed
         super().__init__(context)
 
@@ -89,7 +96,7 @@ class GuardedWebserver(DagsterWebserver[WorkspaceProcessContext, Any]):
 
 
 def own_hosts(host: str, port: int) -> frozenset[str]:
-    """Return the Host headers of a server.
+    """Return the values of the Host header under which a server is reached.
 
     Args:
         host: the address that it listens on.

@@ -1,1 +1,1 @@
-"""The only makers of sessions and connections: Spark, staging and the writing side of the lake."""
+"""Dagster resources: Spark sessions, the lake's names, the staging store and the way into the gateways."""

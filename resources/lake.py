@@ -1,4 +1,4 @@
-"""The Dagster resource `lake`: the names and places of the Iceberg tables."""
+"""The Dagster resource `lake`: the names and locations of the Iceberg tables."""
 
 import dagster as dg
 

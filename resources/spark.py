@@ -57,18 +57,18 @@ class SparkConnectResource(LazyPySparkResource):
 
     @property
     def application(self) -> str | None:
-        """The id of Spark's application; None before the session is first used."""
+        """Spark's application id; None before the session is first used."""
         return self._application
 
     def start_measuring(self) -> None:
-        """Count the work from now on, under a new tag."""
+        """Start to count the work of jobs, under a new tag."""
         if self._session is not None:
             self._session.clearTags()
             self._tag = f"step_{uuid.uuid4().hex}"
             self._session.addTag(self._tag)
 
     def work(self) -> SparkWork | None:
-        """What the run has done since `start_measuring`; None where Spark's UI does not say."""
+        """Return the work of Spark's jobs since `start_measuring`; None if Spark's UI cannot be reached."""
         return self._status.work_of(self._tag) if self._status is not None else None
 
     def renew(self) -> None:

@@ -1,4 +1,7 @@
-"""Alerts for operators: a structured log line and, where a webhook is configured, a signed post."""
+"""Alerts for operators: a structured log line and, if a webhook is configured, a signed POST request.
+
+The sensors in `sensors.failure` send them.
+"""
 
 import sys
 import time
@@ -26,7 +29,7 @@ SIGNATURE = "X-LakeSync-Signature"
 
 
 class Alert(msgspec.Struct, frozen=True, tag_field="kind", omit_defaults=True):
-    """The JSON object that a webhook receives; `kind` names its type."""
+    """The JSON object that a webhook receives. `kind` names its type."""
 
 
 class RunFailed(Alert, frozen=True, tag="run_failed"):
@@ -38,23 +41,23 @@ class RunFailed(Alert, frozen=True, tag="run_failed"):
     steps: dict[str, str]
     """Each failed step, and why."""
     faults: list[str]
-    """What failed: the parts that the run went on without, or else its failed steps."""
+    """What failed: the parts that the run continued without, otherwise its failed steps."""
     tags: dict[str, str]
     url: str | None = None
 
 
 class RunRecovered(Alert, frozen=True, tag="run_recovered"):
-    """A run ended well, after runs for the same work had failed."""
+    """A run succeeded, after runs for the same work had failed."""
 
     run_id: str
     job: str
     faults: list[str]
-    """What failed last, as in the alert of the failure."""
+    """What failed, as in the latest alert."""
     url: str | None = None
 
 
 class CheckChanged(Alert, frozen=True, tag="check_changed"):
-    """A check fails that did not, or passes again."""
+    """A check has begun to fail, or passes again."""
 
     asset: str
     check: str
@@ -67,31 +70,32 @@ class CheckChanged(Alert, frozen=True, tag="check_changed"):
 
 
 class AlertError(Exception):
-    """The webhook did not accept an alert; the sensor's next tick sends it again."""
+    """The webhook did not accept an alert. The sensor's next tick sends it again."""
 
 
 class Alerts:
-    """Where alerts go.
-
-    Args:
-        webhook: gets each alert as a JSON post; None: the log alone.
-        secret: signs the posts, so that the webhook can tell them from others'.
-        dagster_url: where a reader finds the run, for links.
-    """
+    """Sends alerts to the log and to a webhook."""
 
     def __init__(self, webhook: SecretStr | None, secret: SecretStr | None, dagster_url: str | None) -> None:
+        """Store where alerts go.
+
+        Args:
+            webhook: URL that receives each alert as JSON; None: alerts are only logged.
+            secret: signs the requests, so that the webhook can verify them; None: they are not signed.
+            dagster_url: Dagster's webserver, for links to runs.
+        """
         self._webhook, self._secret = webhook, secret
         self._dagster = dagster_url.rstrip("/") if dagster_url else None
 
     def run_url(self, run_id: str) -> str | None:
-        """The run's page; None where no webserver is configured, or there was no run."""
+        """Return the URL of a run's page; None without a webserver or a run."""
         return f"{self._dagster}/runs/{run_id}" if self._dagster and run_id else None
 
     def send(self, alert: Alert) -> None:
-        """Log it, and post it.
+        """Log an alert and post it to the webhook.
 
         Raises:
-            AlertError: the webhook could not be reached, or refused it, three times.
+            AlertError: the webhook could not be reached or refused it, three times.
         """
         _log.error("alert", **msgspec.to_builtins(alert))
         if self._webhook is None:
@@ -107,20 +111,20 @@ class Alerts:
                     answer.raise_for_status()
         except requests.RequestException as error:
             status = error.response.status_code if error.response is not None else type(error).__name__
-            # The error itself holds the address, which may be a secret.
+            # The error contains the URL, which may be a secret.
             message = f"the alert webhook did not accept an alert ({status}); the next tick sends it again"
             raise AlertError(message) from None
 
 
 def signed(body: bytes, secret: SecretStr | None) -> dict[str, str]:
-    """Return the headers by which a receiver verifies who sent a post, and when; empty without a secret.
+    """Return the headers by which a receiver verifies the sender and the time of a request; empty without a secret.
 
     The signature is `sha256=` and the hex HMAC-SHA256 of the timestamp's text, a full stop, and the body. Webhook
     connectors sign in the same way.
 
     Args:
-        body: the post's body.
-        secret: shared with the receiver.
+        body: the request's body.
+        secret: the secret that the receiver has too.
     """
     if secret is None:
         return {}

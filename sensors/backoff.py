@@ -1,4 +1,7 @@
-"""When a part that is still behind may be asked for again: after pauses that grow while its mark does not move."""
+"""Backoff of the sensors' requests: a part whose mark does not move is requested again after growing pauses.
+
+All sensors that request runs use it. The requests are kept in the sensor's cursor.
+"""
 
 import time
 from collections.abc import Iterable, Mapping
@@ -9,21 +12,22 @@ import msgspec
 from lakesync.analysis.marks import Lag
 
 FIRST_PAUSE = 5.0
-"""Seconds after the first request; twice as long after each further one."""
+"""Seconds between the first two requests. Each further pause is twice as long."""
 LONGEST_PAUSE = 40.0
-"""For the first `PROMPT` requests, so that what failed for some minutes goes on within one."""
+"""Seconds at most for the first `PROMPT` requests, so that work continues within a minute after a short failure."""
 PROMPT = 10
+"""Number of requests with pauses of at most `LONGEST_PAUSE`."""
 LATER_PAUSE = 300.0
-"""After that: somebody has to mend something."""
+"""Seconds between later requests: the failure needs an operator."""
 
 
 class Attempt(msgspec.Struct, frozen=True):
-    """Requests for a part since its mark moved."""
+    """Requests of runs for a part since its mark moved."""
 
     mark: int
     count: int
     at: float
-    """When the latest one was made, in seconds since 1970."""
+    """Time of the latest one, in seconds since 1970."""
 
     @property
     def pause(self) -> float:
@@ -37,16 +41,16 @@ class Attempt(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class Waiting:
-    """A part that is behind and not to be asked for yet."""
+class Delayed:
+    """A part that is behind, and whose next request must wait."""
 
     lag: Lag
     count: int
     left: float
-    """Seconds."""
+    """Seconds until the next request."""
 
     def __str__(self) -> str:
-        """Say what, how often it was asked for, and when it is again."""
+        """Return the part, the number of its requests and the time to the next one, for a skipped tick."""
         times = "once" if self.count == 1 else f"{self.count} times"
         return f"{self.lag.key} was requested {times} and is still behind; the next request is in {self.left:.0f} s"
 
@@ -54,33 +58,37 @@ class Waiting:
 class Attempts:
     """The requests that a sensor made, kept in its cursor.
 
-    A mark that has moved since the latest request starts anew: the part is not failing.
+    A part whose mark has moved since the latest request is not failing, so its count starts again.
     """
 
     def __init__(self, cursor: str | None) -> None:
-        """Args: cursor: the sensor's; one of another form counts as none."""
+        """Read the requests.
+
+        Args:
+            cursor: the sensor's cursor. One of another format is ignored.
+        """
         try:
             self._made = msgspec.json.decode(cursor or "{}", type=dict[str, Attempt])
         except msgspec.MsgspecError:
             self._made = {}
 
     def of(self, lag: Lag) -> Attempt | None:
-        """The requests for a part that did not move its mark; None where there is none."""
+        """Return the requests for a part since its mark moved; None if there are none."""
         made = self._made.get(lag.key)
         return made if made is not None and made.mark == lag.mark else None
 
-    def ready(self, lags: Iterable[Lag]) -> tuple[list[Lag], list[Waiting]]:
-        """Divide parts that are behind into those to be asked for now, and those that have to wait."""
+    def ready(self, lags: Iterable[Lag]) -> tuple[list[Lag], list[Delayed]]:
+        """Divide parts that are behind into those to request now and those whose next request must wait."""
         now = time.time()
-        ready, waiting = [], []
+        ready, delayed = [], []
         for lag in lags:
             made = self.of(lag)
             left = made.at + made.pause - now if made is not None else 0.0
-            if made is None or not 0 < left <= made.pause:  # a clock that was put back holds nothing up
+            if made is None or not 0 < left <= made.pause:  # a clock that was set back must not delay requests
                 ready.append(lag)
             else:
-                waiting.append(Waiting(lag, made.count, left))
-        return ready, waiting
+                delayed.append(Delayed(lag, made.count, left))
+        return ready, delayed
 
     @property
     def by_part(self) -> Mapping[str, Attempt]:
@@ -91,7 +99,7 @@ class Attempts:
         """Return the cursor after a request.
 
         Args:
-            asked: the parts for which it was made.
+            asked: the parts that were requested.
             others: further parts that are behind, whose earlier requests are kept.
         """
         now, kept = time.time(), {}

@@ -43,19 +43,19 @@ def destination_sensor(
     @skip_during_outage
     def watch(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
         attempts = Attempts(context.cursor)
-        lags.note(DESTINATION_SENSOR, attempts.by_part)
+        lags.record_requests(DESTINATION_SENSOR, attempts.by_part)
         with open_staging() as store:
             behind = destinations(lags, context, store)
-            ready, held = attempts.ready(behind)
+            ready, delayed = attempts.ready(behind)
             names = {lag.name for lag in ready}
             busy = {name for name in sorted(names) if is_under_way(context.instance, tags(keys[name]))}
             if names - busy:  # a run that moves these marks may have ended since they were read
                 behind = destinations(lags, context, store, anew=True)
-                ready, held = attempts.ready(behind)
+                ready, delayed = attempts.ready(behind)
         asked = [lag for lag in ready if lag.name not in busy and lag.name in names]
         if not asked:
             waiting = [f"a run for {name} is under way" for name in sorted(busy)]
-            return dg.SkipReason("; ".join([*waiting, *map(str, held)]) or "no destination is behind")
+            return dg.SkipReason("; ".join([*waiting, *map(str, delayed)]) or "no destination is behind")
         requests = [
             dg.RunRequest(asset_selection=[keys[name]], tags={**tags(keys[name]), **span(name, asked)})
             for name in sorted({lag.name for lag in asked})

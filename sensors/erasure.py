@@ -1,4 +1,4 @@
-"""Requests an erasure in the lake when staging has erased something."""
+"""The sensor that requests erasure runs while the lake has erasure requests to carry out."""
 
 import dagster as dg
 
@@ -19,9 +19,9 @@ def erasure_sensor(
     """Create the sensor of the erasure job: one run for all open requests.
 
     Args:
-        job: erases from the lake what was erased from staging.
+        job: the erasure job.
         open_staging: opens the staging store, which has the requests.
-        lags: notes the requests for the pipeline's report.
+        lags: records the requests for the pipeline's report.
     """
     tags = {REQUESTED_BY: ERASURE_SENSOR}
 
@@ -35,28 +35,28 @@ def erasure_sensor(
     @skip_during_outage
     def watch(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
         attempts = Attempts(context.cursor)
-        lags.note(ERASURE_SENSOR, attempts.by_part)
+        lags.record_requests(ERASURE_SENSOR, attempts.by_part)
         with open_staging() as store:
-            waiting = unerased(store)
-        if not waiting:
+            open_lags = open_erasures(store)
+        if not open_lags:
             return dg.SkipReason("nothing is to be erased")
-        ready, held = attempts.ready(waiting)
+        ready, delayed = attempts.ready(open_lags)
         if not ready:
-            return dg.SkipReason("; ".join(map(str, held)))
+            return dg.SkipReason("; ".join(map(str, delayed)))
         if is_under_way(context.instance, tags):
             return dg.SkipReason("an erasure is under way")
-        context.log.info("requests of %s", ", ".join(lag.gateway for lag in waiting))
-        return dg.SensorResult(run_requests=[dg.RunRequest(tags=tags)], cursor=attempts.requested(waiting))
+        context.log.info("requests of %s", ", ".join(lag.gateway for lag in open_lags))
+        return dg.SensorResult(run_requests=[dg.RunRequest(tags=tags)], cursor=attempts.requested(open_lags))
 
     return watch
 
 
-def unerased(store: PipelineStore) -> list[Lag]:
-    """Return the gateways whose erasures the lake has yet to follow; the mark is the last request before those."""
+def open_erasures(store: PipelineStore) -> list[Lag]:
+    """Return the gateways with requests that the lake has not carried out. The mark is the request before."""
     found = []
     for gateway in store.gateways():
-        still = [each for each in store.erasures(gateway) if each.done_ms is not None and each.lake_ms is None]
-        if still:
-            first = min(still, key=lambda each: each.seq)
+        open_requests = [each for each in store.erasures(gateway) if each.done_ms is not None and each.lake_ms is None]
+        if open_requests:
+            first = min(open_requests, key=lambda each: each.seq)
             found.append(Lag("erasure", "", gateway, first.seq - 1, 0, first.requested_ms))
     return found

@@ -1,4 +1,4 @@
-"""Sensors that send alerts: runs that begin to fail or end well again, and checks that begin to fail or pass again."""
+"""The sensors that send alerts when runs or checks begin to fail, and when they succeed again."""
 
 import json
 from datetime import UTC, datetime
@@ -18,26 +18,29 @@ RUNS_A_TICK = 50
 
 
 class AlertCursor(msgspec.Struct):
-    """The sensor's cursor: the newest run that it has seen, and the faults that it has sent."""
+    """The cursor of the sensor of runs: the newest run that it has read, and the faults that it has reported."""
 
     until: str
     failing: dict[str, list[str]] = {}
-    """What a run is for → the faults of its latest run."""
+    """Work of a run → the faults of its latest run."""
 
 
 def run_failure_sensor(alerts: Alerts) -> dg.SensorDefinition:
-    """Create the sensor that sends an alert when a fault begins, and when a run for the same work ends well.
+    """Create the sensor that sends an alert when a fault begins, and when a run for the same work succeeds.
 
-    Sensors request a part again and again while it fails; only the first of these runs is sent. The cursor passes a run
-    after its alert was delivered, so each alert is sent at least once. Dagster's own decorator moves on where the
-    delivery failed.
+    A part is requested repeatedly while it fails; only the first failure is reported. The cursor passes a run after its
+    alert was delivered, so each alert is sent at least once. Dagster's own `run_failure_sensor` would lose an alert
+    that could not be delivered.
+
+    Args:
+        alerts: sends them.
     """
 
     @dg.sensor(
         name="run_failure_sensor",
         minimum_interval_seconds=30,
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description="Logs runs that begin to fail, or end well again, and posts them to the configured webhook.",
+        description="Logs runs that begin to fail, or succeed again, and posts them to the configured webhook.",
     )
     def send(context: dg.SensorEvaluationContext) -> dg.SkipReason:
         if context.cursor is None:
@@ -67,21 +70,25 @@ def run_failure_sensor(alerts: Alerts) -> dg.SensorDefinition:
                 sent += 1
             known.until = record.update_timestamp.replace(tzinfo=UTC).isoformat()
             context.update_cursor(msgspec.json.encode(known).decode())
-        still = f"; {len(known.failing)} kinds of runs still fail" if known.failing else ""
-        return dg.SkipReason((f"{sent} alerts sent" if sent else "no other run fails, or ends well again") + still)
+        failing = f"; {len(known.failing)} kinds of runs still fail" if known.failing else ""
+        return dg.SkipReason((f"{sent} alerts sent" if sent else "no other run fails, or succeeds again") + failing)
 
     return send
 
 
 def _work(run: dg.DagsterRun) -> str:
-    """What a run is for: the same for each run that a sensor requests for one part."""
+    """Return a run's work as text, which is the same for each run that a sensor requests for one part."""
     assets = sorted(key.to_user_string() for key in run.asset_selection or ())
     part = run.tags.get("dagster/partition", "") if run.job_name == MAINTENANCE.to_user_string() else ""
     return " ".join([run.job_name, *assets, part]).strip()
 
 
 def check_failure_sensor(alerts: Alerts) -> dg.SensorDefinition:
-    """Create the sensor that sends an alert when a check begins to fail, and when it passes again."""
+    """Create the sensor that sends an alert when a check begins to fail, and when it passes again.
+
+    Args:
+        alerts: sends them.
+    """
 
     @dg.sensor(
         name="check_failure_sensor",

@@ -72,7 +72,7 @@ def flush_sensor(
 
     def look(context: dg.SensorEvaluationContext, store: PipelineStore) -> dg.SensorResult | dg.SkipReason:
         attempts = Attempts(context.cursor)
-        lags.note(FLUSH_SENSOR, attempts.by_part)
+        lags.record_requests(FLUSH_SENSOR, attempts.by_part)
         backlog = store.backlog()
         now_ms = WallClock(config.clock_offset_file).now_ms()
         exceeded = reader.exceeded(store, backlog)
@@ -82,9 +82,9 @@ def flush_sensor(
             wanted = due_flush(backlog, now_ms, limits, exceeded, behind(context, store, backlog))
         if wanted is None:
             return dg.SkipReason(f"nothing is due: {describe_backlog(backlog, now_ms, limits)}")
-        ready, held = attempts.ready(wanted.lags)
+        ready, delayed = attempts.ready(wanted.lags)
         if not ready:
-            return dg.SkipReason("; ".join(map(str, held)))
+            return dg.SkipReason("; ".join(map(str, delayed)))
         if is_under_way(context.instance, tags):
             return dg.SkipReason("a flush is under way")
         if not by_staging:  # a run that moves these marks may have ended since they were read

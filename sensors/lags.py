@@ -1,4 +1,4 @@
-"""What the sensors share: the lags of all parts of the pipeline, read from the lake every few seconds and reported."""
+"""The lags of all parts of the pipeline, which the sensors share: read from the lake every few seconds and reported."""
 
 import threading
 import time
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from lakesync.analysis.lake_marks import MarkReader
 
 LOOK_SECONDS = 10.0
-"""Between two readings of the lake while no sensor needs a newer one."""
+"""Seconds between two readings of the lake while no sensor needs a newer one."""
 
 UNSTARTED = (
     dg.DagsterRunStatus.NOT_STARTED,
@@ -47,13 +47,13 @@ ReadFollowers = Callable[[PipelineStore], Sequence[Follower]]
 
 
 class PipelineLags:
-    """The lags of a code location's pipeline. One reading serves all sensors, which Dagster ticks in several threads.
+    """The lags of the pipeline. All sensors, which Dagster runs in several threads, share one reading.
 
-    Each reading is written to staging as the pipeline's report, for the gateway and the command line to show.
+    Each reading is written to staging as the pipeline's report, which the gateway and the command line show.
     """
 
     def __init__(self, config: Config, snapshot: SchemaSnapshot, followers: ReadFollowers = lambda _: ()) -> None:
-        """Create them; nothing is read yet.
+        """Read nothing yet.
 
         Args:
             config: names the lake.
@@ -71,11 +71,11 @@ class PipelineLags:
         self._found: list[Lag] = []
         self._requests: dict[str, Mapping[str, Attempt]] = {}
 
-    def note(self, sensor: str, requests: Mapping[str, Attempt]) -> None:
-        """Note for the report which runs a sensor requested for parts whose marks did not move.
+    def record_requests(self, sensor: str, requests: Mapping[str, Attempt]) -> None:
+        """Record for the report which runs a sensor has requested for parts whose marks did not move.
 
         Args:
-            sensor: its name.
+            sensor: the sensor's name.
             requests: key of a part → its requests.
         """
         self._requests[sensor] = requests
@@ -88,37 +88,36 @@ class PipelineLags:
         *,
         anew: bool = False,
     ) -> list[Lag]:
-        """Return what is behind, but for `deltas`.
+        """Return the parts that are behind, except `deltas`.
 
-        These are tables, checkpoints, destinations, what is due by the clock for half a minute, and connectors whose
-        newest poll ended with an error.
+        These are tables, checkpoints, destinations, parts that have been due by the clock for half a minute, and
+        connectors whose newest poll failed.
 
         Args:
             store: the staging store.
-            instance: opens Dagster's records, which takes a tenth of a second; called where something is behind.
-            backlog: what the store said a moment ago; None: it is asked.
-            anew: read the lake now. Else it is read when staging says that something was flushed or published since,
-                and every `LOOK_SECONDS`.
+            instance: opens Dagster's instance, which takes a tenth of a second. Called only if a part is behind.
+            backlog: staging's backlog, as read a moment ago; None: read it.
+            anew: read the lake now. Otherwise it is read after a flush or a new checkpoint, and every `LOOK_SECONDS`.
 
         Raises:
             LakeUnavailableError: the catalogue cannot be read.
         """
-        waiting = store.backlog() if backlog is None else backlog
-        marks = [(each.gateway, each.shard, each.epoch, each.flushed_seq, each.cut_arrival) for each in waiting]
+        unflushed = store.backlog() if backlog is None else backlog
+        marks = [(each.gateway, each.shard, each.epoch, each.flushed_seq, each.cut_arrival) for each in unflushed]
         with self._lock:
             now = time.monotonic()
             if anew or now - self._read_at >= LOOK_SECONDS or marks != self._read_for:
                 now_ms = WallClock(self._config.clock_offset_file).now_ms()
-                said, followers = store.marks(), self._followers(store)
-                timed = timed_parts(self._config, self._snapshot, said, now_ms)
+                staging_marks, followers = store.marks(), self._followers(store)
+                timed = timed_parts(self._config, self._snapshot, staging_marks, now_ms)
                 wait_ms = QUEUED_SECONDS * 1000
                 late = [each for each in timed if not (each.mark and each.mark <= now_ms < each.next_ms + wait_ms)]
-                found = {lag.key: lag for lag in self._marks().lags(waiting, self._tables, followers, late, now_ms)}
-                failing = failing_polls(self._snapshot, said)
+                found = {lag.key: lag for lag in self._marks().lags(unflushed, self._tables, followers, late, now_ms)}
+                failing = failing_polls(self._snapshot, staging_marks)
                 self._found = list((found | {lag.key: lag for lag, _ in failing}).values())
                 self._read_at, self._read_for = now, marks
                 polls = {lag.key: count for lag, count in failing}
-                self._report(store, instance, polls, self._dead_letters(said, followers, now_ms))
+                self._report(store, instance, polls, self._dead_letters(staging_marks, followers, now_ms))
             return [lag for lag in self._found if lag.part != "deltas"]
 
     def overdue(self, store: PipelineStore) -> list[Lag]:
@@ -164,20 +163,20 @@ class PipelineLags:
     def _dead_letters(
         self, marks: Mapping[str, str], followers: Iterable[Follower], now_ms: int
     ) -> Iterator[DeadLetters]:
-        """What is set aside, and when that was first reported."""
+        """Yield the dead letters, each with the time of its first report."""
         last = report_in(marks)
         known = {(each.kind, each.name, each.gateway): each.since_ms for each in last.dead_letters} if last else {}
         rejected = self._marks().rejected.items()
         found = [DeadLetters("value", table, gateway, count, now_ms) for (gateway, table), count in rejected]
         destinations = [each.name for each in followers if each.part == "destination"]
-        found += [each for name in destinations if name in marks for each in _asides(name, marks[name])]
+        found += [each for name in destinations if name in marks for each in _destination_letters(name, marks[name])]
         for each in found:
             since_ms = known.get((each.kind, each.name, each.gateway), now_ms)
             yield msgspec.structs.replace(each, since_ms=since_ms)
 
 
-def _asides(name: str, text: str) -> Iterator[DeadLetters]:
-    """What a destination has set aside, as its latest run told staging."""
+def _destination_letters(name: str, text: str) -> Iterator[DeadLetters]:
+    """Yield a destination's dead letters, as its latest run reported them to staging."""
     mark, leaf = msgspec.json.decode(text, type=FollowerMark), name.partition("/")[2]
     yield from (DeadLetters("destination", f"{leaf}!{table}", "", 1, 0) for table in mark.set_aside)
     yield from (DeadLetters("destination", leaf, *counted, 0) for counted in mark.dead_letters.items())
@@ -186,7 +185,10 @@ def _asides(name: str, text: str) -> Iterator[DeadLetters]:
 def queued_runs(instance: dg.DagsterInstance) -> list[QueuedRun]:
     """Return the runs that were requested more than `QUEUED_SECONDS` ago and have not started.
 
-    Upkeep is left out: its runs wait for each other, and for the pools of flushes.
+    Maintenance is left out: its runs wait for each other and for the pools of flushes.
+
+    Args:
+        instance: Dagster's instance.
     """
     records = instance.get_run_records(dg.RunsFilter(statuses=list(UNSTARTED)), limit=100)
     found = []
@@ -198,13 +200,13 @@ def queued_runs(instance: dg.DagsterInstance) -> list[QueuedRun]:
 
 
 def is_under_way(instance: dg.DagsterInstance, tags: Mapping[str, str]) -> bool:
-    """Return whether a run with these tags has not ended, because another would do the same work.
+    """Return whether a run with these tags is in progress, because another would do the same work.
 
-    This is the only use of a run's status: it delays a request, and decides nothing about what is due. A run whose
-    process is gone is ended by the run host within a second, so it delays none for long.
+    This is the only use of a run's status. It delays a request; it does not decide what is due. The run host ends a run
+    whose process is gone within a second, so such a run does not delay requests for long.
 
     Args:
-        instance: Dagster's.
-        tags: of the run.
+        instance: Dagster's instance.
+        tags: tags of the run.
     """
     return bool(instance.get_run_records(dg.RunsFilter(tags=tags, statuses=list(UNFINISHED)), limit=1))

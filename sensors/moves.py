@@ -51,11 +51,11 @@ def move_sensor(
     @skip_during_outage
     def watch(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
         attempts = Attempts(context.cursor)
-        lags.note(MOVE_SENSOR, attempts.by_part)
+        lags.record_requests(MOVE_SENSOR, attempts.by_part)
         now_ms = WallClock(config.clock_offset_file).now_ms()
         with open_staging() as store:
             marks, behind = store.marks(), [lag for lag in lags.overdue(store) if job_name(lag) in jobs]
-        ready, held = attempts.ready(behind)
+        ready, delayed = attempts.ready(behind)
         requests, asked = [], []
         for lag in ready:
             span = _days(config, lag, days, marks, now_ms)
@@ -65,7 +65,7 @@ def move_sensor(
                 asked.append(lag)
         if not asked:
             return dg.SkipReason(
-                "; ".join(map(str, held)) or f"{len(jobs)} flows, tiers and migrations, none of them due"
+                "; ".join(map(str, delayed)) or f"{len(jobs)} flows, tiers and migrations, none of them due"
             )
         others = [lag for lag in behind if lag not in asked]
         return dg.SensorResult(run_requests=requests, cursor=attempts.requested(asked, others))

@@ -1,4 +1,4 @@
-"""Skips the ticks of sensors while what they read is unreachable, so that an outage fails no tick."""
+"""Skips the ticks of sensors while staging or the catalogue cannot be reached, so that an outage fails no tick."""
 
 import functools
 from collections.abc import Callable
@@ -11,10 +11,13 @@ Evaluate = Callable[[dg.SensorEvaluationContext], dg.SensorResult | dg.SkipReaso
 
 
 def skip_during_outage(evaluate: Evaluate) -> Evaluate:
-    """Decorate a sensor's function: a tick that cannot reach staging or the catalogue is skipped and names the reason.
+    """Decorate a sensor's function, so that a tick that cannot reach staging or the catalogue is skipped with a reason.
 
-    Marks are compared anew by the next tick, so a skipped tick loses nothing. `lakesync status` reports sensors that
-    stay silent.
+    The next tick compares the marks again, so a skipped tick loses nothing. `lakesync status` reports sensors whose
+    ticks are skipped for long.
+
+    Args:
+        evaluate: the sensor's function.
     """
 
     @functools.wraps(evaluate)

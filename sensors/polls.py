@@ -44,14 +44,14 @@ def poll_sensor(
     @skip_during_outage
     def watch(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
         attempts = Attempts(context.cursor)
-        lags.note(POLL_SENSOR, attempts.by_part)
+        lags.record_requests(POLL_SENSOR, attempts.by_part)
         with open_staging() as store:
             found = {f"{lag.gateway}/{lag.name}": lag for lag in lags.overdue(store) if lag.part == "poll"}
-        ready, held = attempts.ready(found.values())
+        ready, delayed = attempts.ready(found.values())
         asked = {lag.key for lag in ready if not is_under_way(context.instance, tags(f"{lag.gateway}/{lag.name}"))}
         if not asked:
             nothing_due = f"{len(snapshot.connectors)} connectors, none of them due"
-            return dg.SkipReason("; ".join(map(str, held)) or nothing_due)
+            return dg.SkipReason("; ".join(map(str, delayed)) or nothing_due)
         today = nearest_day(days, WallClock(config.clock_offset_file).now_ms())
         requests = []
         for each in snapshot.connectors:

@@ -1,4 +1,4 @@
-"""Brings tables that are registered while the pipeline runs into the code location."""
+"""The sensor that reloads the code location when tables or connectors are registered."""
 
 import dagster as dg
 import msgspec
@@ -28,18 +28,18 @@ _RELOAD_SECONDS = 50
 
 
 class ReloadError(Exception):
-    """Dagster's webserver did not load the location again; the next tick tries once more."""
+    """Dagster's webserver did not reload the location. The next tick tries again."""
 
 
 class WebserverUnavailableError(ReloadError):
-    """Dagster's webserver does not answer, as while it starts."""
+    """Dagster's webserver does not answer, for example while it starts."""
 
 
 def schema_sensor(config: Config, loaded: SchemaSnapshot, open_staging: OpenStaging) -> dg.SensorDefinition:
-    """Create the sensor that loads the code location again when tables or connectors are registered.
+    """Create the sensor that reloads the code location when tables or connectors are registered.
 
-    It writes a difference to the snapshot file and then requests the reload. The new location compares its own
-    snapshot, so a reload that failed is repeated by the next tick and one that worked is not.
+    It writes the changed snapshot file and then requests the reload. The new location compares its own snapshot, so the
+    next tick repeats a reload only if it failed.
 
     Args:
         config: names the snapshot file and Dagster's webserver.
@@ -85,10 +85,10 @@ def schema_sensor(config: Config, loaded: SchemaSnapshot, open_staging: OpenStag
 
 
 def reload_location(url: str) -> None:
-    """Have a webserver load the location again, in the same code server.
+    """Request that Dagster's webserver reloads the location.
 
     Raises:
-        ReloadError: it did not.
+        ReloadError: it did not reload the location.
         WebserverUnavailableError: it does not answer.
     """
     query = {"query": _RELOAD, "variables": {"location": LOCATION}}

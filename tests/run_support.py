@@ -8,7 +8,7 @@ import dagster as dg
 
 from lakesync.config import Config
 from lakesync.staging.store import PipelineStore
-from lakesync_dagster.resources import run_resources
+from lakesync_dagster.definitions import run_resources
 from resources.gateways import StagingResource
 
 

@@ -31,7 +31,7 @@ from lakesync.connectors.host_policy import HostPolicy
 from lakesync.connectors.jira.api import PAGE
 from lakesync.connectors.salesforce.bulk import RECORDS_PER_PAGE
 from lakesync.connectors.salesforce.source import BULK_ROWS
-from lakesync_dagster.resources import run_resources
+from lakesync_dagster.definitions import run_resources
 
 _SERVICE = "the token of the benchmark's pipeline"
 _KEY = "the key of the benchmark's connectors' secrets"

@@ -195,6 +195,11 @@ class BatchCache:
     """
 
     def __init__(self, max_deltas: int = MAX_CACHED_DELTAS) -> None:
+        """Create an empty cache.
+
+        Args:
+            max_deltas: number of deltas to cache at most.
+        """
         self._max_deltas = max_deltas
         self._entries: OrderedDict[str, pa.Table] = OrderedDict()
         self._deltas = 0

@@ -27,9 +27,8 @@ from lakesync.model.delta import extract_delta
 from lakesync.model.errors import IntegrityError
 from lakesync.model.schema import parse_schema
 from lakesync.model.types import SyncPush
-from lakesync_dagster.definitions import make_definitions
+from lakesync_dagster.definitions import arrival_days, make_definitions
 from lakesync_dagster.jobs import flush_job
-from lakesync_dagster.partitions import arrival_days
 from sensors.destinations import destination_sensor
 from sensors.flush import flush_sensor
 from sensors.lags import PipelineLags

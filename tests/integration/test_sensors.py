@@ -27,9 +27,8 @@ from lakesync.rules.model import parse_rules
 from lakesync.staging import open_store
 from lakesync.staging.records import Backlog, Cut
 from lakesync.staging.remote import RemoteStore
-from lakesync_dagster.definitions import make_definitions
+from lakesync_dagster.definitions import arrival_days, first_day, make_definitions
 from lakesync_dagster.jobs import flush_job
-from lakesync_dagster.partitions import arrival_days, first_day
 from sensors import backoff as attempts
 from sensors.flush import flush_sensor
 from sensors.lags import PipelineLags

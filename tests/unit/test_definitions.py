@@ -12,8 +12,7 @@ from dagster_pyspark import LazyPySparkResource
 from lakehouse.schema_snapshot import SchemaSnapshot, join, read_snapshot, snapshot_file, write_snapshot
 from lakesync.config import load
 from lakesync.model.schema import parse_schema
-from lakesync_dagster.definitions import make_definitions
-from lakesync_dagster.resources import run_resources
+from lakesync_dagster.definitions import make_definitions, run_resources
 
 
 def schema(table, **columns):

@@ -20,8 +20,7 @@ from lakesync.model.errors import ConfigurationError
 from lakesync.model.hlc import wall_clock
 from lakesync.model.schema import parse_schema
 from lakesync.staging import open_store
-from lakesync_dagster.definitions import make_definitions
-from lakesync_dagster.partitions import arrival_days
+from lakesync_dagster.definitions import arrival_days, make_definitions
 from sensors import backoff as attempts
 from sensors.destinations import DESTINATION_SENSOR
 from sensors.lags import PipelineLags

@@ -73,6 +73,12 @@ class BigQueryReader:
     """Opens snapshots of a dataset."""
 
     def __init__(self, client: bigquery.Client, dataset: str) -> None:
+        """Store the client.
+
+        Args:
+            client: an open client.
+            dataset: the dataset's name.
+        """
         self._client = client
         self._dataset = dataset
 
@@ -107,6 +113,12 @@ class BigQuerySnapshot:
     horizon = None
 
     def __init__(self, client: bigquery.Client, dataset: str) -> None:
+        """Store the client.
+
+        Args:
+            client: an open client.
+            dataset: the dataset's name.
+        """
         self._client = client
         self._dataset = dataset
 

@@ -132,12 +132,17 @@ class PostgresSnapshot:
     """One transaction."""
 
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
+        """Read the horizon of the connection's transaction.
+
+        Args:
+            connection: an open connection, in a transaction.
+        """
         self._connection = connection
         self._numbers = itertools.count()
-        told = connection.execute(
+        bounds = connection.execute(
             "SELECT pg_snapshot_xmin(s)::text::bigint, pg_snapshot_xmax(s)::text::bigint FROM pg_current_snapshot() s"
         ).fetchone()
-        self.horizon = TransactionHorizon(*told) if told is not None else None
+        self.horizon = TransactionHorizon(*bounds) if bounds is not None else None
 
     def columns(self, query: str) -> list[Column]:
         """Return the columns of a query."""

@@ -1,15 +1,15 @@
 """What a check that failed says of what it found."""
 
-from assets.checks import named
+from assets.checks import summary
 from lakehouse.checks import DuplicateKey
 from lakehouse.tables.state_audit import StateDifference
 
 
 def test_the_first_are_named_and_the_rest_are_counted():
     found = [DuplicateKey("nyc", f"row-{number}", 2) for number in range(5)]
-    assert named(found[:1]) == "nyc row-0"
-    assert named(found) == "nyc row-0, nyc row-1, nyc row-2 and 2 more"
+    assert summary(found[:1]) == "nyc row-0"
+    assert summary(found) == "nyc row-0, nyc row-1, nyc row-2 and 2 more"
 
 
 def test_no_value_of_a_row_is_told():
-    assert named([StateDifference("nyc", "r", held='{"title":"secret"}', merged="{}")]) == "nyc r"
+    assert summary([StateDifference("nyc", "r", held='{"title":"secret"}', merged="{}")]) == "nyc r"

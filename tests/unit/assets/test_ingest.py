@@ -20,9 +20,8 @@ from lakesync.engine import Engine
 from lakesync.model import clock
 from lakesync.model.hlc import wall_clock
 from lakesync.staging import open_store
-from lakesync_dagster.definitions import make_definitions
+from lakesync_dagster.definitions import arrival_days, make_definitions
 from lakesync_dagster.jobs import poll_job
-from lakesync_dagster.partitions import arrival_days
 from sensors import backoff as attempts
 from sensors.lags import PipelineLags
 from sensors.polls import poll_sensor

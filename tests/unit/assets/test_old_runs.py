@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import dagster as dg
 
-from assets.old_runs import delete_old_runs
+from assets.maintenance import delete_old_runs
 
 DAYS = dg.StaticPartitionsDefinition(["monday", "tuesday"])
 
