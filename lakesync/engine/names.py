@@ -42,12 +42,16 @@ class Names:
         Raises:
             SchemaMismatchError: names every rejected delta.
         """
-        schemas = commit.config.schemas
-        tables = {delta.table for delta in deltas} - schemas.keys()
+        used = {delta.table for delta in deltas}
+        tables = used - commit.config.schemas.keys()
         if not tables:
             return
-        cells = {(delta.table, cell.column) for delta in deltas for cell in delta.columns}
-        named = {f"{table}.{column}" for table, column in cells if table in tables}
+        if len(used) == 1:  # mostly so, and quicker than with pairs
+            (table,) = used
+            named = {f"{table}.{column}" for column in {cell.column for delta in deltas for cell in delta.columns}}
+        else:
+            cells = {(delta.table, cell.column) for delta in deltas for cell in delta.columns}
+            named = {f"{table}.{column}" for table, column in cells if table in tables}
         faults = self._faults(commit, tables | named)
         if not faults:
             return

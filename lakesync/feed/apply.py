@@ -13,10 +13,11 @@ from typing import NamedTuple
 
 from msgspec import Raw
 
-from lakesync.model.merge import RowState
+from lakesync.model.merge import RowState, intern_names
 from lakesync.model.types import RowDelta, RowKey, Stamp
 from lakesync.rules.keys import EVERYTHING, BucketIndex
 from lakesync.staging.records import ARRIVAL_STEP, Move, MoveKind, StoredRow, Writer
+from lakesync.staging.records.rows import COLUMNS_WAITING, NARROW
 from lakesync.staging.store import Commit
 from lakesync.wire.encoded import NO_STAMP
 
@@ -127,7 +128,7 @@ def too_wide(stored: Mapping[RowKey, StoredRow], rows: DeltasByRow, most: int) -
         most: most columns of a row.
     """
     added = sum([len(delta.columns) for changes in rows.values() for delta in changes])
-    if added + max([row.most_columns for row in stored.values()], default=0) <= most:
+    if added + COLUMNS_WAITING + max([len(row.state.cells) for row in stored.values()], default=0) <= most:
         return {}
     wide = {}
     for key, changes in rows.items():
@@ -162,14 +163,25 @@ def apply(
     after: list[StoredRow] = []
     moves: list[Move] = []
     clean = True
+    names: tuple[str, ...] = ()
+    unruled = False
     at = arrival - ARRIVAL_STEP * len(rows)
     for key, changes in rows.items():
         at += ARRIVAL_STEP
         before, delta = stored.get(key), changes[0]
         if before is not None and delta.hlc > before.newest and delta.op == "UPDATE" and len(changes) == 1:
-            names = [column.column for column in delta.columns]
-            if sender.reindexed and names and index.columns.isdisjoint(names) and not allowed.isdisjoint(before.keys):
-                after.append(before.updated(delta, client_id, at))
+            columns = tuple([column.column for column in delta.columns])
+            if columns != names:  # mostly they are those of the delta before
+                names = intern_names(columns)
+                unruled = sender.reindexed and 0 < len(names) <= NARROW and index.columns.isdisjoint(names)
+            if unruled and not allowed.isdisjoint(before.keys):
+                after.append(before.updated(delta, names, client_id, at))
+                continue
+        if before is None and delta.op == "INSERT" and len(changes) == 1:
+            row = _born(delta, client_id, at, index)
+            if not allowed.isdisjoint(row.keys):
+                after.append(row)
+                moves += [move(row, bucket, at, "join") for bucket in row.keys]
                 continue
         row, moved, returned = _applied(before, changes, client_id, at, allowed, index, reindexed=sender.reindexed)
         after.append(row)
@@ -180,6 +192,14 @@ def apply(
             moves.append(move(row, own, at, "own"))
     commit.put_rows(after, moves)
     return Applied(clean)
+
+
+def _born(delta: RowDelta, client_id: str, at: int, index: BucketIndex) -> StoredRow:
+    """The row that a first INSERT makes."""
+    writers = {client_id: Writer(at, at)}
+    row = StoredRow(delta.table, delta.row_id, at, RowState.of_insert(delta, at), writers)
+    row.keys = keys_of(row, index)
+    return row
 
 
 def repeated(commit: Commit, deltas: Iterable[RowDelta], sender: Sender, seen: int) -> bool:

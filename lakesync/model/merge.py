@@ -10,7 +10,7 @@ Server and client merge rows with this code; the lake's Arrow kernel follows the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from sys import intern
 
 import msgspec
@@ -122,16 +122,15 @@ class RowState(msgspec.Struct, gc=False, eq=False):  # noqa: PLW1641 a state cha
 
     @staticmethod
     def of_insert(delta: RowDelta, at: int) -> RowState:
-        """Build the state of a row that consists of one INSERT. Values are not copied.
+        """Build the state that one INSERT makes of a row.
 
         Args:
             delta: the INSERT.
             at: its arrival.
         """
-        names = tuple([column.column for column in delta.columns])
-        names = _layouts.get(names) or _share(names)
+        names = intern_names(tuple([column.column for column in delta.columns]))
         origin = Origin(delta.hlc, intern(delta.client_id), delta.delta_id, len(names), names)
-        cells = {name: Cell(origin, column.value, at) for name, column in zip(names, delta.columns, strict=False)}
+        cells = {name: Cell(origin, column.value.copy(), at) for name, column in zip(names, delta.columns, strict=True)}
         return RowState(cells, None, delta.stamp, delta.hlc)
 
     def __eq__(self, other: object) -> bool:
@@ -226,11 +225,27 @@ class RowState(msgspec.Struct, gc=False, eq=False):  # noqa: PLW1641 a state cha
         changed = inserts or bool(won)
         return Outcome(won, lost, changed, was_visible, was_visible or changed)
 
+    def overwrite(self, delta: RowDelta, names: tuple[str, ...], at: int, newer: Collection[str]) -> None:
+        """Merge an UPDATE that is newer than all that the row has but some columns, in place.
+
+        It wins every other column, as in `merge`, without a comparison.
+
+        Args:
+            delta: of this row, with an hlc above all others that the row has.
+            names: its columns, `intern_names`.
+            at: its arrival.
+            newer: the columns that newer UPDATEs gave the row.
+        """
+        self.newest = max(self.newest, delta.hlc)
+        origin = Origin(delta.hlc, intern(delta.client_id), delta.delta_id, len(names), names)
+        for name, column in zip(names, delta.columns, strict=True):
+            if name not in newer:
+                self.cells[name] = Cell(origin, column.value.copy(), at)
+
     def _claim(self, delta: RowDelta, at: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Give the delta the columns that it wins; return these, and those that it lost."""
         cells, columns, hlc = self.cells, delta.columns, delta.hlc
-        names = tuple([column.column for column in columns])
-        names = _layouts.get(names) or _share(names)
+        names = intern_names(tuple([column.column for column in delta.columns]))
         origin = Origin(hlc, intern(delta.client_id), delta.delta_id, len(names), names)
         kept: list[str] = []
         lost: list[str] = []
@@ -294,8 +309,12 @@ _decode = msgspec.json.Decoder(StoredState).decode
 _layouts: dict[tuple[str, ...], tuple[str, ...]] = {}
 
 
-def _share(names: tuple[str, ...]) -> tuple[str, ...]:
+def intern_names(names: tuple[str, ...]) -> tuple[str, ...]:
     """Return equal tuples of names as one object for all deltas: a row keeps one for each of its origins."""
+    return _layouts.get(names) or _share(names)
+
+
+def _share(names: tuple[str, ...]) -> tuple[str, ...]:
     if len(_layouts) >= _LAYOUTS_KEPT:
         _layouts.clear()
     return _layouts.setdefault(names, tuple([intern(name) for name in names]))

@@ -6,10 +6,10 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakesync.model.merge import RowState
+from lakesync.model.merge import RowState, intern_names
 from lakesync.model.types import ColumnValue, RowDelta
-from lakesync.staging.records import StoredRow, decode_row, encode_row
-from lakesync.staging.records.rows import UPDATES_KEPT, WRITERS_KEPT
+from lakesync.staging.records import StoredRow, Writer, decode_row, encode_row
+from lakesync.staging.records.rows import COLUMNS_WAITING, WRITERS_KEPT, WRITES_KEPT
 
 _WRITES = st.tuples(
     st.sampled_from(["UPDATE"] * 6 + ["INSERT", "DELETE"]),
@@ -33,7 +33,7 @@ def told(row: StoredRow) -> tuple[StoredRow, list[str]]:
     return row.fold(), list(row.writers)
 
 
-@given(st.lists(st.tuples(_WRITES, st.booleans()), max_size=4 * UPDATES_KEPT))
+@given(st.lists(st.tuples(_WRITES, st.booleans()), max_size=WRITES_KEPT + 8))
 def test_a_row_is_the_same_whether_updates_are_merged_at_once_or_later(writes):
     now = later = StoredRow("t", "r", arrival=0, state=RowState())
     for at, ((op, client, names, late), looked_at) in enumerate(writes, 1):
@@ -43,12 +43,22 @@ def test_a_row_is_the_same_whether_updates_are_merged_at_once_or_later(writes):
         if op == "UPDATE" and names and delta.hlc > later.newest:
             before = later
             known = told(msgspec.structs.replace(before))
-            later = later.updated(delta, client, at)
+            later = later.updated(delta, intern_names(tuple(names)), client, at)
             assert told(before) == known
         else:
             later = eager(later, delta, at)
-        assert later.most_columns >= len(now.state.cells)
+        assert len(later.state.cells) + COLUMNS_WAITING >= len(now.state.cells)
         assert later.newest >= max([cell.origin.hlc for cell in now.state.cells.values()], default=0)
         if looked_at:
             assert told(later) == told(now)
     assert told(later) == told(now) == told(decode_row(encode_row(now)))
+
+
+@given(st.sets(st.sampled_from("xyz")))
+def test_a_row_that_an_insert_makes_is_what_a_merge_into_no_row_makes(names):
+    columns = tuple(ColumnValue.of(name, 1) for name in sorted(names))
+    delta = RowDelta("INSERT", "t", "r", "c", columns, 7, "id")
+    merged = eager(StoredRow("t", "r", arrival=0, state=RowState()), delta, 4)
+    assert merged.state == RowState.of_insert(delta, 4)
+    assert merged.state.newest == RowState.of_insert(delta, 4).newest
+    assert merged.writers == {"c": Writer(4, 4)}

@@ -17,6 +17,12 @@ WRITERS_KEPT = 8
 """Writers that are stored per row; for other writers, `row_presence` assumes that they may have the row."""
 UPDATES_KEPT = 4
 """Most unmerged UPDATEs of a row; each keeps its request in memory until it is merged."""
+NARROW = 16
+"""Most columns of an UPDATE that is not merged at once."""
+COLUMNS_WAITING = UPDATES_KEPT * NARROW
+"""Most columns in the unmerged UPDATEs of a row."""
+WRITES_KEPT = 32
+"""Most writes of a row whose writers are not noted yet: unmerged UPDATEs, and those that one of them overwrote."""
 DELETED = -1
 """`Writer.inserted` of a client that deleted the row itself."""
 
@@ -33,19 +39,29 @@ class Writer(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The arrival of its latest delta."""
 
 
+class Write(msgspec.Struct, frozen=True, gc=False):
+    """The writer of an UPDATE that is not merged yet, or that an unmerged one overwrote."""
+
+    client_id: str
+    at: int
+    """The arrival of the UPDATE."""
+    before: Write | None
+    """The write before it that is not noted yet."""
+    count: int
+    """How many of them there are up to this one."""
+
+
 class Update(msgspec.Struct, frozen=True, gc=False):
-    """An UPDATE that is not merged into its row yet."""
+    """An UPDATE that is not merged into its row yet, and that no later one with the same columns has overwritten."""
 
     delta: RowDelta
-    at: int
-    """Its arrival."""
-    client_id: str
+    names: tuple[str, ...]
+    """Its columns."""
+    write: Write
     before: Update | None
     """The unmerged UPDATE before it."""
     count: int
     """How many unmerged UPDATEs there are up to this one."""
-    columns: int
-    """The sum of their numbers of columns."""
 
 
 class StoredRow(msgspec.Struct, gc=False):
@@ -90,49 +106,55 @@ class StoredRow(msgspec.Struct, gc=False):
         """The highest hlc in the row."""
         return self.state.newest if self.updates is None else self.updates.delta.hlc
 
-    @property
-    def most_columns(self) -> int:
-        """An upper bound of the row's number of columns."""
-        return len(self.state.cells) + (self.updates.columns if self.updates is not None else 0)
-
-    def updated(self, delta: RowDelta, client_id: str, at: int) -> StoredRow:
+    def updated(self, delta: RowDelta, names: tuple[str, ...], client_id: str, at: int) -> StoredRow:
         """Return the row after an UPDATE that does not change its bucket keys.
 
         Args:
-            delta: the UPDATE, with columns; its hlc is above `newest`.
+            delta: the UPDATE, with `NARROW` columns at most; its hlc is above `newest`.
+            names: its columns, `intern_names`.
             client_id: its writer, as one string object for all deltas of a push.
             at: its arrival.
         """
-        before, count, columns = self.updates, 1, len(delta.columns)
-        if before is not None:
-            if before.count >= UPDATES_KEPT:
-                self.fold()
-                before = None
+        last = self.updates
+        same = last is not None and last.names == names
+        if last is not None and (last.write.count >= WRITES_KEPT or (last.count >= UPDATES_KEPT and not same)):
+            self.fold()
+            last = None
+        if last is None:
+            updates = Update(delta, names, Write(client_id, at, None, 1), None, 1)
+        else:
+            write = Write(client_id, at, last.write, last.write.count + 1)
+            if same:
+                updates = Update(delta, names, write, last.before, last.count)
             else:
-                count, columns = before.count + 1, before.columns + columns
-        updates = Update(delta, at, client_id, before, count, columns)
+                updates = Update(delta, names, write, last, last.count + 1)
         state, writers, floor, keys = self.state, self.writers, self.writers_floor, self.keys
         return StoredRow(self.table, self.row_id, at, state, writers, floor, keys, self.emptied, updates)
 
     def fold(self) -> StoredRow:
         """Merge the UPDATEs in `updates`, and return the row. Its meaning stays, so this may happen at any time."""
-        if self.updates is None:
+        update = self.updates
+        if update is None:
             return self
-        state, self.writers = self.state.copy(), self.writers.copy()
-        update: Update | None = self.updates
-        waiting: list[Update] = []
-        seen: set[str] = set()
+        self.writers = self.writers.copy()
+        self._note_writes(update.write)
+        state, newer = self.state.copy(), set[str]()
         while update is not None:
-            waiting.append(update)
-            names = [column.column for column in update.delta.columns]
-            if not seen.issuperset(names):  # else later ones overwrote all of it
-                seen.update(names)
-                state.merge(update.delta, update.at)
+            if not newer.issuperset(update.names):  # else newer ones overwrote all of it
+                state.overwrite(update.delta, update.names, update.write.at, newer)
+                newer.update(update.names)
             update = update.before
         self.state, self.updates = state, None
-        for each in reversed(waiting):
-            self.note_writer(each.client_id, each.at)
         return self
+
+    def _note_writes(self, newest: Write) -> None:
+        writes: list[Write] = []
+        write: Write | None = newest
+        while write is not None:
+            writes.append(write)
+            write = write.before
+        for write in reversed(writes):
+            self.note_writer(write.client_id, write.at)
 
     def note_writer(self, client_id: str, at: int, *, inserted: bool = False, deleted: bool = False) -> None:
         """Record a client that wrote to the row.
@@ -198,7 +220,7 @@ def decode_row(data: bytes) -> StoredRow:
     return StoredRow(found.table, found.row_id, found.arrival, state, found.writers, floor, keys, emptied)
 
 
-class Move(msgspec.Struct, frozen=True):
+class Move(msgspec.Struct, frozen=True, gc=False):
     """A change of one row's feed entry under one bucket key.
 
     `join`: the row came into the bucket. `stay`: it is in the bucket and changed. `leave`: it left the bucket. `own`:

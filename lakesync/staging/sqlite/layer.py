@@ -55,8 +55,10 @@ class Layer:
         self._advance({(gateway, bucket): at for bucket, at in newest.items()})
         return newest
 
-    def put_layer(self, later: Layer) -> None:
-        """Add a later layer, which must not be used afterwards."""
+    def with_later(self, later: Layer) -> Layer:
+        """Return the layer with a later one added; neither is used by itself any more."""
+        if not self:
+            return later
         for gateway, rows in later.rows.items():
             held = self.rows[gateway]
             before = len(held)
@@ -67,6 +69,7 @@ class Layer:
         for gateway, moves in later._moves.items():
             add_sums(self._moves[gateway], moves)
         self._advance(later.newest)
+        return self
 
     def _list_later(self, gateway: str, rows: Mapping[RowKey, object]) -> None:
         unlisted = self._unlisted[gateway]

@@ -48,7 +48,7 @@ class LayeredFile(StateFile):
         """Keep the writes of the current work, as a part of its group."""
         self._release(_WORK)
         if self._work:
-            self._group.put_layer(self._work)
+            self._group = self._group.with_later(self._work)
             self._work = Layer()
 
     def drop_work(self) -> None:
@@ -61,7 +61,7 @@ class LayeredFile(StateFile):
         self.end_work()
         self._release(_GROUP)
         if self._group:
-            self._front.put_layer(self._group)
+            self._front = self._front.with_later(self._group)
             self._group = Layer()
 
     def drop_group(self) -> None:
