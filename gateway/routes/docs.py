@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
-from fastapi import APIRouter, Request
-from fastapi.openapi.docs import get_swagger_ui_html
-from starlette.responses import HTMLResponse
+import fastapi_offline
+from fastapi import APIRouter, Request, Response
 
 from gateway.openapi_schemas import error_responses
-from gateway.request_log import RequestRecord
+from gateway.page import Page
 
 router = APIRouter()
 
-_CONTENT_POLICY = (
-    b"default-src 'none'; script-src https: 'unsafe-inline'; style-src https: 'unsafe-inline'; img-src https: data:; "
-    b"connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+_SWAGGER_UI = Path(fastapi_offline.__file__).parent / "static"
+_PAGE = Page(
+    [
+        *(Path(__file__).parents[1] / "docs_page").iterdir(),
+        *(_SWAGGER_UI / name for name in ("swagger-ui-bundle.js", "swagger-ui.css")),
+    ]
 )
-"""Swagger UI's files come from the network, as FastAPI's page links them; it calls its own gateway only."""
 
 
 @router.get("/openapi.json", summary="Read this document", response_model=dict[str, Any], responses=error_responses())
@@ -27,7 +29,12 @@ async def openapi(request: Request) -> Any:
 
 
 @router.get("/docs", include_in_schema=False)
-async def swagger_ui(request: Request) -> HTMLResponse:
+async def swagger_ui(request: Request) -> Response:
     """Return Swagger UI's page over `openapi.json`, which the browser finds beside it."""
-    RequestRecord.of(request).content_policy = _CONTENT_POLICY
-    return get_swagger_ui_html(openapi_url="openapi.json", title=request.app.title)
+    return _PAGE.index(request)
+
+
+@router.get("/docs/{file}", include_in_schema=False)
+async def swagger_ui_file(request: Request, file: str) -> Response:
+    """Return a file of Swagger UI's page."""
+    return _PAGE.file(request, file)

@@ -47,6 +47,7 @@ def routes():
         yield each.method, each.path, each.summary, access
     yield "GET", "/sync/{gateway}/ws", "Follow a gateway over a WebSocket", "client"
     yield "GET", "/docs", "Swagger UI over `/openapi.json`", "open"
+    yield "GET", "/docs/{file}", "A file of Swagger UI's page", "open"
     yield "GET", "/console", "The console's page, which asks the admin routes", "open"
     yield "GET", "/console/{file}", "A file of the console's page", "open"
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import structlog
@@ -36,7 +37,12 @@ from tests.integration.gateway_support import (
     wall_ms,
 )
 
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
 Serve = Callable[..., Served]
+OWN_PLACES = ("http://127.0.0.1:", "about:", "data:")
+"""What a page of a gateway may load."""
 
 
 @pytest.fixture(scope="module")
@@ -165,3 +171,25 @@ def server(request) -> Served:
     """A server over each kind of store; with shards, `orders` has a store of its own."""
     found: Served = request.getfixturevalue(request.param)
     return found
+
+
+@pytest.fixture(scope="module")
+def page() -> Iterator[Page]:
+    """A page of a browser, in which nothing may fail or be loaded from elsewhere."""
+    from playwright.sync_api import sync_playwright
+
+    if (chromium := shutil.which("chromium")) is None:
+        pytest.skip("there is no Chromium: scripts/install --dev installs it where apt-get may")
+    faults: list[str] = []
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=chromium, args=["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
+        )
+        opened = browser.new_page()
+        opened.set_default_timeout(DEADLINE * 1000)
+        opened.on("pageerror", lambda error: faults.append(str(error)))
+        opened.on("console", lambda told: faults.append(told.text) if "Content Security Policy" in told.text else None)
+        opened.on("request", lambda asked: None if asked.url.startswith(OWN_PLACES) else faults.append(asked.url))
+        yield opened
+        browser.close()
+    assert faults == []

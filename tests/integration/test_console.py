@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
-
 import pytest
 import requests
-from playwright.sync_api import expect, sync_playwright
+from playwright.sync_api import expect
 from typer.testing import CliRunner
 
 from lakesync.auth import configured_issuers
@@ -25,25 +23,6 @@ RULES = {
     ],
 }
 TEAMS = {"alice": "red", "bob": "red", "carol": "blue"}
-
-
-@pytest.fixture(scope="module")
-def page():
-    """A page of a browser, in which nothing may fail or be loaded from elsewhere."""
-    if (chromium := shutil.which("chromium")) is None:
-        pytest.skip("there is no Chromium: scripts/install --dev installs it where apt-get may")
-    faults: list[str] = []
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=chromium, args=["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
-        )
-        opened = browser.new_page()
-        opened.set_default_timeout(DEADLINE * 1000)
-        opened.on("pageerror", lambda error: faults.append(str(error)))
-        opened.on("console", lambda told: faults.append(told.text) if "Content Security Policy" in told.text else None)
-        yield opened
-        browser.close()
-    assert faults == []
 
 
 @pytest.fixture(scope="module")

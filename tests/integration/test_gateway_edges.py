@@ -151,15 +151,6 @@ def test_the_openapi_document_names_every_route(served):
         assert named == {(operation.method, operation.path) for operation in OPERATIONS}
 
 
-@pytest.mark.parametrize("prefix", ["", "/v1"])
-def test_swagger_ui_reads_the_document_beside_it_and_calls_its_own_gateway_alone(served, prefix):
-    answer = requests.get(f"{served.url}{prefix}/docs", timeout=DEADLINE)
-    assert answer.status_code == 200
-    assert "url: 'openapi.json'" in answer.text
-    assert "connect-src 'self'" in answer.headers["content-security-policy"]
-    assert "default-src 'none'" in answer.headers["content-security-policy"]
-
-
 @pytest.mark.parametrize("path", ["/health", "/sync/gw/metrics", "/sync/gw/push"])
 def test_head_is_answered_as_get_without_a_body(served, path):
     asked, plain = (getattr(requests, name)(served.url + path, timeout=DEADLINE) for name in ("head", "get"))
