@@ -57,6 +57,20 @@ def on_executors(spark: SparkSession, works: Sequence[Work], report: type[R]) ->
     return reports
 
 
+def one_report_each(spark: SparkSession, works: Sequence[Work], report: type[R]) -> list[R]:
+    """Run works that report once; return the report of each, in their order.
+
+    Args:
+        spark: a session.
+        works: what can be pickled, one at least.
+        report: the type of their reports.
+
+    Raises:
+        LakeSyncError, LakeUnavailableError: as `on_executors`.
+    """
+    return [reported for (reported,) in on_executors(spark, works, report)]
+
+
 @lake_errors
 def task_slots(spark: SparkSession) -> int:
     """Return how many tasks Spark runs at the same time, over all of its executors.

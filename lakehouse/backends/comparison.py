@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 from pyspark.sql import functions as sf
 
-from lakehouse.backends.adapter_tasks import on_executors, open_backends
+from lakehouse.backends.adapter_tasks import on_executors, one_report_each, open_backends
 from lakehouse.backends.destinations import by_stream, chosen
 from lakehouse.catalogue import open_table
 from lakehouse.history.ordered import Stretch, in_order, stretches
@@ -157,7 +157,7 @@ def compare(spark: SparkSession, follower: Follower, names: LakeNames = NAMES, d
         LakeUnavailableError: Spark is gone.
     """
     numbers = tuple(map(day_number, days))
-    ((there,),) = on_executors(spark, [Digesting(follower, numbers)], Digested)
+    (there,) = one_report_each(spark, [Digesting(follower, numbers)], Digested)
     if not there.is_settled:
         raise DestinationMovedError(
             f"{follower.leaf.name} took deltas during each of {_TRIES} attempts to add up what it holds: "

@@ -81,7 +81,7 @@ def flow(spark: SparkSession, flows: Sequence[Flow]) -> list[list[FlowStep]]:
         AdapterError, IntegrityError, ConfigurationError: as `run_flow`.
         LakeUnavailableError: Spark is gone.
     """
-    return [list(pages) for pages in on_executors(spark, flows, FlowStep)]
+    return on_executors(spark, flows, FlowStep)
 
 
 class LakeFlow(NamedTuple):
@@ -141,7 +141,7 @@ def flow_to_lake(spark: SparkSession, flow: LakeFlow) -> list[FlowStep]:
         LakeUnavailableError: Spark is gone.
     """
     (pages,) = on_executors(spark, [flow], FlowStep)
-    return list(pages)
+    return pages
 
 
 def _push(intake: Intake, deltas: pa.Table, into: str | None) -> None:

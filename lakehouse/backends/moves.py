@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from lakehouse.backends.adapter_tasks import on_executors, open_backends
+from lakehouse.backends.adapter_tasks import one_report_each, open_backends
 from lakesync.adapters.arrow_access import max_writers
 from lakesync.adapters.backend_config import Backend, TieredBackend
 from lakesync.adapters.base import MarkStore
@@ -117,7 +117,7 @@ def move_to_tier(spark: SparkSession, name: str, place: TieredBackend, until_ms:
         while True:
             division = begin_division(hot, scope, kept, max_writers(cold), DELTAS_A_RANGE, any_scope=True)
             works = [Tiering(place.hot, place.cold, *each) for each in division.ranges()]
-            reports += [report for (report,) in on_executors(spark, works, TierReport)]
+            reports += one_report_each(spark, works, TierReport)
             end_division(division, kept)
             if division.scope == scope:  # else a run before this one had begun it, for an earlier instant
                 return _moved(reports)
@@ -139,7 +139,7 @@ def migrate(spark: SparkSession, migrations: Sequence[Migration]) -> list[Migrat
         places = _OpenPlaces(closing)
         divided = [_Divided.of(each, places.open(each.source), places.open(each.target)) for each in migrations]
         works = [work for each in divided for work in each.works]
-        reports = iter([report for (report,) in on_executors(spark, works, MigrationReport)])
+        reports = iter(one_report_each(spark, works, MigrationReport))
         reports_by_migration = [_copied(list(islice(reports, len(each.works)))) for each in divided]
         for each in divided:
             end_division(each.division, each.kept)
