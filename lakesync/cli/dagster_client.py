@@ -15,25 +15,26 @@ if TYPE_CHECKING:
 
 _TIMEOUT_SECONDS = 60.0
 
-RUNS = """
-query Runs($limit: Int!) {
-  runsOrError(limit: $limit) {
-    __typename
-    ... on Runs { results { runId jobName status startTime endTime tags { key value } } }
-    ... on PythonError { message }
-  }
-}
+_RUN = """
+fragment run on Run { runId jobName status creationTime startTime endTime tags { key value } }
 """
-LAST_RUNS = """
-query LastRuns {
-  repositoriesOrError {
+RUNS = f"""{_RUN}
+query Runs($limit: Int!) {{
+  runsOrError(limit: $limit) {{
     __typename
-    ... on RepositoryConnection {
-      nodes { jobs { name runs(limit: 1) { runId jobName status creationTime startTime endTime } } }
-    }
-    ... on PythonError { message }
-  }
-}
+    ... on Runs {{ results {{ ...run }} }}
+    ... on PythonError {{ message }}
+  }}
+}}
+"""
+LAST_RUNS = f"""{_RUN}
+query LastRuns {{
+  repositoriesOrError {{
+    __typename
+    ... on RepositoryConnection {{ nodes {{ jobs {{ runs(limit: 1) {{ ...run }} }} }} }}
+    ... on PythonError {{ message }}
+  }}
+}}
 """
 ASSETS = """
 query Assets {
@@ -216,15 +217,15 @@ class DagsterClient:
         return self.launch(selector, tags, {})
 
     def runs(self, limit: int = 5) -> list[dict[str, Any]]:
-        """Return the newest runs: `runId`, `jobName`, `status`, `startTime` and `endTime` in seconds, and `tags`."""
+        """Return the newest runs.
+
+        Each has `runId`, `jobName`, `status`, `tags`, and `creationTime`, `startTime` and `endTime` in seconds.
+        """
         found: list[dict[str, Any]] = self._ask(RUNS, {"limit": limit}, "runsOrError", "Runs")["results"]
         return found
 
     def last_runs(self) -> list[dict[str, Any]]:
-        """Return the newest run of each job, the newest first.
-
-        Each has `runId`, `jobName`, `status`, and `creationTime`, `startTime` and `endTime` in seconds.
-        """
+        """Return the newest run of each job as `runs` does, the newest first."""
         nodes = self._ask(LAST_RUNS, {}, "repositoriesOrError", "RepositoryConnection")["nodes"]
         found: list[dict[str, Any]] = [run for node in nodes for job in node["jobs"] for run in job["runs"]]
         return sorted(found, key=lambda run: -float(run["creationTime"]))
