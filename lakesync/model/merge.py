@@ -134,7 +134,11 @@ class RowState(msgspec.Struct, gc=False, eq=False):  # noqa: PLW1641 a state cha
         return RowState(cells, None, delta.stamp, delta.hlc)
 
     def __eq__(self, other: object) -> bool:
-        """Return whether the merged states are equal, and changed at the same arrivals."""
+        """Return whether the merged states are equal, and changed at the same arrivals.
+
+        Fields cannot be compared: a state that was read from a store may have a lower `newest`, and its origins name
+        only the columns that they still own.
+        """
         if not isinstance(other, RowState):
             return NotImplemented
         mine = (self.tombstone, self.inserted, self.touched, self.live)
