@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import dagster as dg
 
-from resources.compat_dagster import LaunchRunContext, run_arguments
+from resources.compat_dagster import run_arguments
 
 HOST = "lakesync/run_host"
 """Run tag: process id of the run host that has forked the run's process."""
@@ -46,9 +46,9 @@ class RunHostLauncher(dg.DefaultRunLauncher):
         """
         return cls(config_value["socket"], inst_data)
 
-    def launch_run(self, context: LaunchRunContext) -> None:
-        """Start a run."""
-        run = context.dagster_run
+    def launch_run(self, context: Any) -> None:
+        """Start a run. Args: context: Dagster's `LaunchRunContext`, which `dagster` does not export."""
+        run: dg.DagsterRun = context.dagster_run
         try:
             found = self._ask({"start": run.run_id, "arguments": run_arguments(run, self._instance)})
         except OSError as error:

@@ -1,14 +1,17 @@
 """Names of Dagster that `dagster` does not export. No other module imports a private module of Dagster.
 
-- Run launchers are documented as an extension point (https://docs.dagster.io/deployment/run-launcher), and Dagster's
-  own for Docker and Kubernetes import `LaunchRunContext` and `ExecuteRunArgs` from where they are taken here. A setting
-  that preloads the modules of runs would replace the launcher: dagster-io/dagster#8638 asks for one.
-- The other names are types of values that public functions take or return: `dg.define_asset_job` returns an
-  `UnresolvedAssetJobDefinition`, `DagsterInstance.event_log_storage` returns records of checks, and an
-  `dg.AssetCheckEvaluation` that is reported outside a run names its materialisation.
-- `get_next_cron_tick` reads a cron expression as Dagster's schedules do; `dagster` exports nothing that does.
-- `dagster_webserver.webserver.DagsterWebserver`, whose `build_middleware` is made to be overridden, takes a
-  `WorkspaceProcessContext`; the command `dagster-webserver` has no option for a middleware.
+Each has no public way yet:
+
+- `UnresolvedAssetJobDefinition` is what `dg.define_asset_job` returns and what sensors and schedules take
+  (dagster-io/dagster#20594 would have documented it). Functions of ours that take jobs must name their type.
+- `AssetCheckEvaluationTargetMaterializationData` names the materialisation that a check reported outside a run has
+  looked at. Without it Dagster compares times, of which SQLite keeps whole seconds, and may show a check as outdated
+  (dagster-io/dagster#31230).
+- `ExecuteRunArgs` is the argument of `dagster api execute_run`, by which a process executes a run that is recorded.
+  Dagster's launchers for Docker and Kubernetes import it from here too (dagster-io/dagster#5652 asks for a
+  documented way). A setting that preloads the modules of runs would replace the launcher: dagster-io/dagster#8638.
+- `WorkspaceProcessContext` and `WorkspaceFileTarget` make the argument of `DagsterWebserver`, whose `build_middleware`
+  is made to be overridden. The command `dagster-webserver` has no option for a middleware (dagster-io/dagster#2219).
 """
 
 import sys
@@ -19,26 +22,16 @@ from typing import Any
 import dagster as dg
 from dagster._core.definitions.asset_checks.asset_check_evaluation import AssetCheckEvaluationTargetMaterializationData
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
-from dagster._core.launcher.base import LaunchRunContext
-from dagster._core.storage.asset_check_execution_record import (
-    AssetCheckExecutionRecord,
-    AssetCheckExecutionRecordStatus,
-)
 from dagster._core.workspace.context import WorkspaceProcessContext
 from dagster._core.workspace.load_target import WorkspaceFileTarget
 from dagster._grpc.types import ExecuteRunArgs
-from dagster._utils.schedules import get_next_cron_tick
 
 __all__ = [
     "AssetCheckEvaluationTargetMaterializationData",
-    "AssetCheckExecutionRecord",
-    "AssetCheckExecutionRecordStatus",
-    "LaunchRunContext",
     "UnresolvedAssetJobDefinition",
     "WorkspaceFileTarget",
     "WorkspaceProcessContext",
     "command_line",
-    "get_next_cron_tick",
     "run_arguments",
     "run_command_line",
 ]

@@ -8,10 +8,6 @@ import msgspec
 
 from assets.asset_metadata import LEFT_OUT
 from assets.maintenance import MAINTENANCE
-from resources.compat_dagster import (
-    AssetCheckExecutionRecord,
-    AssetCheckExecutionRecordStatus,
-)
 from sensors.alerts import Alerts, CheckChanged, RunFailed, RunRecovered
 
 RUNS_A_TICK = 50
@@ -103,12 +99,11 @@ def check_failure_sensor(alerts: Alerts) -> dg.SensorDefinition:
         sent = 0
         for key in keys:
             record, name = newest.get(key), key.to_user_string()
-            if record is None or record.status is AssetCheckExecutionRecordStatus.PLANNED:
+            entry = record.event if record is not None else None
+            evaluation = _evaluation(entry)
+            if entry is None or evaluation is None or evaluation.passed == (name not in failing):
                 continue
-            fails = record.status is AssetCheckExecutionRecordStatus.FAILED
-            if fails == (name in failing):
-                continue
-            alerts.send(_changed(record, fails, alerts))
+            alerts.send(_changed(evaluation, entry.run_id, alerts))
             failing ^= {name}
             context.update_cursor(json.dumps(sorted(failing)))
             sent += 1
@@ -137,18 +132,24 @@ def _failed(instance: dg.DagsterInstance, run: dg.DagsterRun, alerts: Alerts) ->
     return RunFailed(run.run_id, run.job_name, error or "", steps, faults, tags, alerts.run_url(run.run_id))
 
 
-def _changed(record: AssetCheckExecutionRecord, fails: bool, alerts: Alerts) -> CheckChanged:
-    event = record.event.dagster_event if record.event is not None else None
-    evaluation = event.asset_check_evaluation_data if event is not None else None
+def _evaluation(entry: dg.EventLogEntry | None) -> dg.AssetCheckEvaluation | None:
+    """Return the result of a check; None for one that is only planned."""
+    event = entry.dagster_event if entry is not None else None
+    if event is None or event.event_type is not dg.DagsterEventType.ASSET_CHECK_EVALUATION:
+        return None
+    return event.asset_check_evaluation_data
+
+
+def _changed(evaluation: dg.AssetCheckEvaluation, run_id: str, alerts: Alerts) -> CheckChanged:
     return CheckChanged(
-        record.key.asset_key.to_user_string(),
-        record.key.name,
-        not fails,
-        evaluation.description if evaluation is not None else None,
-        record.run_id,
-        {name: str(value.value) for name, value in evaluation.metadata.items()} if evaluation is not None else {},
-        record.partition,
-        alerts.run_url(record.run_id),
+        evaluation.asset_key.to_user_string(),
+        evaluation.check_name,
+        evaluation.passed,
+        evaluation.description,
+        run_id,
+        {name: str(value.value) for name, value in evaluation.metadata.items()},
+        evaluation.partition,
+        alerts.run_url(run_id),
     )
 
 

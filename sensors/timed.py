@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 
+import dagster as dg
+
 from assets.asset_metadata import ms_of_days
 from lakehouse.backends.copied_days import CopiedDays, first_missing_day
 from lakehouse.landing.poll_marks import failed_polls, last_poll_ms
@@ -10,7 +12,9 @@ from lakehouse.mark_names import move_mark
 from lakehouse.schema_snapshot import SchemaSnapshot
 from lakesync.analysis.marks import Lag, Part, Timed
 from lakesync.config import Config
-from resources.compat_dagster import get_next_cron_tick
+
+_MINUTE = "%Y-%m-%d %H:%M"
+"""Dagster's schedules are no finer than minutes."""
 
 
 def timed_parts(config: Config, snapshot: SchemaSnapshot, marks: Mapping[str, str], now_ms: int) -> list[Timed]:
@@ -54,12 +58,17 @@ def failing_polls(snapshot: SchemaSnapshot, marks: Mapping[str, str]) -> list[tu
 def next_tick_ms(cron: str, after_ms: int) -> int:
     """Return the next time of a schedule, in milliseconds since 1970.
 
+    Dagster reads the schedule: its times are where time windows of partitions with this schedule begin.
+
     Args:
         cron: the schedule, in UTC.
         after_ms: the time is later than this one.
     """
-    after = datetime.fromtimestamp((after_ms + 1) / 1000, UTC)  # Dagster would return `after` itself if it matches
-    return round(get_next_cron_tick(cron, after, "UTC").timestamp() * 1000)
+    earliest = datetime.fromtimestamp((after_ms + 1) / 1000, UTC)
+    windows = dg.TimeWindowPartitionsDefinition(earliest, fmt=_MINUTE, cron_schedule=cron, timezone="UTC")
+    following = windows.get_next_partition_window(earliest, respect_bounds=False)
+    assert following is not None  # without bounds there is always one
+    return round(following.start.timestamp() * 1000)
 
 
 def _moves(config: Config) -> Iterator[tuple[Part, str, str, str]]:

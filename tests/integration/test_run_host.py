@@ -18,7 +18,6 @@ from lakesync.config import load
 from lakesync.model.schema import parse_schema
 from lakesync_dagster.run_host import LOCATION
 from lakesync_dagster.run_launcher import RunHostLauncher
-from resources.compat_dagster import LaunchRunContext
 from tests.integration.gateway_support import SERVICE
 
 pytestmark = pytest.mark.timeout(300)
@@ -58,7 +57,7 @@ class Host:
         run = self.instance.create_run_for_job(
             maintenance(), job_code_origin=job.get_python_origin(), tags={"dagster/partition": part}
         )
-        self.instance.run_launcher.launch_run(LaunchRunContext(run, None))
+        self.instance.launch_run(run.run_id, workspace=None)
         return run.run_id
 
     def status(self, run_id):
@@ -129,7 +128,7 @@ def test_a_killed_host_takes_its_runs_along_and_the_next_one_ends_them(host):
     host.until(lambda: not is_there(pid))
     host.start()
     host.until(lambda: host.status(run) is STATUS.FAILURE)
-    host.until(lambda: host.status(host.launch(QUICK)) in {STATUS.SUCCESS, STATUS.STARTED, STATUS.NOT_STARTED})
+    host.until(lambda: host.status(host.launch(QUICK)) in {STATUS.SUCCESS, STATUS.STARTED, STATUS.STARTING})
 
 
 def test_a_host_that_is_stopped_ends_its_runs_first(host):
