@@ -20,17 +20,20 @@ UV = ROOT / ".venv" / "bin" / "uv"
 class Installed:
     """An environment into which the wheel was installed, with an extra or without."""
 
-    def __init__(self, folder, dist, extra=""):
+    def __init__(self, folder, dist, extra="", lock=None):
+        """Args: lock: packages that are there before the wheel, which then finds all that it needs among them."""
         self.folder = folder
         self.bin = folder / "venv" / "bin"
         subprocess.run([UV, "venv", "--quiet", "--python", sys.executable, folder / "venv"], check=True)
         [wheel] = dist.glob("*.whl")
-        environment = {**os.environ, "VIRTUAL_ENV": str(folder / "venv")}
-        subprocess.run(
-            [UV, "pip", "install", "--quiet", "--constraint", dist / "constraints.txt", f"{wheel}{extra}"],
-            env=environment,
-            check=True,
-        )
+        if lock is not None:
+            self.uv("sync", "--require-hashes", lock)
+        offline = () if lock is None else ("--offline",)
+        self.uv("install", *offline, "--constraint", dist / "constraints.txt", f"{wheel}{extra}")
+
+    def uv(self, command, *words):
+        environment = {**os.environ, "VIRTUAL_ENV": str(self.folder / "venv")}
+        subprocess.run([UV, "pip", command, "--quiet", *words], env=environment, check=True)
 
     def run(self, *words, code=0, **variables):
         """Run a program of the environment in its folder; what it printed."""
@@ -76,7 +79,7 @@ def dist(tmp_path_factory):
 @pytest.mark.deep
 @pytest.mark.timeout(900)
 def test_the_platform_takes_a_row_to_the_lake_from_an_empty_folder(tmp_path, dist):
-    place = Installed(tmp_path, dist, "[platform]")
+    place = Installed(tmp_path, dist, "[platform]", lock=ROOT / "requirements" / "platform.lock")
     assert place.imported_from("lakesync_dagster").is_relative_to(tmp_path)
     place.run("lakesync", "init", "--gateway", "shop")
     up = Up(tmp_path / "lakesync-data", command=[str(place.bin / "lakesync")])
