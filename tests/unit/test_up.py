@@ -140,13 +140,15 @@ def test_dagsters_storage_and_run_launcher_are_those_of_the_settings(conf, monke
         )
 
 
-def test_runs_of_another_launcher_have_what_runs_need_in_the_code_server(conf, tmp_path):
+def test_what_starts_the_runs_of_another_launcher_has_what_runs_need(conf, tmp_path):
     config = conf.replace(secret_key=SecretStr("k" * 32))
     launcher = {"module": "dagster", "class": "DefaultRunLauncher"}
     for run_launcher, expected in ((None, False), (launcher, True)):
         changed = config.replace(dagster={"run_launcher": run_launcher})
         found = {service.name: service for service in services(changed, None, 1, tmp_path / "workspace.yaml")}
-        assert ("LAKESYNC_SECRET_KEY" in found["code_server"].environment) is expected
+        for name, expected_there in (("code_server", expected), ("daemon", expected), ("dagster", False)):
+            key = found[name].environment.get("LAKESYNC_SECRET_KEY")
+            assert (key is not None) is expected_there, name
 
 
 def test_a_dagster_yaml_of_the_users_own_is_used_as_it_is(conf, tmp_path):

@@ -71,7 +71,9 @@ def services(
     location = ("-m", "lakesync_dagster.definitions", "--location-name", "lakesync")
     # Only one process creates Dagster's storage: concurrent migrations of its schema fail.
     first = () if dagster_home.has_storage(config) else ("recovery",)
-    roles = {"code_server": ("code_server",) if dagster_home.uses_run_host(config) else ("code_server", "runs")}
+    # DefaultRunLauncher starts runs in the code server, launchers of containers in the daemon: both copy variables.
+    launched = () if dagster_home.uses_run_host(config) else ("runs",)
+    roles = {name: (name, *launched) for name in ("code_server", "daemon")}
     wanted = [
         Service(
             name="code_server",
