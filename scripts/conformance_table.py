@@ -28,7 +28,7 @@ OBJECTS = {"local disk": "local disk", "s3": "S3 (moto)", "strict s3": "S3 (vers
 FILES = {
     "test_adapters": ("Deltas", COLUMNS),
     "test_adapter_tables": ("Tables of rows and marks", COLUMNS),
-    "test_following": ("Following the lake", COLUMNS),
+    "test_followers": ("Following the lake", COLUMNS),
     "test_redaction": ("Erasure", COLUMNS),
     "test_adapters_as_sources": ("Pulled from by clients", COLUMNS),
     "test_adapter_failures": ("Failures", COLUMNS),

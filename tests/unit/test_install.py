@@ -91,3 +91,10 @@ def test_the_tests_for_other_pythons_exist():
     paths = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.split()
     assert len(paths) > 20
     assert [path for path in paths if not (ROOT / path).exists()] == []
+
+
+def test_the_files_of_the_table_of_conformance_exist():
+    text = (ROOT / "scripts" / "conformance_table.py").read_text()
+    listed = re.findall(r'^    "(test_\w+)": \(', text, re.MULTILINE)
+    assert len(listed) > 5
+    assert [name for name in listed if not (ROOT / "tests" / "conformance" / f"{name}.py").exists()] == []
