@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import email
+import os
 import re
 import subprocess
+import sys
 import tarfile
 import tomllib
 import zipfile
@@ -77,3 +79,11 @@ def test_the_constraints_are_the_locked_versions(built):
     lock = (ROOT / "requirements" / "platform.lock").read_text()
     assert [line.split(" ")[0] for line in lines] == re.findall(r"^[a-z0-9].*?==[^ ]+", lock, re.MULTILINE)
     assert not [line for line in lines if "--hash" in line or line.endswith("\\")]
+
+
+def test_dagster_loads_the_workspace_of_the_checkout(tmp_path):
+    environment = {**os.environ, "DAGSTER_HOME": str(tmp_path), "LAKESYNC_DATA_DIR": str(tmp_path / "data")}
+    command = [sys.executable, "-m", "dagster", "definitions", "validate", "--workspace", "workspace.yaml"]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Validation successful for code location lakesync" in done.stdout + done.stderr
