@@ -58,15 +58,15 @@ Why a place is empty:
 
 def main() -> int:
     """Run, and write; as pytest, 0 where all passed."""
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, check=True, capture_output=True, text=True
+    )
     with tempfile.TemporaryDirectory() as folder:
         found = Path(folder) / "found.xml"
         files = [f"tests/conformance/{name}.py" for name in FILES]
         command = [sys.executable, "-m", "pytest", "-q", "-m", "deep or not deep", f"--junitxml={found}", *files]
         code = subprocess.run(command, cwd=ROOT, check=False).returncode
         cases = list(ET.parse(found).iter("testcase"))  # noqa: S314 pytest wrote it
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, check=True, capture_output=True, text=True
-    )
     when = f"{datetime.now(UTC):%d %B %Y, %H:%M} UTC, commit {commit.stdout.strip()}: {_sum(cases)}.\n"
     parts = [_part(name, title, columns, cases) for name, (title, columns) in FILES.items()]
     PAGE.write_text(HEAD + when + _gaps(cases) + "".join(parts), "utf-8")
