@@ -25,6 +25,10 @@ SETTINGS = """
 copy = "sqlite://{folder}/copy.db"
 archive = "sqlite://{folder}/archive.db"
 other = "sqlite://{folder}/other.db"
+cancelled = "sqlite://{folder}/cancelled.db"
+
+[connectors]
+allowed_hosts = ["*", "127.0.0.1"]
 
 [tiers.aged]
 hot = "copy"
@@ -33,6 +37,11 @@ max_age_days = 2
 
 [destinations.shop]
 to = "aged"
+
+[flows.cancelled]
+from = "copy"
+to = "cancelled"
+where = [{{ column = "cancelled", op = "eq", value = "true" }}]
 
 [migrations.away]
 from = "lake"
@@ -47,6 +56,7 @@ BACKFILLS = {
     "checkpoint": ["checkpoint"],
     "destination": ["destinations/shop/copy"],
     "tiers": ["tiers/aged"],
+    "flow": ["flows/cancelled"],
     "migration": ["migrations/away"],
     "maintenance": ["maintenance"],
 }
@@ -69,7 +79,7 @@ def main() -> None:
 
 
 def play(scene: Scene, into: Path) -> None:
-    """Six days, a backfill of five, and a row that is there twice."""
+    """Six days, a backfill of five, a row that is there twice, and a connector."""
     scene.register()
     for back in reversed(range(DAYS)):
         scene.push_day(back)
@@ -77,6 +87,7 @@ def play(scene: Scene, into: Path) -> None:
     with browser_page() as page:
         all_is_well(scene, page, into)
         a_row_is_there_twice(scene, page, into)
+        a_connector_is_replayed(scene, page, into)
 
 
 @contextmanager
@@ -125,6 +136,14 @@ def a_row_is_there_twice(scene: Scene, page: Page, into: Path) -> None:
     scene.checked("planes")
     detail = f"{scene.dagster}/assets/tables/planes?view=checks&checkDetail=row_once"
     take(page, detail, "1 found:", into / "failed-check.png")
+
+
+def a_connector_is_replayed(scene: Scene, page: Page, into: Path) -> None:
+    """A backfill of a connector's tables."""
+    page.set_viewport_size({"width": 1800, "height": 430})
+    with scene.polled() as assets:
+        backfill = scene.backfill(*assets)
+        take(page, f"{scene.dagster}/runs/b/{backfill}", "Succeeded", into / "backfill-ingest.png")
 
 
 if __name__ == "__main__":

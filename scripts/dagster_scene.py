@@ -18,6 +18,8 @@ import requests
 
 from lakesync import config
 from lakesync.model.delta import extract_delta
+from lakesync.testing.servers import serving
+from lakesync.testing.servers.jira import JiraApi, JiraSite
 from lakesync.wire import json as wire_json
 
 GATEWAY = "nyc"
@@ -48,6 +50,9 @@ _PARTITIONS = """query Partitions($key: AssetKeyInput!) {
 }"""
 _BACKFILL_STATUS = """query Backfill($id: String!) {
   partitionBackfillOrError(backfillId: $id) { ... on PartitionBackfill { status } }
+}"""
+_LANDED = """query Landed($key: AssetKeyInput!) {
+  assetNodeOrError(assetKey: $key) { ... on AssetNode { assetMaterializations(limit: 1) { runId } } }
 }"""
 
 _CHECKS = """{ assetNodes { assetKey { path } assetChecksOrError { ... on AssetChecks {
@@ -138,6 +143,24 @@ class Scene:
 
         until(complete, "the backfill")
         return backfill
+
+    @contextmanager
+    def polled(self) -> Iterator[list[str]]:
+        """Register a connector to a Jira site, and yield its assets once issues have landed."""
+        site = JiraSite(lambda: time.time_ns() // 1_000_000)
+        site.add_project("SUP")
+        for number in range(40):
+            site.add_issue("SUP", f"Seat {number} does not recline")
+        api = JiraApi(site)
+        with serving(api) as served:
+            account = {"domain": "nyc", "baseUrl": served.url, "email": api.email, "apiToken": api.token}
+            settings = {"jira": {**account, "includeComments": False}, "ingest": {"intervalMs": 10_000}}
+            self._post(f"/admin/connectors/{GATEWAY}", {"name": "desk", "type": "jira", **settings}, "admin")
+            assets = [f"ingest/{GATEWAY}/desk/{table}" for table in ("jira_issues", "jira_projects")]
+            until(lambda: set(assets) <= self._assets(), "the connector in Dagster")
+            key = {"path": assets[0].split("/")}
+            until(lambda: self.ask(_LANDED, key=key)["assetNodeOrError"]["assetMaterializations"], "a poll")
+            yield assets
 
     def checked(self, *tables: str) -> None:
         """Wait until every check of these tables has been told of what was made last; the sensor is a minute later."""
