@@ -16,7 +16,7 @@ import jwt
 import msgspec
 
 from benchmarks.usage import Usage, Watched
-from lakesync.staging.sqlite.behind import WriteBehind
+from lakesync.staging.sqlite.write_behind import WriteBehind
 
 SECRET = "the secret with which the benchmarks sign their tokens"  # noqa: S105 it guards nothing
 GATEWAY = "bench"

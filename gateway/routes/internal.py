@@ -27,7 +27,7 @@ from lakesync.model.errors import (
 )
 from lakesync.model.schema import TableSchema, parse_schema
 from lakesync.model.types import PushResult, SyncPush
-from lakesync.staging.protocol import dispatch, methods
+from lakesync.staging.remote import dispatch, methods
 
 router = APIRouter(prefix="/internal", dependencies=[Depends(local_service)])
 

@@ -32,7 +32,7 @@ from lakesync.adapters.object_store.deltas import ObjectDeltas
 from lakesync.adapters.object_store.local import LocalDisk
 from lakesync.adapters.registry import as_database, open_adapter, schemes
 from lakesync.adapters.transfer.migration import MigrationReport, MigrationScope, migrate_adapter
-from lakesync.model.position import Position
+from lakesync.model.types import Position
 
 __all__ = [
     "Adapter",

@@ -30,8 +30,8 @@ from lakesync.adapters.deltas import (
 )
 from lakesync.adapters.row_content import RowContent, RowId
 from lakesync.model.merge import RowState
-from lakesync.model.position import Position
 from lakesync.model.schema import TableSchema
+from lakesync.model.types import Position
 
 if TYPE_CHECKING:
     import pyarrow as pa

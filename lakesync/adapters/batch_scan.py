@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from lakesync.adapters.arrow import arrow_schema
 from lakesync.adapters.deltas import ArrowPage, DeltaQuery, Order
-from lakesync.model.position import Position
+from lakesync.model.types import Position
 
 if TYPE_CHECKING:
     import pyarrow as pa

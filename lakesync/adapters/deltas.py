@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from lakesync.model.delta import id_number
-from lakesync.model.position import Position
-from lakesync.model.types import RowDelta
+from lakesync.model.types import Position, RowDelta
 
 if TYPE_CHECKING:
     import pyarrow as pa

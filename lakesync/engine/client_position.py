@@ -9,7 +9,7 @@ from lakesync.engine.explanation import ClaimsSource
 from lakesync.engine.pushing import NEVER_PULLED
 from lakesync.engine.source_positions import resolve
 from lakesync.engine.subscriptions import SubscriptionState, refreshed, subscriber_position
-from lakesync.feed.memory import stranger, with_broadcasts
+from lakesync.feed.client_state import stranger, with_broadcasts
 from lakesync.feed.positions import Access, Position, again, locate, swept
 from lakesync.model.client_ids import user_of
 from lakesync.model.types import Claims
@@ -62,7 +62,7 @@ def position_of(
 
     Args:
         view: of the gateway.
-        known: the client's record, of `feed.memory.current`.
+        known: the client's record, of `feed.client_state.current`.
         client_id: of the client.
         access: what it may see.
         rules: the gateway's sync rules.

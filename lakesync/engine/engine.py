@@ -22,7 +22,7 @@ from lakesync.engine.rejections import RejectionLog
 from lakesync.engine.sharding import ShardedGateway
 from lakesync.feed import Sender, apply
 from lakesync.feed.apply import by_row
-from lakesync.feed.settle import settle
+from lakesync.feed.reindex import settle
 from lakesync.flush import FlushQueue, Outlet
 from lakesync.model.errors import NotFoundError, ValidationError
 from lakesync.model.namespaces import Namespaces

@@ -23,16 +23,15 @@ from lakesync.engine.explanation import (
 )
 from lakesync.engine.reasons import reasons_of
 from lakesync.feed import pull_page
-from lakesync.feed.memory import current
+from lakesync.feed.client_state import current
 from lakesync.feed.positions import Access, Position
 from lakesync.model.hlc import wall_of
 from lakesync.model.types import Claims, Op, RowKey
 from lakesync.rules.evaluation import holds, operands_of, text_of_raw
 from lakesync.rules.model import Bucket
+from lakesync.staging.encoded_feed import Reader, Stretch, WholeRow, whole_rows
 from lakesync.staging.records import ClientRecord, Entry, GatewayConfig, StoredRow
 from lakesync.staging.store import View
-from lakesync.staging.stretch import Reader, Stretch
-from lakesync.staging.whole import WholeRow, whole_rows
 
 _ALL = 1 << 30
 

@@ -29,7 +29,7 @@ from lakesync.engine.pushing import CheckedPush, push_work
 from lakesync.engine.reindexing import Reindexer
 from lakesync.engine.rejections import RejectionLog
 from lakesync.engine.subscriptions import ScanResult, SubscriberGroup, SubscriptionState, resume, scan, subscribe
-from lakesync.feed.memory import current, is_blank
+from lakesync.feed.client_state import current, is_blank
 from lakesync.flush import Outlet
 from lakesync.model.errors import BackpressureError, ForbiddenError, LakeSyncError, NotFoundError, RefusedError
 from lakesync.model.schema import TableSchema, parse_schema

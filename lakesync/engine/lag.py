@@ -13,7 +13,7 @@ from lakesync.engine.access import RulesCache
 from lakesync.engine.client_position import ClientPosition, claims_of, position_of
 from lakesync.engine.explain import next_pull
 from lakesync.feed import pull_page
-from lakesync.feed.memory import current
+from lakesync.feed.client_state import current
 from lakesync.feed.positions import Position, Range
 from lakesync.model.types import RowDelta, RowKey
 from lakesync.staging.records import DELETED, ClientRecord, Entry, StoredRow

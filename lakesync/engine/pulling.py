@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from lakesync.engine.access import RulesCache
 from lakesync.feed import MAX_PAGE_BYTES, PulledPage, pull_page
-from lakesync.feed.memory import (
+from lakesync.feed.client_state import (
     at_rest,
     current,
     follows,

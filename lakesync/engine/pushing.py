@@ -18,7 +18,7 @@ from lakesync.engine.pulling import tell_followers
 from lakesync.engine.scope import check_scope
 from lakesync.feed import Sender, apply
 from lakesync.feed.apply import DeltasByRow, by_row, own_bucket, repeated
-from lakesync.feed.memory import (
+from lakesync.feed.client_state import (
     bears_cursors,
     current,
     in_doubt,

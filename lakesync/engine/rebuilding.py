@@ -16,16 +16,16 @@ import msgspec
 from lakesync.engine.access import RulesCache
 from lakesync.engine.engine import Engine
 from lakesync.feed.apply import arrivals_of, move, own_bucket
-from lakesync.feed.settle import moves_of
+from lakesync.feed.reindex import moves_of
 from lakesync.model.errors import ConfigurationError
 from lakesync.model.hlc import start_of, wall_of
 from lakesync.model.merge import RowState
 from lakesync.model.types import RowDelta, StoredConnector
 from lakesync.rules.keys import BucketIndex
 from lakesync.staging import open_store
-from lakesync.staging.fresh import FreshStore, fresh_stores
 from lakesync.staging.head import MAIN_SHARD
 from lakesync.staging.records import GatewayConfig, Move, StoredRow
+from lakesync.staging.replacement import FreshStore, fresh_stores
 from lakesync.staging.restored_log import Restoring
 from lakesync.staging.shards import ShardMap, shard_urls
 

@@ -17,11 +17,10 @@ from lakesync.adapters.base import DatabaseAdapter
 from lakesync.adapters.deltas import DeltaQuery, StoredDelta, position_of
 from lakesync.feed import render
 from lakesync.model.merge import RowState
-from lakesync.model.position import Position
-from lakesync.model.types import RowDelta, RowKey
+from lakesync.model.types import Position, RowDelta, RowKey
 from lakesync.rules.evaluation import matches
 from lakesync.staging.records import ClientRecord, StoredRow
-from lakesync.staging.source_records import Sight
+from lakesync.staging.records.clients import Sight
 
 _CHUNK = 1000
 """Deltas in one read of the adapter."""

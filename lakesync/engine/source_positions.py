@@ -14,11 +14,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from lakesync.model.position import Position
-from lakesync.model.types import Claims
+from lakesync.model.types import Claims, Position
 from lakesync.rules.model import SyncRules
 from lakesync.staging.records import ARRIVAL_STEP, ClientRecord
-from lakesync.staging.source_records import Offer, Sight, SourcePosition
+from lakesync.staging.records.clients import Offer, Sight, SourcePosition
 
 TOO_EARLY = 1 << 32
 """A cursor below this (0 or 1) belongs to a client that has none yet: it reads in passes, as there is no room for

@@ -14,10 +14,10 @@ from lakesync.engine import source_positions as positions
 from lakesync.engine.access import RulesCache
 from lakesync.engine.pulling import PullRequest, Reading, read_page, tell_followers
 from lakesync.engine.source_pages import SourcePage, read_source, with_deletes
-from lakesync.feed.memory import current
+from lakesync.feed.client_state import current
 from lakesync.model.errors import NotFoundError
 from lakesync.model.types import Claims, SyncPull, SyncResponse
-from lakesync.rules.presets import pass_all
+from lakesync.rules.model import pass_all
 from lakesync.staging.records import ClientRecord
 from lakesync.staging.store import Commit, StagingStore, View
 

@@ -16,7 +16,7 @@ from lakesync.engine.access import RulesCache
 from lakesync.engine.pushing import NEVER_PULLED
 from lakesync.feed import pull_page
 from lakesync.feed.apply import own_bucket
-from lakesync.feed.memory import (
+from lakesync.feed.client_state import (
     bears_cursors,
     current,
     follows,

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from lakesync.feed import render
 from lakesync.feed.apply import came_with_insert, own_bucket
 from lakesync.feed.positions import Access, Position, Range
-from lakesync.feed.possession import (
+from lakesync.feed.row_presence import (
     Has,
     certainly_lacks,
     may_hold_hidden,
@@ -22,10 +22,9 @@ from lakesync.feed.possession import (
 )
 from lakesync.model.merge import LiveDelta
 from lakesync.model.types import RowDelta, RowKey
+from lakesync.staging.encoded_feed import Reader, Stretch, spell_client
 from lakesync.staging.records import Entry, StoredRow
 from lakesync.staging.store import View
-from lakesync.staging.stretch import Reader, Stretch
-from lakesync.staging.whole import spell_client
 from lakesync.wire.encoded import EncodedDeltas
 from lakesync.wire.json import encode_delta
 

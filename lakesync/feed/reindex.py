@@ -1,9 +1,11 @@
-"""Writes bucket keys of rows outside of a push: after a change of sync rules, some rows at a time.
+"""Writes bucket keys of rows outside of a push: after a change of rules, an erasure or a rebuild.
 
-`engine.reindexing` calls it in commits of its own until all rows have the keys of the active rules.
+`engine.reindexing` calls `reindex_some` in commits of its own until all rows have the keys of the active rules.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from lakesync.feed.apply import keys_of, move
 from lakesync.rules.keys import BucketIndex
@@ -52,3 +54,24 @@ def _bring_in_line(commit: Commit, rows: list[StoredRow], index: BucketIndex) ->
         moves += [move(row, bucket, arrival, "join") for bucket in keys if bucket not in row.keys]
         row.keys = keys
     commit.put_rows([row for row, _ in changed], moves)
+
+
+def settle(commit: Commit, rows: Sequence[StoredRow], index: BucketIndex) -> None:
+    """Store rows with the bucket keys of their states, and the resulting moves at each row's arrival.
+
+    Args:
+        commit: of the gateway.
+        rows: the changed rows.
+        index: of the active rules.
+    """
+    moves = [each for row in rows for each in moves_of(row, index)]
+    commit.put_rows(rows, moves)
+
+
+def moves_of(row: StoredRow, index: BucketIndex) -> list[Move]:
+    """Set the bucket keys of a row's state, and return the moves to them, at the row's arrival."""
+    keys = keys_of(row, index)
+    moves = [move(row, bucket, row.arrival, "leave") for bucket in row.keys if bucket not in keys]
+    moves += [move(row, bucket, row.arrival, "join") for bucket in keys if bucket not in row.keys]
+    row.keys = keys
+    return moves

@@ -172,3 +172,14 @@ class StoredConnector(msgspec.Struct, frozen=True):
     settings: dict[str, Any]
     """By the type's JSON Schema; a secret is a reference or sealed, never plain."""
     ingest: dict[str, Any] | None = None
+
+
+class Position(msgspec.Struct, frozen=True, order=True, array_like=True):
+    """A position after one delta and before the next. Positions compare in the order of reading."""
+
+    value: int
+    """Arrival or hlc, by the order of reading."""
+    hlc: int
+    client_id: str
+    delta_id: str
+    gateway: str

@@ -1,4 +1,7 @@
-"""Sync rules as values, and their parser. Configuration, admin routes and `lakesync rules` call `parse_rules`."""
+"""Sync rules as values, their parser, and presets for simple apps.
+
+Configuration, admin routes and `lakesync rules` call `parse_rules`.
+"""
 
 from __future__ import annotations
 
@@ -122,3 +125,18 @@ def _list(obj: dict[str, Any], name: str, where: str) -> list[Any]:
     if not isinstance(value, list):
         raise ValidationError(f"{where}: {name} is no list")
     return value
+
+
+def pass_all() -> SyncRules:
+    """Return rules that show every row to every client."""
+    return SyncRules(1, ())
+
+
+def user_scoped(column: str, tables: tuple[str, ...] = ()) -> SyncRules:
+    """Return rules that show a client the rows whose `column` contains its token's `sub`.
+
+    Args:
+        column: compared with `sub`.
+        tables: to which the rules apply; empty for all.
+    """
+    return SyncRules(1, (Bucket("user", tables, (Filter(column, "eq", "jwt:sub"),)),))

@@ -15,9 +15,9 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 import msgspec
 
 from lakesync.model.types import RowDelta, RowKey
-from lakesync.staging.asking import Asking
 from lakesync.staging.head import Head
 from lakesync.staging.records import Cut, Erasure
+from lakesync.staging.sql_query import Asking
 from lakesync.wire.log import decode_body, encode_body
 
 _FIELDS = "gateway, seq, table_name, row_id, client_id, hlc, arrival, requested_ms, deltas, row_count, done_ms, lake_ms"

@@ -5,6 +5,8 @@ Both stores use it, so sequence numbers, arrivals and backlog are computed in on
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 import msgspec
 
 from lakesync.model.hlc import start_of
@@ -148,3 +150,37 @@ class Head(msgspec.Struct, frozen=True):
 def new_config() -> GatewayConfig:
     """Return the configuration of a new gateway: no schemas, no rules."""
     return GatewayConfig(version=0, schemas={}, rules=None, rules_version=0)
+
+
+class HeadView(ABC):
+    """The part of a `View` that reads the head; each store adds rows, entries and clients."""
+
+    @property
+    @abstractmethod
+    def _head(self) -> Head:
+        """The current head of the view's gateway."""
+
+    @property
+    def gateway(self) -> str:
+        """The gateway's id."""
+        return self._head.gateway
+
+    @property
+    def epoch(self) -> int:
+        """The store's epoch."""
+        return self._head.epoch
+
+    @property
+    def arrival(self) -> int:
+        """The newest safe arrival; see `View.arrival`."""
+        return self._head.arrival
+
+    @property
+    def config(self) -> GatewayConfig:
+        """The active schemas and rules."""
+        return self._head.config
+
+    @property
+    def backlog_bytes(self) -> int:
+        """Stored bytes of bodies that the lake has not confirmed."""
+        return self._head.bytes

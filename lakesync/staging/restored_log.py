@@ -13,12 +13,12 @@ import msgspec
 
 from lakesync.model.hlc import wall_of
 from lakesync.model.types import RowDelta
-from lakesync.staging.asking import Asking
 from lakesync.staging.head import Head
 from lakesync.staging.ledger import day_of, signed, tally_of, unsigned
-from lakesync.staging.log_rows import next_entry, row_of
 from lakesync.staging.records import LOST, ClientRecord, GatewayConfig, LogEntry
+from lakesync.staging.sql_query import Asking
 from lakesync.staging.store import Commit
+from lakesync.staging.table_values import next_entry, row_of
 from lakesync.wire.log import pack
 
 ANYONE = ""

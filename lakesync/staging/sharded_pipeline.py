@@ -8,8 +8,8 @@ import msgspec
 
 from lakesync.model.errors import IntegrityError, NotFoundError
 from lakesync.model.types import RowDelta, StoredConnector
+from lakesync.staging.cut_point import hold_together
 from lakesync.staging.head import MAIN_SHARD
-from lakesync.staging.holding import hold_together
 from lakesync.staging.records import Backlog, Batch, Cut, Erasure, GatewayConfig, HeldShard, Hold, LedgerDay, LogSource
 from lakesync.staging.shards import ShardMap
 from lakesync.staging.store import StagingStore

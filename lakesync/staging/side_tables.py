@@ -1,19 +1,191 @@
-"""The tables beside the log: actions, attempts at actions, connectors and others, with the same SQL in both stores.
+"""The tables beside the log, with the same SQL in both stores.
 
-The views and commits of both stores inherit from `SideView` and `SideCommit`.
+They contain actions and attempts at them, connectors, re-index positions, broadcast cursors of sharded gateways, the
+spelling of names in the lake, and jobs that follow a flush without a pipeline. The views and commits of both stores
+inherit from `SideView` and `SideCommit`.
 """
 
 from __future__ import annotations
+
+from collections.abc import Collection, Mapping
 
 import msgspec
 
 from lakesync.model.types import StoredConnector
 from lakesync.staging.erasures import ErasingCommit, ErasureView
-from lakesync.staging.flush_jobs import FlushJobCommit, FlushJobView
-from lakesync.staging.records import ActionEntry, ActionRecord
-from lakesync.staging.reindexing import ReindexCommit, ReindexView
-from lakesync.staging.shared_cursors import SharedCursorCommit, SharedCursorView
-from lakesync.staging.spelled_names import SpelledNamesCommit, SpelledNamesView
+from lakesync.staging.records import ActionEntry, ActionRecord, Reindex
+from lakesync.staging.sql_query import Asking
+from lakesync.staging.table_values import decode_client
+
+_PUT_NAME = (
+    "INSERT INTO spelled_name (gateway, namespace, folded, spelled) VALUES (?, ?, ?, ?)"
+    " ON CONFLICT (namespace, folded) DO NOTHING"
+)
+_GET_NAMES = "SELECT folded, spelled FROM spelled_name WHERE ? <> '' AND namespace = ? AND folded IN "
+_NAMES_AT_ONCE = 500
+
+
+class SpelledNamesView(Asking):
+    """Reads the case in which tables and columns are spelled in each namespace of the lake."""
+
+    def spelled_names(self, namespace: str, names: Collection[str]) -> dict[str, str]:
+        """Return the stored spelling of names, by their lower-case forms; unknown names are absent.
+
+        Args:
+            namespace: of the state tables.
+            names: tables, and columns as `table.column`, in any case.
+        """
+        folded = sorted({name.lower() for name in names})
+        found: dict[str, str] = {}
+        for start in range(0, len(folded), _NAMES_AT_ONCE):
+            some = folded[start : start + _NAMES_AT_ONCE]
+            found.update(self._ask(f"{_GET_NAMES}({', '.join('?' * len(some))})", namespace, *some))
+        return found
+
+
+class SpelledNamesCommit(SpelledNamesView):
+    """Adds spellings; `engine.names` calls it, because the engines that read the lake ignore case."""
+
+    def spell_names(self, namespace: str, names: Collection[str]) -> Mapping[str, str]:
+        """Add names that a namespace does not have in any case; return the stored spelling of all, by lower-case form.
+
+        The table's primary key is the lock: if two commits add a name at the same time, the second waits for the first.
+
+        Args:
+            namespace: of the state tables.
+            names: tables, and columns as `table.column`.
+        """
+        known = self.spelled_names(namespace, names)
+        missing = sorted(name for name in names if name.lower() not in known)
+        for name in missing:
+            self._ask(_PUT_NAME, namespace, name.lower(), name)
+        return self.spelled_names(namespace, names) if missing else known
+
+
+_GET_CURSOR = "SELECT parts FROM shared_cursor WHERE gateway = ? AND cursor = ?"
+_NEWEST_CURSOR = "SELECT cursor FROM shared_cursor WHERE gateway = ? ORDER BY cursor DESC LIMIT 1"
+_PUT_CURSOR = "INSERT INTO shared_cursor (gateway, cursor, parts) VALUES (?, ?, ?)"
+_FORGET_CURSORS = "DELETE FROM shared_cursor WHERE gateway = ? AND cursor < ?"
+
+_CLIENTS = "SELECT record FROM client WHERE gateway = ?"
+_NOTHING_YET = 1
+"""Cursors up to this one do not stand for any row."""
+
+_decode_parts = msgspec.json.Decoder(dict[str, int]).decode
+
+
+class SharedCursorView(Asking):
+    """Reads broadcast cursors of a sharded gateway.
+
+    A broadcast to many clients has one cursor, which stands for a cursor in each shard.
+    """
+
+    def shared_cursor(self, cursor: int) -> dict[str, int] | None:
+        """Return the cursors by shard of a broadcast cursor; None if it is unknown or was deleted."""
+        rows = self._ask(_GET_CURSOR, cursor)
+        return _decode_parts(rows[0][0]) if rows else None
+
+    def newest_shared_cursor(self) -> int:
+        """Return the highest stored broadcast cursor; 0 if there is none."""
+        rows = self._ask(_NEWEST_CURSOR)
+        return int(rows[0][0]) if rows else 0
+
+    def told_of_shard(self, shard: str) -> bool:
+        """Return whether any client has a cursor that stands for rows of a shard. It reads all client records."""
+        parts = self.shared_cursor(self.newest_shared_cursor()) or {}
+        if parts.get(shard, 0) > _NOTHING_YET:
+            return True
+        told = (decode_client(record).handed for (record,) in self._ask(_CLIENTS))
+        return any(
+            name == shard and cursor > _NOTHING_YET
+            for handed in told
+            if handed is not None
+            for vector in handed.vectors
+            for name, cursor in vector.parts
+        )
+
+
+class SharedCursorCommit(SharedCursorView):
+    """Writes broadcast cursors of a sharded gateway."""
+
+    def put_shared_cursor(self, cursor: int, parts: Mapping[str, int], *, forget_below: int) -> None:
+        """Store a broadcast cursor.
+
+        Args:
+            cursor: the cursor.
+            parts: cursor by shard.
+            forget_below: stored cursors below this are deleted.
+        """
+        self._ask(_FORGET_CURSORS, forget_below)
+        self._ask(_PUT_CURSOR, cursor, msgspec.json.encode(dict(parts)).decode())
+
+
+_PUT_REINDEX = (
+    "INSERT INTO reindex (gateway, rules_version, table_name, row_id, done) VALUES (?, ?, ?, ?, ?)"
+    " ON CONFLICT (gateway) DO UPDATE SET rules_version = excluded.rules_version,"
+    " table_name = excluded.table_name, row_id = excluded.row_id, done = excluded.done"
+)
+
+
+class ReindexView(Asking):
+    """Reads the gateway's re-index position."""
+
+    def reindexing(self) -> Reindex | None:
+        """Return the position of the latest re-index; None before the first."""
+        rows = self._ask("SELECT rules_version, table_name, row_id, done FROM reindex WHERE gateway = ?")
+        if not rows:
+            return None
+        version, table, row_id, done = rows[0]
+        return Reindex(version, None if table is None else (table, row_id), bool(done))
+
+
+class ReindexCommit(ReindexView):
+    """Writes the gateway's re-index position."""
+
+    def put_reindexing(self, mark: Reindex) -> None:
+        """Store the position of a re-index."""
+        table, row_id = mark.after or (None, None)
+        self._ask(_PUT_REINDEX, mark.rules_version, table, row_id, int(mark.done))
+
+
+_ADD_JOB = "INSERT INTO flush_job (gateway, set_aside, job_id, body) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"
+_DROP_JOB = "DELETE FROM flush_job WHERE gateway = ? AND set_aside = ? AND job_id = ?"
+_GET_JOB = "SELECT body FROM flush_job WHERE gateway = ? AND set_aside = ? AND job_id = ?"
+_LIST_JOBS = "SELECT body FROM flush_job WHERE gateway = ? AND set_aside = ? ORDER BY job_id LIMIT ?"
+
+
+class FlushJobView(Asking):
+    """Reads jobs that follow a flush without a pipeline."""
+
+    def flush_jobs(self, *, set_aside: bool, limit: int) -> list[bytes]:
+        """Return encoded jobs, ordered by id.
+
+        Args:
+            set_aside: whether to return failed jobs that were set aside, or waiting jobs.
+            limit: the most jobs.
+        """
+        return [bytes(body) for (body,) in self._ask(_LIST_JOBS, int(set_aside), limit)]
+
+
+class FlushJobCommit(FlushJobView):
+    """Writes jobs that follow a flush without a pipeline."""
+
+    def add_flush_job(self, job_id: str, body: bytes, *, set_aside: bool) -> None:
+        """Add a job, unless one with its id exists.
+
+        Args:
+            job_id: of the job.
+            body: the encoded job.
+            set_aside: whether it failed and is set aside.
+        """
+        self._ask(_ADD_JOB, int(set_aside), job_id, body)
+
+    def take_flush_job(self, job_id: str, *, set_aside: bool) -> bytes | None:
+        """Delete a job and return its body; None if there is no such job."""
+        found = self._ask(_GET_JOB, int(set_aside), job_id)
+        self._ask(_DROP_JOB, int(set_aside), job_id)
+        return bytes(found[0][0]) if found else None
+
 
 _ACTION = (
     "SELECT client_id, action_id, idempotency_key, attempts, claim, lease_ms, touched_ms, outcome FROM action"

@@ -14,6 +14,7 @@ from typing import Protocol, TypeVar
 from lakesync.model.schema import TableSchema
 from lakesync.model.types import Claims, RowDelta, RowKey, StoredConnector
 from lakesync.rules.model import SyncRules
+from lakesync.staging.encoded_feed import Reader, Stretch, WholeRow
 from lakesync.staging.head import MAIN_SHARD
 from lakesync.staging.notices import Listener, Presence
 from lakesync.staging.records import (
@@ -35,8 +36,6 @@ from lakesync.staging.records import (
     StoredRow,
     WriteScope,
 )
-from lakesync.staging.stretch import Reader, Stretch
-from lakesync.staging.whole import WholeRow
 from lakesync.wire.log import PackedDeltas
 
 T = TypeVar("T")

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakesync.wire.canonical import canonical_texts
+from lakesync.wire.history import canonical_texts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,4 +1,7 @@
-"""Converts deltas to columns of the lake's history, in Arrow. Flush tasks use it if `fast_decode` rejects a body."""
+"""Converts deltas to columns of the lake's history, in Arrow, with values as canonical (JCS) texts.
+
+Flush tasks use `delta_columns` if `fast_decode` rejects a body; both use `canonical_texts`.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,45 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from lakesync.wire.canonical import canonical_texts
+from lakesync.model.delta import jcs_raw
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import numpy.typing as npt
     from msgspec import Raw
 
     from lakesync.model.types import RowDelta
+
+
+_CANONICAL = r'^(?:0|-?[1-9][0-9]{0,14}|true|false|null|"[^"\\\x00-\x1f]*")$'
+"""Most values as they are pushed: they are canonical already."""
+
+
+def canonical_texts(texts: pa.Array, doubtful: npt.NDArray[np.int64] | None = None) -> pa.Array:
+    """Return the canonical texts of JSON values.
+
+    Args:
+        texts: JSON values.
+        doubtful: positions of those that may not be canonical; None for all.
+
+    Raises:
+        ValidationError: a value has no canonical form.
+    """
+    looked_at = texts if doubtful is None else texts.take(pa.array(doubtful))
+    other = pc.invert(pc.match_substring_regex(looked_at, _CANONICAL))
+    spelled = [jcs_raw(text) for text in looked_at.filter(other).cast(pa.binary()).to_pylist()]
+    if not spelled:
+        return texts
+    found = pc.replace_with_mask(looked_at, other, pa.array(spelled, pa.string()))
+    if doubtful is None:
+        return found
+    places = np.arange(len(texts))
+    places[doubtful] = len(texts) + np.arange(len(doubtful))
+    return pa.concat_arrays([texts, found]).take(pa.array(places))
+
 
 DELTA_FIELDS = (
     ("table_name", pa.string()),

@@ -15,8 +15,7 @@ import msgspec
 from lakesync.model.errors import ValidationError
 from lakesync.model.types import ColumnValue, Op, PushResult, RowDelta, SyncPage, SyncPull, SyncPush, SyncResponse
 from lakesync.model.validation import check_hlc
-from lakesync.wire.malformed import DECODE_ERRORS, check_hlc_texts, push_error
-from lakesync.wire.values import check_values
+from lakesync.wire.malformed import DECODE_ERRORS, check_hlc_texts, check_values, push_error
 
 T = TypeVar("T")
 

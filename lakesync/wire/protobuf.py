@@ -12,7 +12,7 @@ from lakesync.model.errors import ValidationError
 from lakesync.model.types import ColumnValue, Op, RowDelta, SyncPage, SyncPull, SyncPush, SyncResponse
 from lakesync.model.validation import check_hlc
 from lakesync.wire import lakesync_pb2 as pb
-from lakesync.wire.values import check_values
+from lakesync.wire.malformed import check_values
 
 M = TypeVar("M", bound=Message)
 

@@ -10,7 +10,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from lakesync.model.errors import StagingUnavailableError
-from lakesync.staging.sqlite import SqliteStore, WriteBehind, behind
+from lakesync.staging.sqlite import SqliteStore, WriteBehind
+from lakesync.staging.sqlite import write_behind as behind
 from lakesync.testing.clock import ManualClock
 from tests.conformance.book import contents, make_delta
 from tests.conformance.calls import push, read

@@ -10,7 +10,7 @@ from lakesync.model.errors import IntegrityError
 from lakesync.model.types import SyncPush
 from lakesync.rules.model import parse_rules
 from lakesync.staging import open_staging, open_store
-from lakesync.staging.holding import hold_together
+from lakesync.staging.cut_point import hold_together
 from lakesync.staging.records import Cut, CutTable, Hold
 from lakesync.staging.shards import ShardMap
 from tests.conformance.book import make_delta

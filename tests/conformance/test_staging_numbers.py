@@ -6,8 +6,8 @@ from itertools import groupby
 
 import pytest
 
+from lakesync.staging.encoded_feed import Reader
 from lakesync.staging.sqlite import SqliteStore, WriteBehind
-from lakesync.staging.stretch import Reader
 from tests.conformance.book import Book, make_delta
 from tests.conformance.calls import push, read
 

@@ -18,9 +18,8 @@ from lakesync.model.errors import (
 )
 from lakesync.model.schema import Column, TableSchema
 from lakesync.model.types import StoredConnector
-from lakesync.staging.protocol import dispatch, methods
 from lakesync.staging.records import Cut, CutTable
-from lakesync.staging.remote import RemoteStore
+from lakesync.staging.remote import RemoteStore, dispatch, methods
 from tests.conformance.book import id_sum, make_delta
 
 TOKEN = "a-service-token"

@@ -12,9 +12,9 @@ import pytest
 from lakesync.model.errors import IntegrityError, StagingUnavailableError, StagingVersionError
 from lakesync.rules.model import SyncRules
 from lakesync.staging import migrations, open_store
+from lakesync.staging.encoded_feed import Reader
 from lakesync.staging.records import encode_row
 from lakesync.staging.sqlite import SqliteStore, WriteBehind, recovery
-from lakesync.staging.stretch import Reader
 from tests.conformance.book import Book, contents, id_sum, make_delta
 
 LAZY = WriteBehind(seconds=3600, rows=10**9, bytes=10**12)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from lakesync.staging.encoded_feed import Reader, spell_client
 from lakesync.staging.records import Move
-from lakesync.staging.stretch import Reader
-from lakesync.staging.whole import spell_client
 from tests.conformance.book import EVERYONE, make_delta
 from tests.conformance.calls import push, read
 from tests.conformance.places import PLACES, Place

@@ -8,8 +8,7 @@ from lakesync.engine import Engine, EngineLimits
 from lakesync.model.delta import extract_delta
 from lakesync.model.errors import ForbiddenError
 from lakesync.model.types import SyncPull, SyncPush
-from lakesync.rules.model import Bucket, Filter, SyncRules
-from lakesync.rules.presets import user_scoped
+from lakesync.rules.model import Bucket, Filter, SyncRules, user_scoped
 from lakesync.staging import open_store
 from lakesync.testing.clock import ManualClock
 

@@ -25,7 +25,7 @@ from lakesync.adapters.row_content import states_of
 from lakesync.model.errors import AdapterError, ConfigurationError
 from lakesync.model.merge import RowState
 from lakesync.model.optional_imports import extra
-from lakesync.model.position import Position
+from lakesync.model.types import Position
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -12,7 +12,7 @@ from lakesync.adapters.batch_scan import last_position, sort_unique
 from lakesync.adapters.deltas import ArrowPage, DeltaPage, DeltaQuery
 from lakesync.adapters.row_content import states_of
 from lakesync.model.merge import RowState
-from lakesync.model.position import Position
+from lakesync.model.types import Position
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -60,8 +60,8 @@ from lakesync.model import hlc
 from lakesync.model.crash_points import crash_point
 from lakesync.model.errors import IntegrityError, NotFoundError, ValidationError
 from lakesync.model.merge import RowState
-from lakesync.model.position import Position
 from lakesync.model.schema import TableSchema
+from lakesync.model.types import Position
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -33,8 +33,8 @@ from lakesync.adapters.sql.marks import MARKS_TABLE
 from lakesync.model.crash_points import crash_point
 from lakesync.model.errors import AdapterError, SchemaError
 from lakesync.model.merge import RowState
-from lakesync.model.position import Position
 from lakesync.model.schema import TableSchema
+from lakesync.model.types import Position
 
 if TYPE_CHECKING:
     import pyarrow as pa

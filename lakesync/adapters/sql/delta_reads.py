@@ -14,7 +14,7 @@ from lakesync.adapters.row_content import RowContent, RowId, contents_of, states
 from lakesync.adapters.sql.delta_table import DELTAS_TABLE, ID_EXPRESSION
 from lakesync.adapters.sql.executor import Connection, Value
 from lakesync.model.merge import RowState
-from lakesync.model.position import Position
+from lakesync.model.types import Position
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -28,8 +28,8 @@ from lakesync.model import hlc
 from lakesync.model.crash_points import crash_point
 from lakesync.model.errors import ConfigurationError, IntegrityError
 from lakesync.model.merge import RowState
-from lakesync.model.position import Position
 from lakesync.model.schema import TableSchema
+from lakesync.model.types import Position
 from lakesync.rules.evaluation import holds, text_of_raw
 
 if TYPE_CHECKING:

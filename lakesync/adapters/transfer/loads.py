@@ -30,7 +30,7 @@ from lakesync.adapters.transfer.follower import (
 from lakesync.adapters.transfer.progress import decode_progress
 from lakesync.model.crash_points import crash_point
 from lakesync.model.errors import AdapterError, IntegrityError, SchemaError
-from lakesync.model.position import Position
+from lakesync.model.types import Position
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence

@@ -22,7 +22,7 @@ from lakesync.adapters.page_copy import PAGE_DELTAS, copy_page
 from lakesync.adapters.transfer.progress import ProgressInFile, ProgressInMark
 from lakesync.model.crash_points import crash_point
 from lakesync.model.errors import ConfigurationError, IntegrityError
-from lakesync.model.position import Position
+from lakesync.model.types import Position
 
 
 class MigrationScope(msgspec.Struct, frozen=True):

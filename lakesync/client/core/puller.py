@@ -16,7 +16,7 @@ from lakesync.client.core.records import SOURCE_GENERATION, Changes
 from lakesync.client.core.rows import apply_page, sweep
 from lakesync.client.core.state import CoreState
 from lakesync.model.types import PushResult, RowDelta, RowKey, SyncPull, SyncResponse
-from lakesync.wire.values import check_values
+from lakesync.wire.malformed import check_values
 
 _FIRST_PAGE = 1000
 """Deltas of the first page of a pull, at most."""

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from lakesync.model.hlc import start_of
 from lakesync.staging.records import ARRIVAL_STEP
-from lakesync.staging.shard_records import Handed, Vector
+from lakesync.staging.records.clients import Handed, Vector
 
 KEPT = 32
 """Cursors of one client whose vectors are kept."""

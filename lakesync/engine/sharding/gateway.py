@@ -27,8 +27,8 @@ from lakesync.engine.pulling import PullRequest
 from lakesync.engine.pushing import CheckedPush
 from lakesync.engine.rehydration import kept_by
 from lakesync.engine.rejections import RejectionLog
-from lakesync.engine.sharding import lag, peeking, pulling, pushing, subscriptions
-from lakesync.engine.sharding.part import Part
+from lakesync.engine.sharding import lag, pulling, pushing, subscriptions
+from lakesync.engine.sharding.shard_gateway import Part
 from lakesync.engine.sharding.steps import Steps, run
 from lakesync.engine.sharding.vectors import Vectors
 from lakesync.engine.subscriptions import ScanResult, SubscriberGroup, SubscriptionState
@@ -105,7 +105,7 @@ class ShardedGateway(SyncGateway):
     def submit_peek(self, claims: Claims, since: str | None, limit: int) -> Future[PeekPage]:
         """Like `SyncGateway.submit_peek`, shard after shard."""
         check_limit(limit)
-        return run(peeking.peek(self._parts, claims, since, limit))
+        return run(pulling.peek(self._parts, claims, since, limit))
 
     def submit_unsent(self, looks: Sequence[LagQuery]) -> Future[list[Unsent | None]]:
         """Like `SyncGateway.submit_unsent`: the oldest change of all shards."""

@@ -1,4 +1,4 @@
-"""Reads a page over all shards: one after another, until it is full. `ShardedGateway` calls it."""
+"""Reads pages over all shards: one shard after another, until the page is full. `ShardedGateway` calls it."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
+from lakesync.engine.peek import NOW, PeekPage, no_cursor
 from lakesync.engine.pulling import PullRequest
 from lakesync.engine.pushing import NEVER_PULLED
 from lakesync.engine.sharding.cursors import NOWHERE
-from lakesync.engine.sharding.part import Part
+from lakesync.engine.sharding.shard_gateway import Part
 from lakesync.engine.sharding.steps import Steps, of_shard
 from lakesync.engine.sharding.vectors import Place, Vectors
 from lakesync.engine.source_pages import with_deletes
+from lakesync.feed import MAX_PAGE_BYTES
 from lakesync.model.errors import ResyncRequiredError
-from lakesync.model.types import RowDelta, SyncPage
+from lakesync.model.types import Claims, RowDelta, SyncPage
 from lakesync.wire.encoded import EncodedDeltas, encoded_size
 
 
@@ -105,3 +107,38 @@ def joined(pages: Sequence[Sequence[RowDelta]]) -> Sequence[RowDelta]:
     if pages and len(spelled) == len(pages):
         return EncodedDeltas([page.text for page in spelled if page], sum(len(page) for page in spelled))
     return [delta for page in pages for delta in page]
+
+
+def peek(parts: Mapping[str, Part], claims: Claims, since: str | None, limit: int) -> Steps[PeekPage]:
+    """Like `engine.peek.peek`: reads what claims may see; a cursor consists of one cursor per shard.
+
+    Args:
+        parts: by shard.
+        claims: a client's.
+        since: cursor of the page before; None for all rows; `now` for later changes only.
+        limit: most deltas.
+
+    Raises:
+        StagingUnavailableError: a shard cannot be reached.
+    """
+    first = since if since == NOW else None
+    places = {} if since is None or since == NOW else _places(since)
+    pages: list[Sequence[RowDelta]] = []
+    left, room, more = limit, MAX_PAGE_BYTES, False
+    for name, part in parts.items():
+        if left <= 0 or room <= 0:
+            more = True  # perhaps: the next page shows it
+            break
+        page = yield from of_shard(name, part.submit_peek(claims, places.get(name, first), left))
+        places[name], more = page.cursor, more or page.has_more
+        if page.deltas:
+            pages.append(page.deltas)
+            left, room = left - len(page.deltas), room - encoded_size(page.deltas)
+    return PeekPage(joined(pages), ",".join(f"{name}={place}" for name, place in places.items()), more)
+
+
+def _places(since: str) -> dict[str, str]:
+    found = [each.partition("=") for each in since.split(",")]
+    if not all(equals for _, equals, _ in found):
+        raise no_cursor(since)
+    return {name: place for name, _, place in found}

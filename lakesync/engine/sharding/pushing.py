@@ -7,7 +7,7 @@ from concurrent.futures import CancelledError, Future
 from typing import NamedTuple
 
 from lakesync.engine.pushing import NEVER_PULLED
-from lakesync.engine.sharding.part import Part
+from lakesync.engine.sharding.shard_gateway import Part
 from lakesync.engine.sharding.steps import Steps, begin, of_shard
 from lakesync.engine.sharding.vectors import Place, Vectors
 from lakesync.model.crash_points import crash_point

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from lakesync.engine.pushing import NEVER_PULLED
-from lakesync.engine.sharding.part import Part
 from lakesync.engine.sharding.pulling import start
+from lakesync.engine.sharding.shard_gateway import Part
 from lakesync.engine.sharding.steps import Steps, of_shard
 from lakesync.engine.sharding.vectors import Place, Vectors, Wanted
 from lakesync.engine.subscriptions import ScanResult, SubscriberGroup, Subscription, SubscriptionState

@@ -11,9 +11,9 @@ from msgspec.structs import replace
 from lakesync.engine import source_positions as sources
 from lakesync.engine.pushing import NEVER_PULLED
 from lakesync.engine.sharding.cursors import SHARED, SHARED_FOR, adopted, find, hand_out, next_above, used
-from lakesync.feed.memory import current
+from lakesync.feed.client_state import current
 from lakesync.staging.records import ARRIVAL_STEP, ClientRecord
-from lakesync.staging.shard_records import Vector
+from lakesync.staging.records.clients import Vector
 from lakesync.staging.store import Commit, StagingStore, View
 
 

@@ -13,19 +13,17 @@ from psycopg import sql
 from lakesync.model.schema import TableSchema
 from lakesync.model.types import Claims, RowKey
 from lakesync.rules.model import SyncRules
-from lakesync.staging.configuration import with_rules, with_schema, with_write_scope, without_schema
-from lakesync.staging.head import Head
-from lakesync.staging.head_view import HeadView
+from lakesync.staging.encoded_feed import Reader, Stretch, WholeRow, whole_rows
+from lakesync.staging.head import Head, HeadView
 from lakesync.staging.moves import newest_of
 from lakesync.staging.notices import Presence
 from lakesync.staging.postgres import feed
 from lakesync.staging.postgres.connection import Connection
 from lakesync.staging.postgres.journal import Journal, client
 from lakesync.staging.records import ClientRecord, Entry, GatewayConfig, LogEntry, Move, StoredRow, WriteScope
+from lakesync.staging.records.configuration import with_rules, with_schema, with_write_scope, without_schema
 from lakesync.staging.restored_log import RestoringCommit
 from lakesync.staging.side_tables import SideCommit, SideView
-from lakesync.staging.stretch import Reader, Stretch
-from lakesync.staging.whole import WholeRow, whole_rows
 from lakesync.wire.log import PackedDeltas
 
 

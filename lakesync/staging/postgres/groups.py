@@ -15,13 +15,12 @@ import psycopg
 
 from lakesync.model.crash_points import crash_point
 from lakesync.model.errors import StagingUnavailableError
+from lakesync.staging.group_commit import Outcome, Turns
 from lakesync.staging.notices import Notice
-from lakesync.staging.outcome import Outcome
 from lakesync.staging.postgres.commit import PostgresCommit, PostgresView
 from lakesync.staging.postgres.connection import POOL_SIZE, Database, unavailable
 from lakesync.staging.postgres.journal import ConfigCache, Journal, load_head, save_head
 from lakesync.staging.postgres.listening import Listening
-from lakesync.staging.turns import Turns
 
 T = TypeVar("T")
 

@@ -13,14 +13,21 @@ import msgspec
 from lakesync.model.errors import NotFoundError
 from lakesync.model.schema import TableSchema
 from lakesync.model.types import Claims
-from lakesync.staging.decoding import RETIRED, decode_client, decode_rules, decode_schemas
 from lakesync.staging.head import MAIN_SHARD, Head
 from lakesync.staging.ledger import Tally, day_of, signed, tally_of, unsigned
-from lakesync.staging.log_rows import next_entry, row_of, size_of
 from lakesync.staging.notices import Announcement
 from lakesync.staging.postgres.connection import Connection
 from lakesync.staging.records import ClientRecord, GatewayConfig, LogEntry
 from lakesync.staging.restored_log import ANYONE
+from lakesync.staging.table_values import (
+    RETIRED,
+    decode_client,
+    decode_rules,
+    decode_schemas,
+    next_entry,
+    row_of,
+    size_of,
+)
 from lakesync.wire.log import PackedDeltas, unpack_ids
 
 _HEAD = (

@@ -13,10 +13,7 @@ from psycopg import sql
 
 from lakesync.model.crash_points import crash_point
 from lakesync.model.errors import NotFoundError
-from lakesync.staging.decoding import decode_cut
-from lakesync.staging.head import Head
-from lakesync.staging.ledger import Tally, by_day, signed, total, unsigned
-from lakesync.staging.planning import (
+from lakesync.staging.flush_batch import (
     CUT_ARRIVAL,
     NEWEST_CUT,
     REINDEXED,
@@ -25,9 +22,12 @@ from lakesync.staging.planning import (
     choose,
     uncut_rules,
 )
+from lakesync.staging.head import Head
+from lakesync.staging.ledger import Tally, by_day, signed, total, unsigned
 from lakesync.staging.postgres.connection import Connection, Database
 from lakesync.staging.postgres.journal import ConfigCache, load_head, save_head
 from lakesync.staging.records import Backlog, Batch, Cut, GatewayConfig, LedgerDay
+from lakesync.staging.table_values import decode_cut
 
 _BATCH = "batch_id, gateway, shard, epoch, from_seq, to_seq, deltas, bytes, arrival_low, arrival_high"
 _REINDEXED = sql.SQL(REINDEXED.replace("?", "%s"))

@@ -7,9 +7,9 @@ from concurrent.futures import Future
 from typing import TypeVar
 
 from lakesync.model.types import StoredConnector
+from lakesync.staging.cut_point import HoldingStore
 from lakesync.staging.erasing import ErasingStore
 from lakesync.staging.head import MAIN_SHARD
-from lakesync.staging.holding import HoldingStore
 from lakesync.staging.notices import Listener
 from lakesync.staging.postgres.connection import Database
 from lakesync.staging.postgres.groups import Groups

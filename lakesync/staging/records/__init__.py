@@ -1,12 +1,20 @@
 """The values that a staging store keeps. Engine, feed and pipeline read and write them."""
 
-from lakesync.staging.records.actions import ActionEntry, ActionRecord
-from lakesync.staging.records.clients import LOST, ClientRecord, Page, PastKey, Scope
+from lakesync.staging.records.clients import LOST, ActionEntry, ActionRecord, ClientRecord, Page, PastKey, Scope
 from lakesync.staging.records.configuration import GatewayConfig, Reindex, SchemaVersion, WriteScope
-from lakesync.staging.records.cuts import Cut, CutTable, HeldShard, Hold
-from lakesync.staging.records.erasures import Erasure
-from lakesync.staging.records.flushes import Backlog, Batch, LedgerDay
-from lakesync.staging.records.log import ARRIVAL_STEP, LogEntry, LogSource
+from lakesync.staging.records.log import (
+    ARRIVAL_STEP,
+    Backlog,
+    Batch,
+    Cut,
+    CutTable,
+    Erasure,
+    HeldShard,
+    Hold,
+    LedgerDay,
+    LogEntry,
+    LogSource,
+)
 from lakesync.staging.records.rows import DELETED, Entry, Move, MoveKind, StoredRow, Writer, decode_row, encode_row
 
 __all__ = [

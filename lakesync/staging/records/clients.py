@@ -1,16 +1,86 @@
-"""What a gateway stores about a client: which rows it was sent, and which it was allowed to see at that time.
+"""What a gateway stores about a client: rows that it was sent, what it could see then, its cursors, and its actions.
 
-`feed.client_state` creates and changes these records, `feed.positions` reads a cursor's meaning from them. The page
-`docs/feed.md` explains scopes, page marks and transitions.
+`feed.client_state` creates and changes a record's scopes and pages, `feed.positions` reads a cursor's meaning from
+them, `engine.source_positions` keeps positions in sources, and `engine.sharding.cursors` the cursors of sharded
+gateways. The page `docs/feed.md` explains scopes, page marks and transitions.
 """
 
 from __future__ import annotations
 
 import msgspec
 
-from lakesync.model.types import Claims
-from lakesync.staging.shard_records import Handed
-from lakesync.staging.source_records import SourcePosition
+from lakesync.model.types import Claims, Position
+from lakesync.rules.model import SyncRules
+
+
+class Sight(msgspec.Struct, frozen=True, array_like=True):
+    """A period in which a client's rules and claims did not change."""
+
+    rules: SyncRules
+    claims: Claims
+    """The claims that the rules read."""
+    first: Position | None = None
+    """The source's newest position when the period began. Row versions that were replaced up to here were not visible
+    in it."""
+    last: Position | None = None
+    """The client was sent nothing beyond this position in the period."""
+
+
+class Offer(msgspec.Struct, frozen=True, array_like=True):
+    """A page that was sent and is not confirmed."""
+
+    mark: int
+    """The cursor of the page."""
+    end: Position | None
+    """Where the next page begins once this one is confirmed."""
+    times: int
+    """How often in a row a page from the same position was sent."""
+    start: Position | None = None
+    """The position at which the page begins."""
+    more: bool = False
+    """Whether the source had more after it."""
+
+
+class SourcePosition(msgspec.Struct, frozen=True, array_like=True):
+    """A client's position in one source."""
+
+    source: str
+    done: Position | None = None
+    """Everything up to here is confirmed; None if nothing is."""
+    offer: Offer | None = None
+    """The page that is not confirmed."""
+    round: Position | None = None
+    """Position in the current pass over the source, for a client without a cursor or one that never confirms a page.
+    None: the pass begins after `done`."""
+    marks: tuple[tuple[int, int], ...] = ()
+    """Pairs of a page's cursor and the feed cursor that it stands for, newest first; only the newest few."""
+    tables: tuple[str, ...] = ()
+    """Tables of the rows that the client was sent."""
+    sights: tuple[Sight, ...] = ()
+    """Newest last; only the newest few."""
+
+
+class Vector(msgspec.Struct, frozen=True, array_like=True):
+    """A client's cursor and the cursor in each shard that it stands for."""
+
+    cursor: int
+    parts: tuple[tuple[str, int], ...]
+    """Shard and cursor there, ordered by shard. For a shard that is missing, because it was added later, the cursor is
+    0."""
+    turn: str = ""
+    """The shard at which the next page begins, so that a busy shard does not delay the others; empty for any."""
+
+
+class Handed(msgspec.Struct, frozen=True, array_like=True):
+    """The newest cursors that a client was sent."""
+
+    last: int
+    """The highest cursor that it was ever sent."""
+    seen: int = 0
+    """The cursor of its latest request; its vector is never removed."""
+    vectors: tuple[Vector, ...] = ()
+    """The most recently used or sent cursor is last."""
+
 
 LOST = 0
 """Epoch of a client whose record was erased or lost: the client was seen before, but nothing else is known."""
@@ -117,3 +187,38 @@ class ClientRecord(msgspec.Struct, frozen=True, array_like=True):
     haunted: bool = False
     """It may have rows that the gateway never knew, for example from before the store was lost. So no row is certainly
     new to it."""
+
+
+class ActionRecord(msgspec.Struct, frozen=True):
+    """The state of a client's action: who executes it, or its result."""
+
+    client_id: str
+    action_id: str
+    idempotency_key: str | None
+    attempts: int
+    claim: str
+    """Identifies the process and attempt that executes it, or executed it last."""
+    lease_ms: int
+    """Server wall time until which the holder of the claim may execute it; 0 if nobody does."""
+    touched_ms: int
+    """Server wall time of the latest change."""
+    outcome: bytes | None = None
+    """Its result; None if it has none, or may be tried again."""
+
+
+class ActionEntry(msgspec.Struct, frozen=True, rename="camel"):
+    """One attempt at an action, as admins see it: without params and result."""
+
+    seq: int
+    """Counts the gateway's attempts from 1."""
+    at_ms: int
+    """Server wall time when it ended."""
+    client_id: str
+    action_id: str
+    connector: str
+    action_type: str
+    attempt: int
+    code: str
+    """`OK`, or the failure's code."""
+    ms: int
+    """How long the handler took."""

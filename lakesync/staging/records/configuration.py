@@ -1,4 +1,7 @@
-"""A gateway's configuration that was set at run time, and the position of the re-index that follows new rules."""
+"""A gateway's configuration that was set at run time, its changes, and the re-index that follows new rules.
+
+The commits of both stores apply changes with the functions here, and store the result.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,8 @@ from typing import Literal
 
 import msgspec
 
-from lakesync.model.schema import TableSchema
+from lakesync.model.errors import NotFoundError, SchemaError
+from lakesync.model.schema import TableSchema, evolve
 from lakesync.model.types import RowKey
 from lakesync.rules.model import SyncRules
 
@@ -45,3 +49,59 @@ class Reindex(msgspec.Struct, frozen=True):
     """Rows up to here, in key order, are updated, and so are rows that were pushed since."""
     done: bool
     """Whether all rows are updated."""
+
+
+def with_schema(config: GatewayConfig, schema: TableSchema) -> GatewayConfig:
+    """Return the configuration with a schema registered or evolved; `config` itself if nothing changes.
+
+    Args:
+        config: the current configuration.
+        schema: the schema to register.
+
+    Raises:
+        SchemaError: the change is not additive, or the table's name differs from a registered one only in case.
+    """
+    known = config.schemas.get(schema.table)
+    if known is None:
+        for other in config.schemas:
+            if other.lower() == schema.table.lower():
+                raise SchemaError(f"table {schema.table!r} differs from {other!r} only in case: choose another name")
+        registered = SchemaVersion(config.retired.get(schema.table, 0) + 1, schema)
+    else:
+        evolved = evolve(known.schema, schema)
+        if evolved == known.schema:
+            return config
+        registered = SchemaVersion(known.version + 1, evolved)
+    schemas = {**config.schemas, schema.table: registered}
+    retired = {table: version for table, version in config.retired.items() if table != schema.table}
+    return msgspec.structs.replace(config, version=config.version + 1, schemas=schemas, retired=retired)
+
+
+def without_schema(config: GatewayConfig, table: str) -> GatewayConfig:
+    """Return the configuration with a table's schema retired, which counts as a version of the schema.
+
+    Args:
+        config: the current configuration.
+        table: the table whose schema is retired.
+
+    Raises:
+        NotFoundError: the table has no schema.
+    """
+    if table not in config.schemas:
+        known = ", ".join(sorted(config.schemas)) or "none"
+        raise NotFoundError(f"table {table!r} has no schema to retire; tables with one: {known}")
+    schemas = {name: registered for name, registered in config.schemas.items() if name != table}
+    retired = {**config.retired, table: config.schemas[table].version + 1}
+    return msgspec.structs.replace(config, version=config.version + 1, schemas=schemas, retired=retired)
+
+
+def with_rules(config: GatewayConfig, rules: SyncRules) -> GatewayConfig:
+    """Return the configuration with new sync rules; each call increments the rules version."""
+    return msgspec.structs.replace(
+        config, version=config.version + 1, rules=rules, rules_version=config.rules_version + 1
+    )
+
+
+def with_write_scope(config: GatewayConfig, scope: WriteScope) -> GatewayConfig:
+    """Return the configuration with a new write scope."""
+    return msgspec.structs.replace(config, version=config.version + 1, write_scope=scope)

@@ -4,7 +4,7 @@ A push is acknowledged when the journal is durable. Rows and feed entries are ke
 `state.db` within seconds, and rebuilt from the journal after a crash.
 """
 
-from lakesync.staging.sqlite.behind import WriteBehind
 from lakesync.staging.sqlite.store import SqliteStore
+from lakesync.staging.sqlite.write_behind import WriteBehind
 
 __all__ = ["SqliteStore", "WriteBehind"]

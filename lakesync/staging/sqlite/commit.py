@@ -12,16 +12,14 @@ from typing import Any
 from lakesync.model.schema import TableSchema
 from lakesync.model.types import Claims, RowKey
 from lakesync.rules.model import SyncRules
-from lakesync.staging.configuration import with_rules, with_schema, with_write_scope, without_schema
-from lakesync.staging.head import Head
-from lakesync.staging.head_view import HeadView
+from lakesync.staging.encoded_feed import Reader, Stretch, WholeRow
+from lakesync.staging.head import Head, HeadView
 from lakesync.staging.notices import Announcement, Presence
 from lakesync.staging.records import ClientRecord, Entry, LogEntry, Move, StoredRow, WriteScope
+from lakesync.staging.records.configuration import with_rules, with_schema, with_write_scope, without_schema
 from lakesync.staging.side_tables import SideCommit, SideView
 from lakesync.staging.sqlite.journal import Journal, MustRunAloneError
 from lakesync.staging.sqlite.state import State
-from lakesync.staging.stretch import Reader, Stretch
-from lakesync.staging.whole import WholeRow
 from lakesync.wire.log import PackedDeltas
 
 _ASKED_BY_EVERY_PUSH = ("SELECT max(hlc) FROM erasure ",)

@@ -1,4 +1,4 @@
-"""The folder of a SQLite store: its two databases, their connections and migrations, and the lock of its one owner."""
+"""The folder of a SQLite store: its databases, connections, migrations and lock, and the folder of its replacement."""
 
 from __future__ import annotations
 
@@ -137,3 +137,22 @@ def _statements(script: str) -> list[str]:
             statements.append(current)
             current = ""
     return statements
+
+
+def draft_of(folder: Path) -> Path:
+    """Return the folder in which a store's replacement is built."""
+    return folder.with_name(f"{folder.name}.rebuilding")
+
+
+def check_no_draft(folder: Path) -> None:
+    """Check that no rebuild of the folder was interrupted: between its two renames the store is missing.
+
+    Raises:
+        StagingUnavailableError: a rebuild was interrupted, or is running.
+    """
+    draft = draft_of(folder)
+    if draft.exists():
+        raise StagingUnavailableError(
+            f"a rebuild of {folder} is under way, or died: run `lakesync staging rebuild --from-lake` again, "
+            f"with --replace where a store is there, or remove {draft} to go on with what is in {folder}"
+        )

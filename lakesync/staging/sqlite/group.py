@@ -13,12 +13,11 @@ from typing import Any, NamedTuple
 
 from lakesync.model.crash_points import crash_point
 from lakesync.model.errors import StagingUnavailableError
+from lakesync.staging.group_commit import Outcome, Turns
 from lakesync.staging.notices import Announcement, Notices
-from lakesync.staging.outcome import Outcome
-from lakesync.staging.sqlite.behind import Behind
 from lakesync.staging.sqlite.journal import Journal, MustRunAloneError
 from lakesync.staging.sqlite.state import State
-from lakesync.staging.turns import Turns
+from lakesync.staging.sqlite.write_behind import Behind
 
 _GROUP_SECONDS = 0.05
 """A group that took longer is committed before more works join it, and reads of one round end. So no job waits for all

@@ -11,14 +11,13 @@ import msgspec
 
 from lakesync.model.schema import TableSchema
 from lakesync.model.types import Claims
-from lakesync.staging.decoding import RETIRED, decode_client, decode_rules, decode_schemas
 from lakesync.staging.head import Head
 from lakesync.staging.ledger import NOTHING, Tally, day_of, signed, unsigned
-from lakesync.staging.log_rows import row_of
 from lakesync.staging.records import ClientRecord, GatewayConfig, LogEntry, SchemaVersion
 from lakesync.staging.restored_log import ANYONE
 from lakesync.staging.sqlite import bulk
 from lakesync.staging.sqlite.files import LOG_FILE, connect, migrate
+from lakesync.staging.table_values import RETIRED, decode_client, decode_rules, decode_schemas, row_of
 
 Client = tuple[str, str]
 """`(gateway, client id)`."""

@@ -15,7 +15,7 @@ from lakesync.model.types import RowKey
 from lakesync.staging.records import StoredRow
 from lakesync.staging.sqlite import bulk
 from lakesync.staging.sqlite.layer import Layer
-from lakesync.staging.sqlite.numbers import home_of
+from lakesync.staging.sqlite.row_file import home_of
 from lakesync.staging.sqlite.state_file import StateFile
 
 _BIT = 128

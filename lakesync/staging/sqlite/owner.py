@@ -14,9 +14,9 @@ from time import monotonic
 from typing import TypeVar
 
 from lakesync.model.errors import StagingUnavailableError
-from lakesync.staging.sqlite.behind import Behind, WriteBehind
+from lakesync.staging.group_commit import Turns
 from lakesync.staging.sqlite.group import GroupCommit, Job
-from lakesync.staging.turns import Turns
+from lakesync.staging.sqlite.write_behind import Behind, WriteBehind
 
 T = TypeVar("T")
 

@@ -7,10 +7,7 @@ from collections.abc import Iterable
 import msgspec
 
 from lakesync.model.errors import NotFoundError
-from lakesync.staging.decoding import decode_cut
-from lakesync.staging.head import Head
-from lakesync.staging.ledger import Tally, by_day, signed, total, unsigned
-from lakesync.staging.planning import (
+from lakesync.staging.flush_batch import (
     CUT_ARRIVAL,
     NEWEST_CUT,
     REINDEXED,
@@ -19,8 +16,11 @@ from lakesync.staging.planning import (
     choose,
     uncut_rules,
 )
+from lakesync.staging.head import Head
+from lakesync.staging.ledger import Tally, by_day, signed, total, unsigned
 from lakesync.staging.records import Backlog, Batch, Cut, LedgerDay
 from lakesync.staging.sqlite.journal import Journal
+from lakesync.staging.table_values import decode_cut
 
 _BATCH = "batch_id, gateway, shard, epoch, from_seq, to_seq, deltas, bytes, arrival_low, arrival_high"
 _WAITING = (

@@ -1,24 +1,125 @@
-"""Rows in `state.db`, in two forms: encoded as they are sent, for the feed, and with their merge state.
+"""Rows in `state.db`: their numbers, their two forms, and a cache of decoded rows.
 
-A row that consists of one INSERT is stored in the first form only, because that contains everything. A row that has
-feed entries but was not written yet has only its number.
+A row is stored encoded as it is sent, for the feed, and with its merge state. A row that consists of one INSERT is
+stored in the first form only, because that contains everything. A row that has feed entries but was not written yet has
+only its number. Rows under one bucket key get close numbers, so that they are on few pages.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
 from lakesync.model.merge import LiveDelta, RowState
 from lakesync.model.types import RowKey
+from lakesync.staging.encoded_feed import spelled_of
 from lakesync.staging.records import StoredRow, Writer, decode_row, encode_row
 from lakesync.staging.sqlite import bulk
-from lakesync.staging.sqlite.numbers import Numbers
-from lakesync.staging.sqlite.rowcache import Held, RowCache
-from lakesync.staging.whole import spelled_of
 from lakesync.wire.json import decode_deltas
+
+_LEASE = 64
+"""Numbers that are reserved for rows under one bucket key at a time."""
+_LEASES_KNOWN = 50_000
+_FIND = "SELECT table_name, row_id, number FROM row_state WHERE gateway = ? AND table_name = ? AND row_id IN ({})"
+
+
+def home_of(seen_under: Sequence[str]) -> str:
+    """Return the bucket key beside whose rows a new row is stored; empty if there is none.
+
+    It is the longest key, which has the most conditions and so probably the fewest rows.
+    """
+    return seen_under[0] if len(seen_under) == 1 else max(seen_under, key=len, default="")
+
+
+class Numbers:
+    """Finds row numbers and creates new ones. New numbers only grow, apart from reserved ones."""
+
+    def __init__(self, sql: sqlite3.Connection) -> None:
+        self._sql = sql
+        self._leases: dict[tuple[str, str], Iterator[int]] = {}
+        self._next = 0
+
+    def find(self, gateway: str, keys: Collection[RowKey]) -> dict[RowKey, int]:
+        """Return the numbers of those rows that have one."""
+        row_ids: dict[str, list[str]] = {}
+        for table, row_id in keys:
+            row_ids.setdefault(table, []).append(row_id)
+        return {
+            (name, row_id): number
+            for table, wanted in row_ids.items()
+            for name, row_id, number in bulk.search(self._sql, _FIND, (gateway, table), wanted)
+        }
+
+    def new(self, gateway: str, seen_under: Sequence[str]) -> int:
+        """Return a number for a new row under these bucket keys."""
+        place = (gateway, home_of(seen_under))
+        number = next(self._leases.get(place, iter(())), None)
+        if number is None:
+            number = self._lease(place)
+        return number
+
+    def _lease(self, place: tuple[str, str]) -> int:
+        if self._next == 0:
+            (highest,) = self._sql.execute("SELECT max(number) FROM row_state").fetchone()
+            self._next = (highest or 0) + 1
+        first, self._next = self._next, self._next + _LEASE
+        if len(self._leases) >= _LEASES_KNOWN:
+            self._leases.clear()
+        self._leases[place] = iter(range(first + 1, self._next))
+        return first
+
+
+class Held(msgspec.Struct, frozen=True, gc=False):
+    """A row of the file; it must not be changed."""
+
+    row: StoredRow
+    number: int
+    size: int
+    """Stored bytes."""
+
+
+class RowCache:
+    """Caches rows up to about a number of stored bytes; the least recently used ones are dropped first.
+
+    It has two generations. When the young one is full, it becomes the old one, and the old one is dropped. A row that
+    is read becomes young again.
+    """
+
+    def __init__(self, stored_bytes: int) -> None:
+        self._allowed = stored_bytes // 2
+        self.clear()
+
+    def clear(self) -> None:
+        """Drop all rows."""
+        self._young: dict[tuple[str, str, str], Held] = {}
+        self._old: dict[tuple[str, str, str], Held] = {}
+        self._size = 0
+
+    def get(self, gateway: str, key: RowKey) -> Held | None:
+        """Return a cached row; None if it is not cached."""
+        place = (gateway, *key)
+        found = self._young.get(place)
+        if found is None:
+            found = self._old.pop(place, None)
+            if found is None:
+                return None
+            self._add(place, found)
+        return found
+
+    def put(self, gateway: str, held: Held) -> None:
+        """Cache a row."""
+        place = (gateway, held.row.table, held.row.row_id)
+        self._old.pop(place, None)
+        self._add(place, held)
+
+    def _add(self, place: tuple[str, str, str], held: Held) -> None:
+        if self._size > self._allowed:
+            self._old, self._young, self._size = self._young, {}, 0
+        self._young[place] = held
+        self._size += held.size
+
 
 _CACHED_BYTES = 16 << 20
 """Size of cached rows, as stored; decoded they take several times as much memory."""

@@ -11,12 +11,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 
 from lakesync.model.types import RowKey
+from lakesync.staging.encoded_feed import Reader, Stretch, WholeRow
 from lakesync.staging.records import Entry, Move, StoredRow
+from lakesync.staging.sqlite.feed_range import MOST_BUCKETS, Numbered, read_stretch
 from lakesync.staging.sqlite.layered import LayeredFile
 from lakesync.staging.sqlite.state_file import Applied
-from lakesync.staging.sqlite.stretch import MOST_BUCKETS, Numbered, read_stretch
-from lakesync.staging.stretch import Reader, Stretch
-from lakesync.staging.whole import WholeRow
 
 __all__ = ["Applied", "State"]
 

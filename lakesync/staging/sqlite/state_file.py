@@ -1,4 +1,4 @@
-"""The file `state.db`: its connection, its transaction, and how far it contains each gateway's log.
+"""The file `state.db`: its connection, its transaction, its checkpoints, and how far it contains each gateway's log.
 
 The base class of `LayeredFile`.
 """
@@ -6,17 +6,63 @@ The base class of `LayeredFile`.
 from __future__ import annotations
 
 import os
+import sqlite3
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+import structlog
+
 from lakesync.staging.head import Head
-from lakesync.staging.sqlite.buckets import Buckets
-from lakesync.staging.sqlite.checkpointer import Checkpointer
-from lakesync.staging.sqlite.entry_file import EntryFile
+from lakesync.staging.sqlite.entry_file import Buckets, EntryFile
 from lakesync.staging.sqlite.files import STATE_FILE, connect, migrate
 from lakesync.staging.sqlite.row_file import RowFile
+
+_CACHE_MIB = 1
+_log = structlog.get_logger(__name__)
+
+
+class Checkpointer:
+    """Runs SQLite's checkpoints of the file in a thread with its own connection.
+
+    They copy the write-ahead log to the file, which takes long.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Start the thread."""
+        self._sql = connect(path, _CACHE_MIB)
+        self._wanted = threading.Event()
+        self.under_way = threading.Lock()
+        """Held during a checkpoint."""
+        self._stopped = False
+        self._thread = threading.Thread(target=self._run, name=f"checkpoints of {path.name}", daemon=True)
+        self._thread.start()
+
+    def want(self) -> None:
+        """Request a checkpoint, after a commit."""
+        self._wanted.set()
+
+    def stop(self) -> None:
+        """Finish the current checkpoint, and end the thread."""
+        self._stopped = True
+        self._wanted.set()
+        self._thread.join()
+        self._sql.close()
+
+    def _run(self) -> None:
+        while True:
+            self._wanted.wait()
+            self._wanted.clear()
+            if self._stopped:
+                return
+            try:
+                with self.under_way:
+                    self._sql.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+            except sqlite3.Error:
+                _log.warning("no checkpoint: the next one does it all", exc_info=True)
+
 
 _PAGES_MIB = 64
 """Memory of SQLite's page cache."""

@@ -13,23 +13,57 @@ from lakesync.model.crash_points import crash_point
 from lakesync.model.errors import StagingUnavailableError
 from lakesync.model.private_files import make_private_folder
 from lakesync.model.types import StoredConnector
+from lakesync.staging.cut_point import HoldingStore
 from lakesync.staging.erasing import ErasingStore
 from lakesync.staging.head import MAIN_SHARD
-from lakesync.staging.holding import HoldingStore
 from lakesync.staging.notices import Listener, Notices
 from lakesync.staging.records import Backlog, Batch, Cut, GatewayConfig, LedgerDay, LogSource
-from lakesync.staging.sqlite.behind import Behind, WriteBehind
 from lakesync.staging.sqlite.commit import SqliteCommit, SqliteView
-from lakesync.staging.sqlite.drafts import check_no_draft
-from lakesync.staging.sqlite.files import LOG_FILE, OwnerLock, check_journal
+from lakesync.staging.sqlite.files import LOG_FILE, OwnerLock, check_journal, check_no_draft
 from lakesync.staging.sqlite.group import GroupCommit
 from lakesync.staging.sqlite.journal import Journal
 from lakesync.staging.sqlite.owner import Owner
 from lakesync.staging.sqlite.pipeline import Pipeline
-from lakesync.staging.sqlite.purging import purge
 from lakesync.staging.sqlite.recovery import Recovery
 from lakesync.staging.sqlite.state import State
+from lakesync.staging.sqlite.write_behind import Behind, WriteBehind
 from lakesync.staging.store import Commit, Replayer, View
+
+
+def purge(journal: Journal, state: State, behind: Behind) -> None:
+    """Rewrite both files, in the owner thread; a few gigabytes take a minute, in which no other job runs.
+
+    Args:
+        journal: of the store.
+        state: of the store.
+        behind: writes the state first.
+
+    Raises:
+        StagingUnavailableError: another process reads a file, so its write-ahead log cannot be truncated.
+    """
+    behind.write()
+    _purge(journal.sql, journal.path)
+    with state.without_checkpoints():
+        _purge(state.sql, state.path)
+
+
+def _purge(connection: sqlite3.Connection, path: Path) -> None:
+    _rewrite(connection)
+    (busy, *_) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    if busy:
+        raise StagingUnavailableError(
+            f"{path} is being read, so what was erased is still in its write-ahead log: erase again, which goes on"
+        )
+
+
+def _rewrite(connection: sqlite3.Connection) -> None:
+    """Run VACUUM with its copy of the file on disk instead of in memory."""
+    connection.execute("PRAGMA temp_store=FILE")
+    try:
+        connection.execute("VACUUM")
+    finally:
+        connection.execute("PRAGMA temp_store=MEMORY")
+
 
 T = TypeVar("T")
 

@@ -22,7 +22,7 @@ from lakesync.model.action_handlers import ActionDescriptor
 from lakesync.model.errors import BackpressureError, ConfigurationError, FlushError, NotFoundError, ValidationError
 from lakesync.model.schema import parse_schema
 from lakesync.model.types import SyncPull, SyncPush
-from lakesync.rules.presets import pass_all, user_scoped
+from lakesync.rules.model import pass_all, user_scoped
 from lakesync.staging import open_store
 from tests.integration.embedded.embedded_support import KINDS, Author, Failing, ids, kept, objects
 

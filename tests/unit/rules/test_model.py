@@ -3,8 +3,7 @@ import pytest
 
 from lakesync.model.errors import ValidationError
 from lakesync.rules.evaluation import matches
-from lakesync.rules.model import MAX_LOOKED_AT, parse_rules
-from lakesync.rules.presets import pass_all, user_scoped
+from lakesync.rules.model import MAX_LOOKED_AT, parse_rules, pass_all, user_scoped
 
 
 def with_filters(*filters):

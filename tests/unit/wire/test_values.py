@@ -3,7 +3,7 @@ import pytest
 
 from lakesync.model.errors import ValidationError
 from lakesync.model.types import ColumnValue, RowDelta
-from lakesync.wire.values import check_values
+from lakesync.wire.malformed import check_values
 
 GOOD = [
     "1",

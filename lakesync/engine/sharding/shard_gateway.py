@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from lakesync.engine.gateway import SyncGateway
 from lakesync.engine.pulling import PullRequest, begin_again, read_page
 from lakesync.engine.pushing import CheckedPush, check_work
-from lakesync.feed.memory import current
+from lakesync.feed.client_state import current
 from lakesync.model.schema import TableSchema
 from lakesync.model.types import Claims, PushResult, SyncPage, SyncPull, SyncPush
 from lakesync.staging.store import Commit, View

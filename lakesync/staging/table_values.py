@@ -1,15 +1,22 @@
-"""Converts a push to a row of table `log`, which has the same columns in both stores."""
+"""Conversions between records and the values of a store's tables, which are the same in both stores.
+
+All decoders are created when the module is imported. msgspec caches type information on the type while it creates a
+decoder, and a thread that decodes the same type at that moment may crash. So no decoder is created later.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
+from lakesync.model.schema import TableSchema
 from lakesync.model.types import Claims
+from lakesync.rules.model import SyncRules
 from lakesync.staging.head import Head
 from lakesync.staging.ledger import signed, tally_of
-from lakesync.staging.records import LogEntry
+from lakesync.staging.records import ClientRecord, Cut, LogEntry, SchemaVersion
 from lakesync.wire.log import PackedDeltas
 
 
@@ -68,3 +75,35 @@ def row_of(entry: LogEntry, committed_ms: int) -> tuple[Any, ...]:
 def size_of(entry: LogEntry) -> int:
     """Return the stored bytes of the entry's body."""
     return len(entry.body or b"")
+
+
+class CutRules(msgspec.Struct, frozen=True):
+    """The rules version of a stored checkpoint, decoded without its tables."""
+
+    rules_version: int
+
+
+decode_client = msgspec.json.Decoder(ClientRecord).decode
+decode_cut = msgspec.json.Decoder(Cut).decode
+decode_cut_rules = msgspec.json.Decoder(CutRules).decode
+decode_rules = msgspec.json.Decoder(SyncRules).decode
+_decode_schema = msgspec.json.Decoder(TableSchema | None).decode
+RETIRED = b"null"
+"""The stored body of a retired schema."""
+
+
+def decode_schemas(rows: Iterable[tuple[str, int, bytes]]) -> tuple[dict[str, SchemaVersion], dict[str, int]]:
+    """Return a gateway's schemas by table, and the versions at which other tables' schemas were retired.
+
+    Args:
+        rows: table, version and stored body of each schema.
+    """
+    schemas: dict[str, SchemaVersion] = {}
+    retired: dict[str, int] = {}
+    for table, version, body in rows:
+        schema = _decode_schema(body)
+        if schema is None:
+            retired[table] = version
+        else:
+            schemas[table] = SchemaVersion(version, schema)
+    return schemas, retired

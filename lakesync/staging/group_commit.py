@@ -1,9 +1,26 @@
-"""A queue in which gateways take turns, so that one gateway's jobs do not delay the others. Both stores use it."""
+"""What the group commits of both stores have in common: a queue in which gateways take turns, and jobs' results."""
 
 from __future__ import annotations
 
 from collections import deque
-from typing import Generic, TypeVar
+from concurrent.futures import Future
+from typing import Any, Generic, NamedTuple, TypeVar
+
+
+class Outcome(NamedTuple):
+    """A future and the result or error that completes it."""
+
+    future: Future[Any]
+    result: Any = None
+    error: BaseException | None = None
+
+    def tell(self) -> None:
+        """Complete the future."""
+        if self.error is not None:
+            self.future.set_exception(self.error)
+        else:
+            self.future.set_result(self.result)
+
 
 T = TypeVar("T")
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from lakesync.model.errors import IntegrityError
-from lakesync.staging.decoding import decode_cut_rules
 from lakesync.staging.head import Head
 from lakesync.staging.ledger import Tally, last_arrival_of_day
 from lakesync.staging.records import Batch, Cut
+from lakesync.staging.table_values import decode_cut_rules
 
 MOST_PUSHES = 100_000
 """Most pushes of a batch: commits wait while its log rows are read, when it is planned and when it is confirmed."""

@@ -60,7 +60,7 @@ def fresh_stores(
 
 
 def _made_inside(store: FreshStore, folder: str, shard: str, replayer: Replayer) -> AbstractContextManager[FreshStore]:
-    from lakesync.staging.sqlite.fresh import inside_of
+    from lakesync.staging.sqlite.replacement import inside_of
 
     return inside_of(store, folder, shard, replayer)
 
@@ -69,11 +69,11 @@ def _fresh_store(
     shard: str, url: str, wall: Callable[[], int], replayer: Replayer, *, replace: bool
 ) -> AbstractContextManager[FreshStore]:
     if url.startswith("sqlite://"):
-        from lakesync.staging.sqlite.fresh import fresh_folder
+        from lakesync.staging.sqlite.replacement import fresh_folder
 
         return fresh_folder(shard, url, wall, replayer, replace=replace)
     if url.startswith(("postgresql://", "postgres://")):
-        from lakesync.staging.postgres.fresh import fresh_schema
+        from lakesync.staging.postgres.replacement import fresh_schema
 
         return fresh_schema(shard, url, wall, replace=replace)
     raise ConfigurationError(f"staging at a {url.partition(':')[0]!r} URL does not outlive its process: nothing to do")

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from lakesync.model.types import RowKey
-from lakesync.staging.stretch import Reader, Stretch
+from lakesync.staging.encoded_feed import Reader, Stretch
 
 MOST_BUCKETS = 16
 """With more buckets, rows are read one by one."""

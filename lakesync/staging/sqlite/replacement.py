@@ -14,13 +14,12 @@ from typing import TypeVar
 from lakesync.model.crash_points import crash_point
 from lakesync.model.errors import ConfigurationError, StagingUnavailableError
 from lakesync.model.private_files import make_private_folder
-from lakesync.staging.fresh import FreshStore
 from lakesync.staging.head import Head
 from lakesync.staging.records import GatewayConfig
+from lakesync.staging.replacement import FreshStore
 from lakesync.staging.restored_log import Restoring, RestoringCommit
 from lakesync.staging.sqlite.commit import SqliteCommit
-from lakesync.staging.sqlite.drafts import draft_of
-from lakesync.staging.sqlite.files import LOG_FILE, OwnerLock
+from lakesync.staging.sqlite.files import LOG_FILE, OwnerLock, draft_of
 from lakesync.staging.sqlite.store import SqliteStore
 from lakesync.staging.store import Replayer
 

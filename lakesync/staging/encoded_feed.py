@@ -1,0 +1,148 @@
+"""Encoded parts of the feed, as they are sent to clients: ranges of rows, and single rows.
+
+They are the fast path of a pull. `View.read_range` returns a range, or None if its rows need a closer look;
+`View.full_rows` returns entries with their encoded rows. SQLite stores rows in this form, Postgres encodes them when
+they are read.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
+from itertools import accumulate
+from typing import NamedTuple
+
+import msgspec
+
+from lakesync.model.merge import LiveDelta
+from lakesync.model.types import RowKey
+from lakesync.staging.records import Entry, StoredRow
+from lakesync.wire.encoded import encode_row
+
+SEPARATOR = b"\0"
+"""Separates encoded rows; no JSON text contains it."""
+
+
+class Reader(NamedTuple):
+    """A client that was sent nothing in a part of the feed.
+
+    Of the rows there it has only older versions, and what it wrote itself.
+    """
+
+    base: int
+    """It had all rows that were inside its buckets at this arrival; -1 if it had nothing."""
+    writer: bytes
+    """`encode_client` of its id."""
+    known_from: int
+    """Writers that are missing in `StoredRow.writers`, which wrote up to here, do not matter to it."""
+    own: str
+    """The bucket key of changes that concern it alone."""
+
+
+class Stretch(NamedTuple):
+    """Entries ordered by `changed`: rows that the reader lacks entirely, and rows of which it needs nothing.
+
+    It needs nothing of rows that are outside its buckets and that it does not have, or that have a later entry.
+    """
+
+    joined: bytes
+    """The rows that it lacks, each as `wire.encoded.encode_row` returns it, with SEPARATOR in between."""
+    counts: str
+    """One character per entry: its code is the entry's number of deltas in `joined`, 0 if nothing is sent."""
+    last: int
+    """`changed` of the last entry."""
+
+    @property
+    def deltas(self) -> int:
+        """The number of deltas."""
+        return sum(map(ord, self.counts))
+
+    @property
+    def text(self) -> bytes:
+        """The rows, as a part of a JSON array."""
+        return self.joined.replace(SEPARATOR, b",")
+
+    def first(self, wanted: int, most_bytes: int) -> tuple[bytes, int, int]:
+        """Return the shortest prefix of the entries with `wanted` deltas or `most_bytes` bytes, or all.
+
+        Returns:
+            The prefix's rows as a part of a JSON array, its number of deltas, and its number of entries.
+        """
+        sums = list(accumulate(map(ord, self.counts)))
+        entries = min(bisect_left(sums, wanted) + 1, len(sums))
+        texts = self.joined.split(SEPARATOR)
+        if len(self.joined) > most_bytes:
+            sizes = iter(accumulate(map(len, texts)))
+            reached = list(accumulate((next(sizes) if ord(count) else 0 for count in self.counts), max))
+            entries = min(entries, bisect_left(reached, most_bytes) + 1)
+        rows = entries - self.counts.count("\0", 0, entries)
+        return b",".join(texts[:rows]), sums[entries - 1], entries
+
+
+_encode = msgspec.json.Encoder().encode
+
+
+class WholeRow(NamedTuple):
+    """A feed entry, and its row encoded for a client that lacks all of it."""
+
+    table: str
+    row_id: str
+    first: int
+    since: int
+    left_before: int
+    changed: int
+    inside: bool
+    spelled: bytes | None
+    """The output of `wire.encoded.encode_row`; None if the row is not visible, or the store has not encoded it yet."""
+    deltas: int
+    """Number of deltas in `spelled`."""
+    writers: bytes
+    """A JSON array of the client ids in `StoredRow.writers`."""
+    writers_floor: int
+
+    @property
+    def key(self) -> RowKey:
+        """Table and row id."""
+        return (self.table, self.row_id)
+
+    def of_row(self, row: StoredRow) -> WholeRow:
+        """Return the entry with another version of its row."""
+        spelled, deltas, writers, floor = spelled_of(row.fold())
+        return self._replace(spelled=spelled, deltas=deltas, writers=writers, writers_floor=floor)
+
+
+def spell_client(client_id: str) -> bytes:
+    """Return a client id as it appears in `WholeRow.writers`."""
+    return _encode(client_id)
+
+
+def spell_writers(row: StoredRow) -> bytes:
+    """Return `WholeRow.writers` of a row."""
+    return _encode(list(row.writers))
+
+
+def spelled_of(row: StoredRow, live: list[LiveDelta] | None = None) -> tuple[bytes | None, int, bytes, int]:
+    """Return the fields of a `WholeRow` that come from its row: spelled, deltas, writers, writers_floor.
+
+    Args:
+        row: the row.
+        live: `row.state.live`, if the caller has it.
+    """
+    spelled, deltas = encode_row(row.table, row.row_id, row.state, live) if row.state.visible else (None, 0)
+    return spelled, deltas, spell_writers(row), row.writers_floor
+
+
+def whole_rows(entries: Iterable[Entry], rows: Mapping[RowKey, StoredRow]) -> list[WholeRow]:
+    """Return entries with their rows, for a store that does not keep rows encoded.
+
+    Args:
+        entries: in the order of the feed.
+        rows: the rows of the entries, by key.
+    """
+    found = []
+    for entry in entries:
+        row = rows.get(entry.key)
+        history = (entry.first, entry.since, entry.left_before, entry.changed)
+        spelled, deltas, writers, floor = spelled_of(row) if row is not None else (None, 0, b"[]", 0)
+        found.append(WholeRow(*entry.key, *history, entry.inside, spelled, deltas, writers, floor))
+    return found
