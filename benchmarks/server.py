@@ -16,7 +16,7 @@ import jwt
 import msgspec
 
 from benchmarks.usage import Usage, Watched
-from lakesync.staging.sqlite.write_behind import WriteBehind
+from lakesync.staging.sqlite.write_behind import WriteBehindLimits
 
 SECRET = "the secret with which the benchmarks sign their tokens"  # noqa: S105 it guards nothing
 GATEWAY = "bench"
@@ -45,7 +45,7 @@ class Server:
 
     def rest(self) -> None:
         """Return when the server is idle, after deferred writes."""
-        Watched(self._process.pid).rest(WriteBehind().seconds + 1)
+        Watched(self._process.pid).rest(WriteBehindLimits().seconds + 1)
 
     def stored_bytes(self) -> int:
         """Return the size of the folder, including journals."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from lakehouse.history.decoding import DELTAS_SCHEMA, decode_log
-from lakesync.staging.log_reader import Stretch, log_rows
+from lakesync.staging.log_reader import LogRange, log_rows
 from lakesync.staging.records import Backlog, LogSource
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class LogReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """Some pushes each."""
         return [
-            InputPartition((shard.source, Stretch(log.gateway, log.shard, log.epoch, first, behind - 1)))
+            InputPartition((shard.source, LogRange(log.gateway, log.shard, log.epoch, first, behind - 1)))
             for shard in self._shards
             for log in [shard.backlog]
             for first, behind in pairwise(
@@ -75,8 +75,8 @@ class LogReader(DataSourceReader):
         """The deltas of some pushes; none where there is nothing to read."""
         if partition is None:
             return
-        source, stretch = partition.value
-        yield from decode_log((row for row in log_rows(source, stretch) if row.body is not None), stretch, "")
+        source, log_range = partition.value
+        yield from decode_log((row for row in log_rows(source, log_range) if row.body is not None), log_range, "")
 
 
 def register_log(spark: SparkSession, store: PipelineStore) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from lakehouse.table_definitions import LakeNames
     from lakehouse.tables.increments import MergeReport
     from lakesync.config import Config
-    from lakesync.staging.records import Hold
+    from lakesync.staging.records import CutPoint
     from lakesync.staging.store import PipelineStore
 
 
@@ -75,7 +75,7 @@ class RunState:
         self._now_ms = now_ms
         self._flushed: dict[str, int] | None = None
         self._flushed_by_shard: dict[str, dict[str, int]] = {}
-        self._cut_points: dict[str, Hold] = {}
+        self._cut_points: dict[str, CutPoint] = {}
         self.set_aside: list[SetAside] = []
         self.merged: dict[tuple[str, str], MergeReport] = {}
         """`(namespace, table)` → what this run merged into a state table; no entry for other tables."""
@@ -122,7 +122,7 @@ class RunState:
             StagingUnavailableError: the staging store, or one of its shards, cannot be reached.
         """
         store = self._store()
-        self._cut_points = {gateway: store.hold(gateway) for gateway in store.gateways()}
+        self._cut_points = {gateway: store.cut_point(gateway) for gateway in store.gateways()}
 
     def drop_cut_point(self, gateway: str) -> None:
         """Do not cut a gateway in this run, because it could not be flushed."""
@@ -143,7 +143,7 @@ class RunState:
                 reasons.append(f"its table {table} was not merged ({unmerged.reason})")
         return "; ".join(reasons) or None
 
-    def cut_points(self) -> Mapping[str, Hold]:
+    def cut_points(self) -> Mapping[str, CutPoint]:
         """The position at which each gateway can be cut: noted before the run's flush, or where nothing is unflushed.
 
         Raises:

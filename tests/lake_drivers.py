@@ -23,6 +23,6 @@ def cut(gateway: str, arrival: int) -> None:
     schemas = [parse_schema({"table": table, "columns": columns}) for table in ("t", "u")]
     with a_run(config.load()) as run:
         spark, store = run.pyspark.spark_session, run.staging.store
-        hold = replace(store.hold(gateway), arrival=arrival)
+        hold = replace(store.cut_point(gateway), arrival=arrival)
         uri = run.lake.checkpoints_uri
         make_checkpoint(spark, store, hold, schemas, directory_uri=uri, names=run.lake.names)

@@ -9,15 +9,15 @@ from lakehouse.history.decoding import DELTAS_ARROW, decode_log
 from lakehouse.table_definitions import ensure_deltas
 from lakehouse.tables.stored_rows import stored_row
 from lakesync.model.hlc import encode
-from lakesync.staging.log_reader import LogRow, Stretch
+from lakesync.staging.log_reader import LogRange, LogRow
 from lakesync.wire.log import encode_body
 
 
 def history(spark, pushes, gateway="g"):
     """A DataFrame of `deltas` rows: a log row for each `(arrival, deltas)`, decoded as a flush does it."""
     log = [LogRow(seq, arrival, encode_body(deltas)) for seq, (arrival, deltas) in enumerate(pushes, 1) if deltas]
-    stretch = Stretch(gateway, "main", 1, 1, len(pushes))
-    return spark.createDataFrame(pa.Table.from_batches(decode_log(log, stretch, "batch"), DELTAS_ARROW))
+    log_range = LogRange(gateway, "main", 1, 1, len(pushes))
+    return spark.createDataFrame(pa.Table.from_batches(decode_log(log, log_range, "batch"), DELTAS_ARROW))
 
 
 def states(frame):
@@ -46,4 +46,4 @@ def fill(spark, names, pushes, gateway="g"):
 
 def held(store, gateway, arrival):
     """A hold at an arrival of the test's own choice."""
-    return msgspec.structs.replace(store.hold(gateway), arrival=arrival)
+    return msgspec.structs.replace(store.cut_point(gateway), arrival=arrival)

@@ -46,7 +46,7 @@ def run(options: Namespace) -> dict[str, Any]:
             merge_table(bench.spark, TASKS, {GATEWAY: story.last_arrival})
             cuts: list[Cut] = []
             for number in range(3):  # the first warm Spark's workers
-                hold = engine.store.hold(GATEWAY)
+                hold = engine.store.cut_point(GATEWAY)
                 hold = msgspec.structs.replace(hold, arrival=story.last_arrival + number)
                 with bench.measured() as spent:
                     uri = (place / f"frames-{number}").as_uri()

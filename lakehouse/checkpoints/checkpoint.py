@@ -37,14 +37,14 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from lakesync.model.schema import TableSchema
-    from lakesync.staging.records import Hold
+    from lakesync.staging.records import CutPoint
     from lakesync.staging.store import PipelineStore
 
 
 def make_checkpoint(
     spark: SparkSession,
     store: PipelineStore,
-    hold: Hold,
+    hold: CutPoint,
     schemas: Collection[TableSchema],
     *,
     directory_uri: str,
@@ -174,7 +174,7 @@ class _Target(NamedTuple):
     """Of its tags, as an SQL clause."""
 
 
-def _reusable(store: PipelineStore, newest: Cut | None, hold: Hold) -> Cut | None:
+def _reusable(store: PipelineStore, newest: Cut | None, hold: CutPoint) -> Cut | None:
     """Return the newest checkpoint unless its rules, epoch or shards have changed or an erasure has withdrawn it."""
     if newest is None or (newest.epoch, newest.rules_version, newest.shards) != (
         hold.epoch,

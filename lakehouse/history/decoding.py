@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from lakesync.staging.log_reader import LogRow, Stretch
+    from lakesync.staging.log_reader import LogRange, LogRow
 
 DELTAS_SCHEMA = (
     "gateway string, shard string, epoch bigint, batch_id string, seq bigint, ordinal int, arrival bigint, day date, "
@@ -52,21 +52,21 @@ DELTAS_ARROW = pa.schema(
 """`DELTAS_SCHEMA` in Arrow's types."""
 
 
-def decode_log(rows: Iterable[LogRow], stretch: Stretch, batch_id: str) -> Iterator[pa.RecordBatch]:
-    """Decode the log rows of a stretch into rows of `deltas`, marked with their batch.
+def decode_log(rows: Iterable[LogRow], log_range: LogRange, batch_id: str) -> Iterator[pa.RecordBatch]:
+    """Decode the log rows of a range into rows of `deltas`, marked with their batch.
 
     A value's text becomes its JCS text, so that the lake compares and shows one spelling.
 
     Args:
         rows: of the log.
-        stretch: of which gateway and shard they are.
+        log_range: names their gateway and shard.
         batch_id: of the flush.
 
     Raises:
         ValidationError: a body is damaged, or was trimmed.
     """
     for entries in _portions(rows):
-        yield _decoded(entries, stretch, batch_id)
+        yield _decoded(entries, log_range, batch_id)
 
 
 def day_of(arrival: int) -> date:
@@ -97,7 +97,7 @@ def _portions(rows: Iterable[LogRow]) -> Iterator[list[_Entry]]:
         yield entries
 
 
-def _decoded(entries: Sequence[_Entry], stretch: Stretch, batch_id: str) -> pa.RecordBatch:
+def _decoded(entries: Sequence[_Entry], log_range: LogRange, batch_id: str) -> pa.RecordBatch:
     counts, columns = _deltas_of([entry.body for entry in entries])
     number = int(counts.sum())
     seqs, arrivals = (np.fromiter((entry[place] for entry in entries), np.int64, len(entries)) for place in (0, 1))
@@ -105,9 +105,9 @@ def _decoded(entries: Sequence[_Entry], stretch: Stretch, batch_id: str) -> pa.R
     days = (arrivals >> hlc.COUNTER_BITS) // _DAY_MS
     return pa.record_batch(
         [
-            pa.repeat(stretch.gateway, number),
-            pa.repeat(stretch.shard, number),
-            pa.repeat(pa.scalar(stretch.epoch, pa.int64()), number),
+            pa.repeat(log_range.gateway, number),
+            pa.repeat(log_range.shard, number),
+            pa.repeat(pa.scalar(log_range.epoch, pa.int64()), number),
             pa.repeat(batch_id, number),
             pa.array(np.repeat(seqs, counts)),
             pa.array(ordinals, pa.int32()),

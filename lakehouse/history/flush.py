@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
     from pyspark.sql import SparkSession
 
-    from lakesync.staging.records import Backlog, Batch, Hold, LogSource
+    from lakesync.staging.records import Backlog, Batch, CutPoint, LogSource
     from lakesync.staging.store import PipelineStore
 
 MAX_DELTAS = 1_000_000
@@ -132,7 +132,7 @@ def flush_due(
     gateways: Collection[str] | None = None,
     max_deltas: int = MAX_DELTAS,
     names: LakeNames = NAMES,
-    holds: Mapping[str, Hold] | None = None,
+    holds: Mapping[str, CutPoint] | None = None,
     within: tuple[int, int] | None = None,
     on_flushed: Callable[[FlushReport], object] | None = None,
     on_failed: Callable[[str, LakeSyncError], object] | None = None,

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from lakehouse.history.decoding import DELTAS_SCHEMA, decode_log
 from lakehouse.task_runner import in_tasks
-from lakesync.staging.log_reader import Stretch, log_rows
+from lakesync.staging.log_reader import LogRange, log_rows
 from lakesync.staging.records import LogSource
 
 if TYPE_CHECKING:
@@ -34,12 +34,12 @@ class _Slice(NamedTuple):
     """A part of a batch, for one task."""
 
     source: LogSource
-    stretch: Stretch
+    log_range: LogRange
     batch_id: str
 
     def deltas(self) -> Iterator[pa.RecordBatch]:
         """Its rows of `deltas`."""
-        return _by_table(decode_log(log_rows(self.source, self.stretch), self.stretch, self.batch_id))
+        return _by_table(decode_log(log_rows(self.source, self.log_range), self.log_range, self.batch_id))
 
 
 def decoded_log(spark: SparkSession, source: LogSource, batch: Batch) -> DataFrame:
@@ -61,7 +61,7 @@ def _slices(source: LogSource, batch: Batch) -> list[_Slice]:
     most += most % 2 if most > 1 else 0  # two cores finish an even number together
     ends = np.linspace(batch.from_seq, batch.to_seq + 1, min(pushes, most) + 1).astype(int).tolist()
     return [
-        _Slice(source, Stretch(batch.gateway, batch.shard, batch.epoch, first, behind - 1), batch.batch_id)
+        _Slice(source, LogRange(batch.gateway, batch.shard, batch.epoch, first, behind - 1), batch.batch_id)
         for first, behind in pairwise(ends)
     ]
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pyarrow as pa
 
 from lakesync.model.errors import ConfigurationError
-from lakesync.staging.log_reader import Stretch, read_log
+from lakesync.staging.log_reader import LogRange, read_log
 from lakesync.staging.records import LogSource
 from lakesync.staging.shards import shard_map, shard_urls
 from lakesync.staging.sqlite.files import LOG_FILE
@@ -38,7 +38,7 @@ SCHEMA = pa.schema(
 class UnflushedDelta(NamedTuple):
     """A delta and its position in staging's log."""
 
-    range: Stretch
+    range: LogRange
     """The gateway's unflushed range of the log, with its shard and epoch."""
     seq: int
     """Sequence number of the push."""
@@ -88,7 +88,7 @@ def unflushed_deltas(config: Config) -> Iterator[UnflushedDelta]:
         for head in heads:
             if head.last_seq == head.flushed_seq:
                 continue
-            unflushed = Stretch(head.gateway, head.shard, head.epoch, head.flushed_seq + 1, head.last_seq)
+            unflushed = LogRange(head.gateway, head.shard, head.epoch, head.flushed_seq + 1, head.last_seq)
             for push in read_log(_log_source(url), unflushed):
                 for ordinal, delta in enumerate(push.deltas):
                     yield UnflushedDelta(unflushed, push.seq, ordinal, push.arrival, delta)

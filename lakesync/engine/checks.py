@@ -22,7 +22,7 @@ from lakesync.model.errors import (
 )
 from lakesync.model.schema import check_delta
 from lakesync.model.types import Claims, RowDelta, RowKey, SyncPull, SyncPush
-from lakesync.model.validation import misshapen
+from lakesync.model.validation import find_malformed
 from lakesync.staging.records import GatewayConfig, StoredRow
 
 _CLOCK = "; set the client's clock"
@@ -57,7 +57,7 @@ def check_request(push: SyncPush, claims: Claims, now_ms: int, limits: EngineLim
                 for delta in push.deltas
             ],
         )
-    faulty = misshapen(push.deltas) or _ambiguous(push.deltas)
+    faulty = find_malformed(push.deltas) or _ambiguous(push.deltas)
     foreign = any(delta.client_id != sender for delta in push.deltas)
     newest = max([delta.hlc for delta in push.deltas], default=0)
     if faulty or foreign or hlc.wall_of(newest) > now_ms + hlc.MAX_DRIFT_MS:

@@ -9,8 +9,8 @@ from lakesync.engine.explanation import ClaimsSource
 from lakesync.engine.pushing import NEVER_PULLED
 from lakesync.engine.source_positions import resolve
 from lakesync.engine.subscriptions import SubscriptionState, refreshed, subscriber_position
-from lakesync.feed.client_state import stranger, with_broadcasts
-from lakesync.feed.positions import Access, Position, again, locate, swept
+from lakesync.feed.client_state import unknown_client, with_broadcasts
+from lakesync.feed.positions import Access, Position, for_full_pull, locate, restart_position
 from lakesync.model.client_ids import user_of
 from lakesync.model.types import Claims
 from lakesync.staging.records import ClientRecord
@@ -89,8 +89,8 @@ def place_at(
     with_sent = known if known is None else with_broadcasts(known, view.arrival)
     at = locate(with_sent, resolve(known, cursor), view.arrival, access)
     if at is None:
-        known = known or stranger(client_id, view.epoch, access.keys)
-        at = again(known, view.arrival, access)
+        known = known or unknown_client(client_id, view.epoch, access.keys)
+        at = restart_position(known, view.arrival, access)
     if position.knows_resync:
-        return swept(at)
-    return at._replace(haunted=known is not None and known.haunted)
+        return for_full_pull(at)
+    return at._replace(may_hold_unknown_rows=known is not None and known.may_hold_unknown_rows)

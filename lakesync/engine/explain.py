@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import cast
 
 from msgspec.structs import replace
@@ -29,7 +29,7 @@ from lakesync.model.hlc import wall_of
 from lakesync.model.types import Claims, Op, RowKey
 from lakesync.rules.evaluation import holds, operands_of, text_of_raw
 from lakesync.rules.model import Bucket
-from lakesync.staging.encoded_feed import Reader, Stretch, WholeRow, whole_rows
+from lakesync.staging.encoded_feed import FullRow, full_rows
 from lakesync.staging.records import ClientRecord, Entry, GatewayConfig, StoredRow
 from lakesync.staging.store import View
 
@@ -80,10 +80,10 @@ def explain(
         claims_from=source,
         bucket_keys=tuple(sorted(access.keys)),
     )
-    told = _row(row, rules, view.config, client_id)
+    explained = _row(row, rules, view.config, client_id)
     erased = max((each.requested_ms for each in view.erasures() if (each.table, each.row_id) == key), default=None)
     unconfirmed = () if coming else _unconfirmed(view, key, client_id, known, access, position)
-    explanation = Explanation(verdict, (), told, client, buckets, coming, unconfirmed, erased)
+    explanation = Explanation(verdict, (), explained, client, buckets, coming, unconfirmed, erased)
     return replace(explanation, reasons=tuple(reasons_of(explanation, key)))
 
 
@@ -115,14 +115,14 @@ class _OneRow:
         """Return whether the row has an entry above `since`."""
         return bool(self.entries_after(buckets, since, 1))
 
-    def whole_rows(self, bucket: str, since: int, limit: int) -> list[WholeRow]:
+    def full_rows(self, bucket: str, since: int, limit: int) -> list[FullRow]:
         """Return the row's entry under one bucket, with the row."""
         entries = self.entries_after((bucket,), since, limit)
-        return whole_rows(entries, self.rows({entry.key for entry in entries}))
+        return full_rows(entries, self.rows({entry.key for entry in entries}))
 
-    def stretch(self, buckets: Sequence[str], since: int, until: int, limit: int, reader: Reader) -> Stretch | None:  # noqa: ARG002
+    def read_range(self, *_: object) -> None:
         """Return None: a single row has no ranges."""
-        return None
+        return
 
 
 def next_pull(view: View, key: RowKey, client_id: str, at: Position, access: Access) -> tuple[Op, ...]:

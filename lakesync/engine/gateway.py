@@ -194,8 +194,8 @@ class SyncGateway(ActionGateway, Embedding):
         """Like `submit_pull`, for a caller that sends the deltas on as JSON without decoding them."""
         check_pull(pull, claims)
         if pull.source is not None:
-            told = self.sources.submit_pull(pull.source, pull, claims, live=live)
-            return _then(told, lambda page: _done(SyncPage(page.deltas, page.server_hlc, page.has_more)))
+            pulled = self.sources.submit_pull(pull.source, pull, claims, live=live)
+            return _then(pulled, lambda page: _done(SyncPage(page.deltas, page.server_hlc, page.has_more)))
         live = live or not confirmed
         return self._page(PullRequest(pull, claims, resync_refused, confirmed, self._wall(), live, has_not_pulled))
 
@@ -279,7 +279,7 @@ class SyncGateway(ActionGateway, Embedding):
             stale = cut.rules_version != access.rules_version or access.directly is not None
             if cut.epoch != commit.epoch or stale:
                 raise NotFoundError("the rules are newer than the newest checkpoint: pull from 0 instead")
-            if commit.is_barred(cut):
+            if commit.predates_erasure(cut):
                 raise NotFoundError("something was erased that the newest checkpoint may hold: pull from 0 instead")
             if not is_blank(current(commit.client(client_id), commit.epoch)):
                 raise NotFoundError(f"client {client_id!r} was seen before: pull from its cursor, or from 0")

@@ -31,7 +31,7 @@ class ScanProgress(NamedTuple):
     start: tuple[object, ...]
     """The client's position and access when the scan began."""
     after: int
-    redo: tuple[Range, ...]
+    rescan: tuple[Range, ...]
 
 
 class Unsent(NamedTuple):
@@ -77,15 +77,15 @@ def oldest_unsent(view: View, query: LagQuery, rules: RulesCache) -> Unsent | No
     access = rules.access(view, claims)
     known = current(record, view.epoch, access.keys)
     at = position_of(view, known, client_id, access, rules, position)
-    start = (at.base, at.after, at.redo, access.rules_version, access.keys)
+    start = (at.base, at.after, at.rescan, access.rules_version, access.keys)
     resumed = at
     if before is not None and before.progress is not None and before.progress.start == start:
-        resumed = at._replace(after=before.progress.after, redo=before.progress.redo)
+        resumed = at._replace(after=before.progress.after, rescan=before.progress.rescan)
     page = pull_page(view, client_id, resumed, access, _MAX_ROWS, most_reads=_MAX_READS)
     found = _lacking(view, client_id, page.deltas, at)
     if not found:
-        return Unsent(0, progress=ScanProgress(start, page.after, page.redo), done=not page.has_more)
-    progress = ScanProgress(start, resumed.after, resumed.redo)
+        return Unsent(0, progress=ScanProgress(start, page.after, page.rescan), done=not page.has_more)
+    progress = ScanProgress(start, resumed.after, resumed.rescan)
     since, row = min(found)
     if (
         before is not None
@@ -111,7 +111,7 @@ def _lacking(view: View, client_id: str, deltas: Sequence[RowDelta], at: Positio
         lacking[delta.key].append(delta)
     rows = view.rows(lacking)
     entries: dict[RowKey, list[Entry]] = defaultdict(list)
-    for entry in view.entries_of(lacking, sorted({*at.then, *at.now, *at.reach})):
+    for entry in view.entries_of(lacking, sorted({*at.old_keys, *at.new_keys, *at.sent})):
         entries[entry.key].append(entry)
     return [
         (_since(rows[key], entries[key], lacks, at), key)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from lakesync.engine.access import RulesCache
 from lakesync.feed import pull_page
-from lakesync.feed.positions import NOTHING, Access, Position, Reach
+from lakesync.feed.positions import NOTHING, Access, Position, SentPeriod
 from lakesync.model.errors import ResyncRequiredError, ValidationError
 from lakesync.model.types import Claims, RowDelta
 from lakesync.staging.store import View
@@ -100,15 +100,15 @@ def _parse(since: str) -> _PeekCursor:
 
 def _position(cursor: _PeekCursor, access: Access, until: int) -> Position:
     """Return the feed position of a reader that has everything up to a cursor, and nothing after it."""
-    shown = {} if cursor.until is None else dict.fromkeys(access.keys, (Reach(until, cursor.after),))
+    shown = {} if cursor.until is None else dict.fromkeys(access.keys, (SentPeriod(until, cursor.after),))
     return Position(
         cursor.after,
         cursor.base,
         until,
         resync=False,
         origin=0,
-        then=access.keys,
-        now=access.keys,
-        reach=shown,
-        told=0 if cursor.until is None else cursor.after,
+        old_keys=access.keys,
+        new_keys=access.keys,
+        sent=shown,
+        sent_up_to=0 if cursor.until is None else cursor.after,
     )

@@ -13,19 +13,19 @@ from msgspec.structs import replace
 from lakesync.engine.access import RulesCache
 from lakesync.feed import MAX_PAGE_BYTES, PulledPage, pull_page
 from lakesync.feed.client_state import (
-    at_rest,
+    complete_page,
     current,
+    find_page,
     follows,
-    in_scope,
-    is_of_others,
-    keep,
-    marked,
-    place,
-    started,
-    stranger,
+    has_other_access,
+    unknown_client,
     with_broadcasts,
+    with_complete_cursor,
+    with_page,
+    with_page_mark,
+    with_scope,
 )
-from lakesync.feed.positions import NOTHING, Access, Position, again, locate, rests, swept
+from lakesync.feed.positions import NOTHING, Access, Position, for_full_pull, is_complete_page, locate, restart_position
 from lakesync.model.errors import ResyncRequiredError
 from lakesync.model.types import Claims, SyncPage, SyncPull
 from lakesync.staging.notices import PULLS_OVER_HTTP, Presence
@@ -68,7 +68,7 @@ class Reading(NamedTuple):
         """Whether the client has everything that it may see, once it has the page."""
         at = self.at
         if self.access.directly is not None and (
-            at.moved or at.resync or self.page.deltas or not at.reach.keys() <= at.now
+            at.moved or at.resync or self.page.deltas or not at.sent.keys() <= at.new_keys
         ):
             return False  # it may hold rows that are still to come under the keys of the rules in force
         return not self.page.has_more
@@ -100,17 +100,17 @@ def read_page(view: View, request: PullRequest, rules: RulesCache) -> Reading:
                 f"the cursor {pull.since_hlc} is not one of this gateway's: "
                 "pull again from 0, keeping what was not pushed yet"
             )
-        record = replace(record or stranger(pull.client_id, view.epoch, access.keys), haunted=True)
-        at = again(record, view.arrival, access)
+        record = replace(record or unknown_client(pull.client_id, view.epoch, access.keys), may_hold_unknown_rows=True)
+        at = restart_position(record, view.arrival, access)
     if request.resync_refused:
-        at = swept(at)
-    haunted = request.has_not_pulled or (record is not None and record.haunted)
-    if haunted and not request.resync_refused:  # ours takes an INSERT of a row it has
-        at = at._replace(haunted=True)
+        at = for_full_pull(at)
+    may_hold_unknown_rows = request.has_not_pulled or (record is not None and record.may_hold_unknown_rows)
+    if may_hold_unknown_rows and not request.resync_refused:  # ours takes an INSERT of a row it has
+        at = at._replace(may_hold_unknown_rows=True)
     if not (request.confirmed or request.resync_refused):
-        at = at._replace(once=True)
+        at = at._replace(no_retry=True)
     if pull.own_hlc is not None:
-        at = at._replace(own=pull.own_hlc)
+        at = at._replace(own_writes_up_to=pull.own_hlc)
     page = pull_page(view, pull.client_id, at, access, pull.max_deltas, max_bytes=request.max_bytes)
     return Reading(pull.since_hlc, record, at, access, page, view.arrival)
 
@@ -118,7 +118,7 @@ def read_page(view: View, request: PullRequest, rules: RulesCache) -> Reading:
 def settled_cursor(request: PullRequest, reading: Reading) -> int | None:
     """Return the cursor of an answer for which nothing must be recorded; None if something must."""
     record = reading.record
-    if reading.page.deltas or not reading.complete or (reading.at.resync and reading.at.haunted):
+    if reading.page.deltas or not reading.complete or (reading.at.resync and reading.at.may_hold_unknown_rows):
         return None
     if record is None:
         return 0 if reading.newest == 0 else None  # nothing was given to it, so it need not count as seen
@@ -129,8 +129,13 @@ def settled_cursor(request: PullRequest, reading: Reading) -> int | None:
         return None
     if request.confirmed:
         asked = next((page for page in record.pages if page.cursor == reading.since), None)
-        seen = place(with_broadcasts(record, reading.newest), record.seen)
-        if seen is None or not rests(seen) or seen.serial != record.told or (asked is not None and not rests(asked)):
+        seen = find_page(with_broadcasts(record, reading.newest), record.seen)
+        if (
+            seen is None
+            or not is_complete_page(seen)
+            or seen.serial != record.pages_sent
+            or (asked is not None and not is_complete_page(asked))
+        ):
             return None
     return max(reading.newest, scope.start)
 
@@ -148,25 +153,26 @@ def remember_page(
     """
     client_id = request.pull.client_id
     latest = current(commit.client(client_id), commit.epoch, reading.access.keys)
-    others = latest is not None and is_of_others(latest, reading.access)
-    if others or (latest is not None and _tellings(latest) != _tellings(reading.record)):
+    others = latest is not None and has_other_access(latest, reading.access)
+    if others or (latest is not None and _sent_state(latest) != _sent_state(reading.record)):
         reading = read(commit, request)  # cursors of others' connections are below the ones of this page
     record = latest or reading.record or ClientRecord(client_id, commit.epoch, request.now_ms)
     record = replace(
         record,
         last_seen_ms=request.now_ms,
-        haunted=record.haunted or (reading.record is not None and reading.record.haunted),
+        may_hold_unknown_rows=record.may_hold_unknown_rows
+        or (reading.record is not None and reading.record.may_hold_unknown_rows),
     )
     page = reading.page
-    record = in_scope(record, reading.access, reading.newest, page.told, page.given, page.older)
+    record = with_scope(record, reading.access, reading.newest, page.sent_up_to, page.upserted_up_to, page.older)
     if not request.confirmed:
         record = follows(record, reading.access, loose=request.has_not_pulled and bool(reading.page.deltas))
     if request.confirmed and not reading.complete:  # the walk goes on in doubt, also where the server does it
         record = with_broadcasts(record, reading.newest)
     if reading.page.deltas:
-        record, cursor = _told(record, request, reading)
+        record, cursor = _sent_page(record, request, reading)
     else:
-        record, cursor = _lacked_nothing(record, request, reading)
+        record, cursor = _sent_nothing(record, request, reading)
     if reading.page.deltas or others:
         tell_followers(commit, record, live=request.live)
     commit.put_client(record)
@@ -187,9 +193,9 @@ def begin_again(commit: Commit, request: PullRequest, rules: RulesCache) -> bool
     client_id, at = request.pull.client_id, reading.at
     known = current(commit.client(client_id), commit.epoch, reading.access.keys)
     if reading.page.deltas and reading.record is not None and at.base == NOTHING and at.after == 0:
-        record = replace(known or reading.record, seen=0, haunted=reading.record.haunted)
-        record = in_scope(record, reading.access, reading.newest)
-        record = keep(record, replace(_page(record, 0, at, at.after, at.redo), serial=-1))
+        record = replace(known or reading.record, seen=0, may_hold_unknown_rows=reading.record.may_hold_unknown_rows)
+        record = with_scope(record, reading.access, reading.newest)
+        record = with_page(record, replace(_page(record, 0, at, at.after, at.rescan), serial=-1))
         if record != known:
             commit.put_client(replace(record, last_seen_ms=request.now_ms))
     return bool(reading.page.deltas)
@@ -218,61 +224,61 @@ def first_contact(commit: Commit, client_id: str, arrival: int, access: Access, 
         now_ms: the server's wall time.
     """
     record = current(commit.client(client_id), commit.epoch) or ClientRecord(client_id, commit.epoch, now_ms)
-    record = in_scope(replace(record, last_seen_ms=now_ms), access, commit.arrival, max(arrival, 1), max(arrival, 1))
+    record = with_scope(replace(record, last_seen_ms=now_ms), access, commit.arrival, max(arrival, 1), max(arrival, 1))
     *earlier, scope = record.scopes
     nothing = Page(0, 0, NOTHING, commit.arrival, False, 0, scope.number, 0, (), True, -1)
-    record = keep(replace(record, scopes=(*earlier, replace(scope, start=arrival)), seen=0, last=arrival), nothing)
+    record = with_page(replace(record, scopes=(*earlier, replace(scope, start=arrival)), seen=0, last=arrival), nothing)
     commit.put_client(record)
 
 
-def _tellings(record: ClientRecord | None) -> object:
+def _sent_state(record: ClientRecord | None) -> object:
     if record is None:
         return None
-    return (record.told, record.scopes, record.pages, record.past, record.wrote, record.followed)
+    return (record.pages_sent, record.scopes, record.pages, record.past, record.wrote, record.followed)
 
 
-def _told(record: ClientRecord, request: PullRequest, reading: Reading) -> tuple[ClientRecord, int]:
+def _sent_page(record: ClientRecord, request: PullRequest, reading: Reading) -> tuple[ClientRecord, int]:
     """Return the record and cursor of a client that is sent deltas: it has its cursor, and may have this page."""
     at, page = reading.at, reading.page
     if request.confirmed:
         record = replace(record, seen=0 if at.base == NOTHING and at.after == 0 else reading.since)
         if record.seen == 0:
-            start = _page(record, 0, at, at.after, at.redo)
-            record = keep(record, replace(start, serial=-1))
+            start = _page(record, 0, at, at.after, at.rescan)
+            record = with_page(record, replace(start, serial=-1))
     if reading.complete:
-        record, cursor = started(record, reading.newest)
+        record, cursor = with_complete_cursor(record, reading.newest)
         return replace(record, last=cursor), cursor
-    record, cursor = marked(record, page.after, above=reading.since if reading.since > page.after else 0)
-    return keep(replace(record, last=cursor), _page(record, cursor, at, page.after, page.redo)), cursor
+    record, cursor = with_page_mark(record, page.after, above=reading.since if reading.since > page.after else 0)
+    return with_page(replace(record, last=cursor), _page(record, cursor, at, page.after, page.rescan)), cursor
 
 
-def _lacked_nothing(record: ClientRecord, request: PullRequest, reading: Reading) -> tuple[ClientRecord, int]:
+def _sent_nothing(record: ClientRecord, request: PullRequest, reading: Reading) -> tuple[ClientRecord, int]:
     """Return the record and cursor of a client that lacks nothing: with or without this answer, it is at its cursor."""
     since = reading.since
     if not reading.complete and since <= 1:
         return record, since  # it starts again once more
     if not reading.complete:
         record = replace(record, seen=since if request.confirmed else record.seen)
-        return keep(record, _page(record, since, reading.at, reading.page.after, reading.page.redo)), since
-    record, cursor = started(record, reading.newest)
+        return with_page(record, _page(record, since, reading.at, reading.page.after, reading.page.rescan)), since
+    record, cursor = with_complete_cursor(record, reading.newest)
     if request.confirmed:
         record = replace(record, seen=cursor)
     if since > 1 and not (reading.at.after == reading.at.base and not reading.at.moved):
-        record = keep(record, at_rest(since, cursor, record.scopes[-1], record.told))
+        record = with_page(record, complete_page(since, cursor, record.scopes[-1], record.pages_sent))
     return record, cursor
 
 
-def _page(record: ClientRecord, cursor: int, at: Position, after: int, redo: tuple[tuple[int, int], ...]) -> Page:
+def _page(record: ClientRecord, cursor: int, at: Position, after: int, rescan: tuple[tuple[int, int], ...]) -> Page:
     return Page(
         cursor=cursor,
         after=after,
         base=at.base,
         until=at.until,
         resync=at.resync,
-        then=at.origin,
+        base_scope=at.origin,
         scope=record.scopes[-1].number,
-        turn=at.turn,
-        redo=redo,
-        redo_first=at.redo_first,
-        serial=record.told,
+        transition_at=at.transition_at,
+        rescan=rescan,
+        rescan_first=at.rescan_first,
+        serial=record.pages_sent,
     )

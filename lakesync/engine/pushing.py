@@ -19,16 +19,16 @@ from lakesync.engine.scope import check_scope
 from lakesync.feed import Sender, apply
 from lakesync.feed.apply import DeltasByRow, by_row, own_bucket, repeated
 from lakesync.feed.client_state import (
-    bears_cursors,
     current,
+    find_page,
+    has_other_access,
     in_doubt,
-    in_scope,
-    is_of_others,
     is_possible,
-    place,
+    owns_cursors,
     with_broadcasts,
+    with_scope,
 )
-from lakesync.feed.positions import Access, furthest, rests
+from lakesync.feed.positions import Access, is_complete_page, max_sent
 from lakesync.model.delta import id_identity
 from lakesync.model.types import Claims, PushResult, RowDelta, RowKey, SyncPush
 from lakesync.staging.records import ClientRecord, Page, StoredRow
@@ -119,11 +119,11 @@ def push_work(
     if covered.everything and new and clean:
         record, cursor = replace(record, seen=arrival if sure is record else record.seen, last=arrival), arrival
     elif covered.doubted is not None:
-        record, cursor = in_doubt(record, covered.doubted, commit.arrival, furthest(heard.scopes))
+        record, cursor = in_doubt(record, covered.doubted, commit.arrival, max_sent(heard.scopes))
     if new:
-        if is_of_others(record, access):
+        if has_other_access(record, access):
             tell_followers(commit, record, live=False)
-        record = in_scope(record, access, commit.arrival)
+        record = with_scope(record, access, commit.arrival)
     if record != known:
         commit.put_client(replace(record, last_seen_ms=request.now_ms))
     return PushResult(cursor, len(push.deltas))
@@ -167,7 +167,7 @@ def _admitted(
         As `push_work`.
     """
     unknown = _unknown(commit, request)
-    new = commit.spared(unknown)
+    new = commit.filter_erased(unknown)
     if not new:
         return _NOTHING
     kept: Sequence[RowDelta] = []
@@ -206,8 +206,8 @@ def _believed(record: ClientRecord, seen: int | None, access: Access, newest: in
     """
     if seen is None or not is_possible(record, seen, newest):
         return None
-    marked = seen <= NEVER_PULLED or any(page.cursor == seen for page in record.pages)
-    return seen if marked or not record.followed or bears_cursors(record, access) else None
+    with_page_mark = seen <= NEVER_PULLED or any(page.cursor == seen for page in record.pages)
+    return seen if with_page_mark or not record.followed or owns_cursors(record, access) else None
 
 
 def _certain(record: ClientRecord, seen: int | None) -> ClientRecord:
@@ -219,17 +219,17 @@ def _certain(record: ClientRecord, seen: int | None) -> ClientRecord:
         return record
     if seen <= NEVER_PULLED:
         return replace(record, seen=0, pages=tuple(page for page in record.pages if page.cursor > 0))
-    return record if seen == record.seen or place(record, seen) is None else replace(record, seen=seen)
+    return record if seen == record.seen or find_page(record, seen) is None else replace(record, seen=seen)
 
 
 def _covered(commit: Commit, record: ClientRecord, access: Access) -> _Covered:
-    at = place(record, record.seen)
+    at = find_page(record, record.seen)
     if at is None:
         return _Covered(NEVER_PULLED)
-    if at.serial != record.told:
+    if at.serial != record.pages_sent:
         return _Covered(NEVER_PULLED, doubted=at)
     scope = record.scopes[-1]
-    if not rests(at) or at.scope != scope.number:
+    if not is_complete_page(at) or at.scope != scope.number:
         return _Covered(record.seen)
     buckets = (*access.keys.union(scope.keys), own_bucket(record.client_id))
     if not commit.changed_after(buckets, at.base):

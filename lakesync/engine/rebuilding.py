@@ -25,7 +25,7 @@ from lakesync.rules.keys import BucketIndex
 from lakesync.staging import open_store
 from lakesync.staging.head import MAIN_SHARD
 from lakesync.staging.records import GatewayConfig, Move, StoredRow
-from lakesync.staging.replacement import FreshStore, fresh_stores
+from lakesync.staging.replacement import ReplacementStore, replacement_stores
 from lakesync.staging.restored_log import Restoring
 from lakesync.staging.shards import ShardMap, shard_urls
 
@@ -117,7 +117,7 @@ def rebuild(
     home = shards.of if shards is not None else lambda _: MAIN_SHARD
     main = shards.default if shards is not None else MAIN_SHARD
     replayer = Engine(open_store("memory://", wall), wall)  # never opened: a fresh store has nothing to replay
-    with fresh_stores(urls, wall, replayer, replace=replace) as stores:
+    with replacement_stores(urls, wall, replayer, replace=replace) as stores:
         return [
             made
             for gateway in history.gateways()
@@ -139,7 +139,7 @@ def _chosen(urls: dict[str, str], only: str | None) -> dict[str, str]:
 
 
 def _rebuild_gateway(
-    stores: Mapping[str, FreshStore],
+    stores: Mapping[str, ReplacementStore],
     main: str,
     home: Callable[[str], str],
     gateway: str,

@@ -20,7 +20,7 @@ from lakesync.model.merge import RowState
 from lakesync.model.types import Position, RowDelta, RowKey
 from lakesync.rules.evaluation import matches
 from lakesync.staging.records import ClientRecord, StoredRow
-from lakesync.staging.records.clients import Sight
+from lakesync.staging.records.clients import AccessPeriod
 
 _CHUNK = 1000
 """Deltas in one read of the adapter."""
@@ -42,13 +42,15 @@ class SourcePage(NamedTuple):
         return frozenset(delta.table for delta in self.deltas)
 
 
-def read_source(adapter: DatabaseAdapter, after: Position | None, sights: Sequence[Sight], limit: int) -> SourcePage:
+def read_source(
+    adapter: DatabaseAdapter, after: Position | None, access_periods: Sequence[AccessPeriod], limit: int
+) -> SourcePage:
     """Return the page after a position: whole rows, until the page has `limit` deltas.
 
     Args:
         adapter: of the source.
         after: position; None for the beginning.
-        sights: what the client could see earlier, and, last, what it may see now.
+        access_periods: what the client could see earlier, and, last, what it may see now.
         limit: deltas at which the page ends.
 
     Raises:
@@ -66,7 +68,7 @@ def read_source(adapter: DatabaseAdapter, after: Position | None, sights: Sequen
         for latest, history in _rows(adapter, chunk.deltas, last):
             if len(deltas) >= limit:
                 return SourcePage(deltas, at, more=True)
-            deltas += _deltas_for(history, sights)
+            deltas += _deltas_for(history, access_periods)
             at = latest
         at = last
     return SourcePage(deltas, at, more)
@@ -103,33 +105,33 @@ def _all(adapter: DatabaseAdapter, query: DeltaQuery) -> Iterable[StoredDelta]:
         query = msgspec.structs.replace(query, after=page.end)
 
 
-def _deltas_for(history: _History, sights: Sequence[Sight]) -> list[RowDelta]:
+def _deltas_for(history: _History, access_periods: Sequence[AccessPeriod]) -> list[RowDelta]:
     """Return the deltas of a row for a client."""
     places = [position_of(stored, "arrival") for stored in history.deltas]
     state, shown = RowState(), False
     for place, replaced, stored in zip(places, [*places[1:], None], history.deltas, strict=True):
         state.merge(stored.delta)
         shown = shown or any(
-            _overlaps(sight, place, replaced) and _shows(sight, history.key[0], state) for sight in sights
+            _overlaps(period, place, replaced) and _shows(period, history.key[0], state) for period in access_periods
         )
     row = StoredRow(*history.key, arrival=0, state=state)
-    if _shows(sights[-1], history.key[0], state):
+    if _shows(access_periods[-1], history.key[0], state):
         return [render.delete(row), *render.insert(row)]
     return [render.delete(row)] if shown else []
 
 
-def _overlaps(sight: Sight, place: Position, replaced: Position | None) -> bool:
-    """Return whether a version of a row was current during a sight."""
-    if sight.last is None or place > sight.last:
+def _overlaps(period: AccessPeriod, place: Position, replaced: Position | None) -> bool:
+    """Return whether a version of a row was current during a period."""
+    if period.last is None or place > period.last:
         return False
-    return replaced is None or sight.first is None or replaced > sight.first
+    return replaced is None or period.first is None or replaced > period.first
 
 
-def _shows(sight: Sight, table: str, state: RowState) -> bool:
+def _shows(period: AccessPeriod, table: str, state: RowState) -> bool:
     if not state.visible:
         return False
     values = {column: msgspec.json.decode(raw) for column, raw in state.values().items()}
-    return matches(sight.rules, table, values, sight.claims)
+    return matches(period.rules, table, values, period.claims)
 
 
 def with_deletes(deltas: Sequence[RowDelta], record: ClientRecord) -> list[RowDelta]:

@@ -17,18 +17,18 @@ import msgspec
 from lakesync.model.types import Claims, Position
 from lakesync.rules.model import SyncRules
 from lakesync.staging.records import ARRIVAL_STEP, ClientRecord
-from lakesync.staging.records.clients import Offer, Sight, SourcePosition
+from lakesync.staging.records.clients import AccessPeriod, PendingPage, SourcePosition
 
 TOO_EARLY = 1 << 32
 """A cursor below this (0 or 1) belongs to a client that has none yet: it reads in passes, as there is no room for
 marks."""
 
-OFFERED_AT_ONCE = 3
+MOST_ATTEMPTS = 3
 """A page that was sent so often without confirmation is left to the next pass."""
 
 _MARKS_KEPT = 8
 
-_SIGHTS_KEPT = 8
+_PERIODS_KEPT = 8
 
 
 class Start(NamedTuple):
@@ -60,12 +60,12 @@ def resolve(record: ClientRecord | None, since: int) -> int:
 
 def received(known: SourcePosition, since: int) -> SourcePosition:
     """Return the position after a request with this cursor: it confirms the page whose mark it is."""
-    offer = known.offer
-    if offer is None or offer.mark != since:
+    pending = known.pending
+    if pending is None or pending.mark != since:
         return known
-    if offer.start == known.done:
-        return msgspec.structs.replace(known, done=offer.end, offer=None, round=None)
-    return _beyond(known, offer)
+    if pending.start == known.confirmed:
+        return msgspec.structs.replace(known, confirmed=pending.end, pending=None, pass_position=None)
+    return _beyond(known, pending)
 
 
 def begin(
@@ -86,16 +86,16 @@ def begin(
         claims: the claims that the rules read.
         newest: returns the newest position of the source; called if rules or claims are new.
     """
-    known = _in_sight(position_in(record, source), rules, claims, newest)
+    known = _in_access_period(position_in(record, source), rules, claims, newest)
     cursor = resolve(record, since)
     if cursor < TOO_EARLY:
-        return Start(known, cursor, known.round)
+        return Start(known, cursor, known.pass_position)
     known = received(known, since)
-    if known.offer is not None and known.offer.times >= OFFERED_AT_ONCE:
-        known = _beyond(known, known.offer)
-    if known.offer is not None:
-        return Start(known, cursor, known.offer.start)
-    return Start(known, cursor, known.round or known.done)
+    if known.pending is not None and known.pending.attempts >= MOST_ATTEMPTS:
+        known = _beyond(known, known.pending)
+    if known.pending is not None:
+        return Start(known, cursor, known.pending.start)
+    return Start(known, cursor, known.pass_position or known.confirmed)
 
 
 def end(
@@ -120,20 +120,22 @@ def end(
     known = msgspec.structs.replace(start.known, tables=tuple(sorted({*start.known.tables, *tables})))
     known = _shown(known, at)
     if start.cursor < TOO_EARLY:
-        return msgspec.structs.replace(known, round=at if more else None), start.cursor
+        return msgspec.structs.replace(known, pass_position=at if more else None), start.cursor
     if not tables:
-        if start.after == known.done:
-            return msgspec.structs.replace(known, done=at, offer=None, round=None), since
-        return msgspec.structs.replace(known, offer=None, round=at if more else None), since
-    times = known.offer.times + 1 if known.offer is not None else 1
+        if start.after == known.confirmed:
+            return msgspec.structs.replace(known, confirmed=at, pending=None, pass_position=None), since
+        return msgspec.structs.replace(known, pending=None, pass_position=at if more else None), since
+    times = known.pending.attempts + 1 if known.pending is not None else 1
     mark = _free_mark(record, since)
     marks = ((mark, start.cursor), *known.marks)[:_MARKS_KEPT]
-    return msgspec.structs.replace(known, offer=Offer(mark, at, times, start.after, more), marks=marks), mark
+    return msgspec.structs.replace(known, pending=PendingPage(mark, at, times, start.after, more), marks=marks), mark
 
 
 def started_again(record: ClientRecord) -> ClientRecord:
     """Return the record of a client that starts its feed again: it may have lost its rows of sources too."""
-    fresh = tuple(msgspec.structs.replace(known, done=None, offer=None, round=None) for known in record.sources)
+    fresh = tuple(
+        msgspec.structs.replace(known, confirmed=None, pending=None, pass_position=None) for known in record.sources
+    )
     return msgspec.structs.replace(record, sources=fresh)
 
 
@@ -148,27 +150,31 @@ def with_position(record: ClientRecord, known: SourcePosition) -> ClientRecord:
     return msgspec.structs.replace(record, sources=(*others, known))
 
 
-def _beyond(known: SourcePosition, offer: Offer) -> SourcePosition:
+def _beyond(known: SourcePosition, pending: PendingPage) -> SourcePosition:
     """Return the position after a page that is not confirmed: in this pass, or at the start of the next one."""
-    return msgspec.structs.replace(known, offer=None, round=offer.end if offer.more else None)
+    return msgspec.structs.replace(known, pending=None, pass_position=pending.end if pending.has_more else None)
 
 
-def _in_sight(
+def _in_access_period(
     known: SourcePosition, rules: SyncRules, claims: Claims, newest: Callable[[], Position | None]
 ) -> SourcePosition:
     """Return the position under these rules and claims: new ones show other rows, so the source is read again."""
-    if known.sights and (known.sights[-1].rules, known.sights[-1].claims) == (rules, claims):
+    if known.access_periods and (known.access_periods[-1].rules, known.access_periods[-1].claims) == (rules, claims):
         return known
-    sights = (*known.sights, Sight(rules, claims, newest()))[-_SIGHTS_KEPT:]
-    return msgspec.structs.replace(known, sights=sights, done=None, offer=None, round=None)
+    access_periods = (*known.access_periods, AccessPeriod(rules, claims, newest()))[-_PERIODS_KEPT:]
+    return msgspec.structs.replace(
+        known, access_periods=access_periods, confirmed=None, pending=None, pass_position=None
+    )
 
 
 def _shown(known: SourcePosition, at: Position | None) -> SourcePosition:
     """Return the position after a page up to `at`."""
-    now = known.sights[-1]
+    now = known.access_periods[-1]
     if at is None or (now.last is not None and now.last >= at):
         return known
-    return msgspec.structs.replace(known, sights=(*known.sights[:-1], msgspec.structs.replace(now, last=at)))
+    return msgspec.structs.replace(
+        known, access_periods=(*known.access_periods[:-1], msgspec.structs.replace(now, last=at))
+    )
 
 
 def _free_mark(record: ClientRecord | None, since: int) -> int:

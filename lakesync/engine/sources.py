@@ -121,7 +121,7 @@ class Sources:
         relevant = self._rules.index(config).relevant(claims)
         rules = config.rules or pass_all()
         start = positions.begin(record, source, pull.since_hlc, rules, relevant, adapter.newest_position)
-        page = read_source(adapter, start.after, start.known.sights, pull.max_deltas)
+        page = read_source(adapter, start.after, start.known.access_periods, pull.max_deltas)
         known, cursor = positions.end(start, record, pull.since_hlc, page.end, page.tables, more=page.more)
         if record is None or known != positions.position_in(record, source):
             now = self._wall()

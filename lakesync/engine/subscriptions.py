@@ -17,16 +17,16 @@ from lakesync.engine.pushing import NEVER_PULLED
 from lakesync.feed import pull_page
 from lakesync.feed.apply import own_bucket
 from lakesync.feed.client_state import (
-    bears_cursors,
     current,
+    find_page,
     follows,
     in_doubt,
-    in_scope,
-    place,
+    owns_cursors,
     scope_under,
     with_broadcasts,
+    with_scope,
 )
-from lakesync.feed.positions import Access, Position, Reach, furthest
+from lakesync.feed.positions import Access, Position, SentPeriod, max_sent
 from lakesync.model.types import Claims, SyncResponse
 from lakesync.staging.records import ARRIVAL_STEP, ClientRecord
 from lakesync.staging.store import Commit, View
@@ -64,7 +64,7 @@ class SubscriptionState:
     """All bucket keys that concerned them since they subscribed: rows may leave buckets that they saw earlier."""
     knows_resync: bool = False
     """Whether they understand RESYNC_REQUIRED, and accept an INSERT of a row that they have."""
-    haunted: bool = False
+    may_hold_unknown_rows: bool = False
     """Whether they may hold rows that the gateway does not know."""
     has_not_pulled: bool = False
     """Whether they have not pulled on their connections yet. The cursor is then that of their records. Their own may be
@@ -84,7 +84,7 @@ class SubscriptionState:
 
     @property
     def _kind(self) -> tuple[bool, ...]:
-        return (self.haunted, self.knows_resync, self.has_not_pulled, self.has_other_claims)
+        return (self.may_hold_unknown_rows, self.knows_resync, self.has_not_pulled, self.has_other_claims)
 
 
 @dataclass(slots=True, eq=False)
@@ -197,7 +197,7 @@ def _subscribe_one(
     known = current(commit.client(client_id), commit.epoch)
     record = known or ClientRecord(client_id, commit.epoch, now_ms)
     if not record.scopes and state.cursor <= NEVER_PULLED:
-        record = in_scope(record, access, commit.arrival)
+        record = with_scope(record, access, commit.arrival)
         record = msgspec.structs.replace(record, scopes=(msgspec.structs.replace(record.scopes[0], start=0),))
     record = follows(record, access)
     if record != known:
@@ -205,13 +205,13 @@ def _subscribe_one(
     scope = scope_under(record, access)
     good = scope is not None and 0 <= scope.start <= state.cursor
     good = good and not record.sources  # a shared page does not consider what a client has from a source
-    haunted = (record.haunted or state.has_not_pulled) and not state.knows_resync
-    has_other_claims = good and not bears_cursors(record, access)
+    may_hold_unknown_rows = (record.may_hold_unknown_rows or state.has_not_pulled) and not state.knows_resync
+    has_other_claims = good and not owns_cursors(record, access)
     return replace(
         state,
         access=access if good else None,
         subscription=subscription,
-        haunted=haunted,
+        may_hold_unknown_rows=may_hold_unknown_rows,
         has_other_claims=has_other_claims,
     )
 
@@ -229,11 +229,11 @@ def resume(commit: Commit, client_id: str) -> int | None:
         None if the client's record has no confirmed cursor.
     """
     record = current(commit.client(client_id), commit.epoch)
-    confirmed = place(record, record.seen) if record is not None else None
+    confirmed = find_page(record, record.seen) if record is not None else None
     if record is None or confirmed is None:
         return None
-    max_sent = furthest(with_broadcasts(record, commit.arrival).scopes)
-    after, cursor = in_doubt(msgspec.structs.replace(record, followed=True), confirmed, commit.arrival, max_sent)
+    newest_sent = max_sent(with_broadcasts(record, commit.arrival).scopes)
+    after, cursor = in_doubt(msgspec.structs.replace(record, followed=True), confirmed, commit.arrival, newest_sent)
     if after != record:
         commit.put_client(after)
     return cursor
@@ -274,12 +274,12 @@ def subscriber_position(state: SubscriptionState, access: Access, newest: int) -
         newest,
         resync=False,
         origin=0,
-        then=keys,
-        now=keys,
-        reach={},
-        told=0,
-        haunted=state.haunted,
-        once=not state.knows_resync,
+        old_keys=keys,
+        new_keys=keys,
+        sent={},
+        sent_up_to=0,
+        may_hold_unknown_rows=state.may_hold_unknown_rows,
+        no_retry=not state.knows_resync,
     )
 
 
@@ -291,14 +291,14 @@ def _scan_group(
     if state.has_more or access is None or access.directly is not None:
         return ScanResult(state, needs_pull=True)
     at = subscriber_position(state, access, view.arrival)
-    keys = at.now
+    keys = at.new_keys
     writers: set[str] = set()
     shared = pull_page(view, _NO_CLIENT, at, access, state.limit, writers)
-    reach = dict.fromkeys(keys, (Reach(state.cursor, view.arrival),))
-    doubted = at._replace(exact=False, reach=reach, told=view.arrival)
+    sent = dict.fromkeys(keys, (SentPeriod(state.cursor, view.arrival),))
+    doubted = at._replace(exact=False, sent=sent, sent_up_to=view.arrival)
     by_own_bucket = {own_bucket(name): name for name in group.clients}
     with_own_changes = group.with_own_changes.union(
-        by_own_bucket[bucket] for bucket in view.unheard(by_own_bucket, state.cursor)
+        by_own_bucket[bucket] for bucket in view.unnotified(by_own_bucket, state.cursor)
     )
     in_doubt_clients = group.clients if state.has_other_claims else group.multi_connected
     others = {
@@ -313,14 +313,14 @@ def _scan_group(
     }
     page = SyncResponse(tuple(shared.deltas), after.cursor) if shared.deltas else None
     with_other_claims = frozenset(
-        name for name in in_doubt_clients if own_pages[name] and not _bears_cursors(view, name, access)
+        name for name in in_doubt_clients if own_pages[name] and not _owns_cursors(view, name, access)
     )
     return ScanResult(known.setdefault(after.value(), after), page, own_pages, with_other_claims)
 
 
-def _bears_cursors(view: View, client_id: str, access: Access) -> bool:
+def _owns_cursors(view: View, client_id: str, access: Access) -> bool:
     record = current(view.client(client_id), view.epoch)
-    return record is not None and bears_cursors(record, access)
+    return record is not None and owns_cursors(record, access)
 
 
 def refreshed(view: View, state: SubscriptionState, rules: RulesCache) -> SubscriptionState:

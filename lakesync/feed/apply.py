@@ -279,7 +279,7 @@ def _applied(
     if not has:
         return row, moves, touch.last_op != "DELETE" or touch.stale
     # where the sender comes to see the row, what others wrote comes with it, and what it wrote itself before
-    more = not had and any(not came_with_insert(row, origin.stamp, client_id) for origin in state.origins)
+    more = not had and any(not has_from_insert(row, origin.stamp, client_id) for origin in state.origins)
     return row, moves, stale or touch.contested or more
 
 
@@ -292,7 +292,7 @@ def _newest(state: RowState) -> Stamp:
     return max([state.inserted or NO_STAMP, *[cell.origin.stamp for cell in state.cells.values()]])
 
 
-def came_with_insert(row: StoredRow, stamp: Stamp, client_id: str) -> bool:
+def has_from_insert(row: StoredRow, stamp: Stamp, client_id: str) -> bool:
     """Return whether a client has the columns of a stamp because it inserted the row with them, or wrote them later.
 
     It may have lost columns that it wrote earlier, when the row left its sight.

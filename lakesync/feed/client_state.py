@@ -11,7 +11,7 @@ from collections.abc import Set as AbstractSet
 
 from msgspec.structs import replace
 
-from lakesync.feed.positions import NOTHING, Access, furthest, later_scopes, numbered, scope_of
+from lakesync.feed.positions import NOTHING, Access, later_scopes, max_sent, numbered, scope_of
 from lakesync.model.validation import MAX_HLC
 from lakesync.staging.records import ARRIVAL_STEP, LOST, ClientRecord, Page, PastKey, Scope
 
@@ -32,12 +32,12 @@ def current(record: ClientRecord | None, epoch: int, sees: Iterable[str] = ()) -
     if record is None or record.epoch == epoch:
         return record
     keys = {past.key for past in record.past} | {key for scope in record.scopes for key in scope.keys}
-    return stranger(record.client_id, epoch, keys.union(sees) if record.epoch == LOST else keys)
+    return unknown_client(record.client_id, epoch, keys.union(sees) if record.epoch == LOST else keys)
 
 
 def is_blank(record: ClientRecord | None) -> bool:
     """Return whether the client was never sent anything and never pushed."""
-    return record is None or not (record.told or record.followed or record.wrote or record.past or record.sources)
+    return record is None or not (record.pages_sent or record.followed or record.wrote or record.past or record.sources)
 
 
 def with_broadcasts(record: ClientRecord, newest: int) -> ClientRecord:
@@ -71,29 +71,29 @@ def follows(record: ClientRecord, access: Access, *, loose: bool = False) -> Cli
     return replace(record, scopes=(*earlier, replace(known, keys=keys, followed=True, loose=known.loose or loose)))
 
 
-def is_of_others(record: ClientRecord, access: Access) -> bool:
+def has_other_access(record: ClientRecord, access: Access) -> bool:
     """Return whether other connections of a client may be sent cursors of another access now."""
     return record.followed and bool(record.scopes) and not access.same_as(record.scopes[-1])
 
 
-def bears_cursors(record: ClientRecord, access: Access) -> bool:
+def owns_cursors(record: ClientRecord, access: Access) -> bool:
     """Return whether a complete cursor that is sent now belongs to this access."""
     scope = record.scopes[-1] if record.scopes else None
     return scope is not None and scope.start >= 0 and access.same_as(scope)
 
 
-def stranger(client_id: str, epoch: int, keys: Iterable[str]) -> ClientRecord:
+def unknown_client(client_id: str, epoch: int, keys: Iterable[str]) -> ClientRecord:
     """Return the record of a client that may have any row that was ever under these keys, and rows that are unknown."""
     past = tuple(PastKey(key, 0, _EVER) for key in sorted(keys))
-    return ClientRecord(client_id, epoch, 0, past=past, wrote=True, haunted=True)
+    return ClientRecord(client_id, epoch, 0, past=past, wrote=True, may_hold_unknown_rows=True)
 
 
-def in_scope(
+def with_scope(
     record: ClientRecord,
     access: Access,
     newest: int,
-    told: int = 0,
-    given: int = 0,
+    sent_up_to: int = 0,
+    upserted_up_to: int = 0,
     older: AbstractSet[str] = frozenset(),
 ) -> ClientRecord:
     """Return the record with what the client may see as its newest scope, and with the rows that it was sent.
@@ -102,25 +102,35 @@ def in_scope(
         record: the client's.
         access: what it may see.
         newest: the newest arrival.
-        told: no row was sent at a later feed position; 0 if none was sent.
-        given: no INSERT or UPDATE was sent at a later feed position.
+        sent_up_to: no row was sent at a later feed position; 0 if none was sent.
+        upserted_up_to: no INSERT or UPDATE was sent at a later feed position.
         older: bucket keys under which rows were sent that are not in `access`, because a re-index is running.
     """
     if older:
-        scopes = tuple(scope if older.isdisjoint(scope.keys) else _sent(scope, told, given) for scope in record.scopes)
-        past = tuple(replace(key, told=max(key.told, given)) if key.key in older else key for key in record.past)
+        scopes = tuple(
+            scope if older.isdisjoint(scope.keys) else _sent(scope, sent_up_to, upserted_up_to)
+            for scope in record.scopes
+        )
+        past = tuple(
+            replace(key, sent_up_to=max(key.sent_up_to, upserted_up_to)) if key.key in older else key
+            for key in record.past
+        )
         record = replace(record, scopes=scopes, past=past)
     if record.scopes and access.same_as(record.scopes[-1]):
         *earlier, scope = record.scopes
         keys = tuple(sorted(access.keys.union(scope.keys)))
-        scope = _sent(replace(scope, keys=keys), told, given)
+        scope = _sent(replace(scope, keys=keys), sent_up_to, upserted_up_to)
     else:
         earlier = [replace(scope, followed=False) for scope in with_broadcasts(record, newest).scopes]
         number = earlier[-1].number + 1 if earlier else 1
         keys = tuple(sorted(access.keys))
-        scope = Scope(number, access.claims, access.rules_version, keys, newest, -1, told, given=given)
+        scope = Scope(
+            number, access.claims, access.rules_version, keys, newest, -1, sent_up_to, upserted_up_to=upserted_up_to
+        )
     kept, forgotten = _within_bounds(record, (*earlier, scope))
-    return replace(record, scopes=kept, past=_past(record.past, forgotten), told=record.told + (told > 0))
+    return replace(
+        record, scopes=kept, past=_past(record.past, forgotten), pages_sent=record.pages_sent + (sent_up_to > 0)
+    )
 
 
 def _within_bounds(record: ClientRecord, scopes: tuple[Scope, ...]) -> tuple[tuple[Scope, ...], list[Scope]]:
@@ -128,7 +138,7 @@ def _within_bounds(record: ClientRecord, scopes: tuple[Scope, ...]) -> tuple[tup
 
     A client's pages must come to their end, however often it is sent pages with other claims meanwhile.
     """
-    walked = {number for page in record.pages for number in (page.then, page.scope)}
+    walked = {number for page in record.pages for number in (page.base_scope, page.scope)}
     forgotten = [scope for scope in scopes[:-SCOPES_KEPT] if scope.number not in walked]
     kept: list[Scope] = []
     for scope in scopes:
@@ -139,12 +149,14 @@ def _within_bounds(record: ClientRecord, scopes: tuple[Scope, ...]) -> tuple[tup
     return tuple(kept), forgotten
 
 
-def _sent(scope: Scope, told: int, given: int) -> Scope:
+def _sent(scope: Scope, sent_up_to: int, upserted_up_to: int) -> Scope:
     """Return a scope in which rows were sent up to one feed position, and INSERTs or UPDATEs up to another."""
-    return replace(scope, told=max(scope.told, told), given=max(scope.reached, given))
+    return replace(
+        scope, sent_up_to=max(scope.sent_up_to, sent_up_to), upserted_up_to=max(scope.reached, upserted_up_to)
+    )
 
 
-def started(record: ClientRecord, newest: int) -> tuple[ClientRecord, int]:
+def with_complete_cursor(record: ClientRecord, newest: int) -> tuple[ClientRecord, int]:
     """Return the record with a complete cursor of its newest scope, and that cursor.
 
     If an earlier scope may have had the same cursor, a page mark makes them different.
@@ -154,11 +166,11 @@ def started(record: ClientRecord, newest: int) -> tuple[ClientRecord, int]:
         return record, max(newest, scope.start)
     cursor = newest
     if earlier:
-        record, cursor = marked(record, newest)
+        record, cursor = with_page_mark(record, newest)
     return replace(record, scopes=(*earlier, replace(scope, start=cursor))), cursor
 
 
-def marked(record: ClientRecord, place: int, above: int = 0) -> tuple[ClientRecord, int]:
+def with_page_mark(record: ClientRecord, place: int, above: int = 0) -> tuple[ClientRecord, int]:
     """Return the record with one page mark more, and a cursor just above `place`.
 
     Args:
@@ -171,11 +183,11 @@ def marked(record: ClientRecord, place: int, above: int = 0) -> tuple[ClientReco
     if cursor <= above:
         cursor += ARRIVAL_STEP
     if cursor > MAX_HLC:
-        return marked(record, place)
+        return with_page_mark(record, place)
     return replace(record, marks=record.marks + 1), cursor
 
 
-def keep(record: ClientRecord, page: Page) -> ClientRecord:
+def with_page(record: ClientRecord, page: Page) -> ClientRecord:
     """Return the record with a page; the oldest pages are removed, except one that the client certainly has."""
     pages = [kept for kept in record.pages if kept.cursor != page.cursor]
     surplus = len(pages) + 1 - PAGES_KEPT
@@ -185,7 +197,7 @@ def keep(record: ClientRecord, page: Page) -> ClientRecord:
     return replace(record, pages=(*pages, page))
 
 
-def place(record: ClientRecord, cursor: int) -> Page | None:
+def find_page(record: ClientRecord, cursor: int) -> Page | None:
     """Return what a cursor stands for; None if that is unknown."""
     for page in record.pages:
         if page.cursor == cursor:
@@ -194,8 +206,8 @@ def place(record: ClientRecord, cursor: int) -> Page | None:
     if scope is None:
         return None
     later = later_scopes(record, scope)
-    exact = furthest((scope, *later)) <= cursor and not any(other.told for other in later)
-    return at_rest(cursor, cursor, scope, record.told if exact else -1)
+    exact = max_sent((scope, *later)) <= cursor and not any(other.sent_up_to for other in later)
+    return complete_page(cursor, cursor, scope, record.pages_sent if exact else -1)
 
 
 def is_possible(record: ClientRecord, cursor: int, newest: int) -> bool:
@@ -203,7 +215,7 @@ def is_possible(record: ClientRecord, cursor: int, newest: int) -> bool:
     return cursor < newest + ARRIVAL_STEP or any(page.cursor == cursor for page in record.pages)
 
 
-def at_rest(cursor: int, complete: int, scope: Scope, serial: int) -> Page:
+def complete_page(cursor: int, complete: int, scope: Scope, serial: int) -> Page:
     """Return the page of a cursor that means the same as a complete one.
 
     Args:
@@ -218,16 +230,16 @@ def at_rest(cursor: int, complete: int, scope: Scope, serial: int) -> Page:
         base=complete,
         until=complete,
         resync=False,
-        then=scope.number,
+        base_scope=scope.number,
         scope=scope.number,
-        turn=0,
-        redo=(),
-        redo_first=True,
+        transition_at=0,
+        rescan=(),
+        rescan_first=True,
         serial=serial,
     )
 
 
-def in_doubt(record: ClientRecord, seen: Page, newest: int, told: int) -> tuple[ClientRecord, int]:
+def in_doubt(record: ClientRecord, seen: Page, newest: int, sent_up_to: int) -> tuple[ClientRecord, int]:
     """Return a cursor for a client that was at `seen` and has all, a part or nothing of what it was sent since.
 
     What is new comes first, so that a client that pushes all the time gets it; then what it was sent since.
@@ -236,41 +248,43 @@ def in_doubt(record: ClientRecord, seen: Page, newest: int, told: int) -> tuple[
         record: the client's.
         seen: the page that it certainly has.
         newest: the newest arrival.
-        told: no row was sent at a later feed position.
+        sent_up_to: no row was sent at a later feed position.
     """
-    page = _from_there(record, seen, newest, told)
+    page = _from_there(record, seen, newest, sent_up_to)
     for kept in record.pages:
         if kept == replace(page, cursor=kept.cursor):
             return record, kept.cursor
-    record, cursor = marked(record, 0, above=max(record.last, record.seen, seen.cursor, 1))  # 1: it never pulled
-    return keep(record, replace(page, cursor=cursor)), cursor
+    record, cursor = with_page_mark(
+        record, 0, above=max(record.last, record.seen, seen.cursor, 1)
+    )  # 1: it never pulled
+    return with_page(record, replace(page, cursor=cursor)), cursor
 
 
-def _from_there(record: ClientRecord, seen: Page, newest: int, told: int) -> Page:
+def _from_there(record: ClientRecord, seen: Page, newest: int, sent_up_to: int) -> Page:
     walk = numbered(record, seen.scope)
     later = later_scopes(record, walk) if walk is not None else []
-    moves = seen.then not in (0, seen.scope)
+    moves = seen.base_scope not in (0, seen.scope)
     if walk is None or len(later) > 1 or (later and (moves or seen.resync)):
         scope = record.scopes[-1].number if record.scopes else 0
-        return Page(0, 0, NOTHING, newest, True, 0, scope, 0, (), True, -1 - record.told)
-    after = max(seen.after, told)
-    low = min((low for low, _ in seen.redo), default=seen.after)
-    turn, then, scope = seen.turn, seen.then, seen.scope
+        return Page(0, 0, NOTHING, newest, True, 0, scope, 0, (), True, -1 - record.pages_sent)
+    after = max(seen.after, sent_up_to)
+    low = min((low for low, _ in seen.rescan), default=seen.after)
+    transition_at, base_scope, scope = seen.transition_at, seen.base_scope, seen.scope
     if later:
-        turn, then, scope, low = low, walk.number, later[0].number, 0
-    told_last = next((page.redo for page in record.pages if page.cursor == record.last), ())
+        transition_at, base_scope, scope, low = low, walk.number, later[0].number, 0
+    told_last = next((page.rescan for page in record.pages if page.cursor == record.last), ())
     on_from = told_last[0][0] if told_last and low < told_last[0][0] < after else low
-    redo = tuple(part for part in ((on_from, after), (low, on_from)) if part[0] < part[1])
+    rescan = tuple(part for part in ((on_from, after), (low, on_from)) if part[0] < part[1])
     return replace(
         seen,
         cursor=0,
         after=after,
-        then=then,
+        base_scope=base_scope,
         scope=scope,
-        turn=turn,
-        redo=redo,
-        redo_first=False,
-        serial=-1 - record.told,
+        transition_at=transition_at,
+        rescan=rescan,
+        rescan_first=False,
+        serial=-1 - record.pages_sent,
     )
 
 
@@ -281,6 +295,6 @@ def _past(past: tuple[PastKey, ...], forgotten: Iterable[Scope]) -> tuple[PastKe
     """
     forgotten = list(forgotten)
     added = [PastKey(name, scope.at, scope.reached) for scope in forgotten for name in scope.keys]
-    beyond = [scope for scope in forgotten if scope.told > (scope.reached if scope.keys else 0)]
-    added += [PastKey("", scope.at, scope.told) for scope in beyond]
-    return tuple(sorted(dict.fromkeys((*past, *added)), key=lambda key: key.told)[-PAST_KEPT:])
+    beyond = [scope for scope in forgotten if scope.sent_up_to > (scope.reached if scope.keys else 0)]
+    added += [PastKey("", scope.at, scope.sent_up_to) for scope in beyond]
+    return tuple(sorted(dict.fromkeys((*past, *added)), key=lambda key: key.sent_up_to)[-PAST_KEPT:])

@@ -34,7 +34,7 @@ class Access(NamedTuple):
         return self.shows(row) or (self.directly is not None and self.directly(row))
 
     def shows(self, row: StoredRow) -> bool:
-        """Return whether it may see the row by the row's bucket keys, under which later changes reach it too."""
+        """Return whether it may see the row by the row's bucket keys, under which later changes sent it too."""
         return any(key in self.keys for key in row.keys)
 
     def same_as(self, scope: Scope) -> bool:
@@ -55,12 +55,12 @@ class Access(NamedTuple):
         return not self.same_as(scope) and (scope.rules_version != self.rules_version or (asked and scope.loose))
 
 
-class Reach(NamedTuple):
+class SentPeriod(NamedTuple):
     """A period in which a client was sent rows under one bucket key, as arrivals."""
 
     at: int
     """The newest arrival when it was first sent any."""
-    given: int
+    upserted_up_to: int
     """No INSERT or UPDATE was sent at a later feed position."""
 
 
@@ -73,31 +73,31 @@ class Position(NamedTuple):
     resync: bool
     origin: int
     """Number of the scope at `base`; 0 without a base."""
-    then: frozenset[str]
+    old_keys: frozenset[str]
     """The bucket keys that were active at `base`."""
-    now: frozenset[str]
+    new_keys: frozenset[str]
     """The bucket keys that are active now."""
-    reach: Mapping[str, Sequence[Reach]]
+    sent: Mapping[str, Sequence[SentPeriod]]
     """What the client may have been sent since `base`, by bucket key; if it starts again, what it was ever sent."""
-    told: int
+    sent_up_to: int
     """No row was sent since `base` at a later feed position, under any key."""
     exact: bool = True
     """Whether it was sent nothing beyond this cursor."""
-    turn: int = 0
-    redo: tuple[Range, ...] = ()
-    redo_first: bool = True
-    haunted: bool = False
+    transition_at: int = 0
+    rescan: tuple[Range, ...] = ()
+    rescan_first: bool = True
+    may_hold_unknown_rows: bool = False
     """It may have rows that the gateway never knew, so no row is certainly new to it."""
-    once: bool = False
+    no_retry: bool = False
     """Changes that it fails to apply are not sent again. It may have missed a DELETE that way, or skipped one because
     of an edit of its own: no row that was ever removed is certainly new to it."""
-    own: int | None = None
+    own_writes_up_to: int | None = None
     """Of its own writes, it has none above this hlc; None: it has all."""
 
     @property
     def moved(self) -> bool:
         """Whether other keys are active than at `base`: the pages are a transition between them."""
-        return self.then != self.now and not self.resync
+        return self.old_keys != self.new_keys and not self.resync
 
 
 def locate(
@@ -115,23 +115,25 @@ def locate(
     if record is None:
         return _begin((), newest, access) if since == 0 else None
     if since <= 1:
-        given = furthest(record.scopes) > 0 or record.past or (record.wrote and since == 0)
-        return again(record, newest, access) if given else _begin(record.scopes, newest, access)
+        was_sent_rows = max_sent(record.scopes) > 0 or record.past or (record.wrote and since == 0)
+        return restart_position(record, newest, access) if was_sent_rows else _begin(record.scopes, newest, access)
     page = next((page for page in record.pages if page.cursor == since), None)
     if page is not None:
         return _in_walk(record, page, newest, access, asked=line is None)
     scope = scope_of(record, since, line) if since < newest + ARRIVAL_STEP else None
-    return _at_rest(record, scope, since, newest, access, asked=line is None) if scope is not None else None
+    return _at_complete_cursor(record, scope, since, newest, access, asked=line is None) if scope is not None else None
 
 
-def again(record: ClientRecord, newest: int, access: Access) -> Position:
+def restart_position(record: ClientRecord, newest: int, access: Access) -> Position:
     """Return the position of a client that starts again and may have any row: each is sent as DELETE and INSERT."""
-    reach, told = _reach(record.past, record.scopes)
+    sent, sent_up_to = _sent_periods(record.past, record.scopes)
     keys = access.keys
-    return Position(0, NOTHING, newest, resync=True, origin=0, then=frozenset(), now=keys, reach=reach, told=told)
+    return Position(
+        0, NOTHING, newest, resync=True, origin=0, old_keys=frozenset(), new_keys=keys, sent=sent, sent_up_to=sent_up_to
+    )
 
 
-def swept(at: Position) -> Position:
+def for_full_pull(at: Position) -> Position:
     """Return the position of a client that handles a full pull: at its end, it removes rows that it was not sent.
 
     So it needs no DELETE of rows from before a rebuild, and is sent no id of them. A past key without an end also
@@ -139,8 +141,8 @@ def swept(at: Position) -> Position:
     """
     if not at.resync:
         return at
-    ended = {key: [reach for reach in times if reach.given < MAX_HLC] for key, times in at.reach.items()}
-    return at._replace(reach={key: times for key, times in ended.items() if times})
+    ended = {key: [sent for sent in times if sent.upserted_up_to < MAX_HLC] for key, times in at.sent.items()}
+    return at._replace(sent={key: times for key, times in ended.items() if times})
 
 
 def scope_of(record: ClientRecord, cursor: int, line: Claims | None = None) -> Scope | None:
@@ -164,80 +166,84 @@ def later_scopes(record: ClientRecord, scope: Scope) -> list[Scope]:
     return [later for later in record.scopes if later.number > scope.number]
 
 
-def rests(page: Page) -> bool:
+def is_complete_page(page: Page) -> bool:
     """Return whether the client had exactly what it could see there."""
-    return page.after == page.base and page.then == page.scope and not page.redo
+    return page.after == page.base and page.base_scope == page.scope and not page.rescan
 
 
-def furthest(scopes: Iterable[Scope | PastKey]) -> int:
+def max_sent(scopes: Iterable[Scope | PastKey]) -> int:
     """Return the latest feed position at which a row was sent in any of the scopes."""
-    return max((scope.told for scope in scopes), default=0)
+    return max((scope.sent_up_to for scope in scopes), default=0)
 
 
 def _begin(scopes: Iterable[Scope], newest: int, access: Access) -> Position:
     """Return the position of a client that was sent nothing: it can have only its own writes."""
-    reach, told = _reach((), scopes)
+    sent, sent_up_to = _sent_periods((), scopes)
     keys = access.keys
-    return Position(0, NOTHING, newest, resync=False, origin=0, then=keys, now=keys, reach=reach, told=told)
+    return Position(
+        0, NOTHING, newest, resync=False, origin=0, old_keys=keys, new_keys=keys, sent=sent, sent_up_to=sent_up_to
+    )
 
 
-def _at_rest(record: ClientRecord, scope: Scope, since: int, newest: int, access: Access, *, asked: bool) -> Position:
+def _at_complete_cursor(
+    record: ClientRecord, scope: Scope, since: int, newest: int, access: Access, *, asked: bool
+) -> Position:
     """Return the position at a complete cursor: the client has exactly what it could see then."""
     later = later_scopes(record, scope)
     if any(access.resets(other, asked=asked) for other in later):
-        return again(record, newest, access)
-    reach, told = _since(record, since, scope)
-    exact = told <= since and not any(other.told for other in later)
-    then, now = _keys(scope, scope, access)
-    moved = then != now
+        return restart_position(record, newest, access)
+    sent, sent_up_to = _since(record, since, scope)
+    exact = sent_up_to <= since and not any(other.sent_up_to for other in later)
+    old_keys, new_keys = _keys(scope, scope, access)
+    moved = old_keys != new_keys
     return Position(
         after=since,
         base=since,
         until=newest if exact else since,
         resync=False,
         origin=scope.number,
-        then=then,
-        now=now,
-        reach=reach,
-        told=told,
+        old_keys=old_keys,
+        new_keys=new_keys,
+        sent=sent,
+        sent_up_to=sent_up_to,
         exact=exact,
-        turn=since if moved else 0,
-        redo=((0, since),) if moved else (),
+        transition_at=since if moved else 0,
+        rescan=((0, since),) if moved else (),
     )
 
 
 def _in_walk(record: ClientRecord, page: Page, newest: int, access: Access, *, asked: bool) -> Position:
     """Return the position at a page mark: the client has what it had at the base, and what it was sent since."""
     walk = numbered(record, page.scope)
-    origin = numbered(record, page.then) if page.then else walk
+    origin = numbered(record, page.base_scope) if page.base_scope else walk
     if walk is None or origin is None:
-        return again(record, newest, access)
+        return restart_position(record, newest, access)
     same = access.same_as(walk)
     if any(access.resets(other, asked=asked) for other in later_scopes(record, walk)) or (
         not same and (page.resync or origin is not walk)
     ):
-        return again(record, newest, access)
+        return restart_position(record, newest, access)
     if page.resync:
-        anew = again(record, newest, access)
-        return anew._replace(after=page.after, until=page.until, redo=page.redo, redo_first=page.redo_first)
-    then, now = _keys(origin, walk, access)
-    begins = not same and then != now
-    exact = page.serial == record.told
-    reach, told = _reach((), record.scopes) if page.base == NOTHING else _since(record, page.base, origin)
+        anew = restart_position(record, newest, access)
+        return anew._replace(after=page.after, until=page.until, rescan=page.rescan, rescan_first=page.rescan_first)
+    old_keys, new_keys = _keys(origin, walk, access)
+    begins = not same and old_keys != new_keys
+    exact = page.serial == record.pages_sent
+    sent, sent_up_to = _sent_periods((), record.scopes) if page.base == NOTHING else _since(record, page.base, origin)
     return Position(
         after=page.after,
         base=page.base,
-        until=newest if exact and rests(page) else page.until,
+        until=newest if exact and is_complete_page(page) else page.until,
         resync=False,
-        origin=page.then or (walk.number if begins else 0),
-        then=then,
-        now=now,
-        reach=reach,
-        told=told,
+        origin=page.base_scope or (walk.number if begins else 0),
+        old_keys=old_keys,
+        new_keys=new_keys,
+        sent=sent,
+        sent_up_to=sent_up_to,
         exact=exact,
-        turn=min((low for low, _ in page.redo), default=page.after) if begins else page.turn,
-        redo=((0, page.after),) if begins else page.redo,
-        redo_first=page.redo_first or begins,
+        transition_at=min((low for low, _ in page.rescan), default=page.after) if begins else page.transition_at,
+        rescan=((0, page.after),) if begins else page.rescan,
+        rescan_first=page.rescan_first or begins,
     )
 
 
@@ -246,10 +252,10 @@ def _keys(origin: Scope, walk: Scope, access: Access) -> tuple[frozenset[str], f
 
     Keys that came into use under the same claims and rules count as both.
     """
-    then = frozenset(origin.keys)
+    old_keys = frozenset(origin.keys)
     if origin is walk and access.same_as(walk):
-        return then | access.keys, then | access.keys
-    return then, access.keys
+        return old_keys | access.keys, old_keys | access.keys
+    return old_keys, access.keys
 
 
 def numbered(record: ClientRecord, number: int) -> Scope | None:
@@ -257,26 +263,26 @@ def numbered(record: ClientRecord, number: int) -> Scope | None:
     return next((scope for scope in record.scopes if scope.number == number), None)
 
 
-def _since(record: ClientRecord, base: int, origin: Scope) -> tuple[dict[str, list[Reach]], int]:
+def _since(record: ClientRecord, base: int, origin: Scope) -> tuple[dict[str, list[SentPeriod]], int]:
     """Return what the client may have been sent since a complete cursor of the scope `origin`.
 
     Past keys without an end cover what it was sent before it reached any complete cursor.
     """
-    past = [past for past in record.past if base < past.told < MAX_HLC]
-    return _reach(past, [origin, *later_scopes(record, origin)])
+    past = [past for past in record.past if base < past.sent_up_to < MAX_HLC]
+    return _sent_periods(past, [origin, *later_scopes(record, origin)])
 
 
-def _reach(past: Iterable[PastKey], scopes: Iterable[Scope]) -> tuple[dict[str, list[Reach]], int]:
+def _sent_periods(past: Iterable[PastKey], scopes: Iterable[Scope]) -> tuple[dict[str, list[SentPeriod]], int]:
     """Return what a client was sent by key, and the latest feed position at which it was sent a row or a DELETE.
 
     The position in a scope without keys counts too: its client was sent DELETEs.
     """
     past, scopes = list(past), list(scopes)
-    reach: dict[str, list[Reach]] = {}
+    sent: dict[str, list[SentPeriod]] = {}
     for key in past:
         if key.key:
-            reach.setdefault(key.key, []).append(Reach(key.at, key.told))
+            sent.setdefault(key.key, []).append(SentPeriod(key.at, key.sent_up_to))
     for scope in scopes:
         for name in scope.keys:
-            reach.setdefault(name, []).append(Reach(scope.at, scope.reached))
-    return reach, max(furthest(past), furthest(scopes))
+            sent.setdefault(name, []).append(SentPeriod(scope.at, scope.reached))
+    return sent, max(max_sent(past), max_sent(scopes))

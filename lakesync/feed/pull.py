@@ -11,18 +11,18 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from lakesync.feed import render
-from lakesync.feed.apply import came_with_insert, own_bucket
+from lakesync.feed.apply import has_from_insert, own_bucket
 from lakesync.feed.positions import Access, Position, Range
 from lakesync.feed.row_presence import (
-    Has,
+    RowPresence,
     certainly_lacks,
     may_hold_hidden,
-    of_visible,
+    presence_of_visible,
     writers_known_from,
 )
 from lakesync.model.merge import LiveDelta
 from lakesync.model.types import RowDelta, RowKey
-from lakesync.staging.encoded_feed import Reader, Stretch, spell_client
+from lakesync.staging.encoded_feed import FeedRange, Reader, encode_client_id
 from lakesync.staging.records import Entry, StoredRow
 from lakesync.staging.store import View
 from lakesync.wire.encoded import EncodedDeltas
@@ -32,7 +32,7 @@ _CHUNK = 500
 """Most entries that are read at once one by one."""
 _FEWEST = 16
 """Fewest entries that are read at once."""
-_STRETCH = 1000
+_MOST_IN_RANGE = 1000
 """Most entries that are read at once as a range."""
 _FIRST = 128
 """Most entries that are read at once while the size of rows is unknown."""
@@ -46,10 +46,10 @@ class PulledPage(NamedTuple):
     deltas: Sequence[RowDelta]
     has_more: bool
     after: int
-    redo: tuple[Range, ...]
-    told: int
+    rescan: tuple[Range, ...]
+    sent_up_to: int
     """No row was sent at a later feed position; 0 if none was sent."""
-    given: int
+    upserted_up_to: int
     """No INSERT or UPDATE was sent at a later feed position; 0 if none was sent."""
     older: frozenset[str] = frozenset()
     """Bucket keys of rows that were sent although none of their keys is active, because a re-index is running."""
@@ -79,15 +79,15 @@ def pull_page(
     """
     walk = _Walk(view, client_id, at, access, limit, writers, max_bytes)
     walk.reads_left = most_reads
-    after, redo = at.after, at.redo
-    if at.redo_first:
-        redo = walk.again(redo)
+    after, rescan = at.after, at.rescan
+    if at.rescan_first:
+        rescan = walk.rescan(rescan)
     if not walk.full:
         after = walk.through(walk.buckets, after, view.arrival)
     if not walk.full:
-        redo = walk.again(redo)
+        rescan = walk.rescan(rescan)
     deltas = EncodedDeltas(walk.parts, walk.count)
-    return PulledPage(deltas, walk.full, after, redo, walk.told, walk.given, frozenset(walk.older))
+    return PulledPage(deltas, walk.full, after, rescan, walk.sent_up_to, walk.upserted_up_to, frozenset(walk.older))
 
 
 class _Walk:
@@ -109,13 +109,13 @@ class _Walk:
         self._access = access
         self._limit = limit
         self._max_bytes = max_bytes
-        self.buckets = sorted({*at.then, *at.now, *at.reach, own_bucket(client_id)})
-        self._moved = at.then ^ at.now if at.moved else frozenset[str]()
+        self.buckets = sorted({*at.old_keys, *at.new_keys, *at.sent, own_bucket(client_id)})
+        self._moved = at.old_keys ^ at.new_keys if at.moved else frozenset[str]()
         self._writers = writers
         self.parts: list[bytes] = []
         self.count = 0
         """Number of deltas in `parts`."""
-        self.told = self.given = 0
+        self.sent_up_to = self.upserted_up_to = 0
         self.older: set[str] = set()
         self.full = False
         self.reads_left: int | None = None
@@ -123,26 +123,30 @@ class _Walk:
         """Size of `parts`."""
         self._at_once = _FIRST
         self._met: set[RowKey] = set()
-        alone = writers is not None or at.moved or at.turn > 0
+        alone = writers is not None or at.moved or at.transition_at > 0
         in_use = [] if alone else [key for key in self.buckets if view.changed_after((key,), 0)]
         self._only = in_use[0] if len(in_use) == 1 else None
         """The only bucket key in use that concerns the client; None if there are several."""
         shared = [key for key in in_use if key != own_bucket(client_id)]
-        plain = not (at.resync or at.haunted or at.once) and access.directly is None and access.keys.issuperset(shared)
+        plain = (
+            not (at.resync or at.may_hold_unknown_rows or at.no_retry)
+            and access.directly is None
+            and access.keys.issuperset(shared)
+        )
         self._shared = shared if plain else []
         """The bucket keys in use, if the client may see everything inside them."""
 
-    def again(self, ranges: Sequence[Range]) -> tuple[Range, ...]:
+    def rescan(self, ranges: Sequence[Range]) -> tuple[Range, ...]:
         """Read ranges of the feed again; up to the transition only under keys that changed.
 
         Returns:
             The ranges that are left.
         """
-        turn = self._at.turn
+        transition_at = self._at.transition_at
         for place, (low, high) in enumerate(ranges):
-            reached = self.through(sorted(self._moved), low, min(high, turn)) if low < turn else low
+            reached = self.through(sorted(self._moved), low, min(high, transition_at)) if low < transition_at else low
             if not self.full:
-                reached = self.through(self.buckets, max(low, turn), high)
+                reached = self.through(self.buckets, max(low, transition_at), high)
             if self.full:
                 return ((reached, high), *ranges[place + 1 :])
         return ()
@@ -157,36 +161,36 @@ class _Walk:
                 if self.full:
                     break
             self._at_once = self._next_at_once()
-            if (stretch := self._stretch(cursor, high)) is not None:
-                cursor = self._take(stretch, buckets, cursor)
+            if (feed_range := self._encoded_range(cursor, high)) is not None:
+                cursor = self._take(feed_range, buckets, cursor)
             elif self._only is not None and self._only in buckets:
                 cursor = self._one_by_one(self._only, cursor, high)
             else:
                 cursor = self._by_history(buckets, cursor, high)
         return cursor
 
-    def _stretch(self, cursor: int, high: int) -> Stretch | None:
+    def _encoded_range(self, cursor: int, high: int) -> FeedRange | None:
         """Return the next entries as an encoded range, if the client lacks their rows.
 
         These pages must not contain any of them yet.
         """
         at, room = self._at, self._limit - self.count
-        if not self._shared or self._is_full or not at.told <= cursor < at.until:
+        if not self._shared or self._is_full or not at.sent_up_to <= cursor < at.until:
             return None
         name = self._client_id
-        reader = Reader(at.base, spell_client(name), writers_known_from(at), own_bucket(name))
-        return self._view.stretch(self._shared, cursor, min(high, at.until), min(room, self._at_once), reader)
+        reader = Reader(at.base, encode_client_id(name), writers_known_from(at), own_bucket(name))
+        return self._view.read_range(self._shared, cursor, min(high, at.until), min(room, self._at_once), reader)
 
-    def _take(self, stretch: Stretch, buckets: Sequence[str], cursor: int) -> int:
+    def _take(self, feed_range: FeedRange, buckets: Sequence[str], cursor: int) -> int:
         """Send a range up to the limit; return the position up to which it was sent."""
-        text, deltas, last = stretch.text, stretch.deltas, stretch.last
+        text, deltas, last = feed_range.text, feed_range.deltas, feed_range.last
         room = self._max_bytes - self._bytes
         if self.count + deltas > self._limit or len(text) > room:
-            text, deltas, entries = stretch.first(self._limit - self.count, room)
+            text, deltas, entries = feed_range.first(self._limit - self.count, room)
             last = self._view.entries_after(buckets, cursor, entries)[-1].changed
         if deltas:
             self._send(text, deltas)
-            self.told = self.given = max(self.told, last)
+            self.sent_up_to = self.upserted_up_to = max(self.sent_up_to, last)
         return last
 
     def _by_history(self, buckets: Sequence[str], low: int, high: int) -> int:
@@ -211,8 +215,8 @@ class _Walk:
         """Read the next entries; send a row as it is stored if the client certainly lacks it."""
         cursor, at = low, self._at
         visible = bucket in self._access.keys
-        name, known_from = spell_client(self._client_id), writers_known_from(at)
-        found = self._view.whole_rows(bucket, low, self._wanted())
+        name, known_from = encode_client_id(self._client_id), writers_known_from(at)
+        found = self._view.full_rows(bucket, low, self._wanted())
         rows: dict[RowKey, StoredRow] = {}
         for table, row_id, first, since, left, changed, inside, spelled, deltas, writers, floor in found:
             if changed > high:
@@ -229,7 +233,7 @@ class _Walk:
             if plain and spelled is not None and certainly_lacks(entry, at):
                 self._met.add(key)
                 self._send(spelled, deltas)
-                self.told = self.given = max(self.told, changed)
+                self.sent_up_to = self.upserted_up_to = max(self.sent_up_to, changed)
             else:
                 rows = rows or self._view.rows([(other.table, other.row_id) for other in found])
                 self._tell(rows[key], [entry], changed)
@@ -250,7 +254,7 @@ class _Walk:
         """Return how many entries to read at once: as many rows as fit in the page, by the average size so far."""
         if not self.count:
             return self._at_once
-        return max(_FEWEST, min(_STRETCH, (self._max_bytes - self._bytes) * self.count // self._bytes))
+        return max(_FEWEST, min(_MOST_IN_RANGE, (self._max_bytes - self._bytes) * self.count // self._bytes))
 
     def _send(self, text: bytes, deltas: int) -> None:
         self.parts.append(text)
@@ -260,10 +264,10 @@ class _Walk:
     def _is_place(self, entry: Entry, history: list[Entry]) -> bool:
         """Return whether the row is sent at this entry, and not at a later entry of it."""
         latest = max(known.changed for known in history)
-        if entry.changed > self._at.turn:
+        if entry.changed > self._at.transition_at:
             return entry.changed == latest
         among = max(known.changed for known in history if known.bucket in self._moved)
-        return latest <= self._at.turn and entry.changed == among
+        return latest <= self._at.transition_at and entry.changed == among
 
     def _tell(self, row: StoredRow, history: list[Entry], place: int) -> None:
         self._met.add(row.key)
@@ -273,9 +277,9 @@ class _Walk:
         if lacks:
             for delta in lacks:
                 self._send(encode_delta(delta), 1)
-            self.told = max(self.told, place, self._at.turn)
+            self.sent_up_to = max(self.sent_up_to, place, self._at.transition_at)
             if lacks[-1].op != "DELETE":
-                self.given = self.told
+                self.upserted_up_to = self.sent_up_to
             if self._access.sees(row) and not self._access.shows(row):
                 self.older.update(row.keys)
 
@@ -293,16 +297,16 @@ class _Walk:
         client_id, at = self._client_id, self._at
         if not self._visible(row):
             return [render.delete(row)] if may_hold_hidden(row, history, client_id, at) else []
-        has = of_visible(row, history, client_id, at)
-        if has is Has.NO:
+        has = presence_of_visible(row, history, client_id, at)
+        if has is RowPresence.NO:
             return render.insert(row) if self._access.shows(row) else []  # it comes with the keys that will tell of it
-        if has is Has.OWN:
-            lacks = [part for part in row.state.live if not came_with_insert(row, part.stamp, client_id)]
+        if has is RowPresence.OWN:
+            lacks = [part for part in row.state.live if not has_from_insert(row, part.stamp, client_id)]
             if all(self._follows_insert(row, part) for part in lacks):
                 stamps = {part.stamp for part in lacks}
                 return render.update(row, lambda _, stamp: stamp in stamps)
-            has = Has.UNSURE
-        if has is Has.UNSURE:
+            has = RowPresence.UNSURE
+        if has is RowPresence.UNSURE:
             return [render.delete(row), *render.insert(row)]
         cells = row.state.cells
         return render.update(row, lambda column, stamp: stamp[1] != client_id and cells[column].at > at.base)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from lakesync.model.types import RowDelta, RowKey
-from lakesync.staging.log_reader import LoggedPush, Stretch, read_log
+from lakesync.staging.log_reader import LoggedPush, LogRange, read_log
 from lakesync.staging.records import Backlog
 from lakesync.staging.store import PipelineStore
 
@@ -123,9 +123,9 @@ class BacklogStats:
                 shard.pushes.popleft()
             first = max(shard.seen, backlog.flushed_seq) + 1
             if first <= backlog.last_seq:
-                stretch = Stretch(self._gateway, backlog.shard, backlog.epoch, first, backlog.last_seq)
+                log_range = LogRange(self._gateway, backlog.shard, backlog.epoch, first, backlog.last_seq)
                 source = self.store.log_source(backlog.shard)
-                shard.pushes.extend(_summary(push) for push in read_log(source, stretch))
+                shard.pushes.extend(_summary(push) for push in read_log(source, log_range))
             shard.seen = max(shard.seen, backlog.last_seq)
 
 

@@ -25,7 +25,7 @@ from lakesync.flush.settings import FlushSettings
 from lakesync.flush.staging_queue import StagingFlushQueue
 from lakesync.model.crash_points import crash_point
 from lakesync.model.errors import AdapterError, FlushError
-from lakesync.staging.log_reader import Stretch, read_log
+from lakesync.staging.log_reader import LogRange, read_log
 from lakesync.staging.records import Backlog, Batch
 from lakesync.staging.store import PipelineStore, StagingStore
 
@@ -283,10 +283,10 @@ class Flusher:
         return any(shard.flushed_seq >= batch.to_seq for shard in shards)
 
     def _deltas(self, batch: Batch) -> tuple[StoredDelta, ...]:
-        stretch = Stretch(batch.gateway, batch.shard, batch.epoch, batch.from_seq, batch.to_seq)
+        log_range = LogRange(batch.gateway, batch.shard, batch.epoch, batch.from_seq, batch.to_seq)
         return tuple(
             StoredDelta(batch.gateway, push.arrival, delta)
-            for push in read_log(self._store.log_source(batch.shard), stretch)
+            for push in read_log(self._store.log_source(batch.shard), log_range)
             for delta in push.deltas
         )
 

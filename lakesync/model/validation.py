@@ -99,7 +99,7 @@ def check_hlc(name: str, value: int) -> str | None:
     return None
 
 
-def misshapen(deltas: Sequence[RowDelta]) -> list[Rejection]:
+def find_malformed(deltas: Sequence[RowDelta]) -> list[Rejection]:
     """Return a rejection for every malformed delta."""
     if _all_well_formed(deltas):
         return []

@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from typing import TypeVar
 
 from lakesync.model.errors import StagingUnavailableError
-from lakesync.staging.records import ARRIVAL_STEP, HeldShard, Hold
+from lakesync.staging.records import ARRIVAL_STEP, CutPoint, ShardCutPoint
 from lakesync.staging.store import Commit, StagingStore, View
 
 T = TypeVar("T")
@@ -25,7 +25,7 @@ TRIES = 20
 """Attempts to bring all shards to one arrival."""
 
 
-class HoldingStore(ABC):
+class CutPointStore(ABC):
     """The method of a store that returns its cut point."""
 
     @abstractmethod
@@ -36,12 +36,12 @@ class HoldingStore(ABC):
     def read(self, gateway: str, work: Callable[[View], T]) -> Future[T]:
         """Run `work` over a view; see `StagingStore.read`."""
 
-    def hold(self, gateway: str) -> Hold:
+    def cut_point(self, gateway: str) -> CutPoint:
         """Return the gateway's cut point: every push so far has an arrival up to it, every later push one above it."""
         return self.read(gateway, _held).result()
 
 
-def hold_together(gateway: str, stores: Mapping[str, StagingStore]) -> Hold:
+def common_cut_point(gateway: str, stores: Mapping[str, StagingStore]) -> CutPoint:
     """Return a common cut point of all shards; shards that are behind advance their arrivals to it.
 
     Args:
@@ -51,7 +51,7 @@ def hold_together(gateway: str, stores: Mapping[str, StagingStore]) -> Hold:
     Raises:
         StagingUnavailableError: pushes arrived in between, `TRIES` times; a repeat may succeed.
     """
-    held = {name: store.hold(gateway) for name, store in stores.items()}
+    held = {name: store.cut_point(gateway) for name, store in stores.items()}
     for _ in range(TRIES):
         arrivals = {each.arrival for each in held.values()}
         if len(arrivals) == 1:
@@ -66,15 +66,15 @@ def hold_together(gateway: str, stores: Mapping[str, StagingStore]) -> Hold:
     )
 
 
-def _held(view: View) -> Hold:
+def _held(view: View) -> CutPoint:
     config, mark = view.config, view.reindexing()
     done = mark is not None and mark.done and mark.rules_version == config.rules_version
     rules_version = config.rules_version if done or config.rules_version == 0 else None
-    return Hold(view.gateway, view.arrival, view.epoch, rules_version)
+    return CutPoint(view.gateway, view.arrival, view.epoch, rules_version)
 
 
-def _going_on_to(there: int) -> Callable[[Commit], Hold]:
-    def go(commit: Commit) -> Hold:
+def _going_on_to(there: int) -> Callable[[Commit], CutPoint]:
+    def go(commit: Commit) -> CutPoint:
         behind = (there - commit.arrival) // ARRIVAL_STEP
         if behind > 0:
             here = commit.next_arrivals(1)[-1]  # where the clock is
@@ -84,13 +84,13 @@ def _going_on_to(there: int) -> Callable[[Commit], Hold]:
     return go
 
 
-def _joined(gateway: str, held: Mapping[str, Hold]) -> Hold:
+def _joined(gateway: str, held: Mapping[str, CutPoint]) -> CutPoint:
     default = next(iter(held.values()))
     settled = all(each.rules_version is not None for each in held.values())
-    return Hold(
+    return CutPoint(
         gateway,
         default.arrival,
         default.epoch,
         default.rules_version if settled else None,
-        {name: HeldShard(each.epoch, each.rules_version or 0) for name, each in held.items()},
+        {name: ShardCutPoint(each.epoch, each.rules_version or 0) for name, each in held.items()},
     )

@@ -39,7 +39,7 @@ class Reader(NamedTuple):
     """The bucket key of changes that concern it alone."""
 
 
-class Stretch(NamedTuple):
+class FeedRange(NamedTuple):
     """Entries ordered by `changed`: rows that the reader lacks entirely, and rows of which it needs nothing.
 
     It needs nothing of rows that are outside its buckets and that it does not have, or that have a later entry.
@@ -82,7 +82,7 @@ class Stretch(NamedTuple):
 _encode = msgspec.json.Encoder().encode
 
 
-class WholeRow(NamedTuple):
+class FullRow(NamedTuple):
     """A feed entry, and its row encoded for a client that lacks all of it."""
 
     table: str
@@ -105,34 +105,34 @@ class WholeRow(NamedTuple):
         """Table and row id."""
         return (self.table, self.row_id)
 
-    def of_row(self, row: StoredRow) -> WholeRow:
+    def of_row(self, row: StoredRow) -> FullRow:
         """Return the entry with another version of its row."""
-        spelled, deltas, writers, floor = spelled_of(row.fold())
+        spelled, deltas, writers, floor = encode_full_row(row.fold())
         return self._replace(spelled=spelled, deltas=deltas, writers=writers, writers_floor=floor)
 
 
-def spell_client(client_id: str) -> bytes:
-    """Return a client id as it appears in `WholeRow.writers`."""
+def encode_client_id(client_id: str) -> bytes:
+    """Return a client id as it appears in `FullRow.writers`."""
     return _encode(client_id)
 
 
-def spell_writers(row: StoredRow) -> bytes:
-    """Return `WholeRow.writers` of a row."""
+def encode_writers(row: StoredRow) -> bytes:
+    """Return `FullRow.writers` of a row."""
     return _encode(list(row.writers))
 
 
-def spelled_of(row: StoredRow, live: list[LiveDelta] | None = None) -> tuple[bytes | None, int, bytes, int]:
-    """Return the fields of a `WholeRow` that come from its row: spelled, deltas, writers, writers_floor.
+def encode_full_row(row: StoredRow, live: list[LiveDelta] | None = None) -> tuple[bytes | None, int, bytes, int]:
+    """Return the fields of a `FullRow` that come from its row: spelled, deltas, writers, writers_floor.
 
     Args:
         row: the row.
         live: `row.state.live`, if the caller has it.
     """
     spelled, deltas = encode_row(row.table, row.row_id, row.state, live) if row.state.visible else (None, 0)
-    return spelled, deltas, spell_writers(row), row.writers_floor
+    return spelled, deltas, encode_writers(row), row.writers_floor
 
 
-def whole_rows(entries: Iterable[Entry], rows: Mapping[RowKey, StoredRow]) -> list[WholeRow]:
+def full_rows(entries: Iterable[Entry], rows: Mapping[RowKey, StoredRow]) -> list[FullRow]:
     """Return entries with their rows, for a store that does not keep rows encoded.
 
     Args:
@@ -143,6 +143,6 @@ def whole_rows(entries: Iterable[Entry], rows: Mapping[RowKey, StoredRow]) -> li
     for entry in entries:
         row = rows.get(entry.key)
         history = (entry.first, entry.since, entry.left_before, entry.changed)
-        spelled, deltas, writers, floor = spelled_of(row) if row is not None else (None, 0, b"[]", 0)
-        found.append(WholeRow(*entry.key, *history, entry.inside, spelled, deltas, writers, floor))
+        spelled, deltas, writers, floor = encode_full_row(row) if row is not None else (None, 0, b"[]", 0)
+        found.append(FullRow(*entry.key, *history, entry.inside, spelled, deltas, writers, floor))
     return found

@@ -286,7 +286,7 @@ class ErasingStore(ABC):
             more = after is not None
 
         def forget(commit: Commit) -> None:
-            commit.blank_client(client_id)
+            commit.forget_client(client_id)
             commit.put_client(ClientRecord(client_id, epoch=LOST, last_seen_ms=0))
 
         self.submit(erasure.gateway, forget).result()

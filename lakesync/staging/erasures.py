@@ -17,7 +17,7 @@ import msgspec
 from lakesync.model.types import RowDelta, RowKey
 from lakesync.staging.head import Head
 from lakesync.staging.records import Cut, Erasure
-from lakesync.staging.sql_query import Asking
+from lakesync.staging.sql_query import SqlQueries
 from lakesync.wire.log import decode_body, encode_body
 
 _FIELDS = "gateway, seq, table_name, row_id, client_id, hlc, arrival, requested_ms, deltas, row_count, done_ms, lake_ms"
@@ -45,15 +45,15 @@ _ERASED_OUTCOME = msgspec.json.encode(
 _AT_ONCE = 500
 
 
-class ErasureView(Asking):
+class ErasureView(SqlQueries):
     """The methods of a `View` that read erasures."""
 
     def erasures(self) -> list[Erasure]:
         """Return every erasure, in order."""
-        rows = self._ask(f"SELECT {_FIELDS} FROM erasure WHERE gateway = ? ORDER BY seq")
+        rows = self._query(f"SELECT {_FIELDS} FROM erasure WHERE gateway = ? ORDER BY seq")
         return [Erasure(*row) for row in rows]
 
-    def is_barred(self, cut: Cut) -> bool:
+    def predates_erasure(self, cut: Cut) -> bool:
         """Return whether a checkpoint may contain values that were erased after it was made.
 
         Every later checkpoint contains the row's tombstone. Columns that an erased client wrote to other rows leave the
@@ -75,19 +75,19 @@ class ErasingCommit(ErasureView):
 
     def put_erasure(self, erasure: Erasure) -> None:
         """Store an erasure; it replaces the one with its `seq`."""
-        self._ask("DELETE FROM erasure WHERE gateway = ? AND seq = ?", erasure.seq)
+        self._query("DELETE FROM erasure WHERE gateway = ? AND seq = ?", erasure.seq)
         kept = len(_FIELDS.split(", "))
         marks = ", ".join("?" * kept)
-        self._ask(f"INSERT INTO erasure ({_FIELDS}) VALUES ({marks})", *msgspec.structs.astuple(erasure)[1:kept])
+        self._query(f"INSERT INTO erasure ({_FIELDS}) VALUES ({marks})", *msgspec.structs.astuple(erasure)[1:kept])
 
-    def spared(self, deltas: Sequence[RowDelta]) -> Sequence[RowDelta]:
+    def filter_erased(self, deltas: Sequence[RowDelta]) -> Sequence[RowDelta]:
         """Return one client's deltas as they may be stored: without the values of those that an erasure covers."""
-        newest = self._ask("SELECT max(hlc) FROM erasure WHERE gateway = ?")[0][0]
+        newest = self._query("SELECT max(hlc) FROM erasure WHERE gateway = ?")[0][0]
         if newest is None or all(delta.hlc > newest for delta in deltas):
             return deltas
-        client = self._ask("SELECT max(hlc) FROM erasure WHERE gateway = ? AND client_id = ?", deltas[0].client_id)[0][
+        client = self._query("SELECT max(hlc) FROM erasure WHERE gateway = ? AND client_id = ?", deltas[0].client_id)[
             0
-        ]
+        ][0]
         rows = self._erased_rows({delta.row_id for delta in deltas})
         floor = -1 if client is None else client
         return [delta if delta.hlc > max(floor, rows.get(delta.key, -1)) else _silenced(delta) for delta in deltas]
@@ -104,28 +104,28 @@ class ErasingCommit(ErasureView):
             The `seq` after which to continue, None at the end, and the number of redacted deltas.
         """
         head = self._head
-        found = self._ask(_REDACTABLE, head.shard, head.epoch, max(after, head.trimmed_seq), limit)
+        found = self._query(_REDACTABLE, head.shard, head.epoch, max(after, head.trimmed_seq), limit)
         redacted = 0
         for seq, body in found:
             deltas = decode_body(bytes(body))
             covered = sum(bool(delta.columns) and covers(delta) for delta in deltas)
             if covered:
                 blank = encode_body([_blank(delta) if covers(delta) else delta for delta in deltas])
-                self._ask(_REDACT, blank, head.shard, head.epoch, seq)
+                self._query(_REDACT, blank, head.shard, head.epoch, seq)
                 redacted += covered
         return (found[-1][0] if len(found) == limit else None), redacted
 
-    def blank_client(self, client_id: str) -> None:
+    def forget_client(self, client_id: str) -> None:
         """Remove a client's claims from the log, and the results of its actions."""
-        self._ask(_BLANK_CLAIMS, b"{}", client_id)
-        self._ask(_BLANK_OUTCOMES, _ERASED_OUTCOME, client_id)
+        self._query(_BLANK_CLAIMS, b"{}", client_id)
+        self._query(_BLANK_OUTCOMES, _ERASED_OUTCOME, client_id)
 
     def _erased_rows(self, row_ids: Collection[str]) -> dict[RowKey, int]:
         found: dict[RowKey, int] = {}
         for some in _parts(sorted(row_ids)):
             marks = ", ".join("?" * len(some))
             query = f"SELECT table_name, row_id, max(hlc) FROM erasure WHERE gateway = ? AND row_id IN ({marks})"
-            for table, row_id, hlc in self._ask(f"{query} GROUP BY table_name, row_id", *some):
+            for table, row_id, hlc in self._query(f"{query} GROUP BY table_name, row_id", *some):
                 found[table, row_id] = hlc
         return found
 

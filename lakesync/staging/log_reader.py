@@ -33,7 +33,7 @@ class LogRow(NamedTuple):
     """None if it was trimmed."""
 
 
-class Stretch(NamedTuple):
+class LogRange(NamedTuple):
     """A range of one shard's log."""
 
     gateway: str
@@ -54,44 +54,46 @@ class LoggedPush(NamedTuple):
     """Stored bytes."""
 
 
-def read_log(source: LogSource, stretch: Stretch) -> Iterator[LoggedPush]:
+def read_log(source: LogSource, log_range: LogRange) -> Iterator[LoggedPush]:
     """Yield the pushes of a range, in order; pushes whose bodies were trimmed are skipped.
 
     Args:
         source: where the log is.
-        stretch: which part.
+        log_range: which part.
 
     Raises:
         StagingUnavailableError: the log cannot be read.
     """
-    for seq, arrival, body in log_rows(source, stretch):
+    for seq, arrival, body in log_rows(source, log_range):
         if body is not None:
             yield LoggedPush(seq, arrival, decode_body(bytes(body)), len(body))
 
 
-def log_rows(source: LogSource, stretch: Stretch) -> Iterator[LogRow]:
+def log_rows(source: LogSource, log_range: LogRange) -> Iterator[LogRow]:
     """Return the log rows of a range, in order.
 
     Args:
         source: where the log is.
-        stretch: which part.
+        log_range: which part.
 
     Raises:
         StagingUnavailableError: the log cannot be read.
     """
-    return map(LogRow._make, _sqlite(source, stretch) if source.url.startswith(_SQLITE) else _postgres(source, stretch))
+    return map(
+        LogRow._make, _sqlite(source, log_range) if source.url.startswith(_SQLITE) else _postgres(source, log_range)
+    )
 
 
-def _sqlite(source: LogSource, stretch: Stretch) -> Iterator[tuple[Any, ...]]:
+def _sqlite(source: LogSource, log_range: LogRange) -> Iterator[tuple[Any, ...]]:
     path = source.url.removeprefix(_SQLITE)
     try:
         with closing(sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True, timeout=10)) as connection:
-            yield from connection.execute(_ROWS.format(table=source.table, mark="?"), stretch)
+            yield from connection.execute(_ROWS.format(table=source.table, mark="?"), log_range)
     except sqlite3.Error as error:
         raise StagingUnavailableError(f"the log in {path} cannot be read: {error}") from error
 
 
-def _postgres(source: LogSource, stretch: Stretch) -> Iterable[tuple[Any, ...]]:
+def _postgres(source: LogSource, log_range: LogRange) -> Iterable[tuple[Any, ...]]:
     import psycopg
     from psycopg.conninfo import make_conninfo
 
@@ -101,6 +103,6 @@ def _postgres(source: LogSource, stretch: Stretch) -> Iterable[tuple[Any, ...]]:
     try:
         credentials = make_conninfo(url, connect_timeout=10, **source.properties)
         with psycopg.connect(credentials) as connection:
-            return connection.execute(_ROWS.format(table=source.table, mark="%s"), stretch).fetchall()
+            return connection.execute(_ROWS.format(table=source.table, mark="%s"), log_range).fetchall()
     except psycopg.Error as error:
         raise StagingUnavailableError(f"the log at {url} cannot be read: {str(error).strip()}") from error

@@ -18,7 +18,7 @@ import stamina
 from lakesync.model.errors import LakeSyncError, NotFoundError, StagingUnavailableError, TransientError, ValidationError
 from lakesync.model.types import RowDelta, StoredConnector
 from lakesync.staging.head import MAIN_SHARD
-from lakesync.staging.records import Backlog, Batch, Cut, Erasure, GatewayConfig, Hold, LedgerDay, LogSource
+from lakesync.staging.records import Backlog, Batch, Cut, CutPoint, Erasure, GatewayConfig, LedgerDay, LogSource
 from lakesync.staging.store import PipelineStore
 
 
@@ -155,9 +155,9 @@ class RemoteStore:
         """Request a flush."""
         self._find("request_flush", bool, gateway=gateway)
 
-    def hold(self, gateway: str) -> Hold:
+    def cut_point(self, gateway: str) -> CutPoint:
         """Return the gateway's cut point."""
-        return self._call("hold", Hold, gateway=gateway)
+        return self._call("cut_point", CutPoint, gateway=gateway)
 
     def publish_cut(self, cut: Cut) -> bool:
         """Publish a checkpoint."""

@@ -16,7 +16,7 @@ from lakesync.staging.store import Replayer
 T = TypeVar("T")
 
 
-class FreshStore(Protocol):
+class ReplacementStore(Protocol):
     """An empty store that no other process can see yet."""
 
     def ensure_gateway(self, gateway: str) -> None:
@@ -27,9 +27,9 @@ class FreshStore(Protocol):
 
 
 @contextmanager
-def fresh_stores(
+def replacement_stores(
     urls: Mapping[str, str], wall: Callable[[], int], replayer: Replayer, *, replace: bool
-) -> Iterator[dict[str, FreshStore]]:
+) -> Iterator[dict[str, ReplacementStore]]:
     """Yield an empty store for each shard; at the end of the `with` block, put them in place, the default shard last.
 
     If the block raises, all are discarded. If the process dies while they are put in place, the default shard still has
@@ -49,31 +49,33 @@ def fresh_stores(
     main, first = next(iter(urls.items()))
     inside = {name: url for name, url in urls.items() if url.startswith(f"{first.rstrip('/')}/")}
     with ExitStack() as opened:
-        stores = {main: opened.enter_context(_fresh_store(main, first, wall, replayer, replace=replace))}
+        stores = {main: opened.enter_context(_replacement_store(main, first, wall, replayer, replace=replace))}
         for name, url in urls.items():
             if name in inside:
                 folder = url.removeprefix(f"{first.rstrip('/')}/")
                 stores[name] = opened.enter_context(_made_inside(stores[main], folder, name, replayer))
             elif name != main:
-                stores[name] = opened.enter_context(_fresh_store(name, url, wall, replayer, replace=replace))
+                stores[name] = opened.enter_context(_replacement_store(name, url, wall, replayer, replace=replace))
         yield stores
 
 
-def _made_inside(store: FreshStore, folder: str, shard: str, replayer: Replayer) -> AbstractContextManager[FreshStore]:
+def _made_inside(
+    store: ReplacementStore, folder: str, shard: str, replayer: Replayer
+) -> AbstractContextManager[ReplacementStore]:
     from lakesync.staging.sqlite.replacement import inside_of
 
     return inside_of(store, folder, shard, replayer)
 
 
-def _fresh_store(
+def _replacement_store(
     shard: str, url: str, wall: Callable[[], int], replayer: Replayer, *, replace: bool
-) -> AbstractContextManager[FreshStore]:
+) -> AbstractContextManager[ReplacementStore]:
     if url.startswith("sqlite://"):
-        from lakesync.staging.sqlite.replacement import fresh_folder
+        from lakesync.staging.sqlite.replacement import replacement_folder
 
-        return fresh_folder(shard, url, wall, replayer, replace=replace)
+        return replacement_folder(shard, url, wall, replayer, replace=replace)
     if url.startswith(("postgresql://", "postgres://")):
-        from lakesync.staging.postgres.replacement import fresh_schema
+        from lakesync.staging.postgres.replacement import replacement_schema
 
-        return fresh_schema(shard, url, wall, replace=replace)
+        return replacement_schema(shard, url, wall, replace=replace)
     raise ConfigurationError(f"staging at a {url.partition(':')[0]!r} URL does not outlive its process: nothing to do")

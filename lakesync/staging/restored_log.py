@@ -16,7 +16,7 @@ from lakesync.model.types import RowDelta
 from lakesync.staging.head import Head
 from lakesync.staging.ledger import day_of, signed, tally_of, unsigned
 from lakesync.staging.records import LOST, ClientRecord, GatewayConfig, LogEntry
-from lakesync.staging.sql_query import Asking
+from lakesync.staging.sql_query import SqlQueries
 from lakesync.staging.store import Commit
 from lakesync.staging.table_values import next_entry, row_of
 from lakesync.wire.log import pack
@@ -54,7 +54,7 @@ class Restoring(Commit, Protocol):
         """Continue with arrivals above `arrival`, and treat every client as seen before."""
 
 
-class RestoringCommit(Asking):
+class RestoringCommit(SqlQueries):
     """The methods of `Restoring` that are the same in both stores."""
 
     @property
@@ -79,8 +79,8 @@ class RestoringCommit(Asking):
             arrival: of the push.
         """
         entry = next_entry(self._head, client_id, pack(deltas, body=False), arrival, {})
-        self._ask(_LOG, *row_of(entry, committed_ms=wall_of(arrival))[1:])
-        self._ask(_WRITER, client_id, entry.hlc_high, entry.hlc_high - entry.hlc_low)
+        self._query(_LOG, *row_of(entry, committed_ms=wall_of(arrival))[1:])
+        self._query(_WRITER, client_id, entry.hlc_high, entry.hlc_high - entry.hlc_low)
         self._count(day_of(arrival), entry.ids)
         self._move_head(self._head.restored(entry))
         return entry
@@ -90,12 +90,12 @@ class RestoringCommit(Asking):
         head = self._head
         self._move_head(msgspec.structs.replace(head, arrival=max(head.arrival, arrival)))
         record = msgspec.json.encode(ClientRecord(ANYONE, epoch=LOST, last_seen_ms=0))
-        self._ask("INSERT INTO client (gateway, client_id, record) VALUES (?, ?, ?)", ANYONE, record)
+        self._query("INSERT INTO client (gateway, client_id, record) VALUES (?, ?, ?)", ANYONE, record)
 
     def _count(self, day: str, ids: bytes) -> None:
         tally = tally_of(ids)
-        found = self._ask("SELECT count, id_sum FROM ledger WHERE gateway = ? AND day = ?", day)
+        found = self._query("SELECT count, id_sum FROM ledger WHERE gateway = ? AND day = ?", day)
         if found:
             tally = tally.plus(found[0][0], unsigned(found[0][1]))
         numbers = (tally.deltas, signed(tally.id_sum))
-        self._ask(_LEDGER, day, *numbers, *numbers)
+        self._query(_LEDGER, day, *numbers, *numbers)

@@ -8,9 +8,19 @@ import msgspec
 
 from lakesync.model.errors import IntegrityError, NotFoundError
 from lakesync.model.types import RowDelta, StoredConnector
-from lakesync.staging.cut_point import hold_together
+from lakesync.staging.cut_point import common_cut_point
 from lakesync.staging.head import MAIN_SHARD
-from lakesync.staging.records import Backlog, Batch, Cut, Erasure, GatewayConfig, HeldShard, Hold, LedgerDay, LogSource
+from lakesync.staging.records import (
+    Backlog,
+    Batch,
+    Cut,
+    CutPoint,
+    Erasure,
+    GatewayConfig,
+    LedgerDay,
+    LogSource,
+    ShardCutPoint,
+)
 from lakesync.staging.shards import ShardMap
 from lakesync.staging.store import StagingStore
 
@@ -76,9 +86,9 @@ class ShardedPipeline:
         for store in self.stores.values():
             store.request_flush(gateway)
 
-    def hold(self, gateway: str) -> Hold:
+    def cut_point(self, gateway: str) -> CutPoint:
         """Return a common cut point of all shards."""
-        return hold_together(gateway, self.stores)
+        return common_cut_point(gateway, self.stores)
 
     def publish_cut(self, cut: Cut) -> bool:
         """Publish each shard's part of a checkpoint; return False if any shard has this or a later one.
@@ -93,7 +103,7 @@ class ShardedPipeline:
         if missing:
             raise IntegrityError(
                 f"the cut of gateway {cut.gateway!r} at {cut.arrival} does not say where {', '.join(missing)} stood: "
-                "make it at what `hold` said"
+                "make it at the cut point"
             )
         parts = [self.stores[name].publish_cut(_part_of(cut, name, self.shards)) for name in self.stores]
         return all(parts)
@@ -108,7 +118,7 @@ class ShardedPipeline:
             cuts[self.shards.default],
             arrival=min(cut.arrival for cut in cuts.values()),
             tables=tuple(sorted((table for cut in cuts.values() for table in cut.tables), key=lambda one: one.table)),
-            shards={name: HeldShard(cut.epoch, cut.rules_version) for name, cut in cuts.items()},
+            shards={name: ShardCutPoint(cut.epoch, cut.rules_version) for name, cut in cuts.items()},
         )
 
     def marks(self) -> dict[str, str]:

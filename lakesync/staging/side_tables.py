@@ -14,7 +14,7 @@ import msgspec
 from lakesync.model.types import StoredConnector
 from lakesync.staging.erasures import ErasingCommit, ErasureView
 from lakesync.staging.records import ActionEntry, ActionRecord, Reindex
-from lakesync.staging.sql_query import Asking
+from lakesync.staging.sql_query import SqlQueries
 from lakesync.staging.table_values import decode_client
 
 _PUT_NAME = (
@@ -25,7 +25,7 @@ _GET_NAMES = "SELECT folded, spelled FROM spelled_name WHERE ? <> '' AND namespa
 _NAMES_AT_ONCE = 500
 
 
-class SpelledNamesView(Asking):
+class SpelledNamesView(SqlQueries):
     """Reads the case in which tables and columns are spelled in each namespace of the lake."""
 
     def spelled_names(self, namespace: str, names: Collection[str]) -> dict[str, str]:
@@ -39,7 +39,7 @@ class SpelledNamesView(Asking):
         found: dict[str, str] = {}
         for start in range(0, len(folded), _NAMES_AT_ONCE):
             some = folded[start : start + _NAMES_AT_ONCE]
-            found.update(self._ask(f"{_GET_NAMES}({', '.join('?' * len(some))})", namespace, *some))
+            found.update(self._query(f"{_GET_NAMES}({', '.join('?' * len(some))})", namespace, *some))
         return found
 
 
@@ -58,7 +58,7 @@ class SpelledNamesCommit(SpelledNamesView):
         known = self.spelled_names(namespace, names)
         missing = sorted(name for name in names if name.lower() not in known)
         for name in missing:
-            self._ask(_PUT_NAME, namespace, name.lower(), name)
+            self._query(_PUT_NAME, namespace, name.lower(), name)
         return self.spelled_names(namespace, names) if missing else known
 
 
@@ -74,7 +74,7 @@ _NOTHING_YET = 1
 _decode_parts = msgspec.json.Decoder(dict[str, int]).decode
 
 
-class SharedCursorView(Asking):
+class SharedCursorView(SqlQueries):
     """Reads broadcast cursors of a sharded gateway.
 
     A broadcast to many clients has one cursor, which stands for a cursor in each shard.
@@ -82,12 +82,12 @@ class SharedCursorView(Asking):
 
     def shared_cursor(self, cursor: int) -> dict[str, int] | None:
         """Return the cursors by shard of a broadcast cursor; None if it is unknown or was deleted."""
-        rows = self._ask(_GET_CURSOR, cursor)
+        rows = self._query(_GET_CURSOR, cursor)
         return _decode_parts(rows[0][0]) if rows else None
 
     def newest_shared_cursor(self) -> int:
         """Return the highest stored broadcast cursor; 0 if there is none."""
-        rows = self._ask(_NEWEST_CURSOR)
+        rows = self._query(_NEWEST_CURSOR)
         return int(rows[0][0]) if rows else 0
 
     def told_of_shard(self, shard: str) -> bool:
@@ -95,12 +95,12 @@ class SharedCursorView(Asking):
         parts = self.shared_cursor(self.newest_shared_cursor()) or {}
         if parts.get(shard, 0) > _NOTHING_YET:
             return True
-        told = (decode_client(record).handed for (record,) in self._ask(_CLIENTS))
+        told = (decode_client(record).sent_cursors for (record,) in self._query(_CLIENTS))
         return any(
             name == shard and cursor > _NOTHING_YET
-            for handed in told
-            if handed is not None
-            for vector in handed.vectors
+            for sent_cursors in told
+            if sent_cursors is not None
+            for vector in sent_cursors.vectors
             for name, cursor in vector.parts
         )
 
@@ -116,8 +116,8 @@ class SharedCursorCommit(SharedCursorView):
             parts: cursor by shard.
             forget_below: stored cursors below this are deleted.
         """
-        self._ask(_FORGET_CURSORS, forget_below)
-        self._ask(_PUT_CURSOR, cursor, msgspec.json.encode(dict(parts)).decode())
+        self._query(_FORGET_CURSORS, forget_below)
+        self._query(_PUT_CURSOR, cursor, msgspec.json.encode(dict(parts)).decode())
 
 
 _PUT_REINDEX = (
@@ -127,12 +127,12 @@ _PUT_REINDEX = (
 )
 
 
-class ReindexView(Asking):
+class ReindexView(SqlQueries):
     """Reads the gateway's re-index position."""
 
     def reindexing(self) -> Reindex | None:
         """Return the position of the latest re-index; None before the first."""
-        rows = self._ask("SELECT rules_version, table_name, row_id, done FROM reindex WHERE gateway = ?")
+        rows = self._query("SELECT rules_version, table_name, row_id, done FROM reindex WHERE gateway = ?")
         if not rows:
             return None
         version, table, row_id, done = rows[0]
@@ -145,7 +145,7 @@ class ReindexCommit(ReindexView):
     def put_reindexing(self, mark: Reindex) -> None:
         """Store the position of a re-index."""
         table, row_id = mark.after or (None, None)
-        self._ask(_PUT_REINDEX, mark.rules_version, table, row_id, int(mark.done))
+        self._query(_PUT_REINDEX, mark.rules_version, table, row_id, int(mark.done))
 
 
 _ADD_JOB = "INSERT INTO flush_job (gateway, set_aside, job_id, body) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"
@@ -154,7 +154,7 @@ _GET_JOB = "SELECT body FROM flush_job WHERE gateway = ? AND set_aside = ? AND j
 _LIST_JOBS = "SELECT body FROM flush_job WHERE gateway = ? AND set_aside = ? ORDER BY job_id LIMIT ?"
 
 
-class FlushJobView(Asking):
+class FlushJobView(SqlQueries):
     """Reads jobs that follow a flush without a pipeline."""
 
     def flush_jobs(self, *, set_aside: bool, limit: int) -> list[bytes]:
@@ -164,7 +164,7 @@ class FlushJobView(Asking):
             set_aside: whether to return failed jobs that were set aside, or waiting jobs.
             limit: the most jobs.
         """
-        return [bytes(body) for (body,) in self._ask(_LIST_JOBS, int(set_aside), limit)]
+        return [bytes(body) for (body,) in self._query(_LIST_JOBS, int(set_aside), limit)]
 
 
 class FlushJobCommit(FlushJobView):
@@ -178,12 +178,12 @@ class FlushJobCommit(FlushJobView):
             body: the encoded job.
             set_aside: whether it failed and is set aside.
         """
-        self._ask(_ADD_JOB, int(set_aside), job_id, body)
+        self._query(_ADD_JOB, int(set_aside), job_id, body)
 
     def take_flush_job(self, job_id: str, *, set_aside: bool) -> bytes | None:
         """Delete a job and return its body; None if there is no such job."""
-        found = self._ask(_GET_JOB, int(set_aside), job_id)
-        self._ask(_DROP_JOB, int(set_aside), job_id)
+        found = self._query(_GET_JOB, int(set_aside), job_id)
+        self._query(_DROP_JOB, int(set_aside), job_id)
         return bytes(found[0][0]) if found else None
 
 
@@ -212,9 +212,9 @@ class SideView(ErasureView, ReindexView, SharedCursorView, SpelledNamesView, Flu
             action_id: of the action.
             idempotency_key: used if no action has the id.
         """
-        found = self._ask(f"{_ACTION} action_id = ?", client_id, action_id)
+        found = self._query(f"{_ACTION} action_id = ?", client_id, action_id)
         if not found and idempotency_key is not None:
-            found = self._ask(f"{_ACTION} idempotency_key = ?", client_id, idempotency_key)
+            found = self._query(f"{_ACTION} idempotency_key = ?", client_id, idempotency_key)
         return ActionRecord(*found[0]) if found else None
 
     def action_log(self, before: int | None, limit: int) -> list[ActionEntry]:
@@ -224,12 +224,12 @@ class SideView(ErasureView, ReindexView, SharedCursorView, SpelledNamesView, Flu
             before: only attempts with a lower `seq`; None for all.
             limit: the most attempts.
         """
-        rows = self._ask(_ENTRIES, _FOREVER if before is None else before, limit)
+        rows = self._query(_ENTRIES, _FOREVER if before is None else before, limit)
         return [ActionEntry(*row) for row in rows]
 
     def connectors(self) -> list[StoredConnector]:
         """Return every registered connector, ordered by name."""
-        rows = self._ask("SELECT body FROM connector WHERE gateway = ? ORDER BY name")
+        rows = self._query("SELECT body FROM connector WHERE gateway = ? ORDER BY name")
         return [_decode_connector(body) for (body,) in rows]
 
 
@@ -238,18 +238,18 @@ class SideCommit(SideView, ErasingCommit, ReindexCommit, SharedCursorCommit, Spe
 
     def put_action(self, record: ActionRecord) -> None:
         """Store an action's record; it replaces records with the same id or idempotency key."""
-        self._ask(
+        self._query(
             "DELETE FROM action WHERE gateway = ? AND client_id = ? AND action_id = ?",
             record.client_id,
             record.action_id,
         )
         if record.idempotency_key is not None:
-            self._ask(
+            self._query(
                 "DELETE FROM action WHERE gateway = ? AND client_id = ? AND idempotency_key = ?",
                 record.client_id,
                 record.idempotency_key,
             )
-        self._ask(
+        self._query(
             "INSERT INTO action (gateway, client_id, action_id, idempotency_key, attempts, claim, lease_ms, touched_ms,"
             " outcome) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
             *msgspec.structs.astuple(record),
@@ -257,7 +257,7 @@ class SideCommit(SideView, ErasingCommit, ReindexCommit, SharedCursorCommit, Spe
 
     def drop_actions(self, touched_before_ms: int) -> None:
         """Delete the actions whose latest change was before a wall time in milliseconds."""
-        self._ask("DELETE FROM action WHERE gateway = ? AND touched_ms < ?", touched_before_ms)
+        self._query("DELETE FROM action WHERE gateway = ? AND touched_ms < ?", touched_before_ms)
 
     def note_action(self, entry: ActionEntry, keep: int) -> int:
         """Record an attempt at an action; return its `seq`.
@@ -266,21 +266,21 @@ class SideCommit(SideView, ErasingCommit, ReindexCommit, SharedCursorCommit, Spe
             entry: the attempt; its `seq` is ignored.
             keep: how many of the newest attempts are kept.
         """
-        newest = self._ask(_NEWEST)
+        newest = self._query(_NEWEST)
         seq: int = newest[0][0] + 1 if newest else 1
         counted = msgspec.structs.replace(entry, seq=seq)
-        self._ask(
+        self._query(
             "INSERT INTO action_log (gateway, seq, at_ms, client_id, action_id, connector, action_type, attempt, code,"
             " ms) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             *msgspec.structs.astuple(counted),
         )
-        self._ask("DELETE FROM action_log WHERE gateway = ? AND seq <= ?", seq - keep)
+        self._query("DELETE FROM action_log WHERE gateway = ? AND seq <= ?", seq - keep)
         return seq
 
     def put_connector(self, connector: StoredConnector) -> None:
         """Store a connector; it replaces one with its name."""
         self.drop_connector(connector.name)
-        self._ask(
+        self._query(
             "INSERT INTO connector (gateway, name, body) VALUES (?, ?, ?)",
             connector.name,
             msgspec.json.encode(connector),
@@ -288,6 +288,6 @@ class SideCommit(SideView, ErasingCommit, ReindexCommit, SharedCursorCommit, Spe
 
     def drop_connector(self, name: str) -> bool:
         """Delete a connector; return False if there is none with this name."""
-        known = self._ask("SELECT 1 FROM connector WHERE gateway = ? AND name = ?", name)
-        self._ask("DELETE FROM connector WHERE gateway = ? AND name = ?", name)
+        known = self._query("SELECT 1 FROM connector WHERE gateway = ? AND name = ?", name)
+        self._query("DELETE FROM connector WHERE gateway = ? AND name = ?", name)
         return bool(known)

@@ -9,11 +9,11 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 
-class Asking(ABC):
+class SqlQueries(ABC):
     """A view or commit of one gateway that can run a statement in the database that holds the log."""
 
     @abstractmethod
-    def _ask(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+    def _query(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
         """Run a statement and return the rows of a SELECT.
 
         Args:

@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar
 from lakesync.model.schema import TableSchema
 from lakesync.model.types import Claims, RowDelta, RowKey, StoredConnector
 from lakesync.rules.model import SyncRules
-from lakesync.staging.encoded_feed import Reader, Stretch, WholeRow
+from lakesync.staging.encoded_feed import FeedRange, FullRow, Reader
 from lakesync.staging.head import MAIN_SHARD
 from lakesync.staging.notices import Listener, Presence
 from lakesync.staging.records import (
@@ -24,10 +24,10 @@ from lakesync.staging.records import (
     Batch,
     ClientRecord,
     Cut,
+    CutPoint,
     Entry,
     Erasure,
     GatewayConfig,
-    Hold,
     LedgerDay,
     LogEntry,
     LogSource,
@@ -77,10 +77,12 @@ class View(Protocol):
             limit: the most entries.
         """
 
-    def whole_rows(self, bucket: str, since: int, limit: int) -> list[WholeRow]:
+    def full_rows(self, bucket: str, since: int, limit: int) -> list[FullRow]:
         """Return entries of one bucket like `entries_after`, each with its row encoded as it is sent."""
 
-    def stretch(self, buckets: Sequence[str], since: int, until: int, limit: int, reader: Reader) -> Stretch | None:
+    def read_range(
+        self, buckets: Sequence[str], since: int, until: int, limit: int, reader: Reader
+    ) -> FeedRange | None:
         """Return about `limit` entries with `since < changed <= until`, in order, as one encoded range.
 
         Args:
@@ -102,7 +104,7 @@ class View(Protocol):
     def changed_after(self, buckets: Collection[str], since: int) -> bool:
         """Return whether any entry under `buckets` has `changed > since`."""
 
-    def unheard(self, buckets: Collection[str], since: int) -> Collection[str]:
+    def unnotified(self, buckets: Collection[str], since: int) -> Collection[str]:
         """Return the changed ones of `buckets` whose notice may not have been delivered yet.
 
         A bucket is changed if it has an entry with `changed > since`. A store that notifies its listeners of each
@@ -150,7 +152,7 @@ class View(Protocol):
     def erasures(self) -> list[Erasure]:
         """Return every erasure, in order."""
 
-    def is_barred(self, cut: Cut) -> bool:
+    def predates_erasure(self, cut: Cut) -> bool:
         """Return whether a checkpoint may contain values that were erased after it was made."""
 
 
@@ -274,7 +276,7 @@ class Commit(View, Protocol):
     def put_erasure(self, erasure: Erasure) -> None:
         """Store an erasure; it replaces the one with its `seq`."""
 
-    def spared(self, deltas: Sequence[RowDelta]) -> Sequence[RowDelta]:
+    def filter_erased(self, deltas: Sequence[RowDelta]) -> Sequence[RowDelta]:
         """Return one client's deltas as they may be stored; the same sequence if no erasure covers any of them.
 
         Covered deltas lose their values. They are still stored, because the client may have their rows and must be sent
@@ -293,7 +295,7 @@ class Commit(View, Protocol):
             The `seq` after which to continue, None at the end, and the number of redacted deltas.
         """
 
-    def blank_client(self, client_id: str) -> None:
+    def forget_client(self, client_id: str) -> None:
         """Remove a client's claims from the log, and the results of its actions."""
 
 
@@ -367,7 +369,7 @@ class PipelineStore(Protocol):
     def request_flush(self, gateway: str) -> None:
         """Record that a flush was requested: `backlog` reports it until a batch up to now is confirmed."""
 
-    def hold(self, gateway: str) -> Hold:
+    def cut_point(self, gateway: str) -> CutPoint:
         """Return the point at which a checkpoint can be made once the lake contains everything that is unflushed now.
 
         Shards that are behind advance to the arrival of the others.

@@ -269,7 +269,7 @@ class Game:
         """Wait until all rows are in line with the rules, so that the gateway could be cut for a checkpoint."""
         deadline = time.monotonic() + DEADLINE
         while self.reindexing:
-            self.reindexing = self.server.staging("hold", gateway=self.gateway)["rules_version"] is None
+            self.reindexing = self.server.staging("cut_point", gateway=self.gateway)["rules_version"] is None
             if time.monotonic() > deadline:
                 raise WrongError(f"rows are not in line with the rules after {DEADLINE} s")
             time.sleep(0.01)

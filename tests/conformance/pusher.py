@@ -10,7 +10,7 @@ from pathlib import Path
 
 from lakesync.model.types import RowDelta
 from lakesync.staging import open_store
-from lakesync.staging.sqlite import SqliteStore, WriteBehind
+from lakesync.staging.sqlite import SqliteStore, WriteBehindLimits
 from lakesync.staging.store import StagingStore
 from lakesync.testing.clock import ManualClock
 from tests.conformance.book import Book, make_delta
@@ -32,7 +32,7 @@ def make_store(url: str) -> StagingStore:
     """A store at a clock that stands still; on SQLite one that writes behind every few pushes."""
     clock = ManualClock(1_700_000_000_000)
     if url.startswith("sqlite:"):
-        return SqliteStore(Path(url.removeprefix("sqlite://")), clock, WriteBehind(seconds=60, rows=20))
+        return SqliteStore(Path(url.removeprefix("sqlite://")), clock, WriteBehindLimits(seconds=60, rows=20))
     return open_store(url, clock)
 
 

@@ -134,7 +134,7 @@ def test_what_an_erased_client_had_hidden_comes_back_from_the_lake(world):
     world.pull("c")
     erasure = world.store.erase_client("g", "x")
     assert world.pull("c") == {"r1": {"phone": "1"}}
-    cut = Cut("g", world.store.backlog()[0].epoch, world.store.hold("g").arrival, 0, (), 0)
+    cut = Cut("g", world.store.backlog()[0].epoch, world.store.cut_point("g").arrival, 0, (), 0)
     restored = world.store.restore("g", erasure.seq, older)
     assert restored.arrival > cut.arrival >= erasure.arrival
     world.close()
@@ -142,7 +142,7 @@ def test_what_an_erased_client_had_hidden_comes_back_from_the_lake(world):
     for client in ("c", "new"):
         assert world.pull(client) == {"r1": {"name": "theirs", "phone": "1"}}
     world.store.confirm_erasure("g", erasure.seq)
-    assert world.store.read("g", lambda view: view.is_barred(cut)).result()
+    assert world.store.read("g", lambda view: view.predates_erasure(cut)).result()
     before = world.cursors["c"]
     again = world.store.restore("g", erasure.seq, older)
     assert again.arrival > restored.arrival

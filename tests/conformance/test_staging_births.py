@@ -13,13 +13,13 @@ from lakesync.feed.apply import Sender, apply, by_row
 from lakesync.rules.keys import BucketIndex
 from lakesync.rules.model import SyncRules
 from lakesync.staging.records import Writer
-from lakesync.staging.sqlite import SqliteStore, WriteBehind
+from lakesync.staging.sqlite import SqliteStore, WriteBehindLimits
 from lakesync.testing.clock import ManualClock
 from tests.conformance.book import Book, contents, make_delta
 from tests.conformance.calls import push, read
 
-LAZY = WriteBehind(seconds=3600, rows=10**9, bytes=10**12)
-EAGER = WriteBehind(seconds=0, rows=0, bytes=0)
+LAZY = WriteBehindLimits(seconds=3600, rows=10**9, bytes=10**12)
+EAGER = WriteBehindLimits(seconds=0, rows=0, bytes=0)
 
 
 class Feed(Book):

@@ -142,7 +142,7 @@ def _is_what_its_stays_say(entry: Entry, history: _History) -> None:
 
 def test_a_whole_row_comes_with_its_entry_and_is_what_its_state_says(store, book):
     def seen() -> list:
-        return read(store, lambda view: view.whole_rows(EVERYONE, 0, 10))
+        return read(store, lambda view: view.full_rows(EVERYONE, 0, 10))
 
     push(store, book, make_delta("c", 1, "r1", x=1), make_delta("c", 2, "r2", x="é"))
     push(store, book, make_delta("d", 3, "r1", y=[1, None]), make_delta("d", 4, "gone", x=1))
@@ -157,5 +157,5 @@ def test_a_whole_row_comes_with_its_entry_and_is_what_its_state_says(store, book
         expected = encode_row(*entry.key, states[entry.key]) if entry.inside else (None, 0)
         assert (row.spelled, row.deltas) == expected
     assert [delta.op for delta in decode_deltas(b"[" + found[1].spelled + b"]")] == ["INSERT", "UPDATE"]
-    assert read(store, lambda view: view.whole_rows(EVERYONE, entries[0].changed, 1)) == found[1:2]
-    assert read(store, lambda view: view.whole_rows("never used", 0, 10)) == []
+    assert read(store, lambda view: view.full_rows(EVERYONE, entries[0].changed, 1)) == found[1:2]
+    assert read(store, lambda view: view.full_rows("never used", 0, 10)) == []

@@ -10,8 +10,8 @@ from lakesync.model.errors import IntegrityError
 from lakesync.model.types import SyncPush
 from lakesync.rules.model import parse_rules
 from lakesync.staging import open_staging, open_store
-from lakesync.staging.cut_point import hold_together
-from lakesync.staging.records import Cut, CutTable, Hold
+from lakesync.staging.cut_point import common_cut_point
+from lakesync.staging.records import Cut, CutPoint, CutTable
 from lakesync.staging.shards import ShardMap
 from tests.conformance.book import make_delta
 from tests.conformance.calls import push
@@ -22,9 +22,9 @@ RULES = parse_rules({"version": 1, "buckets": [{"name": "notes", "tables": ["not
 
 def test_every_push_is_on_one_side_of_it(store, book, clock):
     before = push(store, book, make_delta("a", 1, "r1", x=1), make_delta("a", 2, "r2", x=1))
-    hold = store.hold("g")
+    hold = store.cut_point("g")
     assert (hold.arrival, hold.rules_version, hold.shards) == (before.arrival, 0, {})
-    assert store.hold("g") == hold
+    assert store.cut_point("g") == hold
     clock.advance(5)
     after = push(store, book, make_delta("a", 3, "r3", x=1), make_delta("a", 4, "r4", x=1))
     assert after.arrival - 256 > hold.arrival
@@ -38,13 +38,13 @@ def test_it_names_no_rules_until_every_row_is_in_line_with_them(place):
         gateway._reindexer.start = lambda _last=None: None
         deltas = tuple(make_delta("a", hlc, f"r{hlc}", x=1) for hlc in range(1, 4))
         gateway.handle_push(SyncPush("a", deltas), {"sub": "a"})
-        pushed = engine.store.hold("g")
+        pushed = engine.store.cut_point("g")
         gateway.set_rules(RULES)
-        assert engine.store.hold("g").rules_version is None
+        assert engine.store.cut_point("g").rules_version is None
         done = None
         while done is None or not done.done:
             done = gateway._reindexer.submit(done).result()
-        hold = engine.store.hold("g")
+        hold = engine.store.cut_point("g")
         assert hold.rules_version == 1
         assert hold.arrival > pushed.arrival, "rows moved into the new bucket above the last push"
     finally:
@@ -60,11 +60,11 @@ def test_two_stores_meet_and_stay_where_they_met(place, store, book, clock):
         clock.advance(-60_000)
         push(with_other, book, make_delta("a", 1, "r1", x=1))
         stores = {"one": with_other, "two": store}
-        hold = hold_together("g", stores)
+        hold = common_cut_point("g", stores)
         assert set(hold.shards) == {"one", "two"}
-        assert hold_together("g", stores) == hold
+        assert common_cut_point("g", stores) == hold
         store = place.reopen(store, book)
-        assert store.hold("g").arrival == hold.arrival
+        assert store.cut_point("g").arrival == hold.arrival
         for each in (with_other, store):
             assert push(each, book, make_delta("a", 2, "r2", x=1)).arrival > hold.arrival
     finally:
@@ -80,7 +80,7 @@ def sharded(tmp_path, clock):
     engine.close()
 
 
-def cut(hold: Hold) -> Cut:
+def cut(hold: CutPoint) -> Cut:
     tables = tuple(CutTable(name, 1, 1, (f"file:///{name}",), 1) for name in ("notes", "orders"))
     return Cut("g", hold.epoch, hold.arrival, hold.rules_version or 0, tables, 0, hold.shards)
 
@@ -90,7 +90,7 @@ def test_a_cut_of_all_shards_is_published_shard_by_shard(sharded):
     gateway.set_rules(RULES)
     gateway.handle_push(SyncPush("a", (make_delta("a", 1, "r1", x=1), make_delta("a", 2, "o1", "orders", x=1))))
     assert sharded.store.newest_cut("g") is None
-    hold = sharded.store.hold("g")
+    hold = sharded.store.cut_point("g")
     made = cut(hold)
     with pytest.raises(IntegrityError, match="does not say where shard-default, shard-orders stood"):
         sharded.store.publish_cut(Cut("g", hold.epoch, hold.arrival, 1, made.tables, 0))
@@ -104,7 +104,7 @@ def test_a_cut_of_all_shards_is_published_shard_by_shard(sharded):
     assert gateway.submit_checkpoint("bob", {"sub": "bob"}).result().tables == made.tables
 
     gateway.handle_push(SyncPush("a", (make_delta("a", 3, "r2", x=1),)))
-    later = sharded.store.hold("g")
+    later = sharded.store.cut_point("g")
     assert later.arrival > hold.arrival
     assert sharded.store.publish_cut(cut(later))
     assert sharded.store.newest_cut("g") == cut(later)

@@ -7,11 +7,11 @@ from itertools import groupby
 import pytest
 
 from lakesync.staging.encoded_feed import Reader
-from lakesync.staging.sqlite import SqliteStore, WriteBehind
+from lakesync.staging.sqlite import SqliteStore, WriteBehindLimits
 from tests.conformance.book import Book, make_delta
 from tests.conformance.calls import push, read
 
-LAZY = WriteBehind(seconds=3600, rows=10**9, bytes=10**12)
+LAZY = WriteBehindLimits(seconds=3600, rows=10**9, bytes=10**12)
 STRANGER = Reader(-1, b'"stranger"', 2**62, "@stranger")
 
 
@@ -55,7 +55,7 @@ def test_rows_of_a_bucket_stand_together(opened, book, at_once):
     teams = [team for team, _ in groupby(int(row_id[1:]) % 2 for row_id, *_ in kept(store))]
     assert teams == [0, 1]
     for team, first in (('"a"', 0), ('"b"', 1)):
-        text = read(store, lambda view, bucket=team: view.stretch([bucket], 0, view.arrival, 100, STRANGER)).text
+        text = read(store, lambda view, bucket=team: view.read_range([bucket], 0, view.arrival, 100, STRANGER)).text
         places = [text.index(f'"r{number}"'.encode()) for number in range(first, 40, 2)]
         assert places == sorted(places)
         assert text.count(b'"op"') == 20
@@ -67,10 +67,10 @@ def test_a_row_whose_entry_was_read_first_keeps_its_number(opened, book):
     assert [entry.row_id for entry in read(store, lambda view: view.entries_after(["*"], 0, 10))] == ["r1", "r2"]
     (first, number, spelled), _ = kept(store)
     assert (first, spelled) == ("r1", 0)
-    assert read(store, lambda view: view.stretch(["*"], 0, view.arrival, 10, STRANGER)) is None
+    assert read(store, lambda view: view.read_range(["*"], 0, view.arrival, 10, STRANGER)) is None
     write_behind(store)
     assert kept(store)[0] == (first, number, 1)
-    assert read(store, lambda view: view.stretch(["*"], 0, view.arrival, 10, STRANGER)).deltas == 2
+    assert read(store, lambda view: view.read_range(["*"], 0, view.arrival, 10, STRANGER)).deltas == 2
 
 
 def test_numbers_given_in_a_work_that_fails_are_nobodys(opened, book):
@@ -88,7 +88,9 @@ def test_numbers_given_in_a_work_that_fails_are_nobodys(opened, book):
     push(store, book, make_delta("d", 3, "r3", x=3))
     write_behind(store)
     assert [row_id for row_id, *_ in kept(store)] == ["r1", "r3"]
-    assert read(store, lambda view: view.stretch(["*"], 0, view.arrival, 10, STRANGER)).text.count(b'"rowId":"r3"') == 1
+    assert (
+        read(store, lambda view: view.read_range(["*"], 0, view.arrival, 10, STRANGER)).text.count(b'"rowId":"r3"') == 1
+    )
 
 
 def test_numbers_are_not_given_twice_after_a_restart(opened, book):

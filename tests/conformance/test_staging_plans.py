@@ -47,14 +47,14 @@ def test_what_is_pushed_after_a_hold_is_in_no_batch_through_it(place, store, boo
     first, second, third = many("c", 3)
     push(store, book, *first)
     push(store, book, *second)
-    held = store.hold("g")
+    held = store.cut_point("g")
     push(store, book, *third)
     batch = store.plan("g", "main", 100, held.arrival)
     assert (batch.from_seq, batch.to_seq) == (1, 2)
     store.confirm(batch.batch_id, 2, id_sum(first + second))
     assert store.plan("g", "main", 100, held.arrival) is None
     assert store.backlog()[0].deltas == 1
-    assert store.plan("g", "main", 100, store.hold("g").arrival).from_seq == 3
+    assert store.plan("g", "main", 100, store.cut_point("g").arrival).from_seq == 3
 
 
 def test_a_batch_is_of_one_day_of_arrival(store, book, clock):

@@ -121,7 +121,7 @@ def test_a_flush_goes_over_it(remote, store, book):
     store.submit("g", lambda commit: commit.put_connector(connector)).result()
     assert remote.connectors("g") == [connector]
     assert remote.newest_cut("g") is None
-    assert remote.hold("g") == store.hold("g")
+    assert remote.cut_point("g") == store.cut_point("g")
     cut = Cut("g", batch.epoch, entry.arrival, 0, (CutTable("notes", 1, 29, ("file:///f",), 9),), 5)
     assert remote.publish_cut(cut) is True
     assert remote.publish_cut(cut) is False

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from lakesync.engine import Engine, EngineLimits
 from lakesync.model.types import SyncPull, SyncPush
 from lakesync.rules.model import parse_rules
-from lakesync.staging.sqlite import SqliteStore, WriteBehind
+from lakesync.staging.sqlite import SqliteStore, WriteBehindLimits
 from lakesync.testing.clock import ManualClock
 from tests.conformance.book import contents, make_delta
 from tests.conformance.power_cut import copy_at_once
@@ -65,7 +65,7 @@ def flush_all(store) -> None:
 def test_a_power_cut_changes_nothing_that_anyone_can_see(story, rows):
     clock = ManualClock()
     with tempfile.TemporaryDirectory() as folder:
-        engine = Engine(SqliteStore(Path(folder) / "live", clock, WriteBehind(3600, rows)), clock, ANYWHERE)
+        engine = Engine(SqliteStore(Path(folder) / "live", clock, WriteBehindLimits(3600, rows)), clock, ANYWHERE)
         engine.open()
         gateway = engine.gateway("g")
         cursors: dict[str, int] = {}
@@ -89,7 +89,7 @@ def test_a_power_cut_changes_nothing_that_anyone_can_see(story, rows):
 
 def test_entries_that_were_written_before_their_rows_are_made_the_same_again(tmp_path):
     clock = ManualClock()
-    engine = Engine(SqliteStore(tmp_path / "live", clock, WriteBehind(3600, 10**9)), clock, ANYWHERE)
+    engine = Engine(SqliteStore(tmp_path / "live", clock, WriteBehindLimits(3600, 10**9)), clock, ANYWHERE)
     engine.open()
     gateway = engine.gateway("g")
     opened = engine.store._opened
@@ -127,7 +127,7 @@ def test_entries_that_were_written_before_their_rows_are_made_the_same_again(tmp
 
 def test_a_reading_of_another_gateway_does_not_break_what_is_being_written(tmp_path):
     clock = ManualClock()
-    engine = Engine(SqliteStore(tmp_path / "live", clock, WriteBehind(3600, 10**9)), clock, ANYWHERE)
+    engine = Engine(SqliteStore(tmp_path / "live", clock, WriteBehindLimits(3600, 10**9)), clock, ANYWHERE)
     engine.open()
     opened = engine.store._opened
     play(engine.gateway("g"), clock, {}, "push", "c1", [("r1", 3, {"team": "a"})])

@@ -14,10 +14,10 @@ from lakesync.rules.model import SyncRules
 from lakesync.staging import migrations, open_store
 from lakesync.staging.encoded_feed import Reader
 from lakesync.staging.records import encode_row
-from lakesync.staging.sqlite import SqliteStore, WriteBehind, recovery
+from lakesync.staging.sqlite import SqliteStore, WriteBehindLimits, recovery
 from tests.conformance.book import Book, contents, id_sum, make_delta
 
-LAZY = WriteBehind(seconds=3600, rows=10**9, bytes=10**12)
+LAZY = WriteBehindLimits(seconds=3600, rows=10**9, bytes=10**12)
 
 
 @pytest.fixture
@@ -94,26 +94,26 @@ def test_a_state_of_an_older_version_is_upgraded_in_place(store, folder, clock, 
         store.confirm(batch.batch_id, len(deltas), id_sum(deltas))
     store.trim("g", "main")  # so that it cannot be made again from the log
     expected = seen(store)
-    text = store.read("g", stretch).result().text
+    text = store.read("g", read_range).result().text
     store.close()
     _age(folder / "state.db", version, expected[0])
     again, replayer = SqliteStore(folder, clock), Book()
     again.open(replayer)
     assert (seen(again), replayer.replayed) == (expected, [])
     if version == 1:
-        assert [row.spelled for row in again.read("g", lambda view: view.whole_rows("*", 0, 10)).result()] == [None] * 3
+        assert [row.spelled for row in again.read("g", lambda view: view.full_rows("*", 0, 10)).result()] == [None] * 3
     else:
-        assert again.read("g", stretch).result().text == text
+        assert again.read("g", read_range).result().text == text
     push(again, replayer, *numbered(1, start=9), make_delta("c", 10, "r1", y=1))
-    spelled = {row.row_id: row.deltas for row in again.read("g", lambda view: view.whole_rows("*", 0, 10)).result()}
+    spelled = {row.row_id: row.deltas for row in again.read("g", lambda view: view.full_rows("*", 0, 10)).result()}
     assert spelled == {"r1": 2, "r2": int(version > 1), "r3": int(version > 1), "r9": 1}
     assert len(seen(again)[1]) == len(expected[1]) + 1
     again.close()
 
 
-def stretch(view):
+def read_range(view):
     """The rows of everyone's bucket, joined."""
-    return view.stretch(["*"], 0, view.arrival, 10, Reader(-1, b'"stranger"', 0, "@stranger"))
+    return view.read_range(["*"], 0, view.arrival, 10, Reader(-1, b'"stranger"', 0, "@stranger"))
 
 
 def _age(file, version, rows):
@@ -266,7 +266,7 @@ def test_rules_are_written_behind_before_and_at_once(store, folder, clock, book)
 
 @pytest.mark.parametrize(
     "behind",
-    [WriteBehind(0.01, 10**9, 10**9), WriteBehind(3600, 2, 10**9), WriteBehind(3600, 10**9, 100)],
+    [WriteBehindLimits(0.01, 10**9, 10**9), WriteBehindLimits(3600, 2, 10**9), WriteBehindLimits(3600, 10**9, 100)],
     ids=["time", "rows", "bytes"],
 )
 def test_writing_behind_happens_by_time_rows_and_bytes(folder, clock, book, behind):
@@ -298,7 +298,7 @@ def small_disk(tmp_path):
     subprocess.run(["umount", str(mounted)], check=True)
 
 
-@pytest.mark.parametrize("behind", [LAZY, WriteBehind(seconds=3600, rows=50)], ids=["lazy", "eager"])
+@pytest.mark.parametrize("behind", [LAZY, WriteBehindLimits(seconds=3600, rows=50)], ids=["lazy", "eager"])
 def test_a_full_disk_refuses_and_goes_on_when_there_is_space_again(small_disk, clock, book, behind):
     filler = small_disk / "filler"
     filler.write_bytes(b"x" * 1_000_000)
@@ -356,9 +356,9 @@ def test_no_statement_of_a_push_or_a_pull_reads_a_table_through(store, book):
 
     def pull(view):
         entries = view.entries_after(["*", "a"], 0, 10)
-        assert view.whole_rows("*", 0, 10)
+        assert view.full_rows("*", 0, 10)
         for keys in (["*"], ["*", "a"]):
-            view.stretch(keys, 0, view.arrival, 10, Reader(-1, b'"c"', 0, "@c"))
+            view.read_range(keys, 0, view.arrival, 10, Reader(-1, b'"c"', 0, "@c"))
         view.entries_of({entry.key for entry in entries}, ["*"])
         view.rows({entry.key for entry in entries})
         view.changed_after(["*"], 0)

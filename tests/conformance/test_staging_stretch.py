@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from lakesync.staging.encoded_feed import Reader, spell_client
+from lakesync.staging.encoded_feed import Reader, encode_client_id
 from lakesync.staging.records import Move
 from tests.conformance.book import EVERYONE, make_delta
 from tests.conformance.calls import push, read
 from tests.conformance.places import PLACES, Place
 
-STRANGER = Reader(-1, spell_client("stranger"), 2**62, "@stranger")
+STRANGER = Reader(-1, encode_client_id("stranger"), 2**62, "@stranger")
 
 
 @pytest.fixture
@@ -25,8 +25,8 @@ def look(store, reader=STRANGER, since=0, limit=100):
     """A stretch from there on, and the same rows one by one."""
 
     def work(view):
-        stretch = view.stretch([EVERYONE], since, view.arrival, limit, reader)
-        return stretch, view.whole_rows(EVERYONE, since, limit)
+        stretch = view.read_range([EVERYONE], since, view.arrival, limit, reader)
+        return stretch, view.full_rows(EVERYONE, since, limit)
 
     return read(store, work)
 
@@ -84,9 +84,9 @@ def test_a_row_that_is_gone_is_nothing_to_who_never_had_it(store, book):
     push(store, book, make_delta("d", 3, "r1"))
     written_behind(store)
     assert list(map(ord, look(store)[0].counts)) == [1, 0]
-    assert look(store, Reader(before, spell_client("stranger"), before, "@stranger"), since=before)[0] is None
+    assert look(store, Reader(before, encode_client_id("stranger"), before, "@stranger"), since=before)[0] is None
     wrote(store, "d", "r1")
-    assert look(store, Reader(-1, spell_client("d"), 2**62, "@stranger"), since=before)[0] is None
+    assert look(store, Reader(-1, encode_client_id("d"), 2**62, "@stranger"), since=before)[0] is None
 
 
 @pytest.mark.parametrize("client", ["c", "d", 'quo"te'])
@@ -94,9 +94,9 @@ def test_a_row_is_looked_at_by_itself_for_who_wrote_to_it(store, book, client):
     push(store, book, make_delta("e", 1, "r1", x=1), make_delta("e", 2, "r2", x=1))
     wrote(store, client, "r1")
     assert look(store)[0] is not None
-    assert look(store, Reader(-1, spell_client(client), 2**62, "@stranger"))[0] is None
+    assert look(store, Reader(-1, encode_client_id(client), 2**62, "@stranger"))[0] is None
     place_of_first = look(store)[1][0].changed
-    assert look(store, Reader(-1, spell_client(client), 2**62, "@stranger"), since=place_of_first)[0] is not None
+    assert look(store, Reader(-1, encode_client_id(client), 2**62, "@stranger"), since=place_of_first)[0] is not None
 
 
 def test_a_row_that_a_client_had_is_looked_at_by_itself(store, book):
@@ -105,7 +105,7 @@ def test_a_row_that_a_client_had_is_looked_at_by_itself(store, book):
     push(store, book, make_delta("d", 2, "r2", x=1))
     push(store, book, make_delta("d", 3, "r1", y=1))
     written_behind(store)
-    reader = Reader(base, spell_client("stranger"), base, "@stranger")
+    reader = Reader(base, encode_client_id("stranger"), base, "@stranger")
     assert look(store, reader, since=base)[0] is None
     assert look(store, reader, since=base, limit=1)[0].text == look(store, limit=1)[1][0].spelled
 
@@ -140,7 +140,7 @@ def moved(store, *moves):
 
 def counts(store, buckets, reader=STRANGER, since=0):
     """How many deltas of each entry of several buckets are sent; None where the rows are looked at by themselves."""
-    stretch = read(store, lambda view: view.stretch(buckets, since, view.arrival, 100, reader))
+    stretch = read(store, lambda view: view.read_range(buckets, since, view.arrival, 100, reader))
     return None if stretch is None else list(map(ord, stretch.counts))
 
 
@@ -159,7 +159,7 @@ def test_a_row_that_several_buckets_had_is_looked_at_by_itself(store, book):
     moved(store, ("r1", ("a", "join")))
     base = read(store, lambda view: view.arrival)
     moved(store, ("r2", ("b", "join")))
-    there = Reader(base, spell_client("stranger"), base, "@stranger")
+    there = Reader(base, encode_client_id("stranger"), base, "@stranger")
     assert counts(store, ["a", "b"], there, since=base) == [1]
     moved(store, ("r1", ("a", "leave"), ("b", "join")))
     assert counts(store, ["a", "b"], there, since=base) is None

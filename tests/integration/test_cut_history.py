@@ -114,7 +114,7 @@ def test_k1_checkpoint_and_pull_are_the_rows_without_one_error(spark_server, tmp
                 push(gateway, rng, 30)
                 if rng.random() < 0.6:
                     change_rules()
-                hold = store.hold("g")
+                hold = store.cut_point("g")
                 push(gateway, rng, 10)
                 if rng.random() < 0.4:
                     change_rules()
@@ -122,7 +122,7 @@ def test_k1_checkpoint_and_pull_are_the_rows_without_one_error(spark_server, tmp
                 merging = threads.submit(merge_table, other, SCHEMAS[0], {"g": hold.arrival}, names=names)
                 made = cut(spark)
                 merging.result()
-                merge_table(spark, SCHEMAS[0], {"g": store.hold("g").arrival}, names=names)
+                merge_table(spark, SCHEMAS[0], {"g": store.cut_point("g").arrival}, names=names)
                 assert made.arrival == hold.arrival
                 for number in range(3):
                     reader = Reader(f"reader-{len(readers)}", TEAMS[number % 2])

@@ -91,10 +91,10 @@ class World:
         flush_due(self.spark, self.store, gateways=[self.name], names=self.names)
 
     def merge(self):
-        merge_table(self.spark, SCHEMA, {self.name: self.store.hold(self.name).arrival}, names=self.names)
+        merge_table(self.spark, SCHEMA, {self.name: self.store.cut_point(self.name).arrival}, names=self.names)
 
     def cut(self):
-        hold = self.store.hold(self.name)
+        hold = self.store.cut_point(self.name)
         return make_checkpoint(self.spark, self.store, hold, [SCHEMA], directory_uri=self.uri, names=self.names)
 
     def checkpoint(self):

@@ -169,7 +169,7 @@ def test_a_flush_that_is_waited_for_is_answered_with_its_snapshot(served):
 
     store.put_mark(REPORT, msgspec.json.encode(Report(0)).decode())
     told = [admin.call("POST", "/admin/flush/{gw}?wait=20").json()["merged"]]
-    held = store.hold(client.gateway)
+    held = store.cut_point(client.gateway)
     assert store.publish_cut(Cut(client.gateway, held.epoch, held.arrival, 0, (), 0))
     told.append(admin.call("POST", "/admin/flush/{gw}?wait=20").json()["merged"])
     assert told == [False, True], "the tables and the checkpoint follow"

@@ -108,7 +108,7 @@ def test_b11_one_poisoned_member_of_each_kind_holds_up_nobody_else(tenants, spar
     for gateway in ("fine", "also_fine", "frozen", "broken"):
         tenants.push(gateway, "orders", n=2)
     tenants.push("fine", "planes", n=2)
-    marks = {gateway: tenants.engine.store.hold(gateway).arrival for gateway in TENANTS}
+    marks = {gateway: tenants.engine.store.cut_point(gateway).arrival for gateway in TENANTS}
 
     run = tenants.flush()
     after = tenants.cuts()

@@ -75,7 +75,7 @@ class Lab:
         self._until_done(lambda: flush_due(self.spark, self.engine.store, names=self.names))
 
     def merge(self, **options):
-        upto = {"g": self.engine.store.hold("g").arrival}
+        upto = {"g": self.engine.store.cut_point("g").arrival}
         self._until_done(lambda: merge_table(self.spark, SCHEMA, upto, names=self.names, **options))
 
     def tidy(self, table, limits):

@@ -61,7 +61,7 @@ class Story:
             deltas.append(RowDelta(op, table, row, client, cells, hlc, identity))
         known = {each.delta_id for _, _, each in self.pushed}
         self._engine.gateway(gateway).handle_push(SyncPush(client, tuple(deltas)))
-        arrival = self._engine.store.hold(gateway).arrival
+        arrival = self._engine.store.cut_point(gateway).arrival
         self.pushed += [(gateway, arrival, each) for each in deltas if each.delta_id not in known]
         return arrival
 
@@ -129,7 +129,7 @@ def place(spark_server, tmp_path_factory):
         store = engine.store
         flush_due(spark, store, names=names)
         merge_table(spark, schema, {"other": moments[1]}, names=names)
-        cut = make_checkpoint(spark, store, store.hold("shop"), [schema], directory_uri=folder.as_uri(), names=names)
+        cut = make_checkpoint(spark, store, store.cut_point("shop"), [schema], directory_uri=folder.as_uri(), names=names)
         moments += [story.push(gateway) for gateway in ("other", "shop", "other")]
         flush_due(spark, store, names=names)
     moments += [story.push("shop"), story.push("other"), story.push("shop", 2, "drafts")]

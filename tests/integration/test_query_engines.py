@@ -81,7 +81,7 @@ class History:
             deltas.append(RowDelta(op, table, row, client, cells, hlc, identity))
             added.append((op, table, row, client, hlc, values))
         self.engine.gateway(gateway).handle_push(SyncPush(client, tuple(deltas)))
-        arrival = self.engine.store.hold(gateway).arrival
+        arrival = self.engine.store.cut_point(gateway).arrival
         self.pushed += [(gateway, arrival, *each) for each in added]
         return arrival
 
@@ -224,14 +224,14 @@ def place(spark_server, tmp_path_factory):
         return max(history.push(gateway, table) for table in VALUES for gateway in ("shop", "other"))
 
     def merge(schema, gateways=("shop", "other"), where=names):
-        merge_table(spark, schema, {each: engine.store.hold(each).arrival for each in gateways}, names=where)
+        merge_table(spark, schema, {each: engine.store.cut_point(each).arrival for each in gateways}, names=where)
 
     moments = [pushes()]
     with session(config) as spark:
         flush_due(spark, engine.store, names=names)
         bare = [TableSchema(table, ()) for table in VALUES if table != "held"]
         make_checkpoint(
-            spark, engine.store, engine.store.hold("shop"), bare, directory_uri=folder.as_uri(), names=names
+            spark, engine.store, engine.store.cut_point("shop"), bare, directory_uri=folder.as_uri(), names=names
         )
         merge(TableSchema("waiting", ()))
         moments.append(pushes())

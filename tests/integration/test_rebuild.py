@@ -58,7 +58,7 @@ def test_a_destroyed_store_comes_back_and_its_clients_go_on(spawn, spark_server,
     registered = store.connectors("gw")
     before = alice.pull(limit=1000).json()
     with session(config) as spark:
-        hold = store.hold("gw")
+        hold = store.cut_point("gw")
         flush_due(spark, store, names=names)
         make_checkpoint(spark, store, hold, [parse_schema(SCHEMA)], directory_uri=tmp_path.as_uri(), names=names)
         assert keep_config(spark, "gw", store.gateway_config("gw"), store.connectors("gw"), names) is False

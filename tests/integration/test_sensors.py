@@ -260,7 +260,7 @@ def test_rules_that_made_the_newest_checkpoint_useless_are_a_reason(house):
     nothing = {"version": 1, "buckets": [{"name": "none", "tables": ["absent"], "filters": []}]}
     gateway.set_rules(parse_rules(nothing))
     assert house.tick().skip_message.startswith("nothing is due"), "without a checkpoint there is none to be made anew"
-    held = store.hold("nyc")
+    held = store.cut_point("nyc")
     assert store.publish_cut(Cut("nyc", held.epoch, held.arrival, held.rules_version, (), NOON))
     assert house.tick().skip_message.startswith("nothing is due")
     gateway.set_rules(parse_rules({**nothing, "version": 2}))
@@ -269,7 +269,7 @@ def test_rules_that_made_the_newest_checkpoint_useless_are_a_reason(house):
     assert house.tick(asked.cursor).skip_message.startswith("checkpoint/nyc was requested once"), (
         "a run that made none is asked for again after a pause"
     )
-    held = store.hold("nyc")
+    held = store.cut_point("nyc")
     assert store.publish_cut(Cut("nyc", held.epoch, held.arrival, held.rules_version, (), NOON))
     assert house.tick(asked.cursor).skip_message.startswith("nothing is due")
 

@@ -60,7 +60,7 @@ class World:
         return flush_due(self.spark, self.store, gateways=["kept"], names=NAMES)
 
     def merge(self):
-        return merge_table(self.spark, SCHEMA, {"kept": self.store.hold("kept").arrival}, names=NAMES)
+        return merge_table(self.spark, SCHEMA, {"kept": self.store.cut_point("kept").arrival}, names=NAMES)
 
     def run_maintenance(self, config, instance):
         """What the schedule requests: each part with what its run reports."""
@@ -124,7 +124,7 @@ def test_b6_upkeep_in_the_middle_of_a_flush_loses_and_doubles_nothing(world, mon
 
 def test_a_table_is_joined_and_what_a_cut_tagged_stays_readable(world, spark_server, monkeypatch):
     world.merge()
-    hold = world.store.hold("kept")
+    hold = world.store.cut_point("kept")
     cut = make_checkpoint(world.spark, world.store, hold, [SCHEMA], directory_uri=world.uri, names=NAMES)
     (tagged,) = cut.tables
     then = world.rows()

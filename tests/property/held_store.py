@@ -51,7 +51,7 @@ class _Snapshot:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._view, name)
 
-    def unheard(self, buckets: Collection[str], since: int) -> Collection[str]:
+    def unnotified(self, buckets: Collection[str], since: int) -> Collection[str]:
         """Whatever changed."""
         return [bucket for bucket in buckets if self._view.changed_after((bucket,), since)]
 

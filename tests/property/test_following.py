@@ -85,8 +85,10 @@ def test_w2_a_shared_page_is_what_each_lacks(filtered, history, follows_after, m
             )
             (found,) = scan(view, [group], gateway.rules)
             keys = access.keys
-            at = Position(since, since, view.arrival, resync=False, origin=0, then=keys, now=keys, reach={}, told=0)
-            at = at._replace(once=True)
+            at = Position(
+                since, since, view.arrival, resync=False, origin=0, old_keys=keys, new_keys=keys, sent={}, sent_up_to=0
+            )
+            at = at._replace(no_retry=True)
             alone = {name: tuple(pull_page(view, name, at, access, 100).deltas) for name in PEOPLE}
             return found, alone
 

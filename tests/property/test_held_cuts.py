@@ -10,7 +10,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import example, given, settings
 
-from lakesync.staging.records import Cut, Hold, StoredRow
+from lakesync.staging.records import Cut, CutPoint, StoredRow
 from lakesync.staging.sharded import ShardedStore
 from tests.property.feed_history import History, play
 from tests.property.feed_model import Row, StockClient
@@ -55,13 +55,13 @@ class _HeldHistory(History):
 
     def __init__(self, folder: Path, skews: Sequence[int] = (0, 0, 0), rules: int = 0) -> None:
         super().__init__(folder, skews, rules)
-        self.held: tuple[Hold, dict[str, Row], list[StoredRow]] | None = None
+        self.held: tuple[CutPoint, dict[str, Row], list[StoredRow]] | None = None
         self.first_syncs = 0
 
     def _do(self, kind: str, client: StockClient, *detail: Any) -> None:
         match kind:
             case "hold":
-                hold = self.world.engine.store.hold("g")
+                hold = self.world.engine.store.cut_point("g")
                 self.held = hold, self.world.rows(), self._scanned()
             case "late cut":
                 self._publish()

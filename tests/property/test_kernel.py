@@ -21,7 +21,7 @@ from lakehouse.tables.stored_rows import stored_row
 from lakesync.feed import render
 from lakesync.model.merge import RowState
 from lakesync.model.types import SyncResponse
-from lakesync.staging.log_reader import LogRow, Stretch
+from lakesync.staging.log_reader import LogRange, LogRow
 from lakesync.testing import strategies
 from lakesync.wire.frames import read_checkpoint
 from lakesync.wire.json import decode_deltas
@@ -35,7 +35,7 @@ VECTORS = Path(__file__).parents[1] / "vectors"
 def history(deltas):
     """Rows of `deltas`, as a flush decodes them, in the form that the kernel reads."""
     log = [LogRow(1, 256, encode_body(deltas))]
-    return pa.Table.from_batches(decode_log(log, Stretch("g", "main", 1, 1, 1), "batch"), schema=DELTAS_ARROW)
+    return pa.Table.from_batches(decode_log(log, LogRange("g", "main", 1, 1, 1), "batch"), schema=DELTAS_ARROW)
 
 
 def states(table):

@@ -34,7 +34,7 @@ def test_a_cursor_is_found_again_and_grows_whatever_the_clock_says():
     assert first == WALL << 16
     vector = find(handed, first)
     assert vector is not None
-    assert (dict(vector.parts), vector.turn) == ({"a": 512, "b": 0}, "b")
+    assert (dict(vector.parts), vector.next_shard) == ({"a": 512, "b": 0}, "b")
     assert hand_out(handed, {"a": 512, "b": 0}, "b", WALL + 5) == (handed, first), "the same place is the same cursor"
     handed, second = hand_out(handed, {"a": 512, "b": 256}, "b", WALL - 1000)
     assert second == first + ARRIVAL_STEP

@@ -3,7 +3,7 @@ from hypothesis import given
 from msgspec.structs import replace
 
 from lakesync.model.types import ColumnValue, RowDelta
-from lakesync.model.validation import check_shape, misshapen
+from lakesync.model.validation import check_shape, find_malformed
 from lakesync.testing import strategies
 
 GOOD = RowDelta("UPDATE", "todos", "row", "client", (ColumnValue.of("title", 1),), 1, "id")
@@ -39,7 +39,7 @@ def test_a_misshapen_delta_is_named_with_what_is_wrong(change, message):
     assert found.code == "VALIDATION_ERROR"
     assert found.delta_id == change.get("delta_id", "id")
     assert message in found.message
-    assert misshapen([GOOD, replace(GOOD, **change), GOOD]) == [found]
+    assert find_malformed([GOOD, replace(GOOD, **change), GOOD]) == [found]
 
 
 @pytest.mark.parametrize(
@@ -56,4 +56,4 @@ def test_a_misshapen_delta_is_named_with_what_is_wrong(change, message):
 )
 def test_the_bounds_are_inside(change):
     assert check_shape(replace(GOOD, **change)) is None
-    assert misshapen([replace(GOOD, **change), GOOD]) == []
+    assert find_malformed([replace(GOOD, **change), GOOD]) == []

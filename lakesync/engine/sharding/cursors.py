@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from lakesync.model.hlc import start_of
 from lakesync.staging.records import ARRIVAL_STEP
-from lakesync.staging.records.clients import Handed, Vector
+from lakesync.staging.records.clients import CursorVector, SentCursors
 
 KEPT = 32
 """Cursors of one client whose vectors are kept."""
@@ -29,55 +29,57 @@ NOWHERE = (1 << 40) + 1
 """A cursor that no shard returns: below any arrival, above the cursors of a client that never pulled."""
 
 
-def find(handed: Handed | None, cursor: int) -> Vector | None:
+def find(sent_cursors: SentCursors | None, cursor: int) -> CursorVector | None:
     """Return the vector of a cursor; None if it is not known."""
     if cursor == 0:
-        return Vector(0, ())
-    known = handed.vectors if handed is not None else ()
+        return CursorVector(0, ())
+    known = sent_cursors.vectors if sent_cursors is not None else ()
     return next((vector for vector in reversed(known) if vector.cursor == cursor), None)
 
 
-def used(handed: Handed | None, cursor: int) -> Handed | None:
+def used(sent_cursors: SentCursors | None, cursor: int) -> SentCursors | None:
     """Record that the client has a cursor: its vector is kept longest."""
-    if handed is None or (handed.seen == cursor and handed.vectors[-1:] and handed.vectors[-1].cursor == cursor):
-        return handed
-    here = [vector for vector in handed.vectors if vector.cursor == cursor]
-    others = [vector for vector in handed.vectors if vector.cursor != cursor]
-    return replace(handed, seen=cursor, vectors=(*others, *here)) if here else handed
+    if sent_cursors is None or (
+        sent_cursors.confirmed == cursor and sent_cursors.vectors[-1:] and sent_cursors.vectors[-1].cursor == cursor
+    ):
+        return sent_cursors
+    here = [vector for vector in sent_cursors.vectors if vector.cursor == cursor]
+    others = [vector for vector in sent_cursors.vectors if vector.cursor != cursor]
+    return replace(sent_cursors, confirmed=cursor, vectors=(*others, *here)) if here else sent_cursors
 
 
 def hand_out(
-    handed: Handed | None, parts: Mapping[str, int], turn: str, now_ms: int, above: int = 0
-) -> tuple[Handed, int]:
+    sent_cursors: SentCursors | None, parts: Mapping[str, int], next_shard: str, now_ms: int, above: int = 0
+) -> tuple[SentCursors, int]:
     """Create a cursor, or reuse the client's highest one if it has the same vector.
 
     If a shard's cursor is in the middle of its pages, so is this one.
 
     Args:
-        handed: the client's earlier cursors.
+        sent_cursors: the client's earlier cursors.
         parts: cursor by shard.
-        turn: shard at which the client's next page begins.
+        next_shard: shard at which the client's next page begins.
         now_ms: server wall time.
         above: a cursor that the client has; it may be a broadcast one.
 
     Returns:
         The updated cursors, and the new one.
     """
-    known = handed or Handed(0)
+    known = sent_cursors or SentCursors(0)
     wanted = tuple(sorted(parts.items()))
     for vector in known.vectors:
-        if vector.cursor == known.last >= above and (vector.parts, vector.turn) == (wanted, turn):
+        if vector.cursor == known.highest >= above and (vector.parts, vector.next_shard) == (wanted, next_shard):
             return known, vector.cursor
-    cursor = next_above(max(known.last, above), now_ms)
+    cursor = next_above(max(known.highest, above), now_ms)
     if any(place % ARRIVAL_STEP for place in parts.values()):
         cursor += 1
-    return _with(replace(known, last=cursor), Vector(cursor, wanted, turn)), cursor
+    return _with(replace(known, highest=cursor), CursorVector(cursor, wanted, next_shard)), cursor
 
 
-def adopted(handed: Handed | None, vector: Vector) -> Handed:
+def adopted(sent_cursors: SentCursors | None, vector: CursorVector) -> SentCursors:
     """Make a broadcast cursor, which the client sent, the client's own."""
-    known = handed or Handed(0)
-    return _with(replace(known, last=max(known.last, vector.cursor), seen=vector.cursor), vector)
+    known = sent_cursors or SentCursors(0)
+    return _with(replace(known, highest=max(known.highest, vector.cursor), confirmed=vector.cursor), vector)
 
 
 def next_above(cursor: int, now_ms: int) -> int:
@@ -85,10 +87,10 @@ def next_above(cursor: int, now_ms: int) -> int:
     return max(cursor // ARRIVAL_STEP * ARRIVAL_STEP + ARRIVAL_STEP, start_of(now_ms))
 
 
-def _with(handed: Handed, vector: Vector) -> Handed:
-    vectors = [*handed.vectors, vector]
+def _with(sent_cursors: SentCursors, vector: CursorVector) -> SentCursors:
+    vectors = [*sent_cursors.vectors, vector]
     surplus = len(vectors) - KEPT
     if surplus > 0:
-        needless = [kept.cursor for kept in vectors if kept.cursor != handed.seen][:surplus]
+        needless = [kept.cursor for kept in vectors if kept.cursor != sent_cursors.confirmed][:surplus]
         vectors = [kept for kept in vectors if kept.cursor not in needless]
-    return replace(handed, vectors=tuple(vectors))
+    return replace(sent_cursors, vectors=tuple(vectors))

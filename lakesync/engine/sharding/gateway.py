@@ -28,7 +28,7 @@ from lakesync.engine.pushing import CheckedPush
 from lakesync.engine.rehydration import kept_by
 from lakesync.engine.rejections import RejectionLog
 from lakesync.engine.sharding import lag, pulling, pushing, subscriptions
-from lakesync.engine.sharding.shard_gateway import Part
+from lakesync.engine.sharding.shard_gateway import ShardGateway
 from lakesync.engine.sharding.steps import Steps, run
 from lakesync.engine.sharding.vectors import Vectors
 from lakesync.engine.subscriptions import ScanResult, SubscriberGroup, SubscriptionState
@@ -77,13 +77,13 @@ class ShardedGateway(SyncGateway):
         )
         self._shards = store.shards
         self._parts = {
-            name: Part(gateway_id, each, wall, limits, runner=runner, names=names)
+            name: ShardGateway(gateway_id, each, wall, limits, runner=runner, names=names)
             for name, each in store.stores.items()
         }
         self._vectors = Vectors(gateway_id, store.main, wall)
 
     @property
-    def _main(self) -> Part:
+    def _main(self) -> ShardGateway:
         return self._parts[self._shards.default]
 
     # -- push and pull -----------------------------------------------------------------------------------------------
@@ -95,7 +95,7 @@ class ShardedGateway(SyncGateway):
     def _push(self, request: CheckedPush) -> Future[PushResult]:
         """Push to all shards or none; a repeat completes what a crash between two shards interrupted."""
         outcome: Future[PushResult] = Future()
-        given = pushing.Given(request.push, request.claims, request.seen, request.trusted, outcome)
+        given = pushing.ShardedPush(request.push, request.claims, request.seen, request.trusted, outcome)
         return run(pushing.push(self._parts, self._shards, self._vectors, given), outcome)
 
     def _page(self, request: PullRequest) -> Future[SyncPage]:
@@ -228,5 +228,5 @@ class ShardedGateway(SyncGateway):
                 self.flusher.adopt([StoredDelta(self.gateway_id, 0, delta).identity for delta in some])
         return total
 
-    def _others(self) -> Iterator[Part]:
+    def _others(self) -> Iterator[ShardGateway]:
         return (part for name, part in self._parts.items() if name != self._shards.default)

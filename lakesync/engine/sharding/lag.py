@@ -8,7 +8,7 @@ from lakesync.engine.client_position import ClientPosition
 from lakesync.engine.explanation import Explanation
 from lakesync.engine.lag import LagQuery, Unsent
 from lakesync.engine.pushing import NEVER_PULLED
-from lakesync.engine.sharding.shard_gateway import Part
+from lakesync.engine.sharding.shard_gateway import ShardGateway
 from lakesync.engine.sharding.steps import Steps, of_shard
 from lakesync.engine.sharding.subscriptions import ShardedSubscriptionState
 from lakesync.engine.sharding.vectors import Vectors
@@ -16,7 +16,7 @@ from lakesync.model.types import Claims
 
 
 def oldest_unsent(
-    parts: Mapping[str, Part], vectors: Vectors, queries: Sequence[LagQuery]
+    parts: Mapping[str, ShardGateway], vectors: Vectors, queries: Sequence[LagQuery]
 ) -> Steps[list[Unsent | None]]:
     """As `engine.lag.oldest_unsent`, for several clients over all shards.
 
@@ -52,7 +52,11 @@ def _of_all(found: Mapping[str, Unsent]) -> Unsent | None:
 
 
 def explain(
-    part: Part, name: str, vectors: Vectors, query: tuple[str, str, str, Claims | None], position: ClientPosition
+    part: ShardGateway,
+    name: str,
+    vectors: Vectors,
+    query: tuple[str, str, str, Claims | None],
+    position: ClientPosition,
 ) -> Steps[Explanation]:
     """As `engine.explain.explain`, for a row of one shard.
 
@@ -72,11 +76,11 @@ def _in_shards(
     names: Collection[str], vectors: Vectors, clients: Sequence[tuple[str, ClientPosition]]
 ) -> Steps[list[dict[str, ClientPosition]]]:
     """Return the positions of clients in some shards."""
-    handed: list[dict[str, int] | None] = yield vectors.submit_parts([(name, at.cursor) for name, at in clients])
+    sent_cursors: list[dict[str, int] | None] = yield vectors.submit_parts([(name, at.cursor) for name, at in clients])
     shown: list[dict[str, int] | None] = yield vectors.submit_parts([(name, at.confirmed) for name, at in clients])
     return [
         {name: _position_in(name, at, cursors, seen) for name in names}
-        for (_, at), cursors, seen in zip(clients, handed, shown, strict=True)
+        for (_, at), cursors, seen in zip(clients, sent_cursors, shown, strict=True)
     ]
 
 

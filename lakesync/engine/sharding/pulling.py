@@ -10,7 +10,7 @@ from lakesync.engine.peek import NOW, PeekPage, no_cursor
 from lakesync.engine.pulling import PullRequest
 from lakesync.engine.pushing import NEVER_PULLED
 from lakesync.engine.sharding.cursors import NOWHERE
-from lakesync.engine.sharding.shard_gateway import Part
+from lakesync.engine.sharding.shard_gateway import ShardGateway
 from lakesync.engine.sharding.steps import Steps, of_shard
 from lakesync.engine.sharding.vectors import Place, Vectors
 from lakesync.engine.source_pages import with_deletes
@@ -20,7 +20,7 @@ from lakesync.model.types import Claims, RowDelta, SyncPage
 from lakesync.wire.encoded import EncodedDeltas, encoded_size
 
 
-def start(parts: Mapping[str, Part], client_id: str, place: Place) -> Steps[dict[str, int]]:
+def start(parts: Mapping[str, ShardGateway], client_id: str, place: Place) -> Steps[dict[str, int]]:
     """Return the cursor in each shard of a client at `place`.
 
     Args:
@@ -41,7 +41,7 @@ def start(parts: Mapping[str, Part], client_id: str, place: Place) -> Steps[dict
     return cursors
 
 
-def pull(parts: Mapping[str, Part], vectors: Vectors, asked: PullRequest) -> Steps[SyncPage]:
+def pull(parts: Mapping[str, ShardGateway], vectors: Vectors, asked: PullRequest) -> Steps[SyncPage]:
     """Return a page of what the client lacks in any shard.
 
     The shard that filled the last page is read last, so that a busy one does not delay the others.
@@ -64,11 +64,11 @@ def pull(parts: Mapping[str, Part], vectors: Vectors, asked: PullRequest) -> Ste
             "pull again from 0, keeping what was not pushed yet"
         )
     cursors = yield from start(parts, request.client_id, place)
-    turn = place.vector.turn if place.vector is not None else ""
+    next_shard = place.vector.next_shard if place.vector is not None else ""
     pages: list[Sequence[RowDelta]] = []
     left, room, more = request.max_deltas, asked.max_bytes, False
     names = list(parts)
-    first = names.index(turn) if turn in parts else 0
+    first = names.index(next_shard) if next_shard in parts else 0
     for name in names[first:] + names[:first]:
         there = replace(request, since_hlc=cursors[name], max_deltas=max(left, 1))
         if left <= 0 or room <= 0:
@@ -84,7 +84,7 @@ def pull(parts: Mapping[str, Part], vectors: Vectors, asked: PullRequest) -> Ste
             pages.append(page.deltas)
             left, room = left - len(page.deltas), room - encoded_size(page.deltas)
         if left <= 0 or room <= 0:
-            turn = names[(names.index(name) + 1) % len(names)]
+            next_shard = names[(names.index(name) + 1) % len(names)]
         more = more or page.has_more
     deltas = joined(pages)
     settled = asked.confirmed and not place.shared  # one of its own; for a follower it is to stand where it is now
@@ -93,7 +93,7 @@ def pull(parts: Mapping[str, Part], vectors: Vectors, asked: PullRequest) -> Ste
     if max(cursors.values()) <= NEVER_PULLED:
         return SyncPage(deltas, max(place.since, *cursors.values()), more)
     came_from = place if asked.confirmed else None
-    cursor: int = yield vectors.submit_hand_out(request.client_id, cursors, turn, came_from, place.since)
+    cursor: int = yield vectors.submit_hand_out(request.client_id, cursors, next_shard, came_from, place.since)
     if place.record is not None and place.record.sources:
         deltas = with_deletes(deltas, place.record)
     return SyncPage(deltas, cursor, more)
@@ -109,7 +109,7 @@ def joined(pages: Sequence[Sequence[RowDelta]]) -> Sequence[RowDelta]:
     return [delta for page in pages for delta in page]
 
 
-def peek(parts: Mapping[str, Part], claims: Claims, since: str | None, limit: int) -> Steps[PeekPage]:
+def peek(parts: Mapping[str, ShardGateway], claims: Claims, since: str | None, limit: int) -> Steps[PeekPage]:
     """Like `engine.peek.peek`: reads what claims may see; a cursor consists of one cursor per shard.
 
     Args:

@@ -7,7 +7,7 @@ from concurrent.futures import CancelledError, Future
 from typing import NamedTuple
 
 from lakesync.engine.pushing import NEVER_PULLED
-from lakesync.engine.sharding.shard_gateway import Part
+from lakesync.engine.sharding.shard_gateway import ShardGateway
 from lakesync.engine.sharding.steps import Steps, begin, of_shard
 from lakesync.engine.sharding.vectors import Place, Vectors
 from lakesync.model.crash_points import crash_point
@@ -16,7 +16,7 @@ from lakesync.model.types import Claims, PushResult, RowDelta, SyncPush
 from lakesync.staging.shards import ShardMap
 
 
-class Given(NamedTuple):
+class ShardedPush(NamedTuple):
     """A push that passed the checks that need no store."""
 
     push: SyncPush
@@ -37,7 +37,9 @@ def split(push: SyncPush, shards: ShardMap) -> dict[str, SyncPush]:
     return {name: SyncPush(push.client_id, tuple(found[name])) for name in shards.names if name in found}
 
 
-def push(parts: Mapping[str, Part], shards: ShardMap, vectors: Vectors, given: Given) -> Steps[PushResult]:
+def push(
+    parts: Mapping[str, ShardGateway], shards: ShardMap, vectors: Vectors, given: ShardedPush
+) -> Steps[PushResult]:
     """Commit a push shard by shard, after all of them have accepted it.
 
     A crash in between is completed by the client's repeat: each shard recognises its deltas by their ids. Every shard
@@ -79,18 +81,18 @@ def push(parts: Mapping[str, Part], shards: ShardMap, vectors: Vectors, given: G
     }
     for name, asked in others.items():
         try:
-            told: PushResult = yield asked
-        except StagingUnavailableError:  # it is not needed: what was told since then is in doubt there
+            answer: PushResult = yield asked
+        except StagingUnavailableError:  # not needed: what the client was sent there since is in doubt
             cursors[name] = seen[name] if name in seen else (yield vectors.submit_surely(client_id)).get(name, 0)
         else:
-            cursors[name] = told.server_hlc
+            cursors[name] = answer.server_hlc
     cursor = max(cursors.values())
     if cursor > NEVER_PULLED:
         cursor = yield vectors.submit_hand_out(client_id, cursors, above=given.seen or 0)
     return PushResult(cursor, len(given.push.deltas))
 
 
-def _seen(parts: Iterable[str], vectors: Vectors, given: Given) -> Steps[dict[str, int]]:
+def _seen(parts: Iterable[str], vectors: Vectors, given: ShardedPush) -> Steps[dict[str, int]]:
     """Return the cursor in each shard that the client certainly has."""
     if given.seen is None:
         return {}
@@ -100,7 +102,7 @@ def _seen(parts: Iterable[str], vectors: Vectors, given: Given) -> Steps[dict[st
     return dict(place.vector.parts) if place.vector is not None else {}
 
 
-def _check(parts: Mapping[str, Part], own: Mapping[str, SyncPush], given: Given) -> Steps[None]:
+def _check(parts: Mapping[str, ShardGateway], own: Mapping[str, SyncPush], given: ShardedPush) -> Steps[None]:
     """Check the push in every shard before any of them stores anything.
 
     Raises:

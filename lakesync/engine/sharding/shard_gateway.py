@@ -15,7 +15,7 @@ from lakesync.model.types import Claims, PushResult, SyncPage, SyncPull, SyncPus
 from lakesync.staging.store import Commit, View
 
 
-class Part(SyncGateway):
+class ShardGateway(SyncGateway):
     """A gateway over one shard's store. Its requests have passed the checks that need no store."""
 
     def submit_check(self, push: SyncPush, claims: Claims, *, trusted: bool = False) -> Future[None]:

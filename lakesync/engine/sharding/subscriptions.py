@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 from lakesync.engine.pushing import NEVER_PULLED
 from lakesync.engine.sharding.pulling import start
-from lakesync.engine.sharding.shard_gateway import Part
+from lakesync.engine.sharding.shard_gateway import ShardGateway
 from lakesync.engine.sharding.steps import Steps, of_shard
-from lakesync.engine.sharding.vectors import Place, Vectors, Wanted
+from lakesync.engine.sharding.vectors import BroadcastCursor, Place, Vectors
 from lakesync.engine.subscriptions import ScanResult, SubscriberGroup, Subscription, SubscriptionState
 from lakesync.feed.positions import Access
 from lakesync.model.types import Claims, RowDelta, SyncResponse
@@ -29,7 +29,7 @@ class ShardedSubscriptionState(SubscriptionState):
 
 
 def subscribe(
-    parts: Mapping[str, Part], vectors: Vectors, newcomers: Sequence[tuple[str, Claims, SubscriptionState]]
+    parts: Mapping[str, ShardGateway], vectors: Vectors, newcomers: Sequence[tuple[str, Claims, SubscriptionState]]
 ) -> Steps[list[SubscriptionState]]:
     """Return the states of new subscribers in every shard.
 
@@ -59,7 +59,7 @@ def subscribe(
     return states
 
 
-def resume(parts: Mapping[str, Part], vectors: Vectors, client_id: str) -> Steps[int | None]:
+def resume(parts: Mapping[str, ShardGateway], vectors: Vectors, client_id: str) -> Steps[int | None]:
     """Return a cursor from which a client can get broadcasts before it pulls; None if no shard has a confirmed one."""
     surely: dict[str, int] = yield vectors.submit_surely(client_id)
     found: dict[str, int | None] = {}
@@ -72,7 +72,9 @@ def resume(parts: Mapping[str, Part], vectors: Vectors, client_id: str) -> Steps
     return outer
 
 
-def scan(parts: Mapping[str, Part], vectors: Vectors, groups: Sequence[SubscriberGroup]) -> Steps[list[ScanResult]]:
+def scan(
+    parts: Mapping[str, ShardGateway], vectors: Vectors, groups: Sequence[SubscriberGroup]
+) -> Steps[list[ScanResult]]:
     """Return what each group lacks in any shard, in the order of the groups.
 
     Args:
@@ -89,14 +91,14 @@ def scan(parts: Mapping[str, Part], vectors: Vectors, groups: Sequence[Subscribe
         and group.state.access is not None
         and not group.state.has_more
     }
-    told: dict[str, list[ScanResult]] = {}
+    results: dict[str, list[ScanResult]] = {}
     for name, part in parts.items():
         inner = [groups[place]._replace(state=states[name]) for place, states in several.items()]
-        told[name] = yield from of_shard(name, part.submit_scan(inner))
-    wanted: dict[tuple[object, ...], Wanted] = {}
+        results[name] = yield from of_shard(name, part.submit_scan(inner))
+    wanted: dict[tuple[object, ...], BroadcastCursor] = {}
     lacking: list[tuple[int, ShardedSubscriptionState, tuple[object, ...], dict[str, ScanResult]]] = []
-    for turn, place in enumerate(several):
-        group, each = groups[place], {name: told[name][turn] for name in parts}
+    for index, place in enumerate(several):
+        group, each = groups[place], {name: results[name][index] for name in parts}
         after = _joined(group.state, group.state.cursor, {name: one.state for name, one in each.items()})
         if any(one.needs_pull for one in each.values()):
             found[place] = ScanResult(replace(after, access=None), needs_pull=True)
@@ -106,7 +108,7 @@ def scan(parts: Mapping[str, Part], vectors: Vectors, groups: Sequence[Subscribe
             goal = {name: one.state.cursor for name, one in each.items()}
             key: tuple[object, ...] = tuple(goal.items())
             above = max(after.cursor, wanted[key].above if key in wanted else 0)
-            wanted[key] = Wanted(above, goal)
+            wanted[key] = BroadcastCursor(above, goal)
             lacking.append((place, after, key, each))
     if lacking:
         shared: list[int] = yield vectors.submit_share(list(wanted.values()))

@@ -13,7 +13,7 @@ from lakesync.engine.pushing import NEVER_PULLED
 from lakesync.engine.sharding.cursors import SHARED, SHARED_FOR, adopted, find, hand_out, next_above, used
 from lakesync.feed.client_state import current
 from lakesync.staging.records import ARRIVAL_STEP, ClientRecord
-from lakesync.staging.records.clients import Vector
+from lakesync.staging.records.clients import CursorVector
 from lakesync.staging.store import Commit, StagingStore, View
 
 
@@ -26,13 +26,13 @@ class Place(NamedTuple):
     """The cursor as it was sent; it may be that of a source."""
     since: int
     """The cursor of the gateway's own feed."""
-    vector: Vector | None
+    vector: CursorVector | None
     """The cursors in each shard; None if they are not known."""
     shared: bool = False
     """Whether the cursor was broadcast to many clients, and this client has not sent it before."""
 
 
-class Wanted(NamedTuple):
+class BroadcastCursor(NamedTuple):
     """A cursor to create for a broadcast to many clients."""
 
     above: int
@@ -66,7 +66,7 @@ class Vectors:
             self._gateway_id, lambda view: [_place(view, client_id, cursor) for client_id, cursor in clients]
         )
 
-    def submit_share(self, wanted: Sequence[Wanted]) -> Future[list[int]]:
+    def submit_share(self, wanted: Sequence[BroadcastCursor]) -> Future[list[int]]:
         """Create durable cursors, each for many clients."""
         now = self._wall()
 
@@ -98,8 +98,8 @@ class Vectors:
 
         def look(view: View) -> dict[str, int]:
             record = current(view.client(client_id), view.epoch)
-            handed = record.handed if record is not None else None
-            vector = find(handed, handed.seen) if handed is not None else None
+            sent_cursors = record.sent_cursors if record is not None else None
+            vector = find(sent_cursors, sent_cursors.confirmed) if sent_cursors is not None else None
             return dict(vector.parts) if vector is not None else {}
 
         return self._store.read(self._gateway_id, look)
@@ -108,7 +108,7 @@ class Vectors:
         self,
         client_id: str,
         parts: Mapping[str, int],
-        turn: str = "",
+        next_shard: str = "",
         came_from: Place | None = None,
         above: int = 0,
     ) -> Future[int]:
@@ -117,7 +117,7 @@ class Vectors:
         Args:
             client_id: of the client.
             parts: cursor by shard.
-            turn: shard at which the client's next page begins.
+            next_shard: shard at which the client's next page begins.
             came_from: the resolved cursor that the client sent, which confirms everything before it.
             above: a cursor that the client has; the new one is higher.
         """
@@ -128,8 +128,8 @@ class Vectors:
             record = known or ClientRecord(client_id, commit.epoch, now)
             if came_from is not None:
                 record = _after(record, came_from)
-            handed, cursor = hand_out(record.handed, parts, turn, now, above)
-            record = replace(record, handed=handed)
+            sent_cursors, cursor = hand_out(record.sent_cursors, parts, next_shard, now, above)
+            record = replace(record, sent_cursors=sent_cursors)
             if record != known:
                 commit.put_client(record)
             return cursor
@@ -140,18 +140,21 @@ class Vectors:
 def _place(view: View, client_id: str, cursor: int) -> Place:
     record = current(view.client(client_id), view.epoch)
     since = sources.resolve(record, cursor)
-    vector = find(record.handed if record is not None else None, since)
+    vector = find(record.sent_cursors if record is not None else None, since)
     shared = view.shared_cursor(since) if vector is None and since % ARRIVAL_STEP == SHARED else None
     if shared is not None:
-        vector = Vector(since, tuple(sorted(shared.items())))
+        vector = CursorVector(since, tuple(sorted(shared.items())))
     return Place(record, cursor, since, vector, shared is not None)
 
 
 def _after(record: ClientRecord, place: Place) -> ClientRecord:
     """Return a client's record after it sent a cursor."""
     own = place.vector if place.shared else None
-    record = replace(record, handed=used(record.handed, place.since) if own is None else adopted(record.handed, own))
+    record = replace(
+        record,
+        sent_cursors=used(record.sent_cursors, place.since) if own is None else adopted(record.sent_cursors, own),
+    )
     if not record.sources:
         return record
-    began_again = place.vector is None or (place.since <= NEVER_PULLED and record.handed is not None)
+    began_again = place.vector is None or (place.since <= NEVER_PULLED and record.sent_cursors is not None)
     return sources.started_again(record) if began_again else sources.after_request(record, place.asked)

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import Any
 
 from psycopg import sql
@@ -13,7 +13,7 @@ from psycopg import sql
 from lakesync.model.schema import TableSchema
 from lakesync.model.types import Claims, RowKey
 from lakesync.rules.model import SyncRules
-from lakesync.staging.encoded_feed import Reader, Stretch, WholeRow, whole_rows
+from lakesync.staging.encoded_feed import FullRow, full_rows
 from lakesync.staging.head import Head, HeadView
 from lakesync.staging.moves import newest_of
 from lakesync.staging.notices import Presence
@@ -47,14 +47,14 @@ class PostgresView(HeadView, SideView):
         """Return entries with `since < changed <= arrival`; see `View.entries_after`."""
         return feed.entries_after(self._connection, self.gateway, buckets, since, self.arrival, limit)
 
-    def whole_rows(self, bucket: str, since: int, limit: int) -> list[WholeRow]:
-        """Return entries of one bucket with their rows; see `View.whole_rows`."""
+    def full_rows(self, bucket: str, since: int, limit: int) -> list[FullRow]:
+        """Return entries of one bucket with their rows; see `View.full_rows`."""
         entries = self.entries_after((bucket,), since, limit)
-        return whole_rows(entries, self.rows({entry.key for entry in entries}))
+        return full_rows(entries, self.rows({entry.key for entry in entries}))
 
-    def stretch(self, buckets: Sequence[str], since: int, until: int, limit: int, reader: Reader) -> Stretch | None:  # noqa: ARG002
+    def read_range(self, *_: object) -> None:
         """Return None: rows are not stored as they are sent."""
-        return None
+        return
 
     def entries_of(self, keys: Collection[RowKey], buckets: Collection[str]) -> list[Entry]:
         """Return every entry of these rows under these buckets."""
@@ -64,7 +64,7 @@ class PostgresView(HeadView, SideView):
         """Return whether any entry under `buckets` has `changed > since`."""
         return feed.changed_after(self._connection, self.gateway, buckets, since)
 
-    def unheard(self, buckets: Collection[str], since: int) -> Collection[str]:
+    def unnotified(self, buckets: Collection[str], since: int) -> Collection[str]:
         """Return all changed buckets: a snapshot shows commits whose notice has not arrived yet."""
         return feed.changed_among(self._connection, self.gateway, buckets, since)
 
@@ -76,7 +76,7 @@ class PostgresView(HeadView, SideView):
         """Return a client's record."""
         return client(self._connection, self.gateway, client_id)
 
-    def _ask(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+    def _query(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
         cursor = self._connection.execute(sql.SQL(statement.replace("?", "%s")), (self.gateway, *values))
         return cursor.fetchall() if cursor.description else []
 

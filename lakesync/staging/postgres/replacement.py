@@ -26,7 +26,7 @@ _USERS = (
 )
 
 
-class _FreshSchema:
+class _ReplacementSchema:
     def __init__(self, connection: Connection, wall: Callable[[], int], shard: str) -> None:
         self._connection = connection
         self._shard = shard
@@ -45,7 +45,7 @@ class _FreshSchema:
 
 
 @contextmanager
-def fresh_schema(shard: str, url: str, wall: Callable[[], int], *, replace: bool) -> Iterator[_FreshSchema]:
+def replacement_schema(shard: str, url: str, wall: Callable[[], int], *, replace: bool) -> Iterator[_ReplacementSchema]:
     """Yield a store in the URL's database; see `staging.replacement.replacement_stores`.
 
     Args:
@@ -65,7 +65,7 @@ def fresh_schema(shard: str, url: str, wall: Callable[[], int], *, replace: bool
             migrate(connection, where)
             settle(connection)
             connection.execute("SET idle_in_transaction_session_timeout = 0")  # the lake takes its time
-            yield _FreshSchema(connection, wall, shard)
+            yield _ReplacementSchema(connection, wall, shard)
     except psycopg.Error as exc:
         raise unavailable(where, "making the store again", exc) from exc
 

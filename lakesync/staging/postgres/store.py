@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from typing import TypeVar
 
 from lakesync.model.types import StoredConnector
-from lakesync.staging.cut_point import HoldingStore
+from lakesync.staging.cut_point import CutPointStore
 from lakesync.staging.erasing import ErasingStore
 from lakesync.staging.head import MAIN_SHARD
 from lakesync.staging.notices import Listener
@@ -22,7 +22,7 @@ from lakesync.staging.store import Commit, Replayer, View
 T = TypeVar("T")
 
 
-class PostgresStore(ErasingStore, HoldingStore):
+class PostgresStore(ErasingStore, CutPointStore):
     """A store that any number of processes may open at once; a lock on the gateway's row orders their commits.
 
     Nothing is ever replayed, because rows and feed entries are part of the commit. Ids are kept forever, 16 bytes per

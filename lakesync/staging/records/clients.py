@@ -13,7 +13,7 @@ from lakesync.model.types import Claims, Position
 from lakesync.rules.model import SyncRules
 
 
-class Sight(msgspec.Struct, frozen=True, array_like=True):
+class AccessPeriod(msgspec.Struct, frozen=True, array_like=True):
     """A period in which a client's rules and claims did not change."""
 
     rules: SyncRules
@@ -26,18 +26,18 @@ class Sight(msgspec.Struct, frozen=True, array_like=True):
     """The client was sent nothing beyond this position in the period."""
 
 
-class Offer(msgspec.Struct, frozen=True, array_like=True):
+class PendingPage(msgspec.Struct, frozen=True, array_like=True):
     """A page that was sent and is not confirmed."""
 
     mark: int
     """The cursor of the page."""
     end: Position | None
     """Where the next page begins once this one is confirmed."""
-    times: int
+    attempts: int
     """How often in a row a page from the same position was sent."""
     start: Position | None = None
     """The position at which the page begins."""
-    more: bool = False
+    has_more: bool = False
     """Whether the source had more after it."""
 
 
@@ -45,40 +45,40 @@ class SourcePosition(msgspec.Struct, frozen=True, array_like=True):
     """A client's position in one source."""
 
     source: str
-    done: Position | None = None
+    confirmed: Position | None = None
     """Everything up to here is confirmed; None if nothing is."""
-    offer: Offer | None = None
+    pending: PendingPage | None = None
     """The page that is not confirmed."""
-    round: Position | None = None
+    pass_position: Position | None = None
     """Position in the current pass over the source, for a client without a cursor or one that never confirms a page.
-    None: the pass begins after `done`."""
+    None: the pass begins after `confirmed`."""
     marks: tuple[tuple[int, int], ...] = ()
     """Pairs of a page's cursor and the feed cursor that it stands for, newest first; only the newest few."""
     tables: tuple[str, ...] = ()
     """Tables of the rows that the client was sent."""
-    sights: tuple[Sight, ...] = ()
+    access_periods: tuple[AccessPeriod, ...] = ()
     """Newest last; only the newest few."""
 
 
-class Vector(msgspec.Struct, frozen=True, array_like=True):
+class CursorVector(msgspec.Struct, frozen=True, array_like=True):
     """A client's cursor and the cursor in each shard that it stands for."""
 
     cursor: int
     parts: tuple[tuple[str, int], ...]
     """Shard and cursor there, ordered by shard. For a shard that is missing, because it was added later, the cursor is
     0."""
-    turn: str = ""
+    next_shard: str = ""
     """The shard at which the next page begins, so that a busy shard does not delay the others; empty for any."""
 
 
-class Handed(msgspec.Struct, frozen=True, array_like=True):
+class SentCursors(msgspec.Struct, frozen=True, array_like=True):
     """The newest cursors that a client was sent."""
 
-    last: int
+    highest: int
     """The highest cursor that it was ever sent."""
-    seen: int = 0
+    confirmed: int = 0
     """The cursor of its latest request; its vector is never removed."""
-    vectors: tuple[Vector, ...] = ()
+    vectors: tuple[CursorVector, ...] = ()
     """The most recently used or sent cursor is last."""
 
 
@@ -100,7 +100,7 @@ class Scope(msgspec.Struct, frozen=True, array_like=True):
     """The newest arrival when the client was first sent something in this scope."""
     start: int
     """Complete cursors from here to the start of the next scope belong to this one; -1: none was sent."""
-    told: int
+    sent_up_to: int
     """No row, not even a DELETE, was sent in this scope at a later feed position."""
     end: int = 0
     """Complete cursors from here on do not belong to this scope, because the next scope was removed before it; 0: none.
@@ -109,13 +109,13 @@ class Scope(msgspec.Struct, frozen=True, array_like=True):
     """Broadcasts may be sent in this scope, which are not recorded. Only the newest scope has it."""
     loose: bool = False
     """Pages were sent in this scope whose cursors the client does not store: it may have their rows at any cursor."""
-    given: int = -1
-    """No INSERT or UPDATE was sent in this scope at a later feed position; -1: only `told` is known."""
+    upserted_up_to: int = -1
+    """No INSERT or UPDATE was sent in this scope at a later feed position; -1: only `sent_up_to` is known."""
 
     @property
     def reached(self) -> int:
         """No row that the client may have was sent in this scope at a later feed position."""
-        return self.given if self.given >= 0 else self.told
+        return self.upserted_up_to if self.upserted_up_to >= 0 else self.sent_up_to
 
 
 class Page(msgspec.Struct, frozen=True, array_like=True):
@@ -133,15 +133,15 @@ class Page(msgspec.Struct, frozen=True, array_like=True):
     """A row that has not changed since this arrival has been at one feed position during these pages."""
     resync: bool
     """These pages began with a client that may have rows which the gateway does not know."""
-    then: int
+    base_scope: int
     """Number of the scope at `base`; 0 without a base."""
     scope: int
     """Number of the scope in which these pages are sent."""
-    turn: int
+    transition_at: int
     """Rows whose latest change is above this are read in the normal order; 0: all rows."""
-    redo: tuple[tuple[int, int], ...]
+    rescan: tuple[tuple[int, int], ...]
     """Ranges of the feed to read in addition: above the first and up to the second arrival."""
-    redo_first: bool
+    rescan_first: bool
     """Whether they are read before the normal order, or after it."""
     serial: int
     """How many pages the client had been sent up to this one; if the record's count differs, it was sent more since."""
@@ -153,7 +153,7 @@ class PastKey(msgspec.Struct, frozen=True, array_like=True):
     key: str
     """Empty for DELETEs that were sent in the scope at a later feed position than rows that the client may have."""
     at: int
-    told: int
+    sent_up_to: int
     """No row that the client may have (with the empty key: no row at all) was sent at a later feed position."""
 
 
@@ -174,7 +174,7 @@ class ClientRecord(msgspec.Struct, frozen=True, array_like=True):
     """The newest cursor that the client certainly has; it may have rows that it was sent after that."""
     last: int = 0
     """The newest cursor that was sent with deltas."""
-    told: int = 0
+    pages_sent: int = 0
     """Number of pages with deltas that were sent."""
     wrote: bool = False
     """Whether it ever pushed."""
@@ -182,9 +182,9 @@ class ClientRecord(msgspec.Struct, frozen=True, array_like=True):
     """Whether broadcasts are sent to it, which are not recorded."""
     sources: tuple[SourcePosition, ...] = ()
     """Its position in each source that it ever pulled from."""
-    handed: Handed | None = None
+    sent_cursors: SentCursors | None = None
     """Its cursors of a sharded gateway; only in the default shard."""
-    haunted: bool = False
+    may_hold_unknown_rows: bool = False
     """It may have rows that the gateway never knew, for example from before the store was lost. So no row is certainly
     new to it."""
 

@@ -99,7 +99,7 @@ class LedgerDay(msgspec.Struct, frozen=True):
     flushed_id_sum: int
 
 
-class HeldShard(msgspec.Struct, frozen=True):
+class ShardCutPoint(msgspec.Struct, frozen=True):
     """One shard at a cut point."""
 
     epoch: int
@@ -107,7 +107,7 @@ class HeldShard(msgspec.Struct, frozen=True):
     """Each shard counts its changes of rules."""
 
 
-class Hold(msgspec.Struct, frozen=True):
+class CutPoint(msgspec.Struct, frozen=True):
     """Where a checkpoint can be made: every push so far has an arrival up to it, every later push one above."""
 
     gateway: str
@@ -115,7 +115,7 @@ class Hold(msgspec.Struct, frozen=True):
     epoch: int
     rules_version: int | None
     """The active rules; None while a re-index is running, when no checkpoint can be made."""
-    shards: dict[str, HeldShard] = {}
+    shards: dict[str, ShardCutPoint] = {}
     """By shard, if tables are sharded."""
 
 
@@ -139,7 +139,7 @@ class Cut(msgspec.Struct, frozen=True):
     rules_version: int
     tables: tuple[CutTable, ...]
     created_ms: int
-    shards: dict[str, HeldShard] = {}
+    shards: dict[str, ShardCutPoint] = {}
     """As in the cut point; each shard's store gets its own part."""
 
 

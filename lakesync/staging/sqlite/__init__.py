@@ -5,6 +5,6 @@ A push is acknowledged when the journal is durable. Rows and feed entries are ke
 """
 
 from lakesync.staging.sqlite.store import SqliteStore
-from lakesync.staging.sqlite.write_behind import WriteBehind
+from lakesync.staging.sqlite.write_behind import WriteBehindLimits
 
-__all__ = ["SqliteStore", "WriteBehind"]
+__all__ = ["SqliteStore", "WriteBehindLimits"]

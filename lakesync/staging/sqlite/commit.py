@@ -12,7 +12,7 @@ from typing import Any
 from lakesync.model.schema import TableSchema
 from lakesync.model.types import Claims, RowKey
 from lakesync.rules.model import SyncRules
-from lakesync.staging.encoded_feed import Reader, Stretch, WholeRow
+from lakesync.staging.encoded_feed import FeedRange, FullRow, Reader
 from lakesync.staging.head import Head, HeadView
 from lakesync.staging.notices import Announcement, Presence
 from lakesync.staging.records import ClientRecord, Entry, LogEntry, Move, StoredRow, WriteScope
@@ -63,13 +63,15 @@ class SqliteView(HeadView, SideView):
         """Return entries with `since < changed <= arrival`; see `View.entries_after`."""
         return list(islice(self._state.entries_after(self.gateway, buckets, since, self.arrival, limit), limit))
 
-    def whole_rows(self, bucket: str, since: int, limit: int) -> list[WholeRow]:
-        """Return entries of one bucket with their rows; see `View.whole_rows`."""
-        return self._state.whole_rows(self.gateway, bucket, since, self.arrival, limit)
+    def full_rows(self, bucket: str, since: int, limit: int) -> list[FullRow]:
+        """Return entries of one bucket with their rows; see `View.full_rows`."""
+        return self._state.full_rows(self.gateway, bucket, since, self.arrival, limit)
 
-    def stretch(self, buckets: Sequence[str], since: int, until: int, limit: int, reader: Reader) -> Stretch | None:
-        """Return entries as one encoded range; see `View.stretch`."""
-        return self._state.stretch(self.gateway, buckets, since, min(until, self.arrival), limit, reader)
+    def read_range(
+        self, buckets: Sequence[str], since: int, until: int, limit: int, reader: Reader
+    ) -> FeedRange | None:
+        """Return entries as one encoded range; see `View.read_range`."""
+        return self._state.read_range(self.gateway, buckets, since, min(until, self.arrival), limit, reader)
 
     def entries_of(self, keys: Collection[RowKey], buckets: Collection[str]) -> list[Entry]:
         """Return every entry of these rows under these buckets."""
@@ -79,7 +81,7 @@ class SqliteView(HeadView, SideView):
         """Return whether any entry under `buckets` has `changed > since`."""
         return self._state.changed_after(self.gateway, buckets, since)
 
-    def unheard(self, buckets: Collection[str], since: int) -> Collection[str]:  # noqa: ARG002
+    def unnotified(self, buckets: Collection[str], since: int) -> Collection[str]:  # noqa: ARG002
         """Return nothing: the thread that reads has delivered all notices."""
         return ()
 
@@ -91,7 +93,7 @@ class SqliteView(HeadView, SideView):
         """Return a client's record."""
         return self._journal.client(self.gateway, client_id)
 
-    def _ask(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+    def _query(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
         return self._journal.sql.execute(statement, (self.gateway, *values)).fetchall()
 
 
@@ -120,12 +122,12 @@ class SqliteCommit(SqliteView, SideCommit):
         self._alone = alone
         self._announcement = announcement or Announcement()
 
-    def _ask(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+    def _query(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
         if statement.startswith(_ASKED_BY_EVERY_PUSH):
-            ask = super()._ask
+            ask = super()._query
             return self._journal.remembered((statement, self.gateway, *values), lambda: ask(statement, *values))
         self._journal.direct()
-        return super()._ask(statement, *values)
+        return super()._query(statement, *values)
 
     def known_ids(self, client_id: str, low: int, high: int) -> set[tuple[int, bytes]]:
         """Return `(hlc, id digest)` of the client's accepted deltas with `low <= hlc <= high`."""

@@ -9,7 +9,7 @@ from itertools import takewhile
 from typing import Any, cast
 
 from lakesync.model.types import RowKey
-from lakesync.staging.encoded_feed import WholeRow
+from lakesync.staging.encoded_feed import FullRow
 from lakesync.staging.moves import EntryChange
 from lakesync.staging.records import Entry
 from lakesync.staging.sqlite import bulk
@@ -18,7 +18,7 @@ from lakesync.staging.sqlite.row_file import RowFile
 _KNOWN = 100_000
 
 
-class Buckets:
+class BucketNumbers:
     """Finds and creates the numbers of bucket keys, with a cache. All methods belong to the owner thread."""
 
     def __init__(self, sql: sqlite3.Connection) -> None:
@@ -97,7 +97,7 @@ _MANY = 16
 class EntryFile:
     """Reads and writes entries of the file. All methods belong to the owner thread."""
 
-    def __init__(self, sql: sqlite3.Connection, buckets: Buckets, rows: RowFile) -> None:
+    def __init__(self, sql: sqlite3.Connection, buckets: BucketNumbers, rows: RowFile) -> None:
         self._sql = sql
         self._buckets = buckets
         self._rows = rows
@@ -130,7 +130,7 @@ class EntryFile:
             for row in self._sql.execute(_AFTER, (number, since, until, limit)):
                 yield _entry(bucket, row)
 
-    def whole(self, gateway: str, bucket: str, since: int, until: int, limit: int) -> list[WholeRow]:
+    def whole(self, gateway: str, bucket: str, since: int, until: int, limit: int) -> list[FullRow]:
         """Return entries of one bucket ordered by `changed`, with their rows as the file has them.
 
         Args:
@@ -143,7 +143,7 @@ class EntryFile:
         number = self._buckets.find(gateway, bucket)
         if number is None:
             return []
-        return list(map(WholeRow._make, self._sql.execute(_WHOLE, (number, since, until, limit)).fetchall()))
+        return list(map(FullRow._make, self._sql.execute(_WHOLE, (number, since, until, limit)).fetchall()))
 
     def of(self, gateway: str, keys: Collection[RowKey], buckets: Collection[str]) -> list[Entry]:
         """Return every entry of these rows under these buckets.

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from lakesync.model.types import RowKey
-from lakesync.staging.encoded_feed import Reader, Stretch
+from lakesync.staging.encoded_feed import FeedRange, Reader
 
 MOST_BUCKETS = 16
 """With more buckets, rows are read one by one."""
@@ -66,16 +66,16 @@ _NTH = (
 _decode_keys = msgspec.json.Decoder(list[RowKey]).decode
 
 
-class Found(NamedTuple):
+class RangeResult(NamedTuple):
     """The result of a statement."""
 
-    stretch: Stretch | None
+    feed_range: FeedRange | None
     """None if a row needs a closer look, or if there is no entry."""
     keys: list[RowKey]
     """Keys of all entries, if they were requested."""
 
 
-class Numbered(NamedTuple):
+class RangeBuckets(NamedTuple):
     """The numbers of the bucket keys that are read."""
 
     shared: Sequence[int]
@@ -84,16 +84,16 @@ class Numbered(NamedTuple):
     """The bucket of changes that concern the reader alone, if it is in use."""
 
 
-def read_stretch(
+def read_file_range(
     sql: sqlite3.Connection,
-    buckets: Numbered,
+    buckets: RangeBuckets,
     since: int,
     until: int,
     limit: int,
     reader: Reader,
     *,
     with_keys: bool,
-) -> Found:
+) -> RangeResult:
     """Return about `limit` entries of the file with `since < changed <= until`.
 
     Args:
@@ -120,8 +120,8 @@ def read_stretch(
         ends = sql.execute(_ends(wide), values).fetchone()
         values["until"] = min((end for end in ends if end is not None), default=until)
     last, kinds, joined, *keys = sql.execute(_statement(wide, with_keys=with_keys), values).fetchone()
-    stretch = None if last is None or _OTHER in kinds else Stretch(joined or b"", kinds, last)
-    return Found(stretch, _decode_keys(keys[0]) if keys else [])
+    feed_range = None if last is None or _OTHER in kinds else FeedRange(joined or b"", kinds, last)
+    return RangeResult(feed_range, _decode_keys(keys[0]) if keys else [])
 
 
 def _width(buckets: int) -> int:

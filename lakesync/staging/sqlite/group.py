@@ -17,7 +17,7 @@ from lakesync.staging.group_commit import Outcome, Turns
 from lakesync.staging.notices import Announcement, Notices
 from lakesync.staging.sqlite.journal import Journal, MustRunAloneError
 from lakesync.staging.sqlite.state import State
-from lakesync.staging.sqlite.write_behind import Behind
+from lakesync.staging.sqlite.write_behind import WriteBehind
 
 _GROUP_SECONDS = 0.05
 """A group that took longer is committed before more works join it, and reads of one round end. So no job waits for all
@@ -39,7 +39,7 @@ class GroupCommit:
     A job that fails is rolled back alone. If the journal's commit fails, all works of its group are rolled back.
     """
 
-    def __init__(self, journal: Journal, state: State, behind: Behind, notices: Notices) -> None:
+    def __init__(self, journal: Journal, state: State, behind: WriteBehind, notices: Notices) -> None:
         self._journal = journal
         self._state = state
         self._behind = behind

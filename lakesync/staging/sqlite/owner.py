@@ -16,7 +16,7 @@ from typing import TypeVar
 from lakesync.model.errors import StagingUnavailableError
 from lakesync.staging.group_commit import Turns
 from lakesync.staging.sqlite.group import GroupCommit, Job
-from lakesync.staging.sqlite.write_behind import Behind, WriteBehind
+from lakesync.staging.sqlite.write_behind import WriteBehind, WriteBehindLimits
 
 T = TypeVar("T")
 
@@ -28,7 +28,7 @@ _IDLE_PART = 60
 class Owner:
     """Runs jobs until it is stopped: those of one gateway in order of submission, gateways in turn."""
 
-    def __init__(self, group: GroupCommit, behind: Behind, name: str, allowed: WriteBehind) -> None:
+    def __init__(self, group: GroupCommit, behind: WriteBehind, name: str, allowed: WriteBehindLimits) -> None:
         """Start the thread."""
         self._group = group
         self._behind = behind

@@ -16,7 +16,7 @@ from lakesync.model.errors import ConfigurationError, StagingUnavailableError
 from lakesync.model.private_files import make_private_folder
 from lakesync.staging.head import Head
 from lakesync.staging.records import GatewayConfig
-from lakesync.staging.replacement import FreshStore
+from lakesync.staging.replacement import ReplacementStore
 from lakesync.staging.restored_log import Restoring, RestoringCommit
 from lakesync.staging.sqlite.commit import SqliteCommit
 from lakesync.staging.sqlite.files import LOG_FILE, OwnerLock, draft_of
@@ -38,7 +38,7 @@ class _RestoringCommit(SqliteCommit, RestoringCommit):
         self._journal.put_config(self.gateway, config)
 
 
-class _FreshFolder(SqliteStore):
+class _ReplacementFolder(SqliteStore):
     @property
     def folder(self) -> Path:
         return self._folder
@@ -55,7 +55,7 @@ class _FreshFolder(SqliteStore):
 
 
 @contextmanager
-def inside_of(store: FreshStore, name: str, shard: str, replayer: Replayer) -> Iterator[_FreshFolder]:
+def inside_of(store: ReplacementStore, name: str, shard: str, replayer: Replayer) -> Iterator[_ReplacementFolder]:
     """Yield a shard's store in a folder inside another replacement, with which it is put in place.
 
     Args:
@@ -64,8 +64,8 @@ def inside_of(store: FreshStore, name: str, shard: str, replayer: Replayer) -> I
         shard: the shard.
         replayer: of the store.
     """
-    assert isinstance(store, _FreshFolder)
-    made = _FreshFolder(store.folder / name, store.wall, shard=shard)
+    assert isinstance(store, _ReplacementFolder)
+    made = _ReplacementFolder(store.folder / name, store.wall, shard=shard)
     made.open(replayer)
     try:
         yield made
@@ -74,9 +74,9 @@ def inside_of(store: FreshStore, name: str, shard: str, replayer: Replayer) -> I
 
 
 @contextmanager
-def fresh_folder(
+def replacement_folder(
     shard: str, url: str, wall: Callable[[], int], replayer: Replayer, *, replace: bool
-) -> Iterator[_FreshFolder]:
+) -> Iterator[_ReplacementFolder]:
     """Yield a store in a folder beside the URL's; see `staging.replacement.replacement_stores`.
 
     Args:
@@ -101,7 +101,7 @@ def fresh_folder(
             ending.callback(OwnerLock(folder).release)
             ending.callback(shutil.rmtree, draft, ignore_errors=True)
             shutil.rmtree(draft, ignore_errors=True)
-        store = _FreshFolder(draft, wall, shard=shard)
+        store = _ReplacementFolder(draft, wall, shard=shard)
         store.open(replayer)
         try:
             yield store

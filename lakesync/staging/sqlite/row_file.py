@@ -14,13 +14,13 @@ import msgspec
 
 from lakesync.model.merge import LiveDelta, RowState
 from lakesync.model.types import RowKey
-from lakesync.staging.encoded_feed import spelled_of
+from lakesync.staging.encoded_feed import encode_full_row
 from lakesync.staging.records import StoredRow, Writer, decode_row, encode_row
 from lakesync.staging.sqlite import bulk
 from lakesync.wire.json import decode_deltas
 
 _LEASE = 64
-"""Numbers that are reserved for rows under one bucket key at a time."""
+"""RowNumbers that are reserved for rows under one bucket key at a time."""
 _LEASES_KNOWN = 50_000
 _FIND = "SELECT table_name, row_id, number FROM row_state WHERE gateway = ? AND table_name = ? AND row_id IN ({})"
 
@@ -33,7 +33,7 @@ def home_of(seen_under: Sequence[str]) -> str:
     return seen_under[0] if len(seen_under) == 1 else max(seen_under, key=len, default="")
 
 
-class Numbers:
+class RowNumbers:
     """Finds row numbers and creates new ones. New numbers only grow, apart from reserved ones."""
 
     def __init__(self, sql: sqlite3.Connection) -> None:
@@ -71,7 +71,7 @@ class Numbers:
         return first
 
 
-class Held(msgspec.Struct, frozen=True, gc=False):
+class CachedRow(msgspec.Struct, frozen=True, gc=False):
     """A row of the file; it must not be changed."""
 
     row: StoredRow
@@ -93,11 +93,11 @@ class RowCache:
 
     def clear(self) -> None:
         """Drop all rows."""
-        self._young: dict[tuple[str, str, str], Held] = {}
-        self._old: dict[tuple[str, str, str], Held] = {}
+        self._young: dict[tuple[str, str, str], CachedRow] = {}
+        self._old: dict[tuple[str, str, str], CachedRow] = {}
         self._size = 0
 
-    def get(self, gateway: str, key: RowKey) -> Held | None:
+    def get(self, gateway: str, key: RowKey) -> CachedRow | None:
         """Return a cached row; None if it is not cached."""
         place = (gateway, *key)
         found = self._young.get(place)
@@ -108,13 +108,13 @@ class RowCache:
             self._add(place, found)
         return found
 
-    def put(self, gateway: str, held: Held) -> None:
+    def put(self, gateway: str, held: CachedRow) -> None:
         """Cache a row."""
         place = (gateway, held.row.table, held.row.row_id)
         self._old.pop(place, None)
         self._add(place, held)
 
-    def _add(self, place: tuple[str, str, str], held: Held) -> None:
+    def _add(self, place: tuple[str, str, str], held: CachedRow) -> None:
         if self._size > self._allowed:
             self._old, self._young, self._size = self._young, {}, 0
         self._young[place] = held
@@ -147,7 +147,7 @@ class RowFile:
 
     def __init__(self, sql: sqlite3.Connection) -> None:
         self._sql = sql
-        self._numbers = Numbers(sql)
+        self._numbers = RowNumbers(sql)
         self._cache = RowCache(_CACHED_BYTES)
         self._absent: set[tuple[str, RowKey]] = set()
         """Keys that were searched and are not in the file, so new rows are not searched again."""
@@ -172,7 +172,9 @@ class RowFile:
                 absent.pop(row_id, None)
                 row = _read(*kept)
                 if row is not None:
-                    self._cache.put(gateway, Held(row, number, sum(len(part) for part in kept if part is not None)))
+                    self._cache.put(
+                        gateway, CachedRow(row, number, sum(len(part) for part in kept if part is not None))
+                    )
                     found[row.key] = row
             self._note_absent([(gateway, (table, row_id)) for row_id in absent])
         return found
@@ -200,11 +202,11 @@ class RowFile:
                 number = self._numbers.new(gateway, row.keys)
                 born = _encode((row.arrival, row.keys)) if _is_its_insert(row, live) else None
             numbers.append(number)
-            sent += (number, gateway, row.table, row.row_id, *spelled_of(row, live), born)
+            sent += (number, gateway, row.table, row.row_id, *encode_full_row(row, live), born)
             if born is None:
                 body = encode_row(row, live)
                 kept.append((number, body))
-                self._cache.put(gateway, Held(row, number, len(body)))
+                self._cache.put(gateway, CachedRow(row, number, len(body)))
         bulk.insert_flat(self._sql, _SENT, _WIDE, sent, _PUT_SENT)
         bulk.insert(self._sql, "row_body", kept, _PUT_KEPT)
         self._absent.difference_update(places)

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 
 from lakesync.model.types import RowKey
-from lakesync.staging.encoded_feed import Reader, Stretch, WholeRow
+from lakesync.staging.encoded_feed import FeedRange, FullRow, Reader
 from lakesync.staging.records import Entry, Move, StoredRow
-from lakesync.staging.sqlite.feed_range import MOST_BUCKETS, Numbered, read_stretch
+from lakesync.staging.sqlite.feed_range import MOST_BUCKETS, RangeBuckets, read_file_range
 from lakesync.staging.sqlite.layered import LayeredFile
 from lakesync.staging.sqlite.state_file import Applied
 
@@ -54,7 +54,7 @@ class State(LayeredFile):
         self._settle_entries()
         return self._entries.after(gateway, buckets, since, until, limit)
 
-    def whole_rows(self, gateway: str, bucket: str, since: int, until: int, limit: int) -> list[WholeRow]:
+    def full_rows(self, gateway: str, bucket: str, since: int, until: int, limit: int) -> list[FullRow]:
         """Return entries of one bucket ordered by `changed`, with their rows."""
         self._settle_entries()
         found = self._entries.whole(gateway, bucket, since, until, limit)
@@ -62,18 +62,18 @@ class State(LayeredFile):
             found = [entry if (row := rows.get(entry.key)) is None else entry.of_row(row) for entry in found]
         return found
 
-    def stretch(
+    def read_range(
         self, gateway: str, buckets: Sequence[str], since: int, until: int, limit: int, reader: Reader
-    ) -> Stretch | None:
-        """Return a range of the feed like `View.stretch`; None if one of its rows is in memory only."""
+    ) -> FeedRange | None:
+        """Return a range of the feed like `View.read_range`; None if one of its rows is in memory only."""
         self._settle_entries()
         shared = [number for bucket in buckets if (number := self._buckets.find(gateway, bucket)) is not None]
         if not shared or len(shared) >= MOST_BUCKETS:
             return None
-        numbers = Numbered(shared, self._buckets.find(gateway, reader.own))
+        numbers = RangeBuckets(shared, self._buckets.find(gateway, reader.own))
         unwritten = self._unwritten(gateway)
-        stretch, keys = read_stretch(self.sql, numbers, since, until, limit, reader, with_keys=bool(unwritten))
-        return stretch if all(rows.keys().isdisjoint(keys) for rows in unwritten) else None
+        feed_range, keys = read_file_range(self.sql, numbers, since, until, limit, reader, with_keys=bool(unwritten))
+        return feed_range if all(rows.keys().isdisjoint(keys) for rows in unwritten) else None
 
     def entries_of(self, gateway: str, keys: Collection[RowKey], buckets: Collection[str]) -> list[Entry]:
         """Return every entry of these rows under these buckets."""

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import structlog
 
 from lakesync.staging.head import Head
-from lakesync.staging.sqlite.entry_file import Buckets, EntryFile
+from lakesync.staging.sqlite.entry_file import BucketNumbers, EntryFile
 from lakesync.staging.sqlite.files import STATE_FILE, connect, migrate
 from lakesync.staging.sqlite.row_file import RowFile
 
@@ -94,7 +94,7 @@ class StateFile:
         self.sql.execute("PRAGMA synchronous=NORMAL")
         self.sql.execute("PRAGMA wal_autocheckpoint=0").fetchall()
         migrate(self.sql, "sqlite/state", self.path)
-        self._buckets = Buckets(self.sql)
+        self._buckets = BucketNumbers(self.sql)
         self._rows = RowFile(self.sql)
         self._entries = EntryFile(self.sql, self._buckets, self._rows)
         self._forget()

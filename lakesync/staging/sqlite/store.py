@@ -13,7 +13,7 @@ from lakesync.model.crash_points import crash_point
 from lakesync.model.errors import StagingUnavailableError
 from lakesync.model.private_files import make_private_folder
 from lakesync.model.types import StoredConnector
-from lakesync.staging.cut_point import HoldingStore
+from lakesync.staging.cut_point import CutPointStore
 from lakesync.staging.erasing import ErasingStore
 from lakesync.staging.head import MAIN_SHARD
 from lakesync.staging.notices import Listener, Notices
@@ -26,11 +26,11 @@ from lakesync.staging.sqlite.owner import Owner
 from lakesync.staging.sqlite.pipeline import Pipeline
 from lakesync.staging.sqlite.recovery import Recovery
 from lakesync.staging.sqlite.state import State
-from lakesync.staging.sqlite.write_behind import Behind, WriteBehind
+from lakesync.staging.sqlite.write_behind import WriteBehind, WriteBehindLimits
 from lakesync.staging.store import Commit, Replayer, View
 
 
-def purge(journal: Journal, state: State, behind: Behind) -> None:
+def purge(journal: Journal, state: State, behind: WriteBehind) -> None:
     """Rewrite both files, in the owner thread; a few gigabytes take a minute, in which no other job runs.
 
     Args:
@@ -76,7 +76,7 @@ class _Opened:
         folder: Path,
         wall: Callable[[], int],
         replayer: Replayer,
-        behind: WriteBehind,
+        behind: WriteBehindLimits,
         notices: Notices,
         shard: str,
     ) -> None:
@@ -89,7 +89,7 @@ class _Opened:
             self.state = State(folder, self.journal.store_id)
             opening.callback(self.state.close)
             recovery = Recovery(self.journal, self.state, replayer)
-            self.behind = Behind(self.journal, self.state, recovery, behind)
+            self.behind = WriteBehind(self.journal, self.state, recovery, behind)
             self.group = GroupCommit(self.journal, self.state, self.behind, notices)
             self.behind.ensure()
             self.pipeline = Pipeline(self.journal)
@@ -101,7 +101,7 @@ class _Opened:
         self._files.close()
 
 
-class SqliteStore(ErasingStore, HoldingStore):
+class SqliteStore(ErasingStore, CutPointStore):
     """A store with one owner process, whose log is the journal.
 
     A push waits for `log.db` only; rows and feed entries follow within seconds, and are rebuilt from the log after a
@@ -114,7 +114,7 @@ class SqliteStore(ErasingStore, HoldingStore):
         self,
         folder: Path,
         wall: Callable[[], int],
-        behind: WriteBehind | None = None,
+        behind: WriteBehindLimits | None = None,
         shard: str = MAIN_SHARD,
     ) -> None:
         """Create the store; `open` opens its files.
@@ -126,7 +126,7 @@ class SqliteStore(ErasingStore, HoldingStore):
             shard: of gateways that are created in it.
         """
         self._shard = shard
-        self._behind = behind or WriteBehind()
+        self._behind = behind or WriteBehindLimits()
         self._folder = folder
         self._wall = wall
         self._notices = Notices()

@@ -28,7 +28,7 @@ _EARLY = 1.25
 _log = structlog.get_logger(__name__)
 
 
-class WriteBehind(NamedTuple):
+class WriteBehindLimits(NamedTuple):
     """How much of the journal may be missing in `state.db`: about what a restart replays."""
 
     seconds: float = 10.0
@@ -37,10 +37,10 @@ class WriteBehind(NamedTuple):
     """Of deltas as JSON."""
 
 
-class Behind:
+class WriteBehind:
     """Tracks how far `state.db` is, and writes it. All methods belong to the owner thread."""
 
-    def __init__(self, journal: Journal, state: State, recovery: Recovery, allowed: WriteBehind) -> None:
+    def __init__(self, journal: Journal, state: State, recovery: Recovery, allowed: WriteBehindLimits) -> None:
         self._journal = journal
         self._state = state
         self._recovery = recovery
@@ -53,7 +53,7 @@ class Behind:
         """The journal's `unpacked_bytes` at that point."""
         self._frozen_rows = 0
         self._frozen_at = 0.0
-        self._waited = WriteBehind(0, 0, 0)
+        self._waited = WriteBehindLimits(0, 0, 0)
         """What else was waiting when a part was last written."""
         self._held: dict[Shard, int] = {}
         self.durable: dict[Shard, int] = {}
@@ -69,9 +69,9 @@ class Behind:
         waits = self._waits()
         return waits.rows > self._allowed.rows or waits.bytes > self._allowed.bytes
 
-    def _waits(self) -> WriteBehind:
+    def _waits(self) -> WriteBehindLimits:
         size = self._journal.unpacked_bytes - self._frozen_bytes
-        return WriteBehind(monotonic() - self._frozen_at, self._state.waiting, size)
+        return WriteBehindLimits(monotonic() - self._frozen_at, self._state.waiting, size)
 
     @property
     def any(self) -> bool:
