@@ -25,8 +25,8 @@ from lakesync.rules.keys import BucketIndex
 from lakesync.staging import open_store
 from lakesync.staging.head import MAIN_SHARD
 from lakesync.staging.records import GatewayConfig, Move, StoredRow
-from lakesync.staging.replacement import ReplacementStore, replacement_stores
-from lakesync.staging.restored_log import Restoring
+from lakesync.staging.replacement import replacement_stores
+from lakesync.staging.restored_log import ReplacementStore, Restoring
 from lakesync.staging.shards import ShardMap, shard_urls
 
 MARGIN_MS = 60_000

@@ -7,23 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from typing import Protocol, TypeVar
 
 from lakesync.model.errors import ConfigurationError
-from lakesync.staging.restored_log import Restoring
+from lakesync.staging.restored_log import ReplacementStore
 from lakesync.staging.store import Replayer
-
-T = TypeVar("T")
-
-
-class ReplacementStore(Protocol):
-    """An empty store that no other process can see yet."""
-
-    def ensure_gateway(self, gateway: str) -> None:
-        """Create a gateway with a new epoch."""
-
-    def run(self, gateway: str, work: Callable[[Restoring], T]) -> T:
-        """Run `work` in a commit and return its result."""
 
 
 @contextmanager

@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
 
 import msgspec
 
@@ -20,6 +20,8 @@ from lakesync.staging.sql_query import SqlQueries
 from lakesync.staging.store import Commit
 from lakesync.staging.table_values import next_entry, row_of
 from lakesync.wire.log import pack
+
+T = TypeVar("T")
 
 ANYONE = ""
 """Client id of the record that applies to every client without one. No client can have this id."""
@@ -52,6 +54,16 @@ class Restoring(Commit, Protocol):
 
     def restore_end(self, arrival: int) -> None:
         """Continue with arrivals above `arrival`, and treat every client as seen before."""
+
+
+class ReplacementStore(Protocol):
+    """An empty store that no other process can see yet."""
+
+    def ensure_gateway(self, gateway: str) -> None:
+        """Create a gateway with a new epoch."""
+
+    def run(self, gateway: str, work: Callable[[Restoring], T]) -> T:
+        """Run `work` in a commit and return its result."""
 
 
 class RestoringCommit(SqlQueries):

@@ -1,73 +1,14 @@
-"""Shows and upgrades a store's schema from outside its owner: `lakesync staging status` and `upgrade` call it."""
+"""Shows and upgrades the schema of the store that a URL names: `lakesync staging status` and `upgrade` call it.
+
+It is apart from the stores because it works beside a store's owner, or while no process has it open.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-import msgspec
-
 from lakesync.model.errors import ConfigurationError
-from lakesync.staging.migrations import migrations
-
-
-class Schema(msgspec.Struct, frozen=True, rename="camel"):
-    """The schema version of one database of a store."""
-
-    database: str
-    """`log.db`, `state.db`, or the name of a Postgres database."""
-    version: int
-    """0 if the database is empty."""
-    newest: int
-    """The newest version that this LakeSync knows."""
-
-
-class Upgrade(msgspec.Struct, frozen=True, rename="camel"):
-    """The versions of one database before and after an upgrade."""
-
-    database: str
-    before: int
-    after: int
-
-
-class GatewayHead(msgspec.Struct, frozen=True, rename="camel"):
-    """The counters of one shard of a gateway; see `Head`."""
-
-    gateway: str
-    epoch: int
-    arrival: int
-    """The highest arrival of a commit."""
-    shard: str
-    last_seq: int
-    flushed_seq: int
-    trimmed_seq: int
-    deltas: int
-    """Number of unflushed deltas."""
-    bytes: int
-    """Stored bytes of unflushed deltas."""
-
-
-class Status(msgspec.Struct, frozen=True, rename="camel"):
-    """A store's schemas, size and counters at one moment."""
-
-    url: str
-    """Without its password."""
-    schemas: tuple[Schema, ...]
-    bytes: int
-    """Size on disk."""
-    heads: tuple[GatewayHead, ...]
-    """Empty if a schema is newer than this LakeSync."""
-
-
-HEADS = (
-    "SELECT id, epoch, arrival, shard, last_seq, flushed_seq, trimmed_seq, deltas, bytes"
-    " FROM gateway JOIN shard ON shard.gateway = gateway.id ORDER BY id, shard"
-)
-"""SQL: the fields of `GatewayHead`, the same in both stores and all versions."""
-
-
-def newest(database: str) -> int:
-    """Return the newest schema version of `sqlite/log`, `sqlite/state` or `postgres`."""
-    return migrations(database)[-1].number
+from lakesync.staging.migrations import Status, Upgrade
 
 
 def status(url: str) -> Status:

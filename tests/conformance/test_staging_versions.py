@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 from lakesync.cli.app import app
 from lakesync.model.errors import ConfigurationError, StagingUnavailableError, StagingVersionError
 from lakesync.staging import migrations, open_store
-from lakesync.staging.versions import Status, Upgrade, status, upgrade
+from lakesync.staging.migrations import Status, Upgrade
+from lakesync.staging.versions import status, upgrade
 from tests.conformance.book import Book, contents, make_delta
 
 PUSHES = [[make_delta("c", number * 10 + i, f"r{i}", x=number) for i in range(3)] for number in range(1, 6)]

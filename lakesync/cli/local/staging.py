@@ -13,8 +13,8 @@ from lakesync.cli.options import Data, Json, load_settings
 
 if TYPE_CHECKING:
     from lakesync.config import Config
+    from lakesync.staging.migrations import Status
     from lakesync.staging.shards import ShardMap
-    from lakesync.staging.versions import Status
 
 app = command_app(
     "Inspect, upgrade and rebuild the staging store.",

@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 import psycopg
 
 from lakesync.model.errors import ConfigurationError
+from lakesync.staging.migrations import HEADS, GatewayHead, Schema, Status, Upgrade, newest
 from lakesync.staging.postgres.connection import Connection, migrate, unavailable
-from lakesync.staging.versions import HEADS, GatewayHead, Schema, Status, Upgrade, newest
 
 _SIZE = (
     "SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint FROM pg_class c"

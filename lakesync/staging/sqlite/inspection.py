@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from lakesync.model.errors import ConfigurationError, StagingUnavailableError
-from lakesync.staging.migrations import pending
+from lakesync.staging.migrations import HEADS, GatewayHead, Schema, Status, Upgrade, newest, pending
 from lakesync.staging.sqlite.files import LOG_FILE, STATE_FILE, OwnerLock, connect, migrate
-from lakesync.staging.versions import HEADS, GatewayHead, Schema, Status, Upgrade, newest
 
 _DATABASES = ((LOG_FILE, "sqlite/log"), (STATE_FILE, "sqlite/state"))
 

@@ -16,8 +16,7 @@ from lakesync.model.errors import ConfigurationError, StagingUnavailableError
 from lakesync.model.private_files import make_private_folder
 from lakesync.staging.head import Head
 from lakesync.staging.records import GatewayConfig
-from lakesync.staging.replacement import ReplacementStore
-from lakesync.staging.restored_log import Restoring, RestoringCommit
+from lakesync.staging.restored_log import ReplacementStore, Restoring, RestoringCommit
 from lakesync.staging.sqlite.commit import SqliteCommit
 from lakesync.staging.sqlite.files import LOG_FILE, OwnerLock, draft_of
 from lakesync.staging.sqlite.store import SqliteStore
