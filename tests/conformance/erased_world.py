@@ -68,5 +68,5 @@ class World:
     def logged(self):
         """Every delta of the log that has a body."""
         query = "SELECT body FROM log WHERE gateway = ? AND body IS NOT NULL ORDER BY seq"
-        bodies = self.store.read("g", lambda view: view._ask(query)).result()
+        bodies = self.store.read("g", lambda view: view._query(query)).result()
         return [delta for (body,) in bodies for delta in decode_body(bytes(body))]

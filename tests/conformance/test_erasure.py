@@ -122,7 +122,7 @@ def test_an_erased_client_leaves_what_others_wrote(world):
     record = world.store.read("g", lambda view: view.client("x")).result()
     assert record == ClientRecord("x", LOST, 0)
     claims = world.store.read(
-        "g", lambda view: view._ask("SELECT claims FROM log WHERE gateway = ? AND client_id = ?", "x")
+        "g", lambda view: view._query("SELECT claims FROM log WHERE gateway = ? AND client_id = ?", "x")
     ).result()
     assert {bytes(each) for (each,) in claims} == {b"{}"}
 

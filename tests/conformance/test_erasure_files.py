@@ -28,7 +28,7 @@ def test_the_files_hold_nothing_of_it(tmp_path, clock):
         world.write("x", "r1", name=needle)
         world.write("a", f"kept-{number}", name="kept" * 20)
         bodies += world.store.read(
-            "g", lambda view: view._ask("SELECT body FROM log WHERE gateway = ? AND client_id = ?", "x")
+            "g", lambda view: view._query("SELECT body FROM log WHERE gateway = ? AND client_id = ?", "x")
         ).result()
         if number == 20:
             batch = world.store.plan("g", "main", 100)
@@ -57,7 +57,7 @@ def test_a_reader_that_holds_the_files_puts_an_erasure_off(tmp_path, clock):
 
     world = World(f"sqlite://{tmp_path / 'staging'}", clock)
     world.write("a", "r1", name=SECRET)
-    world.store.read("g", lambda view: view._ask("SELECT 1 FROM gateway WHERE id = ?")).result()
+    world.store.read("g", lambda view: view._query("SELECT 1 FROM gateway WHERE id = ?")).result()
     for connection in (world.store._opened.journal.sql, world.store._opened.state.sql):
         connection.execute("PRAGMA busy_timeout=50")
     with closing(sqlite3.connect(tmp_path / "staging" / "log.db", isolation_level=None)) as reader:

@@ -118,7 +118,7 @@ def everything(engine, team):
 
 def entries_of(engine):
     """The log rows, as a flush reads them."""
-    return engine.store.submit("g", lambda commit: commit._ask(_ENTRIES)).result()
+    return engine.store.submit("g", lambda commit: commit._query(_ENTRIES)).result()
 
 
 _ENTRIES = "SELECT arrival, client_id, body FROM log WHERE gateway = ? ORDER BY seq"

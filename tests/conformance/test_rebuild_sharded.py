@@ -48,7 +48,7 @@ def carried(engine: Engine) -> Lake:
     lake = Lake()
     entries = []
     for store in engine.store.stores.values():
-        entries += store.submit("g", lambda commit: commit._ask(_ENTRIES)).result()
+        entries += store.submit("g", lambda commit: commit._query(_ENTRIES)).result()
     for arrival, client, body in sorted(entries):
         lake.carry(engine, [_Entry(arrival, client, body)])
     return lake

@@ -81,7 +81,7 @@ class RebuiltHistory(History):
 
     def _flush(self) -> None:
         asked = self.carried
-        entries = self.world.engine.store.submit("g", lambda commit: commit._ask(_LOG, asked)).result()  # type: ignore[attr-defined]
+        entries = self.world.engine.store.submit("g", lambda commit: commit._query(_LOG, asked)).result()  # type: ignore[attr-defined]
         for seq, arrival, client_id, body in entries:
             self.lake.append(LakePush(arrival, client_id, decode_body(body)))
             self.carried = seq

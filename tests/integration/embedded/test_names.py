@@ -98,7 +98,7 @@ def test_a_store_of_an_earlier_version_learns_the_names_of_its_schemas(place):
     gateway = engine.gateway("shop")
     gateway.register_schema(schema("notes", "title"))
     for part in getattr(gateway, "_parts", {"": gateway}).values():
-        part._store.submit("shop", lambda commit: commit._ask("DELETE FROM spelled_name WHERE gateway = ?")).result()
+        part._store.submit("shop", lambda commit: commit._query("DELETE FROM spelled_name WHERE gateway = ?")).result()
     engine.close()
     again = opened(place())
     try:
