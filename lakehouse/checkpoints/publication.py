@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from lakehouse.run_state import RunState
     from lakehouse.table_definitions import LakeNames
     from lakesync.config import Config
-    from lakesync.staging.records import Cut, Hold
+    from lakesync.staging.records import Cut, CutPoint
     from lakesync.staging.store import PipelineStore
 
 
@@ -120,7 +120,7 @@ def tables_named(spark: SparkSession, gateway: str, after: int, upto: int, names
     return {row["table_name"] for row in deltas.select("table_name").distinct().collect()}
 
 
-def _tables(spark: SparkSession, store: PipelineStore, cut_point: Hold, names: LakeNames) -> set[str]:
+def _tables(spark: SparkSession, store: PipelineStore, cut_point: CutPoint, names: LakeNames) -> set[str]:
     """Return a gateway's tables: registered, in its newest checkpoint, or named by a delta since (without a schema)."""
     gateway, arrival = cut_point.gateway, cut_point.arrival
     newest = store.newest_cut(gateway)

@@ -129,7 +129,9 @@ def place(spark_server, tmp_path_factory):
         store = engine.store
         flush_due(spark, store, names=names)
         merge_table(spark, schema, {"other": moments[1]}, names=names)
-        cut = make_checkpoint(spark, store, store.cut_point("shop"), [schema], directory_uri=folder.as_uri(), names=names)
+        cut = make_checkpoint(
+            spark, store, store.cut_point("shop"), [schema], directory_uri=folder.as_uri(), names=names
+        )
         moments += [story.push(gateway) for gateway in ("other", "shop", "other")]
         flush_due(spark, store, names=names)
     moments += [story.push("shop"), story.push("other"), story.push("shop", 2, "drafts")]
