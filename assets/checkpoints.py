@@ -15,7 +15,7 @@ from lakehouse.schema_snapshot import SchemaSnapshot
 from lakesync.config import Config
 from lakesync.model.errors import NotFoundError, TransientError
 from lakesync.model.hlc import wall_of
-from lakesync.staging.records import Cut
+from lakesync.staging.records import Checkpoint
 from resources.gateways import StagingResource
 from resources.lake import LakeResource
 from resources.spark import SparkConnectResource
@@ -141,7 +141,7 @@ def checkpoint_asset(config: Config) -> dg.AssetsDefinition:
             )
             newest = {each.gateway: each for each in made}
             for gateway in gateways:
-                found = newest.get(gateway) or store.newest_cut(gateway)
+                found = newest.get(gateway) or store.newest_checkpoint(gateway)
                 if found is None:
                     raise NotFoundError(
                         f"gateway {gateway!r} has no checkpoint: it has unflushed deltas, or none at all. Run "
@@ -157,7 +157,7 @@ def checkpoint_asset(config: Config) -> dg.AssetsDefinition:
 
 def _report_partitions(
     context: dg.AssetExecutionContext,
-    made: Sequence[Cut],
+    made: Sequence[Checkpoint],
     figures: Metadata,
     lake: LakeResource,
     run_state: RunState,
@@ -179,7 +179,7 @@ def _report_partitions(
         )
 
 
-def _partition_metadata(made: Cut, lake: LakeResource, run_state: RunState, now_ms: int) -> Metadata:
+def _partition_metadata(made: Checkpoint, lake: LakeResource, run_state: RunState, now_ms: int) -> Metadata:
     return {
         "dagster/row_count": sum(table.rows for table in made.tables),
         "bytes": sum(table.bytes for table in made.tables),
@@ -190,7 +190,7 @@ def _partition_metadata(made: Cut, lake: LakeResource, run_state: RunState, now_
     }
 
 
-def _cut_metadata(made: Sequence[Cut]) -> Metadata:
+def _cut_metadata(made: Sequence[Checkpoint]) -> Metadata:
     return {
         "gateways": ", ".join(each.gateway for each in made),
         "tables": sum(len(each.tables) for each in made),
@@ -199,7 +199,7 @@ def _cut_metadata(made: Sequence[Cut]) -> Metadata:
     }
 
 
-def _valid_metadata(made: Sequence[Cut], run_state: RunState, now_ms: int) -> Metadata:
+def _valid_metadata(made: Sequence[Checkpoint], run_state: RunState, now_ms: int) -> Metadata:
     """Up to when the checkpoints are complete. One that was kept because nothing has changed is as new as the run."""
     points = run_state.cut_points()
     arrivals = (
@@ -208,9 +208,9 @@ def _valid_metadata(made: Sequence[Cut], run_state: RunState, now_ms: int) -> Me
     return freshness_metadata(min(map(wall_of, arrivals), default=None), now_ms)
 
 
-def _version(made: Sequence[Cut]) -> dg.DataVersion:
+def _version(made: Sequence[Checkpoint]) -> dg.DataVersion:
     return content_version([_snapshots(made), {each.gateway: each.rules_version for each in made}])
 
 
-def _snapshots(made: Sequence[Cut]) -> dict[str, dict[str, str]]:
+def _snapshots(made: Sequence[Checkpoint]) -> dict[str, dict[str, str]]:
     return {each.gateway: {table.table: str(table.snapshot_id) for table in each.tables} for each in made}

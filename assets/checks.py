@@ -193,7 +193,7 @@ def _table_checks(table: str, namespace: str) -> tuple[Check, ...]:
 def _unlike_cuts(scope: Scope) -> Sequence[msgspec.Struct]:
     from lakehouse.checkpoints.published import unlike_cut
 
-    newest = [scope.store.newest_cut(gateway) for gateway in scope.store.gateways()]
+    newest = [scope.store.newest_checkpoint(gateway) for gateway in scope.store.gateways()]
     return [
         difference
         for cut in newest

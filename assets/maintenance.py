@@ -139,7 +139,7 @@ def maintain_table(
     names, table = lake.names, None if part.table == HISTORY else part.table
     if part.namespace is not None:
         names = lake.names_in(part.namespace)
-        newest = (store.newest_cut(gateway) for gateway in run_state.gateways_in(part.namespace))
+        newest = (store.newest_checkpoint(gateway) for gateway in run_state.gateways_in(part.namespace))
         checkpoints = [checkpoint for checkpoint in newest if checkpoint is not None]
         tag_newest(spark, names, part.table, checkpoints, CheckpointRetention.of(section))
     elif table is not None:

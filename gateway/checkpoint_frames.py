@@ -20,7 +20,7 @@ from lakesync.model.errors import ValidationError
 from lakesync.model.types import Claims
 from lakesync.rules.evaluation import matches, operands_of
 from lakesync.rules.model import Bucket, SyncRules
-from lakesync.staging.records import Cut
+from lakesync.staging.records import Checkpoint
 from lakesync.wire import protobuf
 from lakesync.wire.frame_places import FramePlace
 from lakesync.wire.frames import encode_checkpoint_frame, read_checkpoint
@@ -31,7 +31,7 @@ _INSERT = b"\x08\x01"
 """The encoded `op` INSERT, with which the first delta of each row begins."""
 
 
-def frame_files(cut: Cut, rules: SyncRules | None = None) -> list[FramePlace]:
+def frame_files(cut: Checkpoint, rules: SyncRules | None = None) -> list[FramePlace]:
     """Return the frame files of a snapshot, without tables that no bucket contains.
 
     Args:

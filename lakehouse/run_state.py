@@ -239,6 +239,6 @@ class RunState:
         from lakehouse.namespace_assignment import moved_gateways
 
         def has_begun(gateway: str) -> bool:
-            return self._store().newest_cut(gateway) is not None
+            return self._store().newest_checkpoint(gateway) is not None
 
         return moved_gateways(self._spark(), has_begun, self._config.namespaces, self._names)

@@ -103,7 +103,9 @@ class PipelineLags:
             LakeUnavailableError: the catalogue cannot be read.
         """
         unflushed = store.backlog() if backlog is None else backlog
-        marks = [(each.gateway, each.shard, each.epoch, each.flushed_seq, each.cut_arrival) for each in unflushed]
+        marks = [
+            (each.gateway, each.shard, each.epoch, each.flushed_seq, each.checkpoint_arrival) for each in unflushed
+        ]
         with self._lock:
             now = time.monotonic()
             if anew or now - self._read_at >= LOOK_SECONDS or marks != self._read_for:

@@ -17,7 +17,7 @@ from lakehouse.tables.increments import merge_table
 from lakesync.engine import Engine
 from lakesync.rules.model import SyncRules, parse_rules
 from lakesync.staging import open_store
-from lakesync.staging.records import Cut
+from lakesync.staging.records import Checkpoint
 
 _MB = 1_000_000
 _RULES = parse_rules(
@@ -44,7 +44,7 @@ def run(options: Namespace) -> dict[str, Any]:
             engine.gateway(GATEWAY)
             write_history(bench.spark, story)
             merge_table(bench.spark, TASKS, {GATEWAY: story.last_arrival})
-            cuts: list[Cut] = []
+            cuts: list[Checkpoint] = []
             for number in range(3):  # the first warm Spark's workers
                 hold = engine.store.cut_point(GATEWAY)
                 hold = msgspec.structs.replace(hold, arrival=story.last_arrival + number)
@@ -68,7 +68,7 @@ def run(options: Namespace) -> dict[str, Any]:
         }
 
 
-def _served(cut: Cut, rules: SyncRules | None, size: int) -> float:
+def _served(cut: Checkpoint, rules: SyncRules | None, size: int) -> float:
     """Measure stored frames."""
     begun = time.perf_counter()
     for _ in visible_frames(frame_files(cut), rules, {"sub": "reader", "team": "team-7"}):
@@ -76,7 +76,7 @@ def _served(cut: Cut, rules: SyncRules | None, size: int) -> float:
     return round(size / _MB / (time.perf_counter() - begun), 1)
 
 
-def _memory(cut: Cut) -> float:
+def _memory(cut: Checkpoint) -> float:
     """Measure the peak of Python's memory during reading."""
     tracemalloc.start()
     for _ in visible_frames(frame_files(cut), None, {"sub": "reader"}):

@@ -45,7 +45,7 @@ def wait_until_carried(store: PipelineStore, patience: float, told: Callable[[in
         shards = [shard for shard in store.backlog() if shard.gateway == GATEWAY]
         waiting = sum(shard.deltas for shard in shards)
         told(waiting)
-        cut = store.newest_cut(GATEWAY)
+        cut = store.newest_checkpoint(GATEWAY)
         last = max((shard.last_arrival for shard in shards), default=0)
         if not waiting and cut is not None and cut.arrival >= last:
             return

@@ -90,7 +90,7 @@ async def _wait_for_flush(
         shards = await run_in_threadpool(caller.gateway.backlog)
         known = [(shard, wanted[shard.shard]) for shard in shards if shard.shard in wanted]
         flushed = all(now.flushed_seq >= before.last_seq for now, before in known)
-        merged = flushed and all((now.cut_arrival or 0) >= before.last_arrival for now, before in known)
+        merged = flushed and all((now.checkpoint_arrival or 0) >= before.last_arrival for now, before in known)
         if flushed or loop.time() >= deadline:
             return FlushRequested(
                 requested=True,

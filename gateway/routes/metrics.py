@@ -23,7 +23,7 @@ from lakesync.engine import GatewayStats
 from lakesync.flush import TableStats
 from lakesync.flush.backlog_stats import BacklogStats
 from lakesync.model.errors import AuthError
-from lakesync.staging.records import Backlog, Cut
+from lakesync.staging.records import Backlog, Checkpoint
 
 router = APIRouter()
 
@@ -66,7 +66,7 @@ class CheckpointSnapshot(msgspec.Struct, frozen=True, rename="camel"):
     tables: tuple[str, ...]
 
     @staticmethod
-    def of(cut: Cut) -> CheckpointSnapshot:
+    def of(cut: Checkpoint) -> CheckpointSnapshot:
         """Convert the store's record."""
         return CheckpointSnapshot(
             arrival_hlc=cut.arrival,
@@ -186,7 +186,7 @@ async def admin_metrics(
     connected = services.connected_clients(gateway.gateway_id)
     statuses = await run_in_threadpool(services.clients.statuses, gateway.gateway_id, connected, clients)
     fields: dict[str, Any] = msgspec.structs.asdict(stats)
-    snapshot = await run_in_threadpool(store.newest_cut, gateway.gateway_id)
+    snapshot = await run_in_threadpool(store.newest_checkpoint, gateway.gateway_id)
     marks = await run_in_threadpool(store.marks)
     report = report_in(marks)
     answer = OperatorStats(

@@ -28,7 +28,7 @@ from lakehouse.task_runner import in_tasks
 from lakesync.analysis.scans import condition
 from lakesync.model.crash_points import crash_point
 from lakesync.model.errors import IntegrityError
-from lakesync.staging.records import Cut, CutTable
+from lakesync.staging.records import Checkpoint, CheckpointTable
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -51,7 +51,7 @@ def make_checkpoint(
     names: LakeNames = NAMES,
     kept: CheckpointRetention = CheckpointRetention(),  # noqa: B008 frozen
     contracts: Mapping[str, Contract] = MappingProxyType({}),
-) -> Cut:
+) -> Checkpoint:
     """Make and publish a gateway's checkpoint at a cut point.
 
     Merges the tables that lag, tags their snapshots and writes the frames to `directory_uri/GATEWAY/EPOCH-ARRIVAL/`, on
@@ -81,7 +81,7 @@ def make_checkpoint(
             "arrival"
         )
     keep_config(spark, gateway, store.gateway_config(gateway), store.connectors(gateway), names)
-    newest = store.newest_cut(gateway)
+    newest = store.newest_checkpoint(gateway)
     if newest is not None and newest.arrival >= arrival:
         return newest
     ordered = sorted(schemas, key=lambda schema: schema.table)
@@ -105,12 +105,12 @@ def make_checkpoint(
     )
     known = {each.table: each for each in before.tables} if before is not None else {}
 
-    def framed(table: str) -> CutTable | None:
+    def framed(table: str) -> CheckpointTable | None:
         return _table_frames(spark, table, snapshots[table], target, known.get(table), names)
 
     tables = [table for table in side_by_side(spark, framed, snapshots) if table is not None]
     crash_point("checkpoint.written")
-    cut = Cut(
+    cut = Checkpoint(
         gateway,
         hold.epoch,
         arrival,
@@ -119,11 +119,11 @@ def make_checkpoint(
         time.time_ns() // 1_000_000,
         hold.shards,
     )
-    published = store.publish_cut(cut)
+    published = store.publish_checkpoint(cut)
     crash_point("cut.published")
     if published:
         return cut
-    later = store.newest_cut(gateway)
+    later = store.newest_checkpoint(gateway)
     if later is None:
         raise IntegrityError(
             f"staging refused the checkpoint of {gateway} at {arrival} and has no later one; make it again"
@@ -138,7 +138,7 @@ def state_as_of(
     gateway: str,
     arrival: int,
     *,
-    cut: Cut | None = None,
+    cut: Checkpoint | None = None,
     names: LakeNames = NAMES,
 ) -> DataFrame:
     """Return the rows of a table as of an arrival, in the columns of its state table, invisible ones included.
@@ -174,7 +174,7 @@ class _Target(NamedTuple):
     """Of its tags, as an SQL clause."""
 
 
-def _reusable(store: PipelineStore, newest: Cut | None, hold: CutPoint) -> Cut | None:
+def _reusable(store: PipelineStore, newest: Checkpoint | None, hold: CutPoint) -> Checkpoint | None:
     """Return the newest checkpoint unless its rules, epoch or shards have changed or an erasure has withdrawn it."""
     if newest is None or (newest.epoch, newest.rules_version, newest.shards) != (
         hold.epoch,
@@ -188,8 +188,13 @@ def _reusable(store: PipelineStore, newest: Cut | None, hold: CutPoint) -> Cut |
 
 @lake_errors
 def _table_frames(
-    spark: SparkSession, table: str, snapshot: int | None, target: _Target, known: CutTable | None, names: LakeNames
-) -> CutTable | None:
+    spark: SparkSession,
+    table: str,
+    snapshot: int | None,
+    target: _Target,
+    known: CheckpointTable | None,
+    names: LakeNames,
+) -> CheckpointTable | None:
     """Tag a table's snapshot and write its frames, or link those of `known`; None for a table without a snapshot."""
     if snapshot is None:
         return None
@@ -212,7 +217,7 @@ def _table_frames(
             f"checkpoint at {highest} or later"
         )
     kept = [file for file in files if file["rows"]]
-    return CutTable(
+    return CheckpointTable(
         table,
         snapshot,
         sum(file["rows"] for file in kept),

@@ -14,7 +14,7 @@ import pyarrow.fs as pafs
 from lakehouse.file_systems import place
 
 if TYPE_CHECKING:
-    from lakesync.staging.records import Cut
+    from lakesync.staging.records import Checkpoint
 
 KEPT_HOURS = 24.0
 """How long the frames are kept after a newer checkpoint was published. No download takes so long."""
@@ -29,7 +29,7 @@ class _Folder(NamedTuple):
     path: str
 
 
-def drop_old_frames(directory_uri: str, newest: Cut, now_ms: int, kept_hours: float = KEPT_HOURS) -> list[str]:
+def drop_old_frames(directory_uri: str, newest: Checkpoint, now_ms: int, kept_hours: float = KEPT_HOURS) -> list[str]:
     """Delete the frames of a gateway's superseded checkpoints, and return the names of the deleted folders.
 
     A checkpoint is superseded once the frames of the next one were written. Frames that a killed run left are treated

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from lakehouse.run_state import RunState
     from lakehouse.table_definitions import LakeNames
     from lakesync.config import Config
-    from lakesync.staging.records import Cut, CutPoint
+    from lakesync.staging.records import Checkpoint, CutPoint
     from lakesync.staging.store import PipelineStore
 
 
@@ -37,7 +37,7 @@ def make_checkpoints(
     *,
     on_failed: Callable[[str, Exception], object] | None = None,
     gateways: Collection[str] | None = None,
-) -> list[Cut]:
+) -> list[Checkpoint]:
     """Make the checkpoint of each gateway that has deltas in the lake, all of its shards at one arrival.
 
     A gateway is skipped if it has more deltas than this run flushed, or if its rows still follow a change of rules. A
@@ -61,7 +61,7 @@ def make_checkpoints(
     """
     own = config.namespaces.own
     registered_now = registered(store, own)
-    made: list[Cut] = []
+    made: list[Checkpoint] = []
     errors: dict[str, Exception] = {}
     in_the_lake = run_state.flushed()
     for gateway, cut_point in sorted(run_state.cut_points().items()):
@@ -123,7 +123,7 @@ def tables_named(spark: SparkSession, gateway: str, after: int, upto: int, names
 def _tables(spark: SparkSession, store: PipelineStore, cut_point: CutPoint, names: LakeNames) -> set[str]:
     """Return a gateway's tables: registered, in its newest checkpoint, or named by a delta since (without a schema)."""
     gateway, arrival = cut_point.gateway, cut_point.arrival
-    newest = store.newest_cut(gateway)
+    newest = store.newest_checkpoint(gateway)
     known = {table.table for table in newest.tables} if newest else set()
     since = newest.arrival if newest else 0
     named = tables_named(spark, gateway, since, arrival, names) if since < arrival else set()

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from lakesync.model.types import RowDelta
-    from lakesync.staging.records import Cut, CutTable
+    from lakesync.staging.records import Checkpoint, CheckpointTable
 
 _FRAMED_NAMES = ("row_id", "sent", "fault")
 _SAME = "same"
@@ -50,7 +50,7 @@ class CheckpointDifference(msgspec.Struct, frozen=True):
 
 @lake_errors
 def unlike_cut(
-    spark: SparkSession, cut: Cut, names: LakeNames = NAMES, *, seed: int = 0, whole: bool = False
+    spark: SparkSession, cut: Checkpoint, names: LakeNames = NAMES, *, seed: int = 0, whole: bool = False
 ) -> list[CheckpointDifference]:
     """Where a cut's frames differ from the snapshots that it names; empty when they agree.
 
@@ -67,7 +67,7 @@ def unlike_cut(
         LakeUnavailableError: Spark is gone.
     """
 
-    def unlike(table: CutTable) -> list[CheckpointDifference]:
+    def unlike(table: CheckpointTable) -> list[CheckpointDifference]:
         rows = at(spark, names.state(table.table), table.snapshot_id).where(
             (sf.col("_gateway") == cut.gateway) & ~sf.col("_gone")
         )
@@ -84,7 +84,9 @@ def unlike_cut(
     return [difference for differences in found for difference in differences]
 
 
-def _unlike_sample(cut: Cut, table: CutTable, rows: DataFrame, chance: random.Random) -> Iterator[CheckpointDifference]:
+def _unlike_sample(
+    cut: Checkpoint, table: CheckpointTable, rows: DataFrame, chance: random.Random
+) -> Iterator[CheckpointDifference]:
     yield from _unlike_figures(cut, table, rows.count())
     if table.frames:
         uri = chance.choice(table.frames)
@@ -97,7 +99,9 @@ def _unlike_sample(cut: Cut, table: CutTable, rows: DataFrame, chance: random.Ra
                 yield _difference(cut, table, what)
 
 
-def _unlike_whole(spark: SparkSession, cut: Cut, table: CutTable, rows: DataFrame) -> Iterator[CheckpointDifference]:
+def _unlike_whole(
+    spark: SparkSession, cut: Checkpoint, table: CheckpointTable, rows: DataFrame
+) -> Iterator[CheckpointDifference]:
     """Compares the rows of all frames with the snapshot's, by the checksum of what a client is sent of each."""
 
     def digests(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -151,11 +155,11 @@ def _unlike_whole(spark: SparkSession, cut: Cut, table: CutTable, rows: DataFram
             yield _difference(cut, table, what, row["day"] or "")
 
 
-def _difference(cut: Cut, table: CutTable, what: str, day: str = "") -> CheckpointDifference:
+def _difference(cut: Checkpoint, table: CheckpointTable, what: str, day: str = "") -> CheckpointDifference:
     return CheckpointDifference(cut.gateway, table.table, what, day)
 
 
-def _unlike_figures(cut: Cut, table: CutTable, count: int) -> Iterator[CheckpointDifference]:
+def _unlike_figures(cut: Checkpoint, table: CheckpointTable, count: int) -> Iterator[CheckpointDifference]:
     if count != table.rows:
         what = f"the snapshot {table.snapshot_id} has {count} visible rows, the frames {table.rows}"
         yield _difference(cut, table, what)

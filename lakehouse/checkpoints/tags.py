@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from lakehouse.table_definitions import LakeNames
     from lakesync.config.sections import MaintenanceSection
-    from lakesync.staging.records import Cut
+    from lakesync.staging.records import Checkpoint
 
 HELD = "held-"
 """Prefix of the tag, before the gateway, that keeps the snapshots of its newest checkpoint once their own tag ends."""
@@ -41,7 +41,7 @@ class CheckpointRetention(msgspec.Struct, frozen=True):
         return cls(section.checkpoint_retention_hours, section.daily_checkpoint_retention_days)
 
 
-def retention(newest: Cut | None, arrival: int, kept: CheckpointRetention) -> str:
+def retention(newest: Checkpoint | None, arrival: int, kept: CheckpointRetention) -> str:
     """Return how long the tags of a new checkpoint last, as an SQL clause.
 
     Args:
@@ -55,7 +55,7 @@ def retention(newest: Cut | None, arrival: int, kept: CheckpointRetention) -> st
 
 @lake_errors
 def tag_newest(
-    spark: SparkSession, names: LakeNames, table: str, cuts: Iterable[Cut], kept: CheckpointRetention
+    spark: SparkSession, names: LakeNames, table: str, cuts: Iterable[Checkpoint], kept: CheckpointRetention
 ) -> int:
     """Tag the snapshots of newest checkpoints whose own tag is about to end, and return how many.
 

@@ -138,9 +138,9 @@ def due_flush(
         if shard.gateway in gateways
     ]
     changed_rules = [
-        Lag("checkpoint", "", shard.gateway, shard.cut_arrival or 0, 0, now_ms)
+        Lag("checkpoint", "", shard.gateway, shard.checkpoint_arrival or 0, 0, now_ms)
         for shard in backlog
-        if shard.uncut_rules is not None
+        if shard.rules_without_checkpoint is not None
     ]
     found = [*lags, *changed_rules, *behind]
     if not found:

@@ -244,7 +244,9 @@ def is_changed(text: str | None, state: str, now_ms: int, longest_ms: int) -> bo
 
 def checkpoint_state(backlog: Iterable[Backlog]) -> str:
     """Return the published checkpoints as a comparable text."""
-    return msgspec.json.encode(sorted((each.gateway, each.shard, each.cut_arrival or 0) for each in backlog)).decode()
+    return msgspec.json.encode(
+        sorted((each.gateway, each.shard, each.checkpoint_arrival or 0) for each in backlog)
+    ).decode()
 
 
 def destination_state(text: str | None) -> str:
@@ -288,7 +290,7 @@ def positions(
     for each in backlog:
         if each.flushed_seq or each.gateway in merged:
             flushed.add(each.gateway)
-        cuts[each.gateway] = min(each.cut_arrival or 0, cuts.get(each.gateway, each.cut_arrival or 0))
+        cuts[each.gateway] = min(each.checkpoint_arrival or 0, cuts.get(each.gateway, each.checkpoint_arrival or 0))
     every = {namespaces.called(table.namespace, table.name): table for table in tables}
     found = []
     for qualified in sorted(every.keys() | lake.tables.keys()):

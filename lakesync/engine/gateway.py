@@ -36,7 +36,7 @@ from lakesync.model.schema import TableSchema, parse_schema
 from lakesync.model.types import Claims, PushResult, SyncPage, SyncPull, SyncPush, SyncResponse
 from lakesync.rules.model import SyncRules
 from lakesync.staging.notices import Presence
-from lakesync.staging.records import Backlog, Cut, GatewayConfig, WriteScope
+from lakesync.staging.records import Backlog, Checkpoint, GatewayConfig, WriteScope
 from lakesync.staging.store import Commit, StagingStore
 
 T = TypeVar("T")
@@ -260,7 +260,7 @@ class SyncGateway(ActionGateway, Embedding):
         """Return what each group of subscribers lacks, in the order of the groups."""
         return self._store.read(self.gateway_id, lambda view: scan(view, groups, self.rules))
 
-    def submit_checkpoint(self, client_id: str, claims: Claims) -> Future[Cut]:
+    def submit_checkpoint(self, client_id: str, claims: Claims) -> Future[Checkpoint]:
         """Return the checkpoint from which a new client may start; the client counts as seen afterwards.
 
         Raises (in the future):
@@ -269,22 +269,22 @@ class SyncGateway(ActionGateway, Embedding):
         """
         if client_id != claims.get("sub"):
             raise ForbiddenError(f"clientId is {client_id!r} but the token's sub is {claims.get('sub')!r}")
-        cut = self._store.newest_cut(self.gateway_id)
-        if cut is None:
+        checkpoint = self._store.newest_checkpoint(self.gateway_id)
+        if checkpoint is None:
             raise NotFoundError(f"gateway {self.gateway_id!r} has no checkpoint yet: pull from 0 instead")
         now = self._wall()
 
-        def work(commit: Commit) -> Cut:
+        def work(commit: Commit) -> Checkpoint:
             access = self.rules.access(commit, claims)
-            stale = cut.rules_version != access.rules_version or access.directly is not None
-            if cut.epoch != commit.epoch or stale:
+            stale = checkpoint.rules_version != access.rules_version or access.directly is not None
+            if checkpoint.epoch != commit.epoch or stale:
                 raise NotFoundError("the rules are newer than the newest checkpoint: pull from 0 instead")
-            if commit.predates_erasure(cut):
+            if commit.predates_erasure(checkpoint):
                 raise NotFoundError("something was erased that the newest checkpoint may hold: pull from 0 instead")
             if not is_blank(current(commit.client(client_id), commit.epoch)):
                 raise NotFoundError(f"client {client_id!r} was seen before: pull from its cursor, or from 0")
-            first_contact(commit, client_id, cut.arrival, access, now)
-            return cut
+            first_contact(commit, client_id, checkpoint.arrival, access, now)
+            return checkpoint
 
         return self._store.submit(self.gateway_id, work)
 

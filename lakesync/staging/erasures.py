@@ -16,7 +16,7 @@ import msgspec
 
 from lakesync.model.types import RowDelta, RowKey
 from lakesync.staging.head import Head
-from lakesync.staging.records import Cut, Erasure
+from lakesync.staging.records import Checkpoint, Erasure
 from lakesync.staging.sql_query import SqlQueries
 from lakesync.wire.log import decode_body, encode_body
 
@@ -53,14 +53,14 @@ class ErasureView(SqlQueries):
         rows = self._query(f"SELECT {_FIELDS} FROM erasure WHERE gateway = ? ORDER BY seq")
         return [Erasure(*row) for row in rows]
 
-    def predates_erasure(self, cut: Cut) -> bool:
+    def predates_erasure(self, checkpoint: Checkpoint) -> bool:
         """Return whether a checkpoint may contain values that were erased after it was made.
 
         Every later checkpoint contains the row's tombstone. Columns that an erased client wrote to other rows leave the
         state tables only when the lake has executed the erasure.
         """
         return any(
-            erasure.arrival > cut.arrival or (erasure.client_id is not None and erasure.lake_ms is None)
+            erasure.arrival > checkpoint.arrival or (erasure.client_id is not None and erasure.lake_ms is None)
             for erasure in self.erasures()
         )
 

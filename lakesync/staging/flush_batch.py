@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from lakesync.model.errors import IntegrityError
 from lakesync.staging.head import Head
 from lakesync.staging.ledger import Tally, last_arrival_of_day
-from lakesync.staging.records import Batch, Cut
-from lakesync.staging.table_values import decode_cut_rules
+from lakesync.staging.records import Batch, Checkpoint
+from lakesync.staging.table_values import decode_checkpoint_rules
 
 MOST_PUSHES = 100_000
 """Most pushes of a batch: commits wait while its log rows are read, when it is planned and when it is confirmed."""
@@ -91,14 +91,14 @@ REINDEXED = "SELECT rules_version FROM reindex WHERE gateway = ? AND done = 1"
 """SQL: the rules version of a re-index that has updated all rows."""
 
 
-NEWEST_CUT = "SELECT body FROM cut WHERE gateway = ? AND epoch = ? ORDER BY arrival DESC LIMIT 1"
+NEWEST_CHECKPOINT = "SELECT body FROM cut WHERE gateway = ? AND epoch = ? ORDER BY arrival DESC LIMIT 1"
 """SQL: the newest checkpoint of an epoch."""
 
-CUT_ARRIVAL = "SELECT max(arrival) FROM cut WHERE gateway = ? AND epoch = ?"
+CHECKPOINT_ARRIVAL = "SELECT max(arrival) FROM cut WHERE gateway = ? AND epoch = ?"
 """SQL: the arrival of that checkpoint."""
 
 
-def uncut_rules(head: Head, in_line: tuple[int] | None, newest: tuple[bytes] | None) -> int | None:
+def rules_without_checkpoint(head: Head, in_line: tuple[int] | None, newest: tuple[bytes] | None) -> int | None:
     """Return the active rules version if the newest checkpoint has an older one; otherwise None.
 
     Args:
@@ -107,19 +107,19 @@ def uncut_rules(head: Head, in_line: tuple[int] | None, newest: tuple[bytes] | N
         newest: the newest checkpoint as it is stored; if there is none, the first flush makes one.
     """
     version = head.config.rules_version
-    if newest is None or in_line != (version,) or decode_cut_rules(newest[0]).rules_version >= version:
+    if newest is None or in_line != (version,) or decode_checkpoint_rules(newest[0]).rules_version >= version:
         return None
     return version
 
 
-def check_cut(cut: Cut, head: Head) -> None:
+def check_checkpoint_epoch(checkpoint: Checkpoint, head: Head) -> None:
     """Check that a checkpoint belongs to the store's epoch.
 
     Raises:
         IntegrityError: it belongs to another epoch.
     """
-    if cut.epoch != head.epoch:
+    if checkpoint.epoch != head.epoch:
         raise IntegrityError(
-            f"the cut of gateway {cut.gateway!r} is of epoch {cut.epoch}, the store's is {head.epoch}: "
-            "it describes another store's arrivals, make a new cut"
+            f"the checkpoint of gateway {checkpoint.gateway!r} has epoch {checkpoint.epoch}, the store {head.epoch}: "
+            "it has another store's arrivals; make a new checkpoint"
         )

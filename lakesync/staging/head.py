@@ -117,8 +117,8 @@ class Head(msgspec.Struct, frozen=True):
         oldest_ms: int | None,
         flushed_ms: int | None = None,
         flushed_snapshot: int | None = None,
-        uncut_rules: int | None = None,
-        cut_arrival: int | None = None,
+        rules_without_checkpoint: int | None = None,
+        checkpoint_arrival: int | None = None,
     ) -> Backlog:
         """Return the head as a `Backlog`.
 
@@ -126,8 +126,8 @@ class Head(msgspec.Struct, frozen=True):
             oldest_ms: the server's wall time of log row `flushed_seq + 1`.
             flushed_ms: when the batch up to `flushed_seq` was confirmed.
             flushed_snapshot: the Iceberg snapshot in which that batch was read back.
-            uncut_rules: the result of `flush_batch.rules_without_checkpoint`.
-            cut_arrival: arrival of the newest published checkpoint.
+            rules_without_checkpoint: the result of `flush_batch.rules_without_checkpoint`.
+            checkpoint_arrival: arrival of the newest published checkpoint.
         """
         return Backlog(
             gateway=self.gateway,
@@ -142,8 +142,8 @@ class Head(msgspec.Struct, frozen=True):
             flush_requested_ms=self.flush_requested_ms,
             flushed_ms=flushed_ms,
             flushed_snapshot=flushed_snapshot,
-            uncut_rules=uncut_rules,
-            cut_arrival=cut_arrival,
+            rules_without_checkpoint=rules_without_checkpoint,
+            checkpoint_arrival=checkpoint_arrival,
         )
 
 

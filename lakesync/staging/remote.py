@@ -18,7 +18,7 @@ import stamina
 from lakesync.model.errors import LakeSyncError, NotFoundError, StagingUnavailableError, TransientError, ValidationError
 from lakesync.model.types import RowDelta, StoredConnector
 from lakesync.staging.head import MAIN_SHARD
-from lakesync.staging.records import Backlog, Batch, Cut, CutPoint, Erasure, GatewayConfig, LedgerDay, LogSource
+from lakesync.staging.records import Backlog, Batch, Checkpoint, CutPoint, Erasure, GatewayConfig, LedgerDay, LogSource
 from lakesync.staging.store import PipelineStore
 
 
@@ -159,13 +159,13 @@ class RemoteStore:
         """Return the gateway's cut point."""
         return self._call("cut_point", CutPoint, gateway=gateway)
 
-    def publish_cut(self, cut: Cut) -> bool:
+    def publish_checkpoint(self, checkpoint: Checkpoint) -> bool:
         """Publish a checkpoint."""
-        return self._call("publish_cut", bool, cut=cut)
+        return self._call("publish_checkpoint", bool, checkpoint=checkpoint)
 
-    def newest_cut(self, gateway: str) -> Cut | None:
+    def newest_checkpoint(self, gateway: str) -> Checkpoint | None:
         """Return the newest published checkpoint."""
-        return self._find("newest_cut", Cut, gateway=gateway)
+        return self._find("newest_checkpoint", Checkpoint, gateway=gateway)
 
     def marks(self) -> dict[str, str]:
         """Return the stored marks."""

@@ -13,7 +13,7 @@ from lakesync.staging.head import MAIN_SHARD
 from lakesync.staging.records import (
     Backlog,
     Batch,
-    Cut,
+    Checkpoint,
     CutPoint,
     Erasure,
     GatewayConfig,
@@ -90,7 +90,7 @@ class ShardedPipeline:
         """Return a common cut point of all shards."""
         return common_cut_point(gateway, self.stores)
 
-    def publish_cut(self, cut: Cut) -> bool:
+    def publish_checkpoint(self, checkpoint: Checkpoint) -> bool:
         """Publish each shard's part of a checkpoint; return False if any shard has this or a later one.
 
         Each part is valid alone: it is served beside an older part of another shard, because a cursor stands for a
@@ -99,26 +99,34 @@ class ShardedPipeline:
         Raises:
             IntegrityError: the checkpoint lacks the cut point of a shard.
         """
-        missing = [name for name in self.stores if name not in cut.shards]
+        missing = [name for name in self.stores if name not in checkpoint.shards]
         if missing:
             raise IntegrityError(
-                f"the cut of gateway {cut.gateway!r} at {cut.arrival} does not say where {', '.join(missing)} stood: "
-                "make it at the cut point"
+                f"the checkpoint of gateway {checkpoint.gateway!r} at {checkpoint.arrival} lacks the cut points of "
+                f"{', '.join(missing)}: make it at the point that `cut_point` returned"
             )
-        parts = [self.stores[name].publish_cut(_part_of(cut, name, self.shards)) for name in self.stores]
+        parts = [self.stores[name].publish_checkpoint(_part_of(checkpoint, name, self.shards)) for name in self.stores]
         return all(parts)
 
-    def newest_cut(self, gateway: str) -> Cut | None:
+    def newest_checkpoint(self, gateway: str) -> Checkpoint | None:
         """Return the newest checkpoints of all shards as one, at their lowest arrival; None while a shard has none."""
-        found = {name: store.newest_cut(gateway) for name, store in self.stores.items()}
-        cuts = {name: cut for name, cut in found.items() if cut is not None}
-        if len(cuts) < len(found):
+        found = {name: store.newest_checkpoint(gateway) for name, store in self.stores.items()}
+        checkpoints = {name: checkpoint for name, checkpoint in found.items() if checkpoint is not None}
+        if len(checkpoints) < len(found):
             return None
         return msgspec.structs.replace(
-            cuts[self.shards.default],
-            arrival=min(cut.arrival for cut in cuts.values()),
-            tables=tuple(sorted((table for cut in cuts.values() for table in cut.tables), key=lambda one: one.table)),
-            shards={name: ShardCutPoint(cut.epoch, cut.rules_version) for name, cut in cuts.items()},
+            checkpoints[self.shards.default],
+            arrival=min(checkpoint.arrival for checkpoint in checkpoints.values()),
+            tables=tuple(
+                sorted(
+                    (table for checkpoint in checkpoints.values() for table in checkpoint.tables),
+                    key=lambda one: one.table,
+                )
+            ),
+            shards={
+                name: ShardCutPoint(checkpoint.epoch, checkpoint.rules_version)
+                for name, checkpoint in checkpoints.items()
+            },
         )
 
     def marks(self) -> dict[str, str]:
@@ -210,13 +218,13 @@ class ShardedPipeline:
         return self.stores.get(shard, self.main)
 
 
-def _part_of(cut: Cut, shard: str, shards: ShardMap) -> Cut:
-    held = cut.shards[shard]
+def _part_of(checkpoint: Checkpoint, shard: str, shards: ShardMap) -> Checkpoint:
+    held = checkpoint.shards[shard]
     return msgspec.structs.replace(
-        cut,
+        checkpoint,
         epoch=held.epoch,
         rules_version=held.rules_version,
-        tables=tuple(table for table in cut.tables if shards.of(table.table) == shard),
+        tables=tuple(table for table in checkpoint.tables if shards.of(table.table) == shard),
         shards={},
     )
 

@@ -22,8 +22,8 @@ from lakesync.staging.records import (
     ActionRecord,
     Backlog,
     Batch,
+    Checkpoint,
     ClientRecord,
-    Cut,
     CutPoint,
     Entry,
     Erasure,
@@ -152,7 +152,7 @@ class View(Protocol):
     def erasures(self) -> list[Erasure]:
         """Return every erasure, in order."""
 
-    def predates_erasure(self, cut: Cut) -> bool:
+    def predates_erasure(self, checkpoint: Checkpoint) -> bool:
         """Return whether a checkpoint may contain values that were erased after it was made."""
 
 
@@ -378,10 +378,10 @@ class PipelineStore(Protocol):
             StagingUnavailableError: the shards did not meet at one arrival; a repeat may succeed.
         """
 
-    def publish_cut(self, cut: Cut) -> bool:
+    def publish_checkpoint(self, checkpoint: Checkpoint) -> bool:
         """Publish a checkpoint; return False if this epoch has one at the same or a later arrival."""
 
-    def newest_cut(self, gateway: str) -> Cut | None:
+    def newest_checkpoint(self, gateway: str) -> Checkpoint | None:
         """Return the newest published checkpoint of the store's epoch."""
 
     def marks(self) -> dict[str, str]:

@@ -16,7 +16,7 @@ from lakesync.model.types import Claims
 from lakesync.rules.model import SyncRules
 from lakesync.staging.head import Head
 from lakesync.staging.ledger import signed, tally_of
-from lakesync.staging.records import ClientRecord, Cut, LogEntry, SchemaVersion
+from lakesync.staging.records import Checkpoint, ClientRecord, LogEntry, SchemaVersion
 from lakesync.wire.log import PackedDeltas
 
 
@@ -77,15 +77,15 @@ def size_of(entry: LogEntry) -> int:
     return len(entry.body or b"")
 
 
-class CutRules(msgspec.Struct, frozen=True):
+class CheckpointRules(msgspec.Struct, frozen=True):
     """The rules version of a stored checkpoint, decoded without its tables."""
 
     rules_version: int
 
 
 decode_client = msgspec.json.Decoder(ClientRecord).decode
-decode_cut = msgspec.json.Decoder(Cut).decode
-decode_cut_rules = msgspec.json.Decoder(CutRules).decode
+decode_checkpoint = msgspec.json.Decoder(Checkpoint).decode
+decode_checkpoint_rules = msgspec.json.Decoder(CheckpointRules).decode
 decode_rules = msgspec.json.Decoder(SyncRules).decode
 _decode_schema = msgspec.json.Decoder(TableSchema | None).decode
 RETIRED = b"null"

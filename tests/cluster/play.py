@@ -143,7 +143,7 @@ class Play:
             state = spark.table(names.state("rows"))
             found = state.selectExpr("count(*)", "sum(number)", "count(text)").collect()[0]
         expected = (rows, float(sum(range(rows, 2 * rows))), rows)
-        cut = self._engine.store.newest_cut(GATEWAY)
+        cut = self._engine.store.newest_checkpoint(GATEWAY)
         frames = cut.tables[0].rows if cut is not None else 0
         return {
             "deltas": deltas,

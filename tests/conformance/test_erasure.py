@@ -10,7 +10,7 @@ from lakesync.model.errors import NotFoundError
 from lakesync.rules.keys import BucketIndex
 from lakesync.rules.model import parse_rules
 from lakesync.staging.erasing import ERASER
-from lakesync.staging.records import LOST, ActionRecord, ClientRecord, Cut, encode_row
+from lakesync.staging.records import LOST, ActionRecord, Checkpoint, ClientRecord, encode_row
 from tests.conformance.book import id_sum, make_delta
 from tests.conformance.erased_world import SECRET, World
 
@@ -134,7 +134,7 @@ def test_what_an_erased_client_had_hidden_comes_back_from_the_lake(world):
     world.pull("c")
     erasure = world.store.erase_client("g", "x")
     assert world.pull("c") == {"r1": {"phone": "1"}}
-    cut = Cut("g", world.store.backlog()[0].epoch, world.store.cut_point("g").arrival, 0, (), 0)
+    cut = Checkpoint("g", world.store.backlog()[0].epoch, world.store.cut_point("g").arrival, 0, (), 0)
     restored = world.store.restore("g", erasure.seq, older)
     assert restored.arrival > cut.arrival >= erasure.arrival
     world.close()
@@ -201,7 +201,7 @@ def test_a_checkpoint_from_before_is_not_handed_out(world):
     world.write("a", "r1", name=SECRET)
     world.write("x", "r1", phone=SECRET)
     epoch, arrival = world.store.read("g", lambda view: (view.epoch, view.arrival)).result()
-    assert world.store.publish_cut(Cut("g", epoch, arrival, 0, (), 1))
+    assert world.store.publish_checkpoint(Checkpoint("g", epoch, arrival, 0, (), 1))
 
     def checkpoint(client):
         return world.gateway.submit_checkpoint(client, {"sub": client}).result()
@@ -210,10 +210,10 @@ def test_a_checkpoint_from_before_is_not_handed_out(world):
     row = world.store.erase_row("g", "notes", "r1")
     with pytest.raises(NotFoundError, match="erased"):
         checkpoint("two")
-    assert world.store.publish_cut(Cut("g", epoch, row.arrival, 0, (), 1))
+    assert world.store.publish_checkpoint(Checkpoint("g", epoch, row.arrival, 0, (), 1))
     assert checkpoint("three").arrival == row.arrival
     client = world.store.erase_client("g", "x")
-    assert world.store.publish_cut(Cut("g", epoch, client.arrival + 256, 0, (), 1))
+    assert world.store.publish_checkpoint(Checkpoint("g", epoch, client.arrival + 256, 0, (), 1))
     with pytest.raises(NotFoundError, match="erased"):
         checkpoint("four")
     for _ in range(2):

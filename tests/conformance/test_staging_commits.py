@@ -84,7 +84,7 @@ def test_an_unknown_gateway_is_named(store):
     for future in (store.submit("nowhere", lambda _: None), store.read("nowhere", lambda _: None)):
         with pytest.raises(NotFoundError, match="nowhere"):
             future.result()
-    for call in (store.gateway_config, store.ledger, store.request_flush, store.newest_cut):
+    for call in (store.gateway_config, store.ledger, store.request_flush, store.newest_checkpoint):
         with pytest.raises(NotFoundError, match="nowhere"):
             call("nowhere")
     with pytest.raises(NotFoundError, match="nowhere"):

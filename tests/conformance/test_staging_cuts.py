@@ -7,35 +7,35 @@ from msgspec import structs
 
 from lakesync.model.errors import IntegrityError
 from lakesync.rules.model import SyncRules
-from lakesync.staging.records import Cut, CutTable, Reindex
+from lakesync.staging.records import Checkpoint, CheckpointTable, Reindex
 from tests.conformance.calls import read
 
 
 def make_cut(epoch, arrival):
-    table = CutTable("notes", 77, 3, ("file:///frame-1",), 12)
-    return Cut("g", epoch, arrival, 0, (table,), 5)
+    table = CheckpointTable("notes", 77, 3, ("file:///frame-1",), 12)
+    return Checkpoint("g", epoch, arrival, 0, (table,), 5)
 
 
 def test_only_a_newer_one_is_published(place, store, book):
     epoch = read(store, lambda view: view.epoch)
-    assert store.newest_cut("g") is None
-    assert store.publish_cut(make_cut(epoch, 1000))
-    assert not store.publish_cut(make_cut(epoch, 1000))
-    assert not store.publish_cut(make_cut(epoch, 999))
-    assert store.publish_cut(make_cut(epoch, 2000))
+    assert store.newest_checkpoint("g") is None
+    assert store.publish_checkpoint(make_cut(epoch, 1000))
+    assert not store.publish_checkpoint(make_cut(epoch, 1000))
+    assert not store.publish_checkpoint(make_cut(epoch, 999))
+    assert store.publish_checkpoint(make_cut(epoch, 2000))
     store = place.reopen(store, book)
-    assert store.newest_cut("g") == make_cut(epoch, 2000)
+    assert store.newest_checkpoint("g") == make_cut(epoch, 2000)
 
 
 def test_one_of_another_epoch_is_refused(store):
     epoch = read(store, lambda view: view.epoch)
     with pytest.raises(IntegrityError, match="epoch"):
-        store.publish_cut(make_cut(epoch + 1, 1000))
+        store.publish_checkpoint(make_cut(epoch + 1, 1000))
 
 
 def test_rules_newer_than_the_newest_one_want_another_once_all_rows_are_in_line(store, book):
     def uncut():
-        return [each.uncut_rules for each in store.backlog()]
+        return [each.rules_without_checkpoint for each in store.backlog()]
 
     def in_line(done):
         return store.submit("g", lambda commit: commit.put_reindexing(Reindex(1, None, done))).result()
@@ -44,10 +44,10 @@ def test_rules_newer_than_the_newest_one_want_another_once_all_rows_are_in_line(
     store.submit("g", book.set_rules(SyncRules(1, ()))).result()
     in_line(done=True)
     assert uncut() == [None], "the first flush makes one"
-    store.publish_cut(make_cut(epoch, 1000))
+    store.publish_checkpoint(make_cut(epoch, 1000))
     assert uncut() == [1]
     in_line(done=False)
     assert uncut() == [None]
     in_line(done=True)
-    store.publish_cut(structs.replace(make_cut(epoch, 2000), rules_version=1))
+    store.publish_checkpoint(structs.replace(make_cut(epoch, 2000), rules_version=1))
     assert uncut() == [None]

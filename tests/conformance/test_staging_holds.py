@@ -11,7 +11,7 @@ from lakesync.model.types import SyncPush
 from lakesync.rules.model import parse_rules
 from lakesync.staging import open_staging, open_store
 from lakesync.staging.cut_point import common_cut_point
-from lakesync.staging.records import Cut, CutPoint, CutTable
+from lakesync.staging.records import Checkpoint, CheckpointTable, CutPoint
 from lakesync.staging.shards import ShardMap
 from tests.conformance.book import make_delta
 from tests.conformance.calls import push
@@ -80,31 +80,33 @@ def sharded(tmp_path, clock):
     engine.close()
 
 
-def cut(hold: CutPoint) -> Cut:
-    tables = tuple(CutTable(name, 1, 1, (f"file:///{name}",), 1) for name in ("notes", "orders"))
-    return Cut("g", hold.epoch, hold.arrival, hold.rules_version or 0, tables, 0, hold.shards)
+def cut(hold: CutPoint) -> Checkpoint:
+    tables = tuple(CheckpointTable(name, 1, 1, (f"file:///{name}",), 1) for name in ("notes", "orders"))
+    return Checkpoint("g", hold.epoch, hold.arrival, hold.rules_version or 0, tables, 0, hold.shards)
 
 
 def test_a_cut_of_all_shards_is_published_shard_by_shard(sharded):
     gateway = sharded.gateway("g")
     gateway.set_rules(RULES)
     gateway.handle_push(SyncPush("a", (make_delta("a", 1, "r1", x=1), make_delta("a", 2, "o1", "orders", x=1))))
-    assert sharded.store.newest_cut("g") is None
+    assert sharded.store.newest_checkpoint("g") is None
     hold = sharded.store.cut_point("g")
     made = cut(hold)
-    with pytest.raises(IntegrityError, match="does not say where shard-default, shard-orders stood"):
-        sharded.store.publish_cut(Cut("g", hold.epoch, hold.arrival, 1, made.tables, 0))
+    with pytest.raises(IntegrityError, match="lacks the cut points of shard-default, shard-orders"):
+        sharded.store.publish_checkpoint(Checkpoint("g", hold.epoch, hold.arrival, 1, made.tables, 0))
 
     orders = sharded.store.stores["shard-orders"]
-    assert orders.publish_cut(Cut("g", hold.shards["shard-orders"].epoch, hold.arrival, 1, made.tables[1:], 0))
-    assert sharded.store.newest_cut("g") is None, "a crash left out the other shard"
-    assert not sharded.store.publish_cut(made)
-    assert sharded.store.newest_cut("g") == made
-    assert [part.table for part in orders.newest_cut("g").tables] == ["orders"]
+    assert orders.publish_checkpoint(
+        Checkpoint("g", hold.shards["shard-orders"].epoch, hold.arrival, 1, made.tables[1:], 0)
+    )
+    assert sharded.store.newest_checkpoint("g") is None, "a crash left out the other shard"
+    assert not sharded.store.publish_checkpoint(made)
+    assert sharded.store.newest_checkpoint("g") == made
+    assert [part.table for part in orders.newest_checkpoint("g").tables] == ["orders"]
     assert gateway.submit_checkpoint("bob", {"sub": "bob"}).result().tables == made.tables
 
     gateway.handle_push(SyncPush("a", (make_delta("a", 3, "r2", x=1),)))
     later = sharded.store.cut_point("g")
     assert later.arrival > hold.arrival
-    assert sharded.store.publish_cut(cut(later))
-    assert sharded.store.newest_cut("g") == cut(later)
+    assert sharded.store.publish_checkpoint(cut(later))
+    assert sharded.store.newest_checkpoint("g") == cut(later)

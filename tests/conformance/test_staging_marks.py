@@ -16,8 +16,8 @@ def test_a_mark_is_kept_until_it_is_replaced(place, store, book):
 
 
 def test_the_backlog_has_the_arrival_of_the_newest_cut(store):
-    assert [each.cut_arrival for each in store.backlog()] == [None]
+    assert [each.checkpoint_arrival for each in store.backlog()] == [None]
     epoch = read(store, lambda view: view.epoch)
-    store.publish_cut(make_cut(epoch, 1000))
-    store.publish_cut(make_cut(epoch, 2000))
-    assert [each.cut_arrival for each in store.backlog()] == [2000]
+    store.publish_checkpoint(make_cut(epoch, 1000))
+    store.publish_checkpoint(make_cut(epoch, 2000))
+    assert [each.checkpoint_arrival for each in store.backlog()] == [2000]

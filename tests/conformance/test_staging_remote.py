@@ -18,7 +18,7 @@ from lakesync.model.errors import (
 )
 from lakesync.model.schema import Column, TableSchema
 from lakesync.model.types import StoredConnector
-from lakesync.staging.records import Cut, CutTable
+from lakesync.staging.records import Checkpoint, CheckpointTable
 from lakesync.staging.remote import RemoteStore, dispatch, methods
 from tests.conformance.book import id_sum, make_delta
 
@@ -120,12 +120,12 @@ def test_a_flush_goes_over_it(remote, store, book):
     connector = StoredConnector("jira", "jira", {"apiToken": {"sealed": "x"}})
     store.submit("g", lambda commit: commit.put_connector(connector)).result()
     assert remote.connectors("g") == [connector]
-    assert remote.newest_cut("g") is None
+    assert remote.newest_checkpoint("g") is None
     assert remote.cut_point("g") == store.cut_point("g")
-    cut = Cut("g", batch.epoch, entry.arrival, 0, (CutTable("notes", 1, 29, ("file:///f",), 9),), 5)
-    assert remote.publish_cut(cut) is True
-    assert remote.publish_cut(cut) is False
-    assert remote.newest_cut("g") == cut
+    cut = Checkpoint("g", batch.epoch, entry.arrival, 0, (CheckpointTable("notes", 1, 29, ("file:///f",), 9),), 5)
+    assert remote.publish_checkpoint(cut) is True
+    assert remote.publish_checkpoint(cut) is False
+    assert remote.newest_checkpoint("g") == cut
 
 
 def test_errors_come_back_as_what_they_were(remote, store, book):

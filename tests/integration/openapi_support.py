@@ -9,7 +9,7 @@ from typing import Any
 from lakesync.flush import FlushContext, FlushQueue, TableWork
 from lakesync.model.schema import RESERVED_COLUMNS, parse_schema
 from lakesync.model.types import SyncResponse
-from lakesync.staging.records import Cut, CutTable
+from lakesync.staging.records import Checkpoint, CheckpointTable
 from lakesync.staging.store import StagingStore
 from lakesync.wire import protobuf
 from lakesync.wire.frames import encode_checkpoint_frame
@@ -54,11 +54,13 @@ def set_a_job_aside(queue: FlushQueue, gateway: str) -> None:
     queue.set_aside(queue.pending(gateway)[0], "it does not fit")
 
 
-def publish_cut(store: StagingStore, gateway: str, folder: Path) -> None:
+def publish_checkpoint(store: StagingStore, gateway: str, folder: Path) -> None:
     """Publish a checkpoint of one empty frame at the gateway's newest arrival."""
     config = store.gateway_config(gateway)
     (head,) = [shard for shard in store.backlog() if shard.gateway == gateway]
     frame = folder / "todos-0.frames"
     frame.write_bytes(encode_checkpoint_frame(protobuf.encode_response(SyncResponse((), head.last_arrival))))
-    table = CutTable("todos", 1, 0, (frame.as_uri(),), frame.stat().st_size)
-    assert store.publish_cut(Cut(gateway, head.epoch, head.last_arrival, config.rules_version, (table,), 0))
+    table = CheckpointTable("todos", 1, 0, (frame.as_uri(),), frame.stat().st_size)
+    assert store.publish_checkpoint(
+        Checkpoint(gateway, head.epoch, head.last_arrival, config.rules_version, (table,), 0)
+    )

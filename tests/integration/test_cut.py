@@ -134,7 +134,7 @@ def test_k1_frames_hold_the_state_at_the_arrival_and_nothing_newer(spark, names,
     cut = make_checkpoint(
         spark, store, held(store, "cut", middle), schemas, directory_uri=tmp_path.as_uri(), names=names
     )
-    assert store.newest_cut("cut") == cut
+    assert store.newest_checkpoint("cut") == cut
     merge_table(spark, schema("t"), {"cut": last}, names=names)
     for part in cut.tables:
         expected = visible(deltas_upto(pushes, middle), part.table)
@@ -156,7 +156,7 @@ def test_k1_frames_hold_the_state_at_the_arrival_and_nothing_newer(spark, names,
         make_checkpoint(
             spark, store, held(store, "cut", pushes[8][0]), schemas, directory_uri=tmp_path.as_uri(), names=names
         )
-    assert store.newest_cut("cut") == cut
+    assert store.newest_checkpoint("cut") == cut
     tags = spark.table(f"{names.state('t')}.refs").where("type = 'TAG'").toArrow()["name"].to_pylist()
     assert f"cut-cut-{middle}" in tags
 
@@ -171,7 +171,7 @@ def test_k3_a_cut_that_died_is_not_published_and_is_made_again(spark, spark_serv
     for point in ("tables.merged:2", "cut.tagged", "checkpoint.written"):
         environment = {**os.environ, **config.environment(), "LAKESYNC_CRASH_AT": point}
         assert Forked(lake_drivers.cut, "killed", last, environment=environment).wait(240) == -signal.SIGKILL
-        assert store.newest_cut("killed") is None
+        assert store.newest_checkpoint("killed") is None
     schemas = [schema("t"), schema("u")]
     cut = make_checkpoint(
         spark, store, held(store, "killed", last), schemas, directory_uri=tmp_path.as_uri(), names=names
@@ -185,4 +185,4 @@ def test_a_cut_of_empty_tables_has_no_frames(spark, names, store, served, tmp_pa
     hold = held(store, "empty", arrivals(DAYS[0], 1)[0])
     cut = make_checkpoint(spark, store, hold, [schema("t")], directory_uri=tmp_path.as_uri(), names=names)
     assert [part.frames for part in cut.tables] in ([], [()])
-    assert store.newest_cut("empty") == cut
+    assert store.newest_checkpoint("empty") == cut

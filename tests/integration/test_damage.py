@@ -103,7 +103,7 @@ class House:
 
     def frames(self, table):
         """The frame files of a table's checkpoint."""
-        cut = self.served.engine.store.newest_cut("shop")
+        cut = self.served.engine.store.newest_checkpoint("shop")
         (part,) = [part for part in cut.tables if part.table == table]
         return [Path(urlsplit(uri).path) for uri in part.frames]
 

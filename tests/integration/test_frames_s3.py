@@ -15,7 +15,7 @@ from lakehouse.erasure.requests import drop_frames
 from lakehouse.merge.kernel import CELL, STAMP, STORED
 from lakesync.model.errors import ConfigurationError
 from lakesync.rules.model import parse_rules
-from lakesync.staging.records import Cut, CutTable, Erasure
+from lakesync.staging.records import Checkpoint, CheckpointTable, Erasure
 from lakesync.wire.frame_places import FramePlace, s3
 from lakesync.wire.frames import encode_checkpoint_frame
 from lakesync.wire.protobuf import decode_response
@@ -60,7 +60,7 @@ def states(count):
 def test_what_a_task_wrote_is_served(bucket):
     written = write_file([states(50)], f"{bucket}/g/1-256/t/00000.frames", "t", 256).to_pylist()[0]
     assert (written["rows"], written["highest_arrival"]) == (50, 256)
-    cut = Cut("g", 1, 256, 0, (CutTable("t", 1, 50, (written["uri"],), written["bytes"]),), 0)
+    cut = Checkpoint("g", 1, 256, 0, (CheckpointTable("t", 1, 50, (written["uri"],), written["bytes"]),), 0)
     whole = list(visible_frames(frame_files(cut), None, {"sub": "bob"}))
     assert sum(map(len, whole)) == written["bytes"]
     (frame,) = visible_frames(frame_files(cut), OWN, {"sub": "bob"})
@@ -70,9 +70,9 @@ def test_what_a_task_wrote_is_served(bucket):
 
 
 def test_a_frame_that_is_gone_is_named(bucket):
-    gone = CutTable("t", 1, 1, (f"{bucket}/nowhere.frames",), 1)
+    gone = CheckpointTable("t", 1, 1, (f"{bucket}/nowhere.frames",), 1)
     with pytest.raises(FileNotFoundError, match=r"nowhere\.frames"):
-        frame_files(Cut("g", 1, 256, 0, (gone,), 0))
+        frame_files(Checkpoint("g", 1, 256, 0, (gone,), 0))
     with pytest.raises(ConfigurationError, match="neither on a local disk nor on S3"):
         FramePlace("ftp://host/file")
 

@@ -16,7 +16,7 @@ from lakesync.analysis.marks import REPORT, DeadLetters, Report
 from lakesync.cli.app import app
 from lakesync.model.delta import id_number
 from lakesync.model.types import SyncPull
-from lakesync.staging.records import Cut
+from lakesync.staging.records import Checkpoint
 from lakesync.wire import protobuf
 from lakesync.wire.frames import FrameTag, decode_frame, encode_frame
 from tests.integration.gateway_support import DEADLINE, delta, until
@@ -170,7 +170,7 @@ def test_a_flush_that_is_waited_for_is_answered_with_its_snapshot(served):
     store.put_mark(REPORT, msgspec.json.encode(Report(0)).decode())
     told = [admin.call("POST", "/admin/flush/{gw}?wait=20").json()["merged"]]
     held = store.cut_point(client.gateway)
-    assert store.publish_cut(Cut(client.gateway, held.epoch, held.arrival, 0, (), 0))
+    assert store.publish_checkpoint(Checkpoint(client.gateway, held.epoch, held.arrival, 0, (), 0))
     told.append(admin.call("POST", "/admin/flush/{gw}?wait=20").json()["merged"])
     assert told == [False, True], "the tables and the checkpoint follow"
 

@@ -14,7 +14,7 @@ import pytest
 
 from lakesync.model.errors import IntegrityError
 from lakesync.model.types import RowDelta, SyncResponse
-from lakesync.staging.records import Cut, CutTable
+from lakesync.staging.records import Checkpoint, CheckpointTable
 from lakesync.wire import json as wire_json
 from lakesync.wire import protobuf
 from lakesync.wire.frames import encode_checkpoint_frame, read_checkpoint
@@ -38,7 +38,7 @@ def _encoded(one: dict) -> bytes:
 
 def publish(
     served: Served, client: Client, folder: Path, frames: Sequence[Sequence[RowDelta]], *, epoch: int | None = None
-) -> Cut:
+) -> Checkpoint:
     """Publish a cut at the newest arrival, with each of `frames` as one frame in one file."""
     store = served.engine.store
     (head,) = [shard for shard in store.backlog() if shard.gateway == client.gateway]
@@ -49,10 +49,10 @@ def publish(
             for frame in frames
         )
     )
-    table = CutTable("todos", 1, sum(map(len, frames)), (file.as_uri(),), file.stat().st_size)
+    table = CheckpointTable("todos", 1, sum(map(len, frames)), (file.as_uri(),), file.stat().st_size)
     version = store.gateway_config(client.gateway).rules_version
-    cut = Cut(client.gateway, head.epoch if epoch is None else epoch, head.last_arrival, version, (table,), 0)
-    store.publish_cut(cut)
+    cut = Checkpoint(client.gateway, head.epoch if epoch is None else epoch, head.last_arrival, version, (table,), 0)
+    store.publish_checkpoint(cut)
     return cut
 
 
@@ -168,9 +168,9 @@ def test_serving_holds_a_frame_and_not_the_whole(spawn, tmp_path):
         file = tmp_path / f"{client}.frames"
         with file.open("wb") as stream:
             stream.writelines([frame] * frames)
-        table = CutTable("todos", 1, 60 * frames, (file.as_uri(),), file.stat().st_size)
-        cut = Cut("gw", head["epoch"], head["last_arrival"], 1, (table,), 0)
-        assert server.internal("publish_cut", cut=msgspec.to_builtins(cut)) is True
+        table = CheckpointTable("todos", 1, 60 * frames, (file.as_uri(),), file.stat().st_size)
+        cut = Checkpoint("gw", head["epoch"], head["last_arrival"], 1, (table,), 0)
+        assert server.internal("publish_checkpoint", checkpoint=msgspec.to_builtins(cut)) is True
         reader = server.client(client, team="red")
         answer = reader.call("GET", "/sync/{gw}/checkpoint", headers={"Accept-Encoding": "identity"})
         assert answer.content == frame * frames
@@ -194,9 +194,9 @@ def test_who_stops_reading_is_cut_off(spawn, tmp_path):
     (head,) = server.internal("backlog")
     file = tmp_path / "long.frames"
     file.write_bytes(frame * 30)
-    table = CutTable("todos", 1, 30, (file.as_uri(),), file.stat().st_size)
-    cut = Cut("gw", head["epoch"], head["last_arrival"], 0, (table,), 0)
-    assert server.internal("publish_cut", cut=msgspec.to_builtins(cut)) is True
+    table = CheckpointTable("todos", 1, 30, (file.as_uri(),), file.stat().st_size)
+    cut = Checkpoint("gw", head["epoch"], head["last_arrival"], 0, (table,), 0)
+    assert server.internal("publish_checkpoint", checkpoint=msgspec.to_builtins(cut)) is True
     place = urlsplit(server.url)
     with socket.create_connection((place.hostname, place.port), DEADLINE) as connection:
         token = server.client("bob").token

@@ -28,7 +28,7 @@ from schemathesis.specs.openapi.checks import (
 from gateway.openapi_schemas import JSON
 from lakesync.flush import MemoryFlushQueue, Outlet
 from tests.integration.gateway_support import SERVICE, Client, delta, sign
-from tests.integration.openapi_support import consistent, publish_cut, set_a_job_aside
+from tests.integration.openapi_support import consistent, publish_checkpoint, set_a_job_aside
 from tests.integration.operations import DESCRIPTION, OPERATIONS, Operation
 from tests.integration.test_gateway_fuzz import GOOD, places, replaced
 
@@ -64,7 +64,7 @@ def seeded(served, tmp_path_factory) -> Client:
     assert admin.call("POST", "/admin/schema/{gw}", json=todos).status_code == 200
     rules = {"version": 1, "buckets": [{"name": "all", "tables": [], "filters": []}]}
     assert admin.call("POST", "/admin/sync-rules/{gw}", json=rules).status_code == 200
-    publish_cut(served.engine.store, GATEWAY, tmp_path_factory.mktemp("frames"))
+    publish_checkpoint(served.engine.store, GATEWAY, tmp_path_factory.mktemp("frames"))
     served.engine._outlet = Outlet(None, queue=QUEUE)
     return client
 

@@ -13,7 +13,7 @@ from lakesync.engine.limits import EngineLimits
 from lakesync.flush import MemoryFlushQueue, Outlet
 from lakesync.wire.frames import read_checkpoint
 from tests.integration.gateway_support import delta, sign, wall_ms
-from tests.integration.openapi_support import publish_cut, set_a_job_aside
+from tests.integration.openapi_support import publish_checkpoint, set_a_job_aside
 
 
 def test_a_tables_visible_rows_come_page_by_page_whoever_may_see_them(served):
@@ -48,7 +48,7 @@ def test_the_newest_cut_and_whether_rules_are_newer(served, tmp_path):
     admin = client.admin()
     before = admin.call("GET", "/admin/metrics/{gw}").json()
     assert (before["cut"], before["rulesVersion"]) == (None, 0)
-    publish_cut(served.engine.store, client.gateway, tmp_path)
+    publish_checkpoint(served.engine.store, client.gateway, tmp_path)
     admin.call("POST", "/admin/sync-rules/{gw}", json={"version": 1, "buckets": [NOBODY]})
     told = admin.call("GET", "/admin/metrics/{gw}").json()
     assert told["cut"]["arrivalHlc"] == before["lastArrivalHlc"]
@@ -64,7 +64,7 @@ def test_the_newest_cut_and_whether_rules_are_newer(served, tmp_path):
 def test_a_checkpoint_is_fetched_whole(served, tmp_path):
     client = served.client()
     client.push(delta("t1", {"n": 1}))
-    publish_cut(served.engine.store, client.gateway, tmp_path)
+    publish_checkpoint(served.engine.store, client.gateway, tmp_path)
     fetched = tmp_path / "frames.bin"
     told = json.loads(_command(served, client, "checkpoint", "fetch", str(fetched), "--json").stdout)
     assert (told["frames"], told["deltas"]) == (1, 0)

@@ -158,7 +158,7 @@ def test_what_is_at_fault_alone_holds_back_nothing_else(house, monkeypatch):
         house.push(table, range(20), 3)
     assert house.run().success
     store = house.engine.store
-    before = store.newest_cut("house")
+    before = store.newest_checkpoint("house")
     others = {name: house.engine.gateway(name) for name in ("fine", "broken")}
     flights = parse_schema({"table": "flights", "columns": [{"name": "number", "type": "number"}]})
     now = wall_ms() << 16
@@ -185,20 +185,23 @@ def test_what_is_at_fault_alone_holds_back_nothing_else(house, monkeypatch):
     assert told(run)["deltas"]["deltas_in"] == 5
     assert "added, which its state table lacks" in told(run)["tables/planes"]["left_out"]
     assert house.instance.get_run_by_id(run.run_id).tags["lakesync/set_aside"] == "broken"
-    assert [table.rows for table in store.newest_cut("fine").tables] == [1]
-    assert store.newest_cut("house") == before
-    assert store.newest_cut("broken") is None
+    assert [table.rows for table in store.newest_checkpoint("fine").tables] == [1]
+    assert store.newest_checkpoint("house") == before
+    assert store.newest_checkpoint("broken") is None
 
     monkeypatch.undo()
     house.declare({})
     assert house.run().success
-    assert {table.table: table.rows for table in store.newest_cut("house").tables} == {"flights": 20, "planes": 20}
-    newest = store.newest_cut("house")
+    assert {table.table: table.rows for table in store.newest_checkpoint("house").tables} == {
+        "flights": 20,
+        "planes": 20,
+    }
+    newest = store.newest_checkpoint("house")
     assert house.run().success
-    assert store.newest_cut("house") == newest  # nothing is new
+    assert store.newest_checkpoint("house") == newest  # nothing is new
     house.push("planes", [50], 4)
     assert house.run().success
-    now_cut = store.newest_cut("house")
+    now_cut = store.newest_checkpoint("house")
     links = {
         table.table: [Path(urlsplit(uri).path).stat().st_nlink for uri in table.frames] for table in now_cut.tables
     }

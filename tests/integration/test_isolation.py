@@ -71,7 +71,7 @@ class Tenants:
         )
 
     def cuts(self):
-        return {gateway: self.engine.store.newest_cut(gateway) for gateway in TENANTS}
+        return {gateway: self.engine.store.newest_checkpoint(gateway) for gateway in TENANTS}
 
 
 @pytest.fixture

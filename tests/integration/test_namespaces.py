@@ -109,13 +109,13 @@ def test_neither_gateway_sees_the_others_tables(house):
     both = query(house.config, "SELECT e._row FROM shop_eu.orders e JOIN tab_apart.orders h ON h._row = e._row")
     assert both.to_pylist() == [{"_row": "1"}]
     assert trace(house.config, first).state.contains_delta
-    cuts = {gateway: house.engine.store.newest_cut(gateway) for gateway in COLUMNS}
+    cuts = {gateway: house.engine.store.newest_checkpoint(gateway) for gateway in COLUMNS}
     assert {gateway: cut.tables[0].rows for gateway, cut in cuts.items()} == {"eu": 3, "home": 2}
     assert house.rejected() == {("eu", "shop_eu.orders", "2", '"x"'), ("eu", "shop_eu.orders", "8", '"y"')}
 
 
 def test_an_erasure_in_one_leaves_the_other(house):
-    before = house.engine.store.newest_cut("home")
+    before = house.engine.store.newest_checkpoint("home")
     erased = house.engine.store.erase_client("eu", "ada")
     made, _, failed = house.run("erasure")
     assert failed == ""
@@ -127,14 +127,14 @@ def test_an_erasure_in_one_leaves_the_other(house):
     with LakeReader(house.config) as lake:
         files = Path(urlsplit(lake.rejected.location()).path).rglob("*.parquet")
     assert {value for file in files for value in pq.read_table(file, partitioning=None)["value"].to_pylist()} == {'"y"'}
-    assert house.engine.store.newest_cut("home").tables == before.tables
+    assert house.engine.store.newest_checkpoint("home").tables == before.tables
     page = house.engine.gateway("eu").handle_pull(SyncPull("eve", 0, 100), {"sub": "eve"})
     assert sorted(each.row_id for each in page.deltas) == ["8", "9"]
 
 
 def test_a_gateway_stays_in_the_namespace_that_it_began_in(house):
     """Else its rows in the old one would be merged no more, and an erasure would pass them by."""
-    began = {gateway: house.engine.store.newest_cut(gateway) for gateway in COLUMNS}
+    began = {gateway: house.engine.store.newest_checkpoint(gateway) for gateway in COLUMNS}
     house.push("eu", "bob", {"10": 10})
     house.push("home", "bob", {"11": "eleven"})
     both = {"eu": DeclaredGateway(namespace="shop_eu"), "home": DeclaredGateway(namespace="shop_us")}
@@ -142,14 +142,14 @@ def test_a_gateway_stays_in_the_namespace_that_it_began_in(house):
     assert {"deltas", "tables_shop_eu/orders"} <= made
     assert "gateway 'home' are in the lake's namespace 'tab_apart', and it is configured for 'shop_us'" in failed
     assert "Put gateways.home.namespace back" in failed
-    assert house.engine.store.newest_cut("home") == began["home"]
-    assert house.engine.store.newest_cut("eu").arrival > began["eu"].arrival
+    assert house.engine.store.newest_checkpoint("home") == began["home"]
+    assert house.engine.store.newest_checkpoint("eu").arrival > began["eu"].arrival
     with a_run(house.shared, house.engine.store) as run:
         with pytest.raises(ConfigurationError, match="namespace 'shop_eu', and it is configured for 'tab_apart'"):
             run.run_state.names_of("eu")
         assert run.run_state.gateways_in("") == ["home"]
     assert house.run("flush")[1:] == ([], "")
-    assert house.engine.store.newest_cut("home").arrival > began["home"].arrival
+    assert house.engine.store.newest_checkpoint("home").arrival > began["home"].arrival
     assert house.titles("shop_eu.orders") == {("eu", "8"): None, ("eu", "9"): 9.0, ("eu", "10"): 10.0}
 
 

@@ -164,7 +164,7 @@ class System:
 
     def checkpoints(self):
         """The arrival of each tenant's newest checkpoint."""
-        return {tenant: self.engine.store.newest_cut(tenant).arrival for tenant in TENANTS}
+        return {tenant: self.engine.store.newest_checkpoint(tenant).arrival for tenant in TENANTS}
 
     def rows(self, table):
         """The rows of a state table."""

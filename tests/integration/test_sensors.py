@@ -25,7 +25,7 @@ from lakesync.model.schema import parse_schema
 from lakesync.model.types import SyncPush
 from lakesync.rules.model import parse_rules
 from lakesync.staging import open_store
-from lakesync.staging.records import Backlog, Cut
+from lakesync.staging.records import Backlog, Checkpoint
 from lakesync.staging.remote import RemoteStore
 from lakesync_dagster.definitions import arrival_days, first_day, make_definitions
 from lakesync_dagster.jobs import flush_job
@@ -261,7 +261,7 @@ def test_rules_that_made_the_newest_checkpoint_useless_are_a_reason(house):
     gateway.set_rules(parse_rules(nothing))
     assert house.tick().skip_message.startswith("nothing is due"), "without a checkpoint there is none to be made anew"
     held = store.cut_point("nyc")
-    assert store.publish_cut(Cut("nyc", held.epoch, held.arrival, held.rules_version, (), NOON))
+    assert store.publish_checkpoint(Checkpoint("nyc", held.epoch, held.arrival, held.rules_version, (), NOON))
     assert house.tick().skip_message.startswith("nothing is due")
     gateway.set_rules(parse_rules({**nothing, "version": 2}))
     asked = house.tick()
@@ -270,7 +270,7 @@ def test_rules_that_made_the_newest_checkpoint_useless_are_a_reason(house):
         "a run that made none is asked for again after a pause"
     )
     held = store.cut_point("nyc")
-    assert store.publish_cut(Cut("nyc", held.epoch, held.arrival, held.rules_version, (), NOON))
+    assert store.publish_checkpoint(Checkpoint("nyc", held.epoch, held.arrival, held.rules_version, (), NOON))
     assert house.tick(asked.cursor).skip_message.startswith("nothing is due")
 
 

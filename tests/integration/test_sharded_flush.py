@@ -69,7 +69,7 @@ def test_the_deltas_of_every_shard_are_in_the_lake_once(spark_server, serve, tmp
         assert run.run_state.flushed_of("todos") == {"sharded": arrivals["shard-default"]}
         (cut,) = cuts(run, config)
     assert {part.table: part.rows for part in cut.tables} == {"orders": 7, "todos": 7}
-    assert {store.newest_cut("sharded").arrival for store in engine.store.stores.values()} == {cut.arrival}
+    assert {store.newest_checkpoint("sharded").arrival for store in engine.store.stores.values()} == {cut.arrival}
     bob = {"sub": "bob"}
     checkpoint = gateway.submit_checkpoint("bob", bob).result()
     assert [part.table for part in checkpoint.tables] == ["todos", "orders"]

@@ -16,7 +16,7 @@ from lakesync.model.schema import parse_schema
 from lakesync.model.types import Claims, ColumnValue, PushResult, RowDelta, SyncPull, SyncPush, SyncResponse
 from lakesync.rules.evaluation import matches
 from lakesync.rules.model import SyncRules, parse_rules
-from lakesync.staging.records import Cut, StoredRow
+from lakesync.staging.records import Checkpoint, StoredRow
 from lakesync.staging.sqlite import SqliteStore
 from lakesync.staging.store import Commit
 from tests.property.core_client import TABLE, CoreClient, Row
@@ -223,7 +223,7 @@ class History:
 
         epoch, arrival, version, rows = self.engine.store.submit("g", work).result()
         self.cuts[arrival] = [(_decoded(row.state.values()), render.insert(row)) for row in rows]
-        self.engine.store.publish_cut(Cut("g", epoch, arrival, version, (), self.now))
+        self.engine.store.publish_checkpoint(Checkpoint("g", epoch, arrival, version, (), self.now))
 
     # What happens between a client and the gateway
 

@@ -17,7 +17,7 @@ from lakesync.feed import render
 from lakesync.model.errors import NotFoundError
 from lakesync.model.types import Claims, PushResult, SyncPush, SyncResponse
 from lakesync.rules.model import SyncRules
-from lakesync.staging.records import Cut, StoredRow
+from lakesync.staging.records import Checkpoint, StoredRow
 from lakesync.staging.sharded import ShardedStore
 from lakesync.staging.sqlite import SqliteStore
 from lakesync.staging.store import StagingStore
@@ -235,7 +235,9 @@ class History:
         """A cut of what the gateway holds now."""
         gateway, store = self.world.gateway, self.world.engine.store
         epoch, arrival = store.read("g", lambda view: (view.epoch, view.arrival)).result()
-        if arrival and store.publish_cut(Cut("g", epoch, arrival, gateway.config().rules_version, (), self.now)):
+        if arrival and store.publish_checkpoint(
+            Checkpoint("g", epoch, arrival, gateway.config().rules_version, (), self.now)
+        ):
             rows = store.submit("g", lambda commit: commit.scan_rows(None, 100)).result()
             self.cuts[arrival] = self.world.rows(), rows
 

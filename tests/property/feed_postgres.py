@@ -157,7 +157,7 @@ class LostCommitsHistory(PostgresHistory):
                 world.pushed((delta,))
         world.rules = world.gateway.config().rules or SyncRules(1, ())
         world.look()
-        cut = world.engine.store.newest_cut("g")
+        cut = world.engine.store.newest_checkpoint("g")
         if cut is not None and cut.arrival not in self.cuts:
             rows = world.engine.store.submit("g", lambda commit: commit.scan_rows(None, 100)).result()
             self.cuts[cut.arrival] = world.rows(), rows

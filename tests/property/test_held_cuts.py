@@ -10,7 +10,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import example, given, settings
 
-from lakesync.staging.records import Cut, CutPoint, StoredRow
+from lakesync.staging.records import Checkpoint, CutPoint, StoredRow
 from lakesync.staging.sharded import ShardedStore
 from tests.property.feed_history import History, play
 from tests.property.feed_model import Row, StockClient
@@ -80,8 +80,8 @@ class _HeldHistory(History):
         hold, values, rows = self.held
         if hold.rules_version is None or not hold.arrival:
             return
-        cut = Cut("g", hold.epoch, hold.arrival, hold.rules_version, (), self.now, hold.shards)
-        if self.world.engine.store.publish_cut(cut):
+        cut = Checkpoint("g", hold.epoch, hold.arrival, hold.rules_version, (), self.now, hold.shards)
+        if self.world.engine.store.publish_checkpoint(cut):
             self._keep(hold.arrival, values, rows)
 
     def _keep(self, arrival: int, values: dict[str, Row], rows: list[StoredRow]) -> None:

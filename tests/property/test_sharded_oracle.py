@@ -13,7 +13,7 @@ from lakesync.engine import Engine, EngineLimits, SyncGateway
 from lakesync.engine.sharding import ShardedGateway
 from lakesync.rules.model import SyncRules
 from lakesync.staging import open_staging
-from lakesync.staging.records import Cut, StoredRow
+from lakesync.staging.records import Checkpoint, StoredRow
 from lakesync.staging.sharded import ShardedStore
 from lakesync.staging.shards import ShardMap
 from tests.property import test_feed_oracle
@@ -102,7 +102,7 @@ class ShardedHistory(History):
         assert isinstance(store, ShardedStore)
         for name, each in store.stores.items():
             epoch, arrival, rules = each.read("g", lambda v: (v.epoch, v.arrival, v.config.rules_version)).result()
-            if arrival and each.publish_cut(Cut("g", epoch, arrival, rules, (), self.now)):
+            if arrival and each.publish_checkpoint(Checkpoint("g", epoch, arrival, rules, (), self.now)):
                 rows = each.submit("g", lambda commit: commit.scan_rows(None, 100)).result()
                 values = self.world.rows()
                 own = {row.row_id: values[row.row_id] for row in rows if row.row_id in values}

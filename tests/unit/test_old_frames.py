@@ -3,7 +3,7 @@
 import os
 
 from lakehouse.checkpoints.old_frames import drop_old_frames
-from lakesync.staging.records import Cut
+from lakesync.staging.records import Checkpoint
 
 HOUR_MS = 3_600_000
 NOW = 1_800_000_000_000
@@ -25,7 +25,7 @@ def test_what_was_superseded_a_day_ago_is_removed(tmp_path):
     for epoch, arrival, hours_ago in [(1, 900, 200), (2, 100, 100), (2, 200, 30), (2, 300, 5), (2, 400, 0)]:
         frames(tmp_path, epoch, arrival, hours_ago)
     (tmp_path / "g" / "notes").mkdir()
-    newest = Cut("g", 2, 300, 0, (), 0)
+    newest = Checkpoint("g", 2, 300, 0, (), 0)
     assert drop_old_frames(tmp_path.as_uri(), newest, NOW) == ["1-900", "2-100"]
     assert left(tmp_path) == ["2-200", "2-300", "2-400", "notes"], "2-200 was handed out until five hours ago"
     assert drop_old_frames(tmp_path.as_uri(), newest, NOW + 20 * HOUR_MS) == ["2-200"]
@@ -33,4 +33,4 @@ def test_what_was_superseded_a_day_ago_is_removed(tmp_path):
 
 
 def test_nothing_is_there_before_the_first_cut(tmp_path):
-    assert drop_old_frames(tmp_path.as_uri(), Cut("g", 1, 1, 0, (), 0), NOW) == []
+    assert drop_old_frames(tmp_path.as_uri(), Checkpoint("g", 1, 1, 0, (), 0), NOW) == []

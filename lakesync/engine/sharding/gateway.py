@@ -37,7 +37,7 @@ from lakesync.model.errors import ForbiddenError, LakeSyncError, NotFoundError
 from lakesync.model.schema import TableSchema, parse_schema
 from lakesync.model.types import Claims, PushResult, RowDelta, SyncPage, SyncPush
 from lakesync.rules.model import SyncRules
-from lakesync.staging.records import Cut, WriteScope
+from lakesync.staging.records import Checkpoint, WriteScope
 from lakesync.staging.sharded import ShardedStore
 
 _AT_ONCE = 10_000
@@ -132,27 +132,27 @@ class ShardedGateway(SyncGateway):
         """Like `SyncGateway.submit_scan`."""
         return run(subscriptions.scan(self._parts, self._vectors, groups))
 
-    def submit_checkpoint(self, client_id: str, claims: Claims) -> Future[Cut]:
+    def submit_checkpoint(self, client_id: str, claims: Claims) -> Future[Checkpoint]:
         """Like `SyncGateway.submit_checkpoint`: every shard's newest checkpoint, under one cursor."""
         if client_id != claims.get("sub"):
             raise ForbiddenError(f"clientId is {client_id!r} but the token's sub is {claims.get('sub')!r}")
         for name, part in self._parts.items():
-            if not part.has_cut():
+            if not part.has_checkpoint():
                 raise NotFoundError(f"shard {name!r} of gateway {self.gateway_id!r} has no checkpoint: pull from 0")
         asked = {name: part.submit_checkpoint(client_id, claims) for name, part in self._parts.items()}
         return run(self._checkpoint(client_id, asked))
 
-    def _checkpoint(self, client_id: str, asked: dict[str, Future[Cut]]) -> Steps[Cut]:
-        cuts: dict[str, Cut] = {}
+    def _checkpoint(self, client_id: str, asked: dict[str, Future[Checkpoint]]) -> Steps[Checkpoint]:
+        checkpoints: dict[str, Checkpoint] = {}
         for name, future in asked.items():
-            cuts[name] = yield future
-        arrivals = {name: cut.arrival for name, cut in cuts.items()}
+            checkpoints[name] = yield future
+        arrivals = {name: checkpoint.arrival for name, checkpoint in checkpoints.items()}
         cursor: int = yield self._vectors.submit_hand_out(client_id, arrivals)
         return with_fields(
-            cuts[self._shards.default],
+            checkpoints[self._shards.default],
             arrival=cursor,
-            tables=tuple(table for cut in cuts.values() for table in cut.tables),
-            created_ms=max(cut.created_ms for cut in cuts.values()),
+            tables=tuple(table for checkpoint in checkpoints.values() for table in checkpoint.tables),
+            created_ms=max(checkpoint.created_ms for checkpoint in checkpoints.values()),
         )
 
     # -- what every shard has ----------------------------------------------------------------------------------------

@@ -102,9 +102,9 @@ class ShardGateway(SyncGateway):
         """
         self._store.submit(self.gateway_id, lambda commit: self.names.check_schema(commit, schema)).result()
 
-    def has_cut(self) -> bool:
+    def has_checkpoint(self) -> bool:
         """Return whether this shard has a checkpoint."""
-        return self._store.newest_cut(self.gateway_id) is not None
+        return self._store.newest_checkpoint(self.gateway_id) is not None
 
     def submit_knows(self, client_id: str) -> Future[bool]:
         """Return whether this shard has a record of a client."""

@@ -14,25 +14,25 @@ from psycopg import sql
 from lakesync.model.crash_points import crash_point
 from lakesync.model.errors import NotFoundError
 from lakesync.staging.flush_batch import (
-    CUT_ARRIVAL,
-    NEWEST_CUT,
+    CHECKPOINT_ARRIVAL,
+    NEWEST_CHECKPOINT,
     REINDEXED,
-    check_cut,
+    check_checkpoint_epoch,
     check_read_back,
     choose,
-    uncut_rules,
+    rules_without_checkpoint,
 )
 from lakesync.staging.head import Head
 from lakesync.staging.ledger import Tally, by_day, signed, total, unsigned
 from lakesync.staging.postgres.connection import Connection, Database
 from lakesync.staging.postgres.journal import ConfigCache, load_head, save_head
-from lakesync.staging.records import Backlog, Batch, Cut, GatewayConfig, LedgerDay
-from lakesync.staging.table_values import decode_cut
+from lakesync.staging.records import Backlog, Batch, Checkpoint, GatewayConfig, LedgerDay
+from lakesync.staging.table_values import decode_checkpoint
 
 _BATCH = "batch_id, gateway, shard, epoch, from_seq, to_seq, deltas, bytes, arrival_low, arrival_high"
 _REINDEXED = sql.SQL(REINDEXED.replace("?", "%s"))
-_NEWEST_CUT = sql.SQL(NEWEST_CUT.replace("?", "%s"))
-_CUT_ARRIVAL = sql.SQL(CUT_ARRIVAL.replace("?", "%s"))
+_NEWEST_CHECKPOINT = sql.SQL(NEWEST_CHECKPOINT.replace("?", "%s"))
+_CHECKPOINT_ARRIVAL = sql.SQL(CHECKPOINT_ARRIVAL.replace("?", "%s"))
 _ROWS = "FROM log WHERE gateway = %s AND shard = %s AND epoch = %s AND seq"
 
 
@@ -76,10 +76,11 @@ class Pipeline:
         with self._database.reading() as connection:
             for (gateway,) in connection.execute("SELECT id FROM gateway ORDER BY id").fetchall():
                 head = load_head(connection, gateway, self._configs, lock=False)
-                uncut = _uncut_rules(connection, head)
-                cut = connection.execute(_CUT_ARRIVAL, (head.gateway, head.epoch)).fetchone()
+                rules = _rules_without_checkpoint(connection, head)
+                found = connection.execute(_CHECKPOINT_ARRIVAL, (head.gateway, head.epoch)).fetchone()
+                arrival = found[0] if found else None
                 newest = _newest(connection, head)
-                waiting.append(head.backlog(_oldest_ms(connection, head), *newest, uncut, cut[0] if cut else None))
+                waiting.append(head.backlog(_oldest_ms(connection, head), *newest, rules, arrival))
         return waiting
 
     def plan(
@@ -164,23 +165,23 @@ class Pipeline:
         with self._locked(gateway) as (connection, head):
             save_head(connection, head.flush_requested(self._wall()))
 
-    def publish_cut(self, cut: Cut) -> bool:
+    def publish_checkpoint(self, checkpoint: Checkpoint) -> bool:
         """Publish a checkpoint; return False if a newer one is published."""
-        with self._locked(cut.gateway) as (connection, head):
-            check_cut(cut, head)
-            newest = _newest_cut(connection, head)
-            if newest is not None and newest.arrival >= cut.arrival:
+        with self._locked(checkpoint.gateway) as (connection, head):
+            check_checkpoint_epoch(checkpoint, head)
+            newest = _newest_checkpoint(connection, head)
+            if newest is not None and newest.arrival >= checkpoint.arrival:
                 return False
             connection.execute(
                 "INSERT INTO cut VALUES (%s, %s, %s, %b)",
-                (cut.gateway, cut.epoch, cut.arrival, msgspec.json.encode(cut)),
+                (checkpoint.gateway, checkpoint.epoch, checkpoint.arrival, msgspec.json.encode(checkpoint)),
             )
             return True
 
-    def newest_cut(self, gateway: str) -> Cut | None:
+    def newest_checkpoint(self, gateway: str) -> Checkpoint | None:
         """Return the newest checkpoint of the epoch."""
         with self._database.reading() as connection:
-            return _newest_cut(connection, load_head(connection, gateway, self._configs, lock=False))
+            return _newest_checkpoint(connection, load_head(connection, gateway, self._configs, lock=False))
 
     def marks(self) -> dict[str, str]:
         """Return the stored marks."""
@@ -218,11 +219,11 @@ def _newest(connection: Connection, head: Head) -> tuple[int | None, int | None]
     return found or (None, None)
 
 
-def _uncut_rules(connection: Connection, head: Head) -> int | None:
+def _rules_without_checkpoint(connection: Connection, head: Head) -> int | None:
     if head.config.rules_version == 0:
         return None
     in_line = connection.execute(_REINDEXED, (head.gateway,)).fetchone()
-    return uncut_rules(head, in_line, _stored_cut(connection, head))
+    return rules_without_checkpoint(head, in_line, _stored_checkpoint(connection, head))
 
 
 def _flushed(connection: Connection, gateway: str, day: str, tally: Tally) -> None:
@@ -235,11 +236,11 @@ def _flushed(connection: Connection, gateway: str, day: str, tally: Tally) -> No
     )
 
 
-def _newest_cut(connection: Connection, head: Head) -> Cut | None:
-    found = _stored_cut(connection, head)
-    return decode_cut(found[0]) if found else None
+def _newest_checkpoint(connection: Connection, head: Head) -> Checkpoint | None:
+    found = _stored_checkpoint(connection, head)
+    return decode_checkpoint(found[0]) if found else None
 
 
-def _stored_cut(connection: Connection, head: Head) -> tuple[bytes] | None:
-    found: tuple[bytes] | None = connection.execute(_NEWEST_CUT, (head.gateway, head.epoch)).fetchone()
+def _stored_checkpoint(connection: Connection, head: Head) -> tuple[bytes] | None:
+    found: tuple[bytes] | None = connection.execute(_NEWEST_CHECKPOINT, (head.gateway, head.epoch)).fetchone()
     return found

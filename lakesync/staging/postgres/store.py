@@ -16,7 +16,7 @@ from lakesync.staging.postgres.groups import Groups
 from lakesync.staging.postgres.journal import ConfigCache, ensure_gateway
 from lakesync.staging.postgres.listening import Listening
 from lakesync.staging.postgres.pipeline import Pipeline
-from lakesync.staging.records import Backlog, Batch, Cut, GatewayConfig, LedgerDay, LogSource
+from lakesync.staging.records import Backlog, Batch, Checkpoint, GatewayConfig, LedgerDay, LogSource
 from lakesync.staging.store import Commit, Replayer, View
 
 T = TypeVar("T")
@@ -122,13 +122,13 @@ class PostgresStore(ErasingStore, CutPointStore):
         """Record that a flush was requested, if anything is unflushed."""
         self._pipeline.request_flush(gateway)
 
-    def publish_cut(self, cut: Cut) -> bool:
+    def publish_checkpoint(self, checkpoint: Checkpoint) -> bool:
         """Publish a checkpoint."""
-        return self._pipeline.publish_cut(cut)
+        return self._pipeline.publish_checkpoint(checkpoint)
 
-    def newest_cut(self, gateway: str) -> Cut | None:
+    def newest_checkpoint(self, gateway: str) -> Checkpoint | None:
         """Return the newest published checkpoint."""
-        return self._pipeline.newest_cut(gateway)
+        return self._pipeline.newest_checkpoint(gateway)
 
     def marks(self) -> dict[str, str]:
         """Return the stored marks."""

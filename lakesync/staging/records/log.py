@@ -79,10 +79,10 @@ class Backlog(msgspec.Struct, frozen=True):
     """Server wall time when a batch was last confirmed; None before the first."""
     flushed_snapshot: int | None = None
     """The Iceberg snapshot of `deltas` in which it was read back; None if a flush without a pipeline wrote it."""
-    uncut_rules: int | None = None
+    rules_without_checkpoint: int | None = None
     """The active rules version, if the newest checkpoint has an older one: that checkpoint is not served, so a new one
     is due."""
-    cut_arrival: int | None = None
+    checkpoint_arrival: int | None = None
     """Arrival of the newest published checkpoint; None before the first."""
 
 
@@ -119,7 +119,7 @@ class CutPoint(msgspec.Struct, frozen=True):
     """By shard, if tables are sharded."""
 
 
-class CutTable(msgspec.Struct, frozen=True):
+class CheckpointTable(msgspec.Struct, frozen=True):
     """One table of a checkpoint."""
 
     table: str
@@ -130,14 +130,14 @@ class CutTable(msgspec.Struct, frozen=True):
     bytes: int
 
 
-class Cut(msgspec.Struct, frozen=True):
+class Checkpoint(msgspec.Struct, frozen=True):
     """A consistent state of all tables of a gateway at one arrival."""
 
     gateway: str
     epoch: int
     arrival: int
     rules_version: int
-    tables: tuple[CutTable, ...]
+    tables: tuple[CheckpointTable, ...]
     created_ms: int
     shards: dict[str, ShardCutPoint] = {}
     """As in the cut point; each shard's store gets its own part."""

@@ -8,19 +8,19 @@ import msgspec
 
 from lakesync.model.errors import NotFoundError
 from lakesync.staging.flush_batch import (
-    CUT_ARRIVAL,
-    NEWEST_CUT,
+    CHECKPOINT_ARRIVAL,
+    NEWEST_CHECKPOINT,
     REINDEXED,
-    check_cut,
+    check_checkpoint_epoch,
     check_read_back,
     choose,
-    uncut_rules,
+    rules_without_checkpoint,
 )
 from lakesync.staging.head import Head
 from lakesync.staging.ledger import Tally, by_day, signed, total, unsigned
-from lakesync.staging.records import Backlog, Batch, Cut, LedgerDay
+from lakesync.staging.records import Backlog, Batch, Checkpoint, LedgerDay
 from lakesync.staging.sqlite.journal import Journal
-from lakesync.staging.table_values import decode_cut
+from lakesync.staging.table_values import decode_checkpoint
 
 _BATCH = "batch_id, gateway, shard, epoch, from_seq, to_seq, deltas, bytes, arrival_low, arrival_high"
 _WAITING = (
@@ -42,7 +42,12 @@ class Pipeline:
         """Return the backlog of each gateway, ordered by id."""
         heads = [head for _, head in sorted(self._journal.heads.items())]
         return [
-            head.backlog(self._oldest_ms(head), *self._flushed(head), self._uncut_rules(head), self._cut_arrival(head))
+            head.backlog(
+                self._oldest_ms(head),
+                *self._flushed(head),
+                self._rules_without_checkpoint(head),
+                self._checkpoint_arrival(head),
+            )
             for head in heads
         ]
 
@@ -61,15 +66,15 @@ class Pipeline:
         ).fetchone()
         return found or (None, None)
 
-    def _cut_arrival(self, head: Head) -> int | None:
-        found: tuple[int | None] = self._sql.execute(CUT_ARRIVAL, (head.gateway, head.epoch)).fetchone()
+    def _checkpoint_arrival(self, head: Head) -> int | None:
+        found: tuple[int | None] = self._sql.execute(CHECKPOINT_ARRIVAL, (head.gateway, head.epoch)).fetchone()
         return found[0]
 
-    def _uncut_rules(self, head: Head) -> int | None:
+    def _rules_without_checkpoint(self, head: Head) -> int | None:
         if head.config.rules_version == 0:
             return None
         in_line = self._sql.execute(REINDEXED, (head.gateway,)).fetchone()
-        return uncut_rules(head, in_line, self._stored_cut(head))
+        return rules_without_checkpoint(head, in_line, self._stored_checkpoint(head))
 
     def open_batch(self, head: Head) -> Batch | None:
         """Return the batch that was planned and is not confirmed."""
@@ -167,22 +172,23 @@ class Pipeline:
             for day, count, id_sum, flushed, flushed_sum in rows
         ]
 
-    def publish_cut(self, cut: Cut) -> bool:
+    def publish_checkpoint(self, checkpoint: Checkpoint) -> bool:
         """Publish a checkpoint; return False if a newer one is published."""
         self._journal.direct()
-        check_cut(cut, self._journal.head(cut.gateway))
-        newest = self.newest_cut(cut.gateway)
-        if newest is not None and newest.arrival >= cut.arrival:
+        check_checkpoint_epoch(checkpoint, self._journal.head(checkpoint.gateway))
+        newest = self.newest_checkpoint(checkpoint.gateway)
+        if newest is not None and newest.arrival >= checkpoint.arrival:
             return False
         self._sql.execute(
-            "INSERT INTO cut VALUES (?, ?, ?, ?)", (cut.gateway, cut.epoch, cut.arrival, msgspec.json.encode(cut))
+            "INSERT INTO cut VALUES (?, ?, ?, ?)",
+            (checkpoint.gateway, checkpoint.epoch, checkpoint.arrival, msgspec.json.encode(checkpoint)),
         )
         return True
 
-    def newest_cut(self, gateway: str) -> Cut | None:
+    def newest_checkpoint(self, gateway: str) -> Checkpoint | None:
         """Return the newest checkpoint of the epoch."""
-        found = self._stored_cut(self._journal.head(gateway))
-        return decode_cut(found[0]) if found else None
+        found = self._stored_checkpoint(self._journal.head(gateway))
+        return decode_checkpoint(found[0]) if found else None
 
     def marks(self) -> dict[str, str]:
         """Return the stored marks."""
@@ -193,8 +199,8 @@ class Pipeline:
         self._journal.direct()
         self._sql.execute("INSERT OR REPLACE INTO mark VALUES (?, ?)", (name, body))
 
-    def _stored_cut(self, head: Head) -> tuple[bytes] | None:
-        found: tuple[bytes] | None = self._sql.execute(NEWEST_CUT, (head.gateway, head.epoch)).fetchone()
+    def _stored_checkpoint(self, head: Head) -> tuple[bytes] | None:
+        found: tuple[bytes] | None = self._sql.execute(NEWEST_CHECKPOINT, (head.gateway, head.epoch)).fetchone()
         return found
 
     def _shard(self, gateway: str, shard: str) -> Head:

@@ -17,7 +17,7 @@ from lakesync.staging.cut_point import CutPointStore
 from lakesync.staging.erasing import ErasingStore
 from lakesync.staging.head import MAIN_SHARD
 from lakesync.staging.notices import Listener, Notices
-from lakesync.staging.records import Backlog, Batch, Cut, GatewayConfig, LedgerDay, LogSource
+from lakesync.staging.records import Backlog, Batch, Checkpoint, GatewayConfig, LedgerDay, LogSource
 from lakesync.staging.sqlite.commit import SqliteCommit, SqliteView
 from lakesync.staging.sqlite.files import LOG_FILE, OwnerLock, check_journal, check_no_draft
 from lakesync.staging.sqlite.group import GroupCommit
@@ -235,13 +235,13 @@ class SqliteStore(ErasingStore, CutPointStore):
         """Record that a flush was requested, if anything is unflushed."""
         self._write(lambda: self._open.pipeline.request_flush(gateway))
 
-    def publish_cut(self, cut: Cut) -> bool:
+    def publish_checkpoint(self, checkpoint: Checkpoint) -> bool:
         """Publish a checkpoint."""
-        return self._write(lambda: self._open.pipeline.publish_cut(cut))
+        return self._write(lambda: self._open.pipeline.publish_checkpoint(checkpoint))
 
-    def newest_cut(self, gateway: str) -> Cut | None:
+    def newest_checkpoint(self, gateway: str) -> Checkpoint | None:
         """Return the newest published checkpoint."""
-        return self._read(lambda: self._open.pipeline.newest_cut(gateway))
+        return self._read(lambda: self._open.pipeline.newest_checkpoint(gateway))
 
     def marks(self) -> dict[str, str]:
         """Return the stored marks."""

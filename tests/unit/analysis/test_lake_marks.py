@@ -21,7 +21,7 @@ from lakesync.config import load
 from lakesync.staging.records import Backlog
 
 config = load({"data_dir": sys.argv[1]})
-backlog = [Backlog("shop", "main", 1, 9, 9, 9 << 16, 0, 0, None, None, cut_arrival=9 << 16)]
+backlog = [Backlog("shop", "main", 1, 9, 9, 9 << 16, 0, 0, None, None, checkpoint_arrival=9 << 16)]
 found = MarkReader(config).lags(backlog, [StateTable("todos", "tables")], ())
 assert snapshots(config, [("tables", "todos")])["tables", "todos"] is not None
 heavy = sorted({name.partition(".")[0] for name in sys.modules} & {"pyarrow", "pandas", "numpy"})

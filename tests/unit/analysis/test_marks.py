@@ -29,7 +29,7 @@ def at(second):
 
 def waiting(gateway="nyc", shard="main", **changes):
     fields = {"flushed_seq": 5, "last_seq": 5, "last_arrival": at(20), "deltas": 0, "bytes": 0, "oldest_ms": None}
-    fields |= {"flush_requested_ms": None, "cut_arrival": at(20)}
+    fields |= {"flush_requested_ms": None, "checkpoint_arrival": at(20)}
     return Backlog(gateway, shard, 1, **{**fields, **changes})
 
 
@@ -52,7 +52,7 @@ def test_nothing_is_behind_if_all_marks_are_equal():
 
 
 def test_each_part_is_compared_by_itself():
-    waits = waiting(last_seq=8, deltas=3, oldest_ms=21_000, cut_arrival=at(10))
+    waits = waiting(last_seq=8, deltas=3, oldest_ms=21_000, checkpoint_arrival=at(10))
     found = behind([waits], merged(flights=20, planes=10), [file()], [Follower("copy", {"nyc/main": at(15)})])
     assert found == {
         "deltas/main/nyc": Lag("deltas", "main", "nyc", 5, 3, 21_000),
@@ -73,12 +73,12 @@ def test_a_table_that_was_never_merged_lacks_every_file_that_may_have_its_deltas
 
 
 def test_a_gateway_without_anything_in_the_lake_lacks_nothing():
-    new = waiting("ewr", flushed_seq=0, last_seq=0, cut_arrival=None)
+    new = waiting("ewr", flushed_seq=0, last_seq=0, checkpoint_arrival=None)
     assert behind([waiting(), new], merged(flights=20, planes=20), [file()]) == {}
 
 
 def test_a_rebuilt_store_needs_a_checkpoint_before_its_first_flush():
-    rebuilt = waiting(flushed_seq=0, cut_arrival=None)
+    rebuilt = waiting(flushed_seq=0, checkpoint_arrival=None)
     assert behind([rebuilt], merged(flights=20, planes=20), [file()]).keys() == {"checkpoint/nyc"}
 
 
@@ -110,7 +110,7 @@ def test_a_sharded_table_follows_its_own_streams():
 
 
 def test_the_checkpoint_of_a_sharded_gateway_is_as_old_as_its_oldest_part():
-    both = [waiting(shard="home"), waiting(shard="side", cut_arrival=at(10))]
+    both = [waiting(shard="home"), waiting(shard="side", checkpoint_arrival=at(10))]
     found = behind(both, merged(flights=20, planes=20), [file(shard="home")], shards=ShardMap({}, "home"))
     assert found.keys() == {"checkpoint/nyc"}
 
