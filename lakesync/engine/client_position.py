@@ -78,7 +78,7 @@ def position_of(
     if cursor is None or (last > cursor and not position.keeps_cursor):
         cursor = last  # another process may have sent it more
     if cursor == 0 and known is not None and known.wrote:
-        cursor = NEVER_PULLED  # the answer to its push said so
+        cursor = NEVER_PULLED  # the cursor in the response to its push
     return place_at(view, known, client_id, cursor, access, position)
 
 

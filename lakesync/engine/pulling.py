@@ -70,7 +70,7 @@ class Reading(NamedTuple):
         if self.access.directly is not None and (
             at.moved or at.resync or self.page.deltas or not at.sent.keys() <= at.new_keys
         ):
-            return False  # it may hold rows that are still to come under the keys of the rules in force
+            return False  # it may have rows that do not have their new keys yet
         return not self.page.has_more
 
     def answer(self, cursor: int) -> SyncPage:
@@ -105,7 +105,7 @@ def read_page(view: View, request: PullRequest, rules: RulesCache) -> Reading:
     if request.resync_refused:
         at = for_full_pull(at)
     may_hold_unknown_rows = request.has_not_pulled or (record is not None and record.may_hold_unknown_rows)
-    if may_hold_unknown_rows and not request.resync_refused:  # ours takes an INSERT of a row it has
+    if may_hold_unknown_rows and not request.resync_refused:  # our client accepts an INSERT of a row that it has
         at = at._replace(may_hold_unknown_rows=True)
     if not (request.confirmed or request.resync_refused):
         at = at._replace(no_retry=True)
@@ -121,7 +121,7 @@ def settled_cursor(request: PullRequest, reading: Reading) -> int | None:
     if reading.page.deltas or not reading.complete or (reading.at.resync and reading.at.may_hold_unknown_rows):
         return None
     if record is None:
-        return 0 if reading.newest == 0 else None  # nothing was given to it, so it need not count as seen
+        return 0 if reading.newest == 0 else None  # it was sent nothing, so it need not count as seen
     scope = record.scopes[-1] if record.scopes else None
     if scope is None or scope.start < 0 or not reading.access.same_as(scope):
         return None
@@ -155,7 +155,7 @@ def remember_page(
     latest = current(commit.client(client_id), commit.epoch, reading.access.keys)
     others = latest is not None and has_other_access(latest, reading.access)
     if others or (latest is not None and _sent_state(latest) != _sent_state(reading.record)):
-        reading = read(commit, request)  # cursors of others' connections are below the ones of this page
+        reading = read(commit, request)  # cursors of other connections must be below this page's
     record = latest or reading.record or ClientRecord(client_id, commit.epoch, request.now_ms)
     record = replace(
         record,
@@ -167,7 +167,7 @@ def remember_page(
     record = with_scope(record, reading.access, reading.newest, page.sent_up_to, page.upserted_up_to, page.older)
     if not request.confirmed:
         record = follows(record, reading.access, loose=request.has_not_pulled and bool(reading.page.deltas))
-    if request.confirmed and not reading.complete:  # the walk goes on in doubt, also where the server does it
+    if request.confirmed and not reading.complete:  # the next pages are in doubt, also those that the server sends
         record = with_broadcasts(record, reading.newest)
     if reading.page.deltas:
         record, cursor = _sent_page(record, request, reading)
@@ -256,7 +256,7 @@ def _sent_nothing(record: ClientRecord, request: PullRequest, reading: Reading) 
     """Return the record and cursor of a client that lacks nothing: with or without this answer, it is at its cursor."""
     since = reading.since
     if not reading.complete and since <= 1:
-        return record, since  # it starts again once more
+        return record, since  # it starts again
     if not reading.complete:
         record = replace(record, seen=since if request.confirmed else record.seen)
         return with_page(record, _page(record, since, reading.at, reading.page.after, reading.page.rescan)), since

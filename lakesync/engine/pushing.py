@@ -171,7 +171,7 @@ def _admitted(
     if not new:
         return _NOTHING
     kept: Sequence[RowDelta] = []
-    if not request.admitted:  # what was accepted once is accepted, whatever is in force since
+    if not request.admitted:  # accepted deltas stay accepted, whatever rules are active since
         kept = new if new is unknown else [delta for delta, came in zip(new, unknown, strict=True) if delta is came]
     whole = request.ready if new is request.push.deltas else None
     rows = whole.rows if whole is not None else by_row(new)
@@ -233,9 +233,9 @@ def _covered(commit: Commit, record: ClientRecord, access: Access) -> _Covered:
         return _Covered(record.seen)
     buckets = (*access.keys.union(scope.keys), own_bucket(record.client_id))
     if not commit.changed_after(buckets, at.base):
-        # an arrival below the base would stand for what the client was allowed to see before
+        # an arrival below the base would mean what the client could see before
         return _Covered(max(record.seen, at.base, commit.arrival), everything=access.same_as(scope))
-    return _Covered(record.seen)  # nothing above it is complete: a row that others made may have changed again since
+    return _Covered(record.seen)  # no cursor above it is complete: other clients' rows may have changed since
 
 
 def _unknown(commit: Commit, request: CheckedPush) -> Sequence[RowDelta]:

@@ -217,7 +217,7 @@ def _restore(commit: Restoring, pushes: list[LakePush], index: BucketIndex) -> N
             row = rows[key]
             row.arrival = row.writers_floor = arrival
             moves += moves_of(row, index)
-            if not index.everything:  # whoever wrote to it may not see it, and have it
+            if not index.everything:  # a client that wrote to it may have it without seeing it
                 moves.append(move(row, own_bucket(push.client_id), arrival, "own"))
     commit.put_rows(rows.values(), moves)
 

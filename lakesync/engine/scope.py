@@ -46,7 +46,7 @@ def check_scope(
     if index.everything:
         return
     asked = deltas
-    if scope == "visible" and keys:  # what the stored keys show its sender is not looked at: a tenth of the time
+    if scope == "visible" and keys:  # skips rows that the stored keys show to the sender: ten times faster
         shown = {key for key, row in stored.items() if not keys.isdisjoint(row.keys)}
         asked = [delta for delta in deltas if delta.key not in shown]
     before = {delta.key: stored[delta.key].fold().state for delta in asked if delta.key in stored}

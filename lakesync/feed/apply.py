@@ -269,7 +269,7 @@ def _applied(
     if touch.inserted:
         known = before.writers.get(client_id)
         stale = stale or touch.blind or (not touch.deleted and known is not None and known.inserted == 0)
-    else:  # an UPDATE after its own DELETE finds nothing to change
+    else:  # after its own DELETE, the client's UPDATE finds no row
         stale = stale or touch.deleted or not had
     if not had:
         newest = _newest(before.state)
@@ -278,7 +278,7 @@ def _applied(
         row.writers[client_id] = Writer(-at, at)  # astray
     if not has:
         return row, moves, touch.last_op != "DELETE" or touch.stale
-    # where the sender comes to see the row, what others wrote comes with it, and what it wrote itself before
+    # a sender that comes to see the row needs the columns of others, and its own earlier ones
     more = not had and any(not has_from_insert(row, origin.stamp, client_id) for origin in state.origins)
     return row, moves, stale or touch.contested or more
 

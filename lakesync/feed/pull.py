@@ -299,7 +299,7 @@ class _Walk:
             return [render.delete(row)] if may_hold_hidden(row, history, client_id, at) else []
         has = presence_of_visible(row, history, client_id, at)
         if has is RowPresence.NO:
-            return render.insert(row) if self._access.shows(row) else []  # it comes with the keys that will tell of it
+            return render.insert(row) if self._access.shows(row) else []  # it is sent once it has its new keys
         if has is RowPresence.OWN:
             lacks = [part for part in row.state.live if not has_from_insert(row, part.stamp, client_id)]
             if all(self._follows_insert(row, part) for part in lacks):

@@ -37,7 +37,7 @@ def reindex_some(commit: Commit, index: BucketIndex, last: Reindex | None, limit
     rows = commit.scan_rows(after, limit)
     commit.put_reindexing(Reindex(version, after, done=not rows))
     if not rows:
-        commit.next_arrivals(1)  # a cut under the new rules is above every older one, also where no row has moved
+        commit.next_arrivals(1)  # so that a checkpoint under the new rules is above older ones even if no row moved
     _bring_in_line(commit, rows, index)
     return Reindex(version, rows[-1].key if rows else after, done=not rows)
 

@@ -47,7 +47,7 @@ def presence_of_visible(row: StoredRow, history: Sequence[Entry], client_id: str
         else RowPresence.NO
     )
     if held is RowPresence.YES and row.emptied > at.base:
-        held = RowPresence.UNSURE  # it came back under another key, and no UPDATE says what it lost meanwhile
+        held = RowPresence.UNSURE  # it came back under another key; an UPDATE cannot remove lost columns
     written = _written_since(row, client_id, at)
     if written is None:
         doubted = at.may_hold_unknown_rows or row.writers_floor > writers_known_from(at)
@@ -70,7 +70,7 @@ def _forgot(row: StoredRow, client_id: str, at: Position) -> bool:
     own = [origin.hlc for origin in row.state.origins if origin.client_id == client_id]
     if row.state.inserted is not None and row.state.inserted[1] == client_id:
         own.append(row.state.inserted[0])
-    if not own:  # others overwrote all of it, so nothing says when that was
+    if not own:  # others overwrote all of it, so the time of its write is unknown
         return _written_since(row, client_id, at) is not None
     return any(hlc > at.own_writes_up_to for hlc in own)
 
@@ -102,7 +102,7 @@ def may_hold_hidden(row: StoredRow, history: Sequence[Entry], client_id: str, at
     """
     written = _written_since(row, client_id, at)
     if written is not None and (written != DELETED or at.own_writes_up_to is not None or at.resync):
-        return True  # a database that was put back may be from before its own DELETE
+        return True  # a restored database may be from before the client's own DELETE
     return any(_may_hold(entry, at) for entry in history)
 
 
@@ -115,7 +115,7 @@ def _may_hold(entry: Entry, at: Position) -> bool:
         return True
     if not at.resync and _not_met(entry, at):
         return False
-    sent = at.sent.get(entry.bucket, ())  # while the client was sent rows under the key
+    sent = at.sent.get(entry.bucket, ())  # periods in which the client was sent rows under the key
     return any(entry.may_be_inside_between(max(reach.at, at.base), reach.upserted_up_to) for reach in sent)
 
 
@@ -146,7 +146,7 @@ def _of_entry(entry: Entry, row: StoredRow, at: Position) -> RowPresence:
     """Return whether the client has the row by one entry alone, considering that the row may have changed meanwhile."""
     held = _by_entry(entry, at)
     if held is RowPresence.YES and entry.bucket not in at.new_keys and row.arrival > at.until:
-        return RowPresence.UNSURE  # it may have been hidden, and taken away, while the walk was on its way
+        return RowPresence.UNSURE  # it may have been hidden and removed between these pages
     return held
 
 
@@ -185,5 +185,5 @@ def _not_met(entry: Entry, at: Position) -> bool:
     if not at.exact or not at.rescan_first or entry.changed > at.transition_at:
         return False
     if entry.bucket in at.old_keys and entry.changed > at.base:
-        return False  # the walk sent it under the keys of its beginning, before its client's keys changed
+        return False  # earlier pages sent it under the old keys, before the client's keys changed
     return any(low < entry.changed <= high for low, high in at.rescan)

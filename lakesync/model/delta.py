@@ -179,7 +179,7 @@ def id_digests(delta_ids: Sequence[str]) -> bytes:
     if set(map(len, delta_ids)) == {_HEX_CHARS} and joined == joined.lower():
         with suppress(ValueError):
             hashes = bytes.fromhex(joined)
-    if 2 * len(hashes) < _HEX_CHARS * len(delta_ids):  # or there was space in it, which is left out
+    if 2 * len(hashes) < _HEX_CHARS * len(delta_ids):  # fromhex skips spaces
         return b"".join(map(id_digest, delta_ids))
     return b"".join(struct.unpack("8s24x" * len(delta_ids), hashes))
 

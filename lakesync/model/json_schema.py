@@ -42,7 +42,7 @@ class Form:
             raise ConfigurationError(
                 f"the JSON Schema of {what} is wrong at {error.json_path}: {error.message}"
             ) from None
-        # an empty registry: a schema refers to itself alone, and nothing is ever fetched
+        # an empty registry: schemas can refer only to themselves, and nothing is fetched
         nothing: Registry[Any] = Registry()
         self._faults = kind(schema, registry=nothing).iter_errors
         self._worst = best_match

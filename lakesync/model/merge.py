@@ -82,7 +82,7 @@ class Cell(msgspec.Struct, frozen=True, gc=False):
     """The arrival at which the value last changed or an older value lost; 0 if it is not tracked."""
 
 
-class RowState(msgspec.Struct, gc=False, eq=False):  # noqa: PLW1641 a state changes
+class RowState(msgspec.Struct, gc=False, eq=False):  # noqa: PLW1641 mutable, so not hashable
     """The merged state of one row; that of a row that was never written is `RowState()`."""
 
     cells: dict[str, Cell] = {}
@@ -171,7 +171,7 @@ class RowState(msgspec.Struct, gc=False, eq=False):  # noqa: PLW1641 a state cha
             owned = {
                 name: cells[name].value for name in origin.columns if name in cells and cells[name].origin is origin
             }
-            if parts and _identity(parts[-1]) == _identity(origin):  # a broken client gave two deltas one id
+            if parts and _identity(parts[-1]) == _identity(origin):  # a faulty client used one id for two deltas
                 owned = parts.pop().columns | owned
             elif len(owned) == origin.width:
                 parts.append(_part(origin, owned))

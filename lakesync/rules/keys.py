@@ -177,7 +177,7 @@ class _Plan:
     def _known_groups(self, choices: Sequence[Mapping[str, None]], keys: Iterable[str]) -> Callable[[str], bool]:
         """Return a function that tells whether a key in use has texts that the filters by equality accept."""
         hashed: set[str] = set()
-        if any(isinstance(_decode_any(key)[1], str) for key in keys):  # of texts so long that keys have their digest
+        if any(isinstance(_decode_any(key)[1], str) for key in keys):  # keys of long texts contain a digest
             hashed = {_json(group) for texts in product(*choices) if isinstance(group := _group(texts), str)}
 
         def is_known(key: str) -> bool:

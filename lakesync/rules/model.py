@@ -65,7 +65,7 @@ def parse_rules(obj: Any) -> SyncRules:
         raise ValidationError("sync rules are no object: send {version, buckets}")
     version = obj.get("version")
     if isinstance(version, float) and version.is_integer():
-        version = int(version)  # JSON does not tell 1.0 from 1
+        version = int(version)  # JSON does not distinguish 1.0 from 1
     if type(version) is not int or version < 1:
         raise ValidationError(f'version {version!r} is no positive integer: send {{"version": 1, "buckets": […]}}')
     buckets = tuple(_bucket(item, place) for place, item in enumerate(_list(obj, "buckets", "sync rules")))

@@ -77,7 +77,7 @@ def _going_on_to(there: int) -> Callable[[Commit], CutPoint]:
     def go(commit: Commit) -> CutPoint:
         behind = (there - commit.arrival) // ARRIVAL_STEP
         if behind > 0:
-            here = commit.next_arrivals(1)[-1]  # where the clock is
+            here = commit.next_arrivals(1)[-1]  # the current time
             commit.next_arrivals(max(0, there - here) // ARRIVAL_STEP)
         return _held(commit)
 

@@ -149,7 +149,7 @@ class ErasingStore(ABC):
         """
 
         def work(commit: Commit) -> Erasure:
-            commit.run_alone()  # no log row says this again
+            commit.run_alone()  # no log row records this, so it cannot be replayed
             found = next((each for each in commit.erasures() if each.seq == seq), None)
             if found is None:
                 raise NotFoundError(f"gateway {gateway!r} has no erasure {seq}")
@@ -215,7 +215,7 @@ class ErasingStore(ABC):
 
         asked = self.submit(gateway, request).result()
         crash_point("erasure.requested")
-        with self._one_at_a_time:  # a call that is repeated because its answer took long waits for the first one
+        with self._one_at_a_time:  # a call that was repeated after a timeout waits for the first one
             erasure = next(each for each in self.erasures(gateway) if each.seq == asked.seq)
             return erasure if erasure.done_ms is not None else self._carry_out(erasure)
 
@@ -300,7 +300,7 @@ class ErasingStore(ABC):
         remaining = [row for row in stripped if row.state.visible]
         for row, arrival in zip(remaining, commit.next_arrivals(len(remaining)), strict=True):
             row.arrival = row.emptied = arrival
-            # whoever has the row must drop the columns: it leaves and joins again
+            # the row leaves and joins again, so that clients that have it drop the columns
             moves += [Move(bucket, row.table, row.row_id, arrival, "leave") for bucket in row.keys]
             row.keys = ()
         commit.put_rows({row.key: row for row in (*touched, *stripped)}.values())

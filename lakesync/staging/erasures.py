@@ -36,7 +36,7 @@ _BLANK_CLAIMS = (
 )
 _BLANK_OUTCOMES = (
     "WITH given (gateway, outcome) AS (VALUES (?, ?)) UPDATE action SET outcome = (SELECT outcome FROM given),"
-    # who is at one of them now is not to bring its result
+    # a process that executes one of them now must not store its result
     " claim = '' WHERE gateway = (SELECT gateway FROM given) AND client_id = ?"
 )
 _ERASED_OUTCOME = msgspec.json.encode(
@@ -137,7 +137,7 @@ def _parts(values: list[str]) -> Iterator[list[str]]:
 
 def _blank(delta: RowDelta) -> RowDelta:
     if not delta.columns:
-        return delta  # a DELETE says nothing but that the row is gone
+        return delta  # a DELETE has no values
     return _silenced(delta)
 
 

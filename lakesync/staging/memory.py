@@ -18,7 +18,7 @@ from pathlib import Path
 from lakesync.staging.head import MAIN_SHARD
 from lakesync.staging.sqlite import SqliteStore
 
-_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 where Linux keeps files in memory
+_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 Linux keeps files in memory there
 _WANTED_BYTES = 512 << 20
 _PREFIX = "lakesync-memory-"
 _LOCK_FILE = "owner.lock"

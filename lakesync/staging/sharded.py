@@ -156,4 +156,4 @@ def _tables(store: StagingStore, gateway: str) -> Iterator[str]:
         if not rows:
             return
         yield rows[0].table
-        after = (rows[0].table + " ", "")  # behind all of its rows, before any longer name
+        after = (rows[0].table + " ", "")  # after all rows of the table, before tables with longer names

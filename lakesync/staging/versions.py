@@ -54,7 +54,7 @@ def upgrade_all(urls: Mapping[str, str]) -> dict[str, list[Upgrade]]:
     """
     for url in urls.values():
         if any(schema.version > schema.newest for schema in status(url).schemas):
-            upgrade(url)  # which refuses it, and says why
+            upgrade(url)  # raises the error
     return {name: upgrade(url) for name, url in urls.items()}
 
 

@@ -144,7 +144,7 @@ def encode_row(table: str, row_id: str, state: RowState, live: list[LiveDelta] |
     texts: list[str] = []
     op, stamp = "INSERT", None
     for part in state.live if live is None else live:
-        if stamp == (stamp := (part.hlc, part.client_id)):  # the same stamp: they are joined into one delta
+        if stamp == (stamp := (part.hlc, part.client_id)):  # deltas with the same stamp are joined
             return _encode_deltas_of(table, row_id, state)
         client = encode_basestring(part.client_id)
         cells = _cells(part.columns)

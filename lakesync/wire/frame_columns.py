@@ -89,7 +89,7 @@ def _messages() -> tuple[type[Message], type[Message]]:
     deltas = file.message_type.add(name="Deltas")
     for name, kind in (("op", _INT), ("table", _TEXT), ("row_id", _TEXT), ("client_id", _TEXT), ("hlc", _HLC)):
         deltas.field.add(name=name, number=delta[name].number, type=kind, label=Field.LABEL_REPEATED)
-    one = Field.LABEL_OPTIONAL  # what comes several times is joined, or, of an id, only the last one kept
+    one = Field.LABEL_OPTIONAL  # several messages are joined; of several ids, the last one is kept
     deltas.field.add(name="delta_id", number=delta["delta_id"].number, type=_TEXT, label=one)
     deltas.field.add(
         name="columns", number=delta["columns"].number, type=_MESSAGE, type_name=f".{_PACKAGE}.Cells", label=one

@@ -70,7 +70,7 @@ def delta_columns(deltas: Sequence[RowDelta]) -> list[pa.Array]:
         ValidationError: a value has no canonical form.
     """
     widths = np.fromiter((len(delta.columns) for delta in deltas), np.int32, len(deltas))
-    told = [() if delta.op == "DELETE" else delta.columns for delta in deltas]  # those of a DELETE do not count
+    told = [() if delta.op == "DELETE" else delta.columns for delta in deltas]  # columns of a DELETE are ignored
     cells = list(chain.from_iterable(told))
     offsets = np.zeros(len(deltas) + 1, np.int32)
     np.cumsum([len(each) for each in told], out=offsets[1:])

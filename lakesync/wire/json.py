@@ -62,7 +62,7 @@ class _PullRequest(msgspec.Struct, rename="camel"):
 
 
 _encode = msgspec.json.Encoder().encode
-# Lax decoders read a whole number from its text too, and nothing else more than strict ones where str is declared.
+# Lax decoders also read integers from text. For fields declared as str, they accept the same as strict ones.
 _decode_push = msgspec.json.Decoder(SyncPush, strict=False).decode
 _decode_pull = msgspec.json.Decoder(_PullRequest).decode
 _decode_response = msgspec.json.Decoder(SyncResponse, strict=False).decode

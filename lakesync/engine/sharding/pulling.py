@@ -33,7 +33,7 @@ def start(parts: Mapping[str, ShardGateway], client_id: str, place: Place) -> St
         return {name: known.get(name, 0) for name in parts}
     if place.since != NEVER_PULLED:
         return dict.fromkeys(parts, NOWHERE)
-    # it pushed and never pulled: where it is known it wrote, where it is not it has nothing
+    # it pushed and never pulled: it wrote to shards that know it, and has nothing of others
     cursors = {}
     for name, part in parts.items():
         known_there = yield from of_shard(name, part.submit_knows(client_id))
@@ -87,9 +87,9 @@ def pull(parts: Mapping[str, ShardGateway], vectors: Vectors, asked: PullRequest
             next_shard = names[(names.index(name) + 1) % len(names)]
         more = more or page.has_more
     deltas = joined(pages)
-    settled = asked.confirmed and not place.shared  # one of its own; for a follower it is to stand where it is now
+    settled = asked.confirmed and not place.shared  # the client's own cursor, which must not move
     if settled and not deltas and not unknown and place.since > NEVER_PULLED and place.asked == place.since:
-        return SyncPage((), request.since_hlc, more)  # nothing was told, so it stands for the same still
+        return SyncPage((), request.since_hlc, more)  # nothing was sent, so the cursor still means the same
     if max(cursors.values()) <= NEVER_PULLED:
         return SyncPage(deltas, max(place.since, *cursors.values()), more)
     came_from = place if asked.confirmed else None
@@ -127,7 +127,7 @@ def peek(parts: Mapping[str, ShardGateway], claims: Claims, since: str | None, l
     left, room, more = limit, MAX_PAGE_BYTES, False
     for name, part in parts.items():
         if left <= 0 or room <= 0:
-            more = True  # perhaps: the next page shows it
+            more = True  # possibly; the next page shows it
             break
         page = yield from of_shard(name, part.submit_peek(claims, places.get(name, first), left))
         places[name], more = page.cursor, more or page.has_more

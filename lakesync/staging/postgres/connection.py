@@ -35,7 +35,7 @@ _SETTINGS = (
     "SET synchronous_commit = on",
     "SET lock_timeout = '30s'",
     "SET idle_in_transaction_session_timeout = '60s'",
-    # Every statement looks up by index: what a young table's statistics say must not talk the planner out of it.
+    # Every statement uses an index; the statistics of a small table must not make the planner prefer a scan.
     "SET enable_seqscan = off",
     "SET enable_hashjoin = off",
     "SET enable_mergejoin = off",
@@ -56,7 +56,7 @@ class Database:
         """
         try:
             given = psycopg.conninfo.conninfo_to_dict(url)
-        except psycopg.ProgrammingError:  # whose text may show a part of the password
+        except psycopg.ProgrammingError:  # its text may contain a part of the password
             raise ConfigurationError(
                 "staging.url cannot be read: write postgresql://USER:PASSWORD@HOST:PORT/DATABASE, with %40 for an @ "
                 "and the like in the password"

@@ -10,7 +10,7 @@ from lakesync.staging.postgres.connection import Connection
 from lakesync.staging.records import Entry, Move, StoredRow, decode_row, encode_row
 
 _ROWS = (
-    # LATERAL with LIMIT: one search a key, where a JOIN lets the planner walk through the whole gateway
+    # LATERAL with LIMIT searches each key once; with a JOIN, the planner may read the whole gateway
     "SELECT s.body FROM unnest(%s::text[], %s::text[]) AS k (table_name, row_id) CROSS JOIN LATERAL (SELECT body"
     " FROM row_state WHERE gateway = %s AND table_name = k.table_name AND row_id = k.row_id LIMIT 1) s"
 )
@@ -27,12 +27,12 @@ _PUT_ENTRIES = (
     " %s::bigint[], %s::bigint[], %s::boolean[]) ON CONFLICT (bucket, table_name, row_id) DO UPDATE SET"
     " first = CASE entry.first WHEN 0 THEN excluded.first ELSE entry.first END,"
     " since = greatest(entry.since, excluded.since),"
-    # where it joins: the leaving before that, which is the latest change of one that is outside
+    # if it joins: when it left before that, which is the last change of an entry outside the bucket
     " left_at = CASE WHEN excluded.since <= entry.since THEN entry.left_at"
     " WHEN excluded.left_at > 0 THEN excluded.left_at"
     " WHEN entry.inside OR entry.since = 0 THEN entry.left_at ELSE entry.changed END,"
     " changed = greatest(entry.changed, excluded.changed),"
-    # neither joined nor left: as it was
+    # unchanged if it neither joined nor left
     " inside = CASE WHEN excluded.since = 0 AND excluded.left_at = 0 THEN entry.inside ELSE excluded.inside END"
 )
 _ENTRY = "b.name, e.table_name, e.row_id, e.first, e.since, e.left_at, e.changed, e.inside"

@@ -108,7 +108,7 @@ class Listening:
                     with closing(self._listen()) as connection:
                         failures = 0
                         self._follow(connection, selector)
-                except (psycopg.Error, msgspec.MsgspecError) as error:  # a word that is not ours may hide one that is
+                except (psycopg.Error, msgspec.MsgspecError) as error:  # a valid notice may be missing
                     wait = _WAIT_SECONDS[min(failures, len(_WAIT_SECONDS) - 1)]
                     failures += 1
                     log.warning("no notices from Postgres", where=self._where, error=str(error).strip(), again_in=wait)

@@ -64,7 +64,7 @@ def replacement_schema(shard: str, url: str, wall: Callable[[], int], *, replace
             _set_aside(connection, wall, where, replace=replace)
             migrate(connection, where)
             settle(connection)
-            connection.execute("SET idle_in_transaction_session_timeout = 0")  # the lake takes its time
+            connection.execute("SET idle_in_transaction_session_timeout = 0")  # reading the lake takes long
             yield _ReplacementSchema(connection, wall, shard)
     except psycopg.Error as exc:
         raise unavailable(where, "making the store again", exc) from exc

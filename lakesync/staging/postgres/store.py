@@ -138,7 +138,7 @@ class PostgresStore(ErasingStore, CutPointStore):
         """Store a mark."""
         self._pipeline.put_mark(name, body)
 
-    def log_source(self, shard: str = MAIN_SHARD) -> LogSource:  # noqa: ARG002 all of them stand in one table
+    def log_source(self, shard: str = MAIN_SHARD) -> LogSource:  # noqa: ARG002 all shards are in one table
         """Return the log's address for Postgres' JDBC driver, with this store's credentials."""
         url, properties = self._database.jdbc()
         return LogSource(url=url, table="lakesync.log", properties=properties)

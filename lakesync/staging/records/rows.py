@@ -171,8 +171,8 @@ class StoredRow(msgspec.Struct, gc=False):
         if inserted and place >= DELETED:
             place = at
         elif place == DELETED and not deleted:
-            place = -at  # astray: it may have made a row of this alone
-        writers[client_id] = Writer(place, at)  # behind the others: they are in order of their latest deltas
+            place = -at  # astray: the client may have created a row from this write alone
+        writers[client_id] = Writer(place, at)  # last, as writers are ordered by their latest deltas
         if len(writers) > WRITERS_KEPT:
             self.writers_floor = max(self.writers_floor, writers.pop(next(iter(writers))).latest)
 

@@ -66,11 +66,11 @@ _PUT = (
     "ON CONFLICT (bucket, number) DO UPDATE SET"
     " first = CASE first WHEN 0 THEN excluded.first ELSE first END,"
     " since = max(since, excluded.since),"
-    # where it joins, and not for the second time after a crash: the leaving before, the latest change of one outside
+    # if it joins, and this is no replay after a crash: when it left before, the last change of an entry outside
     " left_at = CASE WHEN excluded.since <= since THEN left_at WHEN excluded.left_at > 0 THEN excluded.left_at"
     " WHEN inside OR since = 0 THEN left_at ELSE changed END,"
     " changed = max(changed, excluded.changed),"
-    # neither joined nor left: as it was
+    # unchanged if it neither joined nor left
     " inside = CASE WHEN excluded.since = 0 AND excluded.left_at = 0 THEN inside ELSE excluded.inside END"
 )
 _ENTRY = "r.table_name, r.row_id, e.first, e.since, e.left_at, e.changed, e.inside"

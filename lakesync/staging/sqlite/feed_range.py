@@ -24,7 +24,7 @@ _OTHER_KIND = _MOST_DELTAS + 1
 _OTHER = chr(_OTHER_KIND)
 """Instead of a number of deltas: the row needs a closer look."""
 
-# without its LIMIT the inner query becomes part of the outer one, which then finds `kind` twice
+# without its LIMIT, SQLite would merge the inner query into the outer one and compute `kind` twice
 _JOINED = """
 SELECT max(changed), group_concat(char(kind), ''), cast(group_concat(iif(kind, spelled, NULL), x'00') AS BLOB){keys}
 FROM ({entries} LIMIT -1)"""

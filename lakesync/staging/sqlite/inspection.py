@@ -43,7 +43,7 @@ def upgrade(url: str) -> list[Upgrade]:
     lock = OwnerLock(folder)
     try:
         before = {name: _version(folder / name) for name, _ in _DATABASES}
-        for name, database in _DATABASES:  # both, before either is changed
+        for name, database in _DATABASES:  # check both before changing either
             pending(database, before[name], str(folder / name))
         for name, database in _DATABASES:
             with closing(connect(folder / name)) as connection:

@@ -73,7 +73,7 @@ class Layer:
 
     def _list_later(self, gateway: str, rows: Mapping[RowKey, object]) -> None:
         unlisted = self._unlisted[gateway]
-        if not rows.keys() <= unlisted.keys():  # rows that are written again and again are there already
+        if not rows.keys() <= unlisted.keys():  # false for rows that are written again and again
             unlisted.update(dict.fromkeys(rows))
 
     def _advance(self, newest: dict[tuple[str, str], int]) -> None:

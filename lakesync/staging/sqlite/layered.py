@@ -123,7 +123,7 @@ class LayeredFile(StateFile):
         try:
             for _ in self._writing:
                 return False
-        except BaseException:  # whatever it was, what is left of the layer will not be written
+        except BaseException:  # the rest of the layer will not be written
             self._whole = False
             raise
         self._frozen = None
@@ -166,7 +166,7 @@ class LayeredFile(StateFile):
         try:
             for gateway, changes in layer.take_all_entries().items():
                 numbers = (known or {}).get(gateway, {})
-                others = dict.fromkeys(key for key, _, _ in changes if key not in numbers)  # numbered as they came
+                others = dict.fromkeys(key for key, _, _ in changes if key not in numbers)  # in order of arrival
                 if others:
                     numbers = {**numbers, **self._rows.make_numbers(gateway, others, partial(self._keys_of, gateway))}
                 self._entries.put(gateway, [(numbers[key], bucket, change) for key, bucket, change in changes])
@@ -193,7 +193,7 @@ class LayeredFile(StateFile):
                 self._entries.put(gateway, [(of_rows[key], bucket, change) for key, bucket, change in changes])
                 self.left -= len(part)
                 yield
-        self._write_entries(layer, known)  # under keys that rows have left, or that are a client's own
+        self._write_entries(layer, known)  # under keys that rows have left, and under clients' own keys
 
     def _keys_of(self, gateway: str, key: RowKey) -> tuple[str, ...]:
         """Return the bucket keys of a row in memory."""

@@ -251,7 +251,7 @@ class SqliteStore(ErasingStore, CutPointStore):
         """Store a mark."""
         self._write(lambda: self._open.pipeline.put_mark(name, body))
 
-    def log_source(self, shard: str = MAIN_SHARD) -> LogSource:  # noqa: ARG002 all of them stand in one table
+    def log_source(self, shard: str = MAIN_SHARD) -> LogSource:  # noqa: ARG002 all shards are in one table
         """Return the address of `log.db` for SQLite's JDBC driver, read-only."""
         path = (self._folder / LOG_FILE).absolute()
         return LogSource(url=f"jdbc:sqlite:{path}", table="log", properties={"open_mode": "1", "busy_timeout": "10000"})

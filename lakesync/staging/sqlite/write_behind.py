@@ -87,7 +87,7 @@ class WriteBehind:
         """
         if not self._state.intact:
             self._held = self._recovery.recover()
-            self.durable = {}  # what was read may be in the system's page cache alone
+            self.durable = {}  # what was read may be only in the system's page cache
             self._frozen = {}
             self._moved = {
                 head.gateway
@@ -157,7 +157,7 @@ class WriteBehind:
             while not self._state.write_on():
                 if self._state.left <= until or (monotonic() > pause and not self.full):
                     return False
-            if self._state.settled:  # a reading had more written than what was frozen
+            if self._state.settled:  # a read caused more than the frozen layer to be written
                 self._write_all()
             else:
                 self._hold(self._frozen)
