@@ -149,7 +149,9 @@ class Delivery:
 
     @lake_errors
     def deliver(self, table: Table) -> Delivered:
-        """Push what landed of a table since its mark, and move the mark. If it is interrupted, the next delivery completes it.
+        """Push what landed of a table since its mark, and move the mark.
+
+        If it is interrupted, the next delivery completes it.
 
         Raises:
             BackpressureError: the gateway took nothing for `PATIENCE_SECONDS`.

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lakesync.model.errors import ConfigurationError
-from lakesync.model.secret_references import KINDS, follow
+from lakesync.model.secret_references import KINDS, read_reference
 
 SECRETS = (
     "jwt_secret",
@@ -146,7 +146,7 @@ def _resolve(name: str, value: object, path: Path) -> object:
     if name.endswith("uri") and str(value).startswith("file:///"):
         return value  # a location, not a reference to a file
     if str(value).startswith(KINDS):
-        return follow(f"{name} in {path}", str(value), path.parent)
+        return read_reference(f"{name} in {path}", str(value), path.parent)
     if name.endswith(("uri", "url")) and "@" not in str(value):
         return value
     raise ConfigurationError(f'{name} in {path} is a secret; write a reference to it, "env:NAME" or "file:PATH".')

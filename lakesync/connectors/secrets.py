@@ -14,7 +14,7 @@ import msgspec
 from cryptography.fernet import Fernet, InvalidToken, MultiFernet
 
 from lakesync.model.errors import ConfigurationError, ValidationError
-from lakesync.model.secret_references import KINDS, follow
+from lakesync.model.secret_references import KINDS, read_reference
 
 MIN_KEY_CHARS = 32
 
@@ -114,7 +114,7 @@ class Secrets:
                 self._check_reference(gateway, where, kept)
             except ValidationError as error:
                 raise ConfigurationError(str(error)) from None
-            return follow(where, kept, Path("/"))
+            return read_reference(where, kept, Path("/"))
         try:
             if self._all is None:
                 raise InvalidToken

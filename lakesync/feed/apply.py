@@ -45,7 +45,7 @@ class Applied(NamedTuple):
     """Whether nothing of the sender's own rows must be sent back to it."""
 
 
-class _Touch:
+class _RowEffect:
     """What the deltas of one push do to one row."""
 
     changed = False
@@ -254,33 +254,33 @@ def _applied(
     """Return a row after a push's deltas, its moves, and whether the sender must be sent something about it."""
     if before is None:
         before = StoredRow(changes[0].table, changes[0].row_id, arrival=at, state=RowState())
-    row, touch = before.copy(), _Touch()
+    row, effect = before.copy(), _RowEffect()
     state, moves = row.state, _NONE
     for delta in changes:
-        touch.merge(state, delta, at)
-    row.note_writer(client_id, at, inserted=touch.inserted, deleted=touch.deleted)
-    if touch.changed:
+        effect.merge(state, delta, at)
+    row.note_writer(client_id, at, inserted=effect.inserted, deleted=effect.deleted)
+    if effect.changed:
         row.arrival = at
-        if touch.voided or not (reindexed and _has_same_keys(before.state, state, index)):
-            moves = _moves(touch, row, keys_of(row, index))
+        if effect.voided or not (reindexed and _has_same_keys(before.state, state, index)):
+            moves = _moves(effect, row, keys_of(row, index))
     had = not allowed.isdisjoint(before.keys)
     has = had if row.keys is before.keys else not allowed.isdisjoint(row.keys)
-    stale = touch.stale or not has
-    if touch.inserted:
+    stale = effect.stale or not has
+    if effect.inserted:
         known = before.writers.get(client_id)
-        stale = stale or touch.blind or (not touch.deleted and known is not None and known.inserted == 0)
+        stale = stale or effect.blind or (not effect.deleted and known is not None and known.inserted == 0)
     else:  # after its own DELETE, the client's UPDATE finds no row
-        stale = stale or touch.deleted or not had
+        stale = stale or effect.deleted or not had
     if not had:
         newest = _newest(before.state)
         stale = stale or any(delta.op == "INSERT" and delta.stamp < newest for delta in changes)
-    if stale and touch.last_op != "DELETE":
+    if stale and effect.last_op != "DELETE":
         row.writers[client_id] = Writer(-at, at)  # astray
     if not has:
-        return row, moves, touch.last_op != "DELETE" or touch.stale
+        return row, moves, effect.last_op != "DELETE" or effect.stale
     # a sender that comes to see the row needs the columns of others, and its own earlier ones
     more = not had and any(not has_from_insert(row, origin.stamp, client_id) for origin in state.origins)
-    return row, moves, stale or touch.contested or more
+    return row, moves, stale or effect.contested or more
 
 
 def _newest(state: RowState) -> Stamp:
@@ -339,17 +339,17 @@ def _value(state: RowState, column: str) -> Raw | None:
     return None if cell is None else cell.value
 
 
-def _moves(touch: _Touch, row: StoredRow, new: tuple[str, ...]) -> list[Move]:
+def _moves(effect: _RowEffect, row: StoredRow, new: tuple[str, ...]) -> list[Move]:
     """Set a row's new keys, and return the moves from its old keys to them.
 
     If a tombstone removed columns and the row stayed visible, it leaves all buckets and joins again, so that clients
     drop those columns.
     """
     old = row.keys
-    if touch.voided:
+    if effect.voided:
         row.emptied = row.arrival
     elif new == old:
         return []
     row.keys = new
-    moves = [move(row, bucket, row.arrival, "leave") for bucket in old if touch.voided or bucket not in new]
-    return moves + [move(row, bucket, row.arrival, "join") for bucket in new if touch.voided or bucket not in old]
+    moves = [move(row, bucket, row.arrival, "leave") for bucket in old if effect.voided or bucket not in new]
+    return moves + [move(row, bucket, row.arrival, "join") for bucket in new if effect.voided or bucket not in old]

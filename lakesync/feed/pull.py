@@ -218,7 +218,7 @@ class _Walk:
         name, known_from = encode_client_id(self._client_id), writers_known_from(at)
         found = self._view.full_rows(bucket, low, self._wanted())
         rows: dict[RowKey, StoredRow] = {}
-        for table, row_id, first, since, left, changed, inside, spelled, deltas, writers, floor in found:
+        for table, row_id, first, since, left, changed, inside, encoded, deltas, writers, floor in found:
             if changed > high:
                 return high
             if self._is_full:
@@ -230,9 +230,9 @@ class _Walk:
                 continue
             entry = Entry(bucket, table, row_id, first, since, left, changed, bool(inside))
             plain = visible and inside and name not in writers and floor <= known_from
-            if plain and spelled is not None and certainly_lacks(entry, at):
+            if plain and encoded is not None and certainly_lacks(entry, at):
                 self._met.add(key)
-                self._send(spelled, deltas)
+                self._send(encoded, deltas)
                 self.sent_up_to = self.upserted_up_to = max(self.sent_up_to, changed)
             else:
                 rows = rows or self._view.rows([(other.table, other.row_id) for other in found])

@@ -275,10 +275,10 @@ def _number(value: float) -> str:
     point = len(whole) + int(exponent or "0") - (len(whole + fraction) - len(digits))
     digits = digits.rstrip("0")
     sign = "-" if double < 0 else ""
-    return sign + _spell(digits, point)
+    return sign + _place_point(digits, point)
 
 
-def _spell(digits: str, point: int) -> str:
+def _place_point(digits: str, point: int) -> str:
     """Place the decimal point after the first `point` digits, by the cases of ECMA-262, 6.1.6.1.20."""
     if len(digits) <= point <= 21:
         return digits + "0" * (point - len(digits))

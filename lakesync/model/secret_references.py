@@ -1,4 +1,7 @@
-"""References to secrets: `env:NAME`, a variable, and `file:PATH`, a file."""
+"""Reads secrets from references in settings: `env:NAME`, a variable, and `file:PATH`, a file.
+
+Configuration, adapters and connectors use it.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +11,19 @@ from pathlib import Path
 from lakesync.model.errors import ConfigurationError
 
 KINDS = ("env:", "file:")
-"""How a reference begins."""
+"""The prefixes of references."""
 
 
-def follow(what: str, reference: str, folder: Path) -> str:
-    """What a reference leads to.
+def read_reference(what: str, reference: str, folder: Path) -> str:
+    """Return the value of a reference.
 
     Args:
-        what: refers to it, for the message.
-        reference: as it is written.
-        folder: where relative paths begin.
+        what: the setting that contains it, for the message.
+        reference: `env:NAME` or `file:PATH`.
+        folder: to which relative paths refer.
 
     Raises:
-        ConfigurationError: it leads nowhere.
+        ConfigurationError: the variable is not set, or the file cannot be read.
     """
     kind, _, target = reference.partition(":")
     if kind == "env":

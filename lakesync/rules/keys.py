@@ -6,7 +6,7 @@ A key is a JSON list: `[bucket#digest, [texts compared for equality], [texts of 
 bucket's definition. A filter on a constant decides only whether a row has the bucket's key. A filter by equality on a
 claim puts the row's text in the key, so a client's keys follow from its claims. Any other filter on a claim puts the
 row's text behind the others; the client's keys are then found by their prefix among the keys in use. The same is done
-if the lists in a client's claims would give more than `MOST_SPELLED` keys of one bucket.
+if the lists in a client's claims would give more than `MAX_COMPUTED_KEYS` keys of one bucket.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ EVERYTHING = "*"
 
 _MAX_TEXT_BYTES = 64
 _MAX_GROUP_BYTES = 256
-MOST_SPELLED = 1000
+MAX_COMPUTED_KEYS = 1000
 """Most keys of one bucket that are computed from a client's claims."""
 
 
 class BucketIndex:
     """The keys of one set of rules. Every key starts with `[` or is `*`, and has at most 2,000 bytes."""
 
-    def __init__(self, rules: SyncRules, most_spelled: int = MOST_SPELLED) -> None:
+    def __init__(self, rules: SyncRules, max_computed_keys: int = MAX_COMPUTED_KEYS) -> None:
         """Prepare the rules.
 
         Args:
             rules: the rules.
-            most_spelled: most keys of one bucket that are computed from a client's claims.
+            max_computed_keys: most keys of one bucket that are computed from a client's claims.
         """
-        self._plans = [_Plan(bucket, most_spelled) for bucket in rules.buckets]
+        self._plans = [_Plan(bucket, max_computed_keys) for bucket in rules.buckets]
         self._claims = frozenset(
             condition.claim for bucket in rules.buckets for condition in bucket.filters if condition.claim is not None
         )
@@ -108,13 +108,13 @@ class _Texts:
 class _Plan:
     """One bucket, with its filters sorted by their effect on keys."""
 
-    def __init__(self, bucket: Bucket, most_spelled: int) -> None:
-        self.most_spelled = most_spelled
+    def __init__(self, bucket: Bucket, max_computed_keys: int) -> None:
+        self.max_computed_keys = max_computed_keys
         self.label = _label(bucket)
         self.tables = frozenset(bucket.tables)
         self.constant = [item for item in bucket.filters if item.claim is None]
         self.equal = [item for item in bucket.filters if item.claim is not None and item.equality]
-        self.looked_at = [item for item in bucket.filters if item.claim is not None and not item.equality]
+        self.other_filters = [item for item in bucket.filters if item.claim is not None and not item.equality]
 
     def row_key(self, table: str, texts: _Texts) -> str | None:
         if self.tables and table not in self.tables:
@@ -130,15 +130,15 @@ class _Plan:
                 return None
             equal.append(text)
         parts: list[_Part] = []
-        for condition in self.looked_at:
+        for condition in self.other_filters:
             text = texts.get(condition.column)
             if text is None:
                 return None
             parts.append(_part(condition, text))
-        return self._prefix(equal) + (_json(parts)[1:] + "]" if self.looked_at else "")
+        return self._prefix(equal) + (_json(parts)[1:] + "]" if self.other_filters else "")
 
     def client_keys(self, claims: Claims, existing: Callable[[str], Iterable[str]]) -> Iterator[str]:
-        operands = [operands_of(condition, claims) for condition in self.looked_at]
+        operands = [operands_of(condition, claims) for condition in self.other_filters]
         if not all(operands):
             return
         choices = self._choices(claims)
@@ -147,7 +147,7 @@ class _Plan:
             yield from (key for key in found if known(key) and self._shows(key, operands))
             return
         for prefix in map(self._prefix, product(*choices)):
-            if not self.looked_at:
+            if not self.other_filters:
                 yield prefix
                 continue
             for key in existing(prefix):
@@ -159,7 +159,7 @@ class _Plan:
         choices = self._choices(claims)
         if self._are_many(choices):
             return (self._start,)
-        return map(self._prefix, product(*choices)) if self.looked_at else ()
+        return map(self._prefix, product(*choices)) if self.other_filters else ()
 
     def _choices(self, claims: Claims) -> list[Mapping[str, None]]:
         """Return the texts that each filter by equality accepts."""
@@ -167,7 +167,7 @@ class _Plan:
 
     def _are_many(self, choices: Sequence[Mapping[str, None]]) -> bool:
         """Return whether the texts give more keys than are computed."""
-        return prod(map(len, choices)) > self.most_spelled
+        return prod(map(len, choices)) > self.max_computed_keys
 
     @property
     def _start(self) -> str:
@@ -189,17 +189,17 @@ class _Plan:
         return is_known
 
     def _shows(self, key: str, operands: Sequence[Sequence[str]]) -> bool:
-        if not self.looked_at:
+        if not self.other_filters:
             return True
         parts = _decode(key)[2]
         return all(
             _part_holds(condition, part, values)
-            for condition, part, values in zip(self.looked_at, parts, operands, strict=True)
+            for condition, part, values in zip(self.other_filters, parts, operands, strict=True)
         )
 
     def _prefix(self, equal: Sequence[str]) -> str:
         """Return the whole key if there are no other filters, otherwise the key up to their texts."""
-        return f"{self._start}{_json(_group(equal))}{',[' if self.looked_at else ']'}"
+        return f"{self._start}{_json(_group(equal))}{',[' if self.other_filters else ']'}"
 
 
 def prefixes_of(key: str) -> tuple[str, ...]:

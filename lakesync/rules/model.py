@@ -16,7 +16,7 @@ Operator = Literal["eq", "neq", "in", "gt", "lt", "gte", "lte"]
 
 CLAIM_PREFIX = "jwt:"
 MAX_NAME_CHARS = 64
-MAX_LOOKED_AT = 3
+MAX_OTHER_FILTERS = 3
 """Most filters of a bucket that compare with a claim by other than equality: their values are part of its keys."""
 
 _OPERATORS = get_args(Operator)
@@ -92,11 +92,11 @@ def _bucket(obj: Any, place: int) -> Bucket:
         if not isinstance(table, str) or not is_identifier(table):
             raise ValidationError(f"{where}: tables[{index}] {table!r} is no table name")
     filters = tuple(_filter(item, f"{where}: filters[{at}]") for at, item in enumerate(_list(obj, "filters", where)))
-    looked_at = sum(item.claim is not None and not item.equality for item in filters)
-    if looked_at > MAX_LOOKED_AT:
+    other_filters = sum(item.claim is not None and not item.equality for item in filters)
+    if other_filters > MAX_OTHER_FILTERS:
         raise ValidationError(
-            f"{where}: {looked_at} filters compare with claims by other than eq and in, "
-            f"at most {MAX_LOOKED_AT} are taken: split the bucket"
+            f"{where}: {other_filters} filters compare with claims by other than eq and in, "
+            f"at most {MAX_OTHER_FILTERS} are taken: split the bucket"
         )
     return Bucket(name, tuple(tables), filters)
 

@@ -92,10 +92,10 @@ class FullRow(NamedTuple):
     left_before: int
     changed: int
     inside: bool
-    spelled: bytes | None
+    encoded: bytes | None
     """The output of `wire.encoded.encode_row`; None if the row is not visible, or the store has not encoded it yet."""
     deltas: int
-    """Number of deltas in `spelled`."""
+    """Number of deltas in `encoded`."""
     writers: bytes
     """A JSON array of the client ids in `StoredRow.writers`."""
     writers_floor: int
@@ -107,8 +107,8 @@ class FullRow(NamedTuple):
 
     def of_row(self, row: StoredRow) -> FullRow:
         """Return the entry with another version of its row."""
-        spelled, deltas, writers, floor = encode_full_row(row.fold())
-        return self._replace(spelled=spelled, deltas=deltas, writers=writers, writers_floor=floor)
+        encoded, deltas, writers, floor = encode_full_row(row.fold())
+        return self._replace(encoded=encoded, deltas=deltas, writers=writers, writers_floor=floor)
 
 
 def encode_client_id(client_id: str) -> bytes:
@@ -122,14 +122,14 @@ def encode_writers(row: StoredRow) -> bytes:
 
 
 def encode_full_row(row: StoredRow, live: list[LiveDelta] | None = None) -> tuple[bytes | None, int, bytes, int]:
-    """Return the fields of a `FullRow` that come from its row: spelled, deltas, writers, writers_floor.
+    """Return the fields of a `FullRow` that come from its row: encoded, deltas, writers, writers_floor.
 
     Args:
         row: the row.
         live: `row.state.live`, if the caller has it.
     """
-    spelled, deltas = encode_row(row.table, row.row_id, row.state, live) if row.state.visible else (None, 0)
-    return spelled, deltas, encode_writers(row), row.writers_floor
+    encoded, deltas = encode_row(row.table, row.row_id, row.state, live) if row.state.visible else (None, 0)
+    return encoded, deltas, encode_writers(row), row.writers_floor
 
 
 def full_rows(entries: Iterable[Entry], rows: Mapping[RowKey, StoredRow]) -> list[FullRow]:
@@ -143,6 +143,6 @@ def full_rows(entries: Iterable[Entry], rows: Mapping[RowKey, StoredRow]) -> lis
     for entry in entries:
         row = rows.get(entry.key)
         history = (entry.first, entry.since, entry.left_before, entry.changed)
-        spelled, deltas, writers, floor = encode_full_row(row) if row is not None else (None, 0, b"[]", 0)
-        found.append(FullRow(*entry.key, *history, entry.inside, spelled, deltas, writers, floor))
+        encoded, deltas, writers, floor = encode_full_row(row) if row is not None else (None, 0, b"[]", 0)
+        found.append(FullRow(*entry.key, *history, entry.inside, encoded, deltas, writers, floor))
     return found

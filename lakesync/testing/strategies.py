@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from lakesync.model.delta import delta_id, jcs
 from lakesync.model.types import Claims, ColumnValue, Op, RowDelta
-from lakesync.rules.model import MAX_LOOKED_AT, Bucket, Filter, Operator, SyncRules
+from lakesync.rules.model import MAX_OTHER_FILTERS, Bucket, Filter, Operator, SyncRules
 
 OPS: tuple[Op, ...] = ("INSERT", "UPDATE", "DELETE")
 OPERATORS: tuple[Operator, ...] = ("eq", "neq", "in", "gt", "lt", "gte", "lte")
@@ -105,7 +105,7 @@ def _bucket(draw: st.DrawFn, name: str, columns: tuple[str, ...]) -> Bucket:
     operands = _constants | _claim_names.map(lambda claim: f"jwt:{claim}")
     filters = [
         Filter(draw(st.sampled_from(columns)), draw(st.sampled_from(OPERATORS)), draw(operands))
-        for _ in range(draw(st.integers(0, MAX_LOOKED_AT)))
+        for _ in range(draw(st.integers(0, MAX_OTHER_FILTERS)))
     ]
     tables = draw(st.lists(st.sampled_from(["t", "u"]), max_size=2, unique=True))
     return Bucket(name, tuple(tables), tuple(filters))

@@ -37,12 +37,12 @@ def canonical_texts(texts: pa.Array, doubtful: npt.NDArray[np.int64] | None = No
     Raises:
         ValidationError: a value has no canonical form.
     """
-    looked_at = texts if doubtful is None else texts.take(pa.array(doubtful))
-    other = pc.invert(pc.match_substring_regex(looked_at, _CANONICAL))
-    spelled = [jcs_raw(text) for text in looked_at.filter(other).cast(pa.binary()).to_pylist()]
-    if not spelled:
+    checked = texts if doubtful is None else texts.take(pa.array(doubtful))
+    other = pc.invert(pc.match_substring_regex(checked, _CANONICAL))
+    canonical = [jcs_raw(text) for text in checked.filter(other).cast(pa.binary()).to_pylist()]
+    if not canonical:
         return texts
-    found = pc.replace_with_mask(looked_at, other, pa.array(spelled, pa.string()))
+    found = pc.replace_with_mask(checked, other, pa.array(canonical, pa.string()))
     if doubtful is None:
         return found
     places = np.arange(len(texts))

@@ -90,7 +90,7 @@ def decode_push(body: bytes) -> SyncPush:
 
 def encode_push(push: SyncPush) -> bytes:
     """Encode a push request, as a client sends it."""
-    return _encode(_PushRequest(push.client_id, _spelled(push.deltas), str(push.last_seen_hlc)))
+    return _encode(_PushRequest(push.client_id, _all_to_wire(push.deltas), str(push.last_seen_hlc)))
 
 
 def decode_pull(body: bytes) -> SyncPull:
@@ -142,7 +142,7 @@ def decode_response(body: bytes) -> SyncResponse:
 
 def encode_response(response: SyncResponse | SyncPage) -> bytes:
     """Encode the response to a pull."""
-    return _encode(_Response(_spelled(response.deltas), str(response.server_hlc), response.has_more))
+    return _encode(_Response(_all_to_wire(response.deltas), str(response.server_hlc), response.has_more))
 
 
 def decode_push_result(body: bytes) -> PushResult:
@@ -159,17 +159,17 @@ def decode_push_result(body: bytes) -> PushResult:
 
 def encode_push_result(result: PushResult) -> bytes:
     """Encode the response to a push."""
-    return _encode(_PushResult(str(result.server_hlc), result.accepted, _spelled(result.deltas)))
+    return _encode(_PushResult(str(result.server_hlc), result.accepted, _all_to_wire(result.deltas)))
 
 
 def encode_delta(delta: RowDelta) -> bytes:
     """Encode one delta, compactly, as a part of an array."""
-    return _encode(_spell(delta))
+    return _encode(_to_wire(delta))
 
 
 def encode_deltas(deltas: Iterable[RowDelta]) -> bytes:
     """Encode deltas as a compact array."""
-    return _encode(_spelled(deltas))
+    return _encode(_all_to_wire(deltas))
 
 
 def decode_deltas(body: bytes) -> list[RowDelta]:
@@ -240,12 +240,12 @@ def _check_range(name: str, value: int) -> None:
         raise ValidationError(message)
 
 
-def _spell(delta: RowDelta) -> _Delta:
+def _to_wire(delta: RowDelta) -> _Delta:
     return _Delta(delta.op, delta.table, delta.row_id, delta.client_id, delta.columns, str(delta.hlc), delta.delta_id)
 
 
-def _spelled(deltas: Iterable[RowDelta]) -> list[_Delta]:
-    return [_spell(delta) for delta in deltas]
+def _all_to_wire(deltas: Iterable[RowDelta]) -> list[_Delta]:
+    return [_to_wire(delta) for delta in deltas]
 
 
 def _with_hlcs(value: Any) -> Any:

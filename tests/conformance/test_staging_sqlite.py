@@ -101,7 +101,7 @@ def test_a_state_of_an_older_version_is_upgraded_in_place(store, folder, clock, 
     again.open(replayer)
     assert (seen(again), replayer.replayed) == (expected, [])
     if version == 1:
-        assert [row.spelled for row in again.read("g", lambda view: view.full_rows("*", 0, 10)).result()] == [None] * 3
+        assert [row.encoded for row in again.read("g", lambda view: view.full_rows("*", 0, 10)).result()] == [None] * 3
     else:
         assert again.read("g", read_range).result().text == text
     push(again, replayer, *numbered(1, start=9), make_delta("c", 10, "r1", y=1))

@@ -54,10 +54,10 @@ def test_rows_are_joined_in_the_order_of_the_feed(store, book):
     written_behind(store)
     stretch, rows = look(store)
     assert [row.row_id for row in rows] == ["r2", "r3", "r1"]
-    assert stretch.text == b",".join(row.spelled for row in rows)
+    assert stretch.text == b",".join(row.encoded for row in rows)
     assert (list(map(ord, stretch.counts)), stretch.deltas, stretch.last) == ([1, 1, 2], 4, rows[-1].changed)
-    assert look(store, limit=2)[0].text == b",".join(row.spelled for row in rows[:2])
-    assert look(store, since=rows[0].changed)[0].text == b",".join(row.spelled for row in rows[1:])
+    assert look(store, limit=2)[0].text == b",".join(row.encoded for row in rows[:2])
+    assert look(store, since=rows[0].changed)[0].text == b",".join(row.encoded for row in rows[1:])
     assert look(store, since=rows[-1].changed)[0] is None
 
 
@@ -67,7 +67,7 @@ def test_a_stretch_is_cut_where_it_has_enough(store, book):
     push(store, book, make_delta("d", 11, "r3"))
     written_behind(store)
     stretch, rows = look(store)
-    spelled = {row.row_id: row.spelled for row in rows}
+    spelled = {row.row_id: row.encoded for row in rows}
     assert [row.row_id for row in rows] == ["r4", "r1", "r2", "r3"]
     assert list(map(ord, stretch.counts)) == [1, 2, 2, 0]
     assert stretch.first(1, 1 << 20) == (spelled["r4"], 1, 1)
@@ -118,7 +118,7 @@ def test_what_waits_in_memory_is_not_read_from_the_file(store, book):
     assert stretch is None
     assert look(store, limit=1)[0].text == rows[0].spelled
     written_behind(store)
-    assert look(store)[0].text == b",".join(row.spelled for row in rows)
+    assert look(store)[0].text == b",".join(row.encoded for row in rows)
 
 
 def moved(store, *moves):

@@ -17,8 +17,8 @@ rows = st.dictionaries(st.sampled_from(["x", "y", "z"]), strategies.filter_value
     strategies.claims,
     st.sampled_from([0, 1, 1000]),
 )
-def test_r7_keys_decide_as_direct_evaluation_does(rules, given_rows, claims, most_spelled):
-    index = BucketIndex(rules, most_spelled)
+def test_r7_keys_decide_as_direct_evaluation_does(rules, given_rows, claims, max_computed_keys):
+    index = BucketIndex(rules, max_computed_keys)
     keys = [
         index.row_keys(table, {column: ColumnValue.of(column, value).value for column, value in row.items()})
         for table, row in given_rows

@@ -18,7 +18,7 @@ from lakesync.cli.lazy_commands import command_app, examples
 from lakesync.cli.options import Data, Json, load_settings
 from lakesync.model import hlc
 from lakesync.model.errors import ConfigurationError, LakeSyncError
-from lakesync.model.secret_references import KINDS, follow
+from lakesync.model.secret_references import KINDS, read_reference
 
 app = command_app()
 
@@ -115,7 +115,7 @@ def _print_report(report: dict[str, Any], *, as_json: bool) -> None:
 
 def _resolved(option: str, uri: str) -> str:
     is_reference = uri.startswith(KINDS) and not uri.startswith("file://")  # `file://` is an adapter's URI
-    return follow(option, uri, Path()) if is_reference else uri
+    return read_reference(option, uri, Path()) if is_reference else uri
 
 
 def _missing_path(uri: str) -> Path | None:

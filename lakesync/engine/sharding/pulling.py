@@ -103,9 +103,9 @@ def joined(pages: Sequence[Sequence[RowDelta]]) -> Sequence[RowDelta]:
     """Return the deltas of several pages as one sequence, encoded if all of them are."""
     if len(pages) == 1:
         return pages[0]
-    spelled = [page for page in pages if isinstance(page, EncodedDeltas)]
-    if pages and len(spelled) == len(pages):
-        return EncodedDeltas([page.text for page in spelled if page], sum(len(page) for page in spelled))
+    encoded = [page for page in pages if isinstance(page, EncodedDeltas)]
+    if pages and len(encoded) == len(pages):
+        return EncodedDeltas([page.text for page in encoded if page], sum(len(page) for page in encoded))
     return [delta for page in pages for delta in page]
 
 

@@ -32,7 +32,7 @@ class LayeredFile(StateFile):
         super()._forget()
         self._work = Layer()
         self._group = Layer()
-        self._front = Layer()
+        self._committed = Layer()
         self._frozen: Layer | None = None
         self._writing: Iterator[None] = iter(())
         self.left = 0
@@ -61,7 +61,7 @@ class LayeredFile(StateFile):
         self.end_work()
         self._release(_GROUP)
         if self._group:
-            self._front = self._front.with_later(self._group)
+            self._committed = self._committed.with_later(self._group)
             self._group = Layer()
 
     def drop_group(self) -> None:
@@ -91,7 +91,7 @@ class LayeredFile(StateFile):
     @property
     def waiting(self) -> int:
         """Number of rows in memory that are not written, without the frozen layer."""
-        return self._front.count
+        return self._committed.count
 
     @property
     def frozen(self) -> bool:
@@ -110,7 +110,7 @@ class LayeredFile(StateFile):
         self._freeze()
 
     def _freeze(self) -> None:
-        self._frozen, self._front = self._front, Layer()
+        self._frozen, self._committed = self._committed, Layer()
         self.left = self._frozen.count
         self._writing = self._written(self._frozen)
 
@@ -132,7 +132,7 @@ class LayeredFile(StateFile):
     def settle(self) -> None:
         """Write all layers to the file; those of the current group in savepoints."""
         self._finish()
-        if self._front:
+        if self._committed:
             self._freeze()
             self._finish()
             self.settled = True
@@ -146,7 +146,7 @@ class LayeredFile(StateFile):
 
     def _settle_entries(self) -> None:
         """Write all entry changes to the file; those of the current group in savepoints."""
-        for layer in (self._frozen, self._front):
+        for layer in (self._frozen, self._committed):
             if layer is not None and layer.has_entries:
                 self._write_entries(layer)
         for name, layer in ((_GROUP, self._group), (_WORK, self._work)):
@@ -202,7 +202,7 @@ class LayeredFile(StateFile):
 
     def _unwritten(self, gateway: str) -> list[Mapping[RowKey, StoredRow]]:
         """Return the rows of each layer, newest first."""
-        layers = (self._work, self._group, self._front, self._frozen)
+        layers = (self._work, self._group, self._committed, self._frozen)
         return [layer.rows[gateway] for layer in layers if layer is not None and gateway in layer.rows]
 
 

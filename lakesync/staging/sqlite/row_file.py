@@ -253,13 +253,13 @@ def _is_its_insert(row: StoredRow, live: Sequence[LiveDelta]) -> bool:
     return all(cell.at == row.arrival for cell in row.state.cells.values())
 
 
-def _read(body: bytes | None, born: bytes | None, spelled: bytes | None) -> StoredRow | None:
+def _read(body: bytes | None, born: bytes | None, encoded: bytes | None) -> StoredRow | None:
     """Decode a row of the file; None if it has only a number."""
     if body is not None:
         return decode_row(body)
-    if born is None or spelled is None:
+    if born is None or encoded is None:
         return None
     at, keys = _decode_born(born)
-    (delta,) = decode_deltas(b"[%b]" % spelled)
+    (delta,) = decode_deltas(b"[%b]" % encoded)
     state = RowState.of_insert(delta, at)
     return StoredRow(delta.table, delta.row_id, at, state, {delta.client_id: Writer(at, at)}, keys=keys)

@@ -99,4 +99,4 @@ class State(LayeredFile):
 
     def _newest(self) -> list[dict[tuple[str, str], int]]:
         """Return `Layer.newest` of each layer."""
-        return [layer.newest for layer in (self._work, self._group, self._front, self._frozen) if layer is not None]
+        return [layer.newest for layer in (self._work, self._group, self._committed, self._frozen) if layer is not None]
