@@ -13,7 +13,7 @@ from pydantic import SecretStr
 
 import lakesync_dagster.definitions
 import sensors.lags
-from assets.destinations import followers
+from lakehouse.backends.declared import followers
 from lakehouse.catalogue import open_table
 from lakehouse.schema_snapshot import registered
 from lakehouse.sessions import session
