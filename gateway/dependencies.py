@@ -23,10 +23,9 @@ from gateway.request_log import RequestRecord
 from gateway.services import Services, ServicesDependency
 from lakesync.auth.keys import Key
 from lakesync.engine import SyncGateway
-from lakesync.model.client_ids import user_of
 from lakesync.model.errors import AuthError, ForbiddenError, ValidationError
 from lakesync.model.types import Claims
-from lakesync.model.validation import check_gateway_id
+from lakesync.model.validation import check_gateway_id, user_of
 
 _NO_TOKEN = {
     "http": "a token is needed; send it in the header 'Authorization: Bearer TOKEN' (a query would be logged)",

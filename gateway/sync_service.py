@@ -6,8 +6,8 @@ from gateway.dependencies import Caller
 from gateway.futures import result_of
 from gateway.request_log import RequestRecord
 from gateway.services import Services
-from lakesync.model.client_ids import is_importer
 from lakesync.model.types import PushResult, SyncPage, SyncPull, SyncPush
+from lakesync.model.validation import is_importer
 
 RESYNC_HEADER = b"x-lakesync-client"
 """A client that sends this header gets RESYNC_REQUIRED; any other client gets every row again instead."""

@@ -12,10 +12,9 @@ import msgspec
 from lakesync.auth.claims import flatten_claims, rule_claims, string_values
 from lakesync.auth.issuers import Issuer
 from lakesync.auth.keys import ALGORITHMS, Key
-from lakesync.model.client_ids import is_importer, user_of
 from lakesync.model.errors import AuthError
 from lakesync.model.types import Claims
-from lakesync.model.validation import check_id
+from lakesync.model.validation import check_id, is_importer, user_of
 
 Role = Literal["client", "admin"]
 

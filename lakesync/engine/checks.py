@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from lakesync.engine.limits import MAX_PULL, MAX_ROW_COLUMNS, EngineLimits
 from lakesync.feed.apply import DeltasByRow, too_wide
 from lakesync.model import hlc
-from lakesync.model.client_ids import user_of
 from lakesync.model.errors import (
     BackpressureError,
     ClockDriftError,
@@ -22,7 +21,7 @@ from lakesync.model.errors import (
 )
 from lakesync.model.schema import check_delta
 from lakesync.model.types import Claims, RowDelta, RowKey, SyncPull, SyncPush
-from lakesync.model.validation import find_malformed
+from lakesync.model.validation import find_malformed, user_of
 from lakesync.staging.records import GatewayConfig, StoredRow
 
 _CLOCK = "; set the client's clock"

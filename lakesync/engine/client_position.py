@@ -11,8 +11,8 @@ from lakesync.engine.source_positions import resolve
 from lakesync.engine.subscriptions import SubscriptionState, refreshed, subscriber_position
 from lakesync.feed.client_state import unknown_client, with_broadcasts
 from lakesync.feed.positions import Access, Position, for_full_pull, locate, restart_position
-from lakesync.model.client_ids import user_of
 from lakesync.model.types import Claims
+from lakesync.model.validation import user_of
 from lakesync.staging.records import ClientRecord
 from lakesync.staging.store import View
 

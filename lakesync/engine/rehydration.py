@@ -13,8 +13,8 @@ from lakesync.engine.access import RulesCache
 from lakesync.engine.limits import EngineLimits
 from lakesync.engine.names import Names
 from lakesync.engine.pushing import CheckedPush, push_work
-from lakesync.model.client_ids import user_of
 from lakesync.model.types import RowDelta, SyncPush
+from lakesync.model.validation import user_of
 from lakesync.staging.store import Commit, StagingStore
 
 _CHUNK = 1000

@@ -1,6 +1,8 @@
-"""Checks the form of ids, addresses and deltas, before anything else is checked.
+"""Checks the form of ids, addresses and deltas, before anything else is checked; and client ids of imports.
 
-Gateway, client and settings use it.
+Gateway, client and settings use it. An app's client id is the `sub` of its token. The feed never sends a client its own
+changes, so an import for a user has a client id of its own, made from that `sub`; otherwise it would never reach the
+user's app.
 """
 
 from __future__ import annotations
@@ -13,6 +15,24 @@ from urllib.parse import urlsplit
 from lakesync.model.errors import Rejection, ValidationError
 from lakesync.model.schema import is_identifier
 from lakesync.model.types import RowDelta
+
+_IMPORT = "import:"
+
+
+def importer_of(sub: str) -> str:
+    """Return the client id under which imports for a user are pushed, with a token of that user."""
+    return _IMPORT + sub
+
+
+def user_of(client_id: str) -> str:
+    """Return the `sub` for which a client id pushes: the id itself, unless it belongs to imports."""
+    return client_id.removeprefix(_IMPORT)
+
+
+def is_importer(client_id: str) -> bool:
+    """Return whether a client id belongs to imports. No token may have it as its `sub`."""
+    return client_id.startswith(_IMPORT)
+
 
 GATEWAY_ID = "[A-Za-z0-9_-]{1,64}"
 """Form of a gateway's id, as a regular expression."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lakesync.connectors.salesforce.session import login_url
+from lakesync.connectors.salesforce.api import login_url
 from lakesync.model.errors import (
     AdapterError,
     AuthError,

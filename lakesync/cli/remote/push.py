@@ -82,9 +82,9 @@ def push(
     interrupted import with the same file: rows are written again, and deltas with an hlc are skipped.
     """
     from lakesync.cli.connection import connect
-    from lakesync.model.client_ids import importer_of
     from lakesync.model.errors import LakeSyncError
     from lakesync.model.hlc import HLC
+    from lakesync.model.validation import importer_of
 
     remote = connect(url, gateway, token_file, data, role="client", client=client, claims=parse_claim_options(claim))
     clock = HLC()

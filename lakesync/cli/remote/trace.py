@@ -63,8 +63,8 @@ def _holders(
 ) -> tuple[dict[str, Any] | None, str | None]:
     """Return the gateway's answer about the row and each known client, or the reason why there is none."""
     from lakesync.cli.connection import connect
-    from lakesync.model.client_ids import user_of
     from lakesync.model.errors import LakeSyncError
+    from lakesync.model.validation import user_of
 
     try:
         remote = connect(url, found.gateway, token_file, data)

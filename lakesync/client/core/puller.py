@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from operator import attrgetter
 
-from lakesync.client.core.backoff import Backoff
-from lakesync.client.core.limits import CoreLimits
+from lakesync.client.core.limits import Backoff, CoreLimits
 from lakesync.client.core.messages import CheckpointEnd, ErrorAnswer, FetchCheckpoint, NoAnswer
 from lakesync.client.core.pusher import CALLER_ERRORS
 from lakesync.client.core.records import SOURCE_GENERATION, Changes

@@ -5,8 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from lakesync.client.core import edit_lifecycle
-from lakesync.client.core.backoff import Backoff
-from lakesync.client.core.limits import CoreLimits, RetryPolicy
+from lakesync.client.core.limits import Backoff, CoreLimits, RetryPolicy
 from lakesync.client.core.messages import ErrorAnswer, NoAnswer
 from lakesync.client.core.records import Changes, Edit
 from lakesync.client.core.state import CoreState

@@ -10,9 +10,8 @@ from typing import Literal
 from msgspec.structs import replace
 
 from lakesync.client.core import edit_lifecycle
-from lakesync.client.core.backoff import Backoff
 from lakesync.client.core.clock import EditClock
-from lakesync.client.core.limits import CoreLimits, RetryPolicy
+from lakesync.client.core.limits import Backoff, CoreLimits, RetryPolicy
 from lakesync.client.core.messages import (
     Answer,
     Broadcast,

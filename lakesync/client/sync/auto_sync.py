@@ -8,8 +8,7 @@ import threading
 import time
 
 from lakesync.client.core import Broadcast, NoAnswer, Wait
-from lakesync.client.core.backoff import Backoff
-from lakesync.client.core.limits import RetryPolicy
+from lakesync.client.core.limits import Backoff, RetryPolicy
 from lakesync.client.errors import UnreachableError
 from lakesync.client.sync.exchange import CycleResult, answer_of
 from lakesync.client.sync.replica import SyncThread
