@@ -156,6 +156,6 @@ def test_a_whole_row_comes_with_its_entry_and_is_what_its_state_says(store, book
         assert bool(row.inside) == entry.inside
         expected = encode_row(*entry.key, states[entry.key]) if entry.inside else (None, 0)
         assert (row.encoded, row.deltas) == expected
-    assert [delta.op for delta in decode_deltas(b"[" + found[1].spelled + b"]")] == ["INSERT", "UPDATE"]
+    assert [delta.op for delta in decode_deltas(b"[" + found[1].encoded + b"]")] == ["INSERT", "UPDATE"]
     assert read(store, lambda view: view.full_rows(EVERYONE, entries[0].changed, 1)) == found[1:2]
     assert read(store, lambda view: view.full_rows("never used", 0, 10)) == []

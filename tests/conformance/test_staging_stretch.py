@@ -107,7 +107,7 @@ def test_a_row_that_a_client_had_is_looked_at_by_itself(store, book):
     written_behind(store)
     reader = Reader(base, encode_client_id("stranger"), base, "@stranger")
     assert look(store, reader, since=base)[0] is None
-    assert look(store, reader, since=base, limit=1)[0].text == look(store, limit=1)[1][0].spelled
+    assert look(store, reader, since=base, limit=1)[0].text == look(store, limit=1)[1][0].encoded
 
 
 def test_what_waits_in_memory_is_not_read_from_the_file(store, book):
@@ -116,7 +116,7 @@ def test_what_waits_in_memory_is_not_read_from_the_file(store, book):
     push(store, book, make_delta("d", 3, "r2", x=2))
     stretch, rows = look(store)
     assert stretch is None
-    assert look(store, limit=1)[0].text == rows[0].spelled
+    assert look(store, limit=1)[0].text == rows[0].encoded
     written_behind(store)
     assert look(store)[0].text == b",".join(row.encoded for row in rows)
 
