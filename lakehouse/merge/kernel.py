@@ -85,9 +85,9 @@ def merge(deltas: pa.Table, stored: pa.Table) -> Merged:
     """
     gateways, new_gateway, old_gateway = _coded([deltas["gateway"], stored["_gateway"]])
     ids, new_id, old_id = _coded([deltas["row_id"], stored["_row"]])
-    keys, places = np.unique(
-        np.concatenate([new_gateway * len(ids) + new_id, old_gateway * len(ids) + old_id]), return_inverse=True
-    )
+    codes = np.concatenate([new_gateway * len(ids) + new_id, old_gateway * len(ids) + old_id])
+    # Of one gateway, every id is a row.
+    keys, places = np.unique(codes, return_inverse=True) if len(gateways) > 1 else (np.arange(len(ids)), codes)
     rows, new_row, old_row = len(keys), places[: len(deltas)], places[len(deltas) :]
 
     cells = _flat(stored["_cells"])
