@@ -189,12 +189,13 @@ class Merge(NamedTuple):
         return self.rows <= ROWS_A_SLICE and rows_in(self.state) <= SEARCHED_ROWS_A_TASK
 
     def whole(self) -> pa.Table:
-        """All of it, merged by the task that reads it."""
+        """All of it in the order of its buckets, merged by the task that reads it."""
         deltas = [rows for file in self.history for rows in self.increment.deltas(file)]
         stored = list(self._stored(self.state))
-        return self.merged(
+        rows = self.merged(
             pa.concat_tables([DELTAS.empty_table(), *deltas]), pa.concat_tables([STORED.empty_table(), *stored])
         )
+        return rows.take(np.argsort(_buckets(rows["_row"].combine_chunks(), self.division.buckets), kind="stable"))
 
     def parts(self) -> list[Callable[[], Iterator[pa.RecordBatch]]]:
         """What each task does that reads: chunks."""

@@ -15,7 +15,7 @@ from lakehouse.catalogue import current_snapshot, open_table, planned_files
 from lakehouse.data_files import DataFile, read_rows, rows_in, shares
 from lakehouse.merge.kernel import STORED
 from lakehouse.merge.typed import misfits
-from lakehouse.overwrites import overwrite
+from lakehouse.overwrites import PARTITION_AFTER_PARTITION, overwrite
 from lakehouse.tables.increment import ROWS_A_TASK
 from lakehouse.tables.merge_job import (
     CHECKS,
@@ -162,7 +162,8 @@ def _rewrite(
     buckets = _grown(spark, table, state, history)
     merge = Merge.of(increment, history, state.files, table.columns, buckets, rebuilt)
     observed = Observation()
-    overwrite(_observed(spark, table, merge, observed), table.name, sf.lit(True), state.snapshot)
+    rows = _observed(spark, table, merge, observed)
+    overwrite(rows, table.name, sf.lit(True), state.snapshot, options=PARTITION_AFTER_PARTITION)
     return observed
 
 
@@ -182,7 +183,7 @@ def _merge_on_read(
     touched.mergeInto(branch, is_touched).whenMatched().delete().merge()
     merge = Merge.of(increment, history, state.files, table.columns, state.buckets, touched_only=True)
     observed = Observation()
-    _observed(spark, table, merge, observed).writeTo(branch).append()
+    _observed(spark, table, merge, observed).writeTo(branch).options(**PARTITION_AFTER_PARTITION).append()
     crash_point("tables.on_branch")
     spark.sql(
         f"CALL `{catalogue}`.system.fast_forward(table => '{plain}', branch => 'main', to => '{BRANCH}')"
