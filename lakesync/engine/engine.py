@@ -22,7 +22,7 @@ from lakesync.engine.rejections import RejectionLog
 from lakesync.engine.sharding import ShardedGateway
 from lakesync.feed import Sender, apply
 from lakesync.feed.apply import by_row
-from lakesync.feed.reindex import settle
+from lakesync.feed.reindex import rewrite_rows
 from lakesync.flush import FlushQueue, Outlet
 from lakesync.model.errors import NotFoundError, ValidationError
 from lakesync.model.namespaces import Namespaces
@@ -155,9 +155,9 @@ class Engine:
     def reindex(self, commit: Commit) -> None:
         """Do nothing: a re-index starts in the background when the store is open."""
 
-    def settle(self, commit: Commit, rows: Sequence[StoredRow]) -> None:
+    def rewrite_rows(self, commit: Commit, rows: Sequence[StoredRow]) -> None:
         """Store rows that were changed without a push; see `Replayer`."""
-        settle(commit, rows, self._rules_of(commit).index(commit.config))
+        rewrite_rows(commit, rows, self._rules_of(commit).index(commit.config))
 
     def _rules_of(self, commit: Commit) -> RulesCache:
         known = self._gateways.get(commit.gateway)

@@ -24,7 +24,7 @@ from lakesync.engine.lag import LagQuery, Unsent, oldest_unsent
 from lakesync.engine.limits import EngineLimits
 from lakesync.engine.names import Names
 from lakesync.engine.peek import PeekPage, peek
-from lakesync.engine.pulling import PullRequest, Reading, first_contact, remember_page, settled_cursor
+from lakesync.engine.pulling import PullRequest, Reading, first_contact, remember_page, unrecorded_cursor
 from lakesync.engine.pushing import CheckedPush, push_work
 from lakesync.engine.reindexing import Reindexer
 from lakesync.engine.rejections import RejectionLog
@@ -403,9 +403,9 @@ class SyncGateway(ActionGateway, Embedding):
     def _answer(self, request: PullRequest, reading: Reading) -> Future[SyncPage]:
         if reading.access.directly is not None:
             self._reindexer.start()
-        settled = settled_cursor(request, reading)
-        if settled is not None:
-            return _done(reading.answer(settled))
+        cursor = unrecorded_cursor(request, reading)
+        if cursor is not None:
+            return _done(reading.answer(cursor))
         return self._store.submit(
             self.gateway_id, lambda commit: remember_page(commit, request, reading, self.sources.read_page)
         )

@@ -1,6 +1,6 @@
 """A pull: reads a page over a view and then, if anything must be recorded, stores the client's record in a commit.
 
-`SyncGateway` calls `read_page`, answers at once with `settled_cursor`, or submits `remember_page`.
+`SyncGateway` calls `read_page`, answers at once with `unrecorded_cursor`, or submits `remember_page`.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def read_page(view: View, request: PullRequest, rules: RulesCache) -> Reading:
     return Reading(pull.since_hlc, record, at, access, page, view.arrival)
 
 
-def settled_cursor(request: PullRequest, reading: Reading) -> int | None:
+def unrecorded_cursor(request: PullRequest, reading: Reading) -> int | None:
     """Return the cursor of an answer for which nothing must be recorded; None if something must."""
     record = reading.record
     if reading.page.deltas or not reading.complete or (reading.at.resync and reading.at.may_hold_unknown_rows):

@@ -222,9 +222,9 @@ def repeated(commit: Commit, deltas: Iterable[RowDelta], sender: Sender, seen: i
         for row in commit.rows(again.keys()).values()
         if allowed.isdisjoint(row.keys) or (row.state.tombstone is not None and again[row.key] <= row.state.tombstone)
     ]
-    settled = [row for row in lost if not _is_astray(row, sender.client_id, seen)]
+    fresh = [row for row in lost if not _is_astray(row, sender.client_id, seen)]
     rows, moves = [], []
-    for row, at in zip(settled, commit.next_arrivals(len(settled)), strict=True):
+    for row, at in zip(fresh, commit.next_arrivals(len(fresh)), strict=True):
         after = row.copy()
         after.note_writer(sender.client_id, at)
         after.writers[sender.client_id] = Writer(-at, at)  # astray

@@ -272,8 +272,8 @@ def _from_there(record: ClientRecord, seen: Page, newest: int, sent_up_to: int) 
     transition_at, base_scope, scope = seen.transition_at, seen.base_scope, seen.scope
     if later:
         transition_at, base_scope, scope, low = low, walk.number, later[0].number, 0
-    told_last = next((page.rescan for page in record.pages if page.cursor == record.last), ())
-    on_from = told_last[0][0] if told_last and low < told_last[0][0] < after else low
+    last_rescan = next((page.rescan for page in record.pages if page.cursor == record.last), ())
+    on_from = last_rescan[0][0] if last_rescan and low < last_rescan[0][0] < after else low
     rescan = tuple(part for part in ((on_from, after), (low, on_from)) if part[0] < part[1])
     return replace(
         seen,

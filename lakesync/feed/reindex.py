@@ -56,7 +56,7 @@ def _bring_in_line(commit: Commit, rows: list[StoredRow], index: BucketIndex) ->
     commit.put_rows([row for row, _ in changed], moves)
 
 
-def settle(commit: Commit, rows: Sequence[StoredRow], index: BucketIndex) -> None:
+def rewrite_rows(commit: Commit, rows: Sequence[StoredRow], index: BucketIndex) -> None:
     """Store rows with the bucket keys of their states, and the resulting moves at each row's arrival.
 
     Args:

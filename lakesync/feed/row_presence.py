@@ -116,7 +116,7 @@ def _may_hold(entry: Entry, at: Position) -> bool:
     if not at.resync and _not_met(entry, at):
         return False
     sent = at.sent.get(entry.bucket, ())  # periods in which the client was sent rows under the key
-    return any(entry.may_be_inside_between(max(reach.at, at.base), reach.upserted_up_to) for reach in sent)
+    return any(entry.may_be_inside_between(max(period.at, at.base), period.upserted_up_to) for period in sent)
 
 
 def _written_since(row: StoredRow, client_id: str, at: Position) -> int | None:
@@ -153,7 +153,7 @@ def _of_entry(entry: Entry, row: StoredRow, at: Position) -> RowPresence:
 def _by_entry(entry: Entry, at: Position) -> RowPresence:
     if not entry.first or entry.bucket.startswith("@"):
         return RowPresence.NO
-    reached = max((reach.upserted_up_to for reach in at.sent.get(entry.bucket, ())), default=0)
+    reached = max((period.upserted_up_to for period in at.sent.get(entry.bucket, ())), default=0)
     if entry.bucket not in at.old_keys:
         return RowPresence.NO if entry.first > reached or _not_met(entry, at) else RowPresence.UNSURE
     return _since_base(entry, at, reached)

@@ -86,11 +86,11 @@ def _going_on_to(there: int) -> Callable[[Commit], CutPoint]:
 
 def _joined(gateway: str, held: Mapping[str, CutPoint]) -> CutPoint:
     default = next(iter(held.values()))
-    settled = all(each.rules_version is not None for each in held.values())
+    indexed = all(each.rules_version is not None for each in held.values())
     return CutPoint(
         gateway,
         default.arrival,
         default.epoch,
-        default.rules_version if settled else None,
+        default.rules_version if indexed else None,
         {name: ShardCutPoint(each.epoch, each.rules_version or 0) for name, each in held.items()},
     )

@@ -174,7 +174,7 @@ class ErasingStore(ABC):
             row.arrival = arrival
             row.state.touch(won[row.key] & row.state.cells.keys(), arrival)
         if changed:
-            self._replay(commit).settle(commit, changed)
+            self._replay(commit).rewrite_rows(commit, changed)
 
     def _finish_erasures(self) -> None:
         """Complete the erasures that a crash interrupted."""
@@ -306,7 +306,7 @@ class ErasingStore(ABC):
         commit.put_rows({row.key: row for row in (*touched, *stripped)}.values())
         commit.put_moves(moves)
         if remaining:
-            self._replay(commit).settle(commit, remaining)
+            self._replay(commit).rewrite_rows(commit, remaining)
         self._bury(commit, erasure, [row.key for row in stripped if not row.state.visible])
         return len(stripped)
 

@@ -308,7 +308,7 @@ class Replayer(Protocol):
     def reindex(self, commit: Commit) -> None:
         """Start a re-index of all rows by the active rules, now or when the store is open."""
 
-    def settle(self, commit: Commit, rows: Sequence[StoredRow]) -> None:
+    def rewrite_rows(self, commit: Commit, rows: Sequence[StoredRow]) -> None:
         """Store rows that were changed without a push, with their bucket keys and moves."""
 
 

@@ -87,8 +87,8 @@ def pull(parts: Mapping[str, ShardGateway], vectors: Vectors, asked: PullRequest
             next_shard = names[(names.index(name) + 1) % len(names)]
         more = more or page.has_more
     deltas = joined(pages)
-    settled = asked.confirmed and not place.shared  # the client's own cursor, which must not move
-    if settled and not deltas and not unknown and place.since > NEVER_PULLED and place.asked == place.since:
+    keeps_cursor = asked.confirmed and not place.shared  # the client's own cursor, which must not move
+    if keeps_cursor and not deltas and not unknown and place.since > NEVER_PULLED and place.asked == place.since:
         return SyncPage((), request.since_hlc, more)  # nothing was sent, so the cursor still means the same
     if max(cursors.values()) <= NEVER_PULLED:
         return SyncPage(deltas, max(place.since, *cursors.values()), more)

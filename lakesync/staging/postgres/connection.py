@@ -168,12 +168,12 @@ def migrate(connection: Connection, where: str) -> None:
         connection.execute("INSERT INTO lakesync.migration VALUES (%s, %s)", (step.number, step.name))
 
 
-def settle(connection: Connection) -> None:
+def configure_session(connection: Connection) -> None:
     """Set the session settings of a store's connection."""
     for setting in _SETTINGS:
         connection.execute(sql.SQL(setting))
 
 
 def _configure(connection: Connection) -> None:
-    settle(connection)
+    configure_session(connection)
     connection.commit()

@@ -14,7 +14,7 @@ from psycopg import sql
 
 from lakesync.model.errors import ConfigurationError, StagingUnavailableError
 from lakesync.staging.postgres.commit import PostgresCommit
-from lakesync.staging.postgres.connection import Connection, Database, migrate, settle, unavailable
+from lakesync.staging.postgres.connection import Connection, Database, configure_session, migrate, unavailable
 from lakesync.staging.postgres.journal import ConfigCache, Journal, ensure_gateway, load_head, save_head
 from lakesync.staging.restored_log import Restoring
 
@@ -63,7 +63,7 @@ def replacement_schema(shard: str, url: str, wall: Callable[[], int], *, replace
         with psycopg.connect(url) as connection:
             _set_aside(connection, wall, where, replace=replace)
             migrate(connection, where)
-            settle(connection)
+            configure_session(connection)
             connection.execute("SET idle_in_transaction_session_timeout = 0")  # reading the lake takes long
             yield _ReplacementSchema(connection, wall, shard)
     except psycopg.Error as exc:

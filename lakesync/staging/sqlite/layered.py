@@ -39,7 +39,7 @@ class LayeredFile(StateFile):
         """About how many rows of the frozen layer are not written yet."""
         self._savepoints: list[str] = []
         """Savepoints of writes to the file by the current group, and by its current work."""
-        self.settled = False
+        self.wrote_more = False
         """Whether more than the frozen layer was written since the last `freeze`."""
 
     # -- the journal's groups and works --------------------------------------------------------------------------
@@ -106,7 +106,7 @@ class LayeredFile(StateFile):
     def freeze(self) -> None:
         """Freeze the layer of committed groups, so that `write_on` writes it."""
         self._finish()
-        self.settled = False
+        self.wrote_more = False
         self._freeze()
 
     def _freeze(self) -> None:
@@ -129,22 +129,22 @@ class LayeredFile(StateFile):
         self._frozen = None
         return True
 
-    def settle(self) -> None:
+    def write_all(self) -> None:
         """Write all layers to the file; those of the current group in savepoints."""
         self._finish()
         if self._committed:
             self._freeze()
             self._finish()
-            self.settled = True
+            self.wrote_more = True
         for name, layer in ((_GROUP, self._group), (_WORK, self._work)):
             if layer:
-                self.settled = True
+                self.wrote_more = True
                 self._save(_GROUP)
                 self._save(name)
                 for _ in self._written(layer):
                     pass
 
-    def _settle_entries(self) -> None:
+    def _write_all_entries(self) -> None:
         """Write all entry changes to the file; those of the current group in savepoints."""
         for layer in (self._frozen, self._committed):
             if layer is not None and layer.has_entries:

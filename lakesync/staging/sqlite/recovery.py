@@ -80,7 +80,7 @@ class Recovery:
                 progress[head.gateway, head.shard] = (head, entry.seq)
                 self._state.publish()
                 if self._state.waiting > _ROWS_AT_ONCE:
-                    self._state.settle()
+                    self._state.write_all()
                     self._state.commit(progress.values())
         if stale:
             self._replayer.reindex(commit)
@@ -88,7 +88,7 @@ class Recovery:
         if stale:
             progress[head.gateway, head.shard] = (head, head.last_seq)
             self._state.publish()
-            self._state.settle()
+            self._state.write_all()
             self._state.commit(progress.values())
 
 

@@ -42,7 +42,7 @@ class State(LayeredFile):
 
     def scan_rows(self, gateway: str, after: RowKey | None, limit: int) -> list[StoredRow]:
         """Return rows in key order, after a key."""
-        self.settle()
+        self.write_all()
         return self._rows.scan(gateway, after, limit)
 
     # -- entries -------------------------------------------------------------------------------------------------
@@ -51,12 +51,12 @@ class State(LayeredFile):
         self, gateway: str, buckets: Collection[str], since: int, until: int, limit: int
     ) -> Iterator[Entry]:
         """Return entries ordered by `changed`, read only as far as needed."""
-        self._settle_entries()
+        self._write_all_entries()
         return self._entries.after(gateway, buckets, since, until, limit)
 
     def full_rows(self, gateway: str, bucket: str, since: int, until: int, limit: int) -> list[FullRow]:
         """Return entries of one bucket ordered by `changed`, with their rows."""
-        self._settle_entries()
+        self._write_all_entries()
         found = self._entries.whole(gateway, bucket, since, until, limit)
         for rows in reversed(self._unwritten(gateway)):
             found = [entry if (row := rows.get(entry.key)) is None else entry.of_row(row) for entry in found]
@@ -66,7 +66,7 @@ class State(LayeredFile):
         self, gateway: str, buckets: Sequence[str], since: int, until: int, limit: int, reader: Reader
     ) -> FeedRange | None:
         """Return a range of the feed like `View.read_range`; None if one of its rows is in memory only."""
-        self._settle_entries()
+        self._write_all_entries()
         shared = [number for bucket in buckets if (number := self._buckets.find(gateway, bucket)) is not None]
         if not shared or len(shared) >= MOST_BUCKETS:
             return None
@@ -77,7 +77,7 @@ class State(LayeredFile):
 
     def entries_of(self, gateway: str, keys: Collection[RowKey], buckets: Collection[str]) -> list[Entry]:
         """Return every entry of these rows under these buckets."""
-        self._settle_entries()
+        self._write_all_entries()
         return self._entries.of(gateway, keys, buckets)
 
     def changed_after(self, gateway: str, buckets: Collection[str], since: int) -> bool:

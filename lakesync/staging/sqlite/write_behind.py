@@ -157,7 +157,7 @@ class WriteBehind:
             while not self._state.write_on():
                 if self._state.left <= until or (monotonic() > pause and not self.full):
                     return False
-            if self._state.settled:  # a read caused more than the frozen layer to be written
+            if self._state.wrote_more:  # a read caused more than the frozen layer to be written
                 self._write_all()
             else:
                 self._hold(self._frozen)
@@ -180,7 +180,7 @@ class WriteBehind:
         return self._state.left * (1 - _EARLY * max(came))
 
     def _write_all(self) -> None:
-        self._state.settle()
+        self._state.write_all()
         heads, self._moved = self._heads(), set()
         self._hold(heads)
 
