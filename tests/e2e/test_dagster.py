@@ -378,6 +378,19 @@ def test_a_run_that_is_killed_before_dagster_hears_of_its_batch_is_completed_wit
     assert system.healed(rows) < HEALED_SECONDS
 
 
+@pytest.mark.deep
+def test_rows_that_a_backfill_of_deltas_carried_reach_table_and_checkpoint_without_a_push(carried):
+    system, rows = carried, carried.more_rows()
+    system.push("flights", rows, delay=9)
+    today = time.strftime("%Y-%m-%d", time.gmtime())
+    params = {"assetSelection": [{"path": ["deltas"]}], "partitionNames": [today], "fromFailure": False}
+    launched = system.ask(BACKFILL, params=params)["launchPartitionBackfill"]
+    (run,) = system.ended(lambda run: tag(run, "dagster/backfill") == launched["backfillId"])
+    assert {step["stepKey"] for step in run["stepStats"]} == {"deltas", "checks__deltas", "fresh__deltas"}
+    assert system.is_flushed()
+    assert system.healed(rows) < HEALED_SECONDS
+
+
 def test_a_gateway_that_dies_is_started_again_a_second_start_refused_and_the_end_leaves_nothing(system):
     dead = system.told["gateway"]["pid"]
     os.kill(dead, signal.SIGKILL)
