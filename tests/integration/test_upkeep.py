@@ -151,7 +151,7 @@ def test_a_table_is_joined_and_what_a_cut_tagged_stays_readable(world, spark_ser
         told = world.run_maintenance(spark_server["config"], instance)
         assert list(told) == ["deltas", "tables/notes", "staging", "runs"]
         idle = world.run_maintenance(spark_server["config"], instance)
-        assert idle == "nothing was written since it was tidied, less than a day ago"
+        assert idle == "no part has changed since its maintenance, less than a day ago"
         world.push()
         world.flush()
         assert list(world.run_maintenance(spark_server["config"], instance)) == ["deltas", "staging"]
