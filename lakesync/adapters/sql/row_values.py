@@ -1,7 +1,8 @@
 """Typed values of destination rows, and the values that do not fit their column.
 
 This projection differs from the lake's (`lakehouse.merge.typed`) on purpose: a string column takes any JSON value as
-text, and numbers stay exact decimal text for the database to parse.
+text, numbers stay exact decimal text for the database to parse, and values that a database cannot store are reported as
+dead letters. In everything else both agree: `tests/property/test_typed_columns.py`.
 """
 
 from __future__ import annotations
