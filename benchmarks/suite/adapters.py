@@ -26,7 +26,7 @@ from pyarrow import csv
 
 from lakesync.adapters.arrow import arrow_schema, columns_as_text
 from lakesync.adapters.arrow_access import read_pages
-from lakesync.adapters.backends.postgres_wire import binary
+from lakesync.adapters.backends.postgres_wire import encode_binary
 from lakesync.adapters.deltas import DeltaQuery
 from lakesync.adapters.object_store.deltas import ObjectDeltas
 from lakesync.adapters.sql import SqlAdapter
@@ -111,7 +111,7 @@ def _postgres(servers: ExitStack, deltas: pa.Table, options: Namespace) -> dict[
     def settle() -> None:
         sql.execute("VACUUM ANALYZE")
 
-    ready = [list(binary(iter([plain.slice(start, _PAGE)]))) for start in range(0, len(plain), _PAGE)]
+    ready = [list(encode_binary(iter([plain.slice(start, _PAGE)]))) for start in range(0, len(plain), _PAGE)]
     names = ", ".join(f'"{name}"' for name in plain.column_names)
 
     def append_keyed(table: str = "keyed") -> None:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from lakesync.adapters.arrow import HASH_BYTES, hashes_from_bytes
-from lakesync.adapters.backends.postgres_wire import binary, columns_of, copied, csv_of, read_csv
+from lakesync.adapters.backends.postgres_wire import copy_out, encode_binary, encode_csv, read_columns, read_csv
 from lakesync.adapters.sql import Column, Connection, Dialect, Kind, SqlAdapter, StatementError, Value
 from lakesync.adapters.sql.pool import Pool
 from lakesync.adapters.uri import without_password
@@ -158,7 +158,7 @@ class _PostgresConnection:
 
         try:
             with self._sql.transaction():  # a savepoint if a transaction is open
-                return columns_of(self._sql, _with_placeholders(statement), values, schema)
+                return read_columns(self._sql, _with_placeholders(statement), values, schema)
         except (OutOfMemory, ProgramLimitExceeded):  # a column exceeds one gigabyte
             return self._copied_out(statement, values, schema)
 
@@ -181,7 +181,7 @@ class _PostgresConnection:
         from psycopg import ClientCursor
 
         query = ClientCursor(self._sql).mogrify(_with_placeholders(statement), list(values))  # COPY takes no parameters
-        return read_csv(copied(self._sql, f"COPY ({query}) TO STDOUT (FORMAT csv)".encode()), schema)
+        return read_csv(copy_out(self._sql, f"COPY ({query}) TO STDOUT (FORMAT csv)".encode()), schema)
 
     def column_names(self, table: str) -> list[str]:
         found = self.query(
@@ -192,14 +192,14 @@ class _PostgresConnection:
         return [name for (name,) in found]
 
     def load_scratch(self, table: str, rows: pa.Table) -> None:
-        self._copy(f"pg_temp.{table}", rows.column_names, "csv", [csv_of(rows)])
+        self._copy(f"pg_temp.{table}", rows.column_names, "csv", [encode_csv(rows)])
 
     def append(self, table: str, columns: Sequence[str], rows: Iterator[pa.Table]) -> bool:
         from psycopg.errors import UniqueViolation
 
         try:
             with self._sql.transaction():  # a savepoint
-                self._copy(table, columns, "binary", binary(rows))
+                self._copy(table, columns, "binary", encode_binary(rows))
         except UniqueViolation:
             return False
         return True

@@ -1,6 +1,7 @@
 """Bulk transfer over Postgres' wire protocol, column by column, because each row handled in Python costs microseconds.
 
-Writes with COPY, in binary format if all columns are text or 64-bit integers. Reads one value per column.
+Writes with COPY, in binary format if all columns are text or 64-bit integers. Reads one value per column. The Postgres
+adapter calls it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _END = b"\xff\xff"
 _NULL = b"\xff\xff\xff\xff"
 
 
-def binary(rows: Iterator[pa.Table]) -> Iterator[memoryview | bytes]:
+def encode_binary(rows: Iterator[pa.Table]) -> Iterator[memoryview | bytes]:
     """Encode rows for `COPY … (FORMAT binary)`; each chunk is encoded while the previous one is sent.
 
     Args:
@@ -73,7 +74,7 @@ def _fixed(values: Any, width: int) -> pa.Array:
     return pa.FixedSizeBinaryArray.from_buffers(pa.binary(width), len(values), buffers).cast(pa.binary())
 
 
-def csv_of(rows: pa.Table) -> memoryview:
+def encode_csv(rows: pa.Table) -> memoryview:
     """Encode rows with columns of any type for `COPY … (FORMAT csv)`."""
     from pyarrow import csv
 
@@ -82,7 +83,7 @@ def csv_of(rows: pa.Table) -> memoryview:
     return file.getbuffer()
 
 
-def columns_of(
+def read_columns(
     connection: psycopg.Connection[Any], statement: bytes, values: Sequence[object], schema: pa.Schema
 ) -> pa.Table:
     """Return a query's result with each column aggregated by the server into one value and its lengths: Arrow's layout.
@@ -125,8 +126,8 @@ def columns_of(
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
-def copied(connection: psycopg.Connection[Any], statement: bytes) -> bytes:
-    """Return what a COPY statement sends. psycopg's own reader polls before each row, at microseconds a row."""
+def copy_out(connection: psycopg.Connection[Any], statement: bytes) -> bytes:
+    """Run a `COPY … TO STDOUT` statement and return its bytes. psycopg's own reader polls before each row: slow."""
     from psycopg import errors, pq
 
     pgconn = connection.pgconn
