@@ -168,7 +168,7 @@ def _lake_comparison(each: DestinationTarget) -> dg.AssetChecksDefinition:
             visit = Visit(destination_state(store.marks().get(each.mark_name)), staging.now_ms())
             try:
                 found = compare(pyspark.spark_session, follower_task(store, each), lake.names)
-                if context.run.job_name == AUDIT and found.holds:
+                if context.run.job_name == AUDIT and found.is_equal:
                     store.put_mark(audit_mark(key.to_user_string()), msgspec.json.encode(visit).decode())
             except DestinationMovedError as error:
                 yield dg.AssetCheckResult(passed=False, severity=dg.AssetCheckSeverity.WARN, description=str(error))
@@ -199,7 +199,7 @@ def _compared(found: "Comparison") -> dg.AssetCheckResult:
         "dead_letters": found.dead_letters,
         "days": dg.MetadataValue.json(days),
     }
-    return dg.AssetCheckResult(passed=found.holds, description=". ".join(lines) or None, metadata=metadata)
+    return dg.AssetCheckResult(passed=found.is_equal, description=". ".join(lines) or None, metadata=metadata)
 
 
 def _report_by_day(context: dg.AssetExecutionContext, found: "Followed") -> None:

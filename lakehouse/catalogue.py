@@ -1,4 +1,4 @@
-"""The catalogue that a session writes to, opened by pyiceberg: it reads metadata in this process and never commits."""
+"""Opens the catalogue of a Spark session by pyiceberg, to read metadata in the driver. It never commits."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def open_table(spark: SparkSession, name: str) -> Iterator[Table]:
 
     Args:
         spark: a session.
-        name: the full, quoted name.
+        name: the table's full, quoted name.
 
     Raises:
-        pyiceberg.exceptions.NoSuchTableError: there is none.
+        pyiceberg.exceptions.NoSuchTableError: there is no such table.
         ConfigurationError: the session's catalogue is neither JDBC on SQLite or Postgres, nor REST.
     """
     catalogue, namespace, table = name.replace("`", "").split(".")
@@ -43,21 +43,21 @@ def open_table(spark: SparkSession, name: str) -> Iterator[Table]:
 
 
 def current_snapshot(table: Table) -> int | None:
-    """The id of a table's newest snapshot; None while nothing was ever written."""
+    """Return the id of a table's newest snapshot; None if nothing was ever written."""
     found = table.current_snapshot()
     return found.snapshot_id if found is not None else None
 
 
 def planned_files(table: Table, snapshot: int | None, where: BooleanExpression | None = None) -> list[FileScanTask]:
-    """Return the data files of a snapshot that may hold what is wanted, with their deletes.
+    """Return the data files of a snapshot that may have rows which meet a condition, with their delete files.
 
     Args:
         table: the table.
-        snapshot: its id; None gives no file.
-        where: a condition; None: every row is wanted.
+        snapshot: the snapshot's id; None returns no file.
+        where: the condition; None: every row.
 
     Raises:
-        ConfigurationError: tasks cannot open one: it is neither on a disk nor on S3.
+        ConfigurationError: tasks cannot open a file, because it is neither on a disk nor on S3.
     """
     from pyiceberg.expressions import AlwaysTrue
 
@@ -93,7 +93,7 @@ def _opened(name: str, settings: Mapping[str, str]) -> Catalog:
 
 
 def _database(uri: str, settings: Mapping[str, str]) -> str | None:
-    """What SQLAlchemy takes for a JDBC address."""
+    """Return SQLAlchemy's URL for a JDBC URL; None for an unsupported database."""
     if uri.startswith(_SQLITE):
         return f"sqlite:///{uri.removeprefix(_SQLITE)}"
     if not uri.startswith(_POSTGRES):

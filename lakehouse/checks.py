@@ -111,11 +111,11 @@ def history_faults(
     Args:
         spark: a session.
         store: the staging store.
-        names: of the lake's tables.
+        names: the lake's names.
         days: UTC days of arrival that are checked; None: all.
 
     Raises:
-        LakeUnavailableError: Spark is gone.
+        LakeUnavailableError: Spark cannot be reached.
         StagingUnavailableError: the ledger cannot be read.
     """
     ensure_deltas(spark, names)
@@ -162,10 +162,10 @@ def days_against_lake(
         spark: a session.
         store: the staging store.
         days: UTC days of arrival.
-        names: of the lake's tables.
+        names: the lake's names.
 
     Raises:
-        LakeUnavailableError: Spark is gone.
+        LakeUnavailableError: Spark cannot be reached.
         StagingUnavailableError: the ledger cannot be read.
     """
     ensure_deltas(spark, names)

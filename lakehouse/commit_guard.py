@@ -1,4 +1,7 @@
-"""A Postgres that keeps Iceberg's JDBC catalogue, made such that a lost answer to a commit damages no table."""
+"""Installs a trigger in a catalogue on Postgres, so that a commit whose response is lost does not damage its table.
+
+`lakehouse.sessions` calls it before the first write.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from pathlib import Path
 from lakesync.model.errors import ConfigurationError, LakeUnavailableError
 
 SQL = Path(__file__).with_suffix(".sql")
-"""What has to be there, for an administrator too."""
+"""Definition of the trigger, which an administrator may run too."""
 
 _IS_THERE = """
 SELECT EXISTS (
@@ -19,13 +22,14 @@ SELECT EXISTS (
 
 @cache
 def guard_commits(catalogue_uri: str) -> None:
-    """See that the guard is there, once a process; nothing to do for a catalogue on SQLite or a REST service.
+    """Install the trigger if it is missing, once in a process.
 
-    SQLite's answers come from within the process; a REST service answers for its own commits.
+    Catalogues on SQLite and REST services need none: SQLite's responses come from the same process, and a REST service
+    is responsible for its own commits.
 
     Raises:
         LakeUnavailableError: the database cannot be reached.
-        ConfigurationError: its user may not make the guard.
+        ConfigurationError: the database user may not create the trigger.
     """
     if not catalogue_uri.startswith("postgresql://"):
         return

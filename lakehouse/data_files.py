@@ -1,7 +1,7 @@
-"""Data files of an Iceberg table, which tasks read themselves: Arrow straight from Parquet.
+"""Reads the Parquet files of an Iceberg table in tasks, straight into Arrow.
 
-Rows that Spark's reader hands to Python cost more than their merge. Which files there are, a table's metadata says at
-one snapshot, so later commits do not matter.
+Passing rows from Spark's reader to Python would cost more than merging them. The driver plans the files of one
+snapshot, so later commits do not matter.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from lakehouse.file_systems import on_s3, place_of
+from lakehouse.file_systems import data_file_path, on_s3
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -23,33 +23,33 @@ if TYPE_CHECKING:
     from pyiceberg.table import FileScanTask
 
 ROWS_AT_ONCE = 50_000
-"""Of a file, decoded into memory together."""
+"""Rows of a file that are decoded at once."""
 
 
 class DataFile(NamedTuple):
-    """A data file, or some row groups of one, and the files that mark rows of it as deleted."""
+    """A data file, or some of its row groups, and the delete files that mark rows of it as deleted."""
 
     path: str
     deletes: tuple[str, ...] = ()
     rows: int = 0
-    """In the whole file, deleted ones included."""
+    """Number of rows in the whole file, deleted ones included."""
     first: int = 0
-    """Its row groups `first`, `first + every`, and so on."""
+    """The part is the row groups `first`, `first + every`, and so on."""
     every: int = 1
 
     @classmethod
     def of(cls, task: FileScanTask) -> DataFile:
-        """That of a scan as pyiceberg plans it."""
+        """Return the file of a planned scan task of pyiceberg."""
         deletes = tuple(sorted(each.file_path for each in task.delete_files))
         return cls(task.file.file_path, deletes, task.file.record_count)
 
 
 def shares(files: Iterable[DataFile], rows: int) -> list[list[DataFile]]:
-    """Divide files into groups for a task each; a file that is larger than a group is divided by its row groups.
+    """Divide files into one group for each task. A file that is larger than a group is divided by its row groups.
 
     Args:
         files: the files.
-        rows: of a group, about.
+        rows: number of rows in a group, approximately.
     """
     found: list[list[DataFile]] = []
     room = 0
@@ -66,7 +66,7 @@ def shares(files: Iterable[DataFile], rows: int) -> list[list[DataFile]]:
 
 
 def rows_in(files: Iterable[DataFile]) -> int:
-    """How many rows whole files hold, deleted ones included."""
+    """Return the number of rows in files, deleted ones included."""
     return sum(file.rows for file in files)
 
 
@@ -79,17 +79,17 @@ def read_rows(
     only: tuple[str, str] | None = None,
     batch_rows: int = ROWS_AT_ONCE,
 ) -> Iterator[pa.Table]:
-    """The columns of a schema without deleted rows, at most `batch_rows` rows at once; in a task, on its one core.
+    """Yield the rows of a file without deleted ones, in tables of at most `batch_rows` rows. Uses one core.
 
     Args:
-        file: the file, or its part.
-        schema: names and types. Columns that the file lacks are an error.
-        key: with `wanted`: a string column, and the values that a row must have there. Of a row group without such a
-            row nothing else is read.
-        wanted: see `key`.
-        only: a string column and the value that rows must have, where whole row groups may be skipped by their
-            statistics. Rows with other values may still come.
-        batch_rows: rows of a table.
+        file: the file, or a part of it.
+        schema: names and types of the columns to read, all of which the file has.
+        key: a string column; with `wanted` only rows with these values in it are read. Of a row group without such a
+            row only this column is read.
+        wanted: the values of `key`.
+        only: a string column and a value; row groups without it by their statistics are skipped. Rows with other
+            values may still be returned.
+        batch_rows: number of rows in a table at most.
     """
     opened = open_file(file.path)
     metadata = opened.metadata
@@ -121,7 +121,7 @@ def read_rows(
 
 
 def deleted_rows(file: DataFile) -> npt.NDArray[np.int64]:
-    """Places of a file's deleted rows, in order."""
+    """Return the positions of a file's deleted rows, ascending."""
     found = [np.empty(0, np.int64)]
     for path in file.deletes:
         table = open_file(path).read(["file_path", "pos"], use_threads=False)
@@ -130,8 +130,8 @@ def deleted_rows(file: DataFile) -> npt.NDArray[np.int64]:
 
 
 def open_file(uri: str) -> pq.ParquetFile:
-    """A data file, or one of deletes, as a table's metadata name it."""
-    file_system, path = place_of(uri)
+    """Open a data file or delete file by its URI in the table's metadata."""
+    file_system, path = data_file_path(uri)
     return pq.ParquetFile(path, filesystem=file_system, pre_buffer=on_s3(uri))
 
 
@@ -139,8 +139,8 @@ def in_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
     """Return a table's columns in the order and types of a schema.
 
     Args:
-        table: has the columns.
-        schema: the wanted one.
+        table: a table with these columns.
+        schema: the schema.
     """
     found = table.select(schema.names)
     return found if found.schema.equals(schema) else found.cast(schema)

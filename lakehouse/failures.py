@@ -1,4 +1,4 @@
-"""Errors of tasks on their way to the step that reports them: Spark itself would carry only their text."""
+"""Carries errors of tasks to the driver as rows. Spark itself would carry only their text."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class Failure(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, error: LakeSyncError) -> Failure:
-        """The failure of an error; of a class of a connector's own, its nearest base in `lakesync.model.errors`."""
+        """Return the failure of an error. A connector's own class becomes its base in `lakesync.model.errors`."""
         kind = next(each.__name__ for each in type(error).__mro__ if hasattr(exceptions, each.__name__))
         return cls(kind, str(error), error.retry_after if isinstance(error, TransientError) else None)
 
     def error(self) -> LakeSyncError:
-        """The error again, as what it was."""
+        """Return the error, with its original class."""
         kind: type[LakeSyncError] = getattr(exceptions, self.kind)
         if issubclass(kind, TransientError):
             return kind(self.message, retry_after=self.retry_after)
@@ -35,12 +35,12 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 def failure_text(error: LakeSyncError) -> str:
-    """An error as a task reports it in a row."""
+    """Return an error as the text that a task reports in a row."""
     return msgspec.json.encode(Failure.of(error)).decode()
 
 
 def raise_failure(texts: Iterable[str | None]) -> None:
-    """Raise the first error that tasks reported as `failure_text`, if there is one, as what it was."""
+    """Raise the first error that tasks reported as `failure_text`, with its original class, if there is one."""
     for text in texts:
         if text is not None:
             raise msgspec.json.decode(text, type=Failure).error()

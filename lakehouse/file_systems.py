@@ -1,4 +1,4 @@
-"""File systems by URI, as pyarrow opens them: this machine's disks, or S3 by what the variables of AWS say."""
+"""Opens the file system of a URI by pyarrow: a local disk, or S3 as the `AWS_…` variables configure it."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ _DATA_FILE = re.compile(r"^(file:/+|s3a?://)")
 
 
 def on_s3(uri: str) -> bool:
-    """Whether it is an object rather than a file."""
+    """Return whether a URI names an object on S3."""
     return bool(_S3.match(uri))
 
 
-def place(uri: str) -> tuple[pafs.FileSystem, str]:
-    """The file system of a URI, and the path on it.
+def file_system_of(uri: str) -> tuple[pafs.FileSystem, str]:
+    """Return the file system of a URI, and the path on it.
 
     Raises:
-        pyarrow.ArrowInvalid: nothing reads such a URI.
+        pyarrow.ArrowInvalid: the URI's scheme is not supported.
     """
     if on_s3(uri):
         return s3(), _S3.sub("", uri)
@@ -30,12 +30,12 @@ def place(uri: str) -> tuple[pafs.FileSystem, str]:
 
 
 def is_readable(data_file: str) -> bool:
-    """Whether `place_of` knows where a data file is."""
+    """Return whether `data_file_path` supports the URI of a data file."""
     return bool(_DATA_FILE.match(data_file))
 
 
-def place_of(data_file: str) -> tuple[pafs.FileSystem, str]:
-    """The same for a data file as Iceberg's metadata name it: `file:/…`, where nothing is quoted, or `s3://…`."""
+def data_file_path(data_file: str) -> tuple[pafs.FileSystem, str]:
+    """Return file system and path of a data file in Iceberg's metadata: `file:/…` without quoting, or `s3://…`."""
     if on_s3(data_file):
-        return place(data_file)
+        return file_system_of(data_file)
     return pafs.LocalFileSystem(), _DATA_FILE.sub("/", data_file)

@@ -1,9 +1,8 @@
-"""What is registered at gateways, kept in the lake: `lakesync staging rebuild` restores a lost store from it.
+"""Stores what is registered at gateways in the lake, from where `lakesync staging rebuild` restores a lost store.
 
-That is schemas, sync rules and connectors; the secrets of connectors are references, or sealed.
-
-Table `gateways` of the system namespace has one row for each gateway. A property of the table holds the digest of each
-row, so that an unchanged configuration costs no Spark job.
+These are schemas, sync rules and connectors; secrets of connectors are references or encrypted. The table `gateways` of
+the system namespace has one row for each gateway. A property of the table has the digest of each row, so an unchanged
+configuration costs no Spark job. Making a checkpoint calls it.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from lakesync.staging.records import GatewayConfig
 
 DIGEST_PROPERTY = "lakesync.config-digest."
-"""Followed by the gateway id."""
+"""Prefix of a table property; the gateway id follows."""
 _COLUMNS = {"config": "schemas and rules, as JSON", "connectors": "registered connectors, as JSON"}
 
 
@@ -38,20 +37,20 @@ def keep_config(
     connectors: Sequence[StoredConnector],
     names: LakeNames = NAMES,
 ) -> bool:
-    """Write a gateway's configuration to the lake where it has changed.
+    """Write a gateway's configuration to the lake if it has changed.
 
     Args:
         spark: a session.
         gateway: the gateway's id.
-        config: its schemas and rules. They travel as a column's value, never as SQL text.
-        connectors: those that are registered.
-        names: of the lake's tables.
+        config: its schemas and rules.
+        connectors: its registered connectors.
+        names: the lake's names.
 
     Returns:
         Whether it had changed.
 
     Raises:
-        LakeUnavailableError: Spark is gone.
+        LakeUnavailableError: Spark cannot be reached.
     """
     if config.version == 0 and not connectors:
         return False

@@ -111,13 +111,13 @@ def tidy(
 
     Args:
         spark: a session.
-        names: of the lake's tables.
+        names: the lake's names.
         table: the state table's name.
         limits: when, and what is kept.
         backlog: for the history: what is not confirmed yet, asked before the call.
 
     Raises:
-        LakeUnavailableError: Spark is gone.
+        LakeUnavailableError: Spark cannot be reached.
         FlushError: another run wrote the table meanwhile, so that the commit was refused.
     """
     name = names.deltas if table is None else names.state(table)

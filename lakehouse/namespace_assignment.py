@@ -34,7 +34,7 @@ def moved_gateways(
         names: the lake's names.
 
     Raises:
-        LakeUnavailableError: Spark is gone.
+        LakeUnavailableError: Spark cannot be reached.
     """
     found = version_if_there(spark, names.gateways)
     properties = found.properties if found is not None else {}

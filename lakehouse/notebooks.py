@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from itertools import pairwise
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import structlog
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
+from lakehouse.history.decoding import DELTAS_SCHEMA, decode_log
 from lakehouse.landing.connector_source import format_of, register_connectors
-from lakehouse.log_source import FORMAT, register_log
 from lakehouse.staging_connection import pipeline_store
 from lakesync.connectors import Connectors
 from lakesync.model.errors import ConfigurationError
+from lakesync.staging.log_reader import LogRange, log_rows
+from lakesync.staging.records import Backlog, LogSource
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import pyarrow as pa
     from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
 
     from lakesync.config import Config
     from lakesync.connectors import ConnectorConfig
+    from lakesync.staging.store import PipelineStore
 
 _log = structlog.get_logger(__name__)
 
@@ -51,3 +60,70 @@ def register_sources(spark: SparkSession, config: Config) -> list[str]:
         assert kind is not None, "a connector of an unknown type cannot be opened"
         register_connectors(spark, kind, configs)
     return [*map(format_of, sorted(found)), FORMAT]
+
+
+FORMAT = "lakesync_log"
+PUSHES_A_TASK = 5_000
+
+
+class Shard(NamedTuple):
+    """What one shard's log holds, and where it is."""
+
+    source: LogSource
+    backlog: Backlog
+
+
+class StagingLog(DataSource):
+    """Deltas that no flush has carried to the lake yet, in the columns of `deltas`; of one gateway by `gateway`."""
+
+    shards: ClassVar[tuple[Shard, ...]]
+
+    @classmethod
+    def name(cls) -> str:
+        """The name of the format."""
+        return FORMAT
+
+    def schema(self) -> str:
+        """The columns of `deltas`; there is no batch yet."""
+        return DELTAS_SCHEMA
+
+    def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002 Spark passes the one above
+        """What reads the log."""
+        gateway = self.options.get("gateway")
+        return LogReader([shard for shard in self.shards if gateway in (None, shard.backlog.gateway)])
+
+
+class LogReader(DataSourceReader):
+    """Reads the log beside its owner."""
+
+    def __init__(self, shards: Sequence[Shard]) -> None:
+        self._shards = shards
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Some pushes each."""
+        return [
+            InputPartition((shard.source, LogRange(log.gateway, log.shard, log.epoch, first, behind - 1)))
+            for shard in self._shards
+            for log in [shard.backlog]
+            for first, behind in pairwise(
+                [*range(log.flushed_seq + 1, log.last_seq + 1, PUSHES_A_TASK), log.last_seq + 1]
+            )
+        ]
+
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+        """The deltas of some pushes; none where there is nothing to read."""
+        if partition is None:
+            return
+        source, log_range = partition.value
+        yield from decode_log((row for row in log_rows(source, log_range) if row.body is not None), log_range, "")
+
+
+def register_log(spark: SparkSession, store: PipelineStore) -> None:
+    """Register the log, as far as it reaches now, as a data source of a session.
+
+    Args:
+        spark: a session.
+        store: the staging store.
+    """
+    shards = tuple(Shard(store.log_source(backlog.shard), backlog) for backlog in store.backlog())
+    spark.dataSource.register(type("RegisteredLog", (StagingLog,), {"shards": shards}))

@@ -266,7 +266,7 @@ def ensure_state(
     Args:
         spark: a session.
         schema: of the table, its gateways' schemas joined.
-        names: of the lake's tables.
+        names: the lake's names.
         contract: what becomes of columns that the table lacks once it is there.
 
     Raises:

@@ -35,7 +35,7 @@ def figures(spark: SparkSession, name: str) -> TableFigures:
         name: the table's full, quoted name.
 
     Raises:
-        LakeUnavailableError: Spark is gone.
+        LakeUnavailableError: Spark cannot be reached.
     """
     summary = _summary(spark, name)
 

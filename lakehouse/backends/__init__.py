@@ -1,1 +1,1 @@
-"""Work on the backends beside the lake, done by tasks of Spark: destinations, flows, tiers and migrations."""
+"""Destinations, flows, tiers and migrations: tasks of Spark that read and write backends beside the lake."""

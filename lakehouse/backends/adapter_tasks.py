@@ -1,4 +1,7 @@
-"""Work on adapters, done by Spark's executors: what moves never passes through the step's own process."""
+"""Runs tasks that open adapters on Spark's executors, so that no data passes through the driver.
+
+Destinations, flows, moves and erasures call it.
+"""
 
 from __future__ import annotations
 
@@ -25,90 +28,90 @@ if TYPE_CHECKING:
 
 R = TypeVar("R", bound=msgspec.Struct)
 
-_REPORTS = "place int, report string, failure string"
-_REPORTS_ARROW = pa.schema([("place", pa.int32()), ("report", pa.string()), ("failure", pa.string())])
+_REPORTS = "number int, report string, failure string"
+_REPORTS_ARROW = pa.schema([("number", pa.int32()), ("report", pa.string()), ("failure", pa.string())])
 
 
-class Work(Protocol):
-    """Something to be done, as a value; `run` is called on an executor."""
+class AdapterTask(Protocol):
+    """A task as a value that can be pickled. `run` is called on an executor."""
 
     def run(self) -> Iterator[msgspec.Struct]:
-        """Do it, telling of each part that is done."""
+        """Run the task, and yield a report for each part that is done."""
 
 
 @lake_errors
-def on_executors(spark: SparkSession, works: Sequence[Work], report: type[R]) -> list[list[R]]:
-    """Each work in a task of its own; what each told, in their order.
+def on_executors(spark: SparkSession, tasks: Sequence[AdapterTask], report: type[R]) -> list[list[R]]:
+    """Run each task on an executor, and return the reports of each, in the order of the tasks.
 
     Args:
         spark: a session.
-        works: what can be pickled, one at least.
-        report: what they tell.
+        tasks: at least one.
+        report: the type of their reports.
 
     Raises:
-        LakeSyncError: the first error that one raised; the others are done, or have failed, too.
-        LakeUnavailableError: Spark is gone.
+        LakeSyncError: the first error of a task. The other tasks have ended as well.
+        LakeUnavailableError: Spark cannot be reached.
     """
-    rows = in_tasks(spark, len(works), _Task(works), _REPORTS, waiting=True).collect()
+    rows = in_tasks(spark, len(tasks), _Runner(tasks), _REPORTS, waiting=True).collect()
     raise_failure(row["failure"] for row in rows)
-    reports: list[list[R]] = [[] for _ in works]
+    reports: list[list[R]] = [[] for _ in tasks]
     for row in rows:
-        reports[row["place"]].append(msgspec.json.decode(row["report"], type=report))
+        reports[row["number"]].append(msgspec.json.decode(row["report"], type=report))
     return reports
 
 
-def one_report_each(spark: SparkSession, works: Sequence[Work], report: type[R]) -> list[R]:
-    """Run works that report once; return the report of each, in their order.
+def one_report_each(spark: SparkSession, tasks: Sequence[AdapterTask], report: type[R]) -> list[R]:
+    """Run tasks that report once, and return the report of each, in the order of the tasks.
 
     Args:
         spark: a session.
-        works: what can be pickled, one at least.
+        tasks: at least one.
         report: the type of their reports.
 
     Raises:
         LakeSyncError, LakeUnavailableError: as `on_executors`.
     """
-    return [reported for (reported,) in on_executors(spark, works, report)]
+    return [reported for (reported,) in on_executors(spark, tasks, report)]
 
 
 @lake_errors
 def task_slots(spark: SparkSession) -> int:
-    """Return how many tasks Spark runs at the same time, over all of its executors.
+    """Return the number of tasks that Spark runs at the same time, over all executors.
 
     Raises:
-        LakeUnavailableError: Spark is gone.
+        LakeUnavailableError: Spark cannot be reached.
     """
-    slots = spark.range(0, 1 << 10).select(sf.spark_partition_id()).toArrow()  # Spark makes a partition a slot
+    slots = spark.range(0, 1 << 10).select(sf.spark_partition_id()).toArrow()  # Spark makes one partition for each slot
     return len(pc.unique(slots.column(0)))
 
 
-class _Task:
-    """What an executor runs: the work of a number."""
+class _Runner:
+    """The function that Spark runs on an executor: runs the task with a number."""
 
-    def __init__(self, works: Sequence[Work]) -> None:
-        self._works = list(works)
+    def __init__(self, tasks: Sequence[AdapterTask]) -> None:
+        self._tasks = list(tasks)
 
-    def __call__(self, place: int) -> Iterator[pa.RecordBatch]:
+    def __call__(self, number: int) -> Iterator[pa.RecordBatch]:
         try:
-            for part in self._works[place].run():
-                yield _row(place, msgspec.json.encode(part).decode(), None)
+            for part in self._tasks[number].run():
+                yield _row(number, msgspec.json.encode(part).decode(), None)
         except LakeSyncError as error:
-            yield _row(place, None, failure_text(error))
+            yield _row(number, None, failure_text(error))
 
 
-def open_backends(places: Sequence[Backend], closing: ExitStack) -> list[DatabaseAdapter]:
-    """Open backends as adapters, which the stack closes.
+def open_backends(backends: Sequence[Backend], closing: ExitStack) -> list[DatabaseAdapter]:
+    """Open backends as adapters.
 
     Args:
-        places: what is opened.
-        closing: the stack.
+        backends: the backends to open.
+        closing: closes the adapters.
     """
     adapters = []
-    for place in places:
-        adapters.append(open_backend(place))
+    for backend in backends:
+        adapters.append(open_backend(backend))
         closing.callback(adapters[-1].close)
     return adapters
 
 
-def _row(place: int, report: str | None, failed: str | None) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist([{"place": place, "report": report, "failure": failed}], schema=_REPORTS_ARROW)
+def _row(number: int, report: str | None, failed: str | None) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([{"number": number, "report": report, "failure": failed}], schema=_REPORTS_ARROW)

@@ -1,7 +1,7 @@
-"""Destinations compared with the lake, day by day and table by table, and days of them written again from it.
+"""Compares destinations with the lake by table and day, and writes days of a destination again from the lake.
 
-A destination adds up what it holds by itself, where it is a database, asked by a task; the lake's side is a query of
-Spark. The step sees figures alone.
+The assets and checks of destinations call it. A task has the destination compute its counts and checksums, a query of
+Spark computes the lake's. Only these figures reach the driver.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ _SPELLED = (
 
 
 class DestinationMovedError(TransientError):
-    """A destination took deltas during each attempt to add up what it holds."""
+    """A destination took deltas during each attempt to compute its digests."""
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """What a comparison of a destination with the lake found."""
+    """The result of comparing a destination with the lake."""
 
     progress: FollowerProgress
-    """Of the follower, up to which both were compared."""
+    """Progress of the follower, up to which both were compared."""
     deltas_there: int
     deltas_in_lake: int
     rows_there: int
@@ -75,39 +75,39 @@ class Comparison(msgspec.Struct, frozen=True):
     differences: list[Difference]
     set_aside: list[SuspendedTable]
     dead_letters: int
-    """At most a thousand are counted."""
+    """Number of dead letters; 1,000 are counted at most."""
 
     @property
-    def holds(self) -> bool:
+    def is_equal(self) -> bool:
         """Whether the destination has what the lake has."""
         return not self.differences and not self.set_aside
 
 
-class Digested(msgspec.Struct, frozen=True):
-    """What a destination tells of itself."""
+class DestinationDigests(msgspec.Struct, frozen=True):
+    """The digests of a destination, computed at one mark."""
 
     progress: FollowerProgress
     digests: list[Digest]
     tables: tuple[str, ...]
-    """Of the tables of rows that it keeps."""
+    """Names of its destination tables."""
     set_aside: list[SuspendedTable] = []
     dead_letters: int = 0
-    is_settled: bool = True
-    """Whether the mark was the same afterwards; else the figures are of no one mark."""
+    is_consistent: bool = True
+    """Whether the mark was the same before and after. Otherwise the digests belong to no single mark."""
 
 
-class Digesting(NamedTuple):
-    """Has a destination, and the cold tiers behind it, add up what they hold, at one mark."""
+class DigestTask(NamedTuple):
+    """The task that has a destination and its cold tiers compute their digests at one mark."""
 
     follower: Follower
     days: tuple[int, ...] = ()
 
-    def run(self) -> Iterator[Digested]:
-        """Ask them.
+    def run(self) -> Iterator[DestinationDigests]:
+        """Compute the digests.
 
         Raises:
-            AdapterError: one cannot be read.
-            ConfigurationError: one cannot add up what it holds.
+            AdapterError: an adapter cannot be read.
+            ConfigurationError: an adapter does not support digests.
         """
         follower, leaf = self.follower, self.follower.leaf
         with ExitStack() as closing:
@@ -119,22 +119,24 @@ class Digesting(NamedTuple):
             for _ in range(_TRIES):
                 before = read_follower_progress(adapter, follower.name, follower.selection)
                 found = _digests(adapter, scope, leaf.name)
-                for place in cold:
-                    found += _digests(place, replace(scope, schemas=()), leaf.name)
-                is_settled = read_follower_progress(adapter, follower.name, follower.selection) == before
-                if is_settled:
+                for tier in cold:
+                    found += _digests(tier, replace(scope, schemas=()), leaf.name)
+                is_consistent = read_follower_progress(adapter, follower.name, follower.selection) == before
+                if is_consistent:
                     break
-            asides = adapter.suspended_tables(follower.name) if isinstance(adapter, TableIsolation) else []
+            suspended = adapter.suspended_tables(follower.name) if isinstance(adapter, TableIsolation) else []
             letters = len(adapter.dead_letters(_LETTERS)) if isinstance(adapter, TableIsolation) else 0
-            yield Digested(before, found, tuple(each.table for each in schemas), asides, letters, is_settled)
+            yield DestinationDigests(
+                before, found, tuple(each.table for each in schemas), suspended, letters, is_consistent
+            )
 
 
 def scope_of(follower: Follower, schemas: Sequence[TableSchema], days: Sequence[int]) -> DigestScope:
-    """Return what of a destination is compared.
+    """Return the scope of a comparison.
 
     Args:
-        follower: the destination's leaf.
-        schemas: of its tables.
+        follower: the destination's follower.
+        schemas: schemas of its destination tables.
         days: UTC days of arrival, as days since 1970.
     """
     choice = follower.selection
@@ -142,26 +144,26 @@ def scope_of(follower: Follower, schemas: Sequence[TableSchema], days: Sequence[
 
 
 def compare(spark: SparkSession, follower: Follower, names: LakeNames = NAMES, days: Sequence[date] = ()) -> Comparison:
-    """Compare what a destination holds with the lake, up to the destination's mark.
+    """Compare a destination with the lake, up to the destination's mark.
 
     Args:
         spark: a session.
-        follower: the destination's leaf.
-        names: of the lake.
+        follower: the destination's follower.
+        names: the lake's names.
         days: UTC days of arrival; empty: every day.
 
     Raises:
         AdapterError: the destination cannot be read.
-        ConfigurationError: it cannot add up what it holds.
+        ConfigurationError: its adapter does not support digests.
         DestinationMovedError: it took deltas during each attempt.
-        LakeUnavailableError: Spark is gone.
+        LakeUnavailableError: Spark cannot be reached.
     """
     numbers = tuple(map(day_number, days))
-    (there,) = one_report_each(spark, [Digesting(follower, numbers)], Digested)
-    if not there.is_settled:
+    (there,) = one_report_each(spark, [DigestTask(follower, numbers)], DestinationDigests)
+    if not there.is_consistent:
         raise DestinationMovedError(
-            f"{follower.leaf.name} took deltas during each of {_TRIES} attempts to add up what it holds: "
-            "compare it again when its backlog is taken"
+            f"{follower.leaf.name} took deltas during each of {_TRIES} attempts to compute its digests; "
+            "compare it again when it is up to date"
         )
     schemas = [each for each in follower.schemas if each.table in there.tables]
     lake = lake_digests(spark, there.progress, {each.table: each.soft_delete for each in schemas}, names, numbers)
@@ -185,14 +187,14 @@ def lake_digests(
     names: LakeNames = NAMES,
     days: Sequence[int] = (),
 ) -> list[Digest]:
-    """What a destination has to hold, by the lake's history up to the destination's mark.
+    """Return the digests that a destination must have, by the lake's history up to the destination's mark.
 
     Args:
         spark: a session.
-        reached: how far the destination is, and what it follows.
-        tables: of the tables of rows, whether deleted rows stay in it.
-        names: of the lake.
-        days: since 1970; empty: every day.
+        reached: the destination's progress and selection.
+        tables: destination table → whether deleted rows stay in it.
+        names: the lake's names.
+        days: days since 1970; empty: every day.
     """
     if not reached.streams:
         return []
@@ -211,7 +213,7 @@ def lake_digests(
 
 
 def _lake_rows(deltas: DataFrame, tables: Mapping[str, bool], days: Sequence[int]) -> list[Digest]:
-    """The rows that the deltas make, by the merge's law of which row is visible."""
+    """Return the digests of the rows that the deltas merge to. Which row is visible follows from its newest stamps."""
     soft = [table for table, is_soft in tables.items() if is_soft]
     stamp = "struct(hlc, client_id)"
     writes = f"CASE WHEN op = 'INSERT' OR (op = 'UPDATE' AND size(columns) > 0) THEN {stamp} END"
@@ -248,14 +250,14 @@ def _lake_rows(deltas: DataFrame, tables: Mapping[str, bool], days: Sequence[int
     ]
 
 
-class Rebuilt(msgspec.Struct, frozen=True):
-    """What a day's rebuild wrote."""
+class RebuildReport(msgspec.Struct, frozen=True):
+    """What the rebuild of a day wrote."""
 
     deltas: int
 
 
-class Rebuilding(NamedTuple):
-    """What a task writes again: the batches of some days, whole."""
+class RebuildTask(NamedTuple):
+    """The task that writes the batches of some days again, each as a whole."""
 
     follower: Follower
     found: Sequence[Stretch]
@@ -264,8 +266,8 @@ class Rebuilding(NamedTuple):
     batches: frozenset[str]
     days: tuple[int, ...]
 
-    def run(self) -> Iterator[Rebuilt]:
-        """Write them, batch by batch."""
+    def run(self) -> Iterator[RebuildReport]:
+        """Write the batches one by one."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -282,25 +284,25 @@ class Rebuilding(NamedTuple):
                 for batch in in_order(self.found, self.after, self.until, follower.selection, HISTORY_COLUMNS)
             )
             some = (batch for batch in history if batch.num_rows)
-            yield Rebuilt(restore(adapter, follower.name, some, scope, cold, ColdTierContents(cold)))
+            yield RebuildReport(restore(adapter, follower.name, some, scope, cold, ColdTierContents(cold)))
 
 
 def rebuild(spark: SparkSession, follower: Follower, days: Sequence[date], names: LakeNames = NAMES) -> dict[date, int]:
-    """Write days of a destination again from the lake, up to the destination's mark; deltas written, by day.
+    """Write days of a destination again from the lake, up to its mark, and return the number of deltas by day.
 
-    Afterwards the destination has of these days what the lake has: `compare` finds no difference, except for objects
-    that somebody else put beside the destination's own. Nothing of other days changes, but that batches which reach
-    into them are written whole.
+    Afterwards the destination has of these days what the lake has, and `compare` finds no difference, except for
+    objects that others have put beside the destination's own. A batch that also has deltas of other days is written as
+    a whole.
 
     Args:
         spark: a session.
-        follower: the destination's leaf.
+        follower: the destination's follower.
         days: UTC days of arrival.
-        names: of the lake.
+        names: the lake's names.
 
     Raises:
-        AdapterError: the destination cannot be reached; a repeat is safe.
-        LakeUnavailableError: Spark is gone.
+        AdapterError: the destination cannot be reached; repeat the rebuild.
+        LakeUnavailableError: Spark cannot be reached.
     """
     adapter = follower.open()
     try:
@@ -308,20 +310,20 @@ def rebuild(spark: SparkSession, follower: Follower, days: Sequence[date], names
         writers = max_writers(adapter)
     finally:
         adapter.close()
-    works = [_planned(spark, follower, reached, day, names) for day in days]
+    tasks = [_rebuild_task(spark, follower, reached, day, names) for day in days]
     written: dict[date, int] = {}
-    for start in range(0, len(works), writers):
-        some = works[start : start + writers]
-        for day, parts in zip(days[start : start + writers], on_executors(spark, some, Rebuilt), strict=True):
+    for start in range(0, len(tasks), writers):
+        some = tasks[start : start + writers]
+        for day, parts in zip(days[start : start + writers], on_executors(spark, some, RebuildReport), strict=True):
             written[day] = sum(part.deltas for part in parts)
     return written
 
 
 @lake_errors
-def _planned(
+def _rebuild_task(
     spark: SparkSession, follower: Follower, reached: FollowerProgress, day: date, names: LakeNames
-) -> Rebuilding:
-    """A day's batches, and the arrivals between which they lie."""
+) -> RebuildTask:
+    """Return the task for one day: its batches, and the range of arrivals that these have."""
     number = day_number(day)
     version = ensure_deltas(spark, names)
     deltas = chosen(spark.table(names.deltas), follower.selection)
@@ -347,13 +349,13 @@ def _planned(
     if after and version.snapshot_id is not None:
         with open_table(spark, names.deltas) as table:
             found = stretches(table, version.snapshot_id, after, until)
-    return Rebuilding(follower, found, after, until, frozenset(row["batch_id"] for row in spans), (number,))
+    return RebuildTask(follower, found, after, until, frozenset(row["batch_id"] for row in spans), (number,))
 
 
 def _digests(adapter: DatabaseAdapter, scope: DigestScope, name: str) -> list[Digest]:
     if not isinstance(adapter, Digestible):
         raise ConfigurationError(
-            f"the adapter {name!r} ({type(adapter).__name__}) cannot add up what it holds: give it the method `digests`"
+            f"the adapter {name!r} ({type(adapter).__name__}) does not support digests: give it the method `digests`"
         )
     return list(adapter.digests(scope))
 

@@ -105,14 +105,14 @@ def follow(spark: SparkSession, follower: Follower, names: LakeNames = NAMES, th
     Args:
         spark: a session.
         follower: the leaf.
-        names: of the lake's tables.
+        names: the lake's names.
         through: the last arrival that is taken, unless a load was begun that reaches further; None: the newest.
 
     Raises:
         AdapterError: the destination cannot be reached; what was taken stays, and a repeat goes on behind it.
         IntegrityError: another run follows for the same leaf, or it holds less than it was given.
         ConfigurationError: the adapter cannot be a destination.
-        LakeUnavailableError: Spark is gone.
+        LakeUnavailableError: Spark cannot be reached.
     """
     found = _advance(spark, follower, names, through)
     if found.behind:

@@ -1,1 +1,1 @@
-"""Cuts of the state tables at one arrival, and the checkpoint frames that are made of them."""
+"""Checkpoints: snapshots of all state tables of a gateway at one arrival, and the frames that are made of them."""

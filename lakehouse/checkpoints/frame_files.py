@@ -1,48 +1,56 @@
-"""Checkpoint frame files, written by Spark's tasks: whole under their name, or not there."""
+"""Frames of checkpoints: state rows encoded as `SyncResponse` messages, and the files that Spark's tasks write.
+
+`lakehouse.checkpoints.checkpoint` plans the files.
+"""
 
 from __future__ import annotations
 
 import posixpath
 import uuid
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakehouse.checkpoints.frames import frames
+from lakehouse.checkpoints.row_messages import row_messages
 from lakehouse.data_files import DataFile, read_rows, shares
-from lakehouse.file_systems import on_s3, place
+from lakehouse.file_systems import file_system_of, on_s3
 from lakehouse.merge.kernel import STORED
+from lakesync.model.types import SyncResponse
+from lakesync.wire.frames import MAX_FRAME_BYTES, encode_checkpoint_frame
+from lakesync.wire.protobuf import encode_response
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
+
 
 WRITTEN_SCHEMA = "uri string, rows bigint, bytes bigint, highest_arrival bigint"
 WRITTEN = pa.schema(
     [("uri", pa.string()), ("rows", pa.int64()), ("bytes", pa.int64()), ("highest_arrival", pa.int64())]
 )
-"""One row a task: `uri` is empty where it had no visible row."""
+"""One row for each task; `uri` is empty if the task had no visible row."""
 
 _READ = pa.schema([*STORED, ("_gone", pa.bool_())])
 _ROWS_AT_ONCE = 20_000
 
 
 ROWS_A_FILE = 200_000
-"""About as many as one task reads and writes, where there are so many."""
+"""Number of rows that one task reads and writes, approximately."""
 
 
 def frame_parts(
     files: Sequence[DataFile], gateway: str, directory_uri: str, table: str, arrival: int
 ) -> tuple[int, Callable[[int], Iterator[pa.RecordBatch]]]:
-    """In how many parts a table's frames are written, and what the part of a number does, in a task.
+    """Return the number of tasks that write a table's frames, and the function that a task runs with its number.
 
     Args:
-        files: of the table, that may hold rows of the gateway.
-        gateway: whose rows are written.
-        directory_uri: into which folder.
-        table: its name.
-        arrival: of the cut.
+        files: files of the table that may have rows of the gateway.
+        gateway: the gateway whose rows are written.
+        directory_uri: the folder to write to.
+        table: the table's name.
+        arrival: the arrival of the checkpoint.
     """
     groups = shares(files, ROWS_A_FILE)
 
@@ -60,26 +68,25 @@ def _rows_of(gateway: str, files: Iterable[DataFile]) -> Iterator[pa.RecordBatch
 
 
 def write_file(batches: Iterable[pa.RecordBatch], uri: str, table: str, arrival: int) -> pa.RecordBatch:
-    """Write one file, whole under its name or not at all, and return its `WRITTEN_SCHEMA` row.
+    """Write one file atomically, and return its `WRITTEN_SCHEMA` row. Without visible rows nothing is written.
 
-    On a disk that is by a temporary name; an object of S3 is there when its last part is. Nothing is written for no
-    visible row.
+    On a disk the file is written under a temporary name and renamed. An object of S3 appears with its last part.
 
     Args:
         batches: state rows.
-        uri: of the file.
+        uri: the file's URI.
         table: the table's name.
-        arrival: of the checkpoint.
+        arrival: the arrival of the checkpoint.
     """
-    whole = on_s3(uri)
-    file_system, path = place(uri)
-    seen = _Seen()
-    made = iter(frames(seen.watch(batches), table, arrival))
+    is_atomic = on_s3(uri)
+    file_system, path = file_system_of(uri)
+    highest = _HighestArrival()
+    made = iter(frames(highest.record(batches), table, arrival))
     first = next(made, None)
     if first is None:
-        return _written("", 0, 0, seen.highest_arrival)
-    temporary = path if whole else f"{path}.{uuid.uuid4().hex}.tmp"
-    if not whole:
+        return _written("", 0, 0, highest.value)
+    temporary = path if is_atomic else f"{path}.{uuid.uuid4().hex}.tmp"
+    if not is_atomic:
         file_system.create_dir(posixpath.dirname(path), recursive=True)
     rows, size = first.rows, len(first.data)
     try:
@@ -90,28 +97,28 @@ def write_file(batches: Iterable[pa.RecordBatch], uri: str, table: str, arrival:
                 rows += frame.rows
                 size += len(frame.data)
     except BaseException:
-        if not whole:  # or runs that fail for a full disk fill it
+        if not is_atomic:  # or runs that fail for a full disk would fill it
             Path(temporary).unlink(missing_ok=True)
         raise
-    if not whole:
+    if not is_atomic:
         file_system.move(temporary, path)
-    return _written(uri, rows, size, seen.highest_arrival)
+    return _written(uri, rows, size, highest.value)
 
 
 def link_frames(uris: Sequence[str], directory_uri: str) -> tuple[str, ...] | None:
-    """Put the same files into another folder without reading their bytes: as links, or as copies that S3 makes.
+    """Link files into another folder, or have S3 copy them, and return their new URIs.
 
-    What is removed in one place stays in the other. None where a file is gone or its disk knows no links.
+    Returns None if a file is gone or its file system has no links.
 
     Args:
-        uris: of the files.
+        uris: URIs of the files.
         directory_uri: the other folder.
     """
     linked = []
     for uri in uris:
         target = f"{directory_uri}/{uri.rpartition('/')[2]}"
-        file_system, path = place(target)
-        source = place(uri)[1]
+        file_system, path = file_system_of(target)
+        source = file_system_of(uri)[1]
         try:
             if on_s3(uri):
                 file_system.copy_file(source, path)
@@ -125,19 +132,65 @@ def link_frames(uris: Sequence[str], directory_uri: str) -> tuple[str, ...] | No
     return tuple(linked)
 
 
-class _Seen:
-    """Watches rows pass, invisible ones too."""
+class _HighestArrival:
+    """Records the highest arrival of the rows that pass, deleted ones too."""
 
     def __init__(self) -> None:
-        self.highest_arrival = 0
+        self.value = 0
 
-    def watch(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The same batches."""
+    def record(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the batches unchanged."""
         for batch in batches:
-            self.highest_arrival = max(self.highest_arrival, pc.max(batch["_arrival"]).as_py() or 0)
+            self.value = max(self.value, pc.max(batch["_arrival"]).as_py() or 0)
             yield batch
 
 
 def _written(uri: str, rows: int, size: int, highest_arrival: int) -> pa.RecordBatch:
     columns = {"uri": [uri], "rows": [rows], "bytes": [size], "highest_arrival": [highest_arrival]}
     return pa.RecordBatch.from_pydict(columns, WRITTEN)
+
+
+class Frame(NamedTuple):
+    """One message, after its length."""
+
+    data: bytes
+    rows: int
+
+
+def frames(
+    batches: Iterable[pa.RecordBatch], table: str, arrival: int, limit: int = MAX_FRAME_BYTES
+) -> Iterator[Frame]:
+    """Yield the visible rows of state rows, in their order, in messages of a bounded size.
+
+    A message is the concatenation of its rows' messages, which protobuf reads as one message.
+
+    Args:
+        batches: state rows in `FRAME_COLUMNS`.
+        table: the rows' table.
+        arrival: the arrival of the checkpoint.
+        limit: number of bytes of a message at most.
+
+    Raises:
+        ValueError: one row is larger than a frame may be.
+    """
+    ending = encode_response(SyncResponse((), arrival))
+    parts: list[memoryview | bytes] = []
+    rows, size = 0, len(ending)
+    for batch in batches:
+        messages = row_messages(batch, table)
+        ends = messages.ends
+        first = begin = 0
+        while first < len(ends):
+            count = int(np.searchsorted(ends[first:], begin + limit - size, side="right"))
+            if not count and rows:
+                yield Frame(encode_checkpoint_frame(b"".join([*parts, ending])), rows)
+                parts, rows, size = [], 0, len(ending)
+                continue
+            last = first + max(1, count)
+            end = int(ends[last - 1])
+            parts.append(messages.data[begin:end])
+            rows += last - first
+            size += end - begin
+            first, begin = last, end
+    if rows:
+        yield Frame(encode_checkpoint_frame(b"".join([*parts, ending])), rows)

@@ -11,7 +11,7 @@ import msgspec
 import pyarrow as pa
 from pyspark.sql import functions as sf
 
-from lakehouse.file_systems import place
+from lakehouse.file_systems import file_system_of
 from lakehouse.side_by_side import side_by_side
 from lakehouse.spark_errors import brief, is_lost, is_unanswered, lake_errors
 from lakehouse.table_definitions import NAMES, LakeNames, at
@@ -59,12 +59,12 @@ def unlike_cut(
     Args:
         spark: a session.
         cut: published.
-        names: of the lake.
+        names: the lake's names.
         seed: chooses the frame whose rows are compared.
         whole: compare every row of every frame with the snapshot instead.
 
     Raises:
-        LakeUnavailableError: Spark is gone.
+        LakeUnavailableError: Spark cannot be reached.
     """
 
     def unlike(table: CheckpointTable) -> list[CheckpointDifference]:
@@ -170,7 +170,7 @@ def _unlike_figures(cut: Checkpoint, table: CheckpointTable, count: int) -> Iter
 
 def _rows_of_file(uri: str, arrival: int) -> Iterator[tuple[list[tuple[str, bytes]], str | None]]:
     """Row ids with checksums, frame by frame, and what is wrong with the file."""
-    file_system, path = place(uri)
+    file_system, path = file_system_of(uri)
     try:
         with file_system.open_input_stream(path) as stream:
             for message in read_checkpoint(stream):
@@ -205,11 +205,11 @@ def _unlike_rows(
 
 def _size(uri: str) -> int:
     """0 where there is no such file."""
-    file_system, path = place(uri)
+    file_system, path = file_system_of(uri)
     return file_system.get_file_info(path).size or 0
 
 
 def _first_frame(uri: str) -> tuple[RowDelta, ...]:
-    file_system, path = place(uri)
+    file_system, path = file_system_of(uri)
     with file_system.open_input_stream(path) as stream:
         return decode_response(next(read_checkpoint(stream))).deltas

@@ -1,1 +1,1 @@
-"""Erasure carried through the lake, and the proof of it."""
+"""Erasure in the lake and in backends beyond it, and the proof that nothing is left."""

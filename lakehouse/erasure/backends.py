@@ -77,7 +77,7 @@ def erase_in_backends(spark: SparkSession, erasures: Sequence[BackendErasure]) -
     Raises:
         AdapterError: one cannot be reached; a repeat is safe.
         ConfigurationError: an adapter cannot erase.
-        LakeUnavailableError: Spark is gone.
+        LakeUnavailableError: Spark cannot be reached.
     """
     done = [each for counts in on_executors(spark, erasures, ErasedCounts) for each in counts] if erasures else []
     return ErasedCounts(sum(each.deltas for each in done), sum(each.rows for each in done))
@@ -97,7 +97,7 @@ def redactions(
         names: the lake's names.
 
     Raises:
-        LakeUnavailableError: Spark is gone.
+        LakeUnavailableError: Spark cannot be reached.
     """
     found = []
     for each in (one for mine in requests.values() for one in mine):

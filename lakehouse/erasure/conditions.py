@@ -1,4 +1,4 @@
-"""Conditions whose values travel as parameters of a statement: a row's id may be any text, and is never SQL."""
+"""Conditions of erasures in Spark's SQL, with values as parameters: a row id may be any text, and never becomes SQL."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 _CONNECTOR = "connector:"
-"""How the id of a connector as a client begins."""
+"""Prefix of the client id of a connector."""
 
 
 class Condition(NamedTuple):
@@ -27,8 +27,8 @@ class Condition(NamedTuple):
         """Return the condition with a further one.
 
         Args:
-            sql: with `{}` where a value belongs.
-            values: what belongs there.
+            sql: the further condition, with `{}` in place of each value.
+            values: the values.
         """
         first = len(self.parameters)
         added = {f"p{first + place}": value for place, value in enumerate(values)}
@@ -40,13 +40,13 @@ class Condition(NamedTuple):
 
         Args:
             spark: a session.
-            table: its full name, quoted.
-            columns: of the result, in Spark's SQL.
+            table: the table's full, quoted name.
+            columns: columns of the result, in Spark's SQL.
         """
         return spark.sql(f"SELECT {columns} FROM {table} WHERE {self.sql}", args=dict(self.parameters))
 
     def execute(self, spark: SparkSession, statement: str) -> None:
-        """Run a statement with this condition at its end.
+        """Run a statement for the rows that meet the condition.
 
         Args:
             spark: a session.
@@ -56,7 +56,7 @@ class Condition(NamedTuple):
 
 
 def deltas_of(requests: Sequence[Erasure]) -> Condition:
-    """Return the condition over the history for the deltas that requests of one gateway, one at least, cover."""
+    """Return the condition for the deltas of the history that requests of one gateway cover. There is at least one."""
     covered: list[str] = []
     values: list[str | int] = []
     for each in requests:
@@ -71,11 +71,11 @@ def deltas_of(requests: Sequence[Erasure]) -> Condition:
 
 
 def landed_by(request: Erasure, connector: str | None) -> Condition | None:
-    """Return the condition over `landing` and `known` for what a request covers; None where it covers nothing there.
+    """Return the condition for the rows of `landing` and `known` that a request covers; None if it covers none.
 
     Args:
-        request: of a row, or of a client, which may be a connector.
-        connector: only its rows.
+        request: an erasure of a row, or of a client, which may be a connector.
+        connector: only rows of this connector; None: of all.
     """
     found = Condition().narrowed("gateway = {}", request.gateway)
     if request.client_id is None:

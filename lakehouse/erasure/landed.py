@@ -1,7 +1,7 @@
-"""What an erasure takes from `landing` and `known`: rows as connectors brought them, and every snapshot that has them.
+"""Erases rows in `landing` and `known`, the tables of polled rows, and deletes the snapshots that still have them.
 
-A landed row keeps its place and stamp and says from then on that the row was gone; a known one is forgotten, so that
-the source's next word of it is news, in a replay too. No poll may run meanwhile.
+A landed row keeps its stamp and becomes a row of the kind `gone`. A known row is deleted, so the source's next version
+of it counts as new, in a replay too. No poll may run meanwhile. The steps of the asset `erasure` call it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class ErasedLandings(msgspec.Struct, frozen=True):
-    """What was taken."""
+    """Number of rows that were erased in each of the two tables."""
 
     landed: int = 0
     known: int = 0
@@ -38,16 +38,16 @@ class ErasedLandings(msgspec.Struct, frozen=True):
 def erase_landed(
     spark: SparkSession, requests: Mapping[str, Sequence[Erasure]], names: LakeNames, connector: str | None = None
 ) -> ErasedLandings:
-    """Take what requests cover from both tables.
+    """Erase the rows that requests cover in both tables.
 
     Args:
         spark: a session.
-        requests: by gateway; one of a client covers a connector's rows where the client is that connector.
-        names: of the lake.
-        connector: this one's rows alone; None: every connector's, also of those that are no longer declared.
+        requests: gateway → its requests. The request of a client covers the rows of a connector with its client id.
+        names: the lake's names.
+        connector: only rows of this connector; None: of all, also of those that are no longer declared.
 
     Raises:
-        LakeUnavailableError: Spark is gone.
+        LakeUnavailableError: Spark cannot be reached.
     """
     landed = known = 0
     for each in (one for mine in requests.values() for one in mine):
@@ -69,7 +69,7 @@ def erase_landed(
 
 @lake_errors
 def forget_landed(spark: SparkSession, name: str, names: LakeNames) -> bool:
-    """Remove all snapshots of `landing` or `known` but the newest, and return whether there were others.
+    """Delete all snapshots of `landing` or `known` except the newest, and return whether there were others.
 
     Args:
         spark: a session.
@@ -77,7 +77,7 @@ def forget_landed(spark: SparkSession, name: str, names: LakeNames) -> bool:
         names: the lake's names.
 
     Raises:
-        LakeUnavailableError: Spark is gone.
+        LakeUnavailableError: Spark cannot be reached.
     """
     if not spark.catalog.tableExists(name) or not has_past(spark, name):
         return False

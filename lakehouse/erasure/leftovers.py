@@ -1,7 +1,7 @@
-"""Data files as they lie on storage, read past Iceberg: what a table no longer shows is found here too.
+"""Searches the Parquet files of a table's folder for erased values, without Iceberg. The proof of an erasure calls it.
 
-Files that no snapshot names, of killed runs, and rows that delete files take away are bytes on a disk nonetheless. So
-the proof that something was erased has tasks read every Parquet file of a table's folder.
+A table does not show files of killed runs, which no snapshot names, nor rows that delete files mark as deleted; both
+are still on the disk. So tasks read every Parquet file of the folder.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from lakehouse.file_systems import place
+from lakehouse.file_systems import file_system_of
 from lakehouse.task_runner import in_tasks
 from lakesync.model.errors import FlushError
 
@@ -33,27 +33,27 @@ _FOUND = pa.schema([("path", pa.string()), ("seq", pa.int64()), ("rows", pa.int6
 
 
 class Leftover(msgspec.Struct, frozen=True):
-    """A data file that still holds something of an erasure."""
+    """A data file that still has rows which an erasure covers."""
 
     path: str
     seq: int
-    """Of the erasure."""
+    """Number of the erasure request."""
     rows: int
 
 
-def holding(spark: SparkSession, location: str, requests: Sequence[Erasure], *, history: bool) -> list[Leftover]:
-    """The Parquet files of a table's folder that hold what requests of one gateway cover, as tasks read them.
+def find_leftovers(spark: SparkSession, location: str, requests: Sequence[Erasure], *, history: bool) -> list[Leftover]:
+    """Return the Parquet files of a table's folder that have rows which requests of one gateway cover.
 
     Args:
         spark: a session.
         location: the folder's URI.
-        requests: of one gateway.
-        history: whether the folder is that of `deltas`, rather than of a state table.
+        requests: requests of one gateway.
+        history: whether the folder is that of `deltas`, not of a state table.
 
     Raises:
-        FlushError: a file cannot be read, so nobody knows what it holds.
+        FlushError: a file cannot be read, so its content is unknown.
     """
-    file_system, root = place(location)
+    file_system, root = file_system_of(location)
     selector = pafs.FileSelector(f"{root}/data", allow_not_found=True, recursive=True)
     paths = [each.path for each in file_system.get_file_info(selector) if each.is_file]
     parquet = [path for path in paths if path.endswith(".parquet")]
@@ -62,7 +62,7 @@ def holding(spark: SparkSession, location: str, requests: Sequence[Erasure], *, 
     def part(number: int) -> Iterator[pa.RecordBatch]:
         for path in parquet[number::_TASKS]:
             try:
-                found = list(in_file(place(location)[0], path, asked, history=history))
+                found = list(in_file(file_system_of(location)[0], path, asked, history=history))
             except (OSError, pa.ArrowInvalid) as error:
                 rows = [{"path": path, "error": str(error)}]
             else:
@@ -73,20 +73,20 @@ def holding(spark: SparkSession, location: str, requests: Sequence[Erasure], *, 
     for each in found:
         if each["error"] is not None:
             raise FlushError(
-                f"the data file {each['path']} cannot be read ({each['error']}), so nothing is known to be erased; if "
-                "no snapshot names it, a killed run left it and the upkeep removes it when it is old enough"
+                f"the data file {each['path']} cannot be read ({each['error']}), so the erasure cannot be proven; if "
+                "no snapshot names it, a killed run left it and maintenance removes it when it is old enough"
             )
     return [Leftover(each["path"], each["seq"], each["rows"]) for each in found]
 
 
 def remove(location: str, paths: Sequence[str]) -> None:
-    """Remove files of a table's folder; one that is gone already is no error.
+    """Delete files of a table's folder. A file that is already gone is not an error.
 
     Args:
         location: the folder's URI.
-        paths: of the files.
+        paths: the files' paths.
     """
-    file_system, _ = place(location)
+    file_system, _ = file_system_of(location)
     for path in paths:
         if file_system.get_file_info(path).type != pafs.FileType.NotFound:
             file_system.delete_file(path)
@@ -99,14 +99,14 @@ def unnamed(location: str, named: Iterable[str]) -> list[str]:
         location: the folder's URI.
         named: the files that its snapshots name.
     """
-    file_system, root = place(location)
+    file_system, root = file_system_of(location)
     known = {bare(uri) for uri in named}
     found = file_system.get_file_info(pafs.FileSelector(f"{root}/data", allow_not_found=True, recursive=True))
     return sorted(info.path for info in found if info.is_file and info.path not in known)
 
 
 def bare(path: str) -> str:
-    """A file's URI as pyarrow's file systems name it."""
+    """Return the path of a file's URI on pyarrow's file system."""
     parts = urlsplit(path)
     return parts.path if parts.scheme in ("", "file") else parts.netloc + parts.path
 
@@ -114,23 +114,23 @@ def bare(path: str) -> str:
 def in_file(
     file_system: pafs.FileSystem, path: str, requests: Sequence[Erasure], *, history: bool
 ) -> Iterator[Leftover]:
-    """Yield each request that a data file holds something of.
+    """Yield each request that covers rows of a data file.
 
     Args:
-        file_system: where the file is.
-        path: in it.
-        requests: of one gateway.
+        file_system: the file's file system.
+        path: the path on it.
+        requests: requests of one gateway.
         history: whether it is a file of `deltas`.
 
     Raises:
-        OSError, pyarrow.ArrowInvalid: it cannot be read.
+        OSError, pyarrow.ArrowInvalid: the file cannot be read.
     """
     counts = dict.fromkeys((request.seq for request in requests), 0)
     columns = _HISTORY if history else _STATE
     with file_system.open_input_file(path) as source:
         file = pq.ParquetFile(source)
         if not set(columns) <= set(file.schema_arrow.names):
-            return  # positions of deleted rows
+            return  # a delete file
         for batch in file.iter_batches(columns=list(columns), batch_size=50_000):
             for request in requests:
                 counts[request.seq] += _covered(batch, request, history=history)

@@ -1,4 +1,7 @@
-"""What an erasure takes from the history and from a state table: what was said, and every snapshot that says it."""
+"""Erases in the history and in state tables: contents of deltas, rows merged from them, and older snapshots.
+
+The steps of the asset `erasure`, and `lakehouse.erasure.requests`, call it.
+"""
 
 from __future__ import annotations
 
@@ -27,16 +30,16 @@ if TYPE_CHECKING:
     from lakesync.staging.records import Erasure
 
 _EVER = (1 << 63) - 1
-_SAYS_SOMETHING = "(width > 0 OR size(columns) > 0)"
+_HAS_CONTENT = "(width > 0 OR size(columns) > 0)"
 
 
 class Rewritten(msgspec.Struct, frozen=True):
-    """What a step took from a table."""
+    """What an erasure rewrote in a table."""
 
     rows: int = 0
-    """Deltas, or rows, that held something."""
+    """Number of deltas or rows that had erased values."""
     files: tuple[str, ...] = ()
-    """The data files that they were in: none of them is left at the end."""
+    """The data files that had them, none of which is left."""
 
 
 @lake_errors
@@ -45,13 +48,13 @@ def redact(spark: SparkSession, requests: Sequence[Erasure], names: LakeNames) -
 
     Args:
         spark: a session.
-        requests: of one gateway.
+        requests: requests of one gateway.
         names: the lake's names.
 
     Raises:
-        LakeUnavailableError: Spark is gone.
+        LakeUnavailableError: Spark cannot be reached.
     """
-    covered = deltas_of(requests).narrowed(_SAYS_SOMETHING)
+    covered = deltas_of(requests).narrowed(_HAS_CONTENT)
     found = covered.select(spark, names.deltas, "shard, _file").groupBy("shard", "_file").count().collect()
     for shard in sorted({row["shard"] for row in found}):
         # a statement a shard: deltas of two shards in one file could keep a flush from overwriting a batch
@@ -63,25 +66,25 @@ def redact(spark: SparkSession, requests: Sequence[Erasure], names: LakeNames) -
 
 @lake_errors
 def merge_again(spark: SparkSession, table: str, requests: Sequence[Erasure], names: LakeNames) -> Rewritten:
-    """Merge those rows of a state table again that hold something covered, from the redacted history.
+    """Merge the rows of a state table that have erased values again, from the redacted history.
 
-    The whole table is written: what a merge on read deletes stays in its file.
+    The whole table is written, because merge on read would leave the deleted rows in their files.
 
     Args:
         spark: a session.
         table: the state table.
-        requests: of one gateway.
+        requests: requests of one gateway.
         names: the lake's names.
 
     Raises:
-        LakeUnavailableError: Spark is gone.
+        LakeUnavailableError: Spark cannot be reached.
     """
     gateway, name = requests[0].gateway, names.state(table)
     version = read_version(spark, name)
     if version.snapshot_id is None:
         return Rewritten()
     state = at(spark, name, version.snapshot_id)
-    stale = state.where((sf.col("_gateway") == gateway) & _state_of(requests, table))
+    stale = state.where((sf.col("_gateway") == gateway) & _covered_rows(requests, table))
     found = stale.groupBy(sf.col("_file").alias("file")).count().collect()
     if found:
         keys = stale.select("_gateway", "_row")
@@ -100,7 +103,7 @@ def merge_again(spark: SparkSession, table: str, requests: Sequence[Erasure], na
 
 @lake_errors
 def forget_past(spark: SparkSession, name: str, names: LakeNames) -> None:
-    """Remove all of a table but its newest snapshot: tags, branches, files of other snapshots, and deleted rows.
+    """Delete everything of a table except its newest snapshot: tags, branches, other snapshots and deleted rows.
 
     Args:
         spark: a session.
@@ -108,7 +111,7 @@ def forget_past(spark: SparkSession, name: str, names: LakeNames) -> None:
         names: the lake's names.
 
     Raises:
-        LakeUnavailableError: Spark is gone.
+        LakeUnavailableError: Spark cannot be reached.
     """
     if read_version(spark, name).snapshot_id is None:
         return
@@ -129,14 +132,14 @@ def clear_table(spark: SparkSession, table: str, requests: Sequence[Erasure], na
     Args:
         spark: a session.
         table: the state table.
-        requests: of one gateway.
+        requests: requests of one gateway.
         names: the lake's names.
 
     Returns:
-        What held something; None where the requests do not concern the table.
+        What was rewritten; None if the requests do not concern the table.
 
     Raises:
-        LakeUnavailableError: Spark is gone.
+        LakeUnavailableError: Spark cannot be reached.
     """
     if not spark.catalog.tableExists(names.state(table)):
         return None
@@ -152,7 +155,7 @@ def clear_table(spark: SparkSession, table: str, requests: Sequence[Erasure], na
 
 @lake_errors
 def forget_rejected(spark: SparkSession, table: str, names: LakeNames) -> None:
-    """Leave in the table of values that do not fit only those that a cleared state table still rejects.
+    """Delete the rejected values of a state table that it does not have any more.
 
     Args:
         spark: a session.
@@ -160,7 +163,7 @@ def forget_rejected(spark: SparkSession, table: str, names: LakeNames) -> None:
         names: the lake's names.
 
     Raises:
-        LakeUnavailableError: Spark is gone.
+        LakeUnavailableError: Spark cannot be reached.
     """
     if not spark.catalog.tableExists(names.rejected):
         return
@@ -181,7 +184,7 @@ def forget_rejected(spark: SparkSession, table: str, names: LakeNames) -> None:
 
 
 def has_past(spark: SparkSession, name: str) -> bool:
-    """Return whether a table has snapshots beside its newest one.
+    """Return whether a table has other snapshots than its newest one.
 
     Args:
         spark: a session.
@@ -190,26 +193,26 @@ def has_past(spark: SparkSession, name: str) -> bool:
     return spark.table(f"{name}.snapshots").count() > 1
 
 
-def _state_of(requests: Sequence[Erasure], table: str) -> Column:
-    """The condition over a state table for the rows that hold something which a gateway's requests cover."""
+def _covered_rows(requests: Sequence[Erasure], table: str) -> Column:
+    """Return the condition for the rows of a state table that have values which a gateway's requests cover."""
     found = sf.lit(False)
     cells, inserted = sf.map_values("_cells"), sf.col("_inserted")
     for each in requests:
         client, upto = each.client_id, each.hlc
         if client is not None:
-            said = sf.exists(cells, _said(client, upto))
-            found |= said | ((inserted["client_id"] == client) & (inserted["hlc"] <= upto))
+            has_covered = sf.exists(cells, _is_covered(client, upto))
+            found |= has_covered | ((inserted["client_id"] == client) & (inserted["hlc"] <= upto))
         elif each.table == table:
-            said = sf.exists(cells, _said(None, upto))
-            found |= (sf.col("_row") == (each.row_id or "")) & (said | (inserted["hlc"] <= upto))
+            has_covered = sf.exists(cells, _is_covered(None, upto))
+            found |= (sf.col("_row") == (each.row_id or "")) & (has_covered | (inserted["hlc"] <= upto))
     return found
 
 
-def _said(client: str | None, upto: int) -> Callable[[Column], Column]:
-    """Return the condition over a cell: a client, or anybody, wrote it up to an hlc."""
+def _is_covered(client: str | None, upto: int) -> Callable[[Column], Column]:
+    """Return the condition for cells that a client, or with None any client, wrote up to an hlc."""
 
-    def said(cell: Column) -> Column:
+    def is_covered(cell: Column) -> Column:
         early = cell["hlc"] <= upto
         return early if client is None else (cell["client_id"] == client) & early
 
-    return said
+    return is_covered

@@ -1,10 +1,11 @@
-"""Erasure carried through the lake: the history, state tables, snapshots, checkpoints; then the proof.
+"""Carries out erasure requests in the lake, proves that nothing is left, and confirms the requests to staging.
 
-`deltas` keep their place and lose what they said, as in staging: op UPDATE, no columns. Rows that held something of it
-are merged again from what is left. Then no snapshot from before stays, and no file. Every step may be repeated: it
-looks for what is still there. A request is confirmed when every data file, read past Iceberg, holds nothing of it.
+Covered deltas stay in `deltas` without contents, as in staging: op UPDATE, no columns. Rows with covered values are
+merged again from the remaining deltas. Then all older snapshots and their files are deleted. Every step may be
+repeated. A request is confirmed when no data file, read without Iceberg, has anything that it covers.
 
-No other run may write the tables meanwhile: a merge that has read the history before could bring back what it said.
+No other run may write the tables meanwhile: a merge that has read the history before could restore erased values. The
+steps of the asset `erasure` call it.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ import pyarrow.fs as pafs
 from pyspark.sql import functions as sf
 
 from lakehouse.erasure.conditions import deltas_of
-from lakehouse.erasure.leftovers import Leftover, bare, holding, remove
+from lakehouse.erasure.leftovers import Leftover, bare, find_leftovers, remove
 from lakehouse.erasure.redaction import clear_table, forget_past, has_past, redact
 from lakehouse.failures import failure_text, raise_failure
-from lakehouse.file_systems import place
+from lakehouse.file_systems import file_system_of
 from lakehouse.maintenance import location_of
 from lakehouse.spark_errors import lake_errors
 from lakehouse.tables.verification import row_delta
@@ -39,13 +40,13 @@ if TYPE_CHECKING:
     from lakesync.staging.store import OpenStaging, PipelineStore
 
 RESTORED_AT_ONCE = 5_000
-"""Deltas in one message to staging."""
+"""Number of deltas in one message to staging."""
 
 _EVER = (1 << 63) - 1
 
 
-class Erased(msgspec.Struct, frozen=True):
-    """A request that the lake has carried out, and the proof of it."""
+class ErasureProof(msgspec.Struct, frozen=True):
+    """A request that the lake has carried out, and its proof."""
 
     gateway: str
     seq: int
@@ -54,18 +55,18 @@ class Erased(msgspec.Struct, frozen=True):
     client_id: str | None
     requested_ms: int
     searched: tuple[str, ...]
-    """Folders of which every data file was read, also those that no snapshot names: none holds anything of it."""
+    """Folders all of whose data files were read, also those that no snapshot names, without finding covered rows."""
     removed: tuple[str, ...]
-    """Data files that held something of it and that no snapshot named: of runs that were killed."""
+    """Data files of killed runs that had covered rows and that no snapshot named."""
 
 
-class Ended(msgspec.Struct, frozen=True):
-    """What a search of every file gave."""
+class SearchResult(msgspec.Struct, frozen=True):
+    """The result of searching every file."""
 
-    proven: tuple[Erased, ...]
-    """Requests of which nothing was found."""
+    proven: tuple[ErasureProof, ...]
+    """Requests without covered rows."""
     left: tuple[Leftover, ...]
-    """What was found of the others."""
+    """Files with rows that the other requests cover."""
 
 
 def due_requests(store: PipelineStore) -> dict[str, list[Erasure]]:
@@ -100,7 +101,7 @@ def reached(requests: Iterable[Erasure], backlog: Iterable[Backlog]) -> list[Era
     """Return the requests whose covered deltas are all in the lake.
 
     Args:
-        requests: of one gateway.
+        requests: requests of one gateway.
         backlog: the gateway's unflushed deltas, by shard.
     """
     waiting = [start_of(each.oldest_ms) for each in backlog if each.oldest_ms is not None]
@@ -115,22 +116,22 @@ def conclude(
     names: LakeNames,
     checkpoints_uri: str,
     open_staging: OpenStaging,
-) -> Ended:
-    """Carry one gateway's requests through all that the lake has, prove it, and confirm those that are proven.
+) -> SearchResult:
+    """Carry out one gateway's requests in all tables, prove it, and confirm the proven requests to staging.
 
-    What other steps have done already is found done. The next cut is a new one.
+    Work that other steps have done is not repeated. The next checkpoint is a new one.
 
     Args:
         spark: a session.
-        store: staging.
-        requests: of one gateway.
-        names: of the lake.
-        checkpoints_uri: where checkpoints are.
+        store: the staging store.
+        requests: requests of one gateway.
+        names: the lake's names.
+        checkpoints_uri: the folder of all frames.
         open_staging: opens the store in a task of Spark.
 
     Raises:
         FlushError: a data file cannot be read.
-        LakeUnavailableError: Spark is gone.
+        LakeUnavailableError: Spark cannot be reached.
     """
     redact(spark, requests, names)
     tables = tables_of(spark, requests, names)
@@ -138,7 +139,7 @@ def conclude(
         clear_table(spark, table, requests, names)
     if has_past(spark, names.deltas):
         forget_past(spark, names.deltas, names)
-    arrival = max(give_back(spark, store, each, names, open_staging).arrival for each in requests)
+    arrival = max(restore_hidden(spark, store, each, names, open_staging).arrival for each in requests)
     drop_frames(checkpoints_uri, requests[0].gateway, arrival)
     ended = prove(spark, requests, tables, names)
     for each in ended.proven:
@@ -149,28 +150,28 @@ def conclude(
 
 @lake_errors
 def tables_of(spark: SparkSession, requests: Sequence[Erasure], names: LakeNames) -> list[str]:
-    """Return the state tables of the tables to which the covered deltas belong.
+    """Return the state tables that have rows of covered deltas.
 
     Args:
         spark: a session.
-        requests: of one gateway.
+        requests: requests of one gateway.
         names: the lake's names.
 
     Raises:
-        LakeUnavailableError: Spark is gone.
+        LakeUnavailableError: Spark cannot be reached.
     """
     found = deltas_of(requests).select(spark, names.deltas, "table_name").distinct().collect()
     return sorted(row["table_name"] for row in found if spark.catalog.tableExists(names.state(row["table_name"])))
 
 
 @lake_errors
-def give_back(
+def restore_hidden(
     spark: SparkSession, store: PipelineStore, erasure: Erasure, names: LakeNames, open_staging: OpenStaging
 ) -> Erasure:
-    """Return to staging what the erased deltas had hidden, and the request with its later arrival.
+    """Restore in staging the values that erased deltas had hidden, and return the request with its new arrival.
 
-    Staging no longer knows what a column was before the erased client wrote it; the history does. Cuts from before the
-    new arrival are not handed out any more. An erasure of a row restores nothing.
+    Staging does not store what a column was before the erased client wrote it; the history does. Checkpoints from
+    before the new arrival are not served any more. The erasure of a row restores nothing.
 
     Args:
         spark: a session.
@@ -180,7 +181,7 @@ def give_back(
         open_staging: opens the staging store.
 
     Raises:
-        LakeUnavailableError: Spark is gone.
+        LakeUnavailableError: Spark cannot be reached.
     """
     if erasure.client_id is not None:
         of_gateway = spark.table(names.deltas).where(sf.col("gateway") == erasure.gateway)
@@ -197,14 +198,14 @@ def give_back(
 
 
 class _Restoring(NamedTuple):
-    """What a task does with deltas of the history."""
+    """The task that sends deltas of the history to staging."""
 
     open_staging: OpenStaging
     gateway: str
     seq: int
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Give them to staging, in bounded pieces; a row that says why not, where it fails."""
+        """Send the deltas in bounded messages; yield a row with the error if that fails."""
         prepare_worker()
         try:
             with self.open_staging() as store:
@@ -217,14 +218,14 @@ class _Restoring(NamedTuple):
 
 
 def drop_frames(checkpoints_uri: str, gateway: str, below: int) -> list[str]:
-    """Remove the frames of a gateway's cuts below an arrival, and return the removed folders.
+    """Delete the frames of a gateway's checkpoints before an arrival, and return the deleted folders.
 
     Args:
         checkpoints_uri: the folder of all frames.
-        gateway: whose frames.
+        gateway: the gateway's id.
         below: the arrival.
     """
-    file_system, root = place(f"{checkpoints_uri.rstrip('/')}/{gateway}")
+    file_system, root = file_system_of(f"{checkpoints_uri.rstrip('/')}/{gateway}")
     gone = []
     for info in file_system.get_file_info(pafs.FileSelector(root, allow_not_found=True)):
         arrival = info.base_name.rpartition("-")[2]
@@ -236,20 +237,20 @@ def drop_frames(checkpoints_uri: str, gateway: str, below: int) -> list[str]:
 
 
 @lake_errors
-def prove(spark: SparkSession, requests: Sequence[Erasure], tables: Iterable[str], names: LakeNames) -> Ended:
-    """Read every data file of the history and of state tables for what requests of one gateway cover.
+def prove(spark: SparkSession, requests: Sequence[Erasure], tables: Iterable[str], names: LakeNames) -> SearchResult:
+    """Search every data file of the history and of state tables for rows that requests of one gateway cover.
 
-    A file that holds something and that no snapshot names is removed: what could still commit it is refused.
+    A file with such rows that no snapshot names is deleted. Iceberg refuses a commit that could still add it.
 
     Args:
         spark: a session.
-        requests: of one gateway.
+        requests: requests of one gateway.
         tables: the state tables.
         names: the lake's names.
 
     Raises:
         FlushError: a file cannot be read.
-        LakeUnavailableError: Spark is gone.
+        LakeUnavailableError: Spark cannot be reached.
     """
     searched: list[str] = []
     left: list[Leftover] = []
@@ -259,7 +260,7 @@ def prove(spark: SparkSession, requests: Sequence[Erasure], tables: Iterable[str
         location = location_of(spark, name)
         searched.append(location)
         mine = [each for each in requests if table is None or each.client_id is not None or each.table == table]
-        found = holding(spark, location, mine, history=table is None)
+        found = find_leftovers(spark, location, mine, history=table is None)
         in_use = {bare(row["file_path"]) for row in spark.table(f"{name}.all_files").select("file_path").collect()}
         left += [each for each in found if each.path in in_use]
         stray = [each for each in found if each.path not in in_use]
@@ -268,7 +269,7 @@ def prove(spark: SparkSession, requests: Sequence[Erasure], tables: Iterable[str
             removed.setdefault(each.seq, []).append(each.path)
     failed = {each.seq for each in left}
     proven = [
-        Erased(
+        ErasureProof(
             each.gateway,
             each.seq,
             each.table,
@@ -281,4 +282,4 @@ def prove(spark: SparkSession, requests: Sequence[Erasure], tables: Iterable[str
         for each in requests
         if each.seq not in failed
     ]
-    return Ended(tuple(proven), tuple(left))
+    return SearchResult(tuple(proven), tuple(left))

@@ -1,1 +1,1 @@
-"""The lake's `deltas`: every delta of every gateway, carried there once."""
+"""The lake's history: flushing deltas into the table `deltas` exactly once, and reading them in order."""

@@ -1,7 +1,6 @@
-"""Log rows to rows of `deltas`: bodies are decoded by the gateway's own code into Arrow batches.
+"""Decodes rows of staging's log into rows of `deltas`, with the gateway's own decoder, as Arrow batches.
 
-Spark's workers, which do so where much waits, import `lakesync` and this package: they run from the same environment as
-the driver.
+Tasks of a flush call it. Spark's workers run from the same environment as the driver, so they can import it.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ DELTAS_SCHEMA = (
 )
 
 BYTES_A_BATCH = 640 << 10
-"""Of unpacked bodies: some two thousand deltas, which stay near the processor while they are taken apart."""
+"""Bytes of unpacked bodies in one batch: about 2,000 deltas, which fit into the processor's cache."""
 
 _DAY_MS = 86_400_000
 
@@ -53,14 +52,14 @@ DELTAS_ARROW = pa.schema(
 
 
 def decode_log(rows: Iterable[LogRow], log_range: LogRange, batch_id: str) -> Iterator[pa.RecordBatch]:
-    """Decode the log rows of a range into rows of `deltas`, marked with their batch.
+    """Decode rows of the log into rows of `deltas` with a batch id.
 
-    A value's text becomes its JCS text, so that the lake compares and shows one spelling.
+    Values become canonical JSON (JCS), so that equal values have equal texts in the lake.
 
     Args:
-        rows: of the log.
-        log_range: names their gateway and shard.
-        batch_id: of the flush.
+        rows: rows of the log.
+        log_range: their gateway, shard and epoch.
+        batch_id: id of the flush's batch.
 
     Raises:
         ValidationError: a body is damaged, or was trimmed.
@@ -70,25 +69,25 @@ def decode_log(rows: Iterable[LogRow], log_range: LogRange, batch_id: str) -> It
 
 
 def day_of(arrival: int) -> date:
-    """The UTC day of an arrival."""
+    """Return the UTC day of an arrival."""
     return datetime.fromtimestamp(hlc.decode(arrival)[0] / 1000, UTC).date()
 
 
-class _Entry(NamedTuple):
-    """A push."""
+class _Push(NamedTuple):
+    """A row of the log."""
 
     seq: int
     arrival: int
     body: bytes
-    """Unpacked."""
+    """The unpacked body."""
 
 
-def _portions(rows: Iterable[LogRow]) -> Iterator[list[_Entry]]:
-    """Log rows, as many as make one batch."""
-    entries: list[_Entry] = []
+def _portions(rows: Iterable[LogRow]) -> Iterator[list[_Push]]:
+    """Yield the rows of the log that make one batch."""
+    entries: list[_Push] = []
     size = 0
     for seq, arrival, body in rows:
-        entries.append(_Entry(seq, arrival, unpack_body(body or b"")))
+        entries.append(_Push(seq, arrival, unpack_body(body or b"")))
         size += len(entries[-1].body)
         if size >= BYTES_A_BATCH:
             yield entries
@@ -97,7 +96,7 @@ def _portions(rows: Iterable[LogRow]) -> Iterator[list[_Entry]]:
         yield entries
 
 
-def _decoded(entries: Sequence[_Entry], log_range: LogRange, batch_id: str) -> pa.RecordBatch:
+def _decoded(entries: Sequence[_Push], log_range: LogRange, batch_id: str) -> pa.RecordBatch:
     counts, columns = _deltas_of([entry.body for entry in entries])
     number = int(counts.sum())
     seqs, arrivals = (np.fromiter((entry[place] for entry in entries), np.int64, len(entries)) for place in (0, 1))
@@ -120,7 +119,7 @@ def _decoded(entries: Sequence[_Entry], log_range: LogRange, batch_id: str) -> p
 
 
 def _deltas_of(bodies: Sequence[bytes]) -> tuple[npt.NDArray[np.int64], list[pa.Array]]:
-    """How many deltas each body has, and the columns that they bring themselves."""
+    """Return the number of deltas in each body, and the columns that the deltas have themselves."""
     found = decode_columns(bodies)
     if found is not None:
         return found

@@ -1,11 +1,11 @@
-"""From the log to `deltas`: a planned batch is carried exactly once, whatever dies in between.
+"""Flushes planned batches of staging's log into `deltas`, each exactly once, also if a process is killed in between.
 
-The data itself is the watermark. Spark overwrites exactly the rows of the batch, serialisable and validated from a
-snapshot that was read and lacks it: of two writers that read the same one is refused, and so is the statement of a run
-that was killed meanwhile. A commit's error means "unknown", so the table is read again.
+Spark overwrites exactly the rows of the batch, with serialisable isolation, validated from a snapshot that was read and
+lacks the batch. So Iceberg refuses one of two writers that read the same snapshot, and the commit of a killed run. An
+error of a commit means "unknown", so the table is read again. The asset `deltas` and the erasure call it.
 
-Compaction of `deltas` must keep to days before the oldest unflushed arrival: a file in which a batch is mixed with
-others cannot be overwritten by batch.
+Compaction of `deltas` must keep to days before the oldest unflushed arrival: a file that mixes a batch with others
+cannot be overwritten by batch.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ if TYPE_CHECKING:
     from lakesync.staging.store import PipelineStore
 
 MAX_DELTAS = 1_000_000
-"""Deltas a batch: what one commit to the lake carries at most, a larger push apart. Tasks share them, so that none has
-more of it in memory where a batch is larger."""
+"""Deltas in one batch, and so in one commit to the lake, at most; a single push may be larger. Tasks share them, so a
+larger batch does not need more memory in a task."""
 
 
 class FlushReport(msgspec.Struct, frozen=True):
-    """A batch that is in the lake, as read back from the committed table."""
+    """A flushed batch, as read back from the committed table."""
 
     batch_id: str
     gateway: str
@@ -60,24 +60,24 @@ class FlushReport(msgspec.Struct, frozen=True):
     snapshot_id: int
     """The snapshot in which it was read back."""
     already_there: bool
-    """An earlier or concurrent run had written it."""
+    """Whether an earlier or concurrent run had written it."""
     seconds: float
 
 
 @lake_errors
 def flush(spark: SparkSession, store: PipelineStore, batch: Batch, names: LakeNames = NAMES) -> FlushReport:
-    """Carry a planned batch into `deltas` and read it back; does not confirm it.
+    """Write a planned batch to `deltas` and read it back, without confirming it to staging.
 
     Args:
         spark: a session.
         store: the staging store.
-        batch: as staging planned it.
+        batch: the planned batch.
         names: the lake's names.
 
     Raises:
-        FlushError: the batch is not in the lake; a repeat is safe.
-        CommitUnknownError: nobody can tell whether it is; a repeat is safe, and will tell.
-        IntegrityError: the lake holds another number of its deltas than the log.
+        FlushError: the batch is not in the lake; repeat the flush.
+        CommitUnknownError: it is unknown whether the batch is in the lake; repeat the flush, which finds out.
+        IntegrityError: the lake has another number of its deltas than the log.
     """
     ensure_deltas(spark, names)
     return _carry(spark, store, batch, names)
@@ -85,7 +85,7 @@ def flush(spark: SparkSession, store: PipelineStore, batch: Batch, names: LakeNa
 
 @lake_errors
 def _carry(spark: SparkSession, store: PipelineStore, batch: Batch, names: LakeNames) -> FlushReport:
-    """`flush` into a table that is there."""
+    """Do the work of `flush`. The table exists."""
     started = time.perf_counter()
     snapshot, held = _held(spark, batch, names)
     already_there = held is not None
@@ -93,7 +93,7 @@ def _carry(spark: SparkSession, store: PipelineStore, batch: Batch, names: LakeN
         crash_point("flush.planned")
         try:
             _write(spark, store.log_source(batch.shard), batch, snapshot, names)
-        except Exception as error:  # whatever it is, only the table tells
+        except Exception as error:  # whatever it is, only the table shows whether the batch is there
             snapshot, held = _read_after(error, spark, batch, names)
             already_there = True
         else:
@@ -137,21 +137,20 @@ def flush_due(
     on_flushed: Callable[[FlushReport], object] | None = None,
     on_failed: Callable[[str, LakeSyncError], object] | None = None,
 ) -> list[FlushReport]:
-    """Plan, flush, confirm and trim every shard until all that waited at the start is in the lake.
+    """Plan, flush, confirm and trim every shard until all deltas that were unflushed at the start are in the lake.
 
-    What is pushed meanwhile may be flushed too, and is not waited for. A gateway that fails does not stop the others:
-    they are flushed first, then its error is raised (several as an ExceptionGroup).
+    Deltas that are pushed meanwhile may be flushed too. A gateway that fails does not stop the others; its error is
+    raised at the end (several as an ExceptionGroup).
 
     Args:
         spark: a session.
         store: the staging store.
-        gateways: the only ones that are flushed; None: all.
-        max_deltas: bounds a batch.
-        names: of the lake's tables.
-        holds: gateway → where its tables and checkpoint are made afterwards: nothing beyond is flushed, nor any gateway
-            without one.
-        within: the first and the last arrival that are flushed. The log goes to the lake in order, so a shard whose
-            unflushed deltas begin before the first one is left as it is.
+        gateways: the gateways to flush; None: all.
+        max_deltas: deltas in one batch at most.
+        names: the lake's names.
+        holds: gateway → the cut point of its next checkpoint. Later deltas are not flushed, nor gateways without one.
+        within: the first and the last arrival to flush. The log is flushed in order, so a shard whose unflushed deltas
+            begin before the first one is not flushed.
         on_flushed: called with each report as soon as its batch is confirmed.
         on_failed: called with a gateway and its error, which is then not raised.
 
@@ -159,7 +158,7 @@ def flush_due(
         The reports, in order.
 
     Raises:
-        LakeUnavailableError: Spark is gone; nothing further was tried.
+        LakeUnavailableError: Spark cannot be reached; the remaining shards were not tried.
         FlushError, CommitUnknownError, IntegrityError: as `flush`, or `confirm` refused what was read back.
     """
     reports: list[FlushReport] = []
@@ -218,14 +217,14 @@ def require_flushed(store: PipelineStore, days: Collection[date]) -> None:
 def flushed_arrivals(
     spark: SparkSession, names: LakeNames = NAMES, shards: Collection[str] | None = None
 ) -> dict[str, int]:
-    """The highest arrival in `deltas` a gateway: all its deltas up to there are in the lake.
+    """Return gateway → its highest arrival in `deltas`; all its deltas up to there are in the lake.
 
-    Read from the files' bounds; data is read only where a compaction has mixed gateways, or shards, in a file.
+    It is read from column bounds. Data is read only if a compaction has mixed gateways or shards in a file.
 
     Args:
         spark: a session.
-        names: of the lake's tables.
-        shards: only of these, as each shard counts its own arrivals; None where tables are not sharded.
+        names: the lake's names.
+        shards: the shards to read, because each has its own arrivals; None: tables are not sharded.
     """
     if ensure_deltas(spark, names).snapshot_id is None:
         return {}
@@ -241,7 +240,7 @@ def flushed_arrivals(
 
 
 def _highest_in_files(table: Table, shards: Collection[str] | None) -> dict[str, int] | None:
-    """The highest arrival a gateway by the bounds of the files; None where one mixes gateways, or shards."""
+    """Return gateway → its highest arrival by column bounds; None if a file mixes gateways or shards."""
     found: dict[str, int] = {}
     for task in planned_files(table, current_snapshot(table)):
         gateway, other = column_bounds(table, task.file, "gateway")
@@ -265,11 +264,11 @@ def _flush_shard(
     since: int | None,
     through: int | None,
 ) -> Iterator[FlushReport]:
-    """Batch after batch, up to what waited; a trim follows also where an earlier run died before its own."""
+    """Flush batch after batch, then trim, also if an earlier run was killed before it trimmed."""
     done = waiting.flushed_seq
     while done < waiting.last_seq:
         batch = store.plan(waiting.gateway, waiting.shard, max_deltas, through, since)
-        if batch is None or not _is_within(batch, since, through):  # one that another run has planned stays open
+        if batch is None or not _is_within(batch, since, through):  # a batch that another run has planned stays open
             break
         report = _carry(spark, store, batch, names)
         store.confirm(batch.batch_id, report.deltas, report.id_sum, report.snapshot_id)
@@ -285,7 +284,7 @@ def _is_within(batch: Batch, since: int | None, through: int | None) -> bool:
 
 
 def _held(spark: SparkSession, batch: Batch, names: LakeNames) -> tuple[int | None, Held | None]:
-    """The snapshot of `deltas` now, and what it holds of the batch."""
+    """Return the current snapshot of `deltas`, and how many deltas of the batch it has."""
     with open_table(spark, names.deltas) as table:
         snapshot = current_snapshot(table)
         files = batch_files(table, snapshot, batch)
@@ -293,7 +292,7 @@ def _held(spark: SparkSession, batch: Batch, names: LakeNames) -> tuple[int | No
 
 
 def _read_after(error: Exception, spark: SparkSession, batch: Batch, names: LakeNames) -> tuple[int | None, Held]:
-    """The table after a write that raised.
+    """Read the table after a failed write.
 
     Raises:
         FlushError: the batch is not there.
@@ -315,5 +314,5 @@ def _read_after(error: Exception, spark: SparkSession, batch: Batch, names: Lake
 
 
 def _write(spark: SparkSession, source: LogSource, batch: Batch, snapshot: int | None, names: LakeNames) -> None:
-    """Commit the batch on top of a snapshot that lacks it."""
+    """Commit a batch on a snapshot that lacks it."""
     overwrite(decoded_log(spark, source, batch), names.deltas, is_of(batch), snapshot, batch.batch_id)

@@ -1,4 +1,4 @@
-"""A flush's batch as `deltas` holds it at a snapshot: how many deltas, and the sum of their ids."""
+"""Counts the deltas of a flush's batch in a snapshot of `deltas`, and sums their ids. A flush reads its batch back."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from lakesync.staging.records import Batch
 
 Held = tuple[int, int]
-"""Count, and sum of ids modulo 2**64."""
+"""Number of deltas, and the sum of their ids modulo 2**64."""
 
 ROWS_A_TASK = 500_000
 
@@ -39,7 +39,7 @@ def batch_files(table: Table, snapshot: int | None, batch: Batch) -> list[tuple[
 
     Args:
         table: the history.
-        snapshot: its id; None: the table has none.
+        snapshot: the snapshot's id; None: the table is empty.
         batch: the batch.
     """
     first, last = (day_of(arrival).isoformat() for arrival in (batch.arrival_low, batch.arrival_high))
@@ -57,12 +57,12 @@ def batch_files(table: Table, snapshot: int | None, batch: Batch) -> list[tuple[
 
 
 def held_in_lake(spark: SparkSession, files: Sequence[tuple[DataFile, bool]], batch: Batch) -> Held | None:
-    """What these files hold of the batch, read by tasks; None where that is nothing.
+    """Count the deltas of a batch in files and sum their ids, in tasks; None if there are none.
 
     Args:
         spark: a session.
-        files: as `batch_files` finds them.
-        batch: the planned one.
+        files: the result of `batch_files`.
+        batch: the planned batch.
     """
     if not files:
         return None
@@ -80,7 +80,7 @@ def held_in_lake(spark: SparkSession, files: Sequence[tuple[DataFile, bool]], ba
 
 
 def is_of(batch: Batch) -> Column:
-    """The batch's rows, and enough around them to prune files by partition and bounds."""
+    """Return the condition for a batch's rows, with terms by which Spark prunes files."""
     days = (day_of(batch.arrival_low), day_of(batch.arrival_high))
     return (
         (sf.col("gateway") == batch.gateway)
@@ -91,7 +91,7 @@ def is_of(batch: Batch) -> Column:
 
 
 def _sum_of(file: DataFile, batch: Batch | None) -> pa.RecordBatch:
-    """Of the batch's rows among the file's, or of all; the sum as a signed number of 64 bits."""
+    """Count and sum a batch's rows of a file, or with None all rows. The sum is a signed 64-bit integer."""
     count = total = 0
     for rows in read_rows(file, _ID if batch is None else _IDS):
         own = rows

@@ -1,4 +1,7 @@
-"""The sum by which staging's ledger and the lake are compared, as `lakesync.model.delta.id_number` says it."""
+"""Sums delta ids in Spark, as `lakesync.model.delta.id_number` does, to compare the lake with staging's ledger.
+
+`lakehouse.checks` calls it.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +20,11 @@ if TYPE_CHECKING:
 
 
 def id_sums(deltas: DataFrame, by: Sequence[str] = ()) -> DataFrame:
-    """How many deltas there are and the sum of their ids' numbers modulo 2**64: `count`, and `total` as a decimal.
+    """Return the number of deltas as `count`, and the sum of their ids modulo 2**64 as the decimal `total`.
 
     Args:
         deltas: rows with `delta_id`.
-        by: further columns, each group of which is summed by itself. Without any there is one row, of nulls for none.
+        by: columns to group by. Without any there is one row, with nulls if there are no deltas.
     """
     fields = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in deltas.select(*by).schema.fields)
     schema = f"{fields}{', ' if by else ''}count bigint, total decimal(20,0)"
@@ -38,11 +41,11 @@ def id_sums(deltas: DataFrame, by: Sequence[str] = ()) -> DataFrame:
 
 
 def id_sums_of(batches: Iterable[pa.RecordBatch], by: Sequence[str] = ()) -> pa.Table | None:
-    """Return count and sum of ids of rows, the sum as an unsigned integer; None for no batch.
+    """Return count and sum of ids of rows, the sum as an unsigned integer; None without batches.
 
     Args:
         batches: the rows.
-        by: the columns by which they are grouped.
+        by: columns to group by.
     """
     parts = [_added(batch, by) for batch in batches]
     if not parts:
@@ -52,7 +55,7 @@ def id_sums_of(batches: Iterable[pa.RecordBatch], by: Sequence[str] = ()) -> pa.
 
 
 def _added(batch: pa.RecordBatch, by: Sequence[str]) -> pa.Table:
-    """A row a group. Arrow's sums of unsigned integers are modulo 2**64."""
+    """Return one row for each group. Arrow sums unsigned integers modulo 2**64."""
     rows = pa.table([*(batch[name] for name in by), pa.array(id_numbers(batch["delta_id"]))], [*by, "total"])
     found = rows.group_by(list(by)).aggregate([("total", "count"), ("total", "sum")])
     return found.select([*by, "total_count", "total_sum"]).rename_columns([*by, "count", "total"])

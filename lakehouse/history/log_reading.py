@@ -1,4 +1,4 @@
-"""A batch of staging's log as rows of `deltas`, decoded by Spark's tasks."""
+"""Reads a planned batch of staging's log as rows of `deltas`, decoded in tasks of Spark. The flush calls it."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ if TYPE_CHECKING:
 
 DELTAS_A_TASK = 250_000
 STORED_BYTES_A_TASK = 16 << 20
-"""What one task decodes and writes at most, about; where deltas are narrow their number decides."""
+"""Deltas and stored bytes that one task decodes and writes at most, approximately."""
 
 ORDERED_BYTES = 32 << 20
-"""Decoded, in memory together and ordered by table, so that a row group of the file holds few tables."""
+"""Bytes of decoded rows that a task sorts by table at once, so that a row group of the file has few tables."""
 
 _ROWS_A_BATCH = 16_384
 
 
 class _Slice(NamedTuple):
-    """A part of a batch, for one task."""
+    """A range of a batch's pushes, for one task."""
 
     source: LogSource
     log_range: LogRange
     batch_id: str
 
     def deltas(self) -> Iterator[pa.RecordBatch]:
-        """Its rows of `deltas`."""
+        """Yield its rows of `deltas`."""
         return _by_table(decode_log(log_rows(self.source, self.log_range), self.log_range, self.batch_id))
 
 
@@ -47,7 +47,7 @@ def decoded_log(spark: SparkSession, source: LogSource, batch: Batch) -> DataFra
 
     Args:
         spark: a session.
-        source: where the log is read.
+        source: how tasks open the log.
         batch: the batch.
     """
     parts = _slices(source, batch)
@@ -55,19 +55,19 @@ def decoded_log(spark: SparkSession, source: LogSource, batch: Batch) -> DataFra
 
 
 def _slices(source: LogSource, batch: Batch) -> list[_Slice]:
-    """Parts of about as many pushes each."""
+    """Divide a batch into ranges with about equal numbers of pushes."""
     pushes = batch.to_seq - batch.from_seq + 1
     most = max(-(-batch.deltas // DELTAS_A_TASK), -(-batch.bytes // STORED_BYTES_A_TASK), 1)
     most += most % 2 if most > 1 else 0  # two cores finish an even number together
     ends = np.linspace(batch.from_seq, batch.to_seq + 1, min(pushes, most) + 1).astype(int).tolist()
     return [
-        _Slice(source, LogRange(batch.gateway, batch.shard, batch.epoch, first, behind - 1), batch.batch_id)
-        for first, behind in pairwise(ends)
+        _Slice(source, LogRange(batch.gateway, batch.shard, batch.epoch, first, after - 1), batch.batch_id)
+        for first, after in pairwise(ends)
     ]
 
 
 def _by_table(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows, those of a table together within `ORDERED_BYTES`."""
+    """Yield the rows, sorted by table within each `ORDERED_BYTES`."""
     parts: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:

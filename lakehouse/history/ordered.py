@@ -1,7 +1,7 @@
-"""The history in order of arrival, as a task reads it from the files itself, and no more of it at once than a part.
+"""Reads the history in order of arrival in a task, with bounded memory. Destinations read it.
 
-A file of the history is one gateway's deltas of one shard, in the order of its buckets. What is too much to be put in
-order in memory is put in order part by part, each on the task's own disk, and those are read side by side.
+A file of the history has one gateway's deltas of one shard, ordered by bucket. So the rows are sorted externally: runs
+of `PART` rows are sorted in memory, written to the task's disk, and merged.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ if TYPE_CHECKING:
     from lakesync.adapters.transfer.follower import DeltaSelection
 
 PART = 25_000
-"""Rows that are put in order in memory."""
+"""Rows that are sorted in memory at once."""
 
 _BATCH = 5_000
-"""Rows of a batch."""
+"""Rows of a batch of the result."""
 _TOGETHER = 16
-"""Parts of a size that are read side by side, and made one."""
+"""Number of sorted runs of one size that are merged into a larger one."""
 _ORDER = ("arrival", "seq", "ordinal")
 
 
 class Stretch(NamedTuple):
-    """Files of one stream that have to be read together, as their arrivals are interleaved."""
+    """Files of one stream whose ranges of arrivals overlap, so that they must be read together."""
 
     gateway: str
     shard: str
     first: int
-    """The least arrival."""
+    """Smallest arrival."""
     last: int
-    """The greatest arrival."""
+    """Greatest arrival."""
     files: tuple[DataFile, ...]
 
     @property
@@ -56,22 +56,22 @@ class Stretch(NamedTuple):
         return f"{self.gateway}/{self.shard}"
 
     def deltas_beyond(self, arrival: int) -> int:
-        """About how many of its deltas arrived later, if they came evenly."""
+        """Return the approximate number of its deltas that arrived later, assuming an even distribution."""
         share = (self.last - max(arrival, self.first - 1)) / (self.last - self.first + 1)
         return round(rows_in(self.files) * share)
 
 
 def stretches(table: Table, snapshot: int, after: Mapping[str, int], until: Mapping[str, int]) -> list[Stretch]:
-    """The files of a snapshot with deltas in a range of arrivals, in order of gateway, shard and arrival.
+    """Return the files of a snapshot with deltas in a range of arrivals, in order of gateway, shard and arrival.
 
     Args:
         table: the history.
-        snapshot: its id.
-        after: `GATEWAY/SHARD` → the arrival above which its deltas are wanted; other streams are not.
-        until: `GATEWAY/SHARD` → the last arrival that is wanted.
+        snapshot: the snapshot's id.
+        after: `GATEWAY/SHARD` → the arrival after which deltas are read. Other streams are not read.
+        until: `GATEWAY/SHARD` → the last arrival that is read.
 
     Raises:
-        IntegrityError: a file does not tell whose deltas it holds.
+        IntegrityError: a file has deltas of several gateways or shards.
         ConfigurationError: tasks cannot open a file.
     """
     from lakesync.analysis.scans import all_of, condition  # pyiceberg, which tasks do without
@@ -102,7 +102,7 @@ def latest_arrivals(table: Table, snapshot: int) -> dict[str, int]:
 
     Args:
         table: the history.
-        snapshot: its id.
+        snapshot: the snapshot's id.
 
     Raises:
         IntegrityError, ConfigurationError: as `stretches`.
@@ -122,15 +122,15 @@ def in_order(
     columns: Sequence[str],
     part: int = PART,
 ) -> Iterator[pa.RecordBatch]:
-    """What is wanted of these, in order of gateway, shard, arrival and place in the log; in a task.
+    """Yield selected deltas in order of gateway, shard, arrival and position in the log. Tasks call it.
 
     Args:
-        found: as `stretches` has them.
-        after: as `stretches`, or further.
-        until: as `stretches`.
-        choice: which tables and gateways.
-        columns: of the history, that are wanted.
-        part: rows that are put in order in memory.
+        found: the result of `stretches`.
+        after: `GATEWAY/SHARD` → the arrival after which deltas are read, not before that given to `stretches`.
+        until: as for `stretches`.
+        choice: the selected tables and gateways.
+        columns: the columns of the history to return.
+        part: number of rows to sort in memory.
     """
     needed = dict.fromkeys((*columns, "table_name", "row_id", "batch_id", *_ORDER))
     schema = pa.schema([DELTAS_ARROW.field(name) for name in needed])
@@ -145,31 +145,31 @@ def in_order(
 
 
 def ordered(rows: Iterable[pa.Table], part: int = PART) -> Iterator[pa.Table]:
-    """Rows of a stream by arrival and place in the log, a few thousand at a time.
+    """Yield the rows of a stream sorted by arrival and position in the log, a few thousand at a time.
 
     Args:
-        rows: in any order.
-        part: as many are in memory at once, or a batch of each of the parts that are read side by side.
+        rows: rows in any order.
+        part: number of rows in memory at once; while runs are merged, one batch of each.
     """
     with tempfile.TemporaryDirectory(prefix="lakesync-order-", dir=_disk()) as folder:
-        parts = _Parts(Path(folder))
-        waiting: list[pa.Table] = []
+        runs = _SortedRuns(Path(folder))
+        pending: list[pa.Table] = []
         for some in rows:
-            waiting.append(some)
-            if sum(map(len, waiting)) >= part:
-                parts.add([_sorted(waiting)])
-                waiting = []
-        left = [_sorted(waiting)] if any(map(len, waiting)) else []
-        if not parts:
+            pending.append(some)
+            if sum(map(len, pending)) >= part:
+                runs.add([_sorted(pending)])
+                pending = []
+        left = [_sorted(pending)] if any(map(len, pending)) else []
+        if not runs:
             yield from left
             return
         if left:
-            parts.add(left)
-        yield from parts.side_by_side()
+            runs.add(left)
+        yield from runs.merged()
 
 
-class _Parts:
-    """Each in order, on disk; many of a size are made one of the next, as a batch of each is in memory in the end."""
+class _SortedRuns:
+    """Sorted runs on disk. `_TOGETHER` runs of one size are merged into one of the next, which bounds their number."""
 
     def __init__(self, folder: Path) -> None:
         self._paths = (folder / str(number) for number in count())
@@ -179,11 +179,11 @@ class _Parts:
         return bool(self._by_size)
 
     def add(self, rows: Iterable[pa.Table], size: int = 0) -> None:
-        """Add a part.
+        """Add a run.
 
         Args:
-            rows: of it, one at least.
-            size: in bytes, about.
+            rows: its rows, sorted; at least one.
+            size: how often its rows were merged into a larger run.
         """
         path = next(self._paths)
         _spill(rows, path)
@@ -193,42 +193,42 @@ class _Parts:
         same.append(path)
         if len(same) == _TOGETHER:
             self._by_size[size] = []
-            self.add(_side_by_side(same), size + 1)
+            self.add(_merge_runs(same), size + 1)
             for path in same:
                 path.unlink()
 
-    def side_by_side(self) -> Iterator[pa.Table]:
-        """All of them in order."""
-        return _side_by_side(list(chain.from_iterable(self._by_size)))
+    def merged(self) -> Iterator[pa.Table]:
+        """Yield the rows of all runs, sorted."""
+        return _merge_runs(list(chain.from_iterable(self._by_size)))
 
 
-class _Reading:
-    """A part on disk, of which the next rows are in memory."""
+class _RunReader:
+    """A run on disk, whose next rows are in memory."""
 
     def __init__(self, path: Path) -> None:
         self._file = pa.ipc.open_file(pa.OSFile(str(path)))
         self._next = 0
         self.rows = self._file.schema.empty_table()
-        self.go_on()
+        self.read_on()
 
     @property
-    def more(self) -> bool:
-        """Whether there is more than what is in memory."""
+    def has_more(self) -> bool:
+        """Whether there are rows on disk that were not read yet."""
         return bool(self._next < self._file.num_record_batches)
 
     @property
     def last(self) -> int:
-        """The arrival of the last row in memory: further rows of it may follow."""
+        """The arrival of the last row in memory. The rows on disk may begin with the same arrival."""
         return int(self.rows.column("arrival")[-1].as_py())
 
-    def go_on(self) -> None:
-        """Read another batch."""
+    def read_on(self) -> None:
+        """Read the next batch into memory."""
         batch = pa.Table.from_batches([self._file.get_batch(self._next)])
         self.rows = pa.concat_tables([self.rows, batch])
         self._next += 1
 
-    def below(self, arrival: int | None) -> pa.Table:
-        """Take the rows below an arrival, or all that are there."""
+    def take_before(self, arrival: int | None) -> pa.Table:
+        """Remove the rows before an arrival from memory and return them; with None, all rows."""
         end = len(self.rows)
         if arrival is not None:
             end = int(np.searchsorted(self.rows.column("arrival").to_numpy(), arrival))
@@ -236,16 +236,16 @@ class _Reading:
         return taken
 
 
-def _side_by_side(paths: Sequence[Path]) -> Iterator[pa.Table]:
-    parts = [_Reading(path) for path in paths]
+def _merge_runs(paths: Sequence[Path]) -> Iterator[pa.Table]:
+    parts = [_RunReader(path) for path in paths]
     while parts:
-        border = min((each.last for each in parts if each.more), default=None)
-        taken = [each.below(border) for each in parts]
+        border = min((each.last for each in parts if each.has_more), default=None)
+        taken = [each.take_before(border) for each in parts]
         if any(map(len, taken)):
             yield _sorted(taken)
         for each in parts:
-            if each.more and (not len(each.rows) or each.last == border):
-                each.go_on()
+            if each.has_more and (not len(each.rows) or each.last == border):
+                each.read_on()
         parts = [each for each in parts if len(each.rows)]
 
 
@@ -255,7 +255,7 @@ def _sorted(rows: Sequence[pa.Table]) -> pa.Table:
 
 
 def _disk() -> str | None:
-    """Where Spark has its tasks put what is too much for memory; outside of a task, where the system has it."""
+    """Return the folder that Spark gives its tasks for temporary files; None outside a task: the system's default."""
     return os.environ.get("SPARK_LOCAL_DIRS", "").partition(",")[0] or None
 
 
@@ -281,13 +281,13 @@ def _wanted(rows: pa.Table, low: int, high: int, choice: DeltaSelection) -> pa.T
 
 
 def _stretch(table: Table, task: FileScanTask) -> Stretch:
-    """A file by itself."""
+    """Return the range of one file."""
     gateway, shard = (column_bounds(table, task.file, name) for name in ("gateway", "shard"))
     first, last = column_bounds(table, task.file, "arrival")
     is_pure = None not in gateway and gateway[0] == gateway[1] and None not in shard and shard[0] == shard[1]
     if not (is_pure and isinstance(first, int) and isinstance(last, int)):
         raise IntegrityError(
             f"the file {task.file.file_path} of {'.'.join(table.name())} holds deltas of gateways {gateway} and shards "
-            f"{shard}, where a file holds one gateway's deltas of one shard: have Spark write it again by these columns"
+            f"{shard}, but a file must have one gateway's deltas of one shard: rewrite it by these columns with Spark"
         )
     return Stretch(str(gateway[0]), str(shard[0]), first, last, (DataFile.of(task),))

@@ -155,7 +155,7 @@ class Delivery:
 
         Raises:
             BackpressureError: the gateway took nothing for `PATIENCE_SECONDS`.
-            LakeUnavailableError: Spark is gone.
+            LakeUnavailableError: Spark cannot be reached.
             LakeSyncError: the gateway refuses a delta.
         """
         done = Delivered()

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from lakehouse.file_systems import on_s3, place_of
+from lakehouse.file_systems import data_file_path, on_s3
 from lakehouse.landing.landed_files import OLD_MARK, LandedFile
 from lakehouse.landing.row_versions import KNOWN, Claims, Keys, Version, story
 from lakehouse.landing.rows import GONE, PLACE, ROW, WHOLE
@@ -86,8 +86,8 @@ class Landed(NamedTuple):
 
 def _read(path: str, columns: list[str], among: pa.Array | None) -> Iterator[pa.Table]:
     """A file's rows; of a group that has none with such an id only the ids are read."""
-    file_system, place = place_of(path)
-    file = pq.ParquetFile(place, filesystem=file_system, pre_buffer=on_s3(path))
+    file_system, file_path = data_file_path(path)
+    file = pq.ParquetFile(file_path, filesystem=file_system, pre_buffer=on_s3(path))
     groups = list(range(file.num_row_groups))
     if among is not None:
         ids = (file.read_row_group(group, ["row_id"], use_threads=False)["row_id"] for group in groups)

@@ -12,18 +12,21 @@ from __future__ import annotations
 
 import time
 import uuid
+from contextlib import contextmanager, suppress
 from functools import reduce
 from operator import and_
 from typing import TYPE_CHECKING, NamedTuple
 
+import grpc
 import msgspec
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pyspark.errors import PySparkException
 from pyspark.sql import functions as sf
+from pyspark.storagelevel import StorageLevel
 
-from lakehouse.file_systems import place_of
+from lakehouse.file_systems import data_file_path
 from lakehouse.landing.commits import commit
-from lakehouse.landing.computed_once import computed_once
 from lakehouse.landing.connector_source import read_poll
 from lakehouse.landing.landed_files import LandedFile
 from lakehouse.landing.poll_tasks import PollWork, TableResult, TableWork
@@ -39,7 +42,7 @@ from lakesync.model.crash_points import crash_point
 from lakesync.model.errors import FlushError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -85,7 +88,7 @@ class LakeLanding(LandedTables):
         """Read what changed at the source into `landing`, in tasks of Spark. Tables fail apart from each other.
 
         Raises:
-            LakeUnavailableError: Spark, or the catalogue, is gone.
+            LakeUnavailableError: Spark or the catalogue cannot be reached.
         """
         begun = time.monotonic()
         reports = {table: TableReport(table, cursor=self.cursor(table)) for table in self._tables}
@@ -206,7 +209,7 @@ def _places(files: Sequence[LandedFile], tables: Mapping[str, Table], kind: str)
     for file in sorted(files, key=lambda each: each.last, reverse=True):
         if not any(table not in found and file.may_have(table) for table in tables):
             continue
-        file_system, path = place_of(file.path)
+        file_system, path = data_file_path(file.path)
         of_file = pq.read_table(
             path,
             columns=["landing", "table_name", "columns"],
@@ -217,3 +220,24 @@ def _places(files: Sequence[LandedFile], tables: Mapping[str, Table], kind: str)
         mine = {row["table_name"]: msgspec.json.decode(row["columns"], type=Place) for row in newest}
         found = {**mine, **found}
     return {table: place for table, place in found.items() if table in tables and place.type == kind}
+
+
+@contextmanager
+def computed_once(spark: SparkSession, rows: DataFrame) -> Iterator[DataFrame]:
+    """Keep the rows of a DataFrame on the executors' disks from the first job that reads them on.
+
+    A local checkpoint would do the same, and is bound to another session where a process has several.
+
+    Args:
+        spark: a session.
+        rows: the DataFrame.
+    """
+    name = f"lakesync_{uuid.uuid4().hex}"
+    rows.createOrReplaceTempView(name)
+    spark.catalog.cacheTable(name, StorageLevel.DISK_ONLY)
+    try:
+        yield spark.table(name)
+    finally:
+        with suppress(PySparkException, grpc.RpcError):  # a lost session has neither any more
+            spark.catalog.uncacheTable(name)
+            spark.catalog.dropTempView(name)

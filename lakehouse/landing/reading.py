@@ -7,16 +7,19 @@ from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 from pyiceberg.exceptions import NoSuchTableError
+from pyspark.errors import PySparkException
 from pyspark.sql import functions as sf
 from sqlalchemy.exc import OperationalError, ProgrammingError
 
+from lakehouse.landing.commits import TRIES, commit, is_busy
 from lakehouse.landing.files import DELTA_SCHEMA, Landed, PendingPages
 from lakehouse.landing.folding import Folding
-from lakehouse.landing.known import fold, note
-from lakehouse.landing.landed_files import LandedFile
+from lakehouse.landing.landed_files import BUCKETS, LandedFile
 from lakehouse.landing.row_versions import KNOWN
 from lakehouse.landing.tables import (
+    KNOWN_COLUMNS,
     ConnectorTables,
     KnownFile,
     Mark,
@@ -25,11 +28,12 @@ from lakehouse.landing.tables import (
     landing_name,
 )
 from lakehouse.spark_errors import lake_errors
+from lakehouse.table_definitions import set_properties
 from lakehouse.task_runner import in_tasks
 from lakesync.model.errors import FlushError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterator, Sequence
     from datetime import date
 
     from pyspark.sql import DataFrame
@@ -53,11 +57,9 @@ class LandedTables:
     """The tables of one connector, as they have landed."""
 
     def __init__(self, within: ConnectorTables, tables: Sequence[Table]) -> None:
-        """Read the marks of the landed tables.
-
-        Raises:
-            LakeUnavailableError: Spark, or the catalogue, is gone.
-            ConfigurationError: only Spark knows the catalogue.
+        """Raises:
+        LakeUnavailableError: Spark or the catalogue cannot be reached.
+        ConfigurationError: only Spark knows the catalogue.
         """
         self._in = within
         self._tables = {table.name: table for table in tables}
@@ -181,3 +183,56 @@ class LandedTables:
             self._known: dict[str, list[KnownFile]] = self._in.known(known)
             self._known_snapshot = known.metadata.current_snapshot_id
             self._marks = self._in.marks(known, self._tables)
+
+
+def fold(tables: ConnectorTables, folding: Folding, snapshot: int | None) -> None:
+    """Write `known` of one table anew, a task a bucket. A repeat changes nothing.
+
+    Args:
+        tables: of the connector.
+        folding: the rows, up to a page.
+        snapshot: of `known`, which was read.
+
+    Raises:
+        FlushError: somebody has written this table's rows meanwhile: the next poll does it.
+    """
+    table, name = folding.landed.table, known_name(tables.names)
+    constants = (tables.gateway, tables.connector, table)
+
+    def rows(bucket: int) -> Iterator[pa.RecordBatch]:
+        for found in folding.rows(bucket):
+            for batch in found.to_batches():
+                same = [pa.repeat(pa.scalar(value), batch.num_rows) for value in constants]
+                yield pa.record_batch([*same, *batch.columns], names=_NAMES)
+
+    written = in_tasks(tables.spark, BUCKETS, rows, KNOWN_COLUMNS)
+    batch = ("known", *constants, str(folding.upto))
+    commit(tables, name, written, tables.condition(table_name=table), snapshot, batch)
+
+
+def note(tables: ConnectorTables, table: str, mark: Mark) -> Mark:
+    """Store how far a table is read, without a snapshot.
+
+    Args:
+        tables: the connector's.
+        table: the table's name.
+        mark: how far.
+
+    Returns:
+        The mark that is noted: never behind the one that was there.
+    """
+    name = known_name(tables.names)
+    for attempt in range(1, TRIES + 1):
+        with tables.opened(name) as known:
+            joined = tables.marks(known, [table])[table].joined(mark)
+        try:
+            set_properties(tables.spark, name, {tables.property_of(table): joined.text()})
+        except PySparkException as error:
+            if attempt == TRIES or not is_busy(error):
+                raise
+        else:
+            break
+    return joined
+
+
+_NAMES = ["gateway", "connector", "table_name", "row_id", "columns"]

@@ -74,11 +74,11 @@ def unlike_history(
     Args:
         spark: a session.
         table: the synced table's name.
-        names: of the lake.
+        names: the lake's names.
         gateways: those whose rows the table has; None for all.
 
     Raises:
-        LakeUnavailableError: Spark is gone.
+        LakeUnavailableError: Spark cannot be reached.
     """
     ensure_deltas(spark, names)
     version = read_version(spark, names.state(table))

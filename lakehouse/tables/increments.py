@@ -107,7 +107,7 @@ def merge_table(
 
     Raises:
         SchemaError: the schema does not fit the lake's table, or the table's contract.
-        LakeUnavailableError: Spark is gone.
+        LakeUnavailableError: Spark cannot be reached.
     """
     started = time.perf_counter()
     history = ensure_deltas(spark, names).snapshot_id
@@ -161,10 +161,10 @@ def merged_by_day(
         table: the synced table's name.
         ranges: gateway → the arrival after which its deltas are counted, and the last one that is.
         days: the only days; None: all.
-        names: of the lake.
+        names: the lake's names.
 
     Raises:
-        LakeUnavailableError: Spark is gone.
+        LakeUnavailableError: Spark cannot be reached.
     """
     wanted = spark.createDataFrame(
         [(gateway, low, high) for gateway, (low, high) in ranges.items()], "of_gateway string, low bigint, high bigint"

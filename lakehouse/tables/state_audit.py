@@ -66,7 +66,7 @@ def unlike_merge(
         sample: how many rows.
 
     Raises:
-        LakeUnavailableError: Spark is gone.
+        LakeUnavailableError: Spark cannot be reached.
     """
     ensure_deltas(spark, names)
     keys, history = _sampled(spark, table, names, gateways, days, seed, sample)

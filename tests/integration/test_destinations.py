@@ -336,7 +336,7 @@ def test_b11_each_leaf_in_turn_is_poisoned_and_every_other_one_goes_on(warehouse
         assert all(told(run)["lag_seconds"] < 120 for name, run in runs.items() if name != poisoned)
         mend()
         assert warehouse.run(poisoned).success
-        assert {name: warehouse.compare(name).holds for name in LEAVES} == dict.fromkeys(LEAVES, True)
+        assert {name: warehouse.compare(name).is_equal for name in LEAVES} == dict.fromkeys(LEAVES, True)
 
 
 def followers_when(warehouse, now_ms):
@@ -371,14 +371,14 @@ def test_b11_each_table_in_turn_is_poisoned_and_every_other_one_goes_on(warehous
         assert now.streams == mark.streams
         assert all(then.streams[name] < arrival for name, arrival in mark.streams.items()), "the sensor asks for a run"
         compared = warehouse.compare("pg")
-        assert not compared.holds
+        assert not compared.is_equal
         assert [each.table for each in compared.set_aside] == [poisoned]
         sql(f"DROP TABLE {poisoned}", f"ALTER TABLE mine RENAME TO {poisoned}")
         with closing(PostgresAdapter(warehouse.postgres.uri)) as adapter:
             adapter.retry_tables("destinations/warehouse/pg", [poisoned])  # rather than after the pause
         again = told(warehouse.run("pg"))
         assert (again["set_aside"], again["deltas_in"]) == ({}, 0)
-        assert warehouse.compare("pg").holds
+        assert warehouse.compare("pg").is_equal
 
 
 def test_a_large_backlog_is_taken_by_several_tasks(warehouse, monkeypatch):
@@ -396,7 +396,7 @@ def test_a_large_backlog_is_taken_by_several_tasks(warehouse, monkeypatch):
         assert run.pyspark.work().tasks > 2  # those that moved rows, and the few of the plan
         assert (first.tasks, first.deltas, first.behind) == (2, first.progress.deltas, False)
         assert first.deltas >= 30
-        assert compare(spark, late, names).holds
+        assert compare(spark, late, names).is_equal
         assert destinations.follow(spark, late, names).tasks == 0
 
         begin_load(
@@ -406,7 +406,7 @@ def test_a_large_backlog_is_taken_by_several_tasks(warehouse, monkeypatch):
         again = destinations.follow(spark, late, names)
         assert (again.tasks, again.deltas, again.behind, again.progress.load) == (3, 15, False, None)
         assert not is_announced(adapter, late.name)
-        assert compare(spark, late, names).holds
+        assert compare(spark, late, names).is_equal
         found = scope_checksum(adapter, MigrationScope())
         assert (again.progress.deltas, again.progress.id_sum) == (found.deltas, found.id_sum)
     with psycopg.connect(uri) as sql:

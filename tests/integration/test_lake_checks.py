@@ -19,7 +19,7 @@ from lakesync.model.delta import delta_id
 from lakesync.model.hlc import MAX_DRIFT_MS
 from lakesync.model.schema import parse_schema
 from lakesync.model.types import ColumnValue, RowDelta
-from resources.spark_metrics import SparkStatus
+from resources.spark import SparkStatus
 from tests.lake_support import arrivals, fill, held
 
 DAYS = [date(2013, 1, 1) + timedelta(days=number) for number in range(2)]

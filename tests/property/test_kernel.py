@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakehouse.checkpoints.frames import frames
+from lakehouse.checkpoints.frame_files import frames
 from lakehouse.history.decoding import DELTAS_ARROW, decode_log
 from lakehouse.merge.kernel import STORED, merge
 from lakehouse.merge.typed import typed_values

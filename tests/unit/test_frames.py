@@ -8,8 +8,7 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 import pytest
 
-from lakehouse.checkpoints.frame_files import write_file
-from lakehouse.checkpoints.frames import frames
+from lakehouse.checkpoints.frame_files import frames, write_file
 from lakesync.wire.frames import read_checkpoint
 from lakesync.wire.protobuf import decode_response
 from tests.property.test_full_disk import files_end_at

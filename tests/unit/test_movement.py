@@ -23,9 +23,8 @@ from lakesync.staging import open_store
 from lakesync_dagster.definitions import arrival_days, make_definitions
 from sensors import backoff as attempts
 from sensors.destinations import DESTINATION_SENSOR
-from sensors.lags import PipelineLags
+from sensors.lags import PipelineLags, timed_parts
 from sensors.moves import move_sensor
-from sensors.timed import timed_parts
 
 DECLARED = """
 [adapters]

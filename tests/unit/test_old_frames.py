@@ -2,7 +2,7 @@
 
 import os
 
-from lakehouse.checkpoints.old_frames import drop_old_frames
+from lakehouse.checkpoints.publication import drop_old_frames
 from lakesync.staging.records import Checkpoint
 
 HOUR_MS = 3_600_000

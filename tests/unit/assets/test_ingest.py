@@ -23,9 +23,8 @@ from lakesync.staging import open_store
 from lakesync_dagster.definitions import arrival_days, make_definitions
 from lakesync_dagster.jobs import poll_job
 from sensors import backoff as attempts
-from sensors.lags import PipelineLags
+from sensors.lags import PipelineLags, timed_parts
 from sensors.polls import poll_sensor
-from sensors.timed import timed_parts
 
 DESK = PolledConnector("shop", "support-desk", "jira", ("jira_issues", "jira_projects"), 30_000)
 CRM = PolledConnector("shop", "support.desk", "salesforce", ("sf_accounts",), 3_600_000)
