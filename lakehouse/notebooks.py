@@ -80,38 +80,43 @@ class StagingLog(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The name of the format."""
+        """Return the name of the format."""
         return FORMAT
 
     def schema(self) -> str:
-        """The columns of `deltas`; there is no batch yet."""
+        """Return the columns of `deltas`. The batch id is empty."""
         return DELTAS_SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002 Spark passes the one above
-        """What reads the log."""
+        """Return the reader of the log."""
         gateway = self.options.get("gateway")
         return LogReader([shard for shard in self.shards if gateway in (None, shard.backlog.gateway)])
 
 
 class LogReader(DataSourceReader):
-    """Reads the log beside its owner."""
+    """Reads the log while its owner process has it open."""
 
     def __init__(self, shards: Sequence[Shard]) -> None:
+        """Store the shards.
+
+        Args:
+            shards: the shards to read.
+        """
         self._shards = shards
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Some pushes each."""
+        """Return ranges of pushes, one for each task."""
         return [
-            InputPartition((shard.source, LogRange(log.gateway, log.shard, log.epoch, first, behind - 1)))
+            InputPartition((shard.source, LogRange(log.gateway, log.shard, log.epoch, first, after - 1)))
             for shard in self._shards
             for log in [shard.backlog]
-            for first, behind in pairwise(
+            for first, after in pairwise(
                 [*range(log.flushed_seq + 1, log.last_seq + 1, PUSHES_A_TASK), log.last_seq + 1]
             )
         ]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        """The deltas of some pushes; none where there is nothing to read."""
+        """Yield the deltas of a range of pushes."""
         if partition is None:
             return
         source, log_range = partition.value
@@ -119,7 +124,7 @@ class LogReader(DataSourceReader):
 
 
 def register_log(spark: SparkSession, store: PipelineStore) -> None:
-    """Register the log, as far as it reaches now, as a data source of a session.
+    """Register the log, up to its current end, as a data source of a session.
 
     Args:
         spark: a session.

@@ -1,1 +1,1 @@
-"""What connectors bring, as it landed and as it adds up."""
+"""Polls of connectors: rows land in Iceberg, are compared with known rows, and their changes are pushed."""

@@ -1,4 +1,4 @@
-"""Commits of `landing` and `known`: Spark writes each batch on top of the snapshot that was read, or not at all."""
+"""Commits batches of rows to `landing` and `known`, validated from the snapshot that was read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 TRIES = 5
-"""Commits of one batch while the catalogue is busy."""
+"""Attempts to commit one batch while the catalogue is busy."""
 
 _REFUSED = "org.apache.iceberg.exceptions.ValidationException"
 _BUSY = ("SQLITE_BUSY", "database is locked", "org.apache.iceberg.exceptions.CommitFailedException")
@@ -27,19 +27,19 @@ _BUSY = ("SQLITE_BUSY", "database is locked", "org.apache.iceberg.exceptions.Com
 def commit(
     tables: ConnectorTables, name: str, rows: DataFrame, where: Column, snapshot: int | None, batch: Sequence[str]
 ) -> None:
-    """Replace the rows of a condition, in one commit that Iceberg refuses where others wrote such rows meanwhile.
+    """Replace the rows that meet a condition, in one commit. Iceberg refuses it if others wrote such rows meanwhile.
 
     Args:
-        tables: of the connector.
-        name: of the table, quoted.
-        rows: those that are to be there.
-        where: a condition that holds for all of `rows`.
-        snapshot: the table's snapshot that was read; None where it was empty.
-        batch: names this commit alone.
+        tables: the connector's tables.
+        name: the table's full, quoted name.
+        rows: the new rows.
+        where: a condition that all of `rows` meet.
+        snapshot: the snapshot that was read; None: the table was empty.
+        batch: identifies this commit.
 
     Raises:
-        FlushError: it was not committed.
-        Exception: what Spark or the catalogue raised, where it is unknown whether it was committed.
+        FlushError: the rows were not committed.
+        Exception: the error of Spark or the catalogue, if it is unknown whether the rows were committed.
     """
     identity = json.dumps(list(batch))
     for attempt in range(1, TRIES + 1):
@@ -48,13 +48,13 @@ def commit(
         except PySparkException as error:
             with tables.opened(name) as table:
                 if list(batch) in map(batch_of, table.metadata.snapshots):
-                    return  # the answer to the commit was lost
+                    return  # the response to the commit was lost
             if is_busy(error) and attempt < TRIES:
                 continue
             if _REFUSED in str(error) or is_busy(error):
                 raise FlushError(
-                    f"{' '.join(batch[:4])} was not written ({brief(error)}): another poll of it may be under way; "
-                    "the next one goes on from the last landing"
+                    f"{' '.join(batch[:4])} was not written ({brief(error)}): another poll of it may be in progress; "
+                    "the next one continues from the last landing"
                 ) from error
             raise
         else:
@@ -62,5 +62,5 @@ def commit(
 
 
 def is_busy(error: PySparkException) -> bool:
-    """Whether a commit did not happen because others commit at the same moment."""
+    """Return whether a commit failed because others committed at the same time."""
     return any(sign in str(error) for sign in _BUSY)

@@ -1,4 +1,7 @@
-"""A table's rows as they are, as far as they have landed: beside a census, and beside a reading of all of them."""
+"""Compares what a poll read with the known rows of a table: a census, or all rows of a table without a cursor.
+
+Tasks of a poll call it.
+"""
 
 from __future__ import annotations
 
@@ -9,26 +12,26 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakehouse.landing.row_versions import Keys
+from lakehouse.landing.row_versions import ClaimKeys
 from lakesync.connectors.polling import CensusComparison
 from lakesync.connectors.source import Page, SourceRow
 
 if TYPE_CHECKING:
-    from lakehouse.landing.folding import Folding
+    from lakehouse.landing.folding import KnownRows
     from lakesync.connectors.source import Census
 
 _encode_sorted = msgspec.json.Encoder(order="sorted").encode
 
 
-def compared(rows: Folding, census: Census) -> CensusComparison:
+def compare_census(rows: KnownRows, census: Census) -> CensusComparison:
     """Compare a census with the known rows.
 
     Args:
-        rows: what is known.
+        rows: the known rows.
         census: the ids that the source has.
     """
     there = pc.unique(pa.chunked_array([pa.array(piece, pa.string()) for piece in census.values], pa.string()))
-    keys = Keys([census.column] if census.column is not None else [])
+    keys = ClaimKeys([census.column] if census.column is not None else [])
     known, absent, met = 0, list[SourceRow](), [pa.array([], pa.string())]
     for piece in rows.rows():
         known += piece.num_rows
@@ -49,25 +52,30 @@ def compared(rows: Folding, census: Census) -> CensusComparison:
     return CensusComparison(known, absent, sorted(unknown.to_pylist()))
 
 
-class Digests:
-    """Rows by a digest each, some hundred bytes: of a table that is read whole, what came as it is need not land."""
+class RowDigests:
+    """Digests of the known rows of a table that is read as a whole, so that unchanged rows do not land again."""
 
-    def __init__(self, rows: Folding) -> None:
+    def __init__(self, rows: KnownRows) -> None:
+        """Compute the digests, of about 100 bytes each.
+
+        Args:
+            rows: the known rows.
+        """
         self._there = {
             _digest(row_id, columns.encode())
             for piece in rows.rows()
             for row_id, columns in zip(piece["row_id"].to_pylist(), piece["columns"].to_pylist(), strict=True)
         }
 
-    def news(self, page: Page) -> Page:
-        """The page without rows that are as they were; they count as they are from now on."""
-        fresh = []
+    def changed(self, page: Page) -> Page:
+        """Return the page with new and changed rows only, which count as known from now on."""
+        changed = []
         for row in page.rows:
             digest = _digest(row.row_id, _encode_sorted(row.columns))
             if digest not in self._there:
                 self._there.add(digest)
-                fresh.append(row)
-        return Page(page.table, fresh, page.cursor, page.deleted, page.whole)
+                changed.append(row)
+        return Page(page.table, changed, page.cursor, page.deleted, page.whole)
 
 
 def _digest(row_id: str, columns: bytes) -> bytes:

@@ -1,7 +1,7 @@
-"""Connectors as data sources of Spark: `spark.read.format("lakesync_TYPE")`, for polls and for notebooks.
+"""Connectors as data sources of Spark, `spark.read.format("lakesync_TYPE")`, for polls and notebooks.
 
-One adapter serves every connector type, a user's own included. Spark sends the class to its Python processes as a
-pickle, which shows in none of its pages: settings, and secrets with them, travel there and never in options.
+One class serves every connector type, also those of users. Settings with their secrets are attributes of the class,
+which Spark sends to its Python processes as a pickle. They are not options, which Spark's pages show.
 """
 
 from __future__ import annotations
@@ -34,78 +34,92 @@ _ARROW_TYPES = {"string": pa.string(), "double": pa.float64(), "boolean": pa.boo
 _encode = msgspec.json.Encoder().encode
 
 
-class Given(NamedTuple):
-    """What the class of a data source has from its session."""
+class SourceSettings(NamedTuple):
+    """The settings of a registered data source."""
 
     open_source: OpenSource
     configs: tuple[ConnectorConfig, ...] = ()
     """The connectors that can be read by name."""
     work: PollWork | None = None
-    """What a poll reads instead."""
+    """The poll that the data source reads; None: a notebook reads connectors by name."""
 
 
 class ConnectorSource(DataSource):
-    """The connectors of one type. Options: `connector`, `gateway` where it is not clear, and `path` or `table`."""
+    """The connectors of one type. Options: `connector`, `gateway` if several have that name, and `path` or `table`."""
 
     format_name: ClassVar[str]
-    given: ClassVar[Given]
+    settings: ClassVar[SourceSettings]
 
     @classmethod
     def name(cls) -> str:
-        """The name of the format."""
+        """Return the name of the format."""
         return cls.format_name
 
     def schema(self) -> str:
-        """The columns of `landing` in a poll; else `row_id` and the table's columns, as far as its schema is known."""
-        if self.given.work is not None:
+        """Return the columns: those of `landing` for a poll, otherwise `row_id` and the table's known columns."""
+        if self.settings.work is not None:
             return LANDED_COLUMNS
         schema = self._table().schema()
         return ", ".join(f"`{name}` {kind}" for name, kind in _columns(schema))
 
     def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002 Spark passes the one above
-        """What reads a poll's tables, or one table."""
-        return PollReader(self.given.work) if self.given.work is not None else self._table()
+        """Return the reader of a poll or of one table."""
+        return PollReader(self.settings.work) if self.settings.work is not None else self._table()
 
     def _table(self) -> TableReader:
         name, gateway = self.options.get("connector"), self.options.get("gateway")
         table = self.options.get("path") or self.options.get("table")
-        found = [config for config in self.given.configs if config.name == name and gateway in (None, config.gateway)]
+        found = [
+            config for config in self.settings.configs if config.name == name and gateway in (None, config.gateway)
+        ]
         if len(found) != 1:
-            known = ", ".join(f"{config.gateway}/{config.name}" for config in self.given.configs)
+            known = ", ".join(f"{config.gateway}/{config.name}" for config in self.settings.configs)
             raise NotFoundError(
                 f"connector {name!r} of gateway {gateway!r} is not registered here, or several: {known}"
             )
         if table is None:
             raise ConfigurationError("no table is named: use .load(TABLE)")
-        return TableReader(self.given.open_source, found[0], table)
+        return TableReader(self.settings.open_source, found[0], table)
 
 
 class PollReader(DataSourceReader):
-    """Reads what a poll lands."""
+    """Reads the rows that a poll lands."""
 
     def __init__(self, work: PollWork) -> None:
+        """Store the poll.
+
+        Args:
+            work: the poll.
+        """
         self._work = work
 
     def partitions(self) -> Sequence[InputPartition]:
-        """The parts of the work."""
+        """Return the parts of the poll, one for each task."""
         return self._work.parts()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """One part."""
+        """Yield the rows of a part."""
         assert isinstance(partition, Part)
         return self._work.read(partition)
 
 
 class TableReader(DataSourceReader):
-    """Reads all of one table, in parts where its source divides it."""
+    """Reads all rows of one table, in several parts if the source can divide it."""
 
     def __init__(self, open_source: OpenSource, config: ConnectorConfig, table: str) -> None:
+        """Store what is read.
+
+        Args:
+            open_source: opens the connector's source.
+            config: the connector.
+            table: the table's name.
+        """
         self._open_source = open_source
         self._config = config
         self._table = table
 
     def schema(self) -> TableSchema | None:
-        """The table's schema, as far as its source knows it.
+        """Return the table's schema; None if its source does not know it.
 
         Raises:
             NotFoundError: the connector has no such table.
@@ -118,13 +132,13 @@ class TableReader(DataSourceReader):
         raise NotFoundError(f"connector {self._config.name!r} has no table {self._table!r}: it has {known}")
 
     def partitions(self) -> Sequence[InputPartition]:
-        """One, or one a part of a large table."""
+        """Return the parts: one, or several of a large table."""
         with closing(self._open_source(self._config)) as source:
             whole = source.split(self._table, None) if isinstance(source, ParallelSource) else None
         return [InputPartition(piece) for piece in (whole.parts if whole is not None else [None])]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of a part."""
+        """Yield the rows of a part."""
         columns = _columns(self.schema())
         for rows in self._rows(partition.value):
             yield _batch(rows, columns)
@@ -143,41 +157,41 @@ def register_connectors(spark: SparkSession, kind: ConnectorType, configs: Seque
 
     Args:
         spark: the session.
-        kind: the type.
-        configs: connectors of it, secrets in plain text.
+        kind: the connector type.
+        configs: the connectors, secrets in plain text.
     """
-    _register(spark, format_of(kind.descriptor.type), Given(kind.open_source, tuple(configs)))
+    _register(spark, format_of(kind.descriptor.type), SourceSettings(kind.open_source, tuple(configs)))
 
 
 def read_poll(spark: SparkSession, work: PollWork) -> DataFrame:
-    """Return what a poll's tasks read: rows of `landing`, and reports. Each evaluation asks the source again.
+    """Return the rows that a poll's tasks read: rows of `landing`, and reports. Each evaluation polls the source again.
 
-    The format has a name of the connector's own: runs share a session, and a plan looks its source up by name.
+    Each connector has its own format name, because runs share a session, and a plan finds its source by name.
 
     Args:
         spark: a session.
-        work: what the tasks do.
+        work: the poll.
     """
     config = work.config
     own = hashlib.sha256(msgspec.json.encode((config.gateway, config.name))).hexdigest()
     name = f"{format_of(config.type)}_{own}"
-    _register(spark, name, Given(work.open_source, work=work))
+    _register(spark, name, SourceSettings(work.open_source, work=work))
     return spark.read.format(name).load()
 
 
 def format_of(kind: str) -> str:
-    """The name of the format of a connector type."""
+    """Return the name of the format of a connector type."""
     return f"lakesync_{kind}"
 
 
-def _register(spark: SparkSession, name: str, given: Given) -> None:
-    # a class made here is pickled with its attributes; one that has a name in this module would be imported without
-    made = type("RegisteredSource", (ConnectorSource,), {"format_name": name, "given": given})
+def _register(spark: SparkSession, name: str, settings: SourceSettings) -> None:
+    # a class created here is pickled with its attributes; a class of this module would be imported without them
+    made = type("RegisteredSource", (ConnectorSource,), {"format_name": name, "settings": settings})
     spark.dataSource.register(made)
 
 
 def _columns(schema: TableSchema | None) -> list[tuple[str, str]]:
-    """Names and Spark types."""
+    """Return names and Spark types of the columns."""
     if schema is None:
         return [("row_id", "string"), ("columns", "string")]
     return [("row_id", "string"), *((column.name, _TYPES[column.type]) for column in schema.columns)]

@@ -1,4 +1,7 @@
-"""From what landed to a gateway: tasks of Spark push the deltas that follow, in chunks, at the gateway's pace."""
+"""Pushes the changes in landed rows to the gateway: tasks of Spark push in chunks and pause while it is full.
+
+Polls and replays of connectors call it.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +31,10 @@ CHUNK = 500
 """Deltas in one push."""
 
 SECONDS_A_TASK = 60.0
-"""After which a task ends and another goes on: others, such as a flush, wait for its core meanwhile."""
+"""Seconds after which a task ends and another continues, so that others, such as a flush, get its core."""
 
 PATIENCE_SECONDS = 1_800.0
-"""How long a gateway may take nothing."""
+"""Seconds for which a gateway may accept nothing, before the delivery fails."""
 
 _WAIT_SECONDS = 5.0
 _ASK_SECONDS = 30.0
@@ -39,7 +42,7 @@ _PUSHED = "report string"
 _PUSHED_ARROW = pa.schema([("report", pa.string())])
 
 
-class Delivered(msgspec.Struct, kw_only=True):
+class DeliveryReport(msgspec.Struct, kw_only=True):
     """What was pushed of a table's landings."""
 
     inserted: int = 0
@@ -47,38 +50,38 @@ class Delivered(msgspec.Struct, kw_only=True):
     deleted: int = 0
     pushes: int = 0
     waited_s: float = 0.0
-    """Seconds for which the gateway took nothing."""
+    """Seconds for which the gateway accepted nothing."""
 
     @property
     def deltas(self) -> int:
-        """All of them."""
+        """Number of pushed deltas."""
         return self.inserted + self.updated + self.deleted
 
 
-class Pushed(Delivered, kw_only=True):
+class TaskReport(DeliveryReport, kw_only=True):
     """What one task pushed."""
 
     page: int | None = None
-    """The last page of which everything was pushed."""
+    """The last page all of whose deltas were pushed."""
     ended: bool = False
-    """Nothing is left."""
+    """Whether no delta is left."""
     failure: Failure | None = None
 
 
-class Pushing(NamedTuple):
-    """What a task does with the deltas of its partition, which are in order."""
+class PushTask(NamedTuple):
+    """The task that pushes the deltas of its partition, which are in order."""
 
     open_intake: OpenIntake
     gateway: str
     client_id: str
     chunk: int
     skipped: int
-    """Deltas that were pushed before."""
+    """Number of deltas that earlier tasks have pushed."""
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Push, and report it in one row."""
+        """Push the deltas, and yield one row with the report."""
         prepare_worker()
-        pushed = Pushed()
+        pushed = TaskReport()
         try:
             with self.open_intake() as intake:
                 self._push(intake, batches, pushed)
@@ -86,7 +89,7 @@ class Pushing(NamedTuple):
             pushed.failure = Failure.of(error)
         yield pa.RecordBatch.from_pylist([{"report": msgspec.json.encode(pushed).decode()}], _PUSHED_ARROW)
 
-    def _push(self, intake: Intake, batches: Iterable[pa.RecordBatch], pushed: Pushed) -> None:
+    def _push(self, intake: Intake, batches: Iterable[pa.RecordBatch], pushed: TaskReport) -> None:
         until = time.monotonic() + SECONDS_A_TASK
         current: int | None = None
         for rows, is_new in self._chunks(batches):
@@ -102,7 +105,7 @@ class Pushing(NamedTuple):
         pushed.page, pushed.ended = current, True
 
     def _chunks(self, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[pa.Table, bool]]:
-        """What was pushed before, as it comes, and what is to be, in chunks."""
+        """Yield the deltas that were pushed before, then the others in chunks, each with whether it is new."""
         held, skipped = pa.table({}), self.skipped
         for batch in batches:
             rows = pa.Table.from_batches([batch])
@@ -148,31 +151,29 @@ class Delivery:
         self._sleep = sleep
 
     @lake_errors
-    def deliver(self, table: Table) -> Delivered:
-        """Push what landed of a table since its mark, and move the mark.
-
-        If it is interrupted, the next delivery completes it.
+    def deliver(self, table: Table) -> DeliveryReport:
+        """Push what landed of a table since its mark, and move the mark. A repeat continues an interrupted delivery.
 
         Raises:
-            BackpressureError: the gateway took nothing for `PATIENCE_SECONDS`.
+            BackpressureError: the gateway accepted nothing for `PATIENCE_SECONDS`.
             LakeUnavailableError: Spark cannot be reached.
-            LakeSyncError: the gateway refuses a delta.
+            LakeSyncError: the gateway rejects a delta.
         """
-        done = Delivered()
+        done = DeliveryReport()
         if not self._landing.is_due(table.name):
             return done
         self._prepare(table)
         for page in self._push(self._landing.deltas(table.name), done, self._landing.newest):
             crash_point("delivery.pushed")
-            self._landing.note_delivered(table.name, page)
+            self._landing.record_delivered(table.name, page)
             crash_point("delivery.noted")
         if done.pushes:
-            self._landing.settle(table.name)
+            self._landing.update_known(table.name)
         return done
 
     @lake_errors
-    def replay(self, table: Table, days: Sequence[date]) -> Delivered:
-        """Push the deltas of the landings of some days again; where the gateway has them nothing changes.
+    def replay(self, table: Table, days: Sequence[date]) -> DeliveryReport:
+        """Push the deltas of the landings of some days again. Deltas that the gateway has change nothing.
 
         Args:
             table: the connector's table.
@@ -181,7 +182,7 @@ class Delivery:
         Raises:
             As `deliver`.
         """
-        done = Delivered()
+        done = DeliveryReport()
         self._prepare(table)
         deltas = self._landing.history(table.name, days)
         if deltas is not None:
@@ -193,13 +194,13 @@ class Delivery:
             with self._open_intake() as intake:
                 intake.ensure_schema(self._gateway, schema)
 
-    def _push(self, deltas: DataFrame, done: Delivered, upto: int) -> Iterator[int]:
-        """Push, task after task, and wait between them where the gateway takes nothing.
+    def _push(self, deltas: DataFrame, done: DeliveryReport, upto: int) -> Iterator[int]:
+        """Push in task after task, and wait between them while the gateway accepts nothing.
 
-        No task waits, as it would hold the core that the flush needs which the gateway waits for.
+        No task waits itself: it would occupy the core that the flush needs, for which the gateway waits.
 
         Yields:
-            The page up to which everything is pushed, at last `upto`.
+            The page up to which everything is pushed; finally `upto`.
         """
         waited = asked = 0.0
         reached = 0
@@ -230,13 +231,13 @@ class Delivery:
             waited += pause
             done.waited_s += pause
 
-    def _run(self, deltas: DataFrame, skipped: int) -> Pushed:
-        pushing = Pushing(self._open_intake, self._gateway, self._landing.client_id, self._chunk, skipped)
-        (row,) = deltas.mapInArrow(pushing.run, _PUSHED).collect()
-        return msgspec.json.decode(row["report"], type=Pushed)
+    def _run(self, deltas: DataFrame, skipped: int) -> TaskReport:
+        task = PushTask(self._open_intake, self._gateway, self._landing.client_id, self._chunk, skipped)
+        (row,) = deltas.mapInArrow(task.run, _PUSHED).collect()
+        return msgspec.json.decode(row["report"], type=TaskReport)
 
 
-def _count(pushed: Pushed, deltas: pa.Table) -> None:
+def _count(pushed: TaskReport, deltas: pa.Table) -> None:
     for each in deltas["op"].combine_chunks().value_counts().to_pylist():
         match each["values"]:
             case "INSERT":

@@ -1,4 +1,4 @@
-"""What landed, read from its files by Spark's tasks, and the deltas that follow from it."""
+"""Reads a table's landed rows from their files in tasks, and computes the deltas that the gateway lacks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from lakehouse.file_systems import data_file_path, on_s3
 from lakehouse.landing.landed_files import OLD_MARK, LandedFile
-from lakehouse.landing.row_versions import KNOWN, Claims, Keys, Version, story
+from lakehouse.landing.row_versions import KNOWN, ClaimKeys, Claims, Version, replay_versions
 from lakehouse.landing.rows import GONE, PLACE, ROW, WHOLE
 from lakesync.connectors.source import changed_columns
 from lakesync.model.delta import delta_id
@@ -21,7 +21,7 @@ from lakesync.model.types import ColumnValue, Op, RowDelta
 from lakesync.wire.json import encode_delta
 
 ROWS_AT_ONCE = 10_000
-"""Of a file, decoded into memory together."""
+"""Rows of a file that are decoded at once."""
 
 DELTA_SCHEMA = "page bigint, hlc bigint, op string, delta string"
 
@@ -32,19 +32,19 @@ _decode = msgspec.json.Decoder(dict[str, Any]).decode
 _LANDED = ["table_name", "kind", "page", "hlc", "row_id", "columns", "name", "value"]
 
 
-class Landed(NamedTuple):
-    """Where a table's landings are, and what those before them add up to; tasks are given it."""
+class LandedTable(NamedTuple):
+    """The files with a table's landings and known rows, as tasks receive them."""
 
     table: str
     identity: str | None
     files: tuple[LandedFile, ...]
     known: tuple[tuple[int, str], ...]
-    """Files of `known`, each with its bucket."""
+    """Buckets and paths of the files of `known`."""
     since: int
-    """The page up to which `known` has them."""
+    """The page up to which the landings are in `known`."""
 
-    def claimed(self) -> tuple[str, ...]:
-        """The columns by which pages claim rows; the identity among them."""
+    def claim_columns(self) -> tuple[str, ...]:
+        """Return the columns by which pages claim rows, the identity column among them."""
         found = {self.identity} if self.identity is not None else set()
         for file in self.files:
             if not file.claims:
@@ -55,12 +55,12 @@ class Landed(NamedTuple):
         return tuple(sorted(found))
 
     def pages(self, above: int, upto: int, among: pa.Array | None = None) -> Iterator[pa.Table]:
-        """Yield the table's landed rows of some pages, in any order.
+        """Yield the table's landed rows in a range of pages, unordered.
 
         Args:
-            above: only pages after this one.
-            upto: only pages up to this one.
-            among: only rows with these ids; None for all rows and claims.
+            above: the page after which the range begins.
+            upto: the last page of the range.
+            among: only rows with these ids; None: all, with claims.
         """
         for file in self.files:
             if file.last <= above or file.first > upto:
@@ -71,21 +71,21 @@ class Landed(NamedTuple):
                 yield rows.filter(pc.and_(within, mine))
 
     def known_rows(self, bucket: int | None = None, among: pa.Array | None = None) -> Iterator[pa.Table]:
-        """Yield the rows that were known before, with the columns of `KNOWN_ROWS`.
+        """Yield the rows of `known`, in the columns `KNOWN_ROWS`.
 
         Args:
-            bucket: only rows of this bucket; None for all.
-            among: only rows with these ids; None for all.
+            bucket: only rows of this bucket; None: of all.
+            among: only rows with these ids; None: all.
         """
-        for place, path in self.known:
-            if bucket is not None and bucket != place:
+        for own_bucket, path in self.known:
+            if bucket is not None and bucket != own_bucket:
                 continue
             for rows in _read(path, KNOWN_ROWS.names, among):
                 yield rows.filter(pc.not_equal(rows["row_id"], OLD_MARK))
 
 
 def _read(path: str, columns: list[str], among: pa.Array | None) -> Iterator[pa.Table]:
-    """A file's rows; of a group that has none with such an id only the ids are read."""
+    """Yield a file's rows. Of a row group without any of the wanted ids only the ids are read."""
     file_system, file_path = data_file_path(path)
     file = pq.ParquetFile(file_path, filesystem=file_system, pre_buffer=on_s3(path))
     groups = list(range(file.num_row_groups))
@@ -100,27 +100,27 @@ def _read(path: str, columns: list[str], among: pa.Array | None) -> Iterator[pa.
 class PendingPages(NamedTuple):
     """The deltas of some pages, divided among tasks by row."""
 
-    landed: Landed
+    landed: LandedTable
     client_id: str
     above: int
-    """Deltas of pages above this one are made."""
+    """Deltas of later pages than this one are computed."""
     upto: int
     parts: int = 1
 
     def deltas(self, part: int = 0) -> Iterator[pa.RecordBatch]:
-        """Those of a part, `DELTA_SCHEMA`."""
+        """Yield the deltas of a part, in the columns `DELTA_SCHEMA`."""
         yield from _PendingRows(self, part).deltas()
 
 
 class _PendingRows:
-    """The rows of one part that pages touch or claim, with all that is to be known of them."""
+    """The rows of one part that pages bring or claim, with all their versions."""
 
     def __init__(self, pages: PendingPages, part: int) -> None:
         self._pages = pages
         self._landed = pages.landed
         self._part = part
-        self._claimed = pages.landed.claimed()
-        self._keys = Keys(self._claimed)
+        self._claim_columns = pages.landed.claim_columns()
+        self._keys = ClaimKeys(self._claim_columns)
         self._claims = Claims()
         self._versions: dict[str, list[Version]] = {}
         self._gone: dict[str, list[tuple[int, int]]] = {}
@@ -131,15 +131,15 @@ class _PendingRows:
         self._look_back()
 
     def deltas(self) -> Iterator[pa.RecordBatch]:
-        """What follows."""
+        """Yield the deltas."""
         pages, found = self._pages, list[tuple[str, int, int, str | None, str | None]]()
-        keys = self._keys.of if self._claimed else _no_keys
+        keys = self._keys.of if self._claim_columns else _no_keys
         for row_id, versions in self._versions.items():
             if len(versions) > 1:
                 versions.sort(key=lambda each: each[:2])
             found += [
                 (row_id, event.page, event.hlc, event.columns, event.before)
-                for event in story(versions, self._gone.get(row_id, ()), keys, self._claims)
+                for event in replay_versions(versions, self._gone.get(row_id, ()), keys, self._claims)
                 if event.page > pages.above and event.columns != event.before
             ]
             if len(found) >= ROWS_AT_ONCE:
@@ -148,22 +148,22 @@ class _PendingRows:
         yield delta_batch(found, pages.client_id, self._landed.table)
 
     def _look_back(self) -> None:
-        """How these rows were before: what was known, and what earlier pages brought."""
+        """Read the earlier versions of these rows: from `known`, and from earlier pages."""
         landed, above = self._landed, self._pages.above
         wanted = {*self._versions, *self._gone}
         row_ids = pa.array(sorted(wanted), pa.string())
-        for rows in landed.known_rows(among=None if self._claimed else row_ids):
+        for rows in landed.known_rows(among=None if self._claim_columns else row_ids):
             for row_id, columns in pairs_of(rows, *KNOWN_ROWS.names):
                 if row_id in wanted or self._is_claimed(row_id, columns):
                     wanted.add(row_id)
                     self._versions.setdefault(row_id, []).append(Version(KNOWN, KNOWN, columns))
-        if self._claimed:
+        if self._claim_columns:
             found = (row for row in self._read(landed.since, above) if row.kind == ROW)
             wanted |= {row.row_id for row in found if self._is_claimed(row.row_id, row.columns)}
-        for row in self._read(landed.since, above, None if self._claimed else row_ids):
+        for row in self._read(landed.since, above, None if self._claim_columns else row_ids):
             if row.row_id in wanted:
                 self._keep(row)
-        if self._claimed:
+        if self._claim_columns:
             keys = {key for versions in self._versions.values() for each in versions for key in self._keys.of(each[2])}
             for row in self._read(landed.since, above):
                 self._claim(row, keys)
@@ -195,7 +195,7 @@ class _PendingRows:
 
 
 class LandedRow(NamedTuple):
-    """A landed row; what its kind has not is None."""
+    """A landed row. Fields that its kind does not have are None."""
 
     kind: str
     page: int
@@ -206,13 +206,13 @@ class LandedRow(NamedTuple):
     value: str
 
 
-def claims_of(row: LandedRow, identity: str | None, keys: Keys) -> Iterator[tuple[str, str]]:
-    """Yield what a landed row claims for its page: column and value, or its identity.
+def claims_of(row: LandedRow, identity: str | None, keys: ClaimKeys) -> Iterator[tuple[str, str]]:
+    """Yield the claims that a landed row makes for its page, each a column and a value.
 
     Args:
         row: the row.
         identity: the column that identifies rows at the source.
-        keys: reads claims from rows.
+        keys: reads the claimed columns of rows.
     """
     if row.kind == WHOLE:
         yield row.name, row.value
@@ -221,7 +221,7 @@ def claims_of(row: LandedRow, identity: str | None, keys: Keys) -> Iterator[tupl
 
 
 def pairs_of(rows: pa.Table, *names: str) -> Iterator[tuple[Any, ...]]:
-    """The values of columns, row by row."""
+    """Yield the values of columns, row by row."""
     return zip(*(rows[name].to_pylist() for name in names), strict=True)
 
 
@@ -232,12 +232,12 @@ def _no_keys(_: str) -> tuple[tuple[str, str], ...]:
 def delta_batch(
     events: Iterable[tuple[str, int, int, str | None, str | None]], client_id: str, table: str
 ) -> pa.RecordBatch:
-    """Return events as deltas (`DELTA_SCHEMA`).
+    """Return events as deltas, in the columns `DELTA_SCHEMA`.
 
     Args:
         events: `(row id, page, hlc, columns, before)`, columns as JSON.
-        client_id: in whose name they are pushed.
-        table: their table.
+        client_id: the client id of the deltas.
+        table: the deltas' table.
     """
     made: list[tuple[int, int, str, str]] = []
     for row_id, page, hlc, columns, before in events:

@@ -1,4 +1,4 @@
-"""The rows that landings add up to, from their files: what `known` is brought up to, and what a census is beside."""
+"""Computes the current rows of a table from its landings, in tasks: for the table `known`, and to compare a census."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg_core.transform import bucket as bucket_of
 
-from lakehouse.landing.files import KNOWN_ROWS, Landed, LandedRow, claims_of, pairs_of
+from lakehouse.landing.files import KNOWN_ROWS, LandedRow, LandedTable, claims_of, pairs_of
 from lakehouse.landing.landed_files import BUCKETS
-from lakehouse.landing.row_versions import KNOWN, Keys
+from lakehouse.landing.row_versions import KNOWN, ClaimKeys
 from lakehouse.landing.rows import GONE, ROW
 
 
-class Folding(NamedTuple):
-    """The rows that a table's landings up to a page add up to."""
+class KnownRows(NamedTuple):
+    """The rows that result from a table's landings up to a page."""
 
-    landed: Landed
+    landed: LandedTable
     upto: int
 
     def rows(self, bucket: int | None = None) -> Iterator[pa.Table]:
-        """Those of a bucket, or of all, `KNOWN_ROWS`."""
+        """Yield the rows of a bucket, or with None of all buckets, in the columns `KNOWN_ROWS`."""
         landed = self.landed
-        claimed = landed.claimed()
-        keys = Keys(claimed)
+        claimed = landed.claim_columns()
+        keys = ClaimKeys(claimed)
         newest: dict[str, tuple[int, int]] = {}
         gone: dict[str, int] = {}
         claims: dict[tuple[str, str], int] = {}

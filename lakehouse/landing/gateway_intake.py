@@ -1,4 +1,4 @@
-"""How what connectors bring reaches a gateway: its own push, over HTTP where another process owns the store."""
+"""Pushes deltas of connectors and flows into gateways: in this process, or over HTTP if another one owns the store."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ _PATIENCE = 30.0
 
 
 class Intake(Protocol):
-    """The way into every gateway of one store. A push may be repeated: what is known changes nothing."""
+    """Pushes into every gateway of one store. A push may be repeated: known deltas change nothing."""
 
     def push(self, gateway: str, body: bytes) -> None:
         """Push deltas into a gateway.
 
         Args:
-            gateway: its id.
+            gateway: the gateway's id.
             body: a `SyncPush` as JSON.
 
         Raises:
-            BackpressureError: the gateway holds too much that is not yet in the lake.
+            BackpressureError: the gateway has too many unflushed bytes.
             LakeSyncError: as `SyncGateway.handle_push`.
         """
 
@@ -46,22 +46,22 @@ class Intake(Protocol):
         """Register a table's schema, unless the table has one.
 
         Args:
-            gateway: its id.
-            schema: the table's.
+            gateway: the gateway's id.
+            schema: the table's schema.
         """
 
 
 OpenIntake = Callable[[], AbstractContextManager[Intake]]
-"""Opens the way into the gateways, in whichever process it is called; goes to tasks of Spark as a value."""
+"""Opens an intake in any process. It can be sent to tasks of Spark."""
 
 
 @contextmanager
 def open_intake(config: Config) -> Iterator[Intake]:
-    """The way that the configuration leaves: the gateway's internal routes on SQLite, an engine of our own on Postgres.
+    """Open the intake of a configuration: the gateway's internal routes for SQLite, an own engine for Postgres.
 
     Raises:
         StagingUnavailableError: the store cannot be reached.
-        ConfigurationError: where the gateway answers, or what to show it, is not configured.
+        ConfigurationError: the gateway's URL or the service token is not configured.
     """
     if config.gateway_owns_staging:
         url, token = gateway_address(config)
@@ -82,16 +82,21 @@ def open_intake(config: Config) -> Iterator[Intake]:
 
 
 class EngineIntake:
-    """Into the gateways of an engine in this process."""
+    """Pushes into the gateways of an engine in this process."""
 
     def __init__(self, engine: Engine) -> None:
+        """Store the engine.
+
+        Args:
+            engine: an open engine.
+        """
         self._engine = engine
 
     def push(self, gateway: str, body: bytes) -> None:
         """Push deltas into a gateway.
 
         Args:
-            gateway: its id.
+            gateway: the gateway's id.
             body: a `SyncPush` as JSON.
         """
         self._engine.gateway(gateway).handle_push(decode_push(body))
@@ -100,16 +105,22 @@ class EngineIntake:
         """Register a table's schema, unless the table has one.
 
         Args:
-            gateway: its id.
-            schema: the table's.
+            gateway: the gateway's id.
+            schema: the table's schema.
         """
         self._engine.gateway(gateway).ensure_schema(schema)
 
 
 class RemoteIntake:
-    """Into the gateways of a server on this machine. A request whose answer was lost is made again."""
+    """Pushes into the gateways of a server on this machine. A request whose response was lost is repeated."""
 
     def __init__(self, session: requests.Session, url: str) -> None:
+        """Store the server's address.
+
+        Args:
+            session: sends the service token.
+            url: the server's URL.
+        """
         self._session = session
         self._root = url.rstrip("/") + "/internal"
 
@@ -117,7 +128,7 @@ class RemoteIntake:
         """Push deltas into a gateway.
 
         Args:
-            gateway: its id.
+            gateway: the gateway's id.
             body: a `SyncPush` as JSON.
         """
         self._post(f"{self._root}/push/{gateway}", body)
@@ -126,8 +137,8 @@ class RemoteIntake:
         """Register a table's schema, unless the table has one.
 
         Args:
-            gateway: its id.
-            schema: the table's.
+            gateway: the gateway's id.
+            schema: the table's schema.
         """
         self._post(f"{self._root}/tables/{gateway}", encode_json(schema))
 
@@ -138,7 +149,7 @@ class RemoteIntake:
                     answer = self._session.post(url, data=body, timeout=_TIMEOUT)
                 except requests.RequestException as error:
                     raise StagingUnavailableError(
-                        f"the gateway did not answer at {url} ({error}): see whether it runs"
+                        f"the gateway did not answer at {url} ({error}): check that it runs"
                     ) from error
                 if not answer.ok:
                     raise error_of(answer)

@@ -1,4 +1,4 @@
-"""What tasks know of the files of `landing` and `known`. They import this instead of what plans the files."""
+"""Descriptions of the files of `landing`, for tasks. Importing it loads neither pyiceberg nor Spark."""
 
 from __future__ import annotations
 
@@ -6,32 +6,32 @@ from datetime import date
 from typing import NamedTuple
 
 BUCKETS = 4
-"""Of `known`, by row id."""
+"""Number of buckets of `known`, by row id."""
 
 OLD_MARK = ""
-"""The row id under which `known` had its page before there was a property for it: no row of a source has it."""
+"""Row id under which earlier versions stored the mark of a table in `known`. No source has such a row."""
 
 
 class LandedFile(NamedTuple):
-    """A file of `landing`, and what is in it."""
+    """A file of `landing`, described by its column bounds."""
 
     path: str
     rows: int
     bytes: int
     day: date
     landing: int
-    """The newest landing."""
+    """Number of the newest landing in it."""
     first: int
-    """The first page."""
+    """First page in it."""
     last: int
-    """The last page."""
+    """Last page in it."""
     hlc: int
-    """The highest stamp."""
+    """Highest hlc in it."""
     claims: bool
-    """Whether pages of it claim rows by a name."""
+    """Whether it has claims: pages that state to have all rows with a value in a column."""
     tables: tuple[str, str] = ("", chr(0x10FFFF))
-    """The least and the greatest name of a table in it."""
+    """First and last table in it, in alphabetical order."""
 
     def may_have(self, table: str) -> bool:
-        """Whether rows of a table may be in it."""
+        """Return whether it may have rows of a table."""
         return self.tables[0] <= table <= self.tables[1]

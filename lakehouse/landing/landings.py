@@ -1,11 +1,12 @@
-"""Where a connector's pages land: the lake's table `landing`, and `known`, the rows that they add up to.
+"""Polls a connector into the lake's table `landing`. The asset of its tables calls it.
 
-A landing is one commit: what the tasks of one read brought, and where the tables that they read go on. It is numbered,
-and goes on top of the snapshot whose newest number was read: of two polls of one connector Iceberg refuses one. A row's
-stamp is fixed when it lands, above all stamps before it, so the deltas that follow from a landing are always the same.
+A landing is one commit: the rows that the tasks of one read brought, and the cursors of their tables. Landings are
+numbered, and a commit is validated from the snapshot whose newest number was read, so Iceberg refuses one of two polls
+of the same connector. A row gets its hlc when it lands, later than all before it, so the deltas that follow from a
+landing are always the same.
 
-`known` is what the landings up to a page add up to; it is brought up to the newest now and then, for what it lacks is
-read from the landings themselves.
+The table `known` has the rows that result from the landings up to a page. It is updated from time to time; newer
+landings are read from `landing` itself.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from lakehouse.landing.connector_source import read_poll
 from lakehouse.landing.landed_files import LandedFile
 from lakehouse.landing.poll_tasks import PollWork, TableResult, TableWork
 from lakehouse.landing.reading import LandedTables
-from lakehouse.landing.rows import PLACE, REPORT, Constants, Place
+from lakehouse.landing.rows import PLACE, REPORT, Constants, ReadPosition
 from lakehouse.landing.tables import ConnectorTables, landing_name
 from lakehouse.spark_errors import lake_errors
 from lakehouse.table_definitions import NAMES, LakeNames
@@ -51,11 +52,11 @@ if TYPE_CHECKING:
     from lakesync.connectors.source import Cursor
 
 BUDGETS_A_LANDING = 4
-"""Of `memoryBudgetBytes`: what a task lands at once of a long reading."""
+"""A task lands at most this many times `memoryBudgetBytes` at once."""
 
 
 class Polled(NamedTuple):
-    """A connector, as its polls need it."""
+    """A connector that is polled."""
 
     config: ConnectorConfig
     open_source: OpenSource
@@ -63,12 +64,18 @@ class Polled(NamedTuple):
 
 
 class LakeLanding(LandedTables):
-    """The landing of one connector, for one poll or one replay."""
+    """The landings of one connector, for one poll or one replay."""
 
     def __init__(
         self, spark: SparkSession, polled: Polled, now_ms: Callable[[], int], names: LakeNames = NAMES
     ) -> None:
-        """Args: now_ms: the gateways' clock.
+        """Read how far the connector's tables are.
+
+        Args:
+            spark: a session.
+            polled: the connector.
+            now_ms: returns milliseconds of the gateways' clock.
+            names: the lake's names.
 
         Raises:
             As `LandedTables`.
@@ -80,12 +87,12 @@ class LakeLanding(LandedTables):
         self._places = lake_errors(_places)(self._files, self._tables, config.type)
 
     def cursor(self, table: str) -> Cursor | None:
-        """The cursor of the last page that landed."""
+        """Return the cursor of a table's last landed page; None before the first."""
         return self._place(table).cursor
 
     @lake_errors
     def poll(self, ingest: IngestSettings) -> PollReport:
-        """Read what changed at the source into `landing`, in tasks of Spark. Tables fail apart from each other.
+        """Read the changes at the source into `landing`, in tasks of Spark. Tables fail independently.
 
         Raises:
             LakeUnavailableError: Spark or the catalogue cannot be reached.
@@ -123,17 +130,17 @@ class LakeLanding(LandedTables):
         report: PollReport,
         counting: Collection[str] = (),
     ) -> list[TableResult]:
-        """Read tables, or count some, and land what that brings.
+        """Read tables, or take a census of some, and land the result.
 
         Args:
-            tables: to be read; in a census those whose pages may come.
-            noted: tables of which it is to be noted that they were counted.
-            ingest: of the connector.
-            report: of the poll, which is added to.
-            counting: tables that are counted.
+            tables: the tables to read; in a census those of which pages may come.
+            noted: tables whose rows are all read, which is recorded as a census.
+            ingest: the connector's settings.
+            report: the poll's report, to which the results are added.
+            counting: tables of which a census is taken.
 
         Raises:
-            FlushError: it did not land.
+            FlushError: the rows were not committed.
         """
         first = max(hlc.start_of(self._now_ms()), self._newest + 1)
         calls = None if ingest.max_calls is None else ingest.max_calls - report.usage.calls
@@ -165,7 +172,7 @@ class LakeLanding(LandedTables):
         return TableWork(name, table.identity, table.counted, self._place(name), self._landed(name), counted)
 
     def _land(self, rows: DataFrame, constants: Constants, failed: Collection[str]) -> None:
-        """Commit what tasks read, but for tables that they could not read whole."""
+        """Commit the rows that tasks read, except of tables that they could not read completely."""
         wanted = [sf.col("kind") != REPORT, *(sf.col("table_name") != table for table in sorted(failed))]
         batch = ("landing", self._in.gateway, self._in.connector, str(constants.landing), str(uuid.uuid4()))
         where = self._in.condition(landing=constants.landing)
@@ -175,12 +182,12 @@ class LakeLanding(LandedTables):
         self._number, self._newest = constants.landing, max(file.hlc for file in self._files)
         self._places = _places(self._files, self._tables, self._polled.config.type)  # a lost task may have read again
 
-    def _place(self, table: str) -> Place:
-        return self._places.get(table) or Place(self._polled.config.type)
+    def _place(self, table: str) -> ReadPosition:
+        return self._places.get(table) or ReadPosition(self._polled.config.type)
 
 
 def _add(report: PollReport, results: Sequence[TableResult], failed: Collection[str]) -> None:
-    """Add what tasks say of their tables."""
+    """Add the results of tasks to a poll's report."""
     usage = report.usage
     for each in report.tables:
         mine = [result for result in results if result.table == each.table]
@@ -203,9 +210,9 @@ def _add(report: PollReport, results: Sequence[TableResult], failed: Collection[
     report.usage = usage
 
 
-def _places(files: Sequence[LandedFile], tables: Mapping[str, Table], kind: str) -> dict[str, Place]:
-    """Where each table goes on: as its newest place says, if that is of a connector of this type."""
-    found: dict[str, Place] = {}
+def _places(files: Sequence[LandedFile], tables: Mapping[str, Table], kind: str) -> dict[str, ReadPosition]:
+    """Return each table's read position: its newest one, if it is of a connector of this type."""
+    found: dict[str, ReadPosition] = {}
     for file in sorted(files, key=lambda each: each.last, reverse=True):
         if not any(table not in found and file.may_have(table) for table in tables):
             continue
@@ -217,16 +224,16 @@ def _places(files: Sequence[LandedFile], tables: Mapping[str, Table], kind: str)
             filesystem=file_system,
         )
         newest = sorted(of_file.to_pylist(), key=lambda row: row["landing"])
-        mine = {row["table_name"]: msgspec.json.decode(row["columns"], type=Place) for row in newest}
+        mine = {row["table_name"]: msgspec.json.decode(row["columns"], type=ReadPosition) for row in newest}
         found = {**mine, **found}
     return {table: place for table, place in found.items() if table in tables and place.type == kind}
 
 
 @contextmanager
 def computed_once(spark: SparkSession, rows: DataFrame) -> Iterator[DataFrame]:
-    """Keep the rows of a DataFrame on the executors' disks from the first job that reads them on.
+    """Cache the rows of a DataFrame on the executors' disks, so that several jobs compute them once.
 
-    A local checkpoint would do the same, and is bound to another session where a process has several.
+    A local checkpoint would do the same, but belongs to another session if a process has several.
 
     Args:
         spark: a session.
@@ -238,6 +245,6 @@ def computed_once(spark: SparkSession, rows: DataFrame) -> Iterator[DataFrame]:
     try:
         yield spark.table(name)
     finally:
-        with suppress(PySparkException, grpc.RpcError):  # a lost session has neither any more
+        with suppress(PySparkException, grpc.RpcError):  # a lost session has neither
             spark.catalog.uncacheTable(name)
             spark.catalog.dropTempView(name)

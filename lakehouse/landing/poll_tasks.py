@@ -1,7 +1,7 @@
-"""What the tasks of a poll do: each reads its part of a source's tables and makes the rows that are to land.
+"""The tasks of a poll: each reads its part of a source's tables and returns the rows to land.
 
-The driver divides the work (`PollWork.parts`), a task reads one part (`PollWork.read`). Besides the rows that land it
-makes one row of the kind `report` for each table that it read.
+The driver divides the poll (`PollWork.parts`), a task reads one part (`PollWork.read`). Besides the rows to land it
+returns one row of the kind `report` for each table that it read.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import msgspec
 from pyspark.sql.datasource import InputPartition
 
 from lakehouse.failures import Failure
-from lakehouse.landing.comparing import Digests, compared
-from lakehouse.landing.files import Landed
-from lakehouse.landing.folding import Folding
-from lakehouse.landing.rows import Constants, LandedRows, Place
+from lakehouse.landing.comparing import RowDigests, compare_census
+from lakehouse.landing.files import LandedTable
+from lakehouse.landing.folding import KnownRows
+from lakehouse.landing.rows import Constants, LandedRows, ReadPosition
 from lakesync.connectors.base import ConnectorConfig
 from lakesync.connectors.polling import CensusComparison, census_pages
 from lakesync.connectors.seen_rows import SeenRows
@@ -29,27 +29,27 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 STAMPS = (2_000 << 16) - 1
-"""Stamps that the parts of one landing share: two seconds of the clock, which a gateway lets them be ahead."""
+"""Number of hlcs that the parts of one landing share: two seconds, which a gateway accepts as clock drift."""
 
 ROWS_A_BATCH = 5_000
 
 SECONDS_A_TASK = 60.0
-"""After which a task of a resumable source stops: others, such as a flush, wait for its core meanwhile."""
+"""Seconds after which a task of a resumable source stops, so that others, such as a flush, get its core."""
 
 OpenSource = Callable[[ConnectorConfig], Source]
 
 
 class TableWork(NamedTuple):
-    """A table that is to be read, and how far it is."""
+    """A table to read, with its read position."""
 
     name: str
     identity: str | None
     whole: bool
-    """It is read whole at each poll, and only what differs from the known rows lands."""
-    place: Place
-    landed: Landed
+    """Whether it is read as a whole at each poll, and only rows that differ from the known ones land."""
+    place: ReadPosition
+    landed: LandedTable
     counted: bool
-    """It is to be noted that its rows were counted: in a census, or because they are all read for the first time."""
+    """Whether to record a census: one is taken, or all rows are read for the first time."""
 
 
 class TableResult(msgspec.Struct, kw_only=True):
@@ -59,16 +59,16 @@ class TableResult(msgspec.Struct, kw_only=True):
     pages: int = 0
     rows: int = 0
     deleted: int = 0
-    place: Place | None = None
-    """Where the table goes on, if it is no longer as it was."""
+    place: ReadPosition | None = None
+    """The table's new read position; None if it has not changed."""
     landing: bool = False
-    """There is something to land."""
+    """Whether there are rows to land."""
     newest: int = 0
-    """The highest stamp of the task."""
+    """The highest hlc of the task."""
     more: bool = False
-    """The task stopped in the middle, and reading goes on behind the last page's cursor."""
+    """Whether the task stopped early; reading continues after the last page's cursor."""
     whole: bool = True
-    """What was read before an error is good by itself. A part of a table that is read in parts is not."""
+    """Whether rows read before an error can land. Those of a part of a divided table cannot."""
     calls: int = 0
     left: int | None = None
     limit: int | None = None
@@ -76,10 +76,16 @@ class TableResult(msgspec.Struct, kw_only=True):
 
 
 class Part(InputPartition):
-    """What one task reads: a table, a piece of one, or in a census all of them."""
+    """What one task reads: a table, a part of a divided table, or in a census all tables."""
 
-    def __init__(self, table: int = 0, piece: TablePart | None = None, place: Place | None = None) -> None:
-        """Args: table: its number; piece: of it, alone; place: of the table once all its pieces have landed."""
+    def __init__(self, table: int = 0, piece: TablePart | None = None, place: ReadPosition | None = None) -> None:
+        """Describe the part.
+
+        Args:
+            table: the table's number.
+            piece: a part of the table; None: the whole table.
+            place: the table's read position once all its parts have landed; None: it does not change by this part.
+        """
         super().__init__(table)
         self.table = table
         self.piece = piece
@@ -87,34 +93,34 @@ class Part(InputPartition):
         self.number = 0
         self.of = 1
         self.calls = 0
-        """Made when the work was divided."""
+        """Calls that were made to divide the poll."""
         self.deferred = False
-        """Nothing is read now; the table is due again after this landing."""
+        """Whether the table is read after this landing instead."""
         self.failure: Failure | None = None
-        """Why the table could not be divided."""
+        """The error if the table could not be divided."""
 
 
 class PollWork(NamedTuple):
-    """The reading of one landing."""
+    """A poll that makes one landing."""
 
     open_source: OpenSource
     config: ConnectorConfig
     constants: Constants
     first: int
-    """The first stamp to give out."""
+    """The first hlc to assign."""
     newest: int
-    """The newest that has landed."""
+    """The newest hlc that has landed."""
     now_ms: int
     tables: tuple[TableWork, ...]
     bytes: int
-    """JSON that a task of a resumable source lands at once, about."""
+    """Bytes of JSON that a task of a resumable source lands at once, approximately."""
     calls: int | None
-    """Calls that all tasks may make together."""
+    """Calls to the source that all tasks may make together; None: unlimited."""
     deleted_share: float | None = None
-    """Given in a census: the share of a table's rows that it may delete."""
+    """In a census, the share of a table's rows that it may delete; None: not a census."""
 
     def parts(self) -> list[Part]:
-        """Divide the work among tasks; only a source that can divide a table is asked for anything."""
+        """Divide the poll among tasks. Only sources that can divide tables are called."""
         if self.deleted_share is not None:
             return [Part()]
         found = [Part(number) for number in range(len(self.tables))]
@@ -130,7 +136,7 @@ class PollWork(NamedTuple):
         return found
 
     def read(self, part: Part) -> Iterator[pa.RecordBatch]:
-        """Read a part."""
+        """Yield the rows of a part."""
         rows = LandedRows(self.constants, self.first + part.number * (STAMPS // part.of))
         if self.deleted_share is not None:
             yield from self._count(rows, self.deleted_share)
@@ -151,7 +157,7 @@ class PollWork(NamedTuple):
         yield from _ended(rows, [result], self.first + (part.number + 1) * (STAMPS // part.of))
 
     def _divided(self, source: Source) -> list[Part]:
-        """One part a table, or as many as the source divides one table into; another such table waits."""
+        """Return one part for each table, and several for one table that the source divides. Other such tables wait."""
         assert isinstance(source, ParallelSource)
         parts: list[Part] = []
         spread = False
@@ -173,10 +179,10 @@ class PollWork(NamedTuple):
         return parts
 
     def _table(self, table: TableWork, rows: LandedRows, result: TableResult, tasks: int) -> Iterator[pa.RecordBatch]:
-        """What changed in a table since its cursor, up to the end or to what one landing takes."""
+        """Yield the changes of a table since its cursor, up to the end or the limit of one landing."""
         place = table.place
         share = None if self.calls is None else max(1, self.calls // tasks)
-        known = Digests(Folding(table.landed, self.newest)) if table.whole else None
+        known = RowDigests(KnownRows(table.landed, self.newest)) if table.whole else None
         until = time.monotonic() + SECONDS_A_TASK
         with closing(self.open_source(self.config)) as source:
             resumable = getattr(source, "resumable", False)
@@ -187,12 +193,12 @@ class PollWork(NamedTuple):
                     if began is None and page.cursor is not None and page.cursor != table.place.cursor:
                         began = rows.bytes
                     fresh = place.seen.news(page, table.identity)
-                    _add(rows, known.news(fresh) if known is not None and fresh.rows else fresh, result)
+                    _add(rows, known.changed(fresh) if known is not None and fresh.rows else fresh, result)
                     _note(result, page)
                     if page.cursor is not None:
                         place = result.place = msgspec.structs.replace(place, cursor=dict(page.cursor))
                     if rows.count >= ROWS_A_BATCH:
-                        yield rows.taken()
+                        yield rows.take()
                     if resumable and page.cursor is not None and began is not None:
                         spent = share is not None and source.usage.calls >= share
                         if spent or rows.bytes - began >= self.bytes or time.monotonic() > until:
@@ -206,7 +212,7 @@ class PollWork(NamedTuple):
             result.place = self._counted(table, place)
 
     def _count(self, rows: LandedRows, deleted_share: float) -> Iterator[pa.RecordBatch]:
-        """A census of the tables that are to be counted, one after the other."""
+        """Yield the rows that follow from a census of each table that is due for one."""
         places = {table.name: table.place for table in self.tables}
         results = {table.name: TableResult(table=table.name) for table in self.tables}
         first = results[self.tables[0].name]
@@ -234,14 +240,14 @@ class PollWork(NamedTuple):
         source: Source,
         table: TableWork,
         rows: LandedRows,
-        places: dict[str, Place],
+        places: dict[str, ReadPosition],
         results: dict[str, TableResult],
         deleted_share: float,
     ) -> Iterator[pa.RecordBatch]:
         identities = {each.name: each.identity for each in self.tables}
 
         def compare(_: str, census: Census) -> CensusComparison:
-            found = compared(Folding(table.landed, self.newest), census)
+            found = compare_census(KnownRows(table.landed, self.newest), census)
             table.place.seen.forget(found.unknown)
             return found
 
@@ -253,15 +259,15 @@ class PollWork(NamedTuple):
                 _add(rows, fresh, results[page.table])
                 _note(results[table.name], page)
                 if rows.count >= ROWS_A_BATCH:
-                    yield rows.taken()
+                    yield rows.take()
         except LakeSyncError as error:
             results[table.name].failure = Failure.of(error)
 
-    def _counted(self, table: TableWork, place: Place) -> Place:
+    def _counted(self, table: TableWork, place: ReadPosition) -> ReadPosition:
         return msgspec.structs.replace(place, counted_ms=self.now_ms) if table.counted else place
 
 
-def _pieces(number: int, place: Place, whole: ParallelRead) -> list[Part]:
+def _pieces(number: int, place: ReadPosition, whole: ParallelRead) -> list[Part]:
     parts = [Part(number, piece) for piece in whole.parts]
     parts[-1].place = msgspec.structs.replace(place, cursor=dict(whole.cursor), seen=SeenRows())
     return parts
@@ -274,7 +280,7 @@ def _piece(piece: TablePart, table: str, rows: LandedRows, result: TableResult) 
         result.rows += len(some)
         _add(rows, page, result)
         if rows.count >= ROWS_A_BATCH:
-            yield rows.taken()
+            yield rows.take()
 
 
 def _add(rows: LandedRows, page: Page, result: TableResult) -> None:
@@ -299,14 +305,14 @@ def _check(page: Page, table: str) -> None:
 
 
 def _ended(rows: LandedRows, results: Sequence[TableResult], end: int) -> Iterator[pa.RecordBatch]:
-    """The places and the reports, last."""
+    """Yield the last rows: read positions and reports."""
     for result in results:
         if result.place is not None:
-            rows.place(result.table, result.place)
+            rows.position(result.table, result.place)
             result.landing = True
     if rows.newest >= end:
         raise ValueError(f"a part of {results[0].table} has more than {STAMPS} rows: give it a whole-number row id")
     for result in results:
         result.newest = rows.newest
         rows.report(result.table, msgspec.json.encode(result).decode())
-    yield rows.taken()
+    yield rows.take()

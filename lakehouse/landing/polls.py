@@ -1,4 +1,7 @@
-"""A poll of one connector, from its source to its gateway, and the replay of what landed on past days."""
+"""Polls one connector, from its source to its gateway, or replays what landed on past days.
+
+The asset of the connector's tables calls it.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from lakehouse.landing.delivery import Delivered, Delivery
+from lakehouse.landing.delivery import Delivery, DeliveryReport
 from lakehouse.landing.landings import LakeLanding, Polled
 from lakesync.connectors import Connectors
 from lakesync.connectors.polling import IngestSettings, PollReport, TableReport
@@ -26,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Connection(NamedTuple):
-    """What a poll works with."""
+    """The connections that a poll needs."""
 
     config: Config
     spark: SparkSession
@@ -39,42 +42,42 @@ class Connection(NamedTuple):
 
 @dataclass
 class TablePoll:
-    """What became of one table."""
+    """The result of a poll or replay for one table."""
 
     table: str
     read: TableReport | None = None
-    """None in a replay."""
-    delivered: Delivered = field(default_factory=Delivered)
+    """What was read; None in a replay."""
+    delivered: DeliveryReport = field(default_factory=DeliveryReport)
     error: LakeSyncError | None = None
-    """Why it was not read, or not pushed, to its end; the next poll goes on from there."""
+    """Why it was not read or pushed completely. The next poll continues from there."""
 
 
 @dataclass
 class ConnectorPoll:
-    """What became of a poll, or of a replay."""
+    """The result of a poll or replay."""
 
     tables: list[TablePoll]
     report: PollReport = field(default_factory=PollReport)
 
     @property
     def errors(self) -> list[LakeSyncError]:
-        """Those of its tables, each once."""
+        """Return the errors of its tables, each once."""
         found = {str(each.error): each.error for each in self.tables if each.error is not None}
         return list(found.values())
 
 
 def poll_connector(connection: Connection, gateway: str, name: str) -> ConnectorPoll:
-    """Read what changed at a connector's source, land it, and push what follows; tables fail independently.
+    """Read the changes at a connector's source, land them, and push the deltas. Tables fail independently.
 
     Args:
-        connection: what the poll works with.
-        gateway: of the connector.
-        name: the connector's.
+        connection: the connections of the run.
+        gateway: the connector's gateway.
+        name: the connector's name.
 
     Raises:
         NotFoundError: there is no such connector.
-        ConfigurationError: its secrets cannot be had.
-        LakeUnavailableError, StagingUnavailableError: Spark, or the gateway, is gone.
+        ConfigurationError: its secrets cannot be read.
+        LakeUnavailableError, StagingUnavailableError: Spark or the gateway cannot be reached.
     """
     with ExitStack() as stack:
         polled, landing, delivery, ingest = _open(stack, connection, gateway, name)
@@ -86,12 +89,12 @@ def poll_connector(connection: Connection, gateway: str, name: str) -> Connector
 
 
 def replay_connector(connection: Connection, gateway: str, name: str, days: Sequence[date]) -> ConnectorPoll:
-    """Push again what follows from the landings of past days, without one call to the source.
+    """Push the deltas of the landings of past days again, without a call to the source.
 
     Args:
-        connection: what the replay works with.
-        gateway: of the connector.
-        name: the connector's.
+        connection: the connections of the run.
+        gateway: the connector's gateway.
+        name: the connector's name.
         days: UTC days of landing.
 
     Raises:
@@ -138,7 +141,7 @@ def _open(
 
 
 def _deliver(delivery: Delivery, table: Table, read: TableReport) -> TablePoll:
-    """What has landed is pushed also where reading ended in an error."""
+    """Push what has landed of a table, also if reading it failed."""
     done = TablePoll(table.name, read, error=read.error)
     try:
         done.delivered = delivery.deliver(table)

@@ -1,4 +1,4 @@
-"""What landed of one connector's tables, and how far its gateway has the deltas that follow."""
+"""The landed tables of one connector: which deltas its gateway lacks, and when the table `known` is updated."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from pyspark.sql import functions as sf
 from sqlalchemy.exc import OperationalError, ProgrammingError
 
 from lakehouse.landing.commits import TRIES, commit, is_busy
-from lakehouse.landing.files import DELTA_SCHEMA, Landed, PendingPages
-from lakehouse.landing.folding import Folding
+from lakehouse.landing.files import DELTA_SCHEMA, LandedTable, PendingPages
+from lakehouse.landing.folding import KnownRows
 from lakehouse.landing.landed_files import BUCKETS, LandedFile
 from lakehouse.landing.row_versions import KNOWN
 from lakehouse.landing.tables import (
@@ -43,23 +43,30 @@ if TYPE_CHECKING:
 ROWS_A_TASK = 50_000
 
 FEW_ROWS = 20_000
-"""One task makes the deltas of so few."""
+"""Number of rows up to which one task computes their deltas."""
 
 _MISSING = (NoSuchTableError, OperationalError, ProgrammingError)
-"""What a catalogue says of a table that it has not; the others are of databases that are no catalogue yet."""
+"""Errors of a catalogue without the table, and of a database that is not a catalogue yet."""
 
 FILES_TO_FOLD = 50
 ROWS_TO_FOLD, MOST_TO_FOLD = 10_000, 100_000
-"""`known` is brought up to what has landed in so many files, or rows where those are half of it, or so many."""
+"""`known` is updated after landings of so many files, or of `ROWS_TO_FOLD` rows if these are half of it, or of
+`MOST_TO_FOLD` rows."""
 
 
 class LandedTables:
-    """The tables of one connector, as they have landed."""
+    """The landed tables of one connector."""
 
     def __init__(self, within: ConnectorTables, tables: Sequence[Table]) -> None:
-        """Raises:
-        LakeUnavailableError: Spark or the catalogue cannot be reached.
-        ConfigurationError: only Spark knows the catalogue.
+        """Plan the files of the tables.
+
+        Args:
+            within: the connector's part of `landing` and `known`.
+            tables: the connector's tables.
+
+        Raises:
+            LakeUnavailableError: Spark or the catalogue cannot be reached.
+            ConfigurationError: pyiceberg does not support the catalogue.
         """
         self._in = within
         self._tables = {table.name: table for table in tables}
@@ -70,22 +77,22 @@ class LandedTables:
 
     @property
     def client_id(self) -> str:
-        """In whose name the connector's deltas are pushed."""
+        """The client id of the connector's deltas."""
         return f"connector:{self._in.connector}"
 
     def is_due(self, table: str) -> bool:
-        """Whether something of a table landed that the gateway may lack."""
+        """Return whether rows of a table have landed that the gateway may lack."""
         return bool(self._newer(table))
 
     @property
     def newest(self) -> int:
-        """The page up to which everything landed."""
+        """The newest landed page."""
         return self._newest
 
     def deltas(self, table: str) -> DataFrame:
-        """The deltas that follow from what the gateway lacks of a table, in the order of their stamps (`DELTA_SCHEMA`).
+        """Return the deltas of a table that the gateway lacks, in order of hlc, in the columns `DELTA_SCHEMA`.
 
-        They are one partition, so that one task has them all in order.
+        They are one partition, so that one task has all of them in order.
         """
         newer = self._newer(table)
         return self._undelivered(
@@ -93,7 +100,7 @@ class LandedTables:
         )
 
     def history(self, table: str, days: Collection[date]) -> DataFrame | None:
-        """Return the deltas of the landings of some days, whatever was pushed; None where nothing landed then.
+        """Return the deltas of the landings of some days, pushed before or not; None if nothing landed then.
 
         Args:
             table: the connector's table.
@@ -108,56 +115,56 @@ class LandedTables:
         if not spans:
             return None
         first, last = min(low for low, _ in spans), max(high for _, high in spans)
-        landed = Landed(table, self._identity(table), tuple(files), (), KNOWN)
+        landed = LandedTable(table, self._identity(table), tuple(files), (), KNOWN)
         wanted = reduce(or_, (sf.col("page").between(*span) for span in spans))
         return self._undelivered(landed, first - 1, last, sum(file.rows for file in files)).where(wanted)
 
     @lake_errors
-    def note_delivered(self, table: str, page: int) -> None:
-        """Store that the gateway has what follows from the pages up to one; what is not stored is pushed again.
+    def record_delivered(self, table: str, page: int) -> None:
+        """Store that the gateway has the deltas of all pages up to one. Later pages are pushed again.
 
         Args:
             table: the table's name.
-            page: the last of them.
+            page: the page.
         """
-        self._marks[table] = note(self._in, table, self._marks[table]._replace(delivered=page))
+        self._marks[table] = record_mark(self._in, table, self._marks[table]._replace(delivered=page))
 
     @lake_errors
-    def settle(self, table: str, *, least: int = ROWS_TO_FOLD, files: int = FILES_TO_FOLD) -> None:
-        """Bring `known` up to what was delivered, where that is much.
+    def update_known(self, table: str, *, least: int = ROWS_TO_FOLD, files: int = FILES_TO_FOLD) -> None:
+        """Add delivered landings to `known`, if there are many.
 
         Args:
             table: the table's name.
-            least: rows from which it is much.
-            files: files from which it is much.
+            least: number of rows from which they are added.
+            files: number of files from which they are added.
         """
         mark, landed = self._marks[table], self._landed(table)
         newer = [file for file in landed.files if file.first <= mark.delivered]
         rows, known = sum(file.rows for file in newer), sum(file.rows for file in self._known.get(table, ()))
         if len(newer) < files and rows < min(max(least, known // 2), MOST_TO_FOLD):
             return
-        with suppress(FlushError):  # somebody has written it meanwhile: the next poll does it
-            fold(self._in, Folding(landed, mark.delivered), self._known_snapshot)
-            self._marks[table] = note(self._in, table, Mark(mark.delivered, mark.delivered))
+        with suppress(FlushError):  # another run has written it meanwhile: the next poll does it
+            write_known(self._in, KnownRows(landed, mark.delivered), self._known_snapshot)
+            self._marks[table] = record_mark(self._in, table, Mark(mark.delivered, mark.delivered))
             self._plan_known()
 
-    def _undelivered(self, landed: Landed, above: int, upto: int, rows: int) -> DataFrame:
+    def _undelivered(self, landed: LandedTable, above: int, upto: int, rows: int) -> DataFrame:
         parts = 1 if rows <= FEW_ROWS else 2 * -(-rows // (2 * ROWS_A_TASK))
         pending = PendingPages(landed, self.client_id, above, upto, parts)
         deltas = in_tasks(self._in.spark, parts, pending.deltas, DELTA_SCHEMA)
         return deltas.repartition(1).sortWithinPartitions("page", "hlc", "delta")
 
     def _newer(self, table: str) -> list[LandedFile]:
-        """The files with pages of a table that the gateway may lack."""
+        """Return the files with pages of a table that the gateway may lack."""
         delivered = self._marks[table].delivered
         return [file for file in self._files if file.last > delivered and file.may_have(table)]
 
-    def _landed(self, table: str) -> Landed:
+    def _landed(self, table: str) -> LandedTable:
         """Where the landings are that `known` lacks of a table, and what it has."""
         since = self._marks[table].known
         files = tuple(file for file in self._files if file.last > since and file.may_have(table))
         known = tuple((file.bucket, file.path) for file in self._known.get(table, ()))
-        return Landed(table, self._identity(table), files, known, since)
+        return LandedTable(table, self._identity(table), files, known, since)
 
     def _identity(self, table: str) -> str | None:
         known = self._tables.get(table)
@@ -185,41 +192,41 @@ class LandedTables:
             self._marks = self._in.marks(known, self._tables)
 
 
-def fold(tables: ConnectorTables, folding: Folding, snapshot: int | None) -> None:
-    """Write `known` of one table anew, a task a bucket. A repeat changes nothing.
+def write_known(tables: ConnectorTables, known: KnownRows, snapshot: int | None) -> None:
+    """Replace the rows of one table in `known`, in one task for each bucket. A repeat changes nothing.
 
     Args:
-        tables: of the connector.
-        folding: the rows, up to a page.
-        snapshot: of `known`, which was read.
+        tables: the connector's tables.
+        known: the rows, up to a page.
+        snapshot: the snapshot of `known` that was read.
 
     Raises:
-        FlushError: somebody has written this table's rows meanwhile: the next poll does it.
+        FlushError: another run has written this table's rows meanwhile; the next poll does it.
     """
-    table, name = folding.landed.table, known_name(tables.names)
+    table, name = known.landed.table, known_name(tables.names)
     constants = (tables.gateway, tables.connector, table)
 
     def rows(bucket: int) -> Iterator[pa.RecordBatch]:
-        for found in folding.rows(bucket):
+        for found in known.rows(bucket):
             for batch in found.to_batches():
                 same = [pa.repeat(pa.scalar(value), batch.num_rows) for value in constants]
                 yield pa.record_batch([*same, *batch.columns], names=_NAMES)
 
     written = in_tasks(tables.spark, BUCKETS, rows, KNOWN_COLUMNS)
-    batch = ("known", *constants, str(folding.upto))
+    batch = ("known", *constants, str(known.upto))
     commit(tables, name, written, tables.condition(table_name=table), snapshot, batch)
 
 
-def note(tables: ConnectorTables, table: str, mark: Mark) -> Mark:
+def record_mark(tables: ConnectorTables, table: str, mark: Mark) -> Mark:
     """Store how far a table is read, without a snapshot.
 
     Args:
-        tables: the connector's.
+        tables: the connector's tables.
         table: the table's name.
-        mark: how far.
+        mark: the pages up to which it is read.
 
     Returns:
-        The mark that is noted: never behind the one that was there.
+        The stored mark, which is never behind the one before.
     """
     name = known_name(tables.names)
     for attempt in range(1, TRIES + 1):

@@ -1,4 +1,4 @@
-"""The law of `lakesync.testing.landing` over what landed, a row's versions at a time, in a task of Spark."""
+"""Computes from a row's landed versions what became of it, as `lakesync.testing.landing` defines. Tasks call it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 import msgspec
 
 KNOWN = -1
-"""The page, and the stamp, of what was known before."""
+"""Page and hlc of versions from `known`, which are older than every landed page."""
 
 
 class Version(NamedTuple):
-    """A row as a page brought it."""
+    """A row as it was in a page."""
 
     page: int
     hlc: int
@@ -22,50 +22,56 @@ class Version(NamedTuple):
 
 
 class Event(NamedTuple):
-    """What became of a row."""
+    """A change of a row."""
 
     page: int
     hlc: int
     columns: str | None
-    """None where it is gone."""
+    """The row as JSON after it; None: it was deleted."""
     before: str | None
-    """What it was until then; None where it was not."""
+    """The row as JSON before it; None: it did not exist."""
 
 
-class Keys:
-    """What a row has in the columns by which pages claim rows."""
+class ClaimKeys:
+    """Reads the values of a row in the columns by which pages claim rows."""
 
     def __init__(self, columns: Sequence[str]) -> None:
+        """Prepare the decoder.
+
+        Args:
+            columns: the columns.
+        """
         self.columns = tuple(columns)
         kind = msgspec.defstruct("Keys", [(column, Any, None) for column in columns])
         self._decode = msgspec.json.Decoder(kind).decode
 
     def of(self, columns: str) -> list[tuple[str, str]]:
-        """`(column, value)` of a row's JSON, values as text; without those that are null."""
+        """Return `(column, value)` for each column of a row's JSON that is not null, with values as text."""
         row = self._decode(columns)
         found = ((column, getattr(row, column)) for column in self.columns)
         return [(column, as_text(value)) for column, value in found if value is not None]
 
 
 def as_text(value: Any) -> str:
-    """A value as claims have it."""
+    """Return a value as the text that claims have."""
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
 class Claims:
-    """Which pages say, of the rows with a value in a column, that those which they bring are all."""
+    """The claims of pages: a page states that it has all rows with a certain value in a column."""
 
     def __init__(self) -> None:
+        """Create it without claims."""
         self._pages: dict[tuple[str, str], dict[int, int]] = {}
 
     def add(self, column: str, value: str, page: int, hlc: int) -> None:
-        """Add a claim; of several by one page, that with the least stamp counts.
+        """Add a claim. Of several equal ones of a page the one with the smallest hlc counts.
 
         Args:
             column: the claimed column.
             value: its value.
-            page: that claims it.
-            hlc: the stamp.
+            page: the page that claims it.
+            hlc: the claim's hlc.
         """
         pages = self._pages.setdefault((column, value), {})
         pages[page] = min(hlc, pages.get(page, hlc))
@@ -74,12 +80,12 @@ class Claims:
         return key in self._pages
 
     def last(self, key: tuple[str, str]) -> int:
-        """The newest page that claims this; below all pages where none does."""
+        """Return the newest page with a claim; a page before all others if there is none."""
         pages = self._pages.get(key)
         return max(pages) if pages else KNOWN - 1
 
     def after(self, key: tuple[str, str], page: int) -> tuple[int, int] | None:
-        """Return the nearest later page with the same claim, and its stamp; None where there is none.
+        """Return the next later page with the same claim, and the claim's hlc; None if there is none.
 
         Args:
             key: column and value.
@@ -96,19 +102,19 @@ class Claims:
         return (order[at], pages[order[at]]) if at < len(order) else None
 
 
-def story(
+def replay_versions(
     versions: Sequence[Version],
     gone: Iterable[tuple[int, int]],
     keys: Callable[[str], Iterable[tuple[str, str]]],
     claims: Claims,
 ) -> Iterator[Event]:
-    """What became of one row, in order; what changes nothing is in it.
+    """Yield the changes of one row in order, also those without an effect.
 
     Args:
-        versions: in order of page and stamp.
-        gone: pages, and their stamps, that say that it is gone; one that brings it as well does not count.
-        keys: of a version's JSON.
-        claims: of pages; one that brings the row does not end it.
+        versions: the row's versions, in order of page and hlc.
+        gone: pages and hlcs at which the source reports the row as deleted. A page that also has the row is ignored.
+        keys: returns the claim keys of a version's JSON.
+        claims: the claims of pages. A claim deletes the row unless its page has the row.
     """
     brought = {version.page for version in versions}
     events: list[tuple[int, int, str | None]] = list(versions)

@@ -1,4 +1,4 @@
-"""The rows of one landing, as tasks collect them for Spark to write."""
+"""The rows of one landing, which tasks collect and Spark writes to `landing`."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
     from lakesync.connectors.source import Page
 
 ROW, GONE, WHOLE, PLACE = "row", "gone", "whole", "place"
-"""Kinds of landed rows: a version of a row; a row that is gone; a claim that the page has all rows with a value in a
-column; and the place from which the connector goes on."""
+"""Kinds of landed rows: a version of a row; a deleted row; a claim that the page has all rows with a value in a column;
+and a table's read position."""
 
 REPORT = "report"
-"""The kind of a row that a task hands to the poll and that does not land."""
+"""The kind of rows that report to the poll and do not land."""
 
 LANDED_COLUMNS = (
     "gateway string, connector string, day date, landing bigint, table_name string, kind string, page bigint, "
     "hlc bigint, row_id string, columns string, name string, value string"
 )
-"""The columns of `landing`, as Spark has them."""
+"""The columns of `landing` with Spark's types."""
 
 _ARROW = pa.schema(
     [
@@ -47,20 +47,20 @@ _ARROW = pa.schema(
 _encode_sorted = msgspec.json.Encoder(order="sorted").encode
 
 
-class Place(msgspec.Struct, frozen=True):
+class ReadPosition(msgspec.Struct, frozen=True):
     """How far a connector has read one table."""
 
     type: str
-    """Of the connector: another one's cursors say nothing."""
+    """The connector type. Cursors of another type do not apply."""
     cursor: dict[str, Any] | None = None
     counted_ms: int | None = None
-    """When its rows were last counted."""
+    """Time of the last census, in milliseconds of server wall time."""
     seen: SeenRows = msgspec.field(default_factory=SeenRows)
-    """What landed last of its newest rows."""
+    """The newest rows as they landed last."""
 
 
 class Constants(NamedTuple):
-    """What all rows of a landing begin with."""
+    """The columns that all rows of a landing have in common."""
 
     gateway: str
     connector: str
@@ -72,19 +72,24 @@ class Constants(NamedTuple):
         """Return the constants of a landing.
 
         Args:
-            gateway: of the connector.
-            connector: its name.
+            gateway: the connector's gateway.
+            connector: the connector's name.
             landing: the landing's number.
-            first: its first stamp.
+            first: its first hlc.
         """
         return cls(gateway, connector, datetime.fromtimestamp(hlc.wall_of(first) / 1000, UTC).date(), landing)
 
 
 class LandedRows:
-    """The rows of one landing, as they are collected; each has a stamp of its own."""
+    """Collects the rows of one landing and assigns each an hlc."""
 
     def __init__(self, constants: Constants, first: int) -> None:
-        """Args: first: the first stamp to give out."""
+        """Create it without rows.
+
+        Args:
+            constants: the common columns.
+            first: the first hlc to assign.
+        """
         self.constants = constants
         self._stamp = first
         self.bytes = 0
@@ -93,16 +98,16 @@ class LandedRows:
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """Number of collected rows."""
         return len(self._columns[0])
 
     @property
     def newest(self) -> int:
-        """The highest stamp given out."""
+        """The highest assigned hlc."""
         return self._stamp - 1
 
     def add(self, page: Page) -> None:
-        """A page's rows, deletes and claims."""
+        """Add a page's rows, deletes and claims."""
         first = self._stamp
         for row in page.rows:
             text = _encode_sorted(row.columns)
@@ -113,27 +118,27 @@ class LandedRows:
         for name, value in page.whole:
             self._put(page.table, WHOLE, first, None, None, name, value)
 
-    def place(self, table: str, place: Place) -> None:
-        """Add where a table's next poll begins.
+    def position(self, table: str, position: ReadPosition) -> None:
+        """Add a table's read position.
 
         Args:
             table: the table's name.
-            place: the cursor.
+            position: the position.
         """
-        self._put(table, PLACE, self._stamp, None, msgspec.json.encode(place).decode())
+        self._put(table, PLACE, self._stamp, None, msgspec.json.encode(position).decode())
 
     def report(self, table: str, text: str) -> None:
-        """Add a task's report of a table; it has no stamp and does not land.
+        """Add a task's report of a table. It gets no hlc and does not land.
 
         Args:
             table: the table's name.
-            text: as JSON.
+            text: the report as JSON.
         """
         self._put(table, REPORT, self._stamp, None, text)
         self._stamp -= 1
 
     def table(self) -> pa.Table:
-        """All of them."""
+        """Return the collected rows."""
         same = [
             pa.array([value] * self.count, field.type) for value, field in zip(self.constants, _ARROW, strict=False)
         ]
@@ -143,8 +148,8 @@ class LandedRows:
         ]
         return pa.Table.from_arrays([*same, *own], schema=_ARROW)
 
-    def taken(self) -> pa.RecordBatch:
-        """Return the collected rows, and forget them."""
+    def take(self) -> pa.RecordBatch:
+        """Return the collected rows and remove them."""
         made = self.table().to_batches()
         for column in self._columns:
             column.clear()

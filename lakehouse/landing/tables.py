@@ -1,7 +1,8 @@
-"""The tables `landing` and `known`: how they are made, and which of their files are one connector's.
+"""The tables `landing` and `known`: their definitions, one connector's files in them, and the marks.
 
-How far `known` and the gateway have a table's landings is a property of `known`: `lakesync.read.…`, two pages. Both may
-be lost. The first is in the snapshot that brings `known` up to it too; the second then costs a repeated push.
+A table's mark is the property `lakesync.read.…` of `known`: two pages, up to which `known` and the gateway have its
+landings. A lost mark is harmless: the first page is also in the snapshot that updated `known`, and without the second
+the deltas are pushed again.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _PROPERTIES = {
     "format-version": "2",
     "write.distribution-mode": "none",
     "write.spark.fanout.enabled": "true",
-    # who reads these tables opens their files, and an erased value may stay in none
+    # tasks read the files themselves, and no file may keep an erased value
     "write.delete.mode": "copy-on-write",
     "write.update.mode": "copy-on-write",
     "write.merge.mode": "copy-on-write",
@@ -57,17 +58,17 @@ EPOCH = date(1970, 1, 1)
 
 
 def landing_name(names: LakeNames = NAMES) -> str:
-    """The full name, quoted, of the table of landings."""
+    """Return the full, quoted name of `landing`."""
     return f"`{names.catalogue}`.`{names.system}`.`landing`"
 
 
 def known_name(names: LakeNames = NAMES) -> str:
-    """The full name, quoted, of the table of the rows that landings add up to."""
+    """Return the full, quoted name of `known`."""
     return f"`{names.catalogue}`.`{names.system}`.`known`"
 
 
 def ensure_landing(spark: SparkSession, names: LakeNames = NAMES) -> None:
-    """Create `landing` and `known` where they are missing.
+    """Create `landing` and `known` if they are missing.
 
     Args:
         spark: a session.
@@ -99,22 +100,22 @@ class Mark(NamedTuple):
     """How far a table's landings are read."""
 
     known: int = KNOWN
-    """`known` is what all pages up to this one add up to."""
+    """The page up to which landings are in `known`."""
     delivered: int = KNOWN
-    """The gateway has what follows from all pages up to this one."""
+    """The page up to which the gateway has the deltas of landings."""
 
     def text(self) -> str:
-        """As the property has it."""
+        """Return the value of the property."""
         return f"{self.known} {self.delivered}"
 
     def joined(self, other: Mark) -> Mark:
-        """The further one of each page; what `known` has, the gateway has."""
+        """Return the later page of each. The gateway has all that `known` has."""
         known = max(self.known, other.known)
         return Mark(known, max(self.delivered, other.delivered, known))
 
 
 class ConnectorTables(NamedTuple):
-    """Both tables as far as they are one connector's."""
+    """One connector's part of both tables."""
 
     spark: SparkSession
     names: LakeNames
@@ -123,7 +124,7 @@ class ConnectorTables(NamedTuple):
 
     @contextmanager
     def opened(self, name: str) -> Iterator[Table]:
-        """A table as it is now.
+        """Open the current version of a table.
 
         Raises:
             ConfigurationError: as `open_table`.
@@ -132,7 +133,7 @@ class ConnectorTables(NamedTuple):
             yield table
 
     def landed(self, landing: Table) -> list[LandedFile]:
-        """The connector's files of `landing`, in order of pages."""
+        """Return the connector's files of `landing`, in order of pages."""
         found = []
         for task in self._planned(landing, landing_name(self.names)):
             file = task.file
@@ -156,7 +157,7 @@ class ConnectorTables(NamedTuple):
         return sorted(found, key=lambda each: each.first)
 
     def known(self, known: Table) -> dict[str, list[KnownFile]]:
-        """The connector's files of `known`, by table."""
+        """Return the connector's files of `known`, by table."""
         found: dict[str, list[KnownFile]] = {}
         for task in self._planned(known, known_name(self.names)):
             table, bucket = task.file.partition[2], task.file.partition[3]
@@ -164,11 +165,11 @@ class ConnectorTables(NamedTuple):
         return found
 
     def marks(self, known: Table, tables: Iterable[str]) -> dict[str, Mark]:
-        """Return how far each table is read.
+        """Return each table's mark.
 
         Args:
-            known: the table that has the marks.
-            tables: the connector's.
+            known: the table `known`, which has the marks.
+            tables: names of the connector's tables.
         """
         in_snapshots = self._folded(known)
         return {table: self._mark(known, table).joined(in_snapshots.get(table, Mark())) for table in tables}
@@ -184,7 +185,7 @@ class ConnectorTables(NamedTuple):
         return Mark(int(rows[0]), int(rows[0])) if rows else Mark()
 
     def _folded(self, known: Table) -> dict[str, Mark]:
-        """By table, the newest page that a snapshot says `known` was brought up to."""
+        """Return the marks that the snapshots of `known` have, by table."""
         found: dict[str, Mark] = {}
         for batch in filter(None, map(batch_of, known.metadata.snapshots)):
             if batch[:3] == ["known", self.gateway, self.connector]:
@@ -193,18 +194,18 @@ class ConnectorTables(NamedTuple):
         return found
 
     def condition(self, **more: str | int) -> Column:
-        """A condition over either table: the connector's rows, with these values."""
+        """Return the condition for the connector's rows with certain values, in either table."""
         values = {"gateway": self.gateway, "connector": self.connector, **more}
         return reduce(and_, (sf.col(name) == sf.lit(value) for name, value in values.items()))
 
     def property_of(self, table: str) -> str:
-        """The property of `known` that has a table's mark."""
+        """Return the name of the property of `known` with a table's mark."""
         return f"lakesync.read.{self.gateway}.{self.connector}.{table}"
 
     def _planned(self, table: Table, name: str) -> list[FileScanTask]:
-        """The connector's files, whole ones: those from which rows were deleted are first written anew.
+        """Plan the connector's files. Files with deleted rows are first rewritten without them.
 
-        Nobody here leaves such files, but versions before this one did, and other engines may.
+        LakeSync does not write delete files here any more, but earlier versions did and other engines may.
         """
         tasks = list(table.scan(self._mine()).plan_files())
         if any(task.delete_files for task in tasks):
@@ -218,18 +219,18 @@ class ConnectorTables(NamedTuple):
 
 
 def batch_of(snapshot: Snapshot) -> list[str] | None:
-    """The batch that a snapshot of either table says it commits."""
+    """Return the batch that a snapshot of either table has committed; None if it has no batch."""
     text = snapshot.summary.additional_properties.get(BATCH_PROPERTY) if snapshot.summary is not None else None
     return None if text is None else json.loads(text)
 
 
 def _texts(bounds: tuple[object, object]) -> tuple[str, str]:
     low, high = bounds
-    assert isinstance(low, str), "whoever writes these tables notes the bounds of names"
-    assert isinstance(high, str), "whoever writes these tables notes the bounds of names"
+    assert isinstance(low, str), "these tables have column bounds for names"
+    assert isinstance(high, str), "these tables have column bounds for names"
     return low, high
 
 
 def _int(bound: str | int | None) -> int:
-    assert isinstance(bound, int), "whoever writes these tables notes the bounds of numbers"
+    assert isinstance(bound, int), "these tables have column bounds for numbers"
     return bound

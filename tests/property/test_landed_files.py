@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakehouse.landing.comparing import Digests, compared
-from lakehouse.landing.files import KNOWN_ROWS, Landed, PendingPages
-from lakehouse.landing.folding import Folding
+from lakehouse.landing.comparing import RowDigests, compare_census
+from lakehouse.landing.files import KNOWN_ROWS, LandedTable, PendingPages
+from lakehouse.landing.folding import KnownRows
 from lakehouse.landing.landed_files import BUCKETS, LandedFile
 from lakehouse.landing.rows import Constants, LandedRows
 from lakesync.connectors.source import Census, Page, SourceRow
@@ -98,24 +98,24 @@ def test_files_tell_what_diff_says(tmp_path_factory, identity, claimed, seed, pa
         told.append(diff_page(rows, each, identity))
         states.append({row_id: jcs(columns) for row_id, columns in rows.items()})
     last = [-1, *places][cuts[0]]
-    nothing = Landed("issues", identity, tuple(files), (), -1)
-    assert set(nothing.claimed()) <= set(claimed)
-    before = nothing._replace(known=known(folder, Folding(nothing, last)), since=last)
+    nothing = LandedTable("issues", identity, tuple(files), (), -1)
+    assert set(nothing.claim_columns()) <= set(claimed)
+    before = nothing._replace(known=known(folder, KnownRows(nothing, last)), since=last)
     before = before._replace(files=tuple(file for file in files if file.last > last))
     assert plain(before.known_rows()) == (states[cuts[0] - 1] if cuts[0] else {})
     for start, end in pairwise([*cuts, len(pages)]):
         telling = PendingPages(before, CLIENT, [-1, *places][start], [-1, *places][end], parts)
         found = [delta for part in range(parts) for delta in changes(telling.deltas(part))]
         assert same(found) == same([change for of_page in told[start:end] for change in of_page])
-    whole = Folding(before, files[-1].last)
+    whole = KnownRows(before, files[-1].last)
     assert plain(whole.rows()) == {row_id: jcs(columns) for row_id, columns in rows.items()}
-    there = compared(whole, Census(None, iter([["r0", "r1"], ["new", "new"]])))
+    there = compare_census(whole, Census(None, iter([["r0", "r1"], ["new", "new"]])))
     assert (there.known, there.unknown) == (len(rows), sorted({"r0", "r1", "new"} - rows.keys()))
     assert {row.row_id for row in there.absent} == rows.keys() - {"r0", "r1"}
-    of = compared(whole, Census("of", iter([["o1"]])))
+    of = compare_census(whole, Census("of", iter([["o1"]])))
     assert {row.row_id: row.columns for row in of.absent} == {
         row_id: columns for row_id, columns in rows.items() if columns["of"] != "o1"
     }
     again = [SourceRow(row_id, copy.copy(columns)) for row_id, columns in rows.items()]
     other = SourceRow("r1", {"uid": "another"})
-    assert Digests(whole).news(Page("issues", [*again, other])).rows == [other]
+    assert RowDigests(whole).changed(Page("issues", [*again, other])).rows == [other]

@@ -6,9 +6,9 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from lakehouse.landing.files import Landed
+from lakehouse.landing.files import LandedTable
 from lakehouse.landing.poll_tasks import STAMPS, PollWork, TableResult, TableWork
-from lakehouse.landing.rows import PLACE, REPORT, ROW, Constants, Place
+from lakehouse.landing.rows import PLACE, REPORT, ROW, Constants, ReadPosition
 from lakesync.connectors.base import ConnectorConfig
 from lakesync.connectors.source import Census, Page, ParallelRead, SourceRow, Table, Usage
 from lakesync.model.errors import AuthError, CensusError, RateLimitedError
@@ -72,7 +72,9 @@ class Divided(Source):
 def work(settings, source=Source, **more):
     places = more.pop("places", {})
     tables = tuple(
-        TableWork(name, None, False, places.get(name, Place("x")), Landed(name, None, (), (), -1), counted=True)
+        TableWork(
+            name, None, False, places.get(name, ReadPosition("x")), LandedTable(name, None, (), (), -1), counted=True
+        )
         for name in ("a", "b")
     )
     given = {"bytes": 1 << 20, "calls": None, **more}
@@ -101,7 +103,7 @@ def test_each_table_is_a_task_whose_stamps_are_its_own_and_one_that_fails_keeps_
     assert isinstance(of_a.failure.error(), AuthError)
     assert (of_a.place.cursor, of_a.place.counted_ms) == ({"at": 1}, None)
     assert (of_b.failure, of_b.place.counted_ms, of_b.rows, of_b.newest) == (None, 5_000, 2, rows[-1]["hlc"])
-    assert [msgspec.json.decode(row["columns"], type=Place) for row in rows if row["kind"] == PLACE] == [
+    assert [msgspec.json.decode(row["columns"], type=ReadPosition) for row in rows if row["kind"] == PLACE] == [
         of_a.place,
         of_b.place,
     ]
@@ -110,7 +112,7 @@ def test_each_table_is_a_task_whose_stamps_are_its_own_and_one_that_fails_keeps_
 def test_what_came_as_it_was_does_not_land():
     pages = {"a": [page("a", "r1")]}
     _, (of_a, _) = done(work(pages))
-    rows, (again, _) = done(work(pages, places={"a": of_a.place, "b": Place("x", counted_ms=1)}))
+    rows, (again, _) = done(work(pages, places={"a": of_a.place, "b": ReadPosition("x", counted_ms=1)}))
     assert [row["kind"] for row in rows] == [PLACE, PLACE], "as they are noted to be counted"
     assert (again.rows, again.place.cursor) == (1, {"at": 1})
 

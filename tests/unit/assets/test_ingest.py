@@ -7,7 +7,7 @@ import dagster as dg
 import pytest
 
 from assets.ingest import table_metadata
-from lakehouse.landing.delivery import Delivered
+from lakehouse.landing.delivery import DeliveryReport
 from lakehouse.landing.poll_marks import record_poll
 from lakehouse.landing.polls import ConnectorPoll, TablePoll
 from lakehouse.schema_snapshot import PolledConnector, SchemaSnapshot, registered
@@ -203,7 +203,7 @@ def test_a_connector_whose_polls_bring_nothing_is_retried_after_growing_pauses(t
     ],
 )
 def test_a_poll_tells_all_that_became_of_a_table(cursor, moment):
-    given = Delivered(inserted=3, updated=2, deleted=1, pushes=2, waited_s=1.234)
+    given = DeliveryReport(inserted=3, updated=2, deleted=1, pushes=2, waited_s=1.234)
     read = TableReport("t", pages=4, rows=9, cursor=cursor, counted=True)
     report = PollReport([read], Usage(7, 93, 100), 2.5)
     table = TablePoll("t", read, given)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from lakehouse.backends.comparison import Digesting
+from lakehouse.backends.comparison import DigestTask
 from lakehouse.backends.destinations import Follower
 from lakesync.adapters.backend_config import WriteTarget
 from lakesync.adapters.transfer.follower import DeltaSelection, follow_history
@@ -35,11 +35,11 @@ class Busy(Follower, frozen=True):
         return adapter
 
 
-@pytest.mark.parametrize(("moves", "is_settled"), [(0, True), (4, True), (12, False)])
-def test_figures_of_a_destination_that_moved_in_between_are_not_taken(tmp_path, moves, is_settled):
+@pytest.mark.parametrize(("moves", "is_consistent"), [(0, True), (4, True), (12, False)])
+def test_figures_of_a_destination_that_moved_in_between_are_not_taken(tmp_path, moves, is_consistent):
     leaf = WriteTarget("copy", f"sqlite://{tmp_path / 'copy.db'}")
     follower = Busy("destinations/shop/copy", leaf, DeltaSelection(), left=iter(range(1, moves + 1)))
-    (found,) = Digesting(follower).run()
-    assert found.is_settled == is_settled
-    if is_settled:
+    (found,) = DigestTask(follower).run()
+    assert found.is_consistent == is_consistent
+    if is_consistent:
         assert sum(digest.deltas for digest in found.digests) == found.progress.deltas == 3 * moves

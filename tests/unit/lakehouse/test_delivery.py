@@ -50,10 +50,10 @@ class Landed:
     def deltas(self, _):
         return self.rows
 
-    def note_delivered(self, _, page):
+    def record_delivered(self, _, page):
         self.noted.append(page)
 
-    def settle(self, _):
+    def update_known(self, _):
         self.settled += 1
 
 
