@@ -144,13 +144,13 @@ def _table_checks(table: str, namespace: str) -> tuple[Check, ...]:
         return duplicate_keys(scope.spark, table, scope.lake.names_in(namespace))
 
     def unmerged_rows(scope: Scope) -> Sequence[msgspec.Struct]:
-        from lakehouse.tables.state_audit import unlike_merge
+        from lakehouse.tables.state_audit import rows_unlike_merge
 
         report = scope.run_state.merged.get((namespace, table))
         if report is not None and report.differences == 0:  # the merge has compared a row of each slice
             return []
         names, whose = scope.lake.names_in(namespace), scope.run_state.gateways_in(namespace)
-        return unlike_merge(scope.spark, table, names, gateways=whose, days=scope.days, seed=scope.seed)
+        return rows_unlike_merge(scope.spark, table, names, gateways=whose, days=scope.days, seed=scope.seed)
 
     def unlike_whole_history(scope: Scope) -> Sequence[msgspec.Struct]:
         from lakehouse.tables.history_check import unlike_history
@@ -190,15 +190,15 @@ def _table_checks(table: str, namespace: str) -> tuple[Check, ...]:
     )
 
 
-def _unlike_cuts(scope: Scope) -> Sequence[msgspec.Struct]:
-    from lakehouse.checkpoints.published import unlike_cut
+def _checkpoint_differencess(scope: Scope) -> Sequence[msgspec.Struct]:
+    from lakehouse.checkpoints.published import checkpoint_differences
 
     newest = [scope.store.newest_checkpoint(gateway) for gateway in scope.store.gateways()]
     return [
         difference
         for cut in newest
         if cut is not None
-        for difference in unlike_cut(
+        for difference in checkpoint_differences(
             scope.spark, cut, scope.run_state.names_of(cut.gateway), seed=scope.seed, whole=not scope.is_flush
         )
     ]
@@ -209,7 +209,7 @@ _CHECKPOINT_CHECKS = (
         "checkpoint_equals_cut",
         "Each gateway's newest frames have the rows of the snapshots that they were made of; all are compared in the "
         "audit, a sample in a flush.",
-        _unlike_cuts,
+        _checkpoint_differencess,
         "New clients receive these frames: flush the gateway, which makes newer ones, and check the storage.",
     ),
 )

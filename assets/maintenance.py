@@ -133,7 +133,7 @@ def maintain_table(
         FlushError: another run wrote the table meanwhile, so the commit was refused.
     """
     from lakehouse.checkpoints.tags import CheckpointRetention, tag_newest
-    from lakehouse.maintenance import Upkeep, tidy
+    from lakehouse.maintenance import MaintenanceLimits, maintain
     from lakehouse.table_definitions import LakeNames
 
     names, table = lake.names, None if part.table == HISTORY else part.table
@@ -144,7 +144,7 @@ def maintain_table(
         tag_newest(spark, names, part.table, checkpoints, CheckpointRetention.of(section))
     elif table is not None:
         names = LakeNames(names.catalogue, names.system, names.system)
-    return tidy(spark, names, table, Upkeep.of(section), store.backlog() if table is None else ())
+    return maintain(spark, names, table, MaintenanceLimits.of(section), store.backlog() if table is None else ())
 
 
 def _metadata(report: "MaintenanceReport") -> Metadata:

@@ -1,4 +1,7 @@
-"""What must be equal, and what must be unique, in the lake."""
+"""Searches the lake for faults: lost, duplicate and altered deltas, duplicate rows, values that do not fit.
+
+The checks of Dagster in `assets.checks` call it.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ _KEY = ("gateway", "client_id", "delta_id")
 
 
 class LedgerDifference(msgspec.Struct, frozen=True):
-    """A gateway's arrival day whose confirmed deltas differ between staging's ledger and the lake."""
+    """A day of arrival of a gateway whose confirmed deltas differ between staging's ledger and the lake."""
 
     gateway: str
     day: str
@@ -41,7 +44,7 @@ class LedgerDifference(msgspec.Struct, frozen=True):
 
 
 class DayCounts(msgspec.Struct, frozen=True):
-    """A UTC day of arrival over all gateways: what staging acknowledged, and what the lake holds."""
+    """A UTC day of arrival over all gateways: the deltas that staging acknowledged, and those in the lake."""
 
     day: str
     """`YYYY-MM-DD`."""
@@ -49,11 +52,11 @@ class DayCounts(msgspec.Struct, frozen=True):
     unflushed: int
     in_lake: int
     differing: tuple[str, ...]
-    """The gateways of which the lake holds other deltas than staging's ledger says were flushed."""
+    """The gateways whose deltas in the lake are not those that the ledger has as flushed."""
 
 
 class DuplicateKey(msgspec.Struct, frozen=True):
-    """A key that must be there once."""
+    """A key that is stored more than once."""
 
     gateway: str
     key: str
@@ -62,7 +65,7 @@ class DuplicateKey(msgspec.Struct, frozen=True):
 
 
 class FutureDelta(msgspec.Struct, frozen=True):
-    """A delta that is stamped further ahead of its arrival than a gateway lets pass."""
+    """A delta that is stamped further ahead of its arrival than a gateway accepts."""
 
     gateway: str
     client_id: str
@@ -71,7 +74,7 @@ class FutureDelta(msgspec.Struct, frozen=True):
 
 
 class AlteredDeltas(msgspec.Struct, frozen=True):
-    """Deltas of one table and day whose ids are not those of their contents."""
+    """Deltas of one table and day whose ids are not the hashes of their contents."""
 
     gateway: str
     day: str
@@ -83,17 +86,17 @@ class AlteredDeltas(msgspec.Struct, frozen=True):
 
 
 class UnfitValue(msgspec.Struct, frozen=True):
-    """A live value that its column cannot hold, so that the state table has null there."""
+    """A live value that does not fit its column, so that the state table has null there."""
 
     gateway: str
     key: str
     """Row id and column."""
     type: str
-    """Of the column."""
+    """Schema type of the column."""
 
 
 class HistoryFaults(msgspec.Struct, frozen=True):
-    """What is wrong with the history; nothing where all is well."""
+    """The faults of the history; empty lists if there are none."""
 
     differences: list[LedgerDifference] = []
     duplicates: list[DuplicateKey] = []
@@ -106,13 +109,13 @@ def history_faults(
 ) -> HistoryFaults:
     """Check the history against staging's ledger, for duplicates and for future deltas, in one Spark job.
 
-    Only where the job finds something do further jobs look for what it is.
+    Further jobs search for details only if it finds faults.
 
     Args:
         spark: a session.
         store: the staging store.
         names: the lake's names.
-        days: UTC days of arrival that are checked; None: all.
+        days: UTC days of arrival to check; None: all.
 
     Raises:
         LakeUnavailableError: Spark cannot be reached.
@@ -138,15 +141,15 @@ def history_faults(
 def ledger_against_lake(
     spark: SparkSession, store: PipelineStore, names: LakeNames = NAMES, days: Collection[date] | None = None
 ) -> list[LedgerDifference]:
-    """Return the days on which `deltas` does not hold what staging says is flushed.
+    """Return the days on which `deltas` differs from what the ledger has as flushed; empty if they agree.
 
-    Empty when all agree. What was flushed and not yet confirmed shows as a difference, so ask when no flush runs.
+    Flushed and unconfirmed deltas are a difference, so call it while no flush runs.
 
     Args:
         spark: a session.
         store: the staging store.
         names: the lake's names.
-        days: that are compared; None: all.
+        days: UTC days of arrival to compare; None: all.
     """
     ensure_deltas(spark, names)
     return _differences(id_sums(_deltas(spark, names, days), ["gateway", "day"]).collect(), store, days)
@@ -190,13 +193,13 @@ def days_against_lake(
 
 @lake_errors
 def duplicate_keys(spark: SparkSession, table: str, names: LakeNames = NAMES, limit: int = 100) -> list[DuplicateKey]:
-    """Return rows that a state table holds more than once.
+    """Return rows that a state table has more than once.
 
     Args:
         spark: a session.
         table: the state table.
         names: the lake's names.
-        limit: the most that are returned.
+        limit: number of results at most.
     """
     return _duplicates(spark.table(names.state(table)), ("_gateway", "_row"), limit)
 
@@ -205,13 +208,13 @@ def duplicate_keys(spark: SparkSession, table: str, names: LakeNames = NAMES, li
 def duplicate_deltas(
     spark: SparkSession, names: LakeNames = NAMES, limit: int = 100, days: Collection[date] | None = None
 ) -> list[DuplicateKey]:
-    """Return deltas of one client that `deltas` holds more than once.
+    """Return deltas of one client that `deltas` has more than once.
 
     Args:
         spark: a session.
         names: the lake's names.
-        limit: the most that are returned.
-        days: UTC days of arrival that are read; None: all.
+        limit: number of results at most.
+        days: UTC days of arrival to read; None: all.
     """
     ensure_deltas(spark, names)
     return _duplicates(_deltas(spark, names, days), _KEY, limit)
@@ -221,13 +224,13 @@ def duplicate_deltas(
 def future_deltas(
     spark: SparkSession, names: LakeNames = NAMES, limit: int = 100, days: Collection[date] | None = None
 ) -> list[FutureDelta]:
-    """Return deltas whose clock is further ahead of the gateway's than is allowed; they would win for as long.
+    """Return deltas whose hlc is further ahead of the gateway's clock than is allowed. They would win until that time.
 
     Args:
         spark: a session.
         names: the lake's names.
-        limit: the most that are returned.
-        days: UTC days of arrival that are read; None: all.
+        limit: number of results at most.
+        days: UTC days of arrival to read; None: all.
     """
     ensure_deltas(spark, names)
     ahead = _deltas(spark, names, days).select(*_KEY, _ahead().alias("ahead"))
@@ -237,15 +240,15 @@ def future_deltas(
 
 @lake_errors
 def altered_deltas(spark: SparkSession, names: LakeNames = NAMES, limit: int = 100) -> list[AlteredDeltas]:
-    """Find deltas whose id is not the hash of their contents, which they had when they were pushed.
+    """Return deltas whose id is not the hash of their contents, so that they were altered after the push.
 
-    Ids that a client made in its own way say nothing about contents: those of clients of whose ids none is such a hash
-    are left out, as are deltas that an erasure emptied.
+    Left out are clients whose ids are never such hashes, because they make ids in another way, and deltas that an
+    erasure has emptied.
 
     Args:
         spark: a session.
         names: the lake's names.
-        limit: the most that are returned.
+        limit: number of results at most.
     """
     ensure_deltas(spark, names)
     hashed = spark.table(names.deltas).where("delta_id RLIKE '^[0-9a-f]{64}$' AND NOT (op = 'UPDATE' AND width = 0)")
@@ -274,7 +277,7 @@ _COMPARED = "intact bigint, altered bigint, example string"
 
 
 def _compare_ids(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Of each gateway, client, day and table, how many deltas have the id of their contents."""
+    """Count the deltas of each gateway, client, day and table whose id is the hash of their contents."""
     import pyarrow as pa
 
     for batch in batches:
@@ -305,13 +308,13 @@ def _compare_ids(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 @lake_errors
 def unfit_values(spark: SparkSession, table: str, names: LakeNames = NAMES, limit: int = 100) -> list[UnfitValue]:
-    """Return values of a state table that are in `rejected`; where the table counts none, nothing else is read.
+    """Return values of a state table that are in `rejected`. If the table's property counts none, no file is read.
 
     Args:
         spark: a session.
         table: the state table.
         names: the lake's names.
-        limit: the most that are returned.
+        limit: number of results at most.
     """
     if int(read_version(spark, names.state(table)).properties.get(REJECTED_PROPERTY, "0")) == 0:
         return []
@@ -328,7 +331,7 @@ def _differences(sums: Sequence[Row], store: PipelineStore, days: Collection[dat
 
 
 def _lake_sums(sums: Sequence[Row]) -> dict[tuple[str, str], tuple[int, int]]:
-    """(gateway, day) → count and sum of ids."""
+    """Return (gateway, day) → count and sum of ids in the lake."""
     lake: dict[tuple[str, str], tuple[int, int]] = {}
     for row in sums:
         key = row["gateway"], row["day"].isoformat()
@@ -338,7 +341,7 @@ def _lake_sums(sums: Sequence[Row]) -> dict[tuple[str, str], tuple[int, int]]:
 
 
 def _ledger(store: PipelineStore, days: Collection[date] | None) -> dict[tuple[str, str], LedgerDay]:
-    """(gateway, day) → what staging has of it."""
+    """Return (gateway, day) → the entry of staging's ledger."""
     asked = None if days is None else {day.isoformat() for day in days}
     return {
         (day.gateway, day.day): day
@@ -361,7 +364,7 @@ def _differing(
 
 
 def _ahead() -> Column:
-    """Milliseconds by which a delta's clock is ahead of its arrival."""
+    """Return the milliseconds by which a delta's hlc is ahead of its arrival."""
     return sf.shiftright("hlc", COUNTER_BITS) - sf.shiftright("arrival", COUNTER_BITS)
 
 

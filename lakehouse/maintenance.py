@@ -1,9 +1,9 @@
-"""Iceberg's own upkeep of one table: files joined, manifests rewritten, snapshots expired, orphans removed.
+"""Maintains one table by Iceberg's procedures: compacts files, rewrites manifests, expires snapshots, removes orphans.
 
-Nothing here races a flush or a merge into loss (B6). Each is an Iceberg commit that is refused where another commit
-touched the same files, and orphans are only files older than any run can be. A flush overwrites a batch by its id,
-which a file of several batches would not allow: so files of the history are joined gateway by gateway and shard by
-shard, and only what lies below all that is not confirmed yet.
+The asset `maintenance` calls it. It cannot lose data beside a flush or merge (B6): Iceberg refuses a commit if another
+one has changed the same files, and orphans are only files older than any run. A flush overwrites a batch by its id,
+which a file with several batches would prevent. So files of the history are compacted for each gateway and shard
+separately, and only before the oldest unconfirmed arrival.
 """
 
 from __future__ import annotations
@@ -36,30 +36,28 @@ _REFUSED = (
     "org.apache.iceberg.exceptions.ValidationException",
     "org.apache.iceberg.exceptions.CommitFailedException",
 )
-"""What Iceberg says where another commit has touched the same files."""
+"""Errors of Iceberg if another commit has changed the same files."""
 
 
-class Upkeep(msgspec.Struct, frozen=True):
-    """When a table is tidied, and what is kept."""
+class MaintenanceLimits(msgspec.Struct, frozen=True):
+    """Thresholds from which a table is maintained, and what is kept."""
 
     min_files: int = 8
-    """Small files of one partition, or of one gateway's day, from which they are joined."""
+    """Number of small files of one partition, or of one gateway's day, from which they are compacted."""
     file_bytes: int = 128 << 20
-    """What files are joined up to; below three quarters of it a file is small."""
+    """Size of compacted files in bytes. A file below three quarters of it is small."""
     delete_ratio: float = 0.1
-    """Deleted rows in a file, of all, from which it is written anew."""
+    """Share of deleted rows in a file from which it is rewritten."""
     max_manifests: int = 20
-    """Manifests of the newest snapshot from which they are rewritten."""
+    """Number of manifests of the newest snapshot from which they are rewritten."""
     snapshot_hours: float = 72.0
-    """How long a snapshot can be read by its id; those of cuts stay as long as their tags say.
-
-    Longer than any run: a flush is validated from the snapshot that it read.
-    """
+    """Hours for which snapshots are kept; those of checkpoints have tags. It must be longer than any run, because a
+    flush is validated from the snapshot that it read."""
     orphan_hours: float = 72.0
-    """How old a file must be that no snapshot names before it is removed; at least 24, longer than any run."""
+    """Hours after which a file that no snapshot names is deleted: at least 24, and longer than any run."""
 
     @classmethod
-    def of(cls, section: MaintenanceSection) -> Upkeep:
+    def of(cls, section: MaintenanceSection) -> MaintenanceLimits:
         """Return the limits that the settings name."""
         return cls(
             min_files=section.min_input_files,
@@ -71,50 +69,50 @@ class Upkeep(msgspec.Struct, frozen=True):
         )
 
 
-class Measured(msgspec.Struct, frozen=True):
-    """A table's files at one moment."""
+class FileCounts(msgspec.Struct, frozen=True):
+    """Counts of a table's files."""
 
     data_files: int = 0
     small_files: int = 0
     delete_files: int = 0
     bytes: int = 0
     rows: int = 0
-    """In data files, those that delete files take away included."""
+    """Rows in data files, deleted ones included."""
     manifests: int = 0
     snapshots: int = 0
 
 
 class MaintenanceReport(msgspec.Struct, frozen=True):
-    """What one upkeep of a table did."""
+    """What one maintenance of a table did."""
 
-    before: Measured
-    after: Measured
+    before: FileCounts
+    after: FileCounts
     joined: int
-    """Data files written anew."""
+    """Number of rewritten data files."""
     manifests: int
-    """Manifests rewritten."""
+    """Number of rewritten manifests."""
     expired: int
-    """Files that went with expired snapshots."""
+    """Number of files that were deleted with expired snapshots."""
     orphans: int
-    """Files removed that no snapshot named."""
+    """Number of deleted files that no snapshot named."""
     snapshot_id: int | None = None
     """The table's newest snapshot afterwards."""
 
 
 @lake_errors
-def tidy(
-    spark: SparkSession, names: LakeNames, table: str | None, limits: Upkeep, backlog: Sequence[Backlog] = ()
+def maintain(
+    spark: SparkSession, names: LakeNames, table: str | None, limits: MaintenanceLimits, backlog: Sequence[Backlog] = ()
 ) -> MaintenanceReport:
-    """Tidy a state table, or with None the history; every part may be repeated.
+    """Maintain a state table, or with None the history. It may be repeated.
 
-    With the history come the snapshots and orphans of `rejected`, which merges of any table write whole.
+    With the history it also expires the snapshots and orphans of the table `rejected`.
 
     Args:
         spark: a session.
         names: the lake's names.
         table: the state table's name.
-        limits: when, and what is kept.
-        backlog: for the history: what is not confirmed yet, asked before the call.
+        limits: the thresholds.
+        backlog: for the history, staging's backlog, read before the call.
 
     Raises:
         LakeUnavailableError: Spark cannot be reached.
@@ -123,10 +121,12 @@ def tidy(
     name = names.deltas if table is None else names.state(table)
     version = version_if_there(spark, name)
     if version is None or version.snapshot_id is None:
-        return MaintenanceReport(Measured(), Measured(), 0, 0, 0, 0)
+        return MaintenanceReport(FileCounts(), FileCounts(), 0, 0, 0, 0)
     before = measure(spark, name, limits)
     if table is None:
-        joined = sum(_rewrite(spark, names, name, limits, where) for where in _stretches(spark, name, limits, backlog))
+        joined = sum(
+            _rewrite(spark, names, name, limits, where) for where in _compactable_ranges(spark, name, limits, backlog)
+        )
     else:
         joined = _rewrite(spark, names, name, limits) if before.small_files or before.delete_files else 0
     manifests = rewrite_manifests(spark, names, name) if before.manifests > limits.max_manifests else 0
@@ -165,13 +165,13 @@ def trim_log(store: PipelineStore, backlog: Sequence[Backlog]) -> TrimReport:
 
 
 @lake_errors
-def measure(spark: SparkSession, name: str, limits: Upkeep) -> Measured:
+def measure(spark: SparkSession, name: str, limits: MaintenanceLimits) -> FileCounts:
     """Count a table's files.
 
     Args:
         spark: a session.
         name: the table's full, quoted name.
-        limits: which files are small.
+        limits: says which files are small.
     """
     small = int(limits.file_bytes * 0.75)
     row = spark.sql(
@@ -181,14 +181,14 @@ def measure(spark: SparkSession, name: str, limits: Upkeep) -> Measured:
         f"(SELECT count(*) FROM {name}.manifests) AS manifests, (SELECT count(*) FROM {name}.snapshots) AS snapshots "
         f"FROM {name}.files"
     ).collect()[0]
-    return Measured(
+    return FileCounts(
         row["data"], row["small"], row["deletes"], row["size"], row["rows"], row["manifests"], row["snapshots"]
     )
 
 
 @lake_errors
 def join_deleted(spark: SparkSession, names: LakeNames, name: str) -> int:
-    """Rewrite every data file from which rows were deleted, and return how many.
+    """Rewrite every data file with deleted rows, and return their number.
 
     Args:
         spark: a session.
@@ -202,7 +202,7 @@ def join_deleted(spark: SparkSession, names: LakeNames, name: str) -> int:
 
 @lake_errors
 def rewrite_manifests(spark: SparkSession, names: LakeNames, name: str) -> int:
-    """Rewrite the newest snapshot's manifests without what was removed, and return how many.
+    """Rewrite the manifests of the newest snapshot, and return their number.
 
     Args:
         spark: a session.
@@ -215,13 +215,13 @@ def rewrite_manifests(spark: SparkSession, names: LakeNames, name: str) -> int:
 
 @lake_errors
 def expire(spark: SparkSession, names: LakeNames, name: str, older_than: datetime) -> int:
-    """Expire old snapshots that no tag holds, except the newest, and return how many files were deleted with them.
+    """Expire old snapshots without a tag, except the newest, and return the number of deleted files.
 
     Args:
         spark: a session.
         names: the lake's names.
         name: the table's full, quoted name.
-        older_than: the moment before which a snapshot is old.
+        older_than: the time before which a snapshot is old.
     """
     arguments = f"table => '{_plain(name)}', older_than => TIMESTAMP '{_moment(older_than)}', retain_last => 1"
     found = _call(spark, names, "expire_snapshots", arguments)
@@ -240,7 +240,9 @@ def location_of(spark: SparkSession, name: str) -> str:
     return str(described[0]["data_type"])
 
 
-def _rewrite(spark: SparkSession, names: LakeNames, name: str, limits: Upkeep, where: str | None = None) -> int:
+def _rewrite(
+    spark: SparkSession, names: LakeNames, name: str, limits: MaintenanceLimits, where: str | None = None
+) -> int:
     options = {
         "target-file-size-bytes": limits.file_bytes,
         "min-input-files": limits.min_files,
@@ -256,8 +258,10 @@ def _rewrite(spark: SparkSession, names: LakeNames, name: str, limits: Upkeep, w
     return int(found["rewritten_data_files_count"])
 
 
-def _stretches(spark: SparkSession, name: str, limits: Upkeep, backlog: Sequence[Backlog]) -> list[str]:
-    """Conditions over the history, each of one gateway's day in one shard with enough small files to be joined."""
+def _compactable_ranges(
+    spark: SparkSession, name: str, limits: MaintenanceLimits, backlog: Sequence[Backlog]
+) -> list[str]:
+    """Return conditions for ranges of the history: a gateway's day in one shard with enough small files."""
     bounds = sf.col("readable_metrics")
     low, high = (sf.struct(bounds["gateway"][end], bounds["shard"][end]) for end in ("lower_bound", "upper_bound"))
     small = sf.col("file_size_in_bytes") < int(limits.file_bytes * 0.75)
@@ -284,11 +288,11 @@ def _stretches(spark: SparkSession, name: str, limits: Upkeep, backlog: Sequence
 
 
 def _confirmed(waiting: Backlog) -> int:
-    """Every delta of the shard that arrived below this is confirmed."""
+    """Return the arrival before which every delta of a shard is confirmed."""
     return waiting.last_arrival + 1 if waiting.oldest_ms is None else start_of(waiting.oldest_ms)
 
 
-def _remove_orphans(spark: SparkSession, names: LakeNames, name: str, limits: Upkeep) -> int:
+def _remove_orphans(spark: SparkSession, names: LakeNames, name: str, limits: MaintenanceLimits) -> int:
     older_than = datetime.now(UTC) - timedelta(hours=max(limits.orphan_hours, 24.1))
     arguments = f"table => '{_plain(name)}', older_than => TIMESTAMP '{_moment(older_than)}'"
     listing = ", prefix_listing => true" if location_of(spark, name).startswith("s3") else ""
@@ -296,7 +300,7 @@ def _remove_orphans(spark: SparkSession, names: LakeNames, name: str, limits: Up
 
 
 def literal(text: str) -> str:
-    """Spell a text as Spark's SQL reads it, for a condition that a procedure takes as text."""
+    """Return a text as a literal of Spark's SQL, for a condition that a procedure takes as text."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
@@ -314,7 +318,7 @@ def _call(spark: SparkSession, names: LakeNames, procedure: str, arguments: str,
 
 
 def _plain(name: str) -> str:
-    """A full, quoted name as procedures take it."""
+    """Return a full, quoted name in the form that procedures take."""
     return name.replace("`", "").partition(".")[2]
 
 

@@ -1,6 +1,7 @@
-"""In which namespace each gateway's rows are, kept in the lake: one that moved would be merged, and erased, by halves.
+"""Records in the lake in which namespace each gateway's rows are, and finds gateways whose configuration has changed.
 
-A property of the table `gateways` for each gateway that has a namespace of its own, written before its first merge.
+Such a gateway would be merged and erased only in part. The record is a property of the table `gateways` for each
+gateway with its own namespace, written before its first merge. `lakehouse.run_state` calls it.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ if TYPE_CHECKING:
 def moved_gateways(
     spark: SparkSession, has_begun: Callable[[str], bool], namespaces: Namespaces, names: LakeNames = NAMES
 ) -> dict[str, str]:
-    """Return the gateways whose rows are in another namespace than the configuration says, each with that namespace.
+    """Return the gateways whose rows are in another namespace than the configured one, each with that namespace.
 
-    One whose rows are nowhere yet, as it has not begun to be cut, gets the declared namespace for good.
+    A gateway without rows, because it never had a checkpoint, gets the configured namespace permanently.
 
     Args:
         spark: a session.
-        has_begun: whether a gateway was ever cut.
-        namespaces: of the gateways' tables.
+        has_begun: returns whether a gateway ever had a checkpoint.
+        namespaces: the configured namespaces.
         names: the lake's names.
 
     Raises:

@@ -1,4 +1,7 @@
-"""The commit that puts rows in place of others: Spark's, on top of the snapshot that was read, or not at all."""
+"""Replaces rows of an Iceberg table by Spark's writer, validated from the snapshot that was read.
+
+Flushes, merges, landings and erasures commit with it.
+"""
 
 from __future__ import annotations
 
@@ -28,18 +31,18 @@ def overwrite(
     *,
     options: Mapping[str, str] | None = None,
 ) -> None:
-    """Replace the rows of a condition, which Iceberg refuses where others have written such rows meanwhile.
+    """Replace the rows that meet a condition. Iceberg refuses it if others have written such rows meanwhile.
 
     Args:
-        rows: those that are to be there; the condition holds for each.
-        name: of the table, quoted.
-        where: which rows of the table they replace.
-        snapshot: the table's snapshot that was read; None where it had none.
-        batch: names the commit in the summary of its snapshot.
-        options: further ones of the writer.
+        rows: the new rows, all of which meet the condition.
+        name: the table's full, quoted name.
+        where: the condition.
+        snapshot: the snapshot that was read; None: the table was empty.
+        batch: identifies the commit in its snapshot's summary.
+        options: further options of the writer.
 
     Raises:
-        PySparkException: what Spark or the catalogue raised; whether it was committed, the table says.
+        PySparkException: the error of Spark or the catalogue. Only the table shows whether the rows were committed.
     """
     writer = rows.writeTo(name).option("isolation-level", "serializable").options(**options or {})
     if batch is not None:

@@ -84,12 +84,12 @@ class RunState:
         self.erased: dict[str, dict[str, int]] = {}
         """Asset of a backend beyond the lake → the deltas and rows that this run erased there."""
         self.faults: dict[str | None, list[str]] = {}
-        """Gateway → what checks of this run found; None: of every gateway. Such a gateway keeps its checkpoint."""
+        """Gateway → faults that checks of this run found; None: of all gateways. They delay its checkpoint."""
         self.doubted: set[str | None] = set()
-        """Gateways whose history is at fault; None: all. Their deltas are not merged, and their marks stay."""
+        """Gateways with faults in their history; None: all. Their deltas are not merged."""
 
     def names_of(self, gateway: str) -> LakeNames:
-        """The lake's names with the state tables of a gateway.
+        """Return the lake's names with the state tables of a gateway.
 
         Raises:
             ConfigurationError: its rows are in another namespace than the configuration says.
@@ -105,9 +105,9 @@ class RunState:
         return self._names.in_namespace(self._config.namespaces.own.get(gateway, ""))
 
     def gateways_in(self, namespace: str) -> list[str]:
-        """The gateways whose rows are in a namespace; `""` is the shared one.
+        """Return the gateways whose rows are in a namespace; `""` is the shared one.
 
-        A gateway that is configured for another namespace than its rows are in belongs to neither.
+        A gateway whose rows are in another namespace than the configured one is in neither.
 
         Raises:
             StagingUnavailableError: the staging store cannot be reached.
@@ -116,7 +116,7 @@ class RunState:
         return [each for each in self._store().gateways() if self._is_in(namespace, each)]
 
     def note_cut_points(self) -> None:
-        """Note the position of each gateway. Call it before a flush: afterwards each can be cut at that position.
+        """Read the cut point of each gateway. Call it before a flush, after which each can have a checkpoint there.
 
         Raises:
             StagingUnavailableError: the staging store, or one of its shards, cannot be reached.
@@ -125,15 +125,15 @@ class RunState:
         self._cut_points = {gateway: store.cut_point(gateway) for gateway in store.gateways()}
 
     def drop_cut_point(self, gateway: str) -> None:
-        """Do not cut a gateway in this run, because it could not be flushed."""
+        """Make no checkpoint of a gateway in this run, because it could not be flushed."""
         self._cut_points.pop(gateway, None)
 
     def left_out(self, gateway: str, tables: Iterable[str]) -> str | None:
-        """Why a gateway gets no checkpoint in this run; None where nothing speaks against it.
+        """Return why a gateway gets no checkpoint in this run; None if it gets one.
 
         Args:
-            gateway: its id.
-            tables: those that it has rows of.
+            gateway: the gateway's id.
+            tables: the tables that it has rows of.
         """
         namespace = self._config.namespaces.own.get(gateway, "")
         reasons = [*self.faults.get(None, []), *self.faults.get(gateway, [])]
@@ -144,7 +144,7 @@ class RunState:
         return "; ".join(reasons) or None
 
     def cut_points(self) -> Mapping[str, CutPoint]:
-        """The position at which each gateway can be cut: noted before the run's flush, or where nothing is unflushed.
+        """Return the cut point of each gateway: read before the run's flush, or of gateways without unflushed deltas.
 
         Raises:
             StagingUnavailableError: the staging store, or one of its shards, cannot be reached.
@@ -157,11 +157,11 @@ class RunState:
         return self._cut_points
 
     def forget_positions(self) -> None:
-        """Read all positions again: an erasure adds arrivals above those noted before it."""
+        """Read all positions again at their next use, because an erasure has added later arrivals."""
         self._cut_points, self._flushed = {}, None
 
     def settled_ms(self) -> int:
-        """Server wall time up to which the lake holds everything acknowledged, once this run has flushed.
+        """Return the server wall time up to which the lake has all acknowledged deltas after this run's flush, in ms.
 
         Raises:
             StagingUnavailableError: the staging store cannot be reached.
@@ -174,9 +174,9 @@ class RunState:
         return min(moments, default=self._now_ms())
 
     def flushed(self, *, anew: bool = False) -> dict[str, int]:
-        """Gateway → the arrival up to which its deltas are in the lake.
+        """Return gateway → the arrival up to which its deltas are in the lake.
 
-        After this run's flush that is its cut point, so that the run's tables and cuts agree.
+        After this run's flush that is its cut point, so that the run's tables and checkpoints agree.
 
         Args:
             anew: whether to read it again.
@@ -194,12 +194,11 @@ class RunState:
     def flushed_of(self, table: str, namespace: str = "") -> dict[str, int]:
         """Return `flushed` for the rows of one state table.
 
-        Only the namespace's gateways are in it, each by the table's own shard. A gateway whose history is at fault is
-        left out.
+        It has the namespace's gateways, each by the table's shard, without those with faults in their history.
 
         Args:
             table: the table.
-            namespace: of the state table; empty for the shared one.
+            namespace: the state table's namespace; empty for the shared one.
 
         Raises:
             LakeUnavailableError: Spark cannot be reached.
@@ -235,7 +234,7 @@ class RunState:
 
     @cached_property
     def _moved(self) -> dict[str, str]:
-        """Gateway → the namespace of its rows, where the configuration says another."""
+        """Gateway → the namespace of its rows, if it is not the configured one."""
         from lakehouse.namespace_assignment import moved_gateways
 
         def has_begun(gateway: str) -> bool:

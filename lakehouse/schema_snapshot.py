@@ -1,4 +1,7 @@
-"""The schema snapshot: a file with every registered table, so that the code location loads without a connection."""
+"""The schema snapshot: a file with the registered tables, so that the code location loads without a connection.
+
+The schema sensor writes it, the code location reads it.
+"""
 
 from __future__ import annotations
 
@@ -35,47 +38,47 @@ class PolledConnector(msgspec.Struct, frozen=True):
 
 
 class SchemaSnapshot(msgspec.Struct, frozen=True):
-    """Every registered table, its gateways' schemas joined, and the gateways that sync it; both sorted."""
+    """The registered tables, each with the joined schemas of its gateways, and the polled connectors."""
 
     tables: tuple[TableSchema, ...] = ()
     gateways: dict[str, tuple[str, ...]] = {}
     """Table → ids of the gateways that registered it."""
     connectors: tuple[PolledConnector, ...] = ()
-    """Those that are polled, by gateway and name."""
+    """The polled connectors, sorted by gateway and name."""
     namespaces: dict[str, tuple[TableSchema, ...]] = {}
-    """Where gateways have namespaces of their own: each one's tables, its gateways' schemas joined; `""` is the one
-    that the others share."""
+    """If gateways have their own namespaces: namespace → its tables, with the joined schemas of its gateways; `""` is
+    the shared one."""
     first_day: str | None = None
-    """The first UTC day of arrival, `YYYY-MM-DD`, where the configuration does not say where partitions begin."""
+    """The first UTC day of arrival, `YYYY-MM-DD`, if the configuration does not set the first partition."""
 
     @property
     def states(self) -> tuple[tuple[TableSchema, str], ...]:
-        """Each state table's schema and its namespace, `""` where that is the shared one."""
+        """Each state table's schema and its namespace; `""` is the shared one."""
         found = self.namespaces or {"": self.tables}
         return tuple((schema, namespace) for namespace, tables in sorted(found.items()) for schema in tables)
 
     def state(self, table: str, namespace: str) -> TableSchema:
-        """Return the schema of a state table; one without columns where none is registered.
+        """Return the schema of a state table; a schema without columns if none is registered.
 
         Args:
             table: the table's name.
-            namespace: of the table; empty for the shared one.
+            namespace: the table's namespace; empty for the shared one.
         """
         found = (schema for schema, where in self.states if (schema.table, where) == (table, namespace))
         return next(found, TableSchema(table, columns=()))
 
     def of(self, tables: Collection[str], without: Collection[str]) -> tuple[TableSchema, ...]:
-        """The schemas of some tables.
+        """Return the schemas of some tables.
 
         Args:
             tables: names; empty for every table.
-            without: names of tables that are left out.
+            without: names of tables to leave out.
         """
         wanted = (each for each in self.tables if not tables or each.table in tables)
         return tuple(each for each in wanted if each.table not in without)
 
     def schema(self, table: str) -> TableSchema:
-        """A table's schema; one without columns where none is registered."""
+        """Return a table's schema; a schema without columns if none is registered."""
         found = next((schema for schema in self.tables if schema.table == table), None)
         return found or TableSchema(table, columns=())
 
@@ -85,7 +88,7 @@ def merged_tables(snapshot: SchemaSnapshot, namespaces: Namespaces) -> list[Stat
 
     Args:
         snapshot: the registered tables.
-        namespaces: of the gateways' tables.
+        namespaces: the configured namespaces.
     """
     return [StateTable(schema.table, where or namespaces.shared) for schema, where in snapshot.states]
 
@@ -93,12 +96,12 @@ def merged_tables(snapshot: SchemaSnapshot, namespaces: Namespaces) -> list[Stat
 def registered(
     store: PipelineStore, own: Mapping[str, str] = MappingProxyType({}), types: Connectors | None = None
 ) -> SchemaSnapshot:
-    """What is registered now, over all gateways of a store.
+    """Return what is registered now at all gateways of a store.
 
     Args:
         store: the staging store.
-        own: gateway → its namespace, for those that have one of their own.
-        types: of connectors; those installed, unless given.
+        own: gateway → its own namespace, if it has one.
+        types: the connector types; None: the installed ones.
     """
     types = types or Connectors()
     joined: dict[str, TableSchema] = {}
@@ -121,7 +124,7 @@ def registered(
 
 
 def first_arrival_day(store: PipelineStore) -> str | None:
-    """Return the first UTC day on which a gateway of a store took a push; None before that.
+    """Return the first UTC day on which a gateway of a store accepted a push; None before that.
 
     Raises:
         StagingUnavailableError: the store cannot be reached.
@@ -134,14 +137,14 @@ def _by_name(tables: Mapping[str, TableSchema]) -> tuple[TableSchema, ...]:
 
 
 def join(first: TableSchema, second: TableSchema) -> TableSchema:
-    """Return the schemas of one table at two gateways as one.
+    """Join the schemas of one table at two gateways.
 
-    Where both have a column the first one's type stands: a value that does not fit it is null in the typed column of
-    the state table and kept as it is in `_cells`.
+    A column that both have gets the type of the first. A value that does not fit it is null in the typed column of the
+    state table and unchanged in `_cells`.
 
     Args:
-        first: whose types count.
-        second: whose further columns are added.
+        first: the schema whose types are kept.
+        second: the schema whose further columns are added.
     """
     known = {column.name for column in first.columns}
     added = tuple(column for column in second.columns if column.name not in known)
@@ -158,10 +161,10 @@ def _polled(gateway: str, connectors: Iterable[StoredConnector], types: Connecto
 
 
 def read_snapshot(path: Path) -> SchemaSnapshot:
-    """The snapshot in a file; an empty one where there is no file yet.
+    """Read the snapshot of a file; an empty one if there is no file yet.
 
     Raises:
-        ConfigurationError: the file holds something else.
+        ConfigurationError: the file is not a schema snapshot.
     """
     try:
         return msgspec.json.decode(path.read_bytes(), type=SchemaSnapshot)
@@ -174,11 +177,11 @@ def read_snapshot(path: Path) -> SchemaSnapshot:
 
 
 def write_snapshot(path: Path, snapshot: SchemaSnapshot) -> None:
-    """Replace a snapshot as a whole: a reader sees the old or the new one.
+    """Replace a snapshot atomically.
 
     Args:
-        path: of the file.
-        snapshot: the new one.
+        path: the file's path.
+        snapshot: the new snapshot.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
@@ -190,5 +193,5 @@ def write_snapshot(path: Path, snapshot: SchemaSnapshot) -> None:
 
 
 def snapshot_file(config: Config) -> Path:
-    """Where a project keeps its snapshot."""
+    """Return the path of a project's snapshot."""
     return config.data_dir / "schemas.json"

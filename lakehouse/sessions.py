@@ -1,4 +1,7 @@
-"""Sessions on the Spark Connect server that the configuration names: the embedded server or any other."""
+"""Opens sessions of Spark Connect, on the embedded server or the one that the configuration names.
+
+The Dagster resource `pyspark`, notebooks, commands and benchmarks call it.
+"""
 
 from __future__ import annotations
 
@@ -27,37 +30,36 @@ if TYPE_CHECKING:
 
 PROBE_SECONDS = 3.0
 RETRY_SECONDS = 30.0
-"""How long a server that listens is given to answer, and a running query to find its server again."""
+"""Seconds within which a listening server must answer, and a running query must reach its server again."""
 
 _CREATED: list[SparkSession] = []
 """Every session of this process, so that none is ever finalised: pyspark's finaliser closes the threads that all
-sessions share, and hangs where the collector runs it in one of them (SPARK-55362). Whoever creates a session stops it.
+sessions share, and hangs if the collector runs it in one of them (SPARK-55362). The creator of a session stops it.
 """
 
 SETTINGS = {
     # Slices of a merge travel to Python as rows of some hundred kilobytes: a batch of 10,000 would be gigabytes.
     "spark.sql.execution.arrow.maxBytesPerBatch": str(64 << 20),
-    # Else ${env:NAME} in the text of a statement is replaced by what the server's process knows.
+    # Otherwise ${env:NAME} in a statement is replaced by a variable of the server's process.
     "spark.sql.variable.substitute": "false",
 }
 
 
 def connect(config: Config, spark_config: Mapping[str, str] | None = None, *, shared: bool = False) -> SparkSession:
-    """Create a session, or join the one that runs share; the caller stops it (`session` does both).
+    """Create a session, or join the one that runs share. The caller stops it; `session` does both.
 
-    Spark keeps the Python workers of each session apart, and one that begins has none yet. So the server that
-    `lakesync up` starts names a session in its address (`;session_id=UUID`), of which a new one is made each day. Who
-    joins it may replace no view and no data source of others, and leaves it behind when it stops.
+    Each session has its own Python workers, and a new session has none yet. So the server that `lakesync up` starts
+    names a session in its address (`;session_id=UUID`), from which a new id is derived each day. A caller that joins it
+    must not replace views or data sources of others; the session continues when the caller stops it.
 
     Args:
         config: the server's address and token, and the catalogue.
-        spark_config: settings of the session. Its `spark.remote` is the server's address; without one the
-            configuration's holds.
-        shared: join the session that the address names, if it does.
+        spark_config: settings of the session. `spark.remote` is the server's address; default: the configured one.
+        shared: join the session that the address names, if it names one.
 
     Raises:
-        LakeUnavailableError: nothing listens there, no session was created within 30 s, or the catalogue is down.
-        ConfigurationError: no Spark is configured, or the catalogue cannot be made safe.
+        LakeUnavailableError: no server listens, no session was created within 30 s, or the catalogue is down.
+        ConfigurationError: no Spark is configured, or the trigger of the catalogue cannot be installed.
     """
     guard_commits(config.lake.catalog_uri)
     wanted = {**SETTINGS, **(spark_config or {})}
@@ -66,7 +68,7 @@ def connect(config: Config, spark_config: Mapping[str, str] | None = None, *, sh
         raise ConfigurationError(
             "no Spark is configured: run `lakesync up`, which starts one, or set LAKESYNC_SPARK_REMOTE=sc://HOST:PORT"
         )
-    host, port, named = _place(remote)
+    host, port, named = _parse_address(remote)
     _probe(host, port)
     address = f"sc://{host}:{port}/"
     if config.spark.token:
@@ -85,7 +87,7 @@ def connect(config: Config, spark_config: Mapping[str, str] | None = None, *, sh
                 spark: SparkSession = builder.create()
     except (PySparkException, grpc.RpcError) as error:
         raise LakeUnavailableError(
-            f"Spark at {host}:{port} listens and gives no session ({error}); see its log, and whether the token fits"
+            f"Spark at {host}:{port} listens but creates no session ({error}); see its log, and check the token"
         ) from error
     cast("ConnectSession", spark).release_session_on_close = joined is None
     _CREATED.append(spark)
@@ -95,7 +97,7 @@ def connect(config: Config, spark_config: Mapping[str, str] | None = None, *, sh
 
 @contextmanager
 def session(config: Config, *, shared: bool = False) -> Iterator[SparkSession]:
-    """Open a session for one piece of work, and stop it at its end.
+    """Open a session, and stop it at the end of the block.
 
     Args:
         config: the configuration.
@@ -111,8 +113,8 @@ def session(config: Config, *, shared: bool = False) -> Iterator[SparkSession]:
         spark.stop()
 
 
-def _place(remote: str) -> tuple[str, int, uuid.UUID | None]:
-    """Host, port and shared session; with a token, `localhost` by name is what the client speaks to without TLS."""
+def _parse_address(remote: str) -> tuple[str, int, uuid.UUID | None]:
+    """Return host, port and shared session. With a token the client uses TLS except for the name `localhost`."""
     parts = urlsplit(remote)
     try:
         host, port = parts.hostname, parts.port or 15002
@@ -126,7 +128,7 @@ def _place(remote: str) -> tuple[str, int, uuid.UUID | None]:
 
 
 def _probe(host: str, port: int) -> None:
-    """The client itself would try for minutes before it says that nobody is there."""
+    """Check that a server listens. The client itself would retry for minutes before it fails."""
     try:
         socket.create_connection((host, port), PROBE_SECONDS).close()
     except OSError as error:
@@ -136,6 +138,6 @@ def _probe(host: str, port: int) -> None:
 
 
 def _shorten_retries(spark: SparkSession) -> None:
-    """A lost server is given up after about 30 s rather than ten minutes: every lake write may be repeated."""
+    """Give up a lost server after about 30 s instead of ten minutes: every write to the lake may be repeated."""
     policy = DefaultPolicy(max_retries=12, max_backoff=3000)
     cast("ConnectSession", spark).client.set_retry_policies([policy])

@@ -1,4 +1,4 @@
-"""Queries of several tables side by side: small ones are mostly planned, each of them on one core."""
+"""Runs a function for several tables in parallel threads. Small queries mostly plan, which uses one core each."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ One = TypeVar("One")
 Made = TypeVar("Made")
 
 AT_ONCE = 4
+"""Number of threads."""
 
 
 def side_by_side(spark: SparkSession, make: Callable[[One], Made], each: Iterable[One]) -> list[Made]:
-    """Call a function for several values at once and return the results in order; their jobs count for the caller.
+    """Call a function for several values in parallel, and return the results in order. Jobs get the caller's tags.
 
     Args:
         spark: a session.
@@ -25,7 +26,7 @@ def side_by_side(spark: SparkSession, make: Callable[[One], Made], each: Iterabl
         each: the values.
 
     Raises:
-        Exception: the first that `make` raised, once the others have ended.
+        Exception: the first error of `make`, after the other calls have ended.
     """
     with ThreadPoolExecutor(AT_ONCE, initializer=_tag, initargs=(spark, spark.getTags())) as pool:
         return list(pool.map(make, each))

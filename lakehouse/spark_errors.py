@@ -1,4 +1,4 @@
-"""Errors of Spark and the catalogue in the terms of `lakesync.model.errors`, mapped where the lake's functions end."""
+"""Maps errors of Spark and the catalogue to those of `lakesync.model.errors`, by a decorator of lake functions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _LOST = ("RETRIES_EXCEEDED", "INVALID_HANDLE.", "SESSION_CHANGED", "NO_ACTIVE_SESSION", "UNAVAILABLE")
-"""Conditions in which the server, or this session on it, is gone."""
+"""Error conditions that mean that the server, or its session, is lost."""
 
 _CATALOGUE = (
     "org.apache.iceberg.jdbc.UncheckedSQLException",
@@ -26,11 +26,11 @@ _CATALOGUE = (
     "org.apache.iceberg.exceptions.ServiceFailureException",
     "org.apache.iceberg.exceptions.ServiceUnavailableException",
 )
-"""What Iceberg says where the catalogue does not answer, or not so that it is known whether it has committed."""
+"""Errors of Iceberg if the catalogue does not answer, or if it is unknown whether it has committed."""
 
 
 def lake_errors(function: Callable[P, T]) -> Callable[P, T]:
-    """Raise `LakeUnavailableError` where Spark, its session or the catalogue was lost; other errors pass."""
+    """Decorate a function to raise `LakeUnavailableError` if Spark, its session or the catalogue was lost."""
 
     @wraps(function)
     def mapped(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -55,7 +55,7 @@ def lake_errors(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def is_lost(error: BaseException) -> bool:
-    """Whether an error says that the server or the session is gone, rather than that a query failed."""
+    """Return whether an error means that the server or the session is lost, not that a query failed."""
     if isinstance(error, grpc.RpcError):
         return True
     condition = error.getCondition() if isinstance(error, PySparkException) else None
@@ -64,7 +64,7 @@ def is_lost(error: BaseException) -> bool:
 
 
 def is_unanswered(error: BaseException) -> bool:
-    """Whether an error says that the catalogue did not answer: Spark, or pyiceberg in this process."""
+    """Return whether an error of Spark or pyiceberg means that the catalogue did not answer."""
     if isinstance(error, PySparkException):
         return any(name in str(error) for name in _CATALOGUE)
     from pyiceberg.exceptions import CommitStateUnknownException, ServerError, ServiceUnavailableError
@@ -77,5 +77,5 @@ def is_unanswered(error: BaseException) -> bool:
 
 
 def brief(error: BaseException) -> str:
-    """A driver's error without its stack trace."""
+    """Return an error of the driver without its stack trace."""
     return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"

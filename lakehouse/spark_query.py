@@ -1,7 +1,7 @@
-"""`python -m lakehouse.spark_query FD`: a query on Spark, with the tables and moments of `lakesync query` on DuckDB.
+"""`python -m lakehouse.spark_query FD`: runs a query of `lakesync query --engine spark`.
 
-Reads `{"sql", "arrival", "snapshot"}` as JSON on stdin; writes the answer to the descriptor as an Arrow stream, or as
-JSON, `{"code", "error"}`, with exit code 3. Libraries may write to stdout.
+Reads `{"sql", "arrival", "snapshot"}` as JSON from stdin. Writes the result to the file descriptor as an Arrow stream,
+or an error as JSON, `{"code", "error"}`, with exit code 3. Libraries may write to stdout.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ def query(config: Config, sql: str, as_of: AsOf | None = None) -> pa.Table:
     Args:
         config: the configuration.
         sql: one statement.
-        as_of: the moment; None: now.
+        as_of: the time or snapshot to read; None: now.
 
     Raises:
-        ValidationError: the SQL is none, or cannot be run.
-        NotFoundError: there is no such table, or no such snapshot.
-        LakeUnavailableError: no Spark answers.
-        StagingUnavailableError: what is not flushed yet cannot be read.
+        ValidationError: the SQL is invalid, or Spark cannot run it.
+        NotFoundError: a table or the snapshot does not exist.
+        LakeUnavailableError: Spark cannot be reached.
+        StagingUnavailableError: unflushed deltas cannot be read.
     """
     with session(config) as spark:
         return ask(spark, config, sql, as_of)
@@ -70,7 +70,7 @@ def ask(spark: SparkSession, config: Config, sql: str, as_of: AsOf | None = None
         spark: a session.
         config: the configuration.
         sql: one statement.
-        as_of: the moment; None: now.
+        as_of: the time or snapshot to read; None: now.
 
     Raises:
         ValidationError, NotFoundError, LakeUnavailableError, StagingUnavailableError: as `query`.
@@ -94,11 +94,11 @@ def _answer(views: _Views, statement: Statement) -> pa.Table:
 
 
 class _Views:
-    """Makes a view of each table at the moment that is asked for."""
+    """Creates a view of each table of a statement, at the requested time or snapshot."""
 
     def __init__(self, spark: SparkSession, config: Config, planner: Planner, unflushed: pa.Table) -> None:
         self.columns: dict[str, list[str]] = {}
-        """The columns of each table that was made, as the statement names it."""
+        """Table, as the statement names it → the columns of its view."""
         self._spark = spark
         self._planner = planner
         self._names = LakeNames(config.lake.catalog, config.lake.system_namespace, config.lake.namespace)
@@ -106,10 +106,10 @@ class _Views:
         self._unflushed = spark.createDataFrame(unflushed) if reads_unflushed else None
 
     def run(self, statement: Statement) -> pa.Table:
-        """Make every view and run the statement.
+        """Create every view and run the statement.
 
         Raises:
-            NotFoundError: there is no such table, or nothing of it at that moment.
+            NotFoundError: a table does not exist, or did not exist at that time.
         """
         views = {}
         for number, each in enumerate(self._planner.references):
@@ -123,7 +123,7 @@ class _Views:
         return self._spark.sql(_renamed(statement.sql, views)).toArrow()
 
     def _history(self, plan: HistoryPlan) -> DataFrame:
-        """The history; rows that are not flushed yet have no batch."""
+        """Return the history. Unflushed deltas have no batch id."""
         rows = self._spark.createDataFrame([], DELTAS_FIELDS)
         if plan.snapshot is not None:
             rows = at(self._spark, self._names.deltas, plan.snapshot)
@@ -134,7 +134,7 @@ class _Views:
         return rows if plan.upto is None else rows.where(sf.col("arrival") <= plan.upto)
 
     def _state(self, wanted: TableReference, plan: StatePlan, statement: Statement) -> DataFrame:
-        """The visible rows, with the typed columns, and those without a type by what their values fit."""
+        """Return the visible rows, with the typed columns and those of inferred types."""
         bases = [self._base(plan, base) for base in plan.parts.bases]
         new = self._new(plan)
         count = new.count() if new is not None else 0
@@ -166,7 +166,7 @@ class _Views:
         return rows if base.gateway is None else rows.where(sf.col("_gateway") == base.gateway)
 
     def _kinds(self, rows: DataFrame, plan: StatePlan) -> dict[str, str]:
-        """The columns that have no type in the lake's table, and the types that the values of visible rows fit."""
+        """Return the columns without a type in the lake's table, with the types that their visible values fit."""
         cells = rows.select(sf.explode("_cells").alias("name", "cell"))
         texts = cells.select("name", sf.col("cell.value").alias("value")).where(~sf.col("name").isin(*plan.typed))
         found = {
@@ -176,7 +176,7 @@ class _Views:
         return {name: found[name] for name in plan.untyped(found)}
 
     def _new(self, plan: StatePlan) -> DataFrame | None:
-        """The deltas that are merged onto the bases; None: none are."""
+        """Return the deltas that are merged onto the base snapshots; None if there are none."""
         if plan.parts.merged_up_to is None:
             return None
         deltas = self._planner.deltas
@@ -205,7 +205,7 @@ def _above(marks: Mapping[str, int]) -> Column:
 
 
 def _renamed(sql: str, views: dict[tuple[str | None, str], str]) -> str:
-    """The query with each table's view in its place, called as the table was, and without our own function."""
+    """Return the query with each table replaced by its view, under the table's name."""
     tree = sqlglot.parse_one(sql, read="spark")
     found = [source for scope in traverse_scope(tree) for source in scope.sources.values()]
     for table in (each for each in found if isinstance(each, exp.Table)):

@@ -23,19 +23,20 @@ MARKS_PROPERTY = "lakesync.merged"
 """State table property: JSON `{gateway: arrival}`; all of a gateway's deltas up to there are merged."""
 
 REJECTED_PROPERTY = "lakesync.rejected"
-"""State table property: how many of its values are in the table `rejected`; absent where none ever was."""
+"""State table property: number of its values in the table `rejected`; absent if there never was one."""
 
 UNFILLED_PROPERTY = "lakesync.unfilled"
-"""State table property: JSON array of columns that were added and that rows merged before do not have yet."""
+"""State table property: JSON array of added columns that rows merged before do not have yet."""
 
 BATCH_PROPERTY = "lakesync.batch"
-"""Snapshot property: the batch that the commit carried; of `landing` and `known`, its parts as a JSON array."""
+"""Snapshot property: the batch that was committed; of `landing` and `known`, its parts as a JSON array."""
 
 SPARK_TYPES = {"string": "string", "number": "double", "boolean": "boolean", "json": "string", "null": "string"}
 """Schema type → Spark type of the typed column; the schema type itself is the column's comment."""
 
 BUCKETS = 2
-"""Of a new state table, by row id. A task writes whole buckets. A table that grows gets more (`tables.writes`)."""
+"""Number of buckets of a new state table, by row id. A task writes whole buckets. A growing table gets more
+(`lakehouse.tables.writes`)."""
 
 _DICTIONARY_BYTES = str(64 << 10)
 """A column of ids is soon written plainly. With the 2 MiB that Parquet allows, each value is looked up first."""
@@ -100,27 +101,27 @@ _STATE_PROPERTIES = {
 
 
 class LakeNames(msgspec.Struct, frozen=True):
-    """Where the lake's tables are: `catalogue` is Spark's name of it."""
+    """The names of the lake's catalogue and namespaces. `catalogue` is Spark's name of it."""
 
     catalogue: str = "lake"
     system: str = "lakesync"
     tables: str = "tables"
     shared: bool = True
-    """Whether `tables` is the namespace that gateways share, rather than one that some have to themselves."""
+    """Whether `tables` is the namespace that gateways share, not some gateways' own."""
 
     @property
     def deltas(self) -> str:
-        """The history's full name, quoted."""
+        """The full, quoted name of the history."""
         return f"`{self.catalogue}`.`{self.system}`.`deltas`"
 
     @property
     def gateways(self) -> str:
-        """The full name, quoted, of the table whose properties hold what gateways were told."""
+        """The full, quoted name of the table with the configurations of gateways."""
         return f"`{self.catalogue}`.`{self.system}`.`gateways`"
 
     @property
     def rejected(self) -> str:
-        """The full name, quoted, of the table of values that do not fit their columns."""
+        """The full, quoted name of the table of values that do not fit their columns."""
         return f"`{self.catalogue}`.`{self.system}`.`rejected`"
 
     def in_namespace(self, namespace: str) -> LakeNames:
@@ -128,11 +129,11 @@ class LakeNames(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, tables=namespace, shared=False) if namespace else self
 
     def state(self, table: str) -> str:
-        """A state table's full name, quoted."""
+        """Return a state table's full, quoted name."""
         return f"`{self.catalogue}`.`{self.tables}`.`{table}`"
 
     def called(self, table: str) -> str:
-        """How a state table is called where tables of several namespaces are listed."""
+        """Return a state table's name in lists of tables of several namespaces."""
         return table if self.shared else f"{self.tables}.{table}"
 
 
@@ -140,34 +141,34 @@ NAMES = LakeNames()
 _MAKING = threading.Lock()
 
 Contract = Literal["evolve", "freeze", "discard"]
-"""What becomes of columns that are registered once a state table is there: they are added; they stop its merge until
-somebody decides; or they are left out, and their values stay in `_cells` alone."""
+"""What happens to columns that are registered after the state table was created: they are added; they stop its merge;
+or they are left out, and their values stay in `_cells` only."""
 
 
 class Version(msgspec.Struct, frozen=True):
-    """A table as it is now."""
+    """A table's current snapshot and properties."""
 
     snapshot_id: int | None
-    """None while nothing was ever written."""
+    """None if nothing was ever written."""
     properties: dict[str, str]
 
 
 class StateTable(msgspec.Struct, frozen=True):
-    """A state table that is ready for its schema."""
+    """A state table that has the columns of its schema."""
 
     table: str
     name: str
     """Full name, quoted."""
     columns: tuple[tuple[str, str], ...]
-    """Typed columns with their schema types; those of other gateways' schemas of this table included."""
+    """Typed columns with their schema types, also those of other gateways' schemas of the table."""
     snapshot_id: int | None
     marks: dict[str, int]
     grown: bool
-    """Columns were added, by this merge or by one that did not end: rows that were merged before lack them."""
+    """Whether columns were added by this merge, or by one that was killed, so that earlier rows lack them."""
     rejects: bool = False
-    """Values of it are in the table of rejected ones."""
+    """Whether it has values in the table of rejected values."""
     discarded: tuple[str, ...] = ()
-    """Columns of the schema that its contract leaves out."""
+    """Columns of the schema that the table's contract leaves out."""
 
 
 def read_version(spark: SparkSession, name: str) -> Version:
@@ -178,7 +179,7 @@ def read_version(spark: SparkSession, name: str) -> Version:
         name: the table's full, quoted name.
 
     Raises:
-        pyiceberg.exceptions.NoSuchTableError: there is none.
+        pyiceberg.exceptions.NoSuchTableError: there is no such table.
     """
     from lakehouse.catalogue import current_snapshot, open_table  # pyarrow, where the code location needs names alone
 
@@ -187,7 +188,7 @@ def read_version(spark: SparkSession, name: str) -> Version:
 
 
 def version_if_there(spark: SparkSession, name: str) -> Version | None:
-    """Return a table's version as `read_version` does; None where there is no such table.
+    """Return a table's version as `read_version` does; None if there is no such table.
 
     Args:
         spark: a session.
@@ -210,18 +211,18 @@ def at(spark: SparkSession, name: str, snapshot: int) -> DataFrame:
     Args:
         spark: a session.
         name: the table's full, quoted name.
-        snapshot: its id.
+        snapshot: the snapshot's id.
     """
     return spark.read.option("versionAsOf", str(snapshot)).table(name)
 
 
 def marks_of(version: Version) -> dict[str, int]:
-    """The merged marks of a state table; empty where they are missing or forgotten."""
+    """Return the marks of a state table; empty if it has none."""
     return json.loads(version.properties.get(MARKS_PROPERTY, "{}"))  # type: ignore[no-any-return]
 
 
 def ensure_deltas(spark: SparkSession, names: LakeNames = NAMES) -> Version:
-    """Create the history table where it is missing, and return its current version.
+    """Create the history table if it is missing, and return its current version.
 
     Args:
         spark: a session.
@@ -358,7 +359,7 @@ def typed_columns(spark: SparkSession, name: str) -> dict[str, str]:
 
 
 def _ensure_namespace(spark: SparkSession, catalogue: str, namespace: str) -> None:
-    """Make it where it is missing; by one thread, as two that do so at once have one of them fail in the catalogue."""
+    """Create a namespace if it is missing, in one thread at a time: of two that do so at once one would fail."""
     with _MAKING:
         spark.sql(f"CREATE NAMESPACE IF NOT EXISTS `{catalogue}`.`{namespace}`")
 

@@ -1,4 +1,4 @@
-"""How large a table is, from its metadata alone."""
+"""Reads the size of a table from its metadata, for the metadata of assets."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 
 
 class TableFigures(msgspec.Struct, frozen=True):
-    """A table as its newest snapshot sums it up."""
+    """Totals of a table, from the summary of its newest snapshot."""
 
     rows: int = 0
-    """What `count(*)` says, deleted rows that a state table keeps included."""
+    """As `count(*)` counts them, with the deleted rows that a state table keeps."""
     data_files: int = 0
     delete_files: int = 0
     bytes: int = 0
-    """Of its data and delete files."""
+    """Bytes of its data and delete files."""
 
 
 @lake_errors
 def figures(spark: SparkSession, name: str) -> TableFigures:
-    """Return a table's rows, files and bytes; zeros while nothing was written.
+    """Return a table's rows, files and bytes; zeros for an empty table.
 
     Args:
         spark: a session.
@@ -47,7 +47,7 @@ def figures(spark: SparkSession, name: str) -> TableFigures:
 
 
 def _summary(spark: SparkSession, name: str) -> Mapping[str, str]:
-    """Of the newest snapshot; empty where there is none."""
+    """Return the summary of the newest snapshot; empty if there is none."""
     with open_table(spark, name) as table:
         current = table.current_snapshot()
     return current.summary.additional_properties if current is not None and current.summary is not None else {}

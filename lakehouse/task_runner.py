@@ -1,4 +1,4 @@
-"""Work in numbered parts, each done by a task of Spark."""
+"""Runs numbered parts of work in tasks of Spark. All modules that read or write files in tasks call it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     Part = Callable[[int], Iterator[pa.RecordBatch]]
-    """What the part of a number makes; goes to tasks as a value."""
+    """Returns the rows of the part with a number. It is sent to tasks as a pickle."""
 
 _PARALLELISM = "spark.default.parallelism"
 _KEPT = ((-3, 32 << 20), (-1, 64 << 20), (-2, 16 << 20))
@@ -26,15 +26,15 @@ _KEPT = ((-3, 32 << 20), (-1, 64 << 20), (-2, 16 << 20))
 def in_tasks(
     spark: SparkSession, count: int, part: Part, schema: str | StructType, *, waiting: bool = False
 ) -> DataFrame:
-    """Return what the parts make, in columns of a schema.
+    """Return the rows of numbered parts.
 
     Args:
         spark: a session.
-        count: how many parts there are.
-        part: makes the part of a number, in a task.
-        schema: of the columns.
-        waiting: each part has a task of its own, as it mostly waits for others and may hang. Else the parts share as
-            many tasks as there are cores, which leaves the memory of each task what it is.
+        count: number of parts.
+        part: returns the rows of a part, in a task.
+        schema: schema of the rows.
+        waiting: whether each part gets its own task, because it mostly waits for other systems and may hang. Otherwise
+            the parts share one task for each core, so the memory of a task does not shrink.
     """
     tasks = count if waiting else min(count, cores(spark) or count)
 
@@ -48,22 +48,22 @@ def in_tasks(
 
 
 def cores(spark: SparkSession) -> int | None:
-    """Return how many cores the embedded server has; None for a cluster, whose executors have as many slots."""
+    """Return the number of cores of the embedded server; None for a cluster."""
     found = spark.conf.get(_PARALLELISM, None)
     return int(found) if found is not None else None
 
 
 @cache
 def prepare_worker() -> None:
-    """A task's process works on its one core, and keeps memory that it frees for what it does next.
+    """Let a worker process use one core, and keep freed memory for its next allocations.
 
-    A page given back is cleared by the kernel when it is asked for again: with pyarrow's own allocator, and glibc's as
-    it comes, up to a third of a task's time. Spark's worker looks for garbage after each task: not among modules.
+    The kernel clears a returned page before it is used again, which takes up to a third of a task's time with
+    pyarrow's allocator and glibc's defaults. Frozen modules make the garbage collection after each task quick.
     """
     gc.freeze()
     pa.set_cpu_count(1)
     pa.set_memory_pool(pa.system_memory_pool())
     libc = ctypes.CDLL(None)
-    if hasattr(libc, "mallopt"):  # not in others than glibc
+    if hasattr(libc, "mallopt"):  # glibc only
         for what, size in _KEPT:
             libc.mallopt(what, size)

@@ -1,6 +1,6 @@
-"""`spark.python.daemon.module`: the process that Spark forks its Python workers from, with the tasks' imports done.
+"""`spark.python.daemon.module`: the process from which Spark forks its Python workers, after importing what tasks need.
 
-Spark ends a worker that has waited for a minute. A new one would import for seconds before its first row.
+Spark ends a worker that has waited for a minute. Without the daemon a new one would import for seconds.
 """
 
 import gc
@@ -15,10 +15,10 @@ import lakehouse.tables.merge_job  # noqa: F401
 
 
 def leave_out_jars() -> None:
-    """Take Spark's jar from the path on which Python looks for modules.
+    """Remove Spark's jar from the path on which Python searches modules.
 
-    It holds no module, and a worker reads the directory of every archive there before each task: 50 to 80 ms of the
-    processor, of an empty task nearly all.
+    It has no Python modules, and a worker reads the directory of every archive on the path before each task, which
+    takes 50 to 80 ms: nearly all of the time of an empty task.
     """
     sys.path[:] = [each for each in sys.path if not each.endswith(".jar")]
     for each in [each for each in sys.path_importer_cache if ".jar" in each]:  # also its folders, as packages
@@ -27,5 +27,5 @@ def leave_out_jars() -> None:
 
 if __name__ == "__main__":
     leave_out_jars()
-    gc.freeze()  # the collector leaves these objects alone, so that workers go on sharing their pages
+    gc.freeze()  # the collector does not touch these objects, so that workers keep sharing their pages
     manager()  # type: ignore[no-untyped-call]

@@ -1,7 +1,8 @@
-"""Destinations follow `deltas`: Spark's tasks read what a leaf lacks and write it, transaction by transaction.
+"""Writes to destinations the deltas of the lake that they lack, in tasks of Spark, transaction by transaction.
 
-A task reads the lake's files and writes to the destination; the step plans, and sees marks, counts and errors alone. A
-small increment is one task. A large one is a load, divided among tasks (`lakesync.adapters.transfer.loads`).
+The assets of destinations call it. A task reads the lake's files and writes to the destination; the driver plans, and
+receives marks, counts and errors only. A small increment is one task. A large one is a load that is divided among tasks
+(`lakesync.adapters.transfer.loads`).
 """
 
 from __future__ import annotations
@@ -54,21 +55,21 @@ if TYPE_CHECKING:
 
 _LETTERS = 1_000
 DELTAS_A_PART = 50_000
-"""A backlog is divided where each part has at least so many deltas."""
+"""Deltas in one part of a divided backlog at least."""
 
 
 class Follower(msgspec.Struct, frozen=True):
-    """A leaf that follows, as a task is told of it."""
+    """One adapter that follows the lake, as tasks receive it."""
 
     name: str
-    """Of its mark."""
+    """Name of its mark."""
     leaf: WriteTarget
     selection: DeltaSelection
     schemas: tuple[TableSchema, ...] = ()
-    """Of the tables of rows that it keeps."""
+    """Schemas of its destination tables."""
 
     def open(self) -> DatabaseAdapter:
-        """Open its adapter.
+        """Open the adapter.
 
         Raises:
             ConfigurationError, AdapterError: as `open_adapter`.
@@ -77,46 +78,46 @@ class Follower(msgspec.Struct, frozen=True):
 
 
 class Followed(msgspec.Struct, frozen=True):
-    """What a follower took."""
+    """What a run wrote to a follower."""
 
     deltas: int
     parts: int
-    """Transactions, or batches."""
+    """Number of transactions or batches."""
     tasks: int
     progress: FollowerProgress
     history: dict[str, int]
-    """`GATEWAY/SHARD` → how far the lake is, or how far was asked for."""
+    """`GATEWAY/SHARD` → the arrival to which the run was to write."""
     days: dict[str, int] = {}
-    """UTC day of arrival → deltas."""
+    """UTC day of arrival → number of deltas."""
     set_aside: tuple[SuspendedTable, ...] = ()
-    """Tables of rows that it continues without."""
+    """Suspended destination tables."""
     dead_letters: dict[str, int] = {}
-    """Gateway → values that its tables of rows cannot take; a thousand are counted at most."""
+    """Gateway → number of values that destination tables cannot store; 1,000 are counted at most."""
 
     @property
     def behind(self) -> bool:
-        """Whether it lacks something of what the lake had when it began."""
+        """Whether the follower lacks deltas that the run was to write."""
         return any(self.progress.streams.get(name, -1) < arrival for name, arrival in self.history.items())
 
 
 def follow(spark: SparkSession, follower: Follower, names: LakeNames = NAMES, through: int | None = None) -> Followed:
-    """Bring a leaf up to what the lake holds now.
+    """Write to a follower the deltas that it lacks.
 
     Args:
         spark: a session.
-        follower: the leaf.
+        follower: the follower.
         names: the lake's names.
-        through: the last arrival that is taken, unless a load was begun that reaches further; None: the newest.
+        through: the last arrival to write, unless a load in progress ends later; None: the newest.
 
     Raises:
-        AdapterError: the destination cannot be reached; what was taken stays, and a repeat goes on behind it.
-        IntegrityError: another run follows for the same leaf, or it holds less than it was given.
+        AdapterError: the destination cannot be reached; a repeat continues after the last transaction.
+        IntegrityError: another run writes to the same follower, or it has fewer deltas than were written.
         ConfigurationError: the adapter cannot be a destination.
         LakeUnavailableError: Spark cannot be reached.
     """
     found = _advance(spark, follower, names, through)
     if found.behind:
-        # a load that was resumed ended where the lake was when it began
+        # a resumed load ended where the lake was when it began
         rest = _advance(spark, follower, names, through)
         found = replace(
             rest,
@@ -146,17 +147,17 @@ def latest(spark: SparkSession, snapshot: int, names: LakeNames = NAMES) -> dict
 
 
 def choice_of(leaf: WriteTarget, gateways: Sequence[str]) -> DeltaSelection:
-    """Return what a leaf follows.
+    """Return the deltas that a write target selects.
 
     Args:
-        leaf: where it leads, and its tables.
-        gateways: that it follows; empty: all.
+        leaf: the write target, with its tables.
+        gateways: the gateways that it follows; empty: all.
     """
     return DeltaSelection(tuple(leaf.tables), tuple(leaf.without), tuple(sorted(gateways)))
 
 
-class Taking(NamedTuple):
-    """What a task takes: all that a follower lacks, or one part of its load."""
+class FollowTask(NamedTuple):
+    """The task that writes all deltas that a follower lacks, or one part of its load."""
 
     follower: Follower
     found: Sequence[Stretch]
@@ -166,7 +167,7 @@ class Taking(NamedTuple):
     number: int = 0
 
     def run(self) -> Iterator[FollowedPart]:
-        """Take it, transaction by transaction."""
+        """Write the deltas, transaction by transaction."""
         name, choice = self.follower.name, self.follower.selection
         if self.load is not None:
             name, choice = part_name(name, self.number), replace(choice, part=self.load.part(self.number))
@@ -182,7 +183,7 @@ class Taking(NamedTuple):
 
 
 def _advance(spark: SparkSession, follower: Follower, names: LakeNames, through: int | None) -> Followed:
-    """Take what the leaf lacks, or the rest of the load that it has begun."""
+    """Write the deltas that a follower lacks, or the rest of its load in progress."""
     with closing(follower.open()) as adapter:
         begun = read_follower_progress(adapter, follower.name, follower.selection)
         load = load_to_resume(adapter, begun, follower.schemas)
@@ -210,9 +211,9 @@ def _advance(spark: SparkSession, follower: Follower, names: LakeNames, through:
         parts = _parts(spark, found, after, writers)
         if parts > 1:
             load = _begun(spark, follower, begun, {name: until[name] for name in after}, parts, is_shown=is_shown)
-    whole = Taking(follower, found, after, until)
-    works = [whole] if load is None else [whole._replace(load=load, number=number) for number in range(load.parts)]
-    taken = [part for each in on_executors(spark, works, FollowedPart) for part in each]
+    whole = FollowTask(follower, found, after, until)
+    tasks = [whole] if load is None else [whole._replace(load=load, number=number) for number in range(load.parts)]
+    taken = [part for each in on_executors(spark, tasks, FollowedPart) for part in each]
     reached = taken[-1].progress if taken and load is None else begun
     if load is not None or announced:
         with closing(follower.open()) as adapter:
@@ -221,11 +222,11 @@ def _advance(spark: SparkSession, follower: Follower, names: LakeNames, through:
             else:
                 withdraw_load(adapter, follower.name)
     days = _together([part.days for part in taken])
-    return Followed(reached.deltas - begun.deltas, len(taken), len(works), reached, history, days)
+    return Followed(reached.deltas - begun.deltas, len(taken), len(tasks), reached, history, days)
 
 
 def _together(days: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """The sums of several counts by day."""
+    """Return the sums of several counts by day."""
     found: dict[str, int] = {}
     for each in days:
         for day, deltas in each.items():
@@ -243,7 +244,7 @@ def _planned(
 
 @lake_errors
 def _parts(spark: SparkSession, found: Sequence[Stretch], after: Mapping[str, int], writers: int) -> int:
-    """How many tasks take a backlog."""
+    """Return the number of tasks for a backlog."""
     backlog = sum(each.deltas_beyond(after[each.stream]) for each in found)
     wanted = min(writers, backlog // DELTAS_A_PART)
     return min(wanted, task_slots(spark)) if wanted > 1 else 1
@@ -258,25 +259,25 @@ def _begun(
     *,
     is_shown: bool,
 ) -> Load:
-    """Begin a load, its tables of rows in line with what is there already."""
+    """Begin a load, after rewriting destination tables whose columns have changed."""
     if begun.deltas and not is_shown:
-        on_executors(spark, [Taking(follower, [], {}, {})], FollowedPart)
+        on_executors(spark, [FollowTask(follower, [], {}, {})], FollowedPart)
     with closing(follower.open()) as adapter:
         return begin_load(adapter, follower.name, follower.selection, until, parts, follower.schemas)
 
 
 def by_stream(arrivals: Mapping[str, int]) -> Column:
-    """The entry of a row's stream; null where there is none."""
+    """Return the entry of each row's stream; null without one."""
     entries = [part for name, arrival in arrivals.items() for part in (sf.lit(name), sf.lit(arrival))]
     return sf.create_map(*entries)[sf.concat_ws("/", "gateway", "shard")]
 
 
 def chosen(rows: DataFrame, choice: DeltaSelection) -> DataFrame:
-    """Return the rows of the history that a follower wants.
+    """Return the rows of the history that a follower selects.
 
     Args:
-        rows: of the history.
-        choice: what it follows.
+        rows: rows of the history.
+        choice: the selection.
     """
     if choice.tables:
         rows = rows.where(sf.col("table_name").isin(*choice.tables))

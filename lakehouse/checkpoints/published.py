@@ -1,4 +1,7 @@
-"""A published checkpoint against the snapshots that it was made of."""
+"""Compares the frames of a published checkpoint with the snapshots that they were made of.
+
+The check of the asset `checkpoint` calls it.
+"""
 
 from __future__ import annotations
 
@@ -35,59 +38,59 @@ if TYPE_CHECKING:
 _FRAMED_NAMES = ("row_id", "sent", "fault")
 _SAME = "same"
 SAMPLE = 200
-"""Rows of a table whose values are compared."""
+"""Number of rows of a table whose values are compared."""
 
 
 class CheckpointDifference(msgspec.Struct, frozen=True):
-    """What of a table's frames is not its snapshot."""
+    """A difference between a table's frames and its snapshot."""
 
     gateway: str
     table: str
     what: str
     day: str = ""
-    """`YYYY-MM-DD`, UTC: the day of arrival of the rows' newest deltas, where rows differ that the snapshot has."""
+    """UTC day of arrival of the rows' newest deltas, `YYYY-MM-DD`; empty if the snapshot does not have the rows."""
 
 
 @lake_errors
-def unlike_cut(
+def checkpoint_differences(
     spark: SparkSession, cut: Checkpoint, names: LakeNames = NAMES, *, seed: int = 0, whole: bool = False
 ) -> list[CheckpointDifference]:
-    """Where a cut's frames differ from the snapshots that it names; empty when they agree.
+    """Return the differences between a checkpoint's frames and its snapshots; empty if they are equal.
 
     Each table's rows are counted and its files' sizes summed.
 
     Args:
         spark: a session.
-        cut: published.
+        cut: a published checkpoint.
         names: the lake's names.
         seed: chooses the frame whose rows are compared.
-        whole: compare every row of every frame with the snapshot instead.
+        whole: compare every row of every frame instead.
 
     Raises:
         LakeUnavailableError: Spark cannot be reached.
     """
 
-    def unlike(table: CheckpointTable) -> list[CheckpointDifference]:
+    def differences_of(table: CheckpointTable) -> list[CheckpointDifference]:
         rows = at(spark, names.state(table.table), table.snapshot_id).where(
             (sf.col("_gateway") == cut.gateway) & ~sf.col("_gone")
         )
         try:
             if whole:
-                return list(_unlike_whole(spark, cut, table, rows))
-            return list(_unlike_sample(cut, table, rows, random.Random(seed)))  # noqa: S311 no secret
+                return list(_differences_of_all_rows(spark, cut, table, rows))
+            return list(_differences_of_sample(cut, table, rows, random.Random(seed)))  # noqa: S311 no secret
         except Exception as error:
             if is_lost(error) or is_unanswered(error):
                 raise
             return [_difference(cut, table, f"the snapshot {table.snapshot_id} cannot be read: {brief(error)}")]
 
-    found = side_by_side(spark, unlike, cut.tables)
+    found = side_by_side(spark, differences_of, cut.tables)
     return [difference for differences in found for difference in differences]
 
 
-def _unlike_sample(
+def _differences_of_sample(
     cut: Checkpoint, table: CheckpointTable, rows: DataFrame, chance: random.Random
 ) -> Iterator[CheckpointDifference]:
-    yield from _unlike_figures(cut, table, rows.count())
+    yield from _differences_of_totals(cut, table, rows.count())
     if table.frames:
         uri = chance.choice(table.frames)
         try:
@@ -95,14 +98,14 @@ def _unlike_sample(
         except (OSError, ValidationError) as error:
             yield _difference(cut, table, f"{uri} cannot be read: {error}")
         else:
-            for what in _unlike_rows(rows, table.table, uri, deltas, chance):
+            for what in _differences_of_rows(rows, table.table, uri, deltas, chance):
                 yield _difference(cut, table, what)
 
 
-def _unlike_whole(
+def _differences_of_all_rows(
     spark: SparkSession, cut: Checkpoint, table: CheckpointTable, rows: DataFrame
 ) -> Iterator[CheckpointDifference]:
-    """Compares the rows of all frames with the snapshot's, by the checksum of what a client is sent of each."""
+    """Yield the differences of all rows of a table, by checksums of the deltas that a client is sent."""
 
     def digests(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -146,7 +149,7 @@ def _unlike_whole(
         )
         .collect()
     )
-    yield from _unlike_figures(cut, table, sum(row["held"] or 0 for row in found))
+    yield from _differences_of_totals(cut, table, sum(row["held"] or 0 for row in found))
     for row in sorted(found, key=lambda each: (each["day"] or "", each["verdict"])):
         for fault in row["faults"]:
             yield _difference(cut, table, fault)
@@ -159,7 +162,7 @@ def _difference(cut: Checkpoint, table: CheckpointTable, what: str, day: str = "
     return CheckpointDifference(cut.gateway, table.table, what, day)
 
 
-def _unlike_figures(cut: Checkpoint, table: CheckpointTable, count: int) -> Iterator[CheckpointDifference]:
+def _differences_of_totals(cut: Checkpoint, table: CheckpointTable, count: int) -> Iterator[CheckpointDifference]:
     if count != table.rows:
         what = f"the snapshot {table.snapshot_id} has {count} visible rows, the frames {table.rows}"
         yield _difference(cut, table, what)
@@ -169,7 +172,7 @@ def _unlike_figures(cut: Checkpoint, table: CheckpointTable, count: int) -> Iter
 
 
 def _rows_of_file(uri: str, arrival: int) -> Iterator[tuple[list[tuple[str, bytes]], str | None]]:
-    """Row ids with checksums, frame by frame, and what is wrong with the file."""
+    """Yield row ids with checksums, frame by frame, and the file's fault, if it has one."""
     file_system, path = file_system_of(uri)
     try:
         with file_system.open_input_stream(path) as stream:
@@ -189,7 +192,7 @@ def _checksum(deltas: list[RowDelta]) -> bytes:
     return sha256(encode_response(SyncResponse(tuple(deltas), 0))).digest()[:16]
 
 
-def _unlike_rows(
+def _differences_of_rows(
     snapshot: DataFrame, table: str, uri: str, deltas: tuple[RowDelta, ...], chance: random.Random
 ) -> Iterator[str]:
     framed = {row: list(of_row) for row, of_row in groupby(deltas, key=lambda delta: delta.row_id)}
@@ -204,7 +207,7 @@ def _unlike_rows(
 
 
 def _size(uri: str) -> int:
-    """0 where there is no such file."""
+    """Return a file's size in bytes; 0 if there is no such file."""
     file_system, path = file_system_of(uri)
     return file_system.get_file_info(path).size or 0
 

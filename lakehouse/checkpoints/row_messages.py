@@ -1,7 +1,7 @@
-"""State rows as protobuf, over Arrow: what `feed.render.insert` and `wire.protobuf` make of them, without a loop a row.
+"""Encodes state rows as protobuf over Arrow, like `feed.render.insert` and `wire.protobuf`, without a Python loop.
 
-A message is its fields one after another, each a tag, a length and bytes; so columns of bytes are joined element by
-element, then those of a delta, then those of a row.
+A message is the concatenation of its fields, each a tag, a length and bytes. So columns of bytes are joined element by
+element, then the fields of a delta, then the deltas of a row. `lakehouse.checkpoints.frame_files` calls it.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ _COLUMN_NAME, _COLUMN_VALUE = b"\x0a", b"\x12"
 
 _NOTHING = pa.scalar(b"", pa.binary())
 _PLAIN = r'^[^"\\\x00-\x1f]*$'
-"""Text that JSON spells as it stands."""
+"""Text without characters that JSON escapes."""
 
 
 class RowMessages(NamedTuple):
-    """Visible rows, one after another, each as the deltas of a `SyncResponse`."""
+    """Visible rows as the deltas of a `SyncResponse`, concatenated."""
 
     data: memoryview
     ends: Ints
-    """Where each row ends."""
+    """Byte at which each row ends."""
 
 
 class _Cells(NamedTuple):
@@ -67,21 +67,21 @@ class _Deltas(NamedTuple):
 
     row: Ints
     first: Ints
-    """Place of each one's first cell."""
+    """Position of each one's first cell."""
     cells: Ints
-    """How many it has."""
+    """Number of its cells."""
     hlc: pa.Array
     client: pa.Array
     delta_id: pa.Array
-    """That of the original; null where it is not that delta, whole."""
+    """The id of the original delta; null if it is only a part of that."""
 
 
 def row_messages(states: pa.RecordBatch, table: str) -> RowMessages:
-    """Return the visible rows of a state table, whole, each as INSERT with its oldest stamp and then UPDATEs.
+    """Encode the visible rows of a state table, each as an INSERT with its oldest stamp and then UPDATEs.
 
     Args:
         states: rows of the state table.
-        table: its name.
+        table: the table's name.
     """
     states = states.filter(pc.invert(states["_gone"]))
     if not states.num_rows:
@@ -139,7 +139,7 @@ def _deltas(states: pa.RecordBatch, cells: _Cells) -> _Deltas:
 
 
 def _with_bare(deltas: _Deltas, rows: Ints, inserted: pa.Array) -> _Deltas:
-    """With rows that have no columns: each an INSERT of none."""
+    """Add the rows without columns, each an INSERT without columns."""
     none = np.zeros(len(rows), np.int64)
     row = np.concatenate([deltas.row, rows])
     order = np.argsort(row, kind="stable")
@@ -157,7 +157,7 @@ def _with_bare(deltas: _Deltas, rows: Ints, inserted: pa.Array) -> _Deltas:
 
 
 def _identities(cells: _Cells, deltas: _Deltas, rows: pa.Array, table: str) -> pa.Array:
-    """The id of each delta; of what is no original, whole, the SHA-256 of what it is, as `delta.delta_id` has it."""
+    """Return the id of each delta; of one that is only a part of the original, its own SHA-256 as `delta.delta_id`."""
     made = np.flatnonzero(pc.is_null(deltas.delta_id).to_numpy(zero_copy_only=False))
     if not len(made):
         return deltas.delta_id
@@ -189,12 +189,12 @@ def _column_messages(cells: _Cells) -> pa.Array:
 
 
 def _same_stamp(cells: _Cells) -> npt.NDArray[np.bool_]:
-    """Whether a cell has the row and the stamp of the one before."""
+    """Return for each cell whether it has the row and the stamp of the one before."""
     return _follows(cells.row) & _follows(np.asarray(cells.hlc)) & _follows_text(cells.client)
 
 
 def _same(cells: _Cells) -> npt.NDArray[np.bool_]:
-    """Whether a cell is of the very delta that the one before is of."""
+    """Return for each cell whether it is of the same delta as the one before."""
     return _same_stamp(cells) & _follows(cells.width) & _follows_text(cells.delta_id)
 
 
@@ -210,7 +210,7 @@ def _follows_text(values: pa.Array) -> npt.NDArray[np.bool_]:
 
 
 def _ranks(texts: pa.Array) -> Ints:
-    """Numbers that compare as the texts do, by UTF-8 bytes, which is the order of code points."""
+    """Return integers in the order of texts by UTF-8 bytes, which is the order of code points."""
     coded = texts.dictionary_encode()
     ranks = np.empty(len(coded.dictionary), np.int64)
     ranks[np.asarray(pc.sort_indices(coded.dictionary))] = np.arange(len(ranks))
@@ -219,7 +219,7 @@ def _ranks(texts: pa.Array) -> Ints:
 
 
 def _quoted(texts: pa.Array) -> pa.Array:
-    """As JSON strings, the way that JCS spells them."""
+    """Return texts as canonical JSON strings (JCS)."""
     plain = pc.match_substring_regex(texts, _PLAIN)
     quoted = _concatenated(b'"', texts, b'"')
     if pc.all(plain).as_py() is not False:
@@ -230,7 +230,7 @@ def _quoted(texts: pa.Array) -> pa.Array:
 
 
 def _with_length(tag: bytes, values: pa.Array) -> pa.Array:
-    """A field of each value; none of an empty one, as protobuf leaves it out."""
+    """Return the field of each value; empty for an empty value, which protobuf leaves out."""
     data = values.cast(pa.binary())
     lengths = pc.binary_length(data).to_numpy(zero_copy_only=False).astype(np.int64)
     fields = _concatenated(tag, _varints(lengths), data)
@@ -238,7 +238,7 @@ def _with_length(tag: bytes, values: pa.Array) -> pa.Array:
 
 
 def _fixed64(values: pa.Array) -> pa.Array:
-    """The field `hlc`; none of a 0."""
+    """Return the field `hlc` of each value; empty for 0."""
     numbers = np.ascontiguousarray(values.to_numpy(zero_copy_only=False), "<i8")
     raw = pa.Array.from_buffers(pa.binary(8), len(numbers), [None, pa.py_buffer(numbers)]).cast(pa.binary())
     fields = _concatenated(_HLC, raw)
@@ -265,13 +265,13 @@ def _varint(number: int) -> bytes:
 
 
 def _concatenated(*parts: pa.Array | bytes) -> pa.Array:
-    """Element by element; a constant stands in each."""
+    """Concatenate columns element by element; a constant is added to each."""
     given = [pa.scalar(part, pa.binary()) if isinstance(part, bytes) else part.cast(pa.binary()) for part in parts]
     return pc.binary_join_element_wise(*given, _NOTHING)
 
 
 def _joined(values: pa.Array, first: Ints, count: Ints, separator: bytes = b"") -> pa.Array:
-    """The values of each stretch as one; stretches follow one another, and an empty one may say any place."""
+    """Concatenate the values of each range. Ranges are consecutive; an empty one may have any start."""
     offsets = np.zeros(len(count) + 1, np.int32)
     np.cumsum(count, out=offsets[1:])
     begin = int(first[count > 0][0]) if (count > 0).any() else 0

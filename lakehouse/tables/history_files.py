@@ -1,4 +1,4 @@
-"""Which files of the history hold an increment of a table, and how many deltas it has: planned before tasks run."""
+"""Finds the files of the history with an increment's deltas, and counts these. The driver calls it before tasks run."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ if TYPE_CHECKING:
 
 
 class History(NamedTuple):
-    """Where the history has an increment."""
+    """The files of the history with an increment's deltas."""
 
     files: tuple[DataFile, ...]
     deltas: int | None
-    """How many it has; None where the files' bounds do not tell."""
+    """Number of deltas; None if column bounds do not tell it."""
 
     @property
     def most(self) -> int:
-        """How many deltas it has at most."""
+        """Number of deltas at most."""
         return rows_in(self.files) if self.deltas is None else self.deltas
 
 
 def history_files(spark: SparkSession, deltas: str, snapshot: int | None, increment: Increment) -> History:
-    """Where a snapshot of the history has an increment, by the bounds of its files.
+    """Return the files of a snapshot that may have an increment's deltas, by column bounds.
 
     Args:
         spark: a session.
-        deltas: the history's full name, quoted.
-        snapshot: its id; None where nothing was ever flushed.
-        increment: which deltas.
+        deltas: the history's full, quoted name.
+        snapshot: the snapshot's id; None: nothing was ever flushed.
+        increment: the increment.
 
     Raises:
         ConfigurationError: tasks cannot open a file.
@@ -55,12 +55,12 @@ def history_files(spark: SparkSession, deltas: str, snapshot: int | None, increm
 
 
 def planned(table: Table, snapshot: int, increment: Increment) -> History:
-    """Return the files of an increment, of a table that is open.
+    """Return the files of an increment, for an open table.
 
     Args:
         table: the history.
         snapshot: its id.
-        increment: which deltas are wanted.
+        increment: the increment.
     """
     ranges = increment.ranges.values()
     low = min((low for low, _ in ranges), default=0)
@@ -78,12 +78,12 @@ def planned(table: Table, snapshot: int, increment: Increment) -> History:
 
 
 def counted(spark: SparkSession, history: History, increment: Increment) -> int:
-    """Return how many deltas an increment has; tasks read files whose bounds do not say it.
+    """Return the number of an increment's deltas. Tasks read files whose column bounds do not tell it.
 
     Args:
         spark: a session.
         history: the files.
-        increment: which deltas are wanted.
+        increment: the increment.
     """
     if history.deltas is not None:
         return history.deltas
@@ -97,7 +97,7 @@ def counted(spark: SparkSession, history: History, increment: Increment) -> int:
 
 
 def _share(table: Table, file: ManifestFile, increment: Increment) -> Literal["none", "part", "whole"]:
-    """How much of a file is the increment's, by the bounds of its columns."""
+    """Return how much of a file belongs to the increment, by column bounds."""
     gateway, other = column_bounds(table, file, "gateway")
     first, last = column_bounds(table, file, "arrival")
     if gateway != other or not (isinstance(first, int) and isinstance(last, int)):

@@ -1,4 +1,4 @@
-"""An increment of a table: which deltas of the history, and how tasks read them."""
+"""An increment of a state table: which deltas of the history are merged, and how tasks read them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from datetime import date
 
 ROWS_A_TASK = 250_000
-"""Rows of the history that one task reads, about."""
+"""Rows of the history that one task reads, approximately."""
 
 _ROWS_AT_ONCE = 100_000
 """Of a file, decoded together and cut into a chunk for each slice. Each chunk costs 60 µs to write, read and join, so
@@ -29,19 +29,19 @@ _KEYS = pa.schema([*_PLACES, ("row_id", pa.string())])
 
 
 class Increment(NamedTuple):
-    """Which deltas are to be merged: of one table, with `low < arrival <= high` of each gateway."""
+    """The deltas to merge: those of one table with `low < arrival <= high`, by gateway."""
 
     table: str
     ranges: Mapping[str, tuple[int, int]]
     days: Sequence[date] | None = None
-    """Only of these days of arrival; None: of all."""
+    """Only deltas of these UTC days of arrival; None: of all."""
 
     def pick(self, rows: pa.Table, names: Sequence[str]) -> pa.Table:
         """Return columns of the increment's deltas among rows of the history.
 
         Args:
-            rows: of the history.
-            names: of the columns.
+            rows: rows of the history.
+            names: names of the columns.
         """
         gateways = pa.array(list(self.ranges), pa.string())
         place = pc.index_in(rows["gateway"], gateways)
@@ -55,11 +55,11 @@ class Increment(NamedTuple):
         return found if pc.all(own, skip_nulls=False).as_py() else found.filter(own)
 
     def deltas(self, file: DataFile) -> Iterator[pa.Table]:
-        """Its deltas in a file, as the kernel reads them; in a task."""
+        """Yield its deltas in a file, in the kernel's columns. Tasks call it."""
         return self._read(file, _PICKED, DELTAS.names)
 
     def keys(self, file: DataFile) -> Iterator[pa.Table]:
-        """`gateway` and `row_id` of its deltas in a file; in a task."""
+        """Yield `gateway` and `row_id` of its deltas in a file. Tasks call it."""
         return self._read(file, _KEYS, ("gateway", "row_id"))
 
     def _read(self, file: DataFile, schema: pa.Schema, names: Sequence[str]) -> Iterator[pa.Table]:

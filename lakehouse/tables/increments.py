@@ -1,4 +1,7 @@
-"""From `deltas` to a table's state: idempotent, by arrival, any day again in any order."""
+"""Merges increments of the history into state tables. A repeat changes nothing, and days may be merged in any order.
+
+The assets of state tables, and making checkpoints, call it.
+"""
 
 from __future__ import annotations
 
@@ -49,32 +52,32 @@ class MergeReport(msgspec.Struct, frozen=True):
     deltas_in: int
     """Deltas read from the history."""
     rows_merged: int
-    """Rows written: those of the increment, or the whole table where it was written anew."""
+    """Rows written: those of the increment, or of the whole table if it was rewritten."""
     tombstones: int
-    """Rows among them that are not visible."""
+    """Deleted rows among them."""
     rejected_values: int
     """Live values among them that do not fit their column's type: null in the typed column, kept in `_cells`."""
     snapshot_id: int | None
-    """The table's snapshot afterwards; None while it is empty."""
+    """The table's snapshot afterwards; None if it is empty."""
     marks: dict[str, int]
-    """Merged marks afterwards, a gateway."""
+    """Gateway → the arrival up to which its deltas are merged afterwards."""
     seconds: float
     duplicates: int | None = None
-    """Stored rows beyond the first of their key, among those that were read; None: not known."""
+    """Number of duplicate keys among the stored rows that were read; None: not known."""
     differences: int | None = None
-    """Sampled rows that the gateway's own code merges to something else; None: not known."""
+    """Number of sampled rows that the gateway's own code merges differently; None: not known."""
     difference: str | None = None
     """One of these, as JSON."""
     since: dict[str, int] = {}
-    """Gateway → the arrival after which its deltas were read; 0 for one that is not here."""
+    """Gateway → the arrival after which its deltas were read; 0 if it is missing."""
 
 
 class DayMerge(NamedTuple):
-    """What was merged of one day of arrival."""
+    """Counts of one day of arrival."""
 
     deltas: int
     rows: int
-    """Rows that these deltas are of."""
+    """Number of rows that these deltas change."""
 
 
 @lake_errors
@@ -88,22 +91,20 @@ def merge_table(
     names: LakeNames = NAMES,
     contract: Contract = "evolve",
 ) -> MergeReport:
-    """Merge a table's deltas with `arrival <= upto[gateway]` into its state; the table is made or grown first.
+    """Merge a table's deltas with `arrival <= upto[gateway]` into its state table, which is created or extended first.
 
-    Without `days`: those above the merged mark, which then is `upto`. With `days` (UTC days of arrival): all of
-    these days, whatever the marks say; marks move only where the days close the gap to `upto`. With `rebuild`: the rows
-    of the gateways in `upto` are made again from all their deltas, in one commit. Gateways outside `upto` stay as they
-    are. Writes no snapshot when there is nothing to merge. One writer a table at a time is expected; a second merge
-    costs time, never data, but a rebuild must be alone.
+    Writes no snapshot if there is nothing to merge. Other gateways' rows do not change. A second writer at the same
+    time costs time, not data, except for a rebuild, which must be the only writer.
 
     Args:
         spark: a session.
-        schema: the table's.
-        upto: gateway → arrival.
-        days: UTC days of arrival; None: what lies above the marks.
-        rebuild: make all rows of these gateways again.
+        schema: the table's schema.
+        upto: gateway → the last arrival to merge.
+        days: merge all deltas of these UTC days of arrival, whatever the marks say. Marks move only if the days close
+            the gap to `upto`. None: merge the deltas after the marks, which move to `upto`.
+        rebuild: merge all rows of these gateways again from all their deltas, in one commit.
         names: the lake's names.
-        contract: the table's.
+        contract: the table's contract.
 
     Raises:
         SchemaError: the schema does not fit the lake's table, or the table's contract.
@@ -159,8 +160,8 @@ def merged_by_day(
     Args:
         spark: a session.
         table: the synced table's name.
-        ranges: gateway → the arrival after which its deltas are counted, and the last one that is.
-        days: the only days; None: all.
+        ranges: gateway → the arrival after which its deltas are counted, and the last one to count.
+        days: UTC days to count; None: all.
         names: the lake's names.
 
     Raises:
@@ -209,7 +210,7 @@ def gateways_with_new_columns(
 
 
 def forget_marks(spark: SparkSession, table: str, names: LakeNames = NAMES) -> None:
-    """Drop a table's merged marks: the next merge reads all of its deltas again, with the same result.
+    """Delete a table's marks, so that the next merge reads all of its deltas again, with the same result.
 
     Args:
         spark: a session.
@@ -222,7 +223,7 @@ def forget_marks(spark: SparkSession, table: str, names: LakeNames = NAMES) -> N
 def _advance(
     spark: SparkSession, table: StateTable, upto: Mapping[str, int], days: Sequence[date] | None, *, exactly: bool
 ) -> dict[str, int]:
-    """Raise the marks to `upto`, where nothing below it was left out; set them to it after a rebuild."""
+    """Move the marks to `upto` if no earlier delta was left out; after a rebuild always."""
     marks = marks_of(read_version(spark, table.name))
     raised = dict(marks)
     for gateway, arrival in upto.items():
@@ -237,7 +238,7 @@ def _advance(
 
 
 def _closes(days: Sequence[date], mark: int, arrival: int) -> bool:
-    """Whether every day from the mark to the arrival is among `days`."""
+    """Return whether every day from the mark to the arrival is among `days`."""
     first, last = day_of(mark), day_of(arrival)
     needed = {first + timedelta(days=number) for number in range((last - first).days + 1)}
     return needed <= set(days)

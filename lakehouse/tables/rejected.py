@@ -1,4 +1,7 @@
-"""The table `rejected`: live values that do not fit their column, where the state table has null, as they are now."""
+"""The table `rejected`: the live values that do not fit their column, for which state tables have null.
+
+Merges and erasures write it.
+"""
 
 from __future__ import annotations
 
@@ -33,16 +36,16 @@ _COLUMNS = (
 
 @lake_errors
 def keep_rejected(spark: SparkSession, table: StateTable, snapshot: int, names: LakeNames = NAMES) -> int:
-    """Replace a state table's rows of `rejected` by what its snapshot rejects, and return how many values.
+    """Replace a state table's rows of `rejected` by the misfits of a snapshot, and return the number of values.
 
     Args:
         spark: a session.
         table: the state table.
-        snapshot: its id.
+        snapshot: the snapshot's id.
         names: the lake's names.
 
     Raises:
-        LakeUnavailableError: Spark is gone; the next merge that writes does it again.
+        LakeUnavailableError: Spark cannot be reached; the next merge that writes does it again.
     """
     called = names.called(table.table)
     if not spark.catalog.tableExists(names.rejected):
@@ -63,7 +66,7 @@ def keep_rejected(spark: SparkSession, table: StateTable, snapshot: int, names: 
 
 
 def _misfits(spark: SparkSession, table: StateTable, snapshot: int) -> DataFrame:
-    """What a snapshot rejects, read by tasks."""
+    """Return the misfits of a snapshot, read by tasks."""
     with open_table(spark, table.name) as opened:
         files = [DataFile.of(task) for task in planned_files(opened, snapshot)]
     parts, columns = shares(files, max(ROWS_A_TASK, rows_in(files) // 256)), table.columns

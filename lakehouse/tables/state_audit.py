@@ -1,4 +1,7 @@
-"""State against history on a sample: what Spark merged, merged again by the gateway's own code."""
+"""Compares a sample of a state table's rows with their deltas, merged by the gateway's own code.
+
+A check of Dagster calls it.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 SAMPLE = 100
-"""Rows of a table that are looked at."""
+"""Number of rows to compare."""
 
 _KEY = ("gateway", "row_id")
 _DELTA = (*_KEY, "table_name", "op", "client_id", "delta_id", "hlc", "arrival", "columns")
@@ -34,13 +37,13 @@ class StateDifference(msgspec.Struct, frozen=True):
     gateway: str
     row: str
     held: str
-    """What the state table has, as JSON."""
+    """The row in the state table, as JSON."""
     merged: str
-    """What the deltas say."""
+    """The merge of its deltas, as JSON."""
 
 
 @lake_errors
-def unlike_merge(
+def rows_unlike_merge(
     spark: SparkSession,
     table: str,
     names: LakeNames = NAMES,
@@ -50,20 +53,20 @@ def unlike_merge(
     seed: int = 0,
     sample: int = SAMPLE,
 ) -> list[StateDifference]:
-    """Return sampled rows of a state table that are not the merge of their deltas; empty when all are.
+    """Return sampled rows of a state table that are not the merge of their deltas; empty if all are.
 
-    Without `days` the whole history of each row is merged and must give its state. With `days` (UTC days of arrival)
-    only the deltas of those are read, and as merging is idempotent, none of them may change the state. Deltas above the
-    table's merged mark do not count. `gateways` are those whose rows the table has; None: all. `seed` chooses the rows.
+    Without `days` the whole history of each row is merged and must equal its state. With `days` only their deltas are
+    read, and because merging is idempotent, none of them may change the state. Deltas after the table's mark are
+    ignored.
 
     Args:
         spark: a session.
         table: the state table.
         names: the lake's names.
-        gateways: whose rows the table has; None: all.
-        days: UTC days of arrival; None: all of them.
+        gateways: the gateways whose rows the table has; None: all.
+        days: UTC days of arrival; None: all.
         seed: chooses the rows.
-        sample: how many rows.
+        sample: number of rows.
 
     Raises:
         LakeUnavailableError: Spark cannot be reached.
@@ -97,7 +100,7 @@ def _sampled(
     seed: int,
     sample: int,
 ) -> tuple[set[tuple[str, str]], list[dict[str, Any]]]:
-    """The keys that are looked at, and the deltas of their rows; of other gateways' rows with such ids too."""
+    """Return the sampled keys and the deltas of their rows, also of other gateways' rows with the same ids."""
     deltas = spark.table(names.deltas).where(sf.col("table_name") == table)
     if gateways is not None:
         deltas = deltas.where(sf.col("gateway").isin(*gateways))
@@ -117,7 +120,7 @@ def _sampled(
 
 
 def _states(states: DataFrame, table: str) -> dict[tuple[str, str], tuple[int, RowState]]:
-    """`(latest arrival, state)` of state rows by gateway and row id."""
+    """Return `(latest arrival, state)` of state rows, by gateway and row id."""
     rows = states.select("_gateway", *FRAME_COLUMNS).toArrow().to_pylist()
     return {(row["_gateway"], row["_row"]): (row["_arrival"], stored_row(table, row).state) for row in rows}
 

@@ -1,4 +1,4 @@
-"""Rows of state tables in the form of the staging store: for the audit, for checks of checkpoints, and for tests."""
+"""Converts rows of state tables to the staging store's form, for the audit, the checks of checkpoints and tests."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from lakesync.model.merge import LiveDelta, RowState
 from lakesync.staging.records import StoredRow
 
 FRAME_COLUMNS = ("_row", "_cells", "_tombstone", "_inserted", "_gone", "_arrival")
-"""The columns of a state table that a checkpoint's frames, and `stored_row`, are made from."""
+"""The columns of a state table that frames and `stored_row` are made from."""
 
 
 def stored_row(table: str, row: dict[str, Any]) -> StoredRow:
     """Return a state row in the form that the engine renders.
 
     Args:
-        table: its table.
-        row: as Arrow gives it, in `FRAME_COLUMNS`.
+        table: the table's name.
+        row: the row as a dictionary, with the columns `FRAME_COLUMNS`.
     """
     live: dict[tuple[int, str, str, int], LiveDelta] = {}
     for column, cell in row["_cells"]:

@@ -1,4 +1,4 @@
-"""What a merge checks of its own work: keys that are stored twice, and a sample merged by the gateway's code."""
+"""Checks within a merge: duplicate keys, and a sampled row merged by the gateway's code. Merging tasks call it."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 MOST_DELTAS = 1_000
-"""A sampled row with more of them is left out: the gateway's code merges one after another."""
+"""Deltas of a sampled row at most. A row with more is left out, because the gateway's code merges them one by one."""
 
 _TABLE = "t"
 _LARGE_PRIME = 1_000_003
 
 
 def repeated(stored: pa.Table) -> int:
-    """How many stored rows there are beyond the first of each key."""
+    """Return the number of stored rows beyond the first of each key."""
     if not stored.num_rows:
         return 0
     gateways, rows = (stored[name].combine_chunks().dictionary_encode() for name in ("_gateway", "_row"))
@@ -37,9 +37,9 @@ def difference(deltas: pa.Table, stored: pa.Table, merged: pa.Table) -> str | No
     """Merge one row of a slice again by `lakesync.model.merge` and return the differences from the kernel as JSON.
 
     Args:
-        deltas: of the slice, as the kernel's `DELTAS`.
-        stored: of the slice, as `STORED`.
-        merged: what the kernel made of both.
+        deltas: the slice's deltas, in the kernel's columns `DELTAS`.
+        stored: the slice's stored rows, in the columns `STORED`.
+        merged: the kernel's merge of both.
     """
     if not deltas.num_rows:
         return None
@@ -62,7 +62,7 @@ def difference(deltas: pa.Table, stored: pa.Table, merged: pa.Table) -> str | No
 
 
 def row_delta(row: Mapping[str, Any]) -> RowDelta:
-    """A row of the history in the form that the gateway's code merges."""
+    """Return a row of the history as the delta that the gateway's code merges."""
     cells = tuple(ColumnValue(name, Raw(value.encode())) for name, value in sorted(row["columns"] or ()))
     key = (row.get("table_name", _TABLE), row["row_id"])
     return RowDelta(row["op"], *key, row["client_id"], cells, row["hlc"], row["delta_id"])

@@ -1,4 +1,7 @@
-"""How an increment is committed to a state table: a small one merged on read, a large one by writing the table anew."""
+"""Commits an increment to a state table: a small one by merge on read, a large one by rewriting the table.
+
+`lakehouse.tables.increments` calls it.
+"""
 
 from __future__ import annotations
 
@@ -40,47 +43,47 @@ if TYPE_CHECKING:
     from lakehouse.tables.increment import Increment
 
 SMALL_TABLE = 100_000
-"""Rows up to which a table is always written anew, which is as quick as a merge on read and leaves no delete files."""
+"""Rows up to which a table is always rewritten, which is as quick as merge on read and leaves no delete files."""
 
 LARGE_SHARE = 0.2
-"""Deltas a row from which writing a table anew is quicker than merging on read."""
+"""Deltas for each row of the table from which rewriting is quicker than merge on read."""
 
 ROWS_A_BUCKET = 250_000
-"""Rows of a bucket, beyond which a table that is written anew gets twice as many buckets."""
+"""Rows in a bucket from which a rewritten table gets twice as many buckets."""
 
 MOST_BUCKETS = 1024
 
 BRANCH = "merge"
-"""On which a small increment is merged, before the table's main branch is moved to it."""
+"""Branch on which a small increment is merged before the table's main branch is moved to it."""
 
 TRIES = 3
-"""Commits of one increment while another writer keeps committing in between."""
+"""Attempts to commit one increment while another writer commits in between."""
 
 
 TOUCHED = ("_lakesync_gateway", "_lakesync_row")
-"""Columns of the keys of an increment beside those of its table; no schema may use their names."""
+"""Columns with an increment's keys, beside the table's columns. No schema may use their names."""
 
 _NAMES = ["rows", "tombstones", "rejected"]
 _COUNTED = pa.schema([*(STORED.field(name) for name in ("_gateway", "_row", "_cells")), ("_gone", pa.bool_())])
 
 
 class Written(msgspec.Struct, frozen=True):
-    """What a commit left."""
+    """The result of a commit."""
 
     snapshot_id: int | None
     rows: int = 0
     tombstones: int = 0
     rejected: int = 0
     duplicates: int | None = None
-    """Stored rows beyond the first of their key, among those that were read; None: not known."""
+    """Number of duplicate keys among the stored rows that were read; None: not known."""
     differences: int | None = None
-    """Sampled rows that the gateway's own code merges to something else; None: not known."""
+    """Number of sampled rows that the gateway's own code merges differently; None: not known."""
     difference: str | None = None
     """One of these, as JSON."""
 
 
 class _State(NamedTuple):
-    """A state table as it is."""
+    """A state table at the snapshot that was read."""
 
     snapshot: int | None
     files: list[DataFile]
@@ -96,20 +99,20 @@ class _State(NamedTuple):
 def write_state(
     spark: SparkSession, table: StateTable, increment: Increment, history: History, rebuilt: Collection[str] | None
 ) -> Written:
-    """Commit an increment, or for the gateways `rebuilt` all of their rows made again from it.
+    """Commit an increment, or for the gateways `rebuilt` all of their rows, merged from it alone.
 
-    Where another writer committed in between, it is done again on top: what that one merged is in `deltas` too, and
-    merging is idempotent.
+    If another writer commits in between, it is repeated: what that one merged is in `deltas` too, and merging is
+    idempotent.
 
     Args:
         spark: a session.
-        table: ready for its schema.
-        increment: which deltas.
-        history: where they are.
-        rebuilt: gateways of which the increment is everything; None where it is merged.
+        table: the state table, with the columns of its schema.
+        increment: the deltas to merge.
+        history: the files that have them.
+        rebuilt: gateways whose stored rows are replaced; None: the increment is merged.
 
     Raises:
-        FlushError: others changed the table during each try.
+        FlushError: others changed the table during each attempt.
         ConfigurationError: tasks cannot open the table's files.
     """
     for attempt in range(TRIES):
@@ -132,7 +135,7 @@ def write_state(
 
 
 def buckets_of(table: Table) -> int:
-    """Into how many buckets an open state table divides its rows."""
+    """Return the number of buckets of an open state table."""
     from pyiceberg.transforms import BucketTransform
 
     (found,) = (each.transform for each in table.spec().fields if isinstance(each.transform, BucketTransform))
@@ -145,7 +148,7 @@ def _read(spark: SparkSession, table: StateTable) -> _State:
 
 
 def _is_small(state: _State, history: History) -> bool:
-    """Whether merging on read is the quicker way."""
+    """Return whether merge on read is quicker."""
     rows = rows_in(state.files)
     return rows > SMALL_TABLE > history.most and history.most <= rows * LARGE_SHARE
 
@@ -158,7 +161,7 @@ def _rewrite(
     history: History,
     rebuilt: Collection[str],
 ) -> Observation:
-    """Every row, old and new, in place of all that is there; refused where the table is no longer as it was read."""
+    """Replace all rows of the table by all old and new ones. Iceberg refuses it if the table has changed."""
     buckets = _grown(spark, table, state, history)
     merge = Merge.of(increment, history, state.files, table.columns, buckets, rebuilt)
     observed = Observation()
@@ -170,10 +173,10 @@ def _rewrite(
 def _merge_on_read(
     spark: SparkSession, table: StateTable, state: _State, increment: Increment, history: History
 ) -> Observation:
-    """The touched rows alone: stored ones are marked as deleted, merged ones appended.
+    """Write the changed rows only: mark the stored ones as deleted and append the merged ones.
 
-    Both commits go to a branch that begins at the snapshot that was read. The table's main branch is moved to it only
-    where it is still there.
+    Both commits go to a branch from the snapshot that was read. The table's main branch is moved to it only if it is
+    still at that snapshot.
     """
     catalogue, _, plain = table.name.replace("`", "").partition(".")
     branch = f"{table.name}.`branch_{BRANCH}`"
@@ -193,7 +196,7 @@ def _merge_on_read(
 
 
 def _touched(spark: SparkSession, increment: Increment, history: History) -> DataFrame:
-    """The keys of an increment, each once, as `TOUCHED`."""
+    """Return the keys of an increment, each once, in the columns `TOUCHED`."""
     parts = shares(history.files, ROWS_A_TASK)
 
     def part(number: int) -> Iterator[pa.RecordBatch]:
@@ -207,7 +210,7 @@ def _touched(spark: SparkSession, increment: Increment, history: History) -> Dat
 
 
 def _observed(spark: SparkSession, table: StateTable, merge: Merge, observed: Observation) -> DataFrame:
-    """The rows that are to be written; what they are is observed on their way."""
+    """Return the rows to write, with an observation that counts them on their way."""
     rows = merged_rows(spark, spark.table(table.name).schema, merge)
     return rows.observe(observed, *_observations()).drop(*CHECKS)
 
@@ -228,7 +231,7 @@ def _sum(column: Column) -> Column:
 
 
 def _counted(spark: SparkSession, table: StateTable, before: Collection[str], now: list[DataFile]) -> dict[str, int]:
-    """How many rows, invisible ones and misfits the files have that were not there before."""
+    """Return the numbers of rows, deleted rows and misfits in the files that the commit added."""
     parts, columns = shares([file for file in now if file.path not in before], ROWS_A_TASK), table.columns
 
     def part(number: int) -> Iterator[pa.RecordBatch]:
@@ -242,7 +245,7 @@ def _counted(spark: SparkSession, table: StateTable, before: Collection[str], no
 
 
 def _grown(spark: SparkSession, table: StateTable, state: _State, history: History) -> int:
-    """Into how many buckets the table divides its rows from now on: more as it grows."""
+    """Return the number of buckets from now on, which grows with the table."""
     buckets, rows = state.buckets, rows_in(state.files) + history.most
     while buckets < MOST_BUCKETS and rows > buckets * ROWS_A_BUCKET:
         buckets *= 2

@@ -7,14 +7,14 @@ from urllib.parse import urlsplit
 import pytest
 
 from lakehouse.checkpoints.checkpoint import make_checkpoint
-from lakehouse.checkpoints.published import unlike_cut
+from lakehouse.checkpoints.published import checkpoint_differences
 from lakehouse.checks import duplicate_deltas, duplicate_keys, future_deltas, history_faults, ledger_against_lake
 from lakehouse.sessions import session
 from lakehouse.table_definitions import LakeNames
 from lakehouse.table_stats import TableFigures, figures
 from lakehouse.tables.history_check import unlike_history
 from lakehouse.tables.increments import merge_table
-from lakehouse.tables.state_audit import unlike_merge
+from lakehouse.tables.state_audit import rows_unlike_merge
 from lakesync.model.delta import delta_id
 from lakesync.model.hlc import MAX_DRIFT_MS
 from lakesync.model.schema import parse_schema
@@ -71,11 +71,11 @@ def lake(spark, serve, tmp_path_factory):
 
 
 def test_nothing_is_found_where_all_is_well(lake, spark):
-    assert unlike_merge(spark, "t", lake.names) == []
-    assert unlike_merge(spark, "t", lake.names, days=DAYS[:1], seed=3) == []
+    assert rows_unlike_merge(spark, "t", lake.names) == []
+    assert rows_unlike_merge(spark, "t", lake.names, days=DAYS[:1], seed=3) == []
     assert unlike_history(spark, "t", lake.names) == []
     assert future_deltas(spark, lake.names) == []
-    assert unlike_cut(spark, lake.cut, lake.names) == []
+    assert checkpoint_differences(spark, lake.cut, lake.names) == []
     counted = figures(spark, lake.names.state("t"))
     assert (counted.rows, counted.delete_files) == (6, 0)
     assert counted.data_files > 0
@@ -87,11 +87,11 @@ def test_nothing_is_found_where_all_is_well(lake, spark):
 def test_a_state_that_is_not_the_merge_is_found_in_the_whole_history_and_on_its_days(lake, spark):
     lake.sql("DELETE FROM {state} WHERE _row = 'row-1'")
     lake.sql("UPDATE {state} SET _tombstone = named_struct('hlc', 1L, 'client_id', 'x') WHERE _row = 'row-2'")
-    whole = unlike_merge(spark, "t", lake.names)
+    whole = rows_unlike_merge(spark, "t", lake.names)
     assert [(each.gateway, each.row) for each in whole] == [("g", "row-1"), ("g", "row-2")]
     # What no delta of a day says is found by the whole history alone, what is missing by its day too.
-    assert [each.row for each in unlike_merge(spark, "t", lake.names, days=DAYS[:1])] == ["row-1"]
-    assert unlike_merge(spark, "t", lake.names, days=DAYS[1:]) == []
+    assert [each.row for each in rows_unlike_merge(spark, "t", lake.names, days=DAYS[:1])] == ["row-1"]
+    assert rows_unlike_merge(spark, "t", lake.names, days=DAYS[1:]) == []
     (by_day,) = unlike_history(spark, "t", lake.names)
     assert (by_day.gateway, by_day.day, by_day.held.rows, by_day.merged.rows) == ("g", DAYS[0].isoformat(), 1, 2)
 
@@ -157,15 +157,15 @@ def test_frames_that_are_not_their_cut_are_found(lake, spark):
     contents = [file.read_bytes() for file in files]
     for file, content in zip(files, contents, strict=True):
         file.write_bytes(content.replace(b"title", b"tilte"))
-    changed = unlike_cut(spark, lake.cut, lake.names)
+    changed = checkpoint_differences(spark, lake.cut, lake.names)
     assert changed
     assert all("is not the snapshot's" in each.what for each in changed)
     for file, content in zip(files, contents, strict=True):
         file.write_bytes(content[:-1])
-    cut_short = [each.what for each in unlike_cut(spark, lake.cut, lake.names)]
+    cut_short = [each.what for each in checkpoint_differences(spark, lake.cut, lake.names)]
     assert len(cut_short) == 2
     assert "were written" in cut_short[0]
     assert "ends within the frame" in cut_short[1]
     for file, content in zip(files, contents, strict=True):
         file.write_bytes(content)
-    assert unlike_cut(spark, lake.cut, lake.names) == []
+    assert checkpoint_differences(spark, lake.cut, lake.names) == []

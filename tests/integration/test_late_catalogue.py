@@ -9,7 +9,7 @@ import pytest
 
 from lakehouse.checks import duplicate_deltas, ledger_against_lake
 from lakehouse.history.flush import flush_due
-from lakehouse.maintenance import Upkeep, tidy
+from lakehouse.maintenance import MaintenanceLimits, maintain
 from lakehouse.sessions import session
 from lakehouse.table_definitions import LakeNames
 from lakehouse.tables import writes
@@ -79,7 +79,7 @@ class Lab:
         self._until_done(lambda: merge_table(self.spark, SCHEMA, upto, names=self.names, **options))
 
     def tidy(self, table, limits):
-        self._until_done(lambda: tidy(self.spark, self.names, table, limits, self.engine.store.backlog()))
+        self._until_done(lambda: maintain(self.spark, self.names, table, limits, self.engine.store.backlog()))
 
     def check(self, merged=True):
         """Each delta once, and staging knows it; each row merged."""
@@ -171,7 +171,7 @@ def test_b1_answers_that_are_late_or_lost_at_any_commit_damage_nothing(behind):
     lab.push(5)
     proxy.lost = 2  # where a repeat is sent, it is not heard either
     lab.flush()
-    limits = Upkeep(min_files=2, max_manifests=1, snapshot_hours=0)
+    limits = MaintenanceLimits(min_files=2, max_manifests=1, snapshot_hours=0)
     heard = 0
     proxy.lost = 0
     while proxy.lost == 0:  # the first commit's answer, then the second's, up to one that there is none of

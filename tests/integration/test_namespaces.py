@@ -8,7 +8,7 @@ import dagster as dg
 import pyarrow.parquet as pq
 import pytest
 
-from lakehouse.maintenance import Upkeep, tidy
+from lakehouse.maintenance import MaintenanceLimits, maintain
 from lakehouse.schema_snapshot import registered
 from lakehouse.spark_query import query as on_spark
 from lakesync.analysis.catalogue import LakeReader
@@ -155,7 +155,13 @@ def test_a_gateway_stays_in_the_namespace_that_it_began_in(house):
 
 def test_upkeep_of_the_history_takes_the_past_of_rejected_values_along(house):
     with a_run(house.config) as run:
-        tidy(run.pyspark.spark_session, run.lake.names, None, Upkeep(snapshot_hours=0), house.engine.store.backlog())
+        maintain(
+            run.pyspark.spark_session,
+            run.lake.names,
+            None,
+            MaintenanceLimits(snapshot_hours=0),
+            house.engine.store.backlog(),
+        )
     with LakeReader(house.config) as lake:
         assert len(lake.rejected.snapshots()) == 1
     assert house.rejected() == {("eu", "shop_eu.orders", "8", '"y"')}

@@ -16,7 +16,7 @@ from lakehouse.checkpoints.checkpoint import make_checkpoint
 from lakehouse.checks import duplicate_deltas, duplicate_keys, ledger_against_lake
 from lakehouse.history import flush as deltas
 from lakehouse.history.flush import flush_due
-from lakehouse.maintenance import Upkeep, location_of, tidy
+from lakehouse.maintenance import MaintenanceLimits, location_of, maintain
 from lakehouse.schema_snapshot import SchemaSnapshot
 from lakehouse.sessions import session
 from lakehouse.table_definitions import LakeNames, at
@@ -36,7 +36,7 @@ from tests.spelling import spelled
 
 SCHEMA = parse_schema({"table": "notes", "columns": [{"name": "size", "type": "number"}]})
 NAMES = LakeNames("lake", "sys_upkeep", "tab_upkeep")
-EAGER = Upkeep(min_files=2, max_manifests=1, snapshot_hours=2.0, orphan_hours=24.0)
+EAGER = MaintenanceLimits(min_files=2, max_manifests=1, snapshot_hours=2.0, orphan_hours=24.0)
 FORGETFUL = msgspec.structs.replace(EAGER, snapshot_hours=0.0)
 """As two hours later."""
 
@@ -86,7 +86,7 @@ class World:
         return {key: spelled(state) for key, state in states(self.spark.table(NAMES.state("notes"))).items()}
 
     def tidy(self, table=None, limits=FORGETFUL):
-        return tidy(self.spark, NAMES, table, limits, self.store.backlog() if table is None else ())
+        return maintain(self.spark, NAMES, table, limits, self.store.backlog() if table is None else ())
 
 
 @pytest.fixture(scope="module")

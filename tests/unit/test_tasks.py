@@ -3,7 +3,7 @@
 import pytest
 
 from lakehouse.backends.adapter_tasks import _Task, raise_failure
-from lakehouse.backends.destinations import Follower, Taking
+from lakehouse.backends.destinations import Follower, FollowTask
 from lakehouse.backends.flows import Flow
 from lakehouse.backends.moves import Migration, Tiering
 from lakesync.adapters.backend_config import SingleBackend, TieredBackend, WriteTarget
@@ -35,7 +35,7 @@ def test_each_work_is_done_from_its_value_alone(backend, tmp_path):
     assert len(run(Tiering(backend("h"), backend("c"), -1, 5))) == 1
     assert len(run(Migration("m", backend("s"), backend("d"), MigrationScope(), 10, str(tmp_path)))) == 1
     follower = Follower("l", leaf, DeltaSelection(), (SCHEMA,))
-    (report,) = run(Taking(follower, [], {}, {"g/main": 512}))
+    (report,) = run(FollowTask(follower, [], {}, {"g/main": 512}))
     assert '"g/main":512' in report
 
 
