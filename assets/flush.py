@@ -74,7 +74,7 @@ def history(days: dg.PartitionsDefinition, config: Config) -> dg.AssetsDefinitio
                 staging.store,
                 max_deltas=config.flush.batch_deltas or MAX_DELTAS,
                 names=lake.names,
-                holds=run_state.cut_points() if days is None else None,
+                cut_points=run_state.cut_points() if days is None else None,
                 within=arrivals_of(days) if days is not None else None,
                 on_flushed=reports.append,
                 on_failed=failed.setdefault,

@@ -67,7 +67,7 @@ PUSHES_A_TASK = 5_000
 
 
 class Shard(NamedTuple):
-    """What one shard's log holds, and where it is."""
+    """One shard's backlog, and how tasks open its log."""
 
     source: LogSource
     backlog: Backlog

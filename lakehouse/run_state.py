@@ -167,7 +167,7 @@ class RunState:
             StagingUnavailableError: the staging store cannot be reached.
         """
         cut_points, store = self.cut_points(), self._store()
-        moments = [wall_of(hold.arrival) for hold in cut_points.values()]
+        moments = [wall_of(point.arrival) for point in cut_points.values()]
         if cut_points.keys() != set(store.gateways()):
             unflushed = [each for each in store.backlog() if each.gateway not in cut_points]
             moments += [each.oldest_ms for each in unflushed if each.oldest_ms is not None]

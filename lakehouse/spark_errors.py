@@ -47,7 +47,7 @@ def lake_errors(function: Callable[P, T]) -> Callable[P, T]:
             if is_unanswered(error):
                 raise LakeUnavailableError(
                     f"the catalogue was lost in the middle of {function.__name__}, or its answer to a commit "
-                    f"({brief(error)}); run it again, which is safe: it looks at what the tables hold"
+                    f"({brief(error)}); run it again, which is safe: it reads the tables first"
                 ) from error
             raise
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 def make_checkpoint(
     spark: SparkSession,
     store: PipelineStore,
-    hold: CutPoint,
+    cut_point: CutPoint,
     schemas: Collection[TableSchema],
     *,
     directory_uri: str,
@@ -62,7 +62,7 @@ def make_checkpoint(
     Args:
         spark: a session.
         store: the staging store.
-        hold: the cut point: all deltas of the gateway up to its arrival are in `deltas`.
+        cut_point: the cut point: all deltas of the gateway up to its arrival are in `deltas`.
         schemas: the schemas of the gateway's tables.
         directory_uri: the folder of all frames.
         names: the lake's names.
@@ -74,8 +74,8 @@ def make_checkpoint(
             the checkpoint at a later one.
         SchemaError, LakeUnavailableError: as `merge_table`.
     """
-    gateway, arrival = hold.gateway, hold.arrival
-    if hold.rules_version is None:
+    gateway, arrival = cut_point.gateway, cut_point.arrival
+    if cut_point.rules_version is None:
         raise IntegrityError(
             f"at {arrival} the rows of {gateway} did not follow the changed rules yet; make the checkpoint at a later "
             "arrival"
@@ -92,7 +92,7 @@ def make_checkpoint(
 
     found = side_by_side(spark, merged, ordered)
     snapshots = dict(zip((schema.table for schema in ordered), found, strict=True))
-    before = _reusable(store, newest, hold)
+    before = _reusable(store, newest, cut_point)
     if before is not None and {each.table: each.snapshot_id for each in before.tables} == {
         table: snapshot for table, snapshot in snapshots.items() if snapshot is not None
     }:
@@ -100,7 +100,7 @@ def make_checkpoint(
     target = _Target(
         gateway,
         arrival,
-        f"{directory_uri.rstrip('/')}/{gateway}/{hold.epoch}-{arrival}",
+        f"{directory_uri.rstrip('/')}/{gateway}/{cut_point.epoch}-{arrival}",
         retention(newest, arrival, kept),
     )
     known = {each.table: each for each in before.tables} if before is not None else {}
@@ -112,12 +112,12 @@ def make_checkpoint(
     crash_point("checkpoint.written")
     cut = Checkpoint(
         gateway,
-        hold.epoch,
+        cut_point.epoch,
         arrival,
-        hold.rules_version,
+        cut_point.rules_version,
         tuple(tables),
         time.time_ns() // 1_000_000,
-        hold.shards,
+        cut_point.shards,
     )
     published = store.publish_checkpoint(cut)
     crash_point("cut.published")
@@ -174,12 +174,12 @@ class _Target(NamedTuple):
     """Of its tags, as an SQL clause."""
 
 
-def _reusable(store: PipelineStore, newest: Checkpoint | None, hold: CutPoint) -> Checkpoint | None:
+def _reusable(store: PipelineStore, newest: Checkpoint | None, cut_point: CutPoint) -> Checkpoint | None:
     """Return the newest checkpoint unless its rules, epoch or shards have changed or an erasure has withdrawn it."""
     if newest is None or (newest.epoch, newest.rules_version, newest.shards) != (
-        hold.epoch,
-        hold.rules_version,
-        hold.shards,
+        cut_point.epoch,
+        cut_point.rules_version,
+        cut_point.shards,
     ):
         return None
     erased = max((each.arrival for each in store.erasures(newest.gateway)), default=0)

@@ -166,12 +166,12 @@ def _identities(cells: _Cells, deltas: _Deltas, rows: pa.Array, table: str) -> p
     own = pa.array(places + np.arange(len(places)))
     texts = _concatenated(b'{"column":', _quoted(cells.name.take(own)), b',"value":', cells.value.take(own), b"}")
     begins = np.cumsum(deltas.cells[made]) - deltas.cells[made]
-    told = _joined(texts, begins, deltas.cells[made], separator=b",")
+    column_texts = _joined(texts, begins, deltas.cells[made], separator=b",")
     spelled = _concatenated(
         b'{"clientId":',
         _quoted(deltas.client.take(at)),
         b',"columns":[',
-        told,
+        column_texts,
         b'],"hlc":"',
         deltas.hlc.take(at).cast(pa.string()),
         b'","rowId":',

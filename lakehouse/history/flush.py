@@ -132,7 +132,7 @@ def flush_due(
     gateways: Collection[str] | None = None,
     max_deltas: int = MAX_DELTAS,
     names: LakeNames = NAMES,
-    holds: Mapping[str, CutPoint] | None = None,
+    cut_points: Mapping[str, CutPoint] | None = None,
     within: tuple[int, int] | None = None,
     on_flushed: Callable[[FlushReport], object] | None = None,
     on_failed: Callable[[str, LakeSyncError], object] | None = None,
@@ -148,7 +148,7 @@ def flush_due(
         gateways: the gateways to flush; None: all.
         max_deltas: deltas in one batch at most.
         names: the lake's names.
-        holds: gateway → the cut point of its next checkpoint. Later deltas are not flushed, nor gateways without one.
+        cut_points: gateway → the cut point of its next checkpoint. Later deltas, and other gateways, are not flushed.
         within: the first and the last arrival to flush. The log is flushed in order, so a shard whose unflushed deltas
             begin before the first one is not flushed.
         on_flushed: called with each report as soon as its batch is confirmed.
@@ -165,15 +165,15 @@ def flush_due(
     errors: list[LakeSyncError] = []
 
     wanted = [each for each in store.backlog() if gateways is None or each.gateway in gateways]
-    due = [each for each in wanted if holds is None or each.gateway in holds]
+    due = [each for each in wanted if cut_points is None or each.gateway in cut_points]
     if any(each.flushed_seq < each.last_seq for each in due):
         lake_errors(ensure_deltas)(spark, names)
     for waiting in due:
         try:
             since, through = within if within is not None else (None, None)
-            if holds is not None:
-                held = holds[waiting.gateway].arrival
-                through = held if through is None else min(held, through)
+            if cut_points is not None:
+                arrival = cut_points[waiting.gateway].arrival
+                through = arrival if through is None else min(arrival, through)
             for report in _flush_shard(spark, store, waiting, max_deltas, names, since, through):
                 reports.append(report)
                 if on_flushed is not None:

@@ -35,7 +35,7 @@ _SUMS = "count bigint, total bigint"
 
 
 def batch_files(table: Table, snapshot: int | None, batch: Batch) -> list[tuple[DataFile, bool]]:
-    """Return the files of a snapshot that may hold rows of a batch, each with whether all of its rows are the batch's.
+    """Return the files of a snapshot that may have rows of a batch, each with whether all of its rows are the batch's.
 
     Args:
         table: the history.

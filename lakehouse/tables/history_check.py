@@ -1,8 +1,8 @@
-"""State tables against the history, whole: figures by gateway and day of each row's newest delta, for the audit.
+"""Compares a whole state table with the merge of its history, by counts and hashes for each gateway and day.
 
-The law of the merge is spelled here a second time, as SQL, so that the check does not share a fault with the kernel:
-a column's value is that of the greatest `(hlc, client id, JCS text)` above the row's tombstone, and a typed column has
-that value where it is of the column's type.
+A check of the audit calls it. The merge is implemented a second time here, in Spark's SQL, so that the check does not
+share a fault with the kernel: a column has the value with the greatest `(hlc, client id, JCS text)` after the row's
+tombstone, and a typed column has that value if it is of the column's type.
 """
 
 from __future__ import annotations
@@ -37,24 +37,24 @@ _MODULUS = 1_000_000_007
 
 
 class StateFigures(msgspec.Struct, frozen=True):
-    """What a state table has of one gateway's rows whose newest delta arrived on one day."""
+    """Counts and hashes of one gateway's rows whose newest delta arrived on one day."""
 
     rows: int = 0
     visible: int = 0
     cells: int = 0
-    """Live values."""
+    """Number of live values."""
     typed: int = 0
-    """Values in typed columns."""
+    """Number of values in typed columns."""
     row_sum: int = 0
-    """Of the hashes of the rows' ids, newest arrivals, tombstones and INSERTs."""
+    """Sum of the hashes of the rows' ids, newest arrivals, tombstones and INSERTs."""
     cell_sum: int = 0
-    """Of the hashes of the values with their stamps."""
+    """Sum of the hashes of the values with their stamps."""
     typed_sum: int = 0
-    """Of the hashes of the values in typed columns."""
+    """Sum of the hashes of the values in typed columns."""
 
 
 class StateDay(msgspec.Struct, frozen=True):
-    """A day on which a state table does not have what the history makes."""
+    """A day on which a state table differs from the merge of its history."""
 
     gateway: str
     day: str
@@ -69,13 +69,13 @@ def unlike_history(
 ) -> list[StateDay]:
     """Return the days on which a state table is not the merge of its history up to its marks.
 
-    Typed columns that rows merged earlier do not have yet are left out.
+    Added typed columns that earlier rows do not have yet are left out.
 
     Args:
         spark: a session.
         table: the synced table's name.
         names: the lake's names.
-        gateways: those whose rows the table has; None for all.
+        gateways: the gateways whose rows the table has; None: all.
 
     Raises:
         LakeUnavailableError: Spark cannot be reached.
@@ -101,7 +101,7 @@ def unlike_history(
 
 
 def _held_rows(state: DataFrame, columns: Collection[str]) -> DataFrame:
-    """`gateway, row_id, arrival, tombstone, inserted, visible` and the sums of each row of a state table."""
+    """Return `gateway, row_id, arrival, tombstone, inserted, visible` and the sums of each row of a state table."""
     hashes = "transform(map_entries(_cells), e -> xxhash64(e.key, e.value.hlc, e.value.client_id, e.value.value))"
     values = {name: sf.col(f"`{name}`") for name in columns}
     typed = [value.isNotNull().cast("int") for value in values.values()]
@@ -121,13 +121,13 @@ def _held_rows(state: DataFrame, columns: Collection[str]) -> DataFrame:
 
 
 def _hashed(name: str | Column, value: Column) -> Column:
-    """What a value of a typed column adds to the sum; nothing where it is null."""
+    """Return what a value of a typed column adds to the sum; 0 if it is null."""
     named = sf.lit(name) if isinstance(name, str) else name
     return sf.when(value.isNull(), 0).otherwise(sf.pmod(sf.xxhash64(named, value), sf.lit(_MODULUS)))
 
 
 def _typed(kind: Column, text: Column) -> dict[str, Column]:
-    """Schema type → a value's JSON text as a value of that type; null where it is of another, as JSON null always is.
+    """Return schema type → the value of a JSON text; null if the column has another type, or the text does not fit.
 
     Args:
         kind: the schema type of the value's column.
@@ -147,7 +147,7 @@ def _typed(kind: Column, text: Column) -> dict[str, Column]:
 
 
 def _merged_rows(deltas: DataFrame, kinds: Mapping[str, str]) -> DataFrame:
-    """The same, of each row of a history.
+    """Return the same columns as `_held_rows` for each row that a history merges to.
 
     Args:
         deltas: the history.
@@ -192,7 +192,7 @@ def _merged_rows(deltas: DataFrame, kinds: Mapping[str, str]) -> DataFrame:
 
 
 def _typed_sums(kinds: Mapping[str, str]) -> list[Column]:
-    """Aggregates `typed` and `typed_sum` over cells."""
+    """Return the aggregates `typed` and `typed_sum` over cells."""
     entries = [sf.lit(part) for pair in kinds.items() for part in pair]
     kind = sf.create_map(*entries)[sf.col("name")] if entries else sf.lit(None).cast("string")
     values = _typed(kind, sf.col("cell.value")).values()
