@@ -216,7 +216,7 @@ def test_a_delivery_that_is_cut_short_is_made_good_and_a_second_poll_is_refused(
     landing = land(spark, names, [Page("notes", rows[:20], {"at": 1}), Page("notes", rows[20:], {"at": 2})], [table])
     refused = rival.poll(IngestSettings()).error
     assert isinstance(refused, FlushError)
-    assert "another poll of it may be under way" in str(refused)
+    assert "another poll of it may be in progress" in str(refused)
 
     dying = gateways(Dying)
     with pytest.raises(SparkException, match="worker exited unexpectedly"):
