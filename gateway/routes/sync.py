@@ -32,6 +32,7 @@ from gateway.request_log import RequestRecord
 from gateway.services import Services, get_services
 from gateway.sync_service import RESYNC_HEADER, serve_pull, serve_push
 from lakesync.engine.limits import DEFAULT_PULL, MAX_PULL
+from lakesync.engine.pushing import NEVER_PULLED
 from lakesync.model.errors import (
     AdapterError,
     BackpressureError,
@@ -79,7 +80,8 @@ async def push(request: Request) -> Response:
     services, caller = await _authenticate(request)
     message = await decode_push(request, await limited_body(request, services))
     knows_resync = header(request.scope, RESYNC_HEADER) is not None
-    confirmed = message.last_seen_hlc if knows_resync else None
+    never_pulled = message.last_seen_hlc <= NEVER_PULLED  # a client that does not know better loses nothing by it
+    confirmed = message.last_seen_hlc if knows_resync or never_pulled else None
     result = await serve_push(services, RequestRecord.of(request), caller, message, confirmed)
     return push_response(request, result)
 

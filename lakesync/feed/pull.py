@@ -306,10 +306,20 @@ class _Walk:
                 stamps = {part.stamp for part in lacks}
                 return render.update(row, lambda _, stamp: stamp in stamps)
             has = RowPresence.UNSURE
-        if has is RowPresence.UNSURE:
-            return [render.delete(row), *render.insert(row)]
-        cells = row.state.cells
-        return render.update(row, lambda column, stamp: stamp[1] != client_id and cells[column].at > at.base)
+        if has is RowPresence.YES:
+            cells = row.state.cells
+            lacks = render.update(row, lambda name, stamp: stamp[1] != client_id and cells[name].at > at.base)
+            if not any(self._is_below_insert(row, delta) for delta in lacks):
+                return lacks
+        return [render.delete(row), *render.insert(row)]
+
+    @staticmethod
+    def _is_below_insert(row: StoredRow, delta: RowDelta) -> bool:
+        """Return whether an UPDATE is older than the row's INSERT.
+
+        The client may have been sent a DELETE of an earlier row between the two, and then rejects the UPDATE.
+        """
+        return row.state.inserted is not None and delta.stamp < row.state.inserted
 
     def _follows_insert(self, row: StoredRow, part: LiveDelta) -> bool:
         """Return whether a part of the row came after the client's own INSERT, by stamp and by arrival.

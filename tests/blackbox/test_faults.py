@@ -286,6 +286,19 @@ CASES = {
         ("connect", 0), pull(0), claims(0, team="b"), pull(0), claims(0, team="c"),
         edit(1, "INSERT", "notes/r1", team="b"), push(1), edit(1, "DELETE", "notes/r1"), push(1),
     ),
+    "an UPDATE is older than the DELETE that its client was sent before it inserted the row": case(
+        "named stock", 1,
+        edit(0, "UPDATE", "tasks/r1", team="e"), pull(0), push(0), pull(0, 1),
+        edit(1, "UPDATE", "tasks/r1", tick=0, team="b", y=3),
+        edit(0, "INSERT", "tasks/r1", tick=0, team="a", kind="q", x=3), push(0),
+        clients=[("named", A, 3), ("stock", {**B, "team": ["a", "b"]}, -30)],
+    ),
+    "an old pull comes again after its client was put back from a backup": case(
+        "letter letter", 7,
+        edit(0, "INSERT", "tasks/t2", team="b", y=1), push(0), ("backup", 1), pull(1, 2), pull(1, 2), ("restore", 1),
+        pull(1, 1000, "answer lost"), ("old pull", 1, 2), edit(1, "INSERT", "notes/r2", kind="q"), push(1),
+        limit=5,
+    ),
 }  # fmt: skip
 
 
