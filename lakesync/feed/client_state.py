@@ -107,15 +107,7 @@ def with_scope(
         older: bucket keys under which rows were sent that are not in `access`, because a re-index is running.
     """
     if older:
-        scopes = tuple(
-            scope if older.isdisjoint(scope.keys) else _sent(scope, sent_up_to, upserted_up_to)
-            for scope in record.scopes
-        )
-        past = tuple(
-            replace(key, sent_up_to=max(key.sent_up_to, upserted_up_to)) if key.key in older else key
-            for key in record.past
-        )
-        record = replace(record, scopes=scopes, past=past)
+        record = replace(record, past=_with_older(record, older, upserted_up_to))
     if record.scopes and access.same_as(record.scopes[-1]):
         *earlier, scope = record.scopes
         keys = tuple(sorted(access.keys.union(scope.keys)))
@@ -131,6 +123,27 @@ def with_scope(
     return replace(
         record, scopes=kept, past=_past(record.past, forgotten), pages_sent=record.pages_sent + (sent_up_to > 0)
     )
+
+
+def _with_older(record: ClientRecord, older: AbstractSet[str], upserted_up_to: int) -> tuple[PastKey, ...]:
+    """Return the past keys with those of earlier scopes under which rows were sent, and not their scopes' other keys.
+
+    Args:
+        record: the client's.
+        older: the bucket keys of the rows.
+        upserted_up_to: no INSERT or UPDATE was sent at a later feed position.
+    """
+    raised = [
+        replace(past, sent_up_to=max(past.sent_up_to, upserted_up_to)) if past.key in older else past
+        for past in record.past
+    ]
+    since: dict[str, int] = {}
+    for scope in record.scopes:
+        for key in older & set(scope.keys):
+            since.setdefault(key, scope.at)
+    for past in raised:
+        since.pop(past.key, None)
+    return (*raised, *(PastKey(key, at, upserted_up_to) for key, at in since.items()))
 
 
 def _within_bounds(record: ClientRecord, scopes: tuple[Scope, ...]) -> tuple[tuple[Scope, ...], list[Scope]]:

@@ -308,9 +308,9 @@ class _Walk:
             has = RowPresence.UNSURE
         if has is RowPresence.YES:
             cells = row.state.cells
-            lacks = render.update(row, lambda name, stamp: stamp[1] != client_id and cells[name].at > at.base)
-            if not any(self._is_below_insert(row, delta) for delta in lacks):
-                return lacks
+            news = render.update(row, lambda name, stamp: stamp[1] != client_id and cells[name].at > at.base)
+            if not any(self._is_below_insert(row, delta) for delta in news):
+                return news
         return [render.delete(row), *render.insert(row)]
 
     @staticmethod

@@ -286,6 +286,20 @@ CASES = {
         ("connect", 0), pull(0), claims(0, team="b"), pull(0), claims(0, team="c"),
         edit(1, "INSERT", "notes/r1", team="b"), push(1), edit(1, "DELETE", "notes/r1"), push(1),
     ),
+    "rows are sent under one older key of a client's earlier claims, and others are under another": case(
+        "stock stock stock", 3,
+        ("rules", 1, 4), edit(2, "INSERT", "notes/r3", tick=0, team="b", x=3),
+        edit(2, "UPDATE", "notes/r2", team="e", kind="q", x=1), push(2),
+        edit(0, "DELETE", "tasks/r1", tick=0), push(0), claims(0, team="b", kinds=["q"], level="0"), pull(0, 1),
+        edit(0, "UPDATE", "notes/r3", tick=0, team="e", x=1), edit(1, "UPDATE", "notes/r1", tick=0, kind="p", team="a"),
+        edit(1, "UPDATE", "notes/r3", tick=0, team="g"), edit(1, "UPDATE", "notes/r2", team="b"), push(1),
+        pull(0), ("rules", 0, 5),
+        limit=1, fill="alive", clients=[
+            ("stock", {"team": ["a", "b"], "kinds": ["p"], "level": "1"}, -3),
+            ("stock", {"team": "b", "kinds": "p", "level": "1"}, 3),
+            ("stock", {"team": ["b"], "kinds": ["p", "q"], "level": "2"}, 0),
+        ],
+    ),
     "an UPDATE is older than the DELETE that its client was sent before it inserted the row": case(
         "named stock", 1,
         edit(0, "UPDATE", "tasks/r1", team="e"), pull(0), push(0), pull(0, 1),
