@@ -178,7 +178,8 @@ def apply(
                 after.append(before.updated(delta, names, client_id, at))
                 continue
         if before is None and delta.op == "INSERT" and len(changes) == 1:
-            row = _born(delta, client_id, at, index)
+            row = StoredRow.of_insert(delta, client_id, at)
+            row.keys = keys_of(row, index)
             if not allowed.isdisjoint(row.keys):
                 after.append(row)
                 moves += [move(row, bucket, at, "join") for bucket in row.keys]
@@ -192,14 +193,6 @@ def apply(
             moves.append(move(row, own, at, "own"))
     commit.put_rows(after, moves)
     return Applied(clean)
-
-
-def _born(delta: RowDelta, client_id: str, at: int, index: BucketIndex) -> StoredRow:
-    """The row that a first INSERT makes."""
-    writers = {client_id: Writer(at, at)}
-    row = StoredRow(delta.table, delta.row_id, at, RowState.of_insert(delta, at), writers)
-    row.keys = keys_of(row, index)
-    return row
 
 
 def repeated(commit: Commit, deltas: Iterable[RowDelta], sender: Sender, seen: int) -> bool:

@@ -89,6 +89,19 @@ class StoredRow(msgspec.Struct, gc=False):
     """The newest UPDATE that `fold` has not merged yet. Each is newer than everything that the row had before it. So a
     push of such an UPDATE need not read the row's state, and several of them are merged at once."""
 
+    @staticmethod
+    def of_insert(delta: RowDelta, client_id: str, at: int, keys: tuple[str, ...] = ()) -> StoredRow:
+        """Return the row that a first INSERT makes.
+
+        Args:
+            delta: the INSERT.
+            client_id: its writer, as one string object for all deltas of a push.
+            at: its arrival.
+            keys: the row's bucket keys, if they are known.
+        """
+        state, writers = RowState.of_insert(delta, at), {client_id: Writer(at, at)}
+        return StoredRow(delta.table, delta.row_id, at, state, writers, keys=keys)
+
     @property
     def key(self) -> RowKey:
         """Table and row id."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 
 import msgspec
 
-from lakesync.model.merge import LiveDelta, RowState
+from lakesync.model.merge import LiveDelta
 from lakesync.model.types import RowKey
 from lakesync.staging.encoded_feed import encode_full_row
 from lakesync.staging.records import StoredRow, Writer, decode_row, encode_row
@@ -261,5 +261,4 @@ def _read(body: bytes | None, born: bytes | None, encoded: bytes | None) -> Stor
         return None
     at, keys = _decode_born(born)
     (delta,) = decode_deltas(b"[%b]" % encoded)
-    state = RowState.of_insert(delta, at)
-    return StoredRow(delta.table, delta.row_id, at, state, {delta.client_id: Writer(at, at)}, keys=keys)
+    return StoredRow.of_insert(delta, delta.client_id, at, keys)
