@@ -305,7 +305,6 @@ class _Walk:
             if all(self._follows_insert(row, part) for part in lacks):
                 stamps = {part.stamp for part in lacks}
                 return render.update(row, lambda _, stamp: stamp in stamps)
-            has = RowPresence.UNSURE
         if has is RowPresence.YES:
             cells = row.state.cells
             news = render.update(row, lambda name, stamp: stamp[1] != client_id and cells[name].at > at.base)
