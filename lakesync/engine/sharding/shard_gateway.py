@@ -74,8 +74,7 @@ class ShardGateway(SyncGateway):
         Raises (in the future):
             ResyncRequiredError: as `submit_pull`.
         """
-        look = replace(pull, max_deltas=1)
-        request = PullRequest(look, claims, resync_refused, confirmed, self._wall())
+        request = self._look(pull, claims, resync_refused, confirmed)
         return self._store.read(self.gateway_id, lambda view: bool(read_page(view, request, self.rules).page.deltas))
 
     def submit_begin(self, pull: SyncPull, claims: Claims, *, resync_refused: bool, confirmed: bool) -> Future[bool]:
@@ -90,9 +89,12 @@ class ShardGateway(SyncGateway):
         Raises (in the future):
             ResyncRequiredError: as `submit_pull`.
         """
-        look = replace(pull, max_deltas=1)
-        request = PullRequest(look, claims, resync_refused, confirmed, self._wall())
+        request = self._look(pull, claims, resync_refused, confirmed)
         return self._store.submit(self.gateway_id, lambda commit: begin_again(commit, request, self.rules))
+
+    def _look(self, pull: SyncPull, claims: Claims, resync_refused: bool, confirmed: bool) -> PullRequest:
+        """Return the request that finds whether a pull would return anything."""
+        return PullRequest(replace(pull, max_deltas=1), claims, resync_refused, confirmed, self._wall())
 
     def check_names(self, schema: TableSchema) -> None:
         """Add the names of a schema to those of the namespace.
