@@ -29,7 +29,7 @@ def stored_row(table: str, row: dict[str, Any]) -> StoredRow:
         owner.columns[column] = Raw(cell["value"].encode())
     ordered = [live[identity] for identity in sorted(live)]
     state = RowState.of(ordered, _stamp(row["_tombstone"]), _stamp(row["_inserted"]))
-    return StoredRow(table, row["_row"], row["_arrival"], state)
+    return StoredRow((table, row["_row"]), row["_arrival"], state)
 
 
 def _stamp(stamp: dict[str, Any] | None) -> tuple[int, str] | None:

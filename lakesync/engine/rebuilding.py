@@ -212,7 +212,7 @@ def _restore(commit: Restoring, pushes: list[LakePush], index: BucketIndex) -> N
     for push in pushes:
         commit.restore(push.client_id, push.deltas, push.arrival)
         for delta in push.deltas:
-            rows.setdefault(delta.key, StoredRow(*delta.key, arrival=0, state=RowState())).state.merge(delta)
+            rows.setdefault(delta.key, StoredRow(delta.key, arrival=0, state=RowState())).state.merge(delta)
         for key, arrival in arrivals_of(push.deltas, push.arrival).items():
             row = rows[key]
             row.arrival = row.writers_floor = arrival

@@ -114,7 +114,7 @@ def _deltas_for(history: _History, access_periods: Sequence[AccessPeriod]) -> li
         shown = shown or any(
             _overlaps(period, place, replaced) and _shows(period, history.key[0], state) for period in access_periods
         )
-    row = StoredRow(*history.key, arrival=0, state=state)
+    row = StoredRow(history.key, arrival=0, state=state)
     if _shows(access_periods[-1], history.key[0], state):
         return [render.delete(row), *render.insert(row)]
     return [render.delete(row)] if shown else []
@@ -154,4 +154,4 @@ def with_deletes(deltas: Sequence[RowDelta], record: ClientRecord) -> list[RowDe
 def _delete_before(delta: RowDelta) -> RowDelta:
     state = RowState()
     state.merge(delta)
-    return render.delete(StoredRow(delta.table, delta.row_id, arrival=0, state=state))
+    return render.delete(StoredRow(delta.key, arrival=0, state=state))

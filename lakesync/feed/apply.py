@@ -94,11 +94,12 @@ class _RowEffect:
 
 def by_row(deltas: Sequence[RowDelta]) -> DeltasByRow:
     """Return a push's deltas by row, in order of first appearance."""
-    rows: dict[RowKey, list[RowDelta]] = {(delta.table, delta.row_id): [delta] for delta in deltas}
-    if len(rows) < len(deltas):
-        rows = {}
-        for delta in deltas:
-            rows.setdefault(delta.key, []).append(delta)
+    single: dict[RowKey, Sequence[RowDelta]] = {(delta.table, delta.row_id): (delta,) for delta in deltas}
+    if len(single) == len(deltas):
+        return single
+    rows: dict[RowKey, list[RowDelta]] = {}
+    for delta in deltas:
+        rows.setdefault(delta.key, []).append(delta)
     return rows
 
 
@@ -246,7 +247,7 @@ def _applied(
 ) -> tuple[StoredRow, Sequence[Move], bool]:
     """Return a row after a push's deltas, its moves, and whether the sender must be sent something about it."""
     if before is None:
-        before = StoredRow(changes[0].table, changes[0].row_id, arrival=at, state=RowState())
+        before = StoredRow(changes[0].key, arrival=at, state=RowState())
     row, effect = before.copy(), _RowEffect()
     state, moves = row.state, _NONE
     for delta in changes:

@@ -172,6 +172,12 @@ def id_identity(delta_id: str) -> bytes:
     return hashlib.sha256(delta_id.encode()).digest()[:8]
 
 
+def id_identities(delta_ids: Iterable[str]) -> bytes:
+    """Return the `id_identity`s of several delta ids, one after another."""
+    sha256 = hashlib.sha256
+    return b"".join([sha256(delta_id.encode()).digest()[:8] for delta_id in delta_ids])
+
+
 def id_digests(delta_ids: Sequence[str]) -> bytes:
     """Return the `id_digest`s of several delta ids, one after another."""
     joined = "".join(delta_ids)

@@ -10,14 +10,14 @@ Server and client merge rows with this code; the lake's Arrow kernel follows the
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from sys import intern
 
 import msgspec
 from msgspec import Raw
 
 from lakesync.model.delta import jcs_raw
-from lakesync.model.types import RowDelta, Stamp
+from lakesync.model.types import ColumnValue, RowDelta, Stamp
 
 _LAYOUTS_KEPT = 4096
 
@@ -229,20 +229,19 @@ class RowState(msgspec.Struct, gc=False, eq=False):  # noqa: PLW1641 mutable, so
         changed = inserts or bool(won)
         return Outcome(won, lost, changed, was_visible, was_visible or changed)
 
-    def overwrite(self, delta: RowDelta, names: tuple[str, ...], at: int, newer: Collection[str]) -> None:
+    def overwrite(self, origin: Origin, columns: Sequence[ColumnValue], at: int, newer: Collection[str]) -> None:
         """Merge an UPDATE that is newer than all that the row has but some columns, in place.
 
         It wins every other column, as in `merge`, without a comparison.
 
         Args:
-            delta: of this row, with an hlc above all others that the row has.
-            names: its columns, `intern_names`.
+            origin: the UPDATE, with an hlc above all others that the row has.
+            columns: its columns, as in `origin`.
             at: its arrival.
             newer: the columns that newer UPDATEs gave the row.
         """
-        self.newest = max(self.newest, delta.hlc)
-        origin = Origin(delta.hlc, intern(delta.client_id), delta.delta_id, len(names), names)
-        for name, column in zip(names, delta.columns, strict=True):
+        self.newest = max(self.newest, origin.hlc)
+        for name, column in zip(origin.columns, columns, strict=True):
             if name not in newer:
                 self.cells[name] = Cell(origin, column.value.copy(), at)
 

@@ -93,7 +93,7 @@ def changes_of(row: StoredRow, sums: MoveSums) -> Iterator[tuple[str, EntryChang
     stayed = change_of("stay", row.arrival)
     for bucket in row.keys:
         of_bucket = sums.get(bucket)
-        change = of_bucket.pop((row.table, row.row_id), None) if of_bucket else None
+        change = of_bucket.pop(row.key, None) if of_bucket else None
         if change is None:
             yield bucket, stayed
         else:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 import zstandard
 
-from lakesync.model.delta import id_digest, id_digests, id_identity
+from lakesync.model.delta import id_digest, id_digests, id_identities
 from lakesync.model.errors import ValidationError
 from lakesync.model.types import RowDelta
 from lakesync.wire.json import decode_deltas
@@ -110,7 +110,7 @@ def pack_ids(deltas: Sequence[RowDelta]) -> bytes:
     """
     ids = [delta.delta_id for delta in deltas]
     hlcs = struct.pack(f"<{len(deltas)}q", *[delta.hlc for delta in deltas])
-    return b"".join((hlcs, id_digests(ids), *map(id_identity, ids), _IDS_VERSION))
+    return b"".join((hlcs, id_digests(ids), id_identities(ids), _IDS_VERSION))
 
 
 def packed_digests(ids: bytes) -> memoryview:

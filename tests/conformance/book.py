@@ -91,7 +91,7 @@ class Book:
         keys = list(dict.fromkeys(delta.key for delta in deltas))
         stored = commit.rows(keys)
         for place, key in enumerate(keys):
-            row = (stored.get(key) or StoredRow(*key, arrival=0, state=RowState())).copy()
+            row = (stored.get(key) or StoredRow(key, arrival=0, state=RowState())).copy()
             row.arrival = last - ARRIVAL_STEP * (len(keys) - 1 - place)
             for delta in deltas:
                 if delta.key == key:

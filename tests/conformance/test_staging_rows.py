@@ -41,6 +41,6 @@ def test_a_client_record_is_replaced_whole(store):
 
 
 def test_a_store_does_not_look_into_rows(store):
-    row = StoredRow("t", "r", arrival=1, state=RowState())
+    row = StoredRow(("t", "r"), arrival=1, state=RowState())
     store.submit("g", lambda commit: commit.put_rows([row])).result()
     assert read(store, lambda view: view.rows([("t", "r"), ("t", "s")])) == {("t", "r"): row}

@@ -35,7 +35,7 @@ def told(row: StoredRow) -> tuple[StoredRow, list[str]]:
 
 @given(st.lists(st.tuples(_WRITES, st.booleans()), max_size=WRITES_KEPT + 8))
 def test_a_row_is_the_same_whether_updates_are_merged_at_once_or_later(writes):
-    now = later = StoredRow("t", "r", arrival=0, state=RowState())
+    now = later = StoredRow(("t", "r"), arrival=0, state=RowState())
     for at, ((op, client, names, late), looked_at) in enumerate(writes, 1):
         columns = () if op == "DELETE" else tuple(ColumnValue.of(name, at) for name in names)
         delta = RowDelta(op, "t", "r", client, columns, 10 * at - 8 * late + 100, f"id{at}")
@@ -58,7 +58,7 @@ def test_a_row_is_the_same_whether_updates_are_merged_at_once_or_later(writes):
 def test_a_row_that_an_insert_makes_is_what_a_merge_into_no_row_makes(names):
     columns = tuple(ColumnValue.of(name, 1) for name in sorted(names))
     delta = RowDelta("INSERT", "t", "r", "c", columns, 7, "id")
-    merged = eager(StoredRow("t", "r", arrival=0, state=RowState()), delta, 4)
+    merged = eager(StoredRow(("t", "r"), arrival=0, state=RowState()), delta, 4)
     assert merged.state == RowState.of_insert(delta, 4)
     assert merged.state.newest == RowState.of_insert(delta, 4).newest
     assert merged.writers == {"c": Writer(4, 4)}

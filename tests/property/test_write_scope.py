@@ -36,7 +36,7 @@ class Rows:
             self.states.setdefault(delta.key, RowState()).merge(delta)
 
     def rows(self, keys):
-        found = {key: StoredRow(*key, arrival=1, state=self.states[key]) for key in keys if key in self.states}
+        found = {key: StoredRow(key, arrival=1, state=self.states[key]) for key in keys if key in self.states}
         for row in found.values():
             row.keys = keys_of(row, self.index)
         return found

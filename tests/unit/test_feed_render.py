@@ -16,7 +16,7 @@ def _delta(op: Op, client: str, hlc: int, **values: object) -> RowDelta:
 
 
 def _row(*deltas: RowDelta) -> StoredRow:
-    row = StoredRow("t", "r", arrival=256, state=RowState())
+    row = StoredRow(("t", "r"), arrival=256, state=RowState())
     for delta in deltas:
         row.state.merge(delta)
     return row

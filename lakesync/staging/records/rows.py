@@ -10,8 +10,8 @@ from typing import Literal
 
 import msgspec
 
-from lakesync.model.merge import LiveDelta, RowState, StoredState
-from lakesync.model.types import RowDelta, RowKey
+from lakesync.model.merge import LiveDelta, Origin, RowState, StoredState
+from lakesync.model.types import ColumnValue, RowDelta, RowKey
 
 WRITERS_KEPT = 8
 """Writers that are stored per row; for other writers, `row_presence` assumes that they may have the row."""
@@ -21,7 +21,7 @@ NARROW = 16
 """Most columns of an UPDATE that is not merged at once."""
 COLUMNS_WAITING = UPDATES_KEPT * NARROW
 """Most columns in the unmerged UPDATEs of a row."""
-WRITES_KEPT = 32
+WRITES_KEPT = 8
 """Most writes of a row whose writers are not noted yet: unmerged UPDATEs, and those that one of them overwrote."""
 DELETED = -1
 """`Writer.inserted` of a client that deleted the row itself."""
@@ -54,9 +54,11 @@ class Write(msgspec.Struct, frozen=True, gc=False):
 class Update(msgspec.Struct, frozen=True, gc=False):
     """An UPDATE that is not merged into its row yet, and that no later one with the same columns has overwritten."""
 
-    delta: RowDelta
+    hlc: int
+    delta_id: str
+    columns: tuple[ColumnValue, ...]
     names: tuple[str, ...]
-    """Its columns."""
+    """The names of its columns."""
     write: Write
     before: Update | None
     """The unmerged UPDATE before it."""
@@ -70,8 +72,8 @@ class StoredRow(msgspec.Struct, gc=False):
     A store may return the object that it keeps in memory. So a row is never changed, but replaced by a changed copy.
     """
 
-    table: str
-    row_id: str
+    key: RowKey
+    """All versions of a row share it, and so do the dictionaries of the layers."""
     arrival: int
     """Arrival of the latest change, which is the row's feed position under each bucket key that it did not join later.
     """
@@ -100,24 +102,29 @@ class StoredRow(msgspec.Struct, gc=False):
             keys: the row's bucket keys, if they are known.
         """
         state, writers = RowState.of_insert(delta, at), {client_id: Writer(at, at)}
-        return StoredRow(delta.table, delta.row_id, at, state, writers, keys=keys)
+        return StoredRow(delta.key, at, state, writers, keys=keys)
 
     @property
-    def key(self) -> RowKey:
-        """Table and row id."""
-        return (self.table, self.row_id)
+    def table(self) -> str:
+        """The row's table."""
+        return self.key[0]
+
+    @property
+    def row_id(self) -> str:
+        """The row's id in its table."""
+        return self.key[1]
 
     def copy(self) -> StoredRow:
         """Return a row that can be changed without changing this one."""
         self.fold()
         state, writers = self.state.copy(), self.writers.copy()
         floor, keys, emptied = self.writers_floor, self.keys, self.emptied
-        return StoredRow(self.table, self.row_id, self.arrival, state, writers, floor, keys, emptied)
+        return StoredRow(self.key, self.arrival, state, writers, floor, keys, emptied)
 
     @property
     def newest(self) -> int:
         """The highest hlc in the row."""
-        return self.state.newest if self.updates is None else self.updates.delta.hlc
+        return self.state.newest if self.updates is None else self.updates.hlc
 
     def updated(self, delta: RowDelta, names: tuple[str, ...], client_id: str, at: int) -> StoredRow:
         """Return the row after an UPDATE that does not change its bucket keys.
@@ -134,15 +141,13 @@ class StoredRow(msgspec.Struct, gc=False):
             self.fold()
             last = None
         if last is None:
-            updates = Update(delta, names, Write(client_id, at, None, 1), None, 1)
+            write, before, count = Write(client_id, at, None, 1), None, 1
         else:
             write = Write(client_id, at, last.write, last.write.count + 1)
-            if same:
-                updates = Update(delta, names, write, last.before, last.count)
-            else:
-                updates = Update(delta, names, write, last, last.count + 1)
+            before, count = (last.before, last.count) if same else (last, last.count + 1)
+        updates = Update(delta.hlc, delta.delta_id, delta.columns, names, write, before, count)
         state, writers, floor, keys = self.state, self.writers, self.writers_floor, self.keys
-        return StoredRow(self.table, self.row_id, at, state, writers, floor, keys, self.emptied, updates)
+        return StoredRow(self.key, at, state, writers, floor, keys, self.emptied, updates)
 
     def fold(self) -> StoredRow:
         """Merge the UPDATEs in `updates`, and return the row. Its meaning stays, so this may happen at any time."""
@@ -154,7 +159,8 @@ class StoredRow(msgspec.Struct, gc=False):
         state, newer = self.state.copy(), set[str]()
         while update is not None:
             if not newer.issuperset(update.names):  # else newer ones overwrote all of it
-                state.overwrite(update.delta, update.names, update.write.at, newer)
+                origin = Origin(update.hlc, update.write.client_id, update.delta_id, len(update.names), update.names)
+                state.overwrite(origin, update.columns, update.write.at, newer)
                 newer.update(update.names)
             update = update.before
         self.state, self.updates = state, None
@@ -230,7 +236,7 @@ def decode_row(data: bytes) -> StoredRow:
     """
     found = _decode(data)
     state, floor, keys, emptied = found.state.state(found.touched), found.writers_floor, found.keys, found.emptied
-    return StoredRow(found.table, found.row_id, found.arrival, state, found.writers, floor, keys, emptied)
+    return StoredRow((found.table, found.row_id), found.arrival, state, found.writers, floor, keys, emptied)
 
 
 class Move(msgspec.Struct, frozen=True, gc=False):

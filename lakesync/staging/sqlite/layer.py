@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 
 from lakesync.model.types import RowKey
 from lakesync.staging.moves import EntryChange, MoveSums, add_moves, add_sums, changes_of, newest_of
@@ -27,7 +27,7 @@ class Layer:
         """Number of rows."""
         self.newest: dict[tuple[str, str], int] = {}
         """Gateway and bucket key to the newest `changed` of its entries."""
-        self._unlisted: dict[str, dict[RowKey, None]] = defaultdict(dict)
+        self._unlisted: dict[str, dict[RowKey, StoredRow]] = defaultdict(dict)
         """Rows whose implied entry changes may be missing in the file."""
         self._moves: dict[str, MoveSums] = defaultdict(dict)
         """Combined explicit moves that the file does not contain."""
@@ -45,10 +45,10 @@ class Layer:
         if rows:
             held = self.rows[gateway]
             before = len(held)
-            added = {(row.table, row.row_id): row for row in rows}
+            added = {row.key: row for row in rows}
             held.update(added)
+            self._unlisted[gateway].update(added)
             self.count += len(held) - before
-            self._list_later(gateway, added)
         if moves:
             add_moves(self._moves[gateway], moves)
         newest = newest_of(rows, moves)
@@ -64,17 +64,12 @@ class Layer:
             before = len(held)
             held.update(rows)
             self.count += len(held) - before
-        for gateway, keys in later._unlisted.items():
-            self._list_later(gateway, keys)
+        for gateway, rows in later._unlisted.items():
+            self._unlisted[gateway].update(rows)
         for gateway, moves in later._moves.items():
             add_sums(self._moves[gateway], moves)
         self._advance(later.newest)
         return self
-
-    def _list_later(self, gateway: str, rows: Mapping[RowKey, object]) -> None:
-        unlisted = self._unlisted[gateway]
-        if not rows.keys() <= unlisted.keys():  # false for rows that are written again and again
-            unlisted.update(dict.fromkeys(rows))
 
     def _advance(self, newest: dict[tuple[str, str], int]) -> None:
         held = self.newest
@@ -86,9 +81,8 @@ class Layer:
         """Remove and yield the entry changes of rows under their own keys."""
         unlisted, sums = self._unlisted[gateway], self._moves[gateway]
         for row in rows:
-            key = (row.table, row.row_id)
-            if key in unlisted:
-                del unlisted[key]
+            key = row.key
+            if unlisted.pop(key, None) is not None:
                 for bucket, change in changes_of(row, sums):
                     yield key, bucket, change
 
@@ -96,8 +90,7 @@ class Layer:
         """Remove and return all entry changes that the file does not contain, by gateway."""
         found: dict[str, list[RowChange]] = {}
         for gateway in {**self._unlisted, **self._moves}:
-            rows = self.rows[gateway]
-            changes = list(self.take_entries(gateway, [rows[key] for key in self._unlisted[gateway]]))
+            changes = list(self.take_entries(gateway, list(self._unlisted[gateway].values())))
             for bucket, sums in self._moves.pop(gateway, {}).items():
                 changes += [(key, bucket, change) for key, change in sums.items()]
             if changes:

@@ -28,13 +28,13 @@ class State(LayeredFile):
     def rows(self, gateway: str, keys: Collection[RowKey]) -> dict[RowKey, StoredRow]:
         """Return the stored rows among `keys`; they must not be changed."""
         found: dict[RowKey, StoredRow] = {}
-        missing = keys
+        missing: Collection[RowKey] = keys
         for rows in self._unwritten(gateway):
-            here = {key: row for key in missing if (row := rows.get(key)) is not None}
-            if here:
-                found |= here
-                missing = [key for key in missing if key not in here]
-        return found | self._rows.get(gateway, missing) if missing else found
+            found |= {key: row for key in missing if (row := rows.get(key)) is not None}
+            if len(found) == len(keys):
+                return found
+            missing = [key for key in keys if key not in found]
+        return found | self._rows.get(gateway, missing)
 
     def put(self, gateway: str, rows: Collection[StoredRow], moves: Collection[Move]) -> Collection[str]:
         """Store rows, which must not be changed afterwards, and feed entries; return the bucket keys of all of them."""
