@@ -10,21 +10,18 @@ import msgspec
 from assets.asset_metadata import OWNERS, state_key, table_pool
 from assets.erasure_steps import (
     ERASE,
+    ErasureRun,
     connector_steps,
     destination_steps,
-    erasure_op,
+    erasure_step,
     flow_steps,
     migration_steps,
     tier_steps,
 )
-from assets.failure_policy import failure_policy
-from lakehouse.run_state import RunState
+from assets.run_metrics import Metadata
 from lakehouse.schema_snapshot import SchemaSnapshot
 from lakesync.config import Config
 from lakesync.model.errors import FlushError
-from resources.gateways import StagingResource
-from resources.lake import LakeResource
-from resources.spark import SparkConnectResource
 
 ERASURE = dg.AssetKey("erasure")
 
@@ -66,40 +63,24 @@ def erasure(snapshot: SchemaSnapshot, config: Config) -> dg.AssetsDefinition:
 def history_step(config: Config) -> dg.OpDefinition:
     """Create the step that flushes unflushed deltas, then removes from the history what requests cover."""
 
-    @dg.op(
-        name=f"{ERASE}__history",
-        out=dg.Out(dg.Nothing),
-        pool="lakesync_deltas",
-        description="The history without the contents of erased deltas. The deltas themselves stay, empty.",
-    )
-    def history(
-        context: dg.OpExecutionContext, pyspark: SparkConnectResource, lake: LakeResource, staging: StagingResource
-    ) -> None:
+    def erase(run: ErasureRun) -> Metadata:
         from lakehouse.erasure.redaction import redact
-        from lakehouse.erasure.requests import due_requests, open_requests
+        from lakehouse.erasure.requests import open_requests
         from lakehouse.history.flush import MAX_DELTAS, flush_due
 
-        with failure_policy(context, pyspark):
-            spark, store = pyspark.spark_session, staging.store
-            requests = open_requests(store)
-            if requests:
-                flush_due(
-                    spark,
-                    store,
-                    gateways=requests,
-                    max_deltas=config.flush.batch_deltas or MAX_DELTAS,
-                    names=lake.names,
-                )
-            done = {gateway: redact(spark, mine, lake.names) for gateway, mine in due_requests(store).items()}
-        context.add_output_metadata(
-            {
-                "requests": sum(len(mine) for mine in requests.values()),
-                "deltas": sum(each.rows for each in done.values()),
-                "files_rewritten": dg.MetadataValue.json({gateway: each.files for gateway, each in done.items()}),
-            }
-        )
+        names, requests = run.lake.names, open_requests(run.store)
+        if requests:
+            max_deltas = config.flush.batch_deltas or MAX_DELTAS
+            flush_due(run.spark, run.store, gateways=requests, max_deltas=max_deltas, names=names)
+        done = {gateway: redact(run.spark, mine, names) for gateway, mine in run.due.items()}
+        return {
+            "requests": sum(len(mine) for mine in requests.values()),
+            "deltas": sum(each.rows for each in done.values()),
+            "files_rewritten": dg.MetadataValue.json({gateway: each.files for gateway, each in done.items()}),
+        }
 
-    return history
+    description = "The history without the contents of erased deltas. The deltas themselves stay, empty."
+    return erasure_step(["history"], "lakesync_deltas", description, erase, is_first=True)
 
 
 def table_step(table: str, namespace: str = "") -> dg.OpDefinition:
@@ -110,37 +91,23 @@ def table_step(table: str, namespace: str = "") -> dg.OpDefinition:
         namespace: that of its gateways; empty for the shared one.
     """
 
-    @erasure_op(
-        state_key(table, namespace).path,
-        table_pool(table, namespace),
-        f"The table `{table}` without erased values, in its rows, its files and its snapshots.",
-    )
-    def erased(
-        context: dg.OpExecutionContext,
-        pyspark: SparkConnectResource,
-        lake: LakeResource,
-        staging: StagingResource,
-        run_state: dg.ResourceParam[RunState],
-    ) -> None:
+    def erase(run: ErasureRun) -> Metadata:
         from lakehouse.erasure.redaction import clear_table
-        from lakehouse.erasure.requests import due_requests
 
-        with failure_policy(context, pyspark):
-            names = lake.names_in(namespace)
-            done = [
-                found
-                for gateway, mine in due_requests(staging.store).items()
-                if run_state.names_of(gateway) == names
-                and (found := clear_table(pyspark.spark_session, table, mine, names)) is not None
-            ]
-        context.add_output_metadata(
-            {
-                "rows": sum(each.rows for each in done),
-                "files_rewritten": dg.MetadataValue.json([file for each in done for file in each.files]),
-            }
-        )
+        names = run.lake.names_in(namespace)
+        done = [
+            found
+            for gateway, mine in run.due.items()
+            if run.run_state.names_of(gateway) == names
+            and (found := clear_table(run.spark, table, mine, names)) is not None
+        ]
+        return {
+            "rows": sum(each.rows for each in done),
+            "files_rewritten": dg.MetadataValue.json([file for each in done for file in each.files]),
+        }
 
-    return erased
+    description = f"The table `{table}` without erased values, in its rows, its files and its snapshots."
+    return erasure_step(state_key(table, namespace).path, table_pool(table, namespace), description, erase)
 
 
 def report_step(config: Config) -> dg.OpDefinition:
@@ -149,43 +116,31 @@ def report_step(config: Config) -> dg.OpDefinition:
     It does not run if the step of a backend failed, so the requests stay open.
     """
 
-    @dg.op(
-        name=f"{ERASE}__report",
-        ins={"after": dg.In(dg.Nothing)},
-        pool="lakesync_cut",
-        description="Proves that no file of the lake has anything that the requests cover, and confirms them.",
-    )
-    def report(
-        context: dg.OpExecutionContext,
-        pyspark: SparkConnectResource,
-        lake: LakeResource,
-        staging: StagingResource,
-        run_state: dg.ResourceParam[RunState],
-    ) -> dg.Output[None]:
+    def erase(run: ErasureRun) -> Metadata:
         from lakehouse.checkpoints.publication import make_checkpoints
-        from lakehouse.erasure.requests import conclude, due_requests
+        from lakehouse.erasure.requests import conclude
 
-        with failure_policy(context, pyspark):
-            spark, store = pyspark.spark_session, staging.store
-            due = due_requests(store)
-            ended = [
-                conclude(spark, store, mine, run_state.names_of(gateway), lake.checkpoints_uri, staging.opener)
-                for gateway, mine in due.items()
-            ]
-            if due:
-                run_state.forget_positions()
-                make_checkpoints(spark, store, run_state, config, lake.checkpoints_uri)
-            left = [each for one in ended for each in one.left]
-            if left:
-                raise FlushError(
-                    f"{len(left)} data files still have erased values: another run wrote them meanwhile. The next run "
-                    "erases them"
-                )
+        spark, store, state, uri = run.spark, run.store, run.run_state, run.lake.checkpoints_uri
+        due = run.due
+        ended = [
+            conclude(spark, store, mine, state.names_of(gateway), uri, run.staging.opener)
+            for gateway, mine in due.items()
+        ]
+        if due:
+            state.forget_positions()
+            make_checkpoints(spark, store, state, config, uri)
+        left = [each for one in ended for each in one.left]
+        if left:
+            raise FlushError(
+                f"{len(left)} data files still have erased values: another run wrote them meanwhile. The next run "
+                "erases them"
+            )
         proofs = [msgspec.to_builtins(each) for one in ended for each in one.proven]
-        beyond = dg.MetadataValue.json(run_state.erased)
-        return dg.Output(
-            None,
-            metadata={"confirmed": len(proofs), "report": dg.MetadataValue.json(proofs), "beyond_the_lake": beyond},
-        )
+        return {
+            "confirmed": len(proofs),
+            "report": dg.MetadataValue.json(proofs),
+            "beyond_the_lake": dg.MetadataValue.json(state.erased),
+        }
 
-    return report
+    description = "Proves that no file of the lake has anything that the requests cover, and confirms them."
+    return erasure_step(["report"], "lakesync_cut", description, erase)

@@ -5,6 +5,7 @@ that is only read is erased too: otherwise the next run would copy erased values
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from assets.flows import flow_key
 from assets.ingest import GROUP as INGEST
 from assets.ingest import connector_pool
 from assets.migration import migration_key
+from assets.run_metrics import Metadata
 from assets.tiering import tier_key
 from lakehouse.backends.declared import destination_targets
 from lakehouse.erasure.declared import backend_erasures, flow_erasures, target_erasures
@@ -28,8 +30,11 @@ from resources.lake import LakeResource
 from resources.spark import SparkConnectResource
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from lakehouse.erasure.backends import BackendErasure
     from lakesync.adapters.redaction import RedactionRequest
+    from lakesync.staging.records import Erasure
 
     Erasures = Callable[[PipelineStore, tuple[RedactionRequest, ...]], list[BackendErasure]]
 
@@ -37,21 +42,67 @@ ERASE = "erase"
 """Name of the graph, and prefix of the names of its steps, which differ so from the steps of other assets."""
 
 
-def erasure_op(path: Sequence[str], pool: str, description: str) -> Callable[[Callable[..., None]], dg.OpDefinition]:
-    """Return a decorator that makes a function a step of the erasure.
+@dataclass(frozen=True)
+class ErasureRun:
+    """What a step of the erasure reads and writes."""
+
+    spark: "SparkSession"
+    lake: LakeResource
+    staging: StagingResource
+    run_state: RunState
+
+    @property
+    def store(self) -> PipelineStore:
+        """The staging store."""
+        return self.staging.store
+
+    @property
+    def due(self) -> "dict[str, list[Erasure]]":
+        """Gateway → the open requests that the lake can carry out now."""
+        from lakehouse.erasure.requests import due_requests
+
+        return due_requests(self.store)
+
+
+def erasure_step(
+    path: Sequence[str],
+    pool: str,
+    description: str,
+    erase: Callable[[ErasureRun], Metadata],
+    *,
+    is_first: bool = False,
+    is_retried: bool = True,
+) -> dg.OpDefinition:
+    """Create a step of the erasure.
 
     Args:
         path: what the step erases in, as the path of an asset's key.
         pool: pool of the steps that write there.
         description: what is left after the step.
+        erase: does the work and returns the step's metadata.
+        is_first: whether no step runs before it.
+        is_retried: whether Dagster retries it after a transient error. Otherwise the sensor requests another run.
     """
-    return dg.op(
+
+    @dg.op(
         name=dg.AssetKey([ERASE, *path]).to_python_identifier(),
-        ins={"after": dg.In(dg.Nothing)},
+        ins={} if is_first else {"after": dg.In(dg.Nothing)},
         out=dg.Out(dg.Nothing),
         pool=pool,
         description=description,
     )
+    def erased(
+        context: dg.OpExecutionContext,
+        pyspark: SparkConnectResource,
+        lake: LakeResource,
+        staging: StagingResource,
+        run_state: dg.ResourceParam[RunState],
+    ) -> None:
+        with failure_policy(context, pyspark, retried=is_retried):
+            metadata = erase(ErasureRun(pyspark.spark_session, lake, staging, run_state))
+        context.add_output_metadata(metadata)
+
+    return erased
 
 
 def connector_steps(snapshot: SchemaSnapshot) -> tuple[list[dg.OpDefinition], list[dg.OpDefinition]]:
@@ -142,63 +193,42 @@ def _connector_step(connector: PolledConnector) -> dg.OpDefinition:
     gateway, name = connector.gateway, connector.name
     pool = connector_pool(gateway, name)
 
-    # by the pool's name: Dagster would take names that differ in one special character for the same step
-    @erasure_op((INGEST, pool), pool, f"What `{name}` brought to gateway `{gateway}`, without erased rows.")
-    def erased(
-        context: dg.OpExecutionContext, pyspark: SparkConnectResource, lake: LakeResource, staging: StagingResource
-    ) -> None:
+    def erase(run: ErasureRun) -> Metadata:
         from lakehouse.erasure.landed import erase_landed
-        from lakehouse.erasure.requests import due_requests
 
-        with failure_policy(context, pyspark):
-            requests = {gateway: due_requests(staging.store).get(gateway, [])}
-            done = erase_landed(pyspark.spark_session, requests, lake.names, name)
-        context.add_output_metadata({"landed": done.landed, "known": done.known})
+        done = erase_landed(run.spark, {gateway: run.due.get(gateway, [])}, run.lake.names, name)
+        return {"landed": done.landed, "known": done.known}
 
-    return erased
+    # by the pool's name: Dagster would take names that differ in one special character for the same step
+    return erasure_step(
+        (INGEST, pool), pool, f"What `{name}` brought to gateway `{gateway}`, without erased rows.", erase
+    )
 
 
 def _snapshot_step(table: str) -> dg.OpDefinition:
-    @erasure_op(
-        (INGEST, table), f"lakesync_{table}", f"The table `{table}` without the snapshots that have erased rows."
-    )
-    def erased(
-        context: dg.OpExecutionContext, pyspark: SparkConnectResource, lake: LakeResource, staging: StagingResource
-    ) -> None:
+    def erase(run: ErasureRun) -> Metadata:
         from lakehouse.erasure.landed import erase_landed, forget_landed
-        from lakehouse.erasure.requests import due_requests
         from lakehouse.landing.tables import known_name, landing_name
 
-        with failure_policy(context, pyspark):
-            spark, requests, names = pyspark.spark_session, due_requests(staging.store), lake.names
-            forgotten = False
-            if requests:
-                erase_landed(spark, requests, names)  # of connectors that are no longer declared, too
-                name = landing_name(names) if table == "landing" else known_name(names)
-                forgotten = forget_landed(spark, name, names)
-        context.add_output_metadata({"past_forgotten": forgotten})
+        requests, names = run.due, run.lake.names
+        if not requests:
+            return {"past_forgotten": False}
+        erase_landed(run.spark, requests, names)  # of connectors that are no longer declared, too
+        name = landing_name(names) if table == "landing" else known_name(names)
+        return {"past_forgotten": forget_landed(run.spark, name, names)}
 
-    return erased
+    description = f"The table `{table}` without the snapshots that have erased rows."
+    return erasure_step((INGEST, table), f"lakesync_{table}", description, erase)
 
 
 def _backend_step(asset: dg.AssetKey, pool: str, description: str, erasures: "Erasures") -> dg.OpDefinition:
-    @erasure_op(asset.path, pool, description)
-    def erased(
-        context: dg.OpExecutionContext,
-        pyspark: SparkConnectResource,
-        lake: LakeResource,
-        staging: StagingResource,
-        run_state: dg.ResourceParam[RunState],
-    ) -> None:
+    def erase(run: ErasureRun) -> Metadata:
         from lakehouse.erasure.backends import ErasedCounts, erase_in_backends, redactions
-        from lakehouse.erasure.requests import due_requests
 
-        with failure_policy(context, pyspark, retried=False):
-            spark, store = pyspark.spark_session, staging.store
-            requests = redactions(spark, due, lake.names) if (due := due_requests(store)) else ()
-            done = erase_in_backends(spark, erasures(store, requests)) if requests else ErasedCounts()
-        metadata = {"deltas": done.deltas, "rows": done.rows}
-        run_state.erased[asset.to_user_string()] = metadata
-        context.add_output_metadata(metadata)
+        requests = redactions(run.spark, due, run.lake.names) if (due := run.due) else ()
+        done = erase_in_backends(run.spark, erasures(run.store, requests)) if requests else ErasedCounts()
+        counts = {"deltas": done.deltas, "rows": done.rows}
+        run.run_state.erased[asset.to_user_string()] = counts
+        return {**counts}
 
-    return erased
+    return erasure_step(asset.path, pool, description, erase, is_retried=False)
