@@ -32,8 +32,10 @@ DELTAS = dg.AssetKey("deltas")
 AUDIT = "audit"
 """Name of the job that runs every check."""
 LOG = dg.AssetKey(["staging", "log"])
-CUT = dg.AssetKey("cut")
+SNAPSHOTS = dg.AssetKey("checkpoint_snapshots")
 CHECKPOINT = dg.AssetKey("checkpoint")
+CHECKPOINT_POOL = "lakesync_checkpoint"
+"""Pool of the steps that make checkpoints."""
 
 
 def state_key(table: str, namespace: str = "") -> dg.AssetKey:
@@ -128,7 +130,7 @@ def continues_on_failure(run: dg.DagsterRun) -> bool:
     Runs of the flush sensor do, if they end with the checkpoints.
     """
     selected = run.asset_selection
-    return run.tags.get(REQUESTED_BY) == FLUSH_SENSOR and (not selected or CUT in selected)
+    return run.tags.get(REQUESTED_BY) == FLUSH_SENSOR and (not selected or SNAPSHOTS in selected)
 
 
 def days_of(context: dg.AssetExecutionContext) -> list[date]:

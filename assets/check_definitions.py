@@ -170,7 +170,7 @@ def _checkpoint_differences(scope: CheckScope) -> Sequence[msgspec.Struct]:
 
 CHECKPOINT_CHECKS = (
     Check(
-        "checkpoint_equals_cut",
+        "checkpoint_equals_snapshots",
         "Each gateway's newest frames have the rows of the snapshots that they were made of; all are compared in the "
         "audit, a sample in a flush.",
         _checkpoint_differences,

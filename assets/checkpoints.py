@@ -1,13 +1,13 @@
-"""The assets `cut` and `checkpoint`: all tables of a gateway at one arrival, as frames for the first sync of clients.
+"""The assets `checkpoint_snapshots` and `checkpoint`: a gateway's tables at one arrival, as snapshots and as frames.
 
-`cut` is the last step of a flush. `checkpoint` has a partition for each gateway.
+`checkpoint_snapshots` is the last step of a flush. `checkpoint` has a partition for each gateway.
 """
 
 from collections.abc import Iterator, Sequence
 
 import dagster as dg
 
-from assets.asset_metadata import CHECKPOINT, CUT, DELTAS, OWNERS, state_key
+from assets.asset_metadata import CHECKPOINT, CHECKPOINT_POOL, DELTAS, OWNERS, SNAPSHOTS, state_key
 from assets.failure_policy import brief, failure_policy, raise_set_aside, set_aside
 from assets.run_metrics import Metadata, content_version, freshness_metadata, spark_metadata
 from lakehouse.run_state import RunState
@@ -21,8 +21,7 @@ from resources.lake import LakeResource
 from resources.spark import SparkConnectResource
 from resources.uris import checkpoints_uri, staging_uri
 
-_POOL = "lakesync_cut"
-_CUT_LINEAGE = dg.MetadataValue.md(
+_SNAPSHOTS_LINEAGE = dg.MetadataValue.md(
     "One arrival W for each gateway: every table is merged with `deltas.arrival <= W` and its snapshot is tagged "
     "`cut-GATEWAY-W`, which keeps it from expiry. Staging records W, the version of the sync rules, and each table's "
     "snapshot."
@@ -37,16 +36,16 @@ GATEWAYS = dg.DynamicPartitionsDefinition(name="gateways")
 
 
 def checkpoints(snapshot: SchemaSnapshot, config: Config) -> list[dg.AssetsDefinition]:
-    """Create the asset `cut`, which a flush materialises, and `checkpoint`, with a partition for each gateway.
+    """Create the asset that a flush materialises, and `checkpoint`, which has a partition for each gateway.
 
     Args:
         snapshot: names the state tables.
         config: names the folder of frames and the staging store.
     """
-    return [cut_asset(snapshot, config), checkpoint_asset(config)]
+    return [snapshots_asset(snapshot, config), checkpoint_asset(config)]
 
 
-def cut_asset(snapshot: SchemaSnapshot, config: Config) -> dg.AssetsDefinition:
+def snapshots_asset(snapshot: SchemaSnapshot, config: Config) -> dg.AssetsDefinition:
     """Create the last step of a flush, which makes every gateway's checkpoint and reports each as a partition.
 
     The partitions of a flush are days, so Dagster cannot run the partitions of `checkpoint` in the same run. Tables
@@ -58,16 +57,16 @@ def cut_asset(snapshot: SchemaSnapshot, config: Config) -> dg.AssetsDefinition:
     """
 
     @dg.asset(
-        key=CUT,
+        key=SNAPSHOTS,
         deps=[DELTAS, *(state_key(schema.table, where) for schema, where in snapshot.states)],
-        pool=_POOL,
+        pool=CHECKPOINT_POOL,
         description="For each gateway, the snapshots of all its tables at the newest arrival to which they are merged.",
-        group_name="cut",
+        group_name="checkpoint_snapshots",
         kinds={"spark", "iceberg"},
         owners=OWNERS,
-        metadata={"dagster/uri": staging_uri(config), "lineage": _CUT_LINEAGE},
+        metadata={"dagster/uri": staging_uri(config), "lineage": _SNAPSHOTS_LINEAGE},
     )
-    def cut(
+    def snapshots(
         context: dg.AssetExecutionContext,
         pyspark: SparkConnectResource,
         lake: LakeResource,
@@ -89,18 +88,18 @@ def cut_asset(snapshot: SchemaSnapshot, config: Config) -> dg.AssetsDefinition:
             if failed and (not made or any(isinstance(error, TransientError) for error in failed.values())):
                 raise ExceptionGroup("checkpoints failed", list(failed.values()))
             for gateway, error in failed.items():
-                set_aside(context, run_state, error, f"gateway {gateway} was not cut and keeps its checkpoint")
+                set_aside(context, run_state, error, f"gateway {gateway} has no new checkpoint and keeps its last")
             now_ms = staging.now_ms()
         _report_partitions(context, made, spark_metadata(pyspark) if made else {}, lake, run_state, now_ms)
         reasons = {gateway: brief(error) for gateway, error in failed.items()}
         left_out: Metadata = {"left_out": dg.MetadataValue.json(reasons)} if failed else {}
         yield dg.MaterializeResult(
-            metadata={**_cut_metadata(made), **_valid_metadata(made, run_state, now_ms), **left_out},
+            metadata={**_snapshots_metadata(made), **_valid_metadata(made, run_state, now_ms), **left_out},
             data_version=_version(made),
         )
         raise_set_aside(context, run_state)
 
-    return cut
+    return snapshots
 
 
 def checkpoint_asset(config: Config) -> dg.AssetsDefinition:
@@ -115,10 +114,10 @@ def checkpoint_asset(config: Config) -> dg.AssetsDefinition:
 
     @dg.asset(
         key=CHECKPOINT,
-        deps=[CUT],
+        deps=[SNAPSHOTS],
         partitions_def=GATEWAYS,
         backfill_policy=dg.BackfillPolicy.single_run(),
-        pool=_POOL,
+        pool=CHECKPOINT_POOL,
         description="All rows of a gateway at one arrival, as frames for the first sync of a new client.",
         group_name="checkpoint",
         kinds={"spark", "protobuf"},
@@ -149,7 +148,7 @@ def checkpoint_asset(config: Config) -> dg.AssetsDefinition:
                     )
                 newest[gateway] = found
                 metadata = _partition_metadata(found, lake, run_state, staging.now_ms())
-                context.add_asset_metadata({**metadata, "was_cut": found in made}, CHECKPOINT, gateway)
+                context.add_asset_metadata({**metadata, "is_new": found in made}, CHECKPOINT, gateway)
         return dg.MaterializeResult(data_version=_version(list(newest.values())))
 
     return checkpoint
@@ -190,7 +189,7 @@ def _partition_metadata(made: Checkpoint, lake: LakeResource, run_state: RunStat
     }
 
 
-def _cut_metadata(made: Sequence[Checkpoint]) -> Metadata:
+def _snapshots_metadata(made: Sequence[Checkpoint]) -> Metadata:
     return {
         "gateways": ", ".join(each.gateway for each in made),
         "tables": sum(len(each.tables) for each in made),

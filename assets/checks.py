@@ -14,8 +14,8 @@ import msgspec
 from assets.asset_metadata import (
     AUDIT,
     CHECKPOINT,
-    CUT,
     DELTAS,
+    SNAPSHOTS,
     check_step,
     continues_on_failure,
     days_in_tags,
@@ -34,7 +34,7 @@ from resources.spark import SparkConnectResource
 
 LIMIT = 100
 """Faults that a check lists at most."""
-PUBLISHED = dg.AssetCheckKey(CHECKPOINT, "checkpoint_equals_cut")
+PUBLISHED = dg.AssetCheckKey(CHECKPOINT, "checkpoint_equals_snapshots")
 """The check of checkpoints, which a flush runs after it has made them."""
 NAMED = 3
 """Faults that a check's description names. Its metadata lists all."""
@@ -52,7 +52,7 @@ def checks(snapshot: SchemaSnapshot) -> list[dg.AssetChecksDefinition]:
             _checks_of(state_key(schema.table, where), table_checks(schema.table, where), (where, schema.table))
             for schema, where in snapshot.states
         ),
-        _checks_of(CHECKPOINT, CHECKPOINT_CHECKS, after=[CUT]),
+        _checks_of(CHECKPOINT, CHECKPOINT_CHECKS, after=[SNAPSHOTS]),
     ]
 
 

@@ -7,7 +7,7 @@ its end, so nothing else writes meanwhile.
 import dagster as dg
 import msgspec
 
-from assets.asset_metadata import OWNERS, state_key, table_pool
+from assets.asset_metadata import CHECKPOINT_POOL, OWNERS, state_key, table_pool
 from assets.erasure_steps import (
     ERASE,
     ErasureRun,
@@ -143,4 +143,4 @@ def report_step(config: Config) -> dg.OpDefinition:
         }
 
     description = "Proves that no file of the lake has anything that the requests cover, and confirms them."
-    return erasure_step(["report"], "lakesync_cut", description, erase)
+    return erasure_step(["report"], CHECKPOINT_POOL, description, erase)

@@ -31,18 +31,20 @@ _INSERT = b"\x08\x01"
 """The encoded `op` INSERT, with which the first delta of each row begins."""
 
 
-def frame_files(cut: Checkpoint, rules: SyncRules | None = None) -> list[FramePlace]:
+def frame_files(checkpoint: Checkpoint, rules: SyncRules | None = None) -> list[FramePlace]:
     """Return the frame files of a snapshot, without tables that no bucket contains.
 
     Args:
-        cut: the published snapshot.
+        checkpoint: the published snapshot.
         rules: active sync rules; None shows everything.
 
     Raises:
         ConfigurationError: a frame is neither on a local disk nor on S3.
         FileNotFoundError: a frame is gone.
     """
-    files = [FramePlace(uri) for table in cut.tables if _in_any_bucket(rules, table.table) for uri in table.frames]
+    files = [
+        FramePlace(uri) for table in checkpoint.tables if _in_any_bucket(rules, table.table) for uri in table.frames
+    ]
     for file in files:
         file.check()
     return files

@@ -20,7 +20,7 @@ _SOON, _LATER = {"dagster/priority": "1"}, {"dagster/priority": "-1"}
 
 
 def flush_job(max_seconds: int, apart: Sequence[dg.AssetCheckKey] = ()) -> UnresolvedAssetJobDefinition:
-    """Create the job of a flush: log → `deltas` → state tables → cut → checkpoint.
+    """Create the job of a flush: log → `deltas` → state tables → checkpoint snapshots → checkpoint.
 
     Args:
         max_seconds: seconds after which Dagster ends a run.
@@ -28,8 +28,8 @@ def flush_job(max_seconds: int, apart: Sequence[dg.AssetCheckKey] = ()) -> Unres
     """
     return dg.define_asset_job(
         "flush",
-        # `cut` publishes the checkpoints: the partitions of a run are days, and theirs are gateways
-        selection=_without(apart, "flush", "tables", "cut") | dg.AssetSelection.checks(PUBLISHED),
+        # `checkpoint_snapshots` publishes the checkpoints: the partitions of a run are days, and theirs are gateways
+        selection=_without(apart, "flush", "tables", "checkpoint_snapshots") | dg.AssetSelection.checks(PUBLISHED),
         description="Flushes the log into the lake, merges the state tables and publishes checkpoints.",
         tags={"dagster/max_runtime": str(max_seconds), SLOT: FLUSH_SLOT, **_SOON},
     )

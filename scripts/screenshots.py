@@ -13,7 +13,7 @@ from playwright.sync_api import expect, sync_playwright
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
-GROUPS = ("clients", "gateway", "flush", "tables", "cut", "checkpoint")
+GROUPS = ("clients", "gateway", "flush", "tables", "checkpoint_snapshots", "checkpoint")
 PATIENCE_MS = 300_000
 _NEWEST = """{
   runsOrError(limit: 1, filter: {statuses: [SUCCESS], pipelineName: "flush"}) { ... on Runs { results { runId } } }

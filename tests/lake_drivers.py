@@ -17,8 +17,8 @@ def flush(gateway: str) -> None:
         flush_due(run.pyspark.spark_session, run.staging.store, gateways=[gateway], names=run.lake.names)
 
 
-def cut(gateway: str, arrival: int) -> None:
-    """Make a cut of the tables `t` and `u` at an arrival."""
+def checkpoint(gateway: str, arrival: int) -> None:
+    """Make a checkpoint of the tables `t` and `u` at an arrival."""
     columns = [{"name": "title", "type": "string"}, {"name": "size", "type": "number"}]
     schemas = [parse_schema({"table": table, "columns": columns}) for table in ("t", "u")]
     with a_run(config.load()) as run:

@@ -44,17 +44,17 @@ def run(options: Namespace) -> dict[str, Any]:
             engine.gateway(GATEWAY)
             write_history(bench.spark, story)
             merge_table(bench.spark, TASKS, {GATEWAY: story.last_arrival})
-            cuts: list[Checkpoint] = []
+            checkpoints: list[Checkpoint] = []
             for number in range(3):  # the first warm Spark's workers
                 hold = engine.store.cut_point(GATEWAY)
                 hold = msgspec.structs.replace(hold, arrival=story.last_arrival + number)
                 with bench.measured() as spent:
                     uri = (place / f"frames-{number}").as_uri()
-                    cuts.append(make_checkpoint(bench.spark, engine.store, hold, [TASKS], directory_uri=uri))
+                    checkpoints.append(make_checkpoint(bench.spark, engine.store, hold, [TASKS], directory_uri=uri))
         finally:
             engine.close()
-        cut = cuts[-1]
-        size = sum(table.bytes for table in cut.tables)
+        checkpoint = checkpoints[-1]
+        size = sum(table.bytes for table in checkpoint.tables)
         return {
             "rows": options.rows,
             "seconds": spent[0].seconds,
@@ -62,24 +62,24 @@ def run(options: Namespace) -> dict[str, Any]:
             "cpu_us_per_row": round(spent[0].cpu_seconds / options.rows * 1e6, 1),
             "peak_mib": spent[0].rss_peak_mib,
             "frame_bytes": size,
-            "served_mb_per_s": _served(cut, None, size),
-            "filtered_mb_per_s": _served(cut, _RULES, size),
-            "serving_peak_mib": _memory(cut),
+            "served_mb_per_s": _served(checkpoint, None, size),
+            "filtered_mb_per_s": _served(checkpoint, _RULES, size),
+            "serving_peak_mib": _memory(checkpoint),
         }
 
 
-def _served(cut: Checkpoint, rules: SyncRules | None, size: int) -> float:
+def _served(checkpoint: Checkpoint, rules: SyncRules | None, size: int) -> float:
     """Measure stored frames."""
     begun = time.perf_counter()
-    for _ in visible_frames(frame_files(cut), rules, {"sub": "reader", "team": "team-7"}):
+    for _ in visible_frames(frame_files(checkpoint), rules, {"sub": "reader", "team": "team-7"}):
         pass
     return round(size / _MB / (time.perf_counter() - begun), 1)
 
 
-def _memory(cut: Checkpoint) -> float:
+def _memory(checkpoint: Checkpoint) -> float:
     """Measure the peak of Python's memory during reading."""
     tracemalloc.start()
-    for _ in visible_frames(frame_files(cut), None, {"sub": "reader"}):
+    for _ in visible_frames(frame_files(checkpoint), None, {"sub": "reader"}):
         pass
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()

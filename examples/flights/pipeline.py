@@ -45,16 +45,16 @@ def wait_until_carried(store: PipelineStore, patience: float, told: Callable[[in
         shards = [shard for shard in store.backlog() if shard.gateway == GATEWAY]
         waiting = sum(shard.deltas for shard in shards)
         told(waiting)
-        cut = store.newest_checkpoint(GATEWAY)
+        checkpoint = store.newest_checkpoint(GATEWAY)
         last = max((shard.last_arrival for shard in shards), default=0)
-        if not waiting and cut is not None and cut.arrival >= last:
+        if not waiting and checkpoint is not None and checkpoint.arrival >= last:
             return
-        where = cut.arrival if cut else None
+        where = checkpoint.arrival if checkpoint else None
         if (waiting, where) != before:
             deadline, before = time.monotonic() + patience, (waiting, where)
         if time.monotonic() > deadline:
             raise NotCarriedError(
-                f"for {patience:.0f} s {waiting} deltas have waited, and the newest cut is at {where} of {last}"
+                f"for {patience:.0f} s {waiting} deltas have waited, and the newest checkpoint is at {where} of {last}"
             )
         time.sleep(POLL)
 

@@ -66,15 +66,15 @@ class CheckpointSnapshot(msgspec.Struct, frozen=True, rename="camel"):
     tables: tuple[str, ...]
 
     @staticmethod
-    def of(cut: Checkpoint) -> CheckpointSnapshot:
+    def of(checkpoint: Checkpoint) -> CheckpointSnapshot:
         """Convert the store's record."""
         return CheckpointSnapshot(
-            arrival_hlc=cut.arrival,
-            created_ms=cut.created_ms,
-            rules_version=cut.rules_version,
-            rows=sum(table.rows for table in cut.tables),
-            bytes=sum(table.bytes for table in cut.tables),
-            tables=tuple(table.table for table in cut.tables),
+            arrival_hlc=checkpoint.arrival,
+            created_ms=checkpoint.created_ms,
+            rules_version=checkpoint.rules_version,
+            rows=sum(table.rows for table in checkpoint.tables),
+            bytes=sum(table.bytes for table in checkpoint.tables),
+            tables=tuple(table.table for table in checkpoint.tables),
         )
 
 
@@ -126,7 +126,7 @@ class OperatorStats(GatewayStats, frozen=True, rename="camel"):
 
     rules_version: int
     """Version of the active rules; 0 before any were set."""
-    cut: CheckpointSnapshot | None
+    checkpoint: CheckpointSnapshot | None
     """The newest checkpoint snapshot; null before the first."""
     max_backpressure_bytes: int
     """Pushes to a shard that holds more unflushed bytes are rejected."""
@@ -192,7 +192,7 @@ async def admin_metrics(
     answer = OperatorStats(
         **fields,
         rules_version=(await run_in_threadpool(gateway.config)).rules_version,
-        cut=CheckpointSnapshot.of(snapshot) if snapshot is not None else None,
+        checkpoint=CheckpointSnapshot.of(snapshot) if snapshot is not None else None,
         max_backpressure_bytes=services.settings.limits.max_backpressure_bytes,
         clients=statuses,
         tables=by_table,

@@ -110,7 +110,7 @@ def make_checkpoint(
 
     tables = [table for table in side_by_side(spark, framed, snapshots) if table is not None]
     crash_point("checkpoint.written")
-    cut = Checkpoint(
+    checkpoint = Checkpoint(
         gateway,
         cut_point.epoch,
         arrival,
@@ -119,10 +119,10 @@ def make_checkpoint(
         time.time_ns() // 1_000_000,
         cut_point.shards,
     )
-    published = store.publish_checkpoint(cut)
-    crash_point("cut.published")
+    published = store.publish_checkpoint(checkpoint)
+    crash_point("checkpoint.published")
     if published:
-        return cut
+        return checkpoint
     later = store.newest_checkpoint(gateway)
     if later is None:
         raise IntegrityError(
@@ -138,7 +138,7 @@ def state_as_of(
     gateway: str,
     arrival: int,
     *,
-    cut: Checkpoint | None = None,
+    checkpoint: Checkpoint | None = None,
     names: LakeNames = NAMES,
 ) -> DataFrame:
     """Return the rows of a table as of an arrival, in the columns of its state table, invisible ones included.
@@ -150,12 +150,12 @@ def state_as_of(
         schema: the table's schema.
         gateway: the gateway whose rows are returned.
         arrival: deltas up to this arrival count.
-        cut: a checkpoint. If it is exactly at the arrival, its snapshot is read; otherwise `deltas` is merged.
+        checkpoint: a checkpoint. If it is exactly at the arrival, its snapshot is read; otherwise `deltas` is merged.
         names: the lake's names.
     """
     table = ensure_state(spark, schema, names)
-    if cut is not None and (cut.gateway, cut.arrival) == (gateway, arrival):
-        for part in cut.tables:
+    if checkpoint is not None and (checkpoint.gateway, checkpoint.arrival) == (gateway, arrival):
+        for part in checkpoint.tables:
             if part.table == schema.table:
                 return at(spark, table.name, part.snapshot_id).where(sf.col("_gateway") == gateway)
     increment = Increment(schema.table, {gateway: (0, arrival)})
@@ -203,7 +203,7 @@ def _table_frames(
         f"ALTER TABLE {name} CREATE OR REPLACE TAG `cut-{gateway}-{arrival}` AS OF VERSION {snapshot} "
         f"RETAIN {target.retention}"
     )
-    crash_point("cut.tagged")
+    crash_point("checkpoint.tagged")
     if known is not None and known.snapshot_id == snapshot:
         linked = link_frames(known.frames, f"{target.directory}/{table}")
         if linked is not None:

@@ -1,4 +1,4 @@
-"""The checkpoints of all gateways at the end of a flush. The assets `cut` and `checkpoint` and the erasure call it."""
+"""The checkpoints of all gateways. The assets `checkpoint_snapshots` and `checkpoint` and the erasure call it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def make_checkpoints(
     Args:
         spark: the run's session.
         store: the staging store, which records the checkpoints.
-        run_state: where each gateway can be cut.
+        run_state: the cut point of each gateway.
         config: how long the snapshots of checkpoints are kept, and the contracts of tables.
         directory_uri: the folder of all frames.
         on_failed: called with a gateway and its error. Without it all errors are raised at the end.

@@ -53,7 +53,7 @@ class CheckpointDifference(msgspec.Struct, frozen=True):
 
 @lake_errors
 def checkpoint_differences(
-    spark: SparkSession, cut: Checkpoint, names: LakeNames = NAMES, *, seed: int = 0, whole: bool = False
+    spark: SparkSession, checkpoint: Checkpoint, names: LakeNames = NAMES, *, seed: int = 0, whole: bool = False
 ) -> list[CheckpointDifference]:
     """Return the differences between a checkpoint's frames and its snapshots; empty if they are equal.
 
@@ -61,7 +61,7 @@ def checkpoint_differences(
 
     Args:
         spark: a session.
-        cut: a published checkpoint.
+        checkpoint: a published checkpoint.
         names: the lake's names.
         seed: chooses the frame whose rows are compared.
         whole: compare every row of every frame instead.
@@ -72,38 +72,38 @@ def checkpoint_differences(
 
     def differences_of(table: CheckpointTable) -> list[CheckpointDifference]:
         rows = at(spark, names.state(table.table), table.snapshot_id).where(
-            (sf.col("_gateway") == cut.gateway) & ~sf.col("_gone")
+            (sf.col("_gateway") == checkpoint.gateway) & ~sf.col("_gone")
         )
         try:
             if whole:
-                return list(_differences_of_all_rows(spark, cut, table, rows))
-            return list(_differences_of_sample(cut, table, rows, random.Random(seed)))  # noqa: S311 no secret
+                return list(_differences_of_all_rows(spark, checkpoint, table, rows))
+            return list(_differences_of_sample(checkpoint, table, rows, random.Random(seed)))  # noqa: S311 no secret
         except Exception as error:
             if is_lost(error) or is_unanswered(error):
                 raise
-            return [_difference(cut, table, f"the snapshot {table.snapshot_id} cannot be read: {brief(error)}")]
+            return [_difference(checkpoint, table, f"the snapshot {table.snapshot_id} cannot be read: {brief(error)}")]
 
-    found = side_by_side(spark, differences_of, cut.tables)
+    found = side_by_side(spark, differences_of, checkpoint.tables)
     return [difference for differences in found for difference in differences]
 
 
 def _differences_of_sample(
-    cut: Checkpoint, table: CheckpointTable, rows: DataFrame, chance: random.Random
+    checkpoint: Checkpoint, table: CheckpointTable, rows: DataFrame, chance: random.Random
 ) -> Iterator[CheckpointDifference]:
-    yield from _differences_of_totals(cut, table, rows.count())
+    yield from _differences_of_totals(checkpoint, table, rows.count())
     if table.frames:
         uri = chance.choice(table.frames)
         try:
             deltas = _first_frame(uri)
         except (OSError, ValidationError) as error:
-            yield _difference(cut, table, f"{uri} cannot be read: {error}")
+            yield _difference(checkpoint, table, f"{uri} cannot be read: {error}")
         else:
             for what in _differences_of_rows(rows, table.table, uri, deltas, chance):
-                yield _difference(cut, table, what)
+                yield _difference(checkpoint, table, what)
 
 
 def _differences_of_all_rows(
-    spark: SparkSession, cut: Checkpoint, table: CheckpointTable, rows: DataFrame
+    spark: SparkSession, checkpoint: Checkpoint, table: CheckpointTable, rows: DataFrame
 ) -> Iterator[CheckpointDifference]:
     """Yield the differences of all rows of a table, by checksums of the deltas that a client is sent."""
 
@@ -115,7 +115,7 @@ def _differences_of_all_rows(
             yield pa.record_batch([*map(pa.array, columns), pa.array(sums, pa.binary())], ["row_id", "arrival", "sum"])
 
     def framed(number: int) -> Iterator[pa.RecordBatch]:
-        for found, fault in _rows_of_file(table.frames[number], cut.arrival):
+        for found, fault in _rows_of_file(table.frames[number], checkpoint.arrival):
             digests_found: list[tuple[str | None, bytes | None, str | None]] = [(*each, None) for each in found]
             digests_found += [] if fault is None else [(None, None, fault)]
             values = zip(*digests_found, strict=True) if digests_found else ((), (), ())
@@ -149,26 +149,28 @@ def _differences_of_all_rows(
         )
         .collect()
     )
-    yield from _differences_of_totals(cut, table, sum(row["held"] or 0 for row in found))
+    yield from _differences_of_totals(checkpoint, table, sum(row["held"] or 0 for row in found))
     for row in sorted(found, key=lambda each: (each["day"] or "", each["verdict"])):
         for fault in row["faults"]:
-            yield _difference(cut, table, fault)
+            yield _difference(checkpoint, table, fault)
         if row["verdict"] != _SAME and row["rows"]:
             what = f"{row['rows']} rows of the frames are {row['verdict']}, such as {row['example']!r}"
-            yield _difference(cut, table, what, row["day"] or "")
+            yield _difference(checkpoint, table, what, row["day"] or "")
 
 
-def _difference(cut: Checkpoint, table: CheckpointTable, what: str, day: str = "") -> CheckpointDifference:
-    return CheckpointDifference(cut.gateway, table.table, what, day)
+def _difference(checkpoint: Checkpoint, table: CheckpointTable, what: str, day: str = "") -> CheckpointDifference:
+    return CheckpointDifference(checkpoint.gateway, table.table, what, day)
 
 
-def _differences_of_totals(cut: Checkpoint, table: CheckpointTable, count: int) -> Iterator[CheckpointDifference]:
+def _differences_of_totals(
+    checkpoint: Checkpoint, table: CheckpointTable, count: int
+) -> Iterator[CheckpointDifference]:
     if count != table.rows:
         what = f"the snapshot {table.snapshot_id} has {count} visible rows, the frames {table.rows}"
-        yield _difference(cut, table, what)
+        yield _difference(checkpoint, table, what)
     size = sum(_size(uri) for uri in table.frames)
     if size != table.bytes:
-        yield _difference(cut, table, f"the frames' files have {size} bytes, {table.bytes} were written")
+        yield _difference(checkpoint, table, f"the frames' files have {size} bytes, {table.bytes} were written")
 
 
 def _rows_of_file(uri: str, arrival: int) -> Iterator[tuple[list[tuple[str, bytes]], str | None]]:
@@ -178,12 +180,12 @@ def _rows_of_file(uri: str, arrival: int) -> Iterator[tuple[list[tuple[str, byte
         with file_system.open_input_stream(path) as stream:
             for message in read_checkpoint(stream):
                 response = decode_response(message)
-                is_of_cut = response.server_hlc == arrival
+                is_of_checkpoint = response.server_hlc == arrival
                 rows = [
                     (row_id, _checksum(list(deltas)))
                     for row_id, deltas in groupby(response.deltas, key=lambda delta: delta.row_id)
                 ]
-                yield rows, None if is_of_cut else f"{uri} has frames of arrival {response.server_hlc}"
+                yield rows, None if is_of_checkpoint else f"{uri} has frames of arrival {response.server_hlc}"
     except (OSError, ValidationError) as error:
         yield [], f"{uri} cannot be read: {error}"
 

@@ -55,7 +55,7 @@ def retention(newest: Checkpoint | None, arrival: int, kept: CheckpointRetention
 
 @lake_errors
 def tag_newest(
-    spark: SparkSession, names: LakeNames, table: str, cuts: Iterable[Checkpoint], kept: CheckpointRetention
+    spark: SparkSession, names: LakeNames, table: str, checkpoints: Iterable[Checkpoint], kept: CheckpointRetention
 ) -> int:
     """Tag the snapshots of newest checkpoints whose own tag is about to end, and return how many.
 
@@ -65,7 +65,7 @@ def tag_newest(
         spark: a session.
         names: the lake's names.
         table: the state table.
-        cuts: the newest checkpoint of each gateway.
+        checkpoints: the newest checkpoint of each gateway.
         kept: the settings.
 
     Raises:
@@ -73,10 +73,10 @@ def tag_newest(
     """
     soon_ms = (time.time() - kept.hours * 1800) * 1000
     old = {
-        f"{HELD}{cut.gateway}": part.snapshot_id
-        for cut in cuts
-        for part in cut.tables
-        if part.table == table and cut.created_ms < soon_ms
+        f"{HELD}{checkpoint.gateway}": part.snapshot_id
+        for checkpoint in checkpoints
+        for part in checkpoint.tables
+        if part.table == table and checkpoint.created_ms < soon_ms
     }
     if not old:
         return 0

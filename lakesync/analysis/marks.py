@@ -285,12 +285,14 @@ def positions(
         shards: the shards; None: tables are not sharded.
     """
     merged = {gateway for marks in lake.tables.values() for gateway in marks}
-    cuts: dict[str, int] = {}
+    checkpoints: dict[str, int] = {}
     flushed: set[str] = set()
     for each in backlog:
         if each.flushed_seq or each.gateway in merged:
             flushed.add(each.gateway)
-        cuts[each.gateway] = min(each.checkpoint_arrival or 0, cuts.get(each.gateway, each.checkpoint_arrival or 0))
+        checkpoints[each.gateway] = min(
+            each.checkpoint_arrival or 0, checkpoints.get(each.gateway, each.checkpoint_arrival or 0)
+        )
     every = {namespaces.called(table.namespace, table.name): table for table in tables}
     found = []
     for qualified in sorted(every.keys() | lake.tables.keys()):
@@ -301,7 +303,7 @@ def positions(
             registered = qualified in every and namespaces.of(gateway) == every[qualified].namespace
             if registered or gateway in marks:
                 found.append(Position("table", qualified, gateway, marks.get(gateway, 0), own, name))
-    found += [Position("checkpoint", "", gateway, cuts[gateway]) for gateway in sorted(flushed - lake.moved)]
+    found += [Position("checkpoint", "", gateway, checkpoints[gateway]) for gateway in sorted(flushed - lake.moved)]
     for follower in followers:
         for each in backlog:
             if each.gateway in flushed and (not follower.gateways or each.gateway in follower.gateways):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.conformance.calls import read
-from tests.conformance.test_staging_cuts import make_cut
+from tests.conformance.test_staging_checkpoints import make_checkpoint
 
 
 def test_a_mark_is_kept_until_it_is_replaced(place, store, book):
@@ -15,9 +15,9 @@ def test_a_mark_is_kept_until_it_is_replaced(place, store, book):
     assert store.marks() == {"destinations/main/pg": '{"streams": {}}', "pipeline": "2"}
 
 
-def test_the_backlog_has_the_arrival_of_the_newest_cut(store):
+def test_the_backlog_has_the_arrival_of_the_newest_checkpoint(store):
     assert [each.checkpoint_arrival for each in store.backlog()] == [None]
     epoch = read(store, lambda view: view.epoch)
-    store.publish_checkpoint(make_cut(epoch, 1000))
-    store.publish_checkpoint(make_cut(epoch, 2000))
+    store.publish_checkpoint(make_checkpoint(epoch, 1000))
+    store.publish_checkpoint(make_checkpoint(epoch, 2000))
     assert [each.checkpoint_arrival for each in store.backlog()] == [2000]

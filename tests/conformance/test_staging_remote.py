@@ -122,10 +122,12 @@ def test_a_flush_goes_over_it(remote, store, book):
     assert remote.connectors("g") == [connector]
     assert remote.newest_checkpoint("g") is None
     assert remote.cut_point("g") == store.cut_point("g")
-    cut = Checkpoint("g", batch.epoch, entry.arrival, 0, (CheckpointTable("notes", 1, 29, ("file:///f",), 9),), 5)
-    assert remote.publish_checkpoint(cut) is True
-    assert remote.publish_checkpoint(cut) is False
-    assert remote.newest_checkpoint("g") == cut
+    checkpoint = Checkpoint(
+        "g", batch.epoch, entry.arrival, 0, (CheckpointTable("notes", 1, 29, ("file:///f",), 9),), 5
+    )
+    assert remote.publish_checkpoint(checkpoint) is True
+    assert remote.publish_checkpoint(checkpoint) is False
+    assert remote.newest_checkpoint("g") == checkpoint
 
 
 def test_errors_come_back_as_what_they_were(remote, store, book):

@@ -246,7 +246,7 @@ def test_a_table_registered_while_it_runs_is_in_dagster_soon_from_the_same_code_
     assert system.told["code_server"]["pid"] == before
 
 
-def test_a_push_goes_by_the_sensor_to_deltas_tables_cut_and_checkpoint(system):
+def test_a_push_goes_by_the_sensor_to_deltas_tables_and_checkpoint(system):
     system.register("flights", carrier="string", delay="number")
     system.holds("flights")
     system.push("flights", range(100), carrier="UA", delay=3)
@@ -257,14 +257,14 @@ def test_a_push_goes_by_the_sensor_to_deltas_tables_cut_and_checkpoint(system):
     assert tag(run, "lakesync/reason") == "request"
     steps = {step["stepKey"]: step["status"] for step in run["stepStats"]}
     assert set(steps.values()) == {"SUCCESS"}
-    assert {"deltas", "tables__flights", "cut"} <= steps.keys()
+    assert {"deltas", "tables__flights", "checkpoint_snapshots"} <= steps.keys()
     assert system.numbers("deltas")["deltas_in"] == 100
     assert system.numbers("tables", "flights")["rows_merged"] == 100
     assert system.numbers("checkpoint")["dagster/row_count"] == 100
     held = {**system.checks("deltas"), **system.checks("tables", "flights"), **system.checks("checkpoint")}
     assert {name for name, status in held.items() if status == "SUCCEEDED"} >= {
         *("ledger_equals_lake", "delta_once", "no_future_hlc"),
-        *("row_once", "state_equals_merge", "checkpoint_equals_cut"),
+        *("row_once", "state_equals_merge", "checkpoint_equals_snapshots"),
     }
 
 
@@ -272,7 +272,7 @@ def test_a_push_goes_by_the_sensor_to_deltas_tables_cut_and_checkpoint(system):
 def carried(system):
     """The system with the flights in the lake, whichever test carried them there."""
     if "tables/flights" not in system.assets():
-        test_a_push_goes_by_the_sensor_to_deltas_tables_cut_and_checkpoint(system)
+        test_a_push_goes_by_the_sensor_to_deltas_tables_and_checkpoint(system)
     return system
 
 
@@ -306,7 +306,11 @@ def test_a_planted_duplicate_holds_back_what_is_downstream(system):
     system.flush()
     (run,) = system.ended(flushed, "FAILURE")
     steps = {step["stepKey"]: step["status"] for step in run["stepStats"]}
-    assert (steps["deltas"], steps["tables__flights"], steps["cut"]) == ("SUCCESS", "SUCCESS", "FAILURE")
+    assert (steps["deltas"], steps["tables__flights"], steps["checkpoint_snapshots"]) == (
+        "SUCCESS",
+        "SUCCESS",
+        "FAILURE",
+    )
     checks = system.checks("deltas")
     assert (checks["ledger_equals_lake"], checks["delta_once"]) == ("FAILED", "FAILED")
     assert system.materialised("checkpoint") == before

@@ -103,8 +103,8 @@ class House:
 
     def frames(self, table):
         """The frame files of a table's checkpoint."""
-        cut = self.served.engine.store.newest_checkpoint("shop")
-        (part,) = [part for part in cut.tables if part.table == table]
+        checkpoint = self.served.engine.store.newest_checkpoint("shop")
+        (part,) = [part for part in checkpoint.tables if part.table == table]
         return [Path(urlsplit(uri).path) for uri in part.frames]
 
 
@@ -294,22 +294,22 @@ DAMAGES = {
         {
             TODOS_CHECK: "It could not be read",
             "tables/todos row_once": "It could not be read",
-            "checkpoint checkpoint_equals_cut": "1 found: shop todos",
+            "checkpoint checkpoint_equals_snapshots": "1 found: shop todos",
         },
     ),
     "checkpoint_altered": (
         lambda house, _: frames(house, lambda held: held.replace(b"quoted", b"quoned")),
-        {"checkpoint checkpoint_equals_cut": f"2 found: shop todos {FIRST}, shop todos {SECOND}"},
+        {"checkpoint checkpoint_equals_snapshots": f"2 found: shop todos {FIRST}, shop todos {SECOND}"},
     ),
     "checkpoint_row": (
         lambda house, _: frames(house, less_one_row),
-        {"checkpoint checkpoint_equals_cut": f"shop todos {FIRST}"},
+        {"checkpoint checkpoint_equals_snapshots": f"shop todos {FIRST}"},
     ),
     "checkpoint_emptied": (
         lambda house, _: frames(house, lambda _: b""),
-        {"checkpoint checkpoint_equals_cut": f"shop todos {FIRST}, shop todos {SECOND}"},
+        {"checkpoint checkpoint_equals_snapshots": f"shop todos {FIRST}, shop todos {SECOND}"},
     ),
-    "checkpoint_file": (lambda house, _: frames(house, None), {"checkpoint checkpoint_equals_cut": "shop todos"}),
+    "checkpoint_file": (lambda house, _: frames(house, None), {"checkpoint checkpoint_equals_snapshots": "shop todos"}),
     "destination_typed": (
         lambda house, _: sql(house.copy, "UPDATE todos SET n = 7 WHERE row_id = 'r1'"),
         {COPY_CHECK: f"todos on {FIRST}: 1 altered rows of 0. Rebuild the days {FIRST}:"},

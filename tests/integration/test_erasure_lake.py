@@ -93,7 +93,7 @@ class World:
     def merge(self):
         merge_table(self.spark, SCHEMA, {self.name: self.store.cut_point(self.name).arrival}, names=self.names)
 
-    def cut(self):
+    def make_checkpoint(self):
         hold = self.store.cut_point(self.name)
         return make_checkpoint(self.spark, self.store, hold, [SCHEMA], directory_uri=self.uri, names=self.names)
 
@@ -179,7 +179,7 @@ def test_b7_what_is_erased_is_gone_after_a_crash_at_every_step(spark, spark_serv
     world.write("ann", "hers", title=SECRET, body={"deep": SECRET})
     world.flush()
     world.merge()
-    first = world.cut()
+    first = world.make_checkpoint()
     assert world.checkpoint() == first
     monkeypatch.setattr(writes, "_is_small", lambda *_: True)  # merged on read: old rows stay in their files
     world.write("bob", "hers", body="of bob")

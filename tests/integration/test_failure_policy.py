@@ -49,7 +49,7 @@ def test_what_stays_transient_fails_in_the_end(tmp_path):
     "raised",
     [
         SchemaError("t.n is string in this schema and number in the lake"),
-        ExceptionGroup("cuts failed", [IntegrityError("a"), SchemaError("b")]),
+        ExceptionGroup("checkpoints failed", [IntegrityError("a"), SchemaError("b")]),
         KeyError("a defect of ours"),
     ],
 )
@@ -60,7 +60,7 @@ def test_a_terminal_error_or_a_defect_fails_at_once(tmp_path, raised):
 
 
 def test_a_group_with_a_transient_error_in_it_is_tried_again(tmp_path):
-    both = ExceptionGroup("cuts failed", [IntegrityError("a"), LakeUnavailableError("b", retry_after=SOON)])
+    both = ExceptionGroup("checkpoints failed", [IntegrityError("a"), LakeUnavailableError("b", retry_after=SOON)])
     result, tries = run(tmp_path, [both])
     assert result.success
     assert tries == [0, 1]

@@ -145,7 +145,7 @@ def test_b1_what_is_acknowledged_is_in_the_lake_once(labs, spark, kind):
     lab.push(7)
     lab.push(8)
     held = {lab.gateway: lab.store.cut_point(lab.gateway)}
-    lab.push(9)  # merged and cut is up to the hold: this is the next flush's
+    lab.push(9)  # tables and checkpoint end at the cut point: this is the next flush's
     assert [report.deltas for report in lab.flush(spark, max_deltas=16, cut_points=held)] == [15]
     assert [report.deltas for report in lab.flush(spark, max_deltas=16)] == [9]
     lab.check(spark)

@@ -60,10 +60,10 @@ def states(count):
 def test_what_a_task_wrote_is_served(bucket):
     written = write_file([states(50)], f"{bucket}/g/1-256/t/00000.frames", "t", 256).to_pylist()[0]
     assert (written["rows"], written["highest_arrival"]) == (50, 256)
-    cut = Checkpoint("g", 1, 256, 0, (CheckpointTable("t", 1, 50, (written["uri"],), written["bytes"]),), 0)
-    whole = list(visible_frames(frame_files(cut), None, {"sub": "bob"}))
+    checkpoint = Checkpoint("g", 1, 256, 0, (CheckpointTable("t", 1, 50, (written["uri"],), written["bytes"]),), 0)
+    whole = list(visible_frames(frame_files(checkpoint), None, {"sub": "bob"}))
     assert sum(map(len, whole)) == written["bytes"]
-    (frame,) = visible_frames(frame_files(cut), OWN, {"sub": "bob"})
+    (frame,) = visible_frames(frame_files(checkpoint), OWN, {"sub": "bob"})
     shown = decode_response(frame[4:]).deltas
     assert [delta.row_id for delta in shown] == [f"r{number}" for number in range(0, 50, 2)]
     assert encode_checkpoint_frame(whole[0][4:]) == whole[0]

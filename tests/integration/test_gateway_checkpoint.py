@@ -39,7 +39,7 @@ def _encoded(one: dict) -> bytes:
 def publish(
     served: Served, client: Client, folder: Path, frames: Sequence[Sequence[RowDelta]], *, epoch: int | None = None
 ) -> Checkpoint:
-    """Publish a cut at the newest arrival, with each of `frames` as one frame in one file."""
+    """Publish a checkpoint at the newest arrival, with each of `frames` as one frame in one file."""
     store = served.engine.store
     (head,) = [shard for shard in store.backlog() if shard.gateway == client.gateway]
     file = folder / "todos with a space.frames"
@@ -51,9 +51,11 @@ def publish(
     )
     table = CheckpointTable("todos", 1, sum(map(len, frames)), (file.as_uri(),), file.stat().st_size)
     version = store.gateway_config(client.gateway).rules_version
-    cut = Checkpoint(client.gateway, head.epoch if epoch is None else epoch, head.last_arrival, version, (table,), 0)
-    store.publish_checkpoint(cut)
-    return cut
+    checkpoint = Checkpoint(
+        client.gateway, head.epoch if epoch is None else epoch, head.last_arrival, version, (table,), 0
+    )
+    store.publish_checkpoint(checkpoint)
+    return checkpoint
 
 
 def received(answer) -> list[list[RowDelta]]:
@@ -65,13 +67,13 @@ def test_a_new_client_gets_the_frames_and_pulls_on_from_there(served, tmp_path, 
     alice = served.client("alice")
     first, second = delta("t1", {"n": 1}, client="alice"), delta("t2", {"n": 2}, client="alice")
     alice.push(first, second)
-    cut = publish(served, alice, tmp_path, [rows(first), rows(second)])
+    checkpoint = publish(served, alice, tmp_path, [rows(first), rows(second)])
     alice.push(delta("t3", {"n": 3}, client="alice"))
     bob = served.client("bob", alice.gateway)
     answer = bob.call("GET", prefix + "/sync/{gw}/checkpoint")
     assert answer.status_code == 200
     assert answer.headers["content-type"] == "application/x-lakesync-checkpoint-stream"
-    assert answer.headers["x-checkpoint-hlc"] == str(cut.arrival)
+    assert answer.headers["x-checkpoint-hlc"] == str(checkpoint.arrival)
     assert received(answer) == [list(rows(first)), list(rows(second))]
     rest = bob.pull(answer.headers["x-checkpoint-hlc"]).json()
     assert [(each["rowId"], each["op"]) for each in rest["deltas"]] == [("t3", "INSERT")]
@@ -92,7 +94,7 @@ def test_only_rows_that_the_rules_show_are_served(served, tmp_path):
     assert received(answer) == [list(merged)]
 
 
-def test_there_is_none_before_a_cut(served):
+def test_a_gateway_without_a_checkpoint_answers_404(served):
     client = served.client()
     client.push(delta("t1", {"n": 1}))
     answer = served.client("bob", client.gateway).call("GET", "/sync/{gw}/checkpoint")
@@ -129,13 +131,13 @@ def test_there_is_none_of_another_epoch(served, tmp_path):
     assert served.client("bob", alice.gateway).call("GET", "/sync/{gw}/checkpoint").status_code == 404
 
 
-def test_a_cut_whose_frames_are_gone_is_none(served, tmp_path):
+def test_a_checkpoint_whose_frames_are_missing_answers_404(served, tmp_path):
     alice = served.client("alice")
     made = delta("t1", {"n": 1}, client="alice")
     alice.push(made)
-    cut = publish(served, alice, tmp_path, [rows(made)])
+    checkpoint = publish(served, alice, tmp_path, [rows(made)])
     Path(tmp_path / "todos with a space.frames").unlink()
-    assert cut.tables[0].frames[0].startswith("file:///")
+    assert checkpoint.tables[0].frames[0].startswith("file:///")
     bob = served.client("bob", alice.gateway)
     assert bob.call("GET", "/sync/{gw}/checkpoint").status_code == 404
     assert {each["rowId"] for each in bob.pull().json()["deltas"]} == {"t1"}
@@ -169,8 +171,8 @@ def test_serving_holds_a_frame_and_not_the_whole(spawn, tmp_path):
         with file.open("wb") as stream:
             stream.writelines([frame] * frames)
         table = CheckpointTable("todos", 1, 60 * frames, (file.as_uri(),), file.stat().st_size)
-        cut = Checkpoint("gw", head["epoch"], head["last_arrival"], 1, (table,), 0)
-        assert server.internal("publish_checkpoint", checkpoint=msgspec.to_builtins(cut)) is True
+        checkpoint = Checkpoint("gw", head["epoch"], head["last_arrival"], 1, (table,), 0)
+        assert server.internal("publish_checkpoint", checkpoint=msgspec.to_builtins(checkpoint)) is True
         reader = server.client(client, team="red")
         answer = reader.call("GET", "/sync/{gw}/checkpoint", headers={"Accept-Encoding": "identity"})
         assert answer.content == frame * frames
@@ -184,7 +186,7 @@ def test_serving_holds_a_frame_and_not_the_whole(spawn, tmp_path):
     assert large - small < 10 * len(frame)
 
 
-def test_who_stops_reading_is_cut_off(spawn, tmp_path):
+def test_a_client_that_stops_reading_is_disconnected(spawn, tmp_path):
     """The time limit is each part's: it ends who takes nothing, not who takes long."""
     server = spawn(LAKESYNC_LIMITS_REQUEST_TIMEOUT_SECONDS="1")
     alice = server.client("alice")
@@ -195,8 +197,8 @@ def test_who_stops_reading_is_cut_off(spawn, tmp_path):
     file = tmp_path / "long.frames"
     file.write_bytes(frame * 30)
     table = CheckpointTable("todos", 1, 30, (file.as_uri(),), file.stat().st_size)
-    cut = Checkpoint("gw", head["epoch"], head["last_arrival"], 0, (table,), 0)
-    assert server.internal("publish_checkpoint", checkpoint=msgspec.to_builtins(cut)) is True
+    checkpoint = Checkpoint("gw", head["epoch"], head["last_arrival"], 0, (table,), 0)
+    assert server.internal("publish_checkpoint", checkpoint=msgspec.to_builtins(checkpoint)) is True
     place = urlsplit(server.url)
     with socket.create_connection((place.hostname, place.port), DEADLINE) as connection:
         token = server.client("bob").token

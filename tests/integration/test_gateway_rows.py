@@ -1,4 +1,4 @@
-"""What an admin reads of rows, of the newest cut, and of work that was set aside."""
+"""What an admin reads of rows, of the newest checkpoint, and of work that was set aside."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ def test_rows_of_another_form_are_refused(served, query):
     assert served.client().admin().call("GET", "/admin/rows/{gw}", params=query).status_code == 400
 
 
-def test_the_newest_cut_and_whether_rules_are_newer(served, tmp_path):
+def test_metrics_report_the_newest_checkpoint_and_whether_rules_are_newer(served, tmp_path):
     client = served.client()
     client.push(delta("t1", {"n": 1}))
     admin = client.admin()
     before = admin.call("GET", "/admin/metrics/{gw}").json()
-    assert (before["cut"], before["rulesVersion"]) == (None, 0)
+    assert (before["checkpoint"], before["rulesVersion"]) == (None, 0)
     publish_checkpoint(served.engine.store, client.gateway, tmp_path)
     admin.call("POST", "/admin/sync-rules/{gw}", json={"version": 1, "buckets": [NOBODY]})
     told = admin.call("GET", "/admin/metrics/{gw}").json()
-    assert told["cut"]["arrivalHlc"] == before["lastArrivalHlc"]
-    assert (told["cut"]["rulesVersion"], told["rulesVersion"], told["cut"]["tables"]) == (0, 1, ["todos"])
+    assert told["checkpoint"]["arrivalHlc"] == before["lastArrivalHlc"]
+    assert (told["checkpoint"]["rulesVersion"], told["rulesVersion"], told["checkpoint"]["tables"]) == (0, 1, ["todos"])
     fetched = tmp_path / "frames.bin"
     told = _command(served, served.client("new", client.gateway), "checkpoint", "fetch", str(fetched), "--json")
     assert told.exit_code == ExitCode.FAILED  # its rules are older

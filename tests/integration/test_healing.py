@@ -139,11 +139,11 @@ class Pipeline:
         """Rows of the tables, the checkpoint and the destination."""
         with session(self.config) as spark:
             tables = {table: spark.table(f"lake.tab_heal.{table}").count() for table in TABLES}
-        cut = {table.table: table.rows for table in self.engine.store.newest_checkpoint("heal").tables}
+        checkpoint = {table.table: table.rows for table in self.engine.store.newest_checkpoint("heal").tables}
         with closing(open_adapter(self.config.adapters["copy"])) as adapter:
             found = everything(adapter)
         taken = Counter(each.delta.table for each in found)
-        return tables, cut, taken
+        return tables, checkpoint, taken
 
 
 @pytest.fixture(scope="module")

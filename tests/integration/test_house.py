@@ -23,7 +23,7 @@ from tests.integration.gateway_support import SERVICE, wall_ms
 pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute where the machine is busy
 
 TABLES = ("flights", "planes")
-EVERY = ("deltas", "tables/flights", "tables/planes", "cut", "checkpoint")
+EVERY = ("deltas", "tables/flights", "tables/planes", "checkpoint_snapshots", "checkpoint")
 
 
 class House:
@@ -110,7 +110,7 @@ def test_what_runs_tell_keep_and_hold_back(house, spark_server):
     for asset in EVERY:
         assert series[asset]["lag_seconds"] >= 0, asset
         assert abs(series[asset]["valid_through"] - time.time()) < 600, asset
-    assert all(series[asset]["files"] > 0 for asset in EVERY if asset != "cut")
+    assert all(series[asset]["files"] > 0 for asset in EVERY if asset != "checkpoint_snapshots")
 
     checkpoint = dg.AssetKey("checkpoint")
     assert house.instance.get_materialized_partitions(checkpoint) == {"house"}
@@ -138,7 +138,7 @@ def test_what_runs_tell_keep_and_hold_back(house, spark_server):
     third = house.run()
     assert not third.success
     assert failed(third) == {"tables/planes row_once"}
-    unmade = {"cut", "checkpoint"}
+    unmade = {"checkpoint_snapshots", "checkpoint"}
     kept = {asset: version for asset, version in after.items() if asset not in unmade}
     assert versions(third) == kept
 

@@ -70,7 +70,7 @@ class Tenants:
             instance=self.instance, tags={**tags, "lakesync/requested_by": "flush_sensor"}, raise_on_error=False
         )
 
-    def cuts(self):
+    def checkpoints(self):
         return {gateway: self.engine.store.newest_checkpoint(gateway) for gateway in TENANTS}
 
 
@@ -86,8 +86,8 @@ def test_b11_one_poisoned_member_of_each_kind_holds_up_nobody_else(tenants, spar
             tenants.push(gateway, table, n=1)
     first = tenants.flush()
     assert first.success
-    before = tenants.cuts()
-    assert all(cut is not None for cut in before.values())
+    before = tenants.checkpoints()
+    assert all(checkpoint is not None for checkpoint in before.values())
 
     with session(spark_server["config"]) as spark:
         twins = "lake.tab_isolation.twins"
@@ -111,7 +111,7 @@ def test_b11_one_poisoned_member_of_each_kind_holds_up_nobody_else(tenants, spar
     marks = {gateway: tenants.engine.store.cut_point(gateway).arrival for gateway in TENANTS}
 
     run = tenants.flush()
-    after = tenants.cuts()
+    after = tenants.checkpoints()
     assert {gateway for gateway in TENANTS if after[gateway] == before[gateway]} == HELD
     assert all(after[gateway].arrival >= marks[gateway] for gateway in TENANTS.keys() - HELD)
     assert {part.table: part.rows for part in after["fine"].tables} == {"orders": 2, "planes": 2, "twins": 1}
@@ -144,7 +144,7 @@ def test_b11_one_poisoned_member_of_each_kind_holds_up_nobody_else(tenants, spar
     (told,) = (
         event.step_materialization_data.materialization.metadata["left_out"].value
         for event in run.get_asset_materialization_events()
-        if event.asset_key == dg.AssetKey("cut")
+        if event.asset_key == dg.AssetKey("checkpoint_snapshots")
     )
     assert told.keys() == HELD
     assert "its table planes was not merged" in told["frozen"]
@@ -156,4 +156,4 @@ def test_b11_one_poisoned_member_of_each_kind_holds_up_nobody_else(tenants, spar
         spark.sql("DROP TABLE lake.tab_isolation.wrecks")
     tenants.push("doubled", "twins", n=3)
     assert tenants.flush().success
-    assert all(cut != before[gateway] for gateway, cut in tenants.cuts().items())
+    assert all(checkpoint != before[gateway] for gateway, checkpoint in tenants.checkpoints().items())

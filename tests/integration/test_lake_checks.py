@@ -35,7 +35,7 @@ def delta(op, row, hlc, client="a", **values):
 
 
 class Lake:
-    """A state table of six rows over two days, with a cut, in which faults are planted by SQL."""
+    """A state table of six rows over two days, with a checkpoint, in which faults are planted by SQL."""
 
     def __init__(self, spark, engine, names, frames):
         self.spark, self.names, self.store = spark, names, engine.store
@@ -53,7 +53,9 @@ class Lake:
         merge_table(spark, TITLES, {"g": upto}, names=names)
         engine.gateway("g")
         hold = held(engine.store, "g", upto)
-        self.cut = make_checkpoint(spark, engine.store, hold, [TITLES], directory_uri=frames.as_uri(), names=names)
+        self.checkpoint = make_checkpoint(
+            spark, engine.store, hold, [TITLES], directory_uri=frames.as_uri(), names=names
+        )
 
     def sql(self, statement):
         self.spark.sql(statement.format(deltas=self.names.deltas, state=self.names.state("t")))
@@ -75,7 +77,7 @@ def test_nothing_is_found_where_all_is_well(lake, spark):
     assert rows_unlike_merge(spark, "t", lake.names, days=DAYS[:1], seed=3) == []
     assert unlike_history(spark, "t", lake.names) == []
     assert future_deltas(spark, lake.names) == []
-    assert checkpoint_differences(spark, lake.cut, lake.names) == []
+    assert checkpoint_differences(spark, lake.checkpoint, lake.names) == []
     counted = figures(spark, lake.names.state("t"))
     assert (counted.rows, counted.delete_files) == (6, 0)
     assert counted.data_files > 0
@@ -151,21 +153,21 @@ def test_a_sound_history_is_checked_in_one_spark_job(lake, spark, spark_server):
     assert work.rows_read == 2 * 3
 
 
-def test_frames_that_are_not_their_cut_are_found(lake, spark):
-    (table,) = lake.cut.tables
+def test_frames_that_differ_from_their_snapshots_are_found(lake, spark):
+    (table,) = lake.checkpoint.tables
     files = [Path(urlsplit(uri).path) for uri in table.frames]
     contents = [file.read_bytes() for file in files]
     for file, content in zip(files, contents, strict=True):
         file.write_bytes(content.replace(b"title", b"tilte"))
-    changed = checkpoint_differences(spark, lake.cut, lake.names)
+    changed = checkpoint_differences(spark, lake.checkpoint, lake.names)
     assert changed
     assert all("is not the snapshot's" in each.what for each in changed)
     for file, content in zip(files, contents, strict=True):
         file.write_bytes(content[:-1])
-    cut_short = [each.what for each in checkpoint_differences(spark, lake.cut, lake.names)]
+    cut_short = [each.what for each in checkpoint_differences(spark, lake.checkpoint, lake.names)]
     assert len(cut_short) == 2
     assert "were written" in cut_short[0]
     assert "ends within the frame" in cut_short[1]
     for file, content in zip(files, contents, strict=True):
         file.write_bytes(content)
-    assert checkpoint_differences(spark, lake.cut, lake.names) == []
+    assert checkpoint_differences(spark, lake.checkpoint, lake.names) == []

@@ -1,4 +1,4 @@
-"""Two gateways with one table name and a namespace each: made, cut, asked, erased and checked apart."""
+"""Two gateways with one table name and a namespace each: merged, checkpointed, queried, erased and checked apart."""
 
 import time
 from pathlib import Path
@@ -96,7 +96,7 @@ def test_neither_gateway_sees_the_others_tables(house):
     house.push("home", "ada", {"1": "one", "3": "three"})
     made, unmet, failed = house.run("flush")
     assert (made, unmet, failed) == (
-        {"deltas", "tables/orders", "tables_shop_eu/orders", "cut", "checkpoint"},
+        {"deltas", "tables/orders", "tables_shop_eu/orders", "checkpoint_snapshots", "checkpoint"},
         [],
         "",
     )
@@ -109,8 +109,8 @@ def test_neither_gateway_sees_the_others_tables(house):
     both = query(house.config, "SELECT e._row FROM shop_eu.orders e JOIN tab_apart.orders h ON h._row = e._row")
     assert both.to_pylist() == [{"_row": "1"}]
     assert trace(house.config, first).state.contains_delta
-    cuts = {gateway: house.engine.store.newest_checkpoint(gateway) for gateway in COLUMNS}
-    assert {gateway: cut.tables[0].rows for gateway, cut in cuts.items()} == {"eu": 3, "home": 2}
+    checkpoints = {gateway: house.engine.store.newest_checkpoint(gateway) for gateway in COLUMNS}
+    assert {gateway: made.tables[0].rows for gateway, made in checkpoints.items()} == {"eu": 3, "home": 2}
     assert house.rejected() == {("eu", "shop_eu.orders", "2", '"x"'), ("eu", "shop_eu.orders", "8", '"y"')}
 
 

@@ -106,8 +106,8 @@ def asked(config, moment=None, where=""):
 class Place:
     """A lake with one checkpoint, deltas that are flushed but not merged, and unflushed deltas."""
 
-    def __init__(self, config, story, moments, cut):
-        self.config, self.story, self.moments, self.cut = config, story, moments, cut
+    def __init__(self, config, story, moments, checkpoint):
+        self.config, self.story, self.moments, self.checkpoint = config, story, moments, checkpoint
 
 
 @pytest.fixture(scope="module")
@@ -129,13 +129,13 @@ def place(spark_server, tmp_path_factory):
         store = engine.store
         flush_due(spark, store, names=names)
         merge_table(spark, schema, {"other": moments[1]}, names=names)
-        cut = make_checkpoint(
+        checkpoint = make_checkpoint(
             spark, store, store.cut_point("shop"), [schema], directory_uri=folder.as_uri(), names=names
         )
         moments += [story.push(gateway) for gateway in ("other", "shop", "other")]
         flush_due(spark, store, names=names)
     moments += [story.push("shop"), story.push("other"), story.push("shop", 2, "drafts")]
-    yield Place(config, story, moments, cut)
+    yield Place(config, story, moments, checkpoint)
     engine.close()
 
 
@@ -150,9 +150,9 @@ def test_a_query_of_the_past_sees_what_had_arrived(place):
 
 
 def test_a_snapshot_is_read_without_later_deltas(place):
-    snapshot = place.cut.tables[0].snapshot_id
+    snapshot = place.checkpoint.tables[0].snapshot_id
     there = asked(place.config, AsOf(snapshot=snapshot), "WHERE _gateway = 'shop'")
-    expected = place.story.rows(place.cut.arrival)
+    expected = place.story.rows(place.checkpoint.arrival)
     assert there == {key: row for key, row in expected.items() if key[0] == "shop"}
     with pytest.raises(NotFoundError, match=r"has the snapshot 5, .* the newest snapshots are [0-9]+ of tasks"):
         asked(place.config, AsOf(snapshot=5))
@@ -268,7 +268,7 @@ def test_spark_returns_the_same_rows(place, monkeypatch, tmp_path):
     line = ["query", sql, "--as-of", str(place.moments[3]), "--json"]
     there = [CliRunner().invoke(app, [*line, "--engine", engine]).stdout for engine in ("spark", "duckdb")]
     assert there[0] == there[1] != ""
-    snapshot = AsOf(snapshot=place.cut.tables[0].snapshot_id)
+    snapshot = AsOf(snapshot=place.checkpoint.tables[0].snapshot_id)
     assert on_spark(place.config, sql, snapshot).to_pylist() == query(place.config, sql, snapshot).to_pylist()
 
 

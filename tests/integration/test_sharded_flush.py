@@ -27,7 +27,7 @@ def delta(table, row, client="alice", value=None):
     return RowDelta("INSERT", table, str(row), client, cells, hlc, identity)
 
 
-def cuts(run, config):
+def checkpoints(run, config):
     return make_checkpoints(
         run.pyspark.spark_session, run.staging.store, run.run_state, config, run.lake.checkpoints_uri
     )
@@ -67,9 +67,11 @@ def test_the_deltas_of_every_shard_are_in_the_lake_once(spark_server, serve, tmp
     with a_run(config, engine.store) as run:
         assert run.run_state.flushed_of("orders") == {"sharded": arrivals["shard-orders"]}
         assert run.run_state.flushed_of("todos") == {"sharded": arrivals["shard-default"]}
-        (cut,) = cuts(run, config)
-    assert {part.table: part.rows for part in cut.tables} == {"orders": 7, "todos": 7}
-    assert {store.newest_checkpoint("sharded").arrival for store in engine.store.stores.values()} == {cut.arrival}
+        (checkpoint,) = checkpoints(run, config)
+    assert {part.table: part.rows for part in checkpoint.tables} == {"orders": 7, "todos": 7}
+    assert {store.newest_checkpoint("sharded").arrival for store in engine.store.stores.values()} == {
+        checkpoint.arrival
+    }
     bob = {"sub": "bob"}
     checkpoint = gateway.submit_checkpoint("bob", bob).result()
     assert [part.table for part in checkpoint.tables] == ["todos", "orders"]
@@ -87,7 +89,7 @@ def erase_alice(engine, gateway, config, names):
     with a_run(config, engine.store) as run:
         spark = run.pyspark.spark_session
         flush_due(spark, engine.store, names=names)
-        cuts(run, config)
+        checkpoints(run, config)
         engine.store.erase_client("sharded", "alice")
         flush_due(spark, engine.store, names=names)
         requests = open_requests(engine.store)["sharded"]
@@ -96,9 +98,9 @@ def erase_alice(engine, gateway, config, names):
         assert (len(ended.proven), ended.left) == (2, ())
         assert open_requests(engine.store) == {}
         run.run_state.forget_positions()
-        (cut,) = cuts(run, config)
-    assert cut.arrival > max(each.arrival for each in engine.store.erasures("sharded"))
+        (checkpoint,) = checkpoints(run, config)
+    assert checkpoint.arrival > max(each.arrival for each in engine.store.erasures("sharded"))
     # hers alone were the newest values of every row, so all are deleted for everyone
-    assert {part.table: part.rows for part in cut.tables} == {"orders": 0, "todos": 0}
-    assert gateway.submit_checkpoint("dora", {"sub": "dora"}).result().arrival >= cut.arrival
+    assert {part.table: part.rows for part in checkpoint.tables} == {"orders": 0, "todos": 0}
+    assert gateway.submit_checkpoint("dora", {"sub": "dora"}).result().arrival >= checkpoint.arrival
     assert gateway.handle_pull(SyncPull("erin", 0, 100), {"sub": "erin"}).deltas == ()

@@ -1,4 +1,4 @@
-"""B6: upkeep joins, expires and removes, and never what a flush, a merge, a cut or a reader still needs."""
+"""B6: upkeep joins, expires and removes, and never what a flush, a merge, a checkpoint or a reader still needs."""
 
 import os
 import time
@@ -122,11 +122,11 @@ def test_b6_upkeep_in_the_middle_of_a_flush_loses_and_doubles_nothing(world, mon
     assert world.spark.table(NAMES.deltas).count() == 6
 
 
-def test_a_table_is_joined_and_what_a_cut_tagged_stays_readable(world, spark_server, monkeypatch):
+def test_a_table_is_joined_and_snapshots_of_checkpoints_stay_readable(world, spark_server, monkeypatch):
     world.merge()
     hold = world.store.cut_point("kept")
-    cut = make_checkpoint(world.spark, world.store, hold, [SCHEMA], directory_uri=world.uri, names=NAMES)
-    (tagged,) = cut.tables
+    checkpoint = make_checkpoint(world.spark, world.store, hold, [SCHEMA], directory_uri=world.uri, names=NAMES)
+    (tagged,) = checkpoint.tables
     then = world.rows()
     monkeypatch.setattr(writes, "_is_small", lambda *_: True)
     world.push()

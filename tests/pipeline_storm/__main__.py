@@ -165,7 +165,7 @@ def differences(system: System, acknowledged: dict[str, Counter[str]], poison: P
                 compare(f"{gateway} {table} state", count, merged)
             if not is_poisoned(gateway, "checkpoint", ""):
                 polled = poison.issues + 1 if poison is not None and gateway == poison.polled else 0
-                rows = (system.pipeline(gateway)["cut"] or {}).get("rows")
+                rows = (system.pipeline(gateway)["checkpoint"] or {}).get("rows")
                 compare(f"{gateway} checkpoint", sum(tables.values()) + polled, rows)
     return found
 

@@ -138,7 +138,7 @@ class System:
         told = self.call("GET", f"/admin/metrics/{gateway}?clients=0", None, gateway, "admin")
         return {
             "oldest_ms": told["oldestMs"],
-            "cut": told["cut"],
+            "checkpoint": told["checkpoint"],
             "dead_letters": told["deadLetters"],
             **(told["pipeline"] or {"reportedMs": 0, "behind": []}),
         }

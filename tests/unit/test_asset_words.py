@@ -22,12 +22,22 @@ SNAPSHOT = SchemaSnapshot(
 GROUPS = {"staging": "gateway", "deltas": "flush", "tables_shop": "tables"}
 """First part of a key → the group, where that is not called so itself."""
 STAGES = {
-    *("clients", "ingest", "gateway", "flush", "tables", "cut", "checkpoint", "maintenance", "erasure"),
+    *(
+        "clients",
+        "ingest",
+        "gateway",
+        "flush",
+        "tables",
+        "checkpoint_snapshots",
+        "checkpoint",
+        "maintenance",
+        "erasure",
+    ),
     *("destinations", "flows", "tiers", "migrations", "backends"),
 }
 WITHOUT_PLACE = {"clients", "maintenance", "erasure"}
 """Groups of what is in nobody's database but the clients', and of what keeps others' tables."""
-WITHOUT_COLUMNS = {"gateway", "cut", "checkpoint", "backends", "maintenance", "erasure"}
+WITHOUT_COLUMNS = {"gateway", "checkpoint_snapshots", "checkpoint", "backends", "maintenance", "erasure"}
 
 
 @pytest.fixture(scope="module")
@@ -77,10 +87,10 @@ def test_each_that_holds_data_tells_where_and_its_columns_by_dagsters_own_names_
     assert places["tables/flights"] == "s3://b/warehouse/tables/flights"
     assert places["tables_shop/flights"] == "s3://b/warehouse/shop/flights"
     assert places["ingest/g/desk/flights"] == "s3://b/warehouse/lakesync/landing"
-    assert places["staging/log"] == places["cut"] == "postgresql://u:…@staging/d"
+    assert places["staging/log"] == places["checkpoint_snapshots"] == "postgresql://u:…@staging/d"
     assert places["checkpoint"].startswith("file://")
 
 
 def test_the_lakes_own_assets_tell_in_markdown_from_where_each_column_comes(nodes):
-    for name in ("deltas", "tables/flights", "tables_shop/flights", "cut", "checkpoint"):
+    for name in ("deltas", "tables/flights", "tables_shop/flights", "checkpoint_snapshots", "checkpoint"):
         assert isinstance(nodes[name].metadata["lineage"], dg.MarkdownMetadataValue), name

@@ -57,7 +57,15 @@ def test_the_location_loads_without_a_connection_and_without_spark_connect(confi
     )
     assert done.returncode == 0, done.stderr
     assets, modules = (line.split() for line in done.stdout.splitlines())
-    assert assets == ["checkpoint", "cut", "deltas", "erasure", "maintenance", "tables/flights", "tables/planes"]
+    assert assets == [
+        "checkpoint",
+        "checkpoint_snapshots",
+        "deltas",
+        "erasure",
+        "maintenance",
+        "tables/flights",
+        "tables/planes",
+    ]
     assert not HEAVY & set(modules)
     assert len(modules) < MODULES
     assert not done.stderr
@@ -72,7 +80,7 @@ def test_the_location_loads_whatever_tables_are_called(config):
         "orders__checks",
         "checks",
         "fresh",
-        "cut",
+        "checkpoint_snapshots",
         "deltas",
         "a",
         "a__b",
@@ -99,7 +107,14 @@ def test_spark_is_a_resource_of_its_own_and_no_setting_of_a_resource_holds_a_sec
 
 
 def test_lineage_starts_in_the_clients_databases_and_ends_at_the_checkpoint(graph):
-    path = [["clients", "flights"], ["staging", "log"], ["deltas"], ["tables", "flights"], ["cut"], ["checkpoint"]]
+    path = [
+        ["clients", "flights"],
+        ["staging", "log"],
+        ["deltas"],
+        ["tables", "flights"],
+        ["checkpoint_snapshots"],
+        ["checkpoint"],
+    ]
     keys = [dg.AssetKey(part) for part in path]
     for parent, child in pairwise(keys):
         assert parent in graph.get(child).parent_keys
@@ -125,7 +140,7 @@ def test_every_check_blocks_what_follows_but_those_of_lateness_types_and_ids(gra
         "deltas": {"ledger_equals_lake", "delta_once", "no_future_hlc", "ids_equal_contents", "fresh"},
         "tables/flights": of_table,
         "tables/planes": of_table,
-        "checkpoint": {"checkpoint_equals_cut", "fresh"},
+        "checkpoint": {"checkpoint_equals_snapshots", "fresh"},
     }
 
 
@@ -153,7 +168,12 @@ def test_the_flush_job_holds_everything_and_the_tables_job_the_state_tables(conf
     definitions = make_definitions(config, SNAPSHOT)
     flush = definitions.resolve_job_def("flush").asset_layer.selected_asset_keys
     tables = definitions.resolve_job_def("tables").asset_layer.selected_asset_keys
-    assert {key.to_user_string() for key in flush} == {"cut", "deltas", "tables/flights", "tables/planes"}
+    assert {key.to_user_string() for key in flush} == {
+        "checkpoint_snapshots",
+        "deltas",
+        "tables/flights",
+        "tables/planes",
+    }
     assert {key.to_user_string() for key in tables} == {"tables/flights", "tables/planes"}
 
 
@@ -171,7 +191,7 @@ def test_upkeep_and_erasure_wait_for_flushes_and_flushes_for_them(config):
     flush = {node.definition.pool for node in definitions.resolve_job_def("flush").nodes if node.definition.pool}
     assert graph.get(dg.AssetKey("maintenance")).pools == {"lakesync_deltas"} < flush
     assert graph.get(dg.AssetKey("erasure")).pools == flush
-    assert flush == {"lakesync_deltas", "lakesync_table_flights", "lakesync_table_planes", "lakesync_cut"}
+    assert flush == {"lakesync_deltas", "lakesync_table_flights", "lakesync_table_planes", "lakesync_checkpoint"}
     schedules = {each.name: each for each in definitions.get_repository_def().schedule_defs}
     assert schedules["maintenance"].cron_schedule == config.maintenance.schedule
     assert schedules["maintenance"].default_status is dg.DefaultScheduleStatus.RUNNING
@@ -200,7 +220,10 @@ def test_a_table_of_another_namespace_is_an_asset_of_its_own_with_its_pool_check
     steps = {f"erase__{name}" for name in ("tables__flights", "tables_shop__flights", "tables_shop__planes")}
     assert steps <= {step.name for step in erasure.nodes}
     states = {"tables/flights", "tables_shop/flights", "tables_shop/planes"}
-    assert {each.to_user_string() for each in graph.get(dg.AssetKey("cut")).parent_keys} == {"deltas", *states}
+    assert {each.to_user_string() for each in graph.get(dg.AssetKey("checkpoint_snapshots")).parent_keys} == {
+        "deltas",
+        *states,
+    }
 
 
 def test_sensors_run_from_the_first_start(config):

@@ -1,4 +1,4 @@
-"""Frames stay while somebody may read them: the newest cut's, and for a day those of the one before."""
+"""Frames stay while somebody may read them: the newest checkpoint's, and for a day those of the one before."""
 
 import os
 

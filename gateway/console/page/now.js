@@ -19,10 +19,10 @@ function remember(values, value) {
 }
 
 function checkpoint(told) {
-  if (told.cut === null) return ["none yet", element("small", {}, "new clients pull from 0")];
-  const served = told.cut.rulesVersion === told.rulesVersion;
-  const rows = `${count(told.cut.rows)} rows, ${bytes(told.cut.bytes)}`;
-  return [ago(told.cut.createdMs), element("small", {}, served ? rows : `${rows}; not served, for rules are newer`)];
+  if (told.checkpoint === null) return ["none yet", element("small", {}, "new clients pull from 0")];
+  const served = told.checkpoint.rulesVersion === told.rulesVersion;
+  const rows = `${count(told.checkpoint.rows)} rows, ${bytes(told.checkpoint.bytes)}`;
+  return [ago(told.checkpoint.createdMs), element("small", {}, served ? rows : `${rows}; not served, for rules are newer`)];
 }
 
 /** What is set aside, by kind and place; null where nothing is. */

@@ -42,7 +42,7 @@ def show(
     from lakesync.model.errors import NotFoundError
 
     metrics = connect(url, gateway, token_file, data).get("/admin/metrics/{gateway}", clients=0)
-    newest = metrics["cut"]
+    newest = metrics["checkpoint"]
     if newest is None:
         raise NotFoundError(
             "there is no checkpoint yet, so new clients pull all rows; the first flush of a pipeline writes one"

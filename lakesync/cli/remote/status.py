@@ -95,7 +95,7 @@ def _summary(
             each["shard"] for each in metrics["shards"] if each["byteSize"] > metrics["maxBackpressureBytes"]
         ],
         "rulesVersion": metrics["rulesVersion"],
-        "checkpoint": metrics["cut"],
+        "checkpoint": metrics["checkpoint"],
         "tables": [
             {
                 "table": name,

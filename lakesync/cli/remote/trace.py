@@ -78,7 +78,7 @@ def _holders(
         return None, str(error)
     row = next(iter(explained.values()))["row"]
     owned = [each["column"] for each in row["columns"] if each["deltaId"] == found.delta_id]
-    checkpoint = metrics["cut"]
+    checkpoint = metrics["checkpoint"]
     return {
         "ownsColumns": owned,
         "rowVisible": row["visible"],

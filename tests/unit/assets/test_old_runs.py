@@ -15,7 +15,7 @@ def state():
 
 
 @dg.asset
-def cut():
+def checkpoint():
     return None
 
 
@@ -30,8 +30,8 @@ def test_runs_go_unless_the_newest_state_of_a_partition_came_from_them():
         def run(asset, partition=None):
             return dg.materialize([asset], instance=instance, partition_key=partition, raise_on_error=False).run_id
 
-        gone = {run(state, "monday"), run(cut), run(failing), run(cut)}
-        kept = {run(state, "monday"), run(state, "tuesday"), run(cut)}
+        gone = {run(state, "monday"), run(checkpoint), run(failing), run(checkpoint)}
+        kept = {run(state, "monday"), run(state, "tuesday"), run(checkpoint)}
         later = datetime.now(UTC) + timedelta(seconds=5)
         assert delete_old_runs(instance, datetime.now(UTC) - timedelta(days=1)) == (0, 0)
         assert delete_old_runs(instance, later) == (len(gone), len(kept))

@@ -11,7 +11,7 @@ from lakesync.staging.records import Checkpoint, CheckpointTable, Reindex
 from tests.conformance.calls import read
 
 
-def make_cut(epoch, arrival):
+def make_checkpoint(epoch, arrival):
     table = CheckpointTable("notes", 77, 3, ("file:///frame-1",), 12)
     return Checkpoint("g", epoch, arrival, 0, (table,), 5)
 
@@ -19,22 +19,22 @@ def make_cut(epoch, arrival):
 def test_only_a_newer_one_is_published(place, store, book):
     epoch = read(store, lambda view: view.epoch)
     assert store.newest_checkpoint("g") is None
-    assert store.publish_checkpoint(make_cut(epoch, 1000))
-    assert not store.publish_checkpoint(make_cut(epoch, 1000))
-    assert not store.publish_checkpoint(make_cut(epoch, 999))
-    assert store.publish_checkpoint(make_cut(epoch, 2000))
+    assert store.publish_checkpoint(make_checkpoint(epoch, 1000))
+    assert not store.publish_checkpoint(make_checkpoint(epoch, 1000))
+    assert not store.publish_checkpoint(make_checkpoint(epoch, 999))
+    assert store.publish_checkpoint(make_checkpoint(epoch, 2000))
     store = place.reopen(store, book)
-    assert store.newest_checkpoint("g") == make_cut(epoch, 2000)
+    assert store.newest_checkpoint("g") == make_checkpoint(epoch, 2000)
 
 
 def test_one_of_another_epoch_is_refused(store):
     epoch = read(store, lambda view: view.epoch)
     with pytest.raises(IntegrityError, match="epoch"):
-        store.publish_checkpoint(make_cut(epoch + 1, 1000))
+        store.publish_checkpoint(make_checkpoint(epoch + 1, 1000))
 
 
 def test_rules_newer_than_the_newest_one_want_another_once_all_rows_are_in_line(store, book):
-    def uncut():
+    def without_checkpoint():
         return [each.rules_without_checkpoint for each in store.backlog()]
 
     def in_line(done):
@@ -43,11 +43,11 @@ def test_rules_newer_than_the_newest_one_want_another_once_all_rows_are_in_line(
     epoch = read(store, lambda view: view.epoch)
     store.submit("g", book.set_rules(SyncRules(1, ()))).result()
     in_line(done=True)
-    assert uncut() == [None], "the first flush makes one"
-    store.publish_checkpoint(make_cut(epoch, 1000))
-    assert uncut() == [1]
+    assert without_checkpoint() == [None], "the first flush makes one"
+    store.publish_checkpoint(make_checkpoint(epoch, 1000))
+    assert without_checkpoint() == [1]
     in_line(done=False)
-    assert uncut() == [None]
+    assert without_checkpoint() == [None]
     in_line(done=True)
-    store.publish_checkpoint(structs.replace(make_cut(epoch, 2000), rules_version=1))
-    assert uncut() == [None]
+    store.publish_checkpoint(structs.replace(make_checkpoint(epoch, 2000), rules_version=1))
+    assert without_checkpoint() == [None]

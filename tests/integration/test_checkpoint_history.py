@@ -1,4 +1,4 @@
-"""K1 by chance: cuts while merges run and rules change; clients that apply plain INSERTs take one and pull."""
+"""K1 by chance: checkpoints while merges run and rules change; clients that apply plain INSERTs take one and pull."""
 
 import io
 import random
@@ -66,13 +66,13 @@ class Reader:
     def checkpoint(self, gateway):
         """The first sync; whether there was a checkpoint."""
         try:
-            cut = gateway.submit_checkpoint(self.claims["sub"], self.claims).result()
+            checkpoint = gateway.submit_checkpoint(self.claims["sub"], self.claims).result()
         except NotFoundError:
             return False
-        for frame in visible_frames(frame_files(cut), gateway.config().rules, self.claims):
+        for frame in visible_frames(frame_files(checkpoint), gateway.config().rules, self.claims):
             for message in read_checkpoint(io.BytesIO(frame)):
                 self.apply(decode_response(message).deltas)
-        self.cursor = cut.arrival
+        self.cursor = checkpoint.arrival
         return True
 
     def pull(self, gateway):
@@ -105,7 +105,7 @@ def test_k1_checkpoint_and_pull_are_the_rows_without_one_error(spark_server, tmp
     def change_rules():
         gateway.set_rules(parse_rules(rng.choice(RULES)))
 
-    def cut(spark):
+    def checkpoint(spark):
         return make_checkpoint(spark, store, hold, SCHEMAS, directory_uri=(tmp_path / "frames").as_uri(), names=names)
 
     try:
@@ -120,7 +120,7 @@ def test_k1_checkpoint_and_pull_are_the_rows_without_one_error(spark_server, tmp
                     change_rules()
                 flush_due(spark, store, names=names)
                 merging = threads.submit(merge_table, other, SCHEMAS[0], {"g": hold.arrival}, names=names)
-                made = cut(spark)
+                made = checkpoint(spark)
                 merging.result()
                 merge_table(spark, SCHEMAS[0], {"g": store.cut_point("g").arrival}, names=names)
                 assert made.arrival == hold.arrival

@@ -1,4 +1,4 @@
-"""K1 and K3: frames hold exactly the state at the cut's arrival, whatever is merged later, and are published whole."""
+"""K1 and K3: a checkpoint's frames have exactly the state at its arrival, and are published all or not at all."""
 
 import os
 import random
@@ -123,66 +123,68 @@ def deltas_upto(pushes, arrival):
 
 
 def test_k1_frames_hold_the_state_at_the_arrival_and_nothing_newer(spark, names, store, served, tmp_path):
-    served.engine.gateway("cut")
+    served.engine.gateway("shop")
     pushes, others = story(1), story(2)
-    fill(spark, names, pushes, "cut")
+    fill(spark, names, pushes, "shop")
     fill(spark, names, others, "other")
     middle, last = pushes[6][0], pushes[-1][0]
     schemas = [schema("u"), schema("t")]
-    merge_table(spark, schema("t"), {"cut": pushes[2][0], "other": others[-1][0]}, names=names)
+    merge_table(spark, schema("t"), {"shop": pushes[2][0], "other": others[-1][0]}, names=names)
 
-    cut = make_checkpoint(
-        spark, store, held(store, "cut", middle), schemas, directory_uri=tmp_path.as_uri(), names=names
+    checkpoint = make_checkpoint(
+        spark, store, held(store, "shop", middle), schemas, directory_uri=tmp_path.as_uri(), names=names
     )
-    assert store.newest_checkpoint("cut") == cut
-    merge_table(spark, schema("t"), {"cut": last}, names=names)
-    for part in cut.tables:
+    assert store.newest_checkpoint("shop") == checkpoint
+    merge_table(spark, schema("t"), {"shop": last}, names=names)
+    for part in checkpoint.tables:
         expected = visible(deltas_upto(pushes, middle), part.table)
         assert applied(part, middle) == expected
         assert part.rows == len(expected)
         sizes = [Path(urlsplit(uri).path).stat().st_size for uri in part.frames]
         assert part.bytes == sum(sizes)
-    at_cut = states(state_as_of(spark, schema("t"), "cut", middle, cut=cut, names=names))
+    at_checkpoint = states(state_as_of(spark, schema("t"), "shop", middle, checkpoint=checkpoint, names=names))
     truth = merged(deltas_upto(pushes, middle), "t")
-    assert {row: spelled(state) for (_, row), state in at_cut.items()} == truth
-    assert states(state_as_of(spark, schema("t"), "cut", middle, names=names)) == at_cut
+    assert {row: spelled(state) for (_, row), state in at_checkpoint.items()} == truth
+    assert states(state_as_of(spark, schema("t"), "shop", middle, names=names)) == at_checkpoint
     assert not list(tmp_path.rglob("*.tmp"))
 
     assert (
-        make_checkpoint(spark, store, held(store, "cut", middle), schemas, directory_uri=tmp_path.as_uri(), names=names)
-        == cut
+        make_checkpoint(
+            spark, store, held(store, "shop", middle), schemas, directory_uri=tmp_path.as_uri(), names=names
+        )
+        == checkpoint
     )
     with pytest.raises(IntegrityError, match="later than the checkpoint's"):
         make_checkpoint(
-            spark, store, held(store, "cut", pushes[8][0]), schemas, directory_uri=tmp_path.as_uri(), names=names
+            spark, store, held(store, "shop", pushes[8][0]), schemas, directory_uri=tmp_path.as_uri(), names=names
         )
-    assert store.newest_checkpoint("cut") == cut
+    assert store.newest_checkpoint("shop") == checkpoint
     tags = spark.table(f"{names.state('t')}.refs").where("type = 'TAG'").toArrow()["name"].to_pylist()
-    assert f"cut-cut-{middle}" in tags
+    assert f"cut-shop-{middle}" in tags
 
 
-def test_k3_a_cut_that_died_is_not_published_and_is_made_again(spark, spark_server, names, store, served, tmp_path):
+def test_k3_a_killed_checkpoint_is_not_published_and_is_made_again(spark, spark_server, names, store, served, tmp_path):
     served.engine.gateway("killed")
     pushes = story(3)
     fill(spark, names, pushes, "killed")
     last = pushes[-1][0]
     lake = {"system_namespace": names.system, "namespace": names.tables, "checkpoints": str(tmp_path)}
     config = spark_server["config"].replace(gateway={"url": served.url}, service_token=SecretStr(SERVICE), lake=lake)
-    for point in ("tables.merged:2", "cut.tagged", "checkpoint.written"):
+    for point in ("tables.merged:2", "checkpoint.tagged", "checkpoint.written"):
         environment = {**os.environ, **config.environment(), "LAKESYNC_CRASH_AT": point}
-        assert Forked(lake_drivers.cut, "killed", last, environment=environment).wait(240) == -signal.SIGKILL
+        assert Forked(lake_drivers.checkpoint, "killed", last, environment=environment).wait(240) == -signal.SIGKILL
         assert store.newest_checkpoint("killed") is None
     schemas = [schema("t"), schema("u")]
-    cut = make_checkpoint(
+    checkpoint = make_checkpoint(
         spark, store, held(store, "killed", last), schemas, directory_uri=tmp_path.as_uri(), names=names
     )
-    for part in cut.tables:
+    for part in checkpoint.tables:
         assert applied(part, last) == visible(deltas_upto(pushes, last), part.table)
 
 
-def test_a_cut_of_empty_tables_has_no_frames(spark, names, store, served, tmp_path):
+def test_a_checkpoint_of_empty_tables_has_no_frames(spark, names, store, served, tmp_path):
     served.engine.gateway("empty")
     hold = held(store, "empty", arrivals(DAYS[0], 1)[0])
-    cut = make_checkpoint(spark, store, hold, [schema("t")], directory_uri=tmp_path.as_uri(), names=names)
-    assert [part.frames for part in cut.tables] in ([], [()])
-    assert store.newest_checkpoint("empty") == cut
+    checkpoint = make_checkpoint(spark, store, hold, [schema("t")], directory_uri=tmp_path.as_uri(), names=names)
+    assert [part.frames for part in checkpoint.tables] in ([], [()])
+    assert store.newest_checkpoint("empty") == checkpoint
