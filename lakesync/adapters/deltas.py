@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from lakesync.model.delta import id_number
+from lakesync.model.errors import IntegrityError
 from lakesync.model.types import Position, RowDelta
 
 if TYPE_CHECKING:
@@ -114,6 +115,29 @@ class MarkUpdate(msgspec.Struct, frozen=True):
     """The value that the follower read when it started. None if the mark did not exist."""
     value: str
     """The value to write together with the batch."""
+
+    def check(self, found: str | None) -> None:
+        """Check that a stored mark has the expected value, or the new one: an interrupted attempt may have written it.
+
+        Args:
+            found: the stored value; None if the mark does not exist.
+
+        Raises:
+            IntegrityError: the mark has another value.
+        """
+        if found not in (self.expected, self.value):
+            raise self.moved_error(found)
+
+    def moved_error(self, found: str | None) -> IntegrityError:
+        """Return the error to raise if another run has moved the mark.
+
+        Args:
+            found: the stored value; None if the mark does not exist.
+        """
+        return IntegrityError(
+            f"the mark {self.name!r} is {found!r}, expected {self.expected!r}: another run has moved it. Start again "
+            "from its current value."
+        )
 
 
 def checksum_of(deltas: Iterable[StoredDelta]) -> BatchChecksum:

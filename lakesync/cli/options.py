@@ -24,6 +24,15 @@ Data = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object per line.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
+RowTable = Annotated[
+    str,
+    typer.Argument(metavar="TABLE", help="The row's table.", show_default=False, autocompletion=completion.tables),
+]
+RowId = Annotated[str, typer.Argument(metavar="ROW", help="The row's id.", show_default=False)]
+Client = Annotated[
+    str | None, typer.Option("--client", "-c", help="The client; default: the token's sub.", show_default=False)
+]
+
 _CONNECTION = "Connection"
 Url = Annotated[
     str | None,

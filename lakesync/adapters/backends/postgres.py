@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from lakesync.adapters.arrow import HASH_BYTES, hashes_from_bytes
 from lakesync.adapters.backends.postgres_wire import copy_out, encode_binary, encode_csv, read_columns, read_csv
 from lakesync.adapters.sql import Column, Connection, Dialect, Kind, SqlAdapter, StatementError, Value
+from lakesync.adapters.sql.dialect import on_conflict_statement
 from lakesync.adapters.sql.pool import Pool
 from lakesync.adapters.uri import without_password
 from lakesync.model.errors import AdapterError
@@ -82,11 +83,7 @@ class PostgresDialect(Dialect):
         self, table: str, scratch: str, columns: Sequence[str], key: Sequence[str], update: Sequence[str]
     ) -> str:
         """Return an INSERT … ON CONFLICT ordered by key, so that two writers of the same rows cannot deadlock."""
-        names = ", ".join(columns)
-        do = f"UPDATE SET {', '.join(f'{column} = excluded.{column}' for column in update)}" if update else "NOTHING"
-        keys = ", ".join(key)
-        rows = f"SELECT {names} FROM {scratch} s ORDER BY {keys}"
-        return f"INSERT INTO {table} ({names}) {rows} ON CONFLICT ({keys}) DO {do}"
+        return on_conflict_statement(table, columns, f"FROM {scratch} s ORDER BY {', '.join(key)}", key, update)
 
     def checksum_expression(self, text: str) -> str:
         """Read the digits of an MD5 as a bit string."""

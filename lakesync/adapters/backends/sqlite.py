@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from lakesync.adapters.digests import text_checksum
 from lakesync.adapters.sql import Column, Connection, Dialect, Kind, SqlAdapter, StatementError, Value
+from lakesync.adapters.sql.dialect import on_conflict_statement
 from lakesync.adapters.sql.executor import arrow_of
 from lakesync.adapters.sql.pool import Pool
 from lakesync.model.errors import AdapterError
@@ -64,12 +65,7 @@ class SqliteDialect(Dialect):
         self, table: str, scratch: str, columns: Sequence[str], key: Sequence[str], update: Sequence[str]
     ) -> str:
         """Return an INSERT … ON CONFLICT."""
-        names = ", ".join(columns)
-        do = f"UPDATE SET {', '.join(f'{column} = excluded.{column}' for column in update)}" if update else "NOTHING"
-        return (
-            f"INSERT INTO {table} ({names}) SELECT {names} FROM {scratch} s WHERE true"
-            f" ON CONFLICT ({', '.join(key)}) DO {do}"
-        )
+        return on_conflict_statement(table, columns, f"FROM {scratch} s WHERE true", key, update)
 
     def checksum_expression(self, text: str) -> str:
         """Call a function that each connection registers."""

@@ -191,7 +191,7 @@ class SqlAdapter:
                 if self._dialect.has_transactions:
                     marks.move(connection, mark)  # makes a concurrent run wait here; it then fails
                 else:
-                    marks.check(connection, mark)
+                    mark.check(marks.read(connection, mark.name))
                 writer.insert()
                 crash_point("sql.before_rows")
                 self._write_followed(
@@ -245,23 +245,24 @@ class SqlAdapter:
         transform: ContentTransform = UNCHANGED,
     ) -> None:
         """Replace deltas and write their rows, in one transaction."""
-        failed = self._ensure_tables(scope.schemas)
-        with self._connect() as connection:
-            writer = DeltaWriter(connection, self._dialect, deltas)
-            with connection.transaction():
-                writer.delete()
-                writer.insert()
-                self._write_followed(connection, deltas, scope.schemas, transform, follower, failed)
+        self._delete_deltas(follower, deltas, scope, transform, are_replaced=True)
 
     def remove_surplus(
         self, follower: str, deltas: pa.Table, scope: DigestScope, transform: ContentTransform = UNCHANGED
     ) -> None:
         """Delete deltas and write their rows, in one transaction."""
+        self._delete_deltas(follower, deltas, scope, transform, are_replaced=False)
+
+    def _delete_deltas(
+        self, follower: str, deltas: pa.Table, scope: DigestScope, transform: ContentTransform, *, are_replaced: bool
+    ) -> None:
         failed = self._ensure_tables(scope.schemas)
         with self._connect() as connection:
             writer = DeltaWriter(connection, self._dialect, deltas)
             with connection.transaction():
                 writer.delete()
+                if are_replaced:
+                    writer.insert()
                 self._write_followed(connection, deltas, scope.schemas, transform, follower, failed)
 
     def remove_orphan_rows(self, scope: DigestScope) -> int:

@@ -24,6 +24,23 @@ class Column(NamedTuple):
     """SQL expression."""
 
 
+def on_conflict_statement(
+    table: str, columns: Sequence[str], rows: str, key: Sequence[str], update: Sequence[str]
+) -> str:
+    """Return an INSERT … ON CONFLICT, which Postgres and SQLite have.
+
+    Args:
+        table: the table to merge into.
+        columns: the columns to write.
+        rows: FROM clause and the clauses after it that select the rows.
+        key: columns of the primary key.
+        update: columns to replace in an existing row; empty: existing rows stay as they are.
+    """
+    names = ", ".join(columns)
+    do = f"UPDATE SET {', '.join(f'{column} = excluded.{column}' for column in update)}" if update else "NOTHING"
+    return f"INSERT INTO {table} ({names}) SELECT {names} {rows} ON CONFLICT ({', '.join(key)}) DO {do}"
+
+
 class Dialect:
     """SQL statements and expressions of one database. `?` is the placeholder for a value in every statement.
 

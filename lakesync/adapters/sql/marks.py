@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from lakesync.adapters.deltas import MarkUpdate
 from lakesync.adapters.sql.dialect import Column, Dialect
 from lakesync.adapters.sql.executor import Connection
-from lakesync.model.errors import IntegrityError
 
 MARKS_TABLE = "lakesync_marks"
 _SCRATCH = "lakesync_incoming"
@@ -67,22 +66,7 @@ def move(connection: Connection, mark: MarkUpdate) -> None:
     if changed == 0:
         found = read(connection, mark.name)
         if found != mark.value:
-            raise _mark_moved_error(mark, found)
-
-
-def check(connection: Connection, mark: MarkUpdate) -> None:
-    """Check that a mark has the expected or the new value, for databases without transactions.
-
-    Args:
-        connection: an open connection.
-        mark: the update.
-
-    Raises:
-        IntegrityError: the mark has another value.
-    """
-    found = read(connection, mark.name)
-    if found not in (mark.expected, mark.value):
-        raise _mark_moved_error(mark, found)
+            raise mark.moved_error(found)
 
 
 def make_locks(connection: Connection, dialect: Dialect, names: Sequence[str]) -> None:
@@ -117,10 +101,3 @@ def take_locks(connection: Connection, names: Sequence[str]) -> None:
     """
     for name in names:
         connection.execute(f"UPDATE {MARKS_TABLE} SET turn = turn + 1 WHERE name = ?", [name])
-
-
-def _mark_moved_error(mark: MarkUpdate, found: str | None) -> IntegrityError:
-    return IntegrityError(
-        f"the mark {mark.name!r} is {found!r}, expected {mark.expected!r}: another run has moved it. Start again from "
-        "its current value."
-    )

@@ -8,7 +8,7 @@ import typer
 
 from lakesync.cli import completion
 from lakesync.cli.lazy_commands import command_app, examples
-from lakesync.cli.options import Data, Json, load_settings
+from lakesync.cli.options import Data, Json, RowId, RowTable, load_settings
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -35,11 +35,8 @@ def row() -> None:
     )
 )
 def history(
-    table: Annotated[
-        str,
-        typer.Argument(metavar="TABLE", help="The row's table.", show_default=False, autocompletion=completion.tables),
-    ],
-    row_id: Annotated[str, typer.Argument(metavar="ROW", help="The row's id.", show_default=False)],
+    table: RowTable,
+    row_id: RowId,
     gateway: Annotated[
         str | None,
         typer.Option(

@@ -12,7 +12,7 @@ import typer
 
 from lakesync.cli import output
 from lakesync.cli.lazy_commands import command_app, examples
-from lakesync.cli.options import Data, Gateway, Json, TokenFile, Url
+from lakesync.cli.options import Client, Data, Gateway, Json, TokenFile, Url
 
 app = command_app(
     "Show and fetch the checkpoint of new clients.",
@@ -86,9 +86,7 @@ def fetch(
     file: Annotated[
         Path | None, typer.Argument(help="File for the frames; default: only count them.", show_default=False)
     ] = None,
-    client: Annotated[
-        str | None, typer.Option("--client", "-c", help="The client; default: the token's sub.", show_default=False)
-    ] = None,
+    client: Client = None,
     url: Url = None,
     gateway: Gateway = None,
     token_file: TokenFile = None,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import quote
 
 import typer
@@ -140,7 +140,7 @@ def retry(
     disappears when the row gets a value that fits, or when the table is rebuilt.
     """
     if app_file is not None:
-        _act_on_app(app_file, "retried", letter_id, everything=everything, as_json=as_json)
+        _act_on_app(app_file, "retry", letter_id, everything=everything, as_json=as_json)
     elif letter_id is not None and dlq_destinations.is_destination_letter(letter_id):
         _retry_destination(letter_id, data, as_json=as_json)
     else:
@@ -168,7 +168,7 @@ def drop(
     what = "all dead letters" if everything else f"{letter_id}"
     output.confirm(f"Drop {what}?", yes=yes)
     if app_file is not None:
-        _act_on_app(app_file, "dropped", letter_id, everything=everything, as_json=as_json)
+        _act_on_app(app_file, "drop", letter_id, everything=everything, as_json=as_json)
     else:
         _act("DELETE", "dropped", letter_id, url, gateway, token_file, data, everything=everything, as_json=as_json)
 
@@ -200,13 +200,15 @@ def _app_letters(app_file: Path | None, kind: str | None) -> tuple[list[dict[str
     return dlq_app.entries(app_file), []
 
 
-def _act_on_app(app_file: Path, done: str, letter_id: str | None, *, everything: bool, as_json: bool) -> None:
+def _act_on_app(
+    app_file: Path, method: Literal["retry", "drop"], letter_id: str | None, *, everything: bool, as_json: bool
+) -> None:
     from lakesync.cli.remote import dlq_app
 
     if (letter_id is None) is not everything:
         raise typer.BadParameter("give one ID or --all")
-    act = dlq_app.retry if done == "retried" else dlq_app.drop
-    found = act(app_file, letter_id)
+    done = {"retry": "retried", "drop": "dropped"}[method]
+    found = dlq_app.act(app_file, method, letter_id)
     for each in found:
         if as_json:
             output.record({done: each})

@@ -9,7 +9,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from lakesync.model.errors import ConfigurationError, NotFoundError
 
@@ -29,11 +29,12 @@ def entries(path: Path) -> list[dict[str, Any]]:
         return [*_edits(client), *_actions(client)]
 
 
-def retry(path: Path, letter_id: str | None) -> list[str]:
-    """Have dead letters sent again at the app's next sync.
+def act(path: Path, method: Literal["retry", "drop"], letter_id: str | None) -> list[str]:
+    """Have dead letters sent again at the app's next sync, or drop them and revert dropped changes in the app's tables.
 
     Args:
         path: the app's database.
+        method: what to do.
         letter_id: id of a dead letter; None: all.
 
     Returns:
@@ -42,26 +43,6 @@ def retry(path: Path, letter_id: str | None) -> list[str]:
     Raises:
         NotFoundError: there is no such dead letter.
     """
-    return _apply(path, letter_id, "retry")
-
-
-def drop(path: Path, letter_id: str | None) -> list[str]:
-    """Drop dead letters; dropped changes are reverted in the app's tables.
-
-    Args:
-        path: the app's database.
-        letter_id: id of a dead letter; None: all.
-
-    Returns:
-        The ids.
-
-    Raises:
-        NotFoundError: there is no such dead letter.
-    """
-    return _apply(path, letter_id, "drop")
-
-
-def _apply(path: Path, letter_id: str | None, method: str) -> list[str]:
     with _opened(path) as client:
         known = [each["id"] for each in (*_edits(client), *_actions(client))]
         if letter_id is not None and letter_id not in known:

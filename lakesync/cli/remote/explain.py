@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from lakesync.cli import completion, output
+from lakesync.cli import output
 from lakesync.cli.lazy_commands import command_app, examples
-from lakesync.cli.options import Data, Gateway, Json, TokenFile, Url, parse_claims
+from lakesync.cli.options import Data, Gateway, Json, RowId, RowTable, TokenFile, Url, parse_claims
 
 app = command_app()
 
@@ -23,11 +23,8 @@ app = command_app()
     )
 )
 def explain(
-    table: Annotated[
-        str,
-        typer.Argument(metavar="TABLE", help="The row's table.", show_default=False, autocompletion=completion.tables),
-    ],
-    row: Annotated[str, typer.Argument(metavar="ROW", help="The row's id.", show_default=False)],
+    table: RowTable,
+    row: RowId,
     claims: Annotated[
         str | None,
         typer.Option(

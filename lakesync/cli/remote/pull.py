@@ -11,7 +11,7 @@ import typer
 
 from lakesync.cli import completion, output
 from lakesync.cli.lazy_commands import command_app, examples
-from lakesync.cli.options import Claim, Data, Gateway, Json, TokenFile, Url, parse_claim_options
+from lakesync.cli.options import Claim, Client, Data, Gateway, Json, TokenFile, Url, parse_claim_options
 
 if TYPE_CHECKING:
     from lakesync.cli.connection import GatewayConnection
@@ -27,9 +27,6 @@ _FIRST_WAIT, _MAX_WAIT = 1.0, 30.0
 """Seconds until a failed request is retried."""
 _COLUMNS = ("arrived=written", "clientId=client", "op", "table", "rowId=row", "values")
 
-Client = Annotated[
-    str | None, typer.Option("--client", "-c", help="The client; default: the token's sub.", show_default=False)
-]
 Tables = Annotated[
     list[str] | None,
     typer.Option("--table", "-t", help="Show only this table; may be repeated.", autocompletion=completion.tables),
