@@ -17,7 +17,7 @@ import msgspec
 import pyarrow as pa
 import pymysql
 
-from benchmarks.suite.adapters import deltas_between
+from benchmarks.arrow_data import deltas_between
 from lakesync.adapters.arrow_access import write_arrow
 from lakesync.adapters.base import DatabaseAdapter
 from lakesync.adapters.compositions.lifecycle import LifecycleAdapter

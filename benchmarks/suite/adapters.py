@@ -10,7 +10,6 @@ adapter's keys and indexes: the upper bound for the adapter.
 
 from __future__ import annotations
 
-import hashlib
 import io
 import tempfile
 import time
@@ -24,7 +23,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import csv
 
-from lakesync.adapters.arrow import arrow_schema, columns_as_text
+from benchmarks.arrow_data import deltas_between
+from lakesync.adapters.arrow import columns_as_text
 from lakesync.adapters.arrow_access import read_pages
 from lakesync.adapters.backends.postgres_wire import encode_binary
 from lakesync.adapters.deltas import DeltaQuery
@@ -257,27 +257,6 @@ def _used(pid: int | None) -> float:
     server = psutil.Process(pid)
     times = [each.cpu_times() for each in (server, *server.children(recursive=True))]
     return sum(each.user + each.system for each in times)
-
-
-def deltas_between(first: int, last: int) -> pa.Table:
-    """Return deltas of one gateway with the given numbers, in pushes of 100, three columns each."""
-    numbers, count = range(first, last), last - first
-    cells = [[("title", f'"item {n}"'), ("size", str(n % 1000)), ("tags", f'["a",{{"n":{n}}}]')] for n in numbers]
-    columns = [
-        ["g"] * count,
-        [(1_700_000_000_000 + n // 100) << 16 for n in numbers],
-        ["items"] * count,
-        [f"row-{n % 50_000}" for n in numbers],
-        ["UPDATE"] * count,
-        [f"client-{n % 20}" for n in numbers],
-        [(1_700_000_000_000 << 16) + n for n in numbers],
-        [hashlib.sha256(str(n).encode()).hexdigest() for n in numbers],
-        cells,
-    ]
-    schema = arrow_schema()
-    return pa.Table.from_arrays(
-        [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)], schema=schema
-    )
 
 
 def _items(count: int, version: int) -> pa.Table:

@@ -4,7 +4,8 @@ Built from Atlassian's documentation of the platform's REST API v3 (issue search
 limiting): search that is behind what was written, tokens of pages that expire, no totals, limits of the rate.
 """
 
-from lakesync.testing.servers.jira.api import JiraApi, Limits
+from lakesync.testing.servers.jira.api import JiraApi
+from lakesync.testing.servers.jira.service import Limits
 from lakesync.testing.servers.jira.site import JiraSite
 
 __all__ = ["JiraApi", "JiraSite", "Limits"]

@@ -1,19 +1,17 @@
-"""The REST API v3 of a Jira site: who may ask, how often, and where a request goes."""
+"""The REST API v3 of a Jira site: authentication, rate limit and routes."""
 
 from __future__ import annotations
 
 import base64
 import re
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from urllib.parse import unquote
 
 from lakesync.testing.servers.http import Answer, Request
 from lakesync.testing.servers.jira import reading, writing
 from lakesync.testing.servers.jira.faults import fault
-from lakesync.testing.servers.jira.site import JiraSite
+from lakesync.testing.servers.jira.service import JiraService
 
 Route = Callable[..., Answer]
 
@@ -38,38 +36,11 @@ _ROUTES: tuple[tuple[str, re.Pattern[str], Route], ...] = tuple(
 _GONE = re.compile(r"/rest/api/[23]/search")
 
 
-@dataclass
-class Limits:
-    """How often the API may be asked: `requests` in `window_ms`, and how it says so."""
-
-    requests: int = 10_000
-    window_ms: int = 60_000
-    near: float = 0.2
-    """`X-RateLimit-NearLimit` below this share."""
-
-
-@dataclass
-class JiraApi:
-    """What answers for a site. An account signs in by Basic authentication of its address and token."""
-
-    site: JiraSite
-    email: str = "sync@example.com"
-    token: str = "jira-token"  # noqa: S105 a server for tests
-    limits: Limits = field(default_factory=Limits)
-    page_limit: int = 100
-    """Issues a page where fields are asked for."""
-    token_ms: int = 600_000
-    """How long the token of a next page is good for."""
-    null_token: bool = False
-    """Whether the last page has a token that is null, rather than none: sites have answered in both ways."""
-    forbidden: set[str] = field(default_factory=set)
-    """What the account may not do: patterns of paths."""
-    failures: deque[Answer] = field(default_factory=deque)
-    """Answered instead of what was asked, one a request; its status 0 asks as usual."""
-    _asked: deque[int] = field(default_factory=deque)
+class JiraApi(JiraService):
+    """Answers requests to a site."""
 
     def answer(self, request: Request) -> Answer:
-        """The answer to a request."""
+        """Return the answer to a request."""
         headers = self._spend()
         if self.failures and (failure := self.failures.popleft()).status:
             return failure
@@ -93,20 +64,16 @@ class JiraApi:
                 return Answer(answer.status, answer.body, {**headers, **answer.headers})
         return Answer(404, fault("null for uri: " + request.path))
 
-    def now(self) -> int:
-        """The site's time, in milliseconds."""
-        return self.site.clock()
-
     def _signed_in(self, request: Request) -> bool:
         expected = base64.b64encode(f"{self.email}:{self.token}".encode()).decode()
         return request.headers.get("authorization") == f"Basic {expected}"
 
     def _spend(self) -> dict[str, str]:
         now, limits = self.now(), self.limits
-        while self._asked and self._asked[0] <= now - limits.window_ms:
-            self._asked.popleft()
-        left = limits.requests - len(self._asked)
-        reset = (self._asked[0] if self._asked else now) + limits.window_ms
+        while self.spent and self.spent[0] <= now - limits.window_ms:
+            self.spent.popleft()
+        left = limits.requests - len(self.spent)
+        reset = (self.spent[0] if self.spent else now) + limits.window_ms
         headers = {
             "X-RateLimit-Limit": str(limits.requests),
             "X-RateLimit-Remaining": str(max(left - 1, 0)),
@@ -116,5 +83,5 @@ class JiraApi:
             headers["X-RateLimit-NearLimit"] = "true"
         if left <= 0:
             return headers | {"Retry-After": str(-(-(reset - now) // 1000)), "RateLimit-Reason": "jira-quota-based"}
-        self._asked.append(now)
+        self.spent.append(now)
         return headers

@@ -6,31 +6,29 @@ import base64
 import hashlib
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lakesync.testing.servers.http import Answer, Request
 from lakesync.testing.servers.jira.faults import ABSENT, fault
 from lakesync.testing.servers.jira.jql import JqlError, parse
+from lakesync.testing.servers.jira.service import JiraService
 from lakesync.testing.servers.jira.site import STATUSES, Comment, Issue, JiraSite, Project
-
-if TYPE_CHECKING:
-    from lakesync.testing.servers.jira.api import JiraApi
 
 _MOST_KEYS = 5_000
 _MOST_FETCHED = 100
 
 
-def myself(api: JiraApi, _: Request) -> Answer:
+def myself(api: JiraService, _: Request) -> Answer:
     """Whose token it is."""
     return Answer(200, {**_person("Sync"), "emailAddress": api.email, "timeZone": "Etc/UTC"})
 
 
-def server_info(api: JiraApi, _: Request) -> Answer:
+def server_info(api: JiraService, _: Request) -> Answer:
     """The site and its time."""
     return Answer(200, {"deploymentType": "Cloud", "serverTime": api.site.spelled(api.now()), "serverTitle": "Jira"})
 
 
-def my_permissions(api: JiraApi, request: Request) -> Answer:
+def my_permissions(api: JiraService, request: Request) -> Answer:
     """Whether the account may do what is asked for."""
     names = [name for name in request.query.get("permissions", "").split(",") if name]
     if not names:
@@ -39,7 +37,7 @@ def my_permissions(api: JiraApi, request: Request) -> Answer:
     return Answer(200, {"permissions": {name: {"key": name, "havePermission": browses} for name in names}})
 
 
-def search(api: JiraApi, request: Request) -> Answer:
+def search(api: JiraService, request: Request) -> Answer:
     """One page of issues; the last has no token, and none says how many there are."""
     asked = request.json if request.method == "POST" else _of_query(request)
     jql = asked.get("jql") or ""
@@ -73,7 +71,7 @@ def search(api: JiraApi, request: Request) -> Answer:
     return Answer(200, body)
 
 
-def bulk_fetch(api: JiraApi, request: Request) -> Answer:
+def bulk_fetch(api: JiraService, request: Request) -> Answer:
     """Issues by id or key, as they are now; what is not there or not to be seen is left out."""
     asked = request.json
     names = asked.get("issueIdsOrKeys") or []
@@ -85,7 +83,7 @@ def bulk_fetch(api: JiraApi, request: Request) -> Answer:
     return Answer(200, {"issues": shown, "issueErrors": []})
 
 
-def issue(api: JiraApi, request: Request, name: str) -> Answer:
+def issue(api: JiraService, request: Request, name: str) -> Answer:
     """One issue as it is now."""
     found = find(api.site, name)
     if found is None:
@@ -94,7 +92,7 @@ def issue(api: JiraApi, request: Request, name: str) -> Answer:
     return Answer(200, _issue(api.site, found, fields, request.query.get("properties", "").split(",")))
 
 
-def comments(api: JiraApi, request: Request, name: str) -> Answer:
+def comments(api: JiraService, request: Request, name: str) -> Answer:
     """A page of an issue's comments, oldest first."""
     found = find(api.site, name)
     if found is None:
@@ -104,7 +102,7 @@ def comments(api: JiraApi, request: Request, name: str) -> Answer:
     return Answer(200, {"startAt": start, "maxResults": size, "total": len(found.comments), "comments": shown})
 
 
-def transitions(api: JiraApi, _: Request, name: str) -> Answer:
+def transitions(api: JiraService, _: Request, name: str) -> Answer:
     """Where an issue can go: to every status but its own."""
     found = find(api.site, name)
     if found is None:
@@ -121,7 +119,7 @@ def transitions(api: JiraApi, _: Request, name: str) -> Answer:
     )
 
 
-def project_search(api: JiraApi, request: Request) -> Answer:
+def project_search(api: JiraService, request: Request) -> Answer:
     """A page of projects; those in the trash where `status` asks for them."""
     start, size = int(request.query.get("startAt", 0)), min(int(request.query.get("maxResults", 50)), 100)
     asked = set(request.query.get("status", "live").split(","))
@@ -216,7 +214,7 @@ def _token(jql: str, place: int, until: int) -> str:
     return base64.urlsafe_b64encode(json.dumps([_digest(jql), place, until]).encode()).decode()
 
 
-def _passed(api: JiraApi, token: str, jql: str) -> int | None:
+def _passed(api: JiraService, token: str, jql: str) -> int | None:
     try:
         of, place, until = json.loads(base64.urlsafe_b64decode(token))
         return int(place) if of == _digest(jql) and until >= api.now() else None

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lakesync.testing.servers.http import Answer, Request
 from lakesync.testing.servers.jira.faults import ABSENT, fault
 from lakesync.testing.servers.jira.reading import find
+from lakesync.testing.servers.jira.service import JiraService
 from lakesync.testing.servers.jira.site import STATUSES
-
-if TYPE_CHECKING:
-    from lakesync.testing.servers.jira.api import JiraApi
 
 _TYPES = ("Task", "Bug", "Story", "Epic")
 
 
-def create_issue(api: JiraApi, request: Request) -> Answer:
+def create_issue(api: JiraService, request: Request) -> Answer:
     """A new issue of a project."""
     asked = request.json
     fields = asked.get("fields") or {}
@@ -40,7 +38,7 @@ def create_issue(api: JiraApi, request: Request) -> Answer:
     return Answer(201, {"id": made.id, "key": made.key, "self": f"/rest/api/3/issue/{made.id}"})
 
 
-def add_comment(api: JiraApi, request: Request, name: str) -> Answer:
+def add_comment(api: JiraService, request: Request, name: str) -> Answer:
     """A new comment of an issue."""
     asked, issue = request.json, find(api.site, name)
     if issue is None:
@@ -52,7 +50,7 @@ def add_comment(api: JiraApi, request: Request, name: str) -> Answer:
     return Answer(201, {"id": made.id, "body": body, "created": api.site.spelled(made.created)})
 
 
-def transition(api: JiraApi, request: Request, name: str) -> Answer:
+def transition(api: JiraService, request: Request, name: str) -> Answer:
     """Bring an issue to another status."""
     issue = find(api.site, name)
     if issue is None:

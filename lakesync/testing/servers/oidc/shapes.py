@@ -7,25 +7,42 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from lakesync.testing.servers.http import Answer, Request
-
-if TYPE_CHECKING:
-    from lakesync.testing.servers.oidc.provider import OidcProvider
-
-Route = Callable[["OidcProvider", Request, Mapping[str, str]], Answer]
 
 
 @dataclass(frozen=True)
 class User:
-    """Somebody who can sign in."""
+    """A user who can sign in."""
 
     id: str
     email: str
     password: str
     claims: Mapping[str, Any]
-    """What the operator says of the user."""
+    """Custom claims."""
+
+
+class Provider(Protocol):
+    """The methods of `OidcProvider` that a vendor's routes call."""
+
+    def token(self, user: User) -> str:
+        """Return a token for a user."""
+
+    def signed_in(self, email: str, password: str) -> User | None:
+        """Return the user with this address and password."""
+
+    def open_session(self, user: User) -> str:
+        """Return a code with which the user's token can be renewed."""
+
+    def session(self, name: str, *, keep: bool = False) -> User | None:
+        """Return the user of a renewal code, which is valid once unless `keep` is set."""
+
+    def seconds(self) -> int:
+        """Return the lifetime of tokens, in seconds."""
+
+
+Route = Callable[[Provider, Request, Mapping[str, str]], Answer]
 
 
 @dataclass(frozen=True)
@@ -68,7 +85,7 @@ def _auth0_claims(user: User, issuer: str, audience: str) -> dict[str, Any]:
     }
 
 
-def _auth0_token(provider: OidcProvider, _: Request, form: Mapping[str, str]) -> Answer:
+def _auth0_token(provider: Provider, _: Request, form: Mapping[str, str]) -> Answer:
     if form.get("grant_type") == "refresh_token":
         user = provider.session(form.get("refresh_token", ""))
         fault = "Unknown or invalid refresh token."
@@ -107,7 +124,7 @@ def _clerk_claims(user: User, _: str, audience: str) -> dict[str, Any]:
     }
 
 
-def _clerk_sign_in(provider: OidcProvider, _: Request, form: Mapping[str, str]) -> Answer:
+def _clerk_sign_in(provider: Provider, _: Request, form: Mapping[str, str]) -> Answer:
     user = provider.signed_in(form.get("identifier", ""), form.get("password", ""))
     if user is None:
         error = {
@@ -118,7 +135,7 @@ def _clerk_sign_in(provider: OidcProvider, _: Request, form: Mapping[str, str]) 
     return Answer(200, {"response": {"status": "complete", "created_session_id": provider.open_session(user)}})
 
 
-def _clerk_token(provider: OidcProvider, request: Request, _: Mapping[str, str]) -> Answer:
+def _clerk_token(provider: Provider, request: Request, _: Mapping[str, str]) -> Answer:
     user = provider.session(request.path.split("/")[4], keep=True)
     if user is None:
         return Answer(404, {"errors": [{"code": "resource_not_found", "message": "Session not found"}]})
@@ -145,7 +162,7 @@ def _supabase_claims(user: User, _: str, audience: str) -> dict[str, Any]:
     }
 
 
-def _supabase_token(provider: OidcProvider, request: Request, form: Mapping[str, str]) -> Answer:
+def _supabase_token(provider: Provider, request: Request, form: Mapping[str, str]) -> Answer:
     if request.query.get("grant_type") == "refresh_token":
         user = provider.session(form.get("refresh_token", ""))
         code, fault = "refresh_token_not_found", "Invalid Refresh Token: Refresh Token Not Found"
@@ -202,7 +219,7 @@ def _keycloak_claims(user: User, _: str, audience: str) -> dict[str, Any]:
     }
 
 
-def _keycloak_token(provider: OidcProvider, _: Request, form: Mapping[str, str]) -> Answer:
+def _keycloak_token(provider: Provider, _: Request, form: Mapping[str, str]) -> Answer:
     if form.get("grant_type") == "refresh_token":
         user = provider.session(form.get("refresh_token", ""))
         status, fault = 400, "Token is not active"
@@ -246,7 +263,7 @@ def _firebase_claims(user: User, _: str, audience: str) -> dict[str, Any]:
     }
 
 
-def _firebase_sign_in(provider: OidcProvider, _: Request, form: Mapping[str, str]) -> Answer:
+def _firebase_sign_in(provider: Provider, _: Request, form: Mapping[str, str]) -> Answer:
     user = provider.signed_in(form.get("email", ""), form.get("password", ""))
     if user is None:
         return Answer(400, {"error": {"code": 400, "message": "INVALID_LOGIN_CREDENTIALS", "errors": []}})
@@ -263,7 +280,7 @@ def _firebase_sign_in(provider: OidcProvider, _: Request, form: Mapping[str, str
     )
 
 
-def _firebase_renew(provider: OidcProvider, _: Request, form: Mapping[str, str]) -> Answer:
+def _firebase_renew(provider: Provider, _: Request, form: Mapping[str, str]) -> Answer:
     user = provider.session(form.get("refresh_token", ""), keep=True)
     if user is None:
         return Answer(400, {"error": {"code": 400, "message": "INVALID_REFRESH_TOKEN", "status": "INVALID_ARGUMENT"}})

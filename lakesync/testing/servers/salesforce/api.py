@@ -1,19 +1,17 @@
-"""The REST API of an organisation: who signs in, what it costs, and where a request goes."""
+"""The REST API of an organisation: sign-in, the daily limit and routes."""
 
 from __future__ import annotations
 
 import re
 import secrets
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qs, unquote
 
 from lakesync.testing.servers.http import Answer, Request
 from lakesync.testing.servers.salesforce import bulk, reading, records
 from lakesync.testing.servers.salesforce.faults import error, unknown
-from lakesync.testing.servers.salesforce.org import Record, SalesforceOrg
+from lakesync.testing.servers.salesforce.service import SalesforceService
 from lakesync.testing.servers.salesforce.soql import SoqlError
 
 Route = Callable[..., Answer]
@@ -37,41 +35,11 @@ _ROUTES: tuple[tuple[str, re.Pattern[str], Route], ...] = tuple(
 )
 
 
-@dataclass
-class SalesforceApi:
-    """What answers for an organisation."""
-
-    org: SalesforceOrg
-    client_id: str = "consumer-key"
-    client_secret: str = "consumer-secret"  # noqa: S105 a server for tests
-    username: str = "sync@example.com"
-    password: str = "password-and-token"  # noqa: S105
-    daily_limit: int = 15_000
-    session_ms: int = 7_200_000
-    """How long an access token is good for."""
-    locator_ms: int = 172_800_000
-    """How long the rest of a query's result is kept."""
-    batch: int = 2_000
-    """Records a page."""
-    job_delay_ms: int = 0
-    """How long a bulk job takes."""
-    failing_jobs: int = 0
-    """How many of the next bulk jobs fail."""
-    no_access: set[str] = field(default_factory=set)
-    """Objects that the user may not read."""
-    failures: deque[Answer] = field(default_factory=deque)
-    """Answered instead of what was asked, one a request; its status 0 asks as usual."""
-    url: str = ""
-    """Its own address, told with a token; unless set, the one that was asked."""
-    used: int = 0
-    """Calls of the day so far."""
-    sessions: dict[str, int] = field(default_factory=dict)
-    results: dict[str, tuple[int, tuple[str, ...], list[Record]]] = field(default_factory=dict)
-    """What is left of queries: until when, fields, records."""
-    jobs: dict[str, bulk.Job] = field(default_factory=dict)
+class SalesforceApi(SalesforceService):
+    """Answers requests to an organisation."""
 
     def answer(self, request: Request) -> Answer:
-        """The answer to a request."""
+        """Return the answer to a request."""
         if self.failures and (failure := self.failures.popleft()).status:
             return failure
         if request.path == "/services/oauth2/token" and request.method == "POST":
@@ -93,10 +61,6 @@ class SalesforceApi:
                     return error(400, "JSON_PARSER_ERROR", str(fault))
                 return Answer(answer.status, answer.body, {**headers, **answer.headers})
         return unknown()
-
-    def now(self) -> int:
-        """The organisation's time, in milliseconds."""
-        return self.org.clock()
 
     def _sign_in(self, request: Request) -> Answer:
         form = {name: values[0] for name, values in parse_qs(request.body.decode()).items()}

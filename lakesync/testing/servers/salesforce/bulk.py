@@ -6,34 +6,16 @@ import csv
 import io
 import re
 import secrets
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lakesync.testing.servers.http import Answer, Request
 from lakesync.testing.servers.salesforce.faults import error, unknown
-from lakesync.testing.servers.salesforce.org import Record, spelled
+from lakesync.testing.servers.salesforce.org import spelled
+from lakesync.testing.servers.salesforce.service import BulkJob, SalesforceService
 from lakesync.testing.servers.salesforce.soql import SoqlError, parse
 
-if TYPE_CHECKING:
-    from lakesync.testing.servers.salesforce.api import SalesforceApi
 
-
-@dataclass
-class Job:
-    """A query job."""
-
-    id: str
-    operation: str
-    query: str
-    created: int
-    fields: tuple[str, ...]
-    found: list[Record]
-    version: str
-    """Of the API: another one's calls get nothing of it."""
-    fails: bool
-
-
-def create(api: SalesforceApi, request: Request) -> Answer:
+def create(api: SalesforceService, request: Request) -> Answer:
     """A new job; its result is that of this moment."""
     asked = request.json
     if asked.get("operation") not in ("query", "queryAll"):
@@ -42,7 +24,7 @@ def create(api: SalesforceApi, request: Request) -> Answer:
     if query.kind in api.no_access:
         raise SoqlError("INVALID_TYPE", f"sObject type '{query.kind}' is not supported.")
     found = query.select(api.org, deleted=asked["operation"] == "queryAll")
-    job = Job(
+    job = BulkJob(
         f"750{secrets.token_hex(6)}AAA",
         asked["operation"],
         asked["query"],
@@ -57,13 +39,13 @@ def create(api: SalesforceApi, request: Request) -> Answer:
     return Answer(200, _told(api, job) | {"state": "UploadComplete"})
 
 
-def state(api: SalesforceApi, _: Request, name: str) -> Answer:
+def state(api: SalesforceService, _: Request, name: str) -> Answer:
     """How far a job is."""
     job = api.jobs.get(name)
     return unknown() if job is None else Answer(200, _told(api, job))
 
 
-def results(api: SalesforceApi, request: Request, name: str) -> Answer:
+def results(api: SalesforceService, request: Request, name: str) -> Answer:
     """A piece of a result; the header `Sforce-Locator` names the next one, or says null."""
     job = api.jobs.get(name)
     if job is None:
@@ -89,18 +71,18 @@ def results(api: SalesforceApi, request: Request, name: str) -> Answer:
     return Answer(200, written.getvalue(), headers)
 
 
-def delete(api: SalesforceApi, _: Request, name: str) -> Answer:
+def delete(api: SalesforceService, _: Request, name: str) -> Answer:
     """Forget a job."""
     return unknown() if api.jobs.pop(name, None) is None else Answer(204)
 
 
-def _state(api: SalesforceApi, job: Job) -> str:
+def _state(api: SalesforceService, job: BulkJob) -> str:
     if api.now() < job.created + api.job_delay_ms:
         return "InProgress"
     return "Failed" if job.fails else "JobComplete"
 
 
-def _told(api: SalesforceApi, job: Job) -> dict[str, Any]:
+def _told(api: SalesforceService, job: BulkJob) -> dict[str, Any]:
     state = _state(api, job)
     told = {"id": job.id, "operation": job.operation, "createdDate": spelled(job.created), "state": state}
     match state:

@@ -5,29 +5,27 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lakesync.testing.servers.http import Answer, Request
 from lakesync.testing.servers.salesforce.org import FIELDS, Record, SalesforceOrg, spelled
+from lakesync.testing.servers.salesforce.service import SalesforceService
 from lakesync.testing.servers.salesforce.soql import SoqlError, parse
-
-if TYPE_CHECKING:
-    from lakesync.testing.servers.salesforce.api import SalesforceApi
 
 _KEPT_MS = 30 * 86_400_000
 
 
-def query(api: SalesforceApi, request: Request) -> Answer:
+def query(api: SalesforceService, request: Request) -> Answer:
     """The first page of a query; what is deleted is not in it."""
     return _first(api, request, deleted=False)
 
 
-def query_all(api: SalesforceApi, request: Request) -> Answer:
+def query_all(api: SalesforceService, request: Request) -> Answer:
     """The first page of a query, with what is in the recycle bin."""
     return _first(api, request, deleted=True)
 
 
-def query_more(api: SalesforceApi, _: Request, locator: str) -> Answer:
+def query_more(api: SalesforceService, _: Request, locator: str) -> Answer:
     """The next page: the result is that of the query's moment, each record as it was then selected."""
     until, fields, rest = api.results.pop(locator, (0, (), []))
     if until < api.now():
@@ -35,12 +33,12 @@ def query_more(api: SalesforceApi, _: Request, locator: str) -> Answer:
     return _page(api, fields, rest, None)
 
 
-def limits(api: SalesforceApi, _: Request) -> Answer:
+def limits(api: SalesforceService, _: Request) -> Answer:
     """What is left of the day's budget."""
     return Answer(200, {"DailyApiRequests": {"Max": api.daily_limit, "Remaining": max(api.daily_limit - api.used, 0)}})
 
 
-def deleted(api: SalesforceApi, request: Request, kind: str) -> Answer:
+def deleted(api: SalesforceService, request: Request, kind: str) -> Answer:
     """What was deleted of an object in a span of time, purged records included, for 30 days."""
     start, end = (int(datetime.fromisoformat(request.query[name]).timestamp() * 1000) for name in ("start", "end"))
     earliest = api.now() - _KEPT_MS
@@ -70,7 +68,7 @@ def shown(org: SalesforceOrg, record: Record, fields: Sequence[str]) -> dict[str
     return row
 
 
-def _first(api: SalesforceApi, request: Request, *, deleted: bool) -> Answer:
+def _first(api: SalesforceService, request: Request, *, deleted: bool) -> Answer:
     asked = parse(request.query.get("q", ""), api.org)
     if asked.kind in api.no_access:
         raise SoqlError("INVALID_TYPE", f"sObject type '{asked.kind}' is not supported.")
@@ -80,7 +78,7 @@ def _first(api: SalesforceApi, request: Request, *, deleted: bool) -> Answer:
     return _page(api, asked.fields, found, len(found))
 
 
-def _page(api: SalesforceApi, fields: tuple[str, ...], found: list[Record], total: int | None) -> Answer:
+def _page(api: SalesforceService, fields: tuple[str, ...], found: list[Record], total: int | None) -> Answer:
     page, rest = found[: api.batch], found[api.batch :]
     body: dict[str, Any] = {
         "totalSize": len(found) if total is None else total,

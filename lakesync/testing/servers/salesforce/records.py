@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lakesync.testing.servers.http import Answer, Request
 from lakesync.testing.servers.salesforce.faults import error, unknown
 from lakesync.testing.servers.salesforce.org import EXTERNAL_IDS, FIELDS, REQUIRED
-
-if TYPE_CHECKING:
-    from lakesync.testing.servers.salesforce.api import SalesforceApi
+from lakesync.testing.servers.salesforce.service import SalesforceService
 
 
-def create(api: SalesforceApi, request: Request, kind: str) -> Answer:
+def create(api: SalesforceService, request: Request, kind: str) -> Answer:
     """A new record."""
     fields: dict[str, Any] = request.json
     if (wrong := _wrong(kind, fields, REQUIRED.get(kind, ()))) is not None:
@@ -21,7 +19,7 @@ def create(api: SalesforceApi, request: Request, kind: str) -> Answer:
     return Answer(201, {"id": made.id, "success": True, "errors": []})
 
 
-def update(api: SalesforceApi, request: Request, kind: str, name: str) -> Answer:
+def update(api: SalesforceService, request: Request, kind: str, name: str) -> Answer:
     """Change a record."""
     fields: dict[str, Any] = request.json
     if (wrong := _wrong(kind, fields, ())) is not None:
@@ -33,7 +31,7 @@ def update(api: SalesforceApi, request: Request, kind: str, name: str) -> Answer
     return Answer(204)
 
 
-def upsert(api: SalesforceApi, request: Request, kind: str, field: str, value: str) -> Answer:
+def upsert(api: SalesforceService, request: Request, kind: str, field: str, value: str) -> Answer:
     """Change the record with an external id, or make it."""
     fields: dict[str, Any] = request.json
     if field not in EXTERNAL_IDS.get(kind, ()):
