@@ -135,7 +135,7 @@ def _check(key: dg.AssetKey, snapshot: SchemaSnapshot, config: Config) -> dg.Ass
 
 
 def newest_of(instance: dg.DagsterInstance, key: dg.AssetKey) -> dg.EventLogRecord | None:
-    """Return the record of an asset's newest materialisation; None if there is none.
+    """Return the record of an asset's newest materialisation; None for an asset that was never materialised.
 
     Args:
         instance: Dagster's instance.

@@ -102,7 +102,7 @@ def content_version(content: object) -> dg.DataVersion:
 def kept_version(context: dg.AssetExecutionContext, key: dg.AssetKey) -> dg.DataVersion | None:
     """Return the data version of the newest materialisation, for a step that changed nothing; None before the first.
 
-    No decision reads it: it tells a reader of Dagster's pages that nothing changed.
+    No decision reads it. It shows readers of Dagster's pages that nothing changed.
 
     Args:
         context: the step's.

@@ -79,7 +79,7 @@ def main() -> int:
     try:
         serve(config.load())
     except LakeSyncError as error:
-        log.error("the gateway cannot run", code=error.code, reason=str(error))  # noqa: TRY400 a traceback would say no more
+        log.error("the gateway cannot run", code=error.code, reason=str(error))  # noqa: TRY400 a traceback would add nothing
         return 1
     return 0
 

@@ -78,7 +78,7 @@ def _in_any_bucket(rules: SyncRules | None, table: str) -> bool:
 
 
 def visible_rows(message: bytes, rules: SyncRules, claims: Claims) -> bytes:
-    """Return a frame with only the rows that the rules show to a client, byte for byte; empty if there are none.
+    """Return a frame with only the rows that the rules show to a client, byte for byte; empty if they show none.
 
     Args:
         message: a frame, whose rows are all of one table.

@@ -88,7 +88,7 @@ class ClientStatus(msgspec.Struct, frozen=True, rename="camel"):
     has_more: bool
     """Whether more deltas were unsent when it got that cursor."""
     unsent_since_ms: int | None
-    """Server wall time of the oldest unsent change by others that it may see; null if there is none."""
+    """Server wall time of the oldest unsent change by others that it may see; null if it was sent everything."""
     behind_ms: int | None
     """Age of that change; 0 if everything was sent; null if the client never pulled, or was not checked yet."""
     repeats: int
@@ -105,7 +105,7 @@ class GatewayLag(NamedTuple):
     behind: int
     """Clients with an unsent change."""
     unsent_since_ms: int | None
-    """Server wall time of the oldest unsent change; None if there is none."""
+    """Server wall time of the oldest unsent change; None if everything was sent."""
 
 
 class LagCheck(NamedTuple):
@@ -333,7 +333,7 @@ def _is_final(unsent: Unsent | None, shared: bool) -> bool:
 
 
 def _unsent_since(seen: _ClientState, connected: ConnectedClient | None) -> int | None:
-    """Return the arrival of the oldest unsent change; 0 if there is none; None if the client was not checked yet."""
+    """Return the arrival of the oldest unsent change: 0 if everything was sent, None for an unchecked client."""
     if _is_up_to_date(seen, connected):
         return 0
     unsent = seen.checked.unsent if seen.checked is not None else None

@@ -322,7 +322,7 @@ class LiveWebSocketProtocol(WebSocketsSansIOProtocol):
         self.close_timer = self.loop.call_later(CLOSING_SECONDS, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """Tell the application that the peer reads again."""
+        """Notify the application that the peer reads again."""
         super().resume_writing()
         if self.on_writable is not None and self.is_open:
             self.on_writable()

@@ -174,7 +174,7 @@ async def local_service(request: Request, services: ServicesDependency, token_he
 
 
 def bearer_token(headers: Sequence[str]) -> str | None:
-    """Return the token in the `Authorization` header; None if there is no such header.
+    """Return the token in the `Authorization` header; None if it is missing.
 
     Args:
         headers: all `Authorization` headers of a request.

@@ -6,7 +6,7 @@ from starlette.types import Scope
 
 
 def header(scope: Scope, name: bytes) -> str | None:
-    """Return the first header of a name; None if there is none.
+    """Return the first header with a name; None if the message has no such header.
 
     Args:
         scope: of the request.

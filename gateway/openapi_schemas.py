@@ -128,7 +128,7 @@ class StructSchema:
     """
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Accept the value as it is; encode it as the wire does."""
+        """Accept the value unchanged; encode it as the wire does."""
         encode = core_schema.plain_serializer_function_ser_schema(_to_builtins)
         return core_schema.no_info_plain_validator_function(
             lambda value: value, metadata={"struct": source}, serialization=encode

@@ -60,6 +60,6 @@ def _answer(request: Request, file: Path) -> Response:
 
 @cache
 def _content(file: Path) -> tuple[bytes, bytes]:
-    """A file as it is, and compressed: once, as anyone may request it and some are large."""
+    """A static file and its compressed form, which is made once: some files are large and requested by anyone."""
     content = file.read_bytes()
     return content, gzip.compress(content, mtime=0)

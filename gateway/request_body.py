@@ -52,7 +52,7 @@ async def read_body(request: Request, limit: int) -> bytes:
         return body
     if encoding.lower() == "gzip":
         return _gunzip(body, limit)
-    raise ValidationError(f"the content encoding {encoding!r} is unknown; send gzip, or the body as it is")
+    raise ValidationError(f"the content encoding {encoding!r} is unknown; send gzip, or an uncompressed body")
 
 
 def _gunzip(body: bytes, limit: int) -> bytes:
@@ -64,7 +64,9 @@ def _gunzip(body: bytes, limit: int) -> bytes:
     if len(unpacked) > limit:
         raise _too_large(limit)
     if not unpacker.eof or unpacker.unused_data:
-        raise ValidationError("the gzip body must be one whole member; this one ends too early or goes on")
+        raise ValidationError(
+            "the gzip body must be exactly one complete member; it is truncated, or has data after its end"
+        )
     return unpacked
 
 

@@ -24,7 +24,7 @@ _SQLITE, _POSTGRES = "jdbc:sqlite:file:", "jdbc:postgresql:"
 
 @contextmanager
 def open_table(spark: SparkSession, name: str) -> Iterator[Table]:
-    """Open a table of the lake as it is now.
+    """Open a table of the lake at its current snapshot.
 
     Args:
         spark: a session.

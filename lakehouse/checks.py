@@ -96,7 +96,7 @@ class UnfitValue(msgspec.Struct, frozen=True):
 
 
 class HistoryFaults(msgspec.Struct, frozen=True):
-    """The faults of the history; empty lists if there are none."""
+    """The faults of the history; each list may be empty."""
 
     differences: list[LedgerDifference] = []
     duplicates: list[DuplicateKey] = []

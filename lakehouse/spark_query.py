@@ -176,7 +176,7 @@ class _Views:
         return {name: found[name] for name in plan.untyped(found)}
 
     def _new(self, plan: StatePlan) -> DataFrame | None:
-        """Return the deltas that are merged onto the base snapshots; None if there are none."""
+        """Return the deltas that are merged onto the base snapshots; None if no delta is newer than these."""
         if plan.parts.merged_up_to is None:
             return None
         deltas = self._planner.deltas

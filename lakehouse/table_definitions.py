@@ -188,7 +188,7 @@ def read_version(spark: SparkSession, name: str) -> Version:
 
 
 def version_if_there(spark: SparkSession, name: str) -> Version | None:
-    """Return a table's version as `read_version` does; None if there is no such table.
+    """Return a table's version as `read_version` does; None for a table that does not exist.
 
     Args:
         spark: a session.

@@ -47,7 +47,7 @@ def figures(spark: SparkSession, name: str) -> TableFigures:
 
 
 def _summary(spark: SparkSession, name: str) -> Mapping[str, str]:
-    """Return the summary of the newest snapshot; empty if there is none."""
+    """Return the summary of the newest snapshot; empty for a table without snapshots."""
     with open_table(spark, name) as table:
         current = table.current_snapshot()
     return current.summary.additional_properties if current is not None and current.summary is not None else {}

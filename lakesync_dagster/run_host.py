@@ -67,7 +67,7 @@ class RunHost:
         command_line()
         with dg.DagsterInstance.get():
             pass  # imports what its storage needs
-        gc.freeze()  # the collector leaves these objects alone, so that processes go on sharing their pages
+        gc.freeze()  # the collector does not touch these objects, so processes continue to share their pages
         self._held, self._alive = os.pipe()
         self._runs: dict[int, str] = {}
         self._fork(end_runs_of_earlier_hosts)

@@ -102,7 +102,7 @@ def _is_of(job: dict[str, Any], tag: str) -> bool:
 class SparkConnectResource(LazyPySparkResource):
     """A Spark Connect session on the embedded server, on a cluster behind it, or on another server."""
 
-    # Runs share a session where the server's address names one; tags tell the jobs of steps apart.
+    # Runs share a session if the server's address names one; tags distinguish the jobs of steps.
     # `spark_config` has the server's address as `spark.remote`, and further settings of the session.
     ui_url: str | None = None
     """Where Spark's UI answers, whose REST API says what Spark did for a step."""

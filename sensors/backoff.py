@@ -73,7 +73,7 @@ class Attempts:
             self._made = {}
 
     def of(self, lag: Lag) -> Attempt | None:
-        """Return the requests for a part since its mark moved; None if there are none."""
+        """Return the requests for a part since its mark moved; None if it was not requested."""
         made = self._made.get(lag.key)
         return made if made is not None and made.mark == lag.mark else None
 

@@ -90,7 +90,7 @@ def flush_sensor(
         if not by_staging:  # a run that moves these marks may have ended since they were read
             wanted = due_flush(backlog, now_ms, limits, exceeded, behind(context, store, backlog, anew=True))
             if wanted is None or not attempts.ready(wanted.lags)[0]:
-                return dg.SkipReason(f"nothing is due any more: {describe_backlog(backlog, now_ms, limits)}")
+                return dg.SkipReason(f"nothing is due: {describe_backlog(backlog, now_ms, limits)}")
         context.log.info("%s: %s", wanted.reason, ", ".join(lag.key for lag in wanted.lags))
         request = dg.RunRequest(
             tags={

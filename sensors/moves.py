@@ -81,7 +81,7 @@ def job_name(lag: Lag) -> str:
 def _days(
     config: Config, lag: Lag, days: dg.TimeWindowPartitionsDefinition, marks: Mapping[str, str], now_ms: int
 ) -> Mapping[str, str] | None:
-    """Return the tags that name a run's partitions; None if there is nothing to move.
+    """Return the tags that name a run's partitions; None if nothing is to move.
 
     Of a flow these are the days since its last run, of tiers the newest day that is old enough, of a migration the days
     that are not copied.

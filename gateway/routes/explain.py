@@ -1,4 +1,4 @@
-"""`GET /admin/explain/{gateway}`: tells an operator why a client has a row or lacks it."""
+"""`GET /admin/explain/{gateway}`: shows an operator why a client has a row or lacks it."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def _status_reasons(found: Explanation, status: ClientStatus | None) -> Iterator
     if not found.row.exists:
         return
     if status is not None and status.unsent_since_ms is not None:
-        yield f"the oldest change by others that it may see and was not sent is of {moment(status.unsent_since_ms)}"
+        yield f"the oldest unsent change by others that it may see is from {moment(status.unsent_since_ms)}"
     if status is None:
         yield "this process of the gateway has not seen the client since it started"
     elif status.repeats:
@@ -108,7 +108,7 @@ def _status_reasons(found: Explanation, status: ClientStatus | None) -> Iterator
             "something: it cannot keep what it is sent, as its db.status.last_error says, or no answer comes through"
         )
     elif status.connected:
-        yield "it is connected, and told of what is new as it comes"
+        yield "it is connected and is sent changes as they happen"
     elif status.pulled_ms is None:
         yield "it has pushed, and not pulled, since this process started: it is offline, in mode pushOnly, or failing"
     else:

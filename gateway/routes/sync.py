@@ -46,7 +46,7 @@ from lakesync.wire import json
 
 
 class RawRoute(APIRoute):
-    """A route that passes the request on as it is; the endpoint has no other parameters."""
+    """A route whose endpoint takes only the unparsed request."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Return the endpoint, without FastAPI's step that resolves dependencies."""

@@ -93,7 +93,7 @@ def first_missing_day(copied: CopiedDays, declared: DeclaredMigration) -> date |
 
 
 def days_to_copy(copied: CopiedDays, declared: DeclaredMigration, now_ms: int) -> tuple[date, date] | None:
-    """Return the first and the last day that have ended and were not copied of every table; None if there are none.
+    """Return the first and the last day that have ended and were not copied for every table; None if all were.
 
     Args:
         copied: the migration's mark.

@@ -1,4 +1,7 @@
-"""Flows on executors, and those that lead into the lake, which go through the gateway as any push does."""
+"""Tasks of Spark that run flows: between backends, and into the lake by pushing to gateways.
+
+The assets of flows call it (`assets.flows`).
+"""
 
 from __future__ import annotations
 
@@ -44,71 +47,76 @@ PUSH = 1000
 
 
 class Flow(msgspec.Struct, frozen=True):
-    """One leaf's part of a flow, as a task is told of it."""
+    """The task of a flow that writes to one adapter."""
 
     name: str
-    """Of its mark."""
+    """The name of its mark."""
     source: Backend
     leaf: WriteTarget
     row_filter: RowFilter
     schemas: tuple[TableSchema, ...] = ()
     again: tuple[int, int] | None = None
-    """The arrivals that go over again, after what is new of them and of earlier ones; None: only what is new."""
+    """First and last arrival to copy again, after new deltas up to the last one; None: copy new deltas only."""
 
     def run(self) -> Iterator[FlowStep]:
-        """Carry over what is new, and what goes over again."""
+        """Copy new deltas, then the range to copy again."""
         with ExitStack() as closing:
             source, target, *cold = open_backends(
                 [self.source, SingleBackend(self.leaf.name, self.leaf.uri), *self.leaf.cold], closing
             )
-            settled, until = LoadBarrier(source), self.again[1] if self.again else None
-            yield from run_flow(settled, target, self.name, self.row_filter, self.schemas, cold=cold, until=until)
+            readable, until = LoadBarrier(source), self.again[1] if self.again else None
+            yield from run_flow(readable, target, self.name, self.row_filter, self.schemas, cold=cold, until=until)
             if self.again:
-                yield from replay_flow(settled, target, self.name, self.row_filter, self.schemas, self.again, cold=cold)
+                yield from replay_flow(
+                    readable, target, self.name, self.row_filter, self.schemas, self.again, cold=cold
+                )
 
 
 def flow(spark: SparkSession, flows: Sequence[Flow]) -> list[list[FlowStep]]:
-    """Carry over what is new, and again what the flows say, each leaf in a task of its own.
+    """Run the flows of several adapters, each in its own task.
 
     Args:
         spark: a session.
-        flows: one for each leaf.
+        flows: one for each adapter that is written.
 
     Returns:
-        The pages of each leaf.
+        The pages of each flow.
 
     Raises:
         AdapterError, IntegrityError, ConfigurationError: as `run_flow`.
-        LakeUnavailableError: Spark is gone.
+        LakeUnavailableError: Spark cannot be reached.
     """
     return on_executors(spark, flows, FlowStep)
 
 
 class LakeFlow(NamedTuple):
-    """A flow into the lake, as a task is told of it."""
+    """The task of a flow into the lake."""
 
     source: Backend
     row_filter: RowFilter
     into: str | None
-    """The gateway that takes the deltas; None: the one that each is of."""
+    """The gateway to push to; None: the gateway of each delta."""
     config: Config
-    """Tells the way into the gateways."""
+    """Names the URLs of the gateways."""
     progress: Path
-    """The file that keeps how far the flow is."""
+    """The file with the flow's progress."""
     again: tuple[int, int] | None = None
-    """As of `Flow`."""
+    """As in `Flow`."""
 
     def run(self) -> Iterator[FlowStep]:
-        """Push what is new, page by page; rows that do not meet the filter do not go, however they did before."""
+        """Push new deltas page by page, then the range to copy again.
+
+        A row that no longer matches the filter is not pushed, even if it matched before.
+        """
         kept = ProgressInFile(self.progress, FlowProgress)
         found = kept.read()
         at = found if found is not None and found.row_filter == self.row_filter else FlowProgress(self.row_filter)
         with ExitStack() as closing:
             (source,) = open_backends([self.source], closing)
             intake = closing.enter_context(open_intake(self.config))
-            settled, until = LoadBarrier(source), self.again[1] if self.again else None
+            readable, until = LoadBarrier(source), self.again[1] if self.again else None
             query = new_deltas_query(at, self.row_filter, until=until)
-            for scanned, deltas, after in filtered_pages(settled, query, at, self.row_filter, lambda *_: set()):
+            for scanned, deltas, after in filtered_pages(readable, query, at, self.row_filter, lambda *_: set()):
                 _push(intake, deltas, self.into)
                 crash_point("flow.after_push")
                 at = replace(at, position=after or at.position, deltas=at.deltas + len(deltas))
@@ -117,28 +125,28 @@ class LakeFlow(NamedTuple):
             if self.again:
                 low, high = self.again
                 query = DeltaQuery(since=low - 1, until=high, tables=self.row_filter.tables, limit=PAGE_DELTAS)
-                for scanned, deltas, _ in filtered_pages(settled, query, at, self.row_filter, lambda *_: set()):
+                for scanned, deltas, _ in filtered_pages(readable, query, at, self.row_filter, lambda *_: set()):
                     _push(intake, deltas, self.into)
                     yield FlowStep(scanned, len(deltas), at, count_by_day(deltas), is_replay=True)
 
 
 def flow_to_lake(spark: SparkSession, flow: LakeFlow) -> list[FlowStep]:
-    """Push what is new, and again what the flow says, into gateways, whose flushes carry it to the lake.
+    """Push new deltas, and the range to copy again, to gateways, whose flushes write them to the lake.
 
-    A repeat changes nothing, as a gateway knows every delta by its id: progress that was lost costs time alone.
+    A repeat changes nothing, because a gateway recognises a delta by its id. Lost progress costs only time.
 
     Args:
         spark: a session.
         flow: the flow.
 
     Returns:
-        The pages that were dealt with.
+        The pages that were read.
 
     Raises:
         AdapterError: the source cannot be reached.
-        BackpressureError: a gateway holds too much that is not yet in the lake; a repeat goes on.
-        LakeSyncError: a gateway refuses a delta.
-        LakeUnavailableError: Spark is gone.
+        BackpressureError: a gateway has too many unflushed deltas; a retry continues.
+        LakeSyncError: a gateway rejects a delta.
+        LakeUnavailableError: Spark cannot be reached.
     """
     (pages,) = on_executors(spark, [flow], FlowStep)
     return pages

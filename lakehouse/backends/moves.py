@@ -40,42 +40,42 @@ if TYPE_CHECKING:
 
 
 DELTAS_A_RANGE = 50_000
-"""A move of more deltas is divided into ranges of about so many."""
+"""Deltas in one range of a move that is divided among tasks, approximately."""
 
 
 class Tiering(msgspec.Struct, frozen=True):
-    """Old deltas go to the cold tier: copied, compared, and only then removed from the hot one."""
+    """The task that moves old deltas to the cold tier: copies, compares, then deletes them from the hot tier."""
 
     hot: Backend
     cold: Backend
     since: int
     """Deltas above this hlc."""
     until: int | None
-    """Deltas up to this hlc; None: however young."""
+    """Deltas up to this hlc; None: no limit."""
 
     def run(self) -> Iterator[TierReport]:
-        """Move them."""
+        """Move the deltas."""
         with ExitStack() as closing:
             hot, cold = open_backends([self.hot, self.cold], closing)
             yield LifecycleAdapter(hot, cold, 0).move_range(self.since, self.until)
 
 
 class Migration(msgspec.Struct, frozen=True):
-    """A day of a table, from one place to another, or one range of it."""
+    """The task that copies one day of a table from one backend to another, or one range of that day."""
 
     name: str
-    """Of its progress."""
+    """The name of its progress."""
     source: Backend
     target: Backend
     scope: MigrationScope
     page: int
     folder: str
-    """Where progress is kept for a target that keeps no marks."""
+    """The folder of the progress file, if the target does not store marks."""
     division: str = ""
-    """The id of the division, where this is one of its ranges."""
+    """Id of the division, if this is one of its ranges."""
 
     def run(self) -> Iterator[MigrationReport]:
-        """Copy and compare; cut short, the next run goes on where it was."""
+        """Copy and compare. After an interruption, the next run continues from the last page."""
         with ExitStack() as closing:
             source, target = open_backends([self.source, self.target], closing)
             progress: MigrationStore = (
@@ -85,8 +85,8 @@ class Migration(msgspec.Struct, frozen=True):
             )
             yield migrate_adapter(source, target, self.scope, progress=progress, page=self.page)
 
-    def ranges_kept(self, target: DatabaseAdapter) -> ProgressStore[Division]:
-        """Where its division is kept."""
+    def division_store(self, target: DatabaseAdapter) -> ProgressStore[Division]:
+        """Return where its division is stored."""
         if isinstance(target, MarkStore):
             return ProgressInMark(target, f"{self.name} ranges", Division)
         return ProgressInFile(self._file(".ranges"), Division)
@@ -96,19 +96,19 @@ class Migration(msgspec.Struct, frozen=True):
 
 
 def move_to_tier(spark: SparkSession, name: str, place: TieredBackend, until_ms: int) -> TierReport:
-    """Move what is older than an instant.
+    """Move the deltas up to an instant to the cold tier.
 
     Args:
         spark: a session.
-        name: of the pair of tiers, by which the hot one keeps the ranges of a move that has begun.
+        name: name of the pair of tiers; the hot tier stores the ranges of an unfinished move under it.
         place: the tiers.
-        until_ms: deltas up to this instant move, by their hlc.
+        until_ms: the last instant whose deltas move, by their hlc, in milliseconds.
 
     Raises:
-        AdapterError: a tier cannot be reached; what was moved is moved.
-        IntegrityError: the cold tier does not hold what it was given; nothing of that was removed.
+        AdapterError: a tier cannot be reached; ranges that were moved stay moved.
+        IntegrityError: the cold tier lacks deltas that were written to it; they were not deleted from the hot tier.
         ConfigurationError: the hot tier does not support deleting deltas.
-        LakeUnavailableError: Spark is gone.
+        LakeUnavailableError: Spark cannot be reached.
     """
     scope, reports = MigrationScope(until=hlc.encode(until_ms, hlc.MAX_COUNTER)), list[TierReport]()
     with ExitStack() as closing:
@@ -119,25 +119,25 @@ def move_to_tier(spark: SparkSession, name: str, place: TieredBackend, until_ms:
             works = [Tiering(place.hot, place.cold, *each) for each in division.ranges()]
             reports += one_report_each(spark, works, TierReport)
             end_division(division, kept)
-            if division.scope == scope:  # else a run before this one had begun it, for an earlier instant
+            if division.scope == scope:  # otherwise it was the rest of an earlier run's move
                 return _moved(reports)
 
 
 def migrate(spark: SparkSession, migrations: Sequence[Migration]) -> list[MigrationReport]:
-    """Copy and compare migrations, each in a task of its own or, where it is large, in several.
+    """Copy and compare migrations, each in one task, or in several if it is large.
 
     Args:
         spark: a session.
-        migrations: a day of a table each.
+        migrations: one for each day of a table.
 
     Raises:
-        AdapterError: one of the two places cannot be reached; a repeat goes on.
-        IntegrityError: the two differ at the end.
-        LakeUnavailableError: Spark is gone.
+        AdapterError: a backend cannot be reached; a retry continues.
+        IntegrityError: source and target differ after the copy.
+        LakeUnavailableError: Spark cannot be reached.
     """
     with ExitStack() as closing:
-        places = _OpenPlaces(closing)
-        divided = [_Divided.of(each, places.open(each.source), places.open(each.target)) for each in migrations]
+        opened = _OpenBackends(closing)
+        divided = [_Divided.of(each, opened.open(each.source), opened.open(each.target)) for each in migrations]
         works = [work for each in divided for work in each.works]
         reports = iter(one_report_each(spark, works, MigrationReport))
         reports_by_migration = [_copied(list(islice(reports, len(each.works)))) for each in divided]
@@ -147,7 +147,7 @@ def migrate(spark: SparkSession, migrations: Sequence[Migration]) -> list[Migrat
 
 
 class _Divided(NamedTuple):
-    """A migration in ranges."""
+    """A migration that is divided into ranges."""
 
     works: list[Migration]
     division: Division
@@ -155,7 +155,7 @@ class _Divided(NamedTuple):
 
     @classmethod
     def of(cls, migration: Migration, source: DatabaseAdapter, target: DatabaseAdapter) -> _Divided:
-        kept = migration.ranges_kept(target)
+        kept = migration.division_store(target)
         division = begin_division(source, migration.scope, kept, max_writers(target), DELTAS_A_RANGE)
         if not division.id:
             return cls([migration], division, kept)
@@ -171,17 +171,17 @@ class _Divided(NamedTuple):
         return cls(found, division, kept)
 
 
-class _OpenPlaces:
-    """Places opened once each."""
+class _OpenBackends:
+    """Opens each backend once."""
 
     def __init__(self, closing: ExitStack) -> None:
         self._closing = closing
         self._opened: dict[bytes, DatabaseAdapter] = {}
 
-    def open(self, place: Backend) -> DatabaseAdapter:
-        key = msgspec.json.encode(place)
+    def open(self, backend: Backend) -> DatabaseAdapter:
+        key = msgspec.json.encode(backend)
         if key not in self._opened:
-            (self._opened[key],) = open_backends([place], self._closing)
+            (self._opened[key],) = open_backends([backend], self._closing)
         return self._opened[key]
 
 
@@ -195,7 +195,7 @@ def _moved(reports: Sequence[TierReport]) -> TierReport:
 
 
 def _copied(reports: Sequence[MigrationReport]) -> MigrationReport:
-    """Of the ranges of one migration; seconds are those of the longest."""
+    """Add up the reports of one migration's ranges. The seconds are those of the longest range."""
     return MigrationReport(
         sum(each.deltas for each in reports),
         sum(each.copied for each in reports),

@@ -194,7 +194,7 @@ def _same_stamp(cells: _Cells) -> npt.NDArray[np.bool_]:
 
 
 def _same(cells: _Cells) -> npt.NDArray[np.bool_]:
-    """Return for each cell whether it is of the same delta as the one before."""
+    """Return for each cell whether it belongs to the same delta as the cell before it."""
     return _same_stamp(cells) & _follows(cells.width) & _follows_text(cells.delta_id)
 
 

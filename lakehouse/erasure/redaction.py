@@ -155,7 +155,7 @@ def clear_table(spark: SparkSession, table: str, requests: Sequence[Erasure], na
 
 @lake_errors
 def forget_rejected(spark: SparkSession, table: str, names: LakeNames) -> None:
-    """Delete the rejected values of a state table that it does not have any more.
+    """Delete the rejected values of a state table that it no longer has.
 
     Args:
         spark: a session.

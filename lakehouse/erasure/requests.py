@@ -171,7 +171,7 @@ def restore_hidden(
     """Restore in staging the values that erased deltas had hidden, and return the request with its new arrival.
 
     Staging does not store what a column was before the erased client wrote it; the history does. Checkpoints from
-    before the new arrival are not served any more. The erasure of a row restores nothing.
+    before the new arrival are no longer served. The erasure of a row restores nothing.
 
     Args:
         spark: a session.

@@ -57,7 +57,7 @@ def batch_files(table: Table, snapshot: int | None, batch: Batch) -> list[tuple[
 
 
 def held_in_lake(spark: SparkSession, files: Sequence[tuple[DataFile, bool]], batch: Batch) -> Held | None:
-    """Count the deltas of a batch in files and sum their ids, in tasks; None if there are none.
+    """Count the deltas of a batch in files and sum their ids, in tasks; None for a batch without files.
 
     Args:
         spark: a session.

@@ -211,7 +211,7 @@ def _add(report: PollReport, results: Sequence[TableResult], failed: Collection[
 
 
 def _places(files: Sequence[LandedFile], tables: Mapping[str, Table], kind: str) -> dict[str, ReadPosition]:
-    """Return each table's read position: its newest one, if it is of a connector of this type."""
+    """Return the newest read position of each table, if a connector of this type wrote it."""
     found: dict[str, ReadPosition] = {}
     for file in sorted(files, key=lambda each: each.last, reverse=True):
         if not any(table not in found and file.may_have(table) for table in tables):

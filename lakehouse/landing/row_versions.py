@@ -13,7 +13,7 @@ KNOWN = -1
 
 
 class Version(NamedTuple):
-    """A row as it was in a page."""
+    """One version of a row, as a page contained it."""
 
     page: int
     hlc: int
@@ -80,12 +80,12 @@ class Claims:
         return key in self._pages
 
     def last(self, key: tuple[str, str]) -> int:
-        """Return the newest page with a claim; a page before all others if there is none."""
+        """Return the newest page with a claim; a page before all others if no page has a claim."""
         pages = self._pages.get(key)
         return max(pages) if pages else KNOWN - 1
 
     def after(self, key: tuple[str, str], page: int) -> tuple[int, int] | None:
-        """Return the next later page with the same claim, and the claim's hlc; None if there is none.
+        """Return the next later page with the same claim, and the claim's hlc; None if no later page has it.
 
         Args:
             key: column and value.

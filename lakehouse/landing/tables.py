@@ -205,7 +205,7 @@ class ConnectorTables(NamedTuple):
     def _planned(self, table: Table, name: str) -> list[FileScanTask]:
         """Plan the connector's files. Files with deleted rows are first rewritten without them.
 
-        LakeSync does not write delete files here any more, but earlier versions did and other engines may.
+        LakeSync no longer writes delete files here, but earlier versions did and other engines may.
         """
         tasks = list(table.scan(self._mine()).plan_files())
         if any(task.delete_files for task in tasks):

@@ -1,7 +1,8 @@
-"""The merge of `lakesync.model.merge` over Arrow, with numpy: deltas merged into stored rows, no Python loop a row.
+"""The merge kernel: merges Arrow tables of deltas into stored rows with numpy, by the law of `lakesync.model.merge`.
 
-Rows, columns and clients become integer codes, and a stamp one integer that compares like it, so a maximum a cell finds
-the winner; only equal stamps are compared one by one.
+Rows, columns and clients are encoded as integers. A stamp becomes one integer that sorts as stamps do, so the winner of
+a cell is the candidate with the maximum. Only candidates with equal stamps are compared one by one. The tasks of
+`lakehouse.tables.merge_job` call it.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ STAMP = pa.struct([("hlc", pa.int64()), ("client_id", pa.string())])
 
 _READ = ("gateway", "row_id", "op", "client_id", "hlc", "delta_id", "width", "columns", "arrival")
 DELTAS = pa.schema([DELTAS_ARROW.field(name) for name in _READ])
-"""What `merge` reads of `deltas`."""
+"""The columns of `deltas` that `merge` reads."""
 
 STORED = pa.schema(
     [
@@ -46,47 +47,48 @@ STORED = pa.schema(
         ("_arrival", pa.int64()),
     ]
 )
-"""What `merge` reads of a state table."""
+"""The columns of a state table that `merge` reads."""
 
 
 class Merged(NamedTuple):
-    """Row states, with the cells of all rows one after another."""
+    """Merged rows, with the cells of all rows in one sequence."""
 
     states: pa.Table
-    """`_gateway, _row, _cells, _tombstone, _inserted, _gone, _arrival`: one row a row, invisible ones included."""
+    """`_gateway, _row, _cells, _tombstone, _inserted, _gone, _arrival` of each row, deleted rows included."""
     row: Ints
-    """Of each cell: its row's place in `states`."""
+    """For each cell, the index of its row in `states`."""
     column: Ints
-    """Of each cell: its column's place in `names`."""
+    """For each cell, the index of its column in `names`."""
     names: tuple[str, ...]
-    """Of all columns of which there is a cell, or was one."""
+    """The names of all columns that a delta or a stored row has."""
     values: pa.Array
-    """Of each cell: its JCS text."""
+    """For each cell, its value as JCS text."""
 
 
 class _Cells(NamedTuple):
-    """Candidates for cells, of deltas or of stored rows."""
+    """Candidates for the value of a cell: from deltas and from stored rows."""
 
     row: Ints
     column: Ints
     owner: Ints
-    """Place of what the candidate's stamp, id and width are of."""
+    """Index in `_Owners` of the candidate's stamp, delta id and width."""
     value: pa.Array
 
 
 def merge(deltas: pa.Table, stored: pa.Table) -> Merged:
-    """The state of every row that `deltas` or `stored` names.
+    """Return the state of every row in `deltas` or `stored`.
 
-    Any order, grouping and repetition of deltas gives the same, and `stored` counts like the deltas that it came from.
+    The result depends neither on the order of the deltas nor on repetitions. Merging in steps gives the same result as
+    merging at once.
 
     Args:
-        deltas: as `DELTAS`, of one table.
-        stored: as `STORED`; empty where there is no state yet.
+        deltas: deltas of one table, with the columns of `DELTAS`.
+        stored: stored rows, with the columns of `STORED`; may be empty.
     """
     gateways, new_gateway, old_gateway = _coded([deltas["gateway"], stored["_gateway"]])
     ids, new_id, old_id = _coded([deltas["row_id"], stored["_row"]])
     codes = np.concatenate([new_gateway * len(ids) + new_id, old_gateway * len(ids) + old_id])
-    # Of one gateway, every id is a row.
+    # With a single gateway, the codes are the row ids' codes.
     keys, places = np.unique(codes, return_inverse=True) if len(gateways) > 1 else (np.arange(len(ids)), codes)
     rows, new_row, old_row = len(keys), places[: len(deltas)], places[len(deltas) :]
 
@@ -101,8 +103,8 @@ def merge(deltas: pa.Table, stored: pa.Table) -> Merged:
 
     ops = _flat(deltas["op"])
     deletes, inserts = _bools(pc.equal(ops, "DELETE")), _bools(pc.equal(ops, "INSERT"))
-    dead = _greatest(rows, (new_row[deletes], new_stamp[deletes]), _there(old_row, tombstone, tombstone_stamp))
-    born = _greatest(rows, (new_row[inserts], new_stamp[inserts]), _there(old_row, inserted, inserted_stamp))
+    dead = _greatest(rows, (new_row[deletes], new_stamp[deletes]), _without_nulls(old_row, tombstone, tombstone_stamp))
+    born = _greatest(rows, (new_row[inserts], new_stamp[inserts]), _without_nulls(old_row, inserted, inserted_stamp))
     born[born <= dead] = -1
     arrival = _greatest(rows, (new_row, _ints(deltas["arrival"])), (old_row, _ints(stored["_arrival"])))
 
@@ -145,11 +147,11 @@ class _Owners(NamedTuple):
 
 
 class _Stamps:
-    """Stamps as integers that compare as they do; -1 stands for none."""
+    """Stamps packed into integers that sort as stamps do; -1 is a missing stamp."""
 
     def __init__(self, hlcs: Sequence[pa.Array], clients: Sequence[pa.Array]) -> None:
         known = pc.unique(pa.concat_arrays(clients)).drop_null()
-        self._clients = known.take(pc.sort_indices(known))  # by UTF-8 bytes, as code points compare
+        self._clients = known.take(pc.sort_indices(known))  # by UTF-8 bytes, which sort as code points do
         self._count = max(1, len(self._clients))
         bounds = pc.min_max(pa.concat_arrays(hlcs)).as_py()
         low, high = bounds["min"] or 0, bounds["max"] or 0
@@ -158,7 +160,7 @@ class _Stamps:
             self._hlcs: Ints | None = None
             self._low = low
             ranks = [each - low for each in filled]
-        else:  # far apart: their ranks are small
+        else:  # the range is too large: use ranks
             self._hlcs = np.unique(np.concatenate(filled))
             ranks = [np.searchsorted(self._hlcs, each) for each in filled]
         self.packed = [
@@ -167,13 +169,13 @@ class _Stamps:
         ]
 
     def unpacked(self, stamps: Ints) -> tuple[pa.Array, pa.Array]:
-        """Of each the hlc and the client id."""
+        """Return the hlc and the client id of each stamp."""
         ranks = stamps // self._count
         hlcs = ranks + self._low if self._hlcs is None else self._hlcs[ranks]
         return pa.array(hlcs), self._clients.take(pa.array(stamps % self._count))
 
     def column(self, stamps: Ints) -> pa.Array:
-        """As a column of structs, null where there is none."""
+        """Return stamps as a column of structs; a missing stamp is null."""
         missing = stamps < 0
         hlc, client = self.unpacked(np.where(missing, 0, stamps)) if len(self._clients) else (None, None)
         if hlc is None:
@@ -184,7 +186,7 @@ class _Stamps:
 def _candidates(
     deltas: pa.Table, deletes: npt.NDArray[np.bool_], new_row: Ints, cells: pa.Array, owned: pa.Array, old_row: Ints
 ) -> tuple[list[str], _Cells]:
-    """Every value that a cell may have; the columns' names in order. Columns of a DELETE do not count."""
+    """Return the sorted names of all columns, and the candidates of all cells. Columns of a DELETE are ignored."""
     columns = _flat(deltas["columns"])
     lengths = np.where(deletes, 0, _lengths(columns))
     delta = np.repeat(np.arange(len(columns)), _lengths(columns))
@@ -206,10 +208,10 @@ def _candidates(
 
 
 def _winners(cells: _Cells, owners: _Owners, rows: int, columns: int) -> Ints:
-    """Places of the candidates that own their cells, in order of (row, column)."""
+    """Return the index of the winning candidate of each cell, in order of (row, column)."""
     cell = cells.row * max(1, columns) + cells.column
     count = rows * columns
-    if count > 8 * len(cell) + 1_000_000:  # wide rows of which few columns are written: no place for each cell
+    if count > 8 * len(cell) + 1_000_000:  # few of many columns are written: number only the cells in use
         known, cell = np.unique(cell, return_inverse=True)
         count = len(known)
     stamp = owners.stamp[cells.owner]
@@ -219,13 +221,13 @@ def _winners(cells: _Cells, owners: _Owners, rows: int, columns: int) -> Ints:
     winner[cell[level]] = level
     beaten = level[winner[cell[level]] != level]
     if len(beaten):
-        _settle(beaten, cell, winner, cells, owners)
+        _break_ties(beaten, cell, winner, cells, owners)
     found: Ints = winner[winner >= 0]
     return found
 
 
-def _settle(beaten: Ints, cell: Ints, winner: Ints, cells: _Cells, owners: _Owners) -> None:
-    """Of equal stamps the greater (value text, delta id, width) wins; most are one delta met twice."""
+def _break_ties(beaten: Ints, cell: Ints, winner: Ints, cells: _Cells, owners: _Owners) -> None:
+    """Let the greater (value text, delta id, width) win among equal stamps. Most ties are one delta read twice."""
     rival = winner[cell[beaten]]
     one, other = cells.owner[beaten], cells.owner[rival]
     same = _bools(pc.equal(cells.value.take(pa.array(beaten)), cells.value.take(pa.array(rival))))
@@ -244,21 +246,21 @@ def _settle(beaten: Ints, cell: Ints, winner: Ints, cells: _Cells, owners: _Owne
 
 
 def _greatest(count: int, *parts: tuple[Ints, Ints]) -> Ints:
-    """The greatest value at each of `count` places, -1 where there is none."""
+    """Return the greatest value at each of `count` indexes; -1 at an index without values."""
     found = np.full(count, -1, np.int64)
     for places, values in parts:
         np.maximum.at(found, places, values)
     return found
 
 
-def _there(places: Ints, stamps: pa.Array, packed: Ints) -> tuple[Ints, Ints]:
-    """Without those that are null."""
+def _without_nulls(places: Ints, stamps: pa.Array, packed: Ints) -> tuple[Ints, Ints]:
+    """Return the indexes and stamps without the null ones."""
     valid = _bools(pc.is_valid(stamps))
     return places[valid], packed[valid]
 
 
 def _coded(parts: Sequence[pa.ChunkedArray]) -> tuple[pa.Array, Ints, Ints]:
-    """Two string columns as places in the list of their different values."""
+    """Return the distinct values of two string columns, and both columns as indexes into them."""
     first, second = (_flat(part) for part in parts)
     coded = pa.concat_arrays([first, second]).dictionary_encode()
     places = _ints(coded.indices)
@@ -280,14 +282,14 @@ def _lengths(maps: pa.Array) -> Ints:
 
 
 def _entries(maps: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """Keys and items, one after another."""
+    """Return all keys and all items of a column of maps."""
     offsets = np.asarray(maps.offsets)
     first, last = (int(offsets[0]), int(offsets[-1])) if len(offsets) else (0, 0)
     return maps.keys.slice(first, last - first), maps.items.slice(first, last - first)
 
 
 def _ints(column: pa.Array | pa.ChunkedArray) -> Ints:
-    """As integers; 0 for null, which is then known otherwise."""
+    """Return a column as integers, with 0 for null. The caller knows which values are null."""
     flat = _flat(column)
     found: Ints = pc.fill_null(flat, 0).to_numpy(zero_copy_only=False).astype(np.int64)
     return found

@@ -48,7 +48,7 @@ def projected(merged: Merged, columns: Sequence[tuple[str, str]], rejected: str)
 
 
 def typed_values(texts: pa.Array, kind: str) -> pa.Array:
-    """Return JSON texts as values of a column; null where there is none or it does not fit.
+    """Return JSON texts as values of a column; null for a missing text, and for one that does not fit.
 
     Args:
         texts: the JSON.

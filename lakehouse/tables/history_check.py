@@ -2,7 +2,7 @@
 
 A check of the audit calls it. The merge is implemented a second time here, in Spark's SQL, so that the check does not
 share a fault with the kernel: a column has the value with the greatest `(hlc, client id, JCS text)` after the row's
-tombstone, and a typed column has that value if it is of the column's type.
+tombstone, and a typed column has that value if it fits the column's type.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _DAY = 86_400_000 << COUNTER_BITS
 _FIGURES = ("rows", "visible", "cells", "typed", "row_sum", "cell_sum", "typed_sum")
 _MODULUS = 1_000_000_007
-"""By which hashes are divided before what is left over is added up."""
+"""Hashes are added modulo this prime."""
 
 
 class StateFigures(msgspec.Struct, frozen=True):

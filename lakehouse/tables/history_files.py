@@ -28,7 +28,7 @@ class History(NamedTuple):
 
     files: tuple[DataFile, ...]
     deltas: int | None
-    """Number of deltas; None if column bounds do not tell it."""
+    """Number of deltas; None if column bounds do not show it."""
 
     @property
     def most(self) -> int:
@@ -78,7 +78,7 @@ def planned(table: Table, snapshot: int, increment: Increment) -> History:
 
 
 def counted(spark: SparkSession, history: History, increment: Increment) -> int:
-    """Return the number of an increment's deltas. Tasks read files whose column bounds do not tell it.
+    """Return the number of an increment's deltas. Tasks read files whose column bounds do not show it.
 
     Args:
         spark: a session.

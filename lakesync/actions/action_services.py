@@ -72,7 +72,7 @@ class ActionServices:
         return ActionDiscovery({name: found[name].actions.descriptors for name in sorted(found)})
 
     async def find(self, name: str) -> ActionService | None:
-        """Return the service for a connector; None if there is none."""
+        """Return the service for a connector; None for an unknown connector."""
         given = self._registered.get(name)
         if given is not None:
             return given

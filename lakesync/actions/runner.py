@@ -76,7 +76,7 @@ class ActionRunner:
         for task in self._tasks:
             task.cancel()
         waiting = asyncio.all_tasks() - {asyncio.current_task()}
-        if waiting:  # those told their tasks' end say so to whoever asked, and end by themselves
+        if waiting:  # these send their results to the waiting requests and end by themselves
             await asyncio.wait(waiting, timeout=1)
 
     @staticmethod
@@ -90,7 +90,7 @@ class ActionRunner:
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # whoever waits is told; where nobody does, a repeat of the action is
+            task.exception()  # a waiting request gets the error; otherwise a repeat of the action does
 
 
 async def call_handler(handler: ActionHandler, action: Action, context: ActionContext) -> ActionData:

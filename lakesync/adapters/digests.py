@@ -1,6 +1,6 @@
 """Digests of a destination by table and day, computed at the destination and compared with the lake's.
 
-A day is a UTC day of arrival: a delta's own, and for a row that of its newest delta. Sums are of 32-bit checksums, so
+A day is a UTC day of arrival: of the delta, or of a row's newest delta. Sums add 32-bit checksums, so
 that a database can add them without overflow.
 """
 

@@ -114,7 +114,7 @@ class LakeReader:
         return self.state_table(self.namespaces.called(self.namespaces.of(gateway), table))
 
     def current_snapshot_of(self, namespace: str, name: str) -> int | None:
-        """Return the id of the current snapshot of any table of the lake; None if there is none."""
+        """Return the id of the current snapshot of any table of the lake; None for a table without snapshots."""
         snapshot = self._load(namespace, name).current_snapshot() if name in self._names(namespace) else None
         return snapshot.snapshot_id if snapshot is not None else None
 

@@ -44,7 +44,7 @@ class TracedTable(msgspec.Struct, frozen=True, rename="camel"):
     contains_delta: bool
     """Whether the delta is merged: `merged_hlc` is at or above its arrival."""
     checkpoint_hlc: int | None
-    """The earliest kept checkpoint that contains the delta; None if there is none."""
+    """The earliest kept checkpoint that contains the delta; None if none does yet."""
 
 
 class TracedDelta(msgspec.Struct, frozen=True, rename="camel"):

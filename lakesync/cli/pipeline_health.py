@@ -14,7 +14,7 @@ SILENT_SECONDS = 60.0
 
 
 def problems(report: Mapping[str, Any] | None, now_ms: float) -> list[str]:
-    """Return the problems of a gateway's pipeline, each as a sentence; empty if there are none.
+    """Return the problems of a gateway's pipeline, each as a sentence.
 
     Args:
         report: `pipeline` of `/admin/metrics`; None if no pipeline has ever reported.

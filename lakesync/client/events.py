@@ -39,7 +39,7 @@ class Events:
 
         Args:
             event: its name.
-            listener: as it was added.
+            listener: the one that was added.
 
         Raises:
             ValidationError: the event is unknown.

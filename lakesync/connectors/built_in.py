@@ -50,7 +50,7 @@ _PACE = {
     "intervalMs": _count("Milliseconds between two polls.", default=10_000),
     "chunkSize": _count("Deltas in one push.", default=500, maximum=10_000),
     "memoryBudgetBytes": _count("A quarter of the bytes that a task lands at once of a long reading."),
-    "maxCalls": _count("Calls that a poll may make, repeats included; the next poll goes on."),
+    "maxCalls": _count("Calls that a poll may make, retries included; the next poll continues."),
 }
 
 _CENSUS = {

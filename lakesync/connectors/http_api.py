@@ -202,7 +202,7 @@ def retry_after(answer: requests.Response, now: Callable[[], datetime] = lambda:
         at = parsedate_to_datetime(value)
     except ValueError:
         return None
-    # a date with the zone -0000 is of UTC, and has none
+    # a date with the zone -0000 is in UTC, and is parsed without a zone
     return max(0.0, (at.replace(tzinfo=at.tzinfo or UTC) - now()).total_seconds())
 
 

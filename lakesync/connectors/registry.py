@@ -62,7 +62,7 @@ class Connectors:
             Secrets([key for key in keys if key], config.connectors.allowed_references),
             hosts=HostPolicy(config.connectors.allowed_hosts),
         )
-        made.descriptors()  # a package that cannot be loaded is told of at the start
+        made.descriptors()  # fail at the start if a package cannot be loaded
         return made
 
     @cached_property
@@ -127,7 +127,7 @@ class Connectors:
         """
         known = self.find(stored.type)
         if known is None:
-            raise ConfigurationError(f"connector {stored.name!r} is of type {stored.type!r}, which is not installed")
+            raise ConfigurationError(f"connector {stored.name!r} has the type {stored.type!r}, which is not installed")
         secret = known.descriptor.secrets
         for field in known.descriptor.files & stored.settings.keys():
             self._secrets.check_file(gateway, stored.name, field, stored.settings[field])

@@ -66,7 +66,7 @@ class SeenRows(msgspec.Struct):
             for claim, ids in claimed.items()
             if self.claims.get(_name(*claim)) != claims[claim] or not changed_ids.isdisjoint(ids)
         ]
-        # a claim is told with all that it claims, and an identity with all who have it
+        # report a claim with everything that it claims, and an identity with everyone who has it
         changed_ids |= {each for claim in changed_claims for each in claimed[claim]}
         identities = (
             {row.columns.get(identity) for row in page.rows if row.row_id in changed_ids} if identity else set()

@@ -105,7 +105,7 @@ class Source(Protocol):
         """The calls made so far."""
 
     def changes(self, table: str, cursor: Cursor | None) -> Iterator[Page]:
-        """Yield changes after a cursor; all rows if there is none.
+        """Yield changes after a cursor; without a cursor, all rows.
 
         Unchanged rows may be returned again; no change may be missed. All pages belong to `table`.
         """

@@ -90,7 +90,7 @@ def is_reserved_column(name: str) -> bool:
 
 
 def parse_schema(obj: Any) -> TableSchema:
-    """Parse the schema in a decoded JSON object; a `TableSchema` is returned as it is.
+    """Parse the schema in a decoded JSON object; a `TableSchema` is returned unchanged.
 
     Raises:
         SchemaError: it does not have the documented form; the message names the column.

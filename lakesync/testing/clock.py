@@ -1,4 +1,4 @@
-"""A wall clock that stands still until it is told otherwise."""
+"""A wall clock that tests set and advance."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ class ManualClock:
         return self.now_ms
 
     def advance(self, ms: int) -> int:
-        """Go on by so many milliseconds (back, if negative); the new time."""
+        """Advance by milliseconds, or back if negative; return the new time."""
         self.now_ms += ms
         return self.now_ms

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 class Network:
     """Between the test's clients and its gateway: `down` has every request fail as it does without a network.
 
-    `lose_answers` has the gateway do what it is asked, and nobody hear of it.
+    `lose_answers` lets the gateway process requests whose answers are lost.
     """
 
     def __init__(self) -> None:

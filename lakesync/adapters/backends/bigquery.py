@@ -264,7 +264,7 @@ class _BigQueryConnection:
         ]
         config = bigquery.QueryJobConfig(default_dataset=self._dataset, query_parameters=parameters)
         named = _SCRATCH.sub(lambda found: self._scratch_name(found[0]), statement)
-        # Without `job_retry=None` the driver tries for five minutes to begin a job where nobody is there any more.
+        # Without `job_retry=None` the driver tries for five minutes to start a job on an unreachable server.
         return self._client.query(named, job_config=config, retry=self._retry, timeout=_SECONDS, job_retry=None)
 
     def _result(self, job: bigquery.QueryJob) -> Any:

@@ -188,8 +188,8 @@ class S3Objects:
 
 def _error_code(error: Any) -> str:
     """Return the store's error code; empty if it sent none."""
-    told: str = getattr(error, "response", {}).get("Error", {}).get("Code", "")
-    return told
+    code: str = getattr(error, "response", {}).get("Error", {}).get("Code", "")
+    return code
 
 
 def _info(key: str, found: dict[str, Any]) -> ObjectInfo:

@@ -54,7 +54,7 @@ class Dialect:
     """Whether transactions on different rows run concurrently. If so, large loads are divided among tasks."""
 
     max_json_depth: int | None = None
-    """The nesting limit of a `json` column; None if there is none."""
+    """The nesting limit of a `json` column; None: no limit."""
 
     def column_type(self, kind: Kind) -> str:
         """Return the SQL type of a column."""

@@ -57,7 +57,7 @@ class RowFilter(msgspec.Struct, frozen=True):
         return cls(where=tuple((each.column, each.op, each.value) for each in conditions), **choice)
 
     def matches(self, state: RowState) -> bool:
-        """Whether a row is one that goes over."""
+        """Return whether the filter selects a row."""
         values = state.values()
         return state.visible and all(
             column in values and holds(op, text_of_raw(values[column]), (value,))  # type: ignore[arg-type]

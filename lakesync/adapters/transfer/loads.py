@@ -92,7 +92,7 @@ def begin_load(
 
 
 def load_to_resume(adapter: DatabaseAdapter, at: FollowerProgress, schemas: Sequence[TableSchema] = ()) -> Load | None:
-    """Return a follower's load in progress; None if there is none, or if its destination tables have changed.
+    """Return a follower's load in progress; None if no load is in progress, or if its destination tables have changed.
 
     A load that is not resumed is replaced by the next one, which applies everything again and changes nothing stored.
 

@@ -16,7 +16,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 def decode_progress(text: str | None, kind: type[T], name: str) -> T | None:
-    """Decode the value of a mark; None if there is none.
+    """Decode the value of a mark; None for a mark that was never written.
 
     Args:
         text: the mark's value.

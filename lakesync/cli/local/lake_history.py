@@ -59,7 +59,7 @@ class LakeHistory:
         return sorted({*self._days(), *self._configs()})
 
     def config(self, gateway: str) -> GatewayConfig | None:
-        """Return a gateway's configuration at the newest checkpoint; None if there is none."""
+        """Return a gateway's configuration at the newest checkpoint; None before the first checkpoint."""
         found = self._configs().get(gateway)
         return msgspec.json.decode(found, type=GatewayConfig) if found else None
 

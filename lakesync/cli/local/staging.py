@@ -158,7 +158,7 @@ def _urls(staging: str | None, data: Path | None) -> dict[str, str]:
 
 
 def _shards_of(staging: str | None, data: Path | None) -> ShardMap | None:
-    """Return the configured shards; None if there are none, or if `staging` names a store.
+    """Return the configured shards; None if none is configured, or if `staging` names a store.
 
     Raises:
         ConfigurationError: the settings of the shards are invalid.

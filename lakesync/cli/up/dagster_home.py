@@ -1,6 +1,6 @@
 """The files that Dagster reads: `dagster.yaml` in its home, and a workspace that names the code server.
 
-A `dagster.yaml` that `lakesync up` did not write is the user's own and is used as it is.
+A `dagster.yaml` that `lakesync up` did not write belongs to the user and is used unchanged.
 """
 
 from __future__ import annotations

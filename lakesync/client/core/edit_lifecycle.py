@@ -43,7 +43,7 @@ def make_edits(changes: Iterable[LocalChange], client_id: str, clock: EditClock,
 
 
 def next_batch(store: ClientStore, limit: int, byte_limit: int) -> list[Edit]:
-    """Return the edits to push: a batch without an answer exactly as it was, else the oldest waiting edits.
+    """Return the edits to push: a batch without an answer unchanged, else the oldest waiting edits.
 
     Args:
         store: holds the edits.

@@ -49,7 +49,7 @@ class Position(msgspec.Struct, frozen=True, array_like=True):
 
         Args:
             client_id: the client that opens the database.
-            gateway: the gateway's id; empty leaves it as it is.
+            gateway: the gateway's id; empty: unchanged.
 
         Raises:
             ConfigurationError: the database belongs to another client or gateway.

@@ -44,7 +44,7 @@ class ClientStore(Protocol):
             generation: as for `apply_page`, which must give the same result.
 
         Returns:
-            The store's own part, None if there is none; and the deltas that the core merges.
+            The store's own part, if it has one; and the deltas that the core merges.
         """
 
     def commit(self, changes: Changes) -> None:

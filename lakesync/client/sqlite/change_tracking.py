@@ -1,7 +1,7 @@
 """Change tracking: triggers in the app's file that journal every write to a synced table.
 
-For each row written since the journal was last read, the triggers keep the row as it was before its first write
-(`_lakesync_before_TABLE`) and as it is now (`_lakesync_after_TABLE`). Triggers are plain SQL, so they work on every
+For each row written since the journal was last read, the triggers keep the row before its first write
+(`_lakesync_before_TABLE`) and its current values (`_lakesync_after_TABLE`). Triggers are plain SQL: they work on each
 connection of every program that opens the file, and commit or roll back with the app's own transaction.
 
 Only the journal says what the app changed. A row that is missing from the table was not necessarily deleted: the table
@@ -258,7 +258,7 @@ class ChangeTracking:
         return sum(counts)
 
     def oldest_change_at(self) -> int | None:
-        """Return when the oldest row was written, in milliseconds of this machine's clock; None if there is none."""
+        """Return when the oldest row was written, in milliseconds of this machine's clock; None: nothing was written."""
         times = [self._db.execute(f"SELECT min(at) FROM {after_table(table)}").fetchone()[0] for table in self._schemas]
         return min((time for time in times if time is not None), default=None)
 

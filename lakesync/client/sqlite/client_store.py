@@ -153,7 +153,7 @@ class SqliteClientStore:
         """Track tables again that the app has recreated; return whether there were any.
 
         Raises:
-            ConfigurationError: a table cannot be synchronised as it is now.
+            ConfigurationError: a table cannot be synchronised in its current form.
         """
         schemas = [schema for schema in self.schemas.values() if not self.tracking.is_intact(schema.table)]
         self.add_schemas(schemas)
@@ -190,7 +190,7 @@ class SqliteClientStore:
             if not self.tracking.is_intact(table):
                 raise TableError(
                     f"table {table!r} was dropped, recreated or altered while it was open, so its changes are not "
-                    "tracked any more: close the database and open it again, which repairs it"
+                    "tracked: close the database and open it again, which repairs it"
                 )
 
     def version(self, table: str) -> int:

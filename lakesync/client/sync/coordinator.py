@@ -171,7 +171,7 @@ class SyncCoordinator:
 
         Args:
             event: its name.
-            listener: as it was added.
+            listener: the one that was added.
         """
         self.events.off(event, listener)
 

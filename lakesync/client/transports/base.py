@@ -64,7 +64,7 @@ class SchemaTransport(Protocol):
     """Reads schemas."""
 
     def schema(self, table: str) -> ServerSchema | None:
-        """Return a table's registered schema; None if there is none."""
+        """Return a table's registered schema; None for an unregistered table."""
 
 
 @runtime_checkable

@@ -31,7 +31,7 @@ class CancellableCalls:
 
         Args:
             call: the call.
-            discard: called in that thread with the result, if nothing waits for it any more.
+            discard: called in that thread with the result, if the caller has stopped waiting.
 
         Returns:
             The call's result; its exception is raised.

@@ -76,7 +76,7 @@ class JiraSource:
         """Return rows whose issue is deleted or no longer matches the filter.
 
         Issues of a project that the account can no longer browse are hidden, not deleted. An issue hidden by a security
-        level in a visible project cannot be told apart from a deleted one.
+        level in a visible project looks like a deleted one.
         """
         if table == COMMENTS:
             gone = self._deleted_issues({row.columns["issue_key"] for row in rows})

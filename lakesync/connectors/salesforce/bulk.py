@@ -58,7 +58,7 @@ def wait_for_job(client: SalesforceClient, job: str, *, timeout_s: float = _JOB_
             case "JobComplete":
                 return
             case "Failed" | "Aborted":
-                reason = status.get("errorMessage", "no reason told")
+                reason = status.get("errorMessage", "no reason given")
                 raise BulkJobLostError(
                     f"Salesforce's bulk job {job} is {status['state']} ({reason}): the next poll starts another"
                 )

@@ -76,7 +76,7 @@ class Reader(Protocol):
 def format_placeholders(statement: str) -> str:
     """Replace `?` with the `%s` of psycopg and pymysql, and escape other `%`.
 
-    The user's query stands in brackets before `polled`; placeholders come after it.
+    The user's query is in brackets before `polled`; placeholders come after it.
     """
     head, bracket, tail = statement.rpartition(") polled")
     return head.replace("%", "%%") + bracket + tail.replace("%", "%%").replace("?", "%s")

@@ -49,9 +49,9 @@ class WebhookActions:
         """
         settings, at = self._config.settings, str(int(self._clock()))
         params = msgspec.json.decode(action.params)
-        told = {"event": params["event"], "payload": params.get("payload")}
+        content = {"event": params["event"], "payload": params.get("payload")}
         sender = {"actionId": action.action_id, "clientId": action.client_id, "gateway": context.gateway}
-        body = msgspec.json.encode({**told, **sender})
+        body = msgspec.json.encode({**content, **sender})
         api = HttpApi(
             settings["url"],
             _map_error,

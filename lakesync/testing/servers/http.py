@@ -19,7 +19,7 @@ class Request:
 
     method: str
     path: str
-    """Without the query, as it was sent."""
+    """The path without the query, undecoded."""
     query: Mapping[str, str]
     headers: Mapping[str, str]
     """By lower-case name."""
@@ -27,7 +27,7 @@ class Request:
 
     @property
     def json(self) -> Any:
-        """The body as JSON; an empty object where there is none.
+        """The body as JSON; an empty object for an empty body.
 
         Raises:
             ValueError: it is no JSON.
@@ -65,7 +65,7 @@ class Served:
     _lock: threading.Lock
 
     def between(self, change: Callable[[], None]) -> None:
-        """Change the service's state while it answers nobody."""
+        """Change the service's state while it answers no request."""
         with self._lock:
             change()
 
@@ -143,7 +143,7 @@ def _handler(service: Service, calls: list[tuple[str, str, int]], lock: threadin
         do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _serve  # noqa: N815 names that the base class looks for
 
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 the base class's name
-            """Nothing: the journal tells what was called."""
+            """Log nothing: `calls` has the requests."""
 
     return Handler
 

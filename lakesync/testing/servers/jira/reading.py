@@ -1,4 +1,4 @@
-"""What the API of a Jira site tells: issues by JQL, comments, projects, permissions."""
+"""Routes that read a Jira site: issues by JQL, comments, projects, permissions."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def search(api: JiraService, request: Request) -> Answer:
         passed = _passed(api, token, jql)
         if passed is None:
             return Answer(400, fault("The provided next page token is invalid or expired."))
-        # nobody promises that a walk is of one moment: what changes meanwhile moves the places of the others
+        # pages are no snapshot: an issue that changes meanwhile moves the positions of the others
         start = passed
     seen = query._replace(matches=lambda issue: api.site.sees(issue) and query.matches(issue))
     found = seen.select(api.site.indexed(), start + size + 1)
@@ -84,7 +84,7 @@ def bulk_fetch(api: JiraService, request: Request) -> Answer:
 
 
 def issue(api: JiraService, request: Request, name: str) -> Answer:
-    """One issue as it is now."""
+    """Return an issue."""
     found = find(api.site, name)
     if found is None:
         return Answer(404, fault(ABSENT))

@@ -131,7 +131,7 @@ class JiraSite:
         self._touch(issue)
 
     def delete(self, issue: Issue) -> None:
-        """Remove an issue and its comments for good: nothing tells of it any more."""
+        """Delete an issue and its comments, so that no route returns them."""
         del self.issues[issue.id]
         self._waiting.append((self.clock() + self.index_lag_ms, issue.id, None))
 
@@ -140,17 +140,17 @@ class JiraSite:
         self.projects[key].deleted = True
 
     def index(self, issue: Issue) -> None:
-        """Have the search find an issue as it is, before older changes of others."""
+        """Let the search find an issue's current values before older changes of other issues."""
         self._unwait(issue)
         self._index[issue.id] = copy.deepcopy(issue)
 
     def unindex(self, issue: Issue) -> None:
-        """Have the search find an issue that is there no more, until it changes; other routes show it."""
+        """Let the search find a hidden or deleted issue until it changes again."""
         self._unwait(issue)
         self._index.pop(issue.id, None)
 
     def sees(self, issue: Issue) -> bool:
-        """Whether the account that asks may browse an issue; as the search knows it, or as it is."""
+        """Return whether the account may browse an issue, in the search or by its id."""
         project = self.projects[issue.project]
         # what may be seen holds at once, also for what the search knows of an issue
         return not (self.issues.get(issue.id, issue).hidden or project.hidden or project.deleted)

@@ -139,7 +139,7 @@ class OidcProvider:
         return time.time_ns() // 1_000_000
 
     def signed_in(self, email: str, password: str) -> User | None:
-        """Return the user that an address and a password are of."""
+        """Return the user with this address and password."""
         user = self.users.get(email)
         return user if user is not None and secrets.compare_digest(user.password, password) else None
 

@@ -36,13 +36,13 @@ def create(api: SalesforceService, request: Request) -> Answer:
     )
     api.failing_jobs = max(api.failing_jobs - 1, 0)
     api.jobs[job.id] = job
-    return Answer(200, _told(api, job) | {"state": "UploadComplete"})
+    return Answer(200, _job_json(api, job) | {"state": "UploadComplete"})
 
 
 def state(api: SalesforceService, _: Request, name: str) -> Answer:
     """How far a job is."""
     job = api.jobs.get(name)
-    return unknown() if job is None else Answer(200, _told(api, job))
+    return unknown() if job is None else Answer(200, _job_json(api, job))
 
 
 def results(api: SalesforceService, request: Request, name: str) -> Answer:
@@ -82,15 +82,15 @@ def _state(api: SalesforceService, job: BulkJob) -> str:
     return "Failed" if job.fails else "JobComplete"
 
 
-def _told(api: SalesforceService, job: BulkJob) -> dict[str, Any]:
+def _job_json(api: SalesforceService, job: BulkJob) -> dict[str, Any]:
     state = _state(api, job)
-    told = {"id": job.id, "operation": job.operation, "createdDate": spelled(job.created), "state": state}
+    shown = {"id": job.id, "operation": job.operation, "createdDate": spelled(job.created), "state": state}
     match state:
         case "JobComplete":
-            return told | {"numberRecordsProcessed": len(job.found)}
+            return shown | {"numberRecordsProcessed": len(job.found)}
         case "Failed":
-            return told | {"errorMessage": "InternalServerError : The query was too complicated."}
-    return told
+            return shown | {"errorMessage": "InternalServerError : The query was too complicated."}
+    return shown
 
 
 def _version(request: Request) -> str:

@@ -26,7 +26,7 @@ def query_all(api: SalesforceService, request: Request) -> Answer:
 
 
 def query_more(api: SalesforceService, _: Request, locator: str) -> Answer:
-    """The next page: the result is that of the query's moment, each record as it was then selected."""
+    """Return the next page of a query's result, which was selected when the query was sent."""
     until, fields, rest = api.results.pop(locator, (0, (), []))
     if until < api.now():
         raise SoqlError("INVALID_QUERY_LOCATOR", "invalid query locator")
@@ -56,7 +56,7 @@ def deleted(api: SalesforceService, request: Request, kind: str) -> Answer:
 
 
 def shown(org: SalesforceOrg, record: Record, fields: Sequence[str]) -> dict[str, Any]:
-    """A record as JSON: fields of another record stand inside an object of its own."""
+    """Return a record as JSON. Fields of a related record are in a nested object."""
     row: dict[str, Any] = {"attributes": {"type": record.kind, "url": f"/sobjects/{record.kind}/{record.id}"}}
     for name in fields:
         relation, dot, rest = name.partition(".")
