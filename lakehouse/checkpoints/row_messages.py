@@ -31,7 +31,7 @@ _PLAIN = r'^[^"\\\x00-\x1f]*$'
 
 
 class RowMessages(NamedTuple):
-    """Visible rows as the deltas of a `SyncResponse`, concatenated."""
+    """Visible rows, encoded as the concatenated deltas of a `SyncResponse`."""
 
     data: memoryview
     ends: Ints
@@ -39,7 +39,7 @@ class RowMessages(NamedTuple):
 
 
 class _Cells(NamedTuple):
-    """Of all rows, in the order in which they are sent."""
+    """The live cells of all rows, as parallel columns in the order in which they are sent."""
 
     row: Ints
     name: pa.Array
@@ -63,17 +63,17 @@ class _Cells(NamedTuple):
 
 
 class _Deltas(NamedTuple):
-    """Of all rows, in the order in which they are sent."""
+    """The deltas of all rows, as parallel columns in the order in which they are sent."""
 
     row: Ints
     first: Ints
-    """Position of each one's first cell."""
+    """Index of the delta's first cell."""
     cells: Ints
-    """Number of its cells."""
+    """Number of the delta's cells."""
     hlc: pa.Array
     client: pa.Array
     delta_id: pa.Array
-    """The id of the original delta; null if it is only a part of that."""
+    """The id of the original delta; null if some of its cells are no longer live."""
 
 
 def row_messages(states: pa.RecordBatch, table: str) -> RowMessages:
@@ -90,7 +90,7 @@ def row_messages(states: pa.RecordBatch, table: str) -> RowMessages:
     deltas = _deltas(states, cells)
     rows = states["_row"].take(pa.array(deltas.row))
     columns = _joined(_column_messages(cells), deltas.first, deltas.cells)
-    spelled = _identities(cells, deltas, rows, table)
+    delta_ids = _identities(cells, deltas, rows, table)
     is_first = np.diff(deltas.row, prepend=-1) > 0
     ops = pa.array([_UPDATE, _INSERT], pa.binary()).take(pa.array(is_first.astype(np.int8)))
     messages = _concatenated(
@@ -100,7 +100,7 @@ def row_messages(states: pa.RecordBatch, table: str) -> RowMessages:
         columns,
         _fixed64(deltas.hlc),
         _with_length(_CLIENT, deltas.client),
-        _with_length(_DELTA_ID, spelled),
+        _with_length(_DELTA_ID, delta_ids),
     )
     counts = np.bincount(deltas.row, minlength=states.num_rows)
     whole = _joined(_with_length(_RESPONSE_DELTAS, messages), np.cumsum(counts) - counts, counts)
@@ -109,6 +109,7 @@ def row_messages(states: pa.RecordBatch, table: str) -> RowMessages:
 
 
 def _cells(maps: pa.Array) -> _Cells:
+    """Return the cells of a column `_cells`, those of one delta next to each other."""
     offsets = np.asarray(maps.offsets).astype(np.int64)
     first, last = int(offsets[0]), int(offsets[-1])
     names, owned = maps.keys.slice(first, last - first), maps.items.slice(first, last - first)
@@ -117,29 +118,30 @@ def _cells(maps: pa.Array) -> _Cells:
     row = np.repeat(np.arange(len(maps)), np.diff(offsets))
     cells = _Cells(row, names, fields["hlc"], fields["client_id"], fields["delta_id"], width, fields["value"])
     hlc = np.asarray(cells.hlc)
-    if not _same(cells)[1:][np.diff(row) == 0].all():  # most rows are one delta each
+    if not _same(cells)[1:][np.diff(row) == 0].all():  # most rows come from one delta and are in order
         cells = cells.take(np.lexsort((_ranks(cells.client), hlc, row)))
-        if not (_same(cells) | ~_same_stamp(cells)).all():  # a broken client's deltas, of one stamp
+        if not (_same(cells) | ~_same_stamp(cells)).all():  # a faulty client gave several deltas one stamp
             keys = (cells.width, _ranks(cells.delta_id), _ranks(cells.client), np.asarray(cells.hlc), cells.row)
             cells = cells.take(np.lexsort(keys))
     return cells
 
 
 def _deltas(states: pa.RecordBatch, cells: _Cells) -> _Deltas:
+    """Group the cells with the same stamp into deltas, and add the rows without cells."""
     begins = np.flatnonzero(~_same_stamp(cells))
     ends = np.append(begins[1:], len(cells.row))
     counts = ends - begins
-    strange = np.add.reduceat(~_same(cells), begins) > 1 if len(begins) else np.array([], bool)
-    whole = ~strange & (counts == cells.width[begins])
+    is_mixed = np.add.reduceat(~_same(cells), begins) > 1 if len(begins) else np.array([], bool)
+    is_complete = ~is_mixed & (counts == cells.width[begins])
     at = pa.array(begins)
-    ids = pc.if_else(pa.array(whole), cells.delta_id.take(at), pa.scalar(None, pa.string()))
+    ids = pc.if_else(pa.array(is_complete), cells.delta_id.take(at), pa.scalar(None, pa.string()))
     deltas = _Deltas(cells.row[begins], begins, counts, cells.hlc.take(at), cells.client.take(at), ids)
-    bare = np.flatnonzero(np.bincount(cells.row, minlength=states.num_rows) == 0)
-    return _with_bare(deltas, bare, states["_inserted"].take(pa.array(bare))) if len(bare) else deltas
+    empty = np.flatnonzero(np.bincount(cells.row, minlength=states.num_rows) == 0)
+    return _with_empty_rows(deltas, empty, states["_inserted"].take(pa.array(empty))) if len(empty) else deltas
 
 
-def _with_bare(deltas: _Deltas, rows: Ints, inserted: pa.Array) -> _Deltas:
-    """Add the rows without columns, each an INSERT without columns."""
+def _with_empty_rows(deltas: _Deltas, rows: Ints, inserted: pa.Array) -> _Deltas:
+    """Add an INSERT without columns for each row without cells."""
     none = np.zeros(len(rows), np.int64)
     row = np.concatenate([deltas.row, rows])
     order = np.argsort(row, kind="stable")
@@ -157,7 +159,7 @@ def _with_bare(deltas: _Deltas, rows: Ints, inserted: pa.Array) -> _Deltas:
 
 
 def _identities(cells: _Cells, deltas: _Deltas, rows: pa.Array, table: str) -> pa.Array:
-    """Return the id of each delta; of one that is only a part of the original, its own SHA-256 as `delta.delta_id`."""
+    """Return the id of each delta. One with fewer cells than the original gets a new id, by `delta.delta_id`."""
     made = np.flatnonzero(pc.is_null(deltas.delta_id).to_numpy(zero_copy_only=False))
     if not len(made):
         return deltas.delta_id
@@ -167,7 +169,7 @@ def _identities(cells: _Cells, deltas: _Deltas, rows: pa.Array, table: str) -> p
     texts = _concatenated(b'{"column":', _quoted(cells.name.take(own)), b',"value":', cells.value.take(own), b"}")
     begins = np.cumsum(deltas.cells[made]) - deltas.cells[made]
     column_texts = _joined(texts, begins, deltas.cells[made], separator=b",")
-    spelled = _concatenated(
+    canonical = _concatenated(
         b'{"clientId":',
         _quoted(deltas.client.take(at)),
         b',"columns":[',
@@ -178,7 +180,7 @@ def _identities(cells: _Cells, deltas: _Deltas, rows: pa.Array, table: str) -> p
         _quoted(rows.take(at)),
         f',"table":{encode_basestring(table)}}}'.encode(),
     )
-    ids = pa.array([sha256(text).hexdigest() for text in spelled.to_pylist()], pa.string())
+    ids = pa.array([sha256(text).hexdigest() for text in canonical.to_pylist()], pa.string())
     return pc.replace_with_mask(deltas.delta_id, pc.is_null(deltas.delta_id), ids)
 
 
@@ -189,7 +191,7 @@ def _column_messages(cells: _Cells) -> pa.Array:
 
 
 def _same_stamp(cells: _Cells) -> npt.NDArray[np.bool_]:
-    """Return for each cell whether it has the row and the stamp of the one before."""
+    """Return for each cell whether it has the row and the stamp of the cell before it."""
     return _follows(cells.row) & _follows(np.asarray(cells.hlc)) & _follows_text(cells.client)
 
 
@@ -225,12 +227,12 @@ def _quoted(texts: pa.Array) -> pa.Array:
     if pc.all(plain).as_py() is not False:
         return quoted
     other = pc.invert(plain)
-    spelled = [encode_basestring(text).encode() for text in texts.filter(other).to_pylist()]
-    return pc.replace_with_mask(quoted, other, pa.array(spelled, pa.binary()))
+    escaped = [encode_basestring(text).encode() for text in texts.filter(other).to_pylist()]
+    return pc.replace_with_mask(quoted, other, pa.array(escaped, pa.binary()))
 
 
 def _with_length(tag: bytes, values: pa.Array) -> pa.Array:
-    """Return the field of each value; empty for an empty value, which protobuf leaves out."""
+    """Return the protobuf field of each value; empty for an empty value, which protobuf omits."""
     data = values.cast(pa.binary())
     lengths = pc.binary_length(data).to_numpy(zero_copy_only=False).astype(np.int64)
     fields = _concatenated(tag, _varints(lengths), data)
@@ -238,7 +240,7 @@ def _with_length(tag: bytes, values: pa.Array) -> pa.Array:
 
 
 def _fixed64(values: pa.Array) -> pa.Array:
-    """Return the field `hlc` of each value; empty for 0."""
+    """Return the protobuf field `hlc` of each value; empty for 0."""
     numbers = np.ascontiguousarray(values.to_numpy(zero_copy_only=False), "<i8")
     raw = pa.Array.from_buffers(pa.binary(8), len(numbers), [None, pa.py_buffer(numbers)]).cast(pa.binary())
     fields = _concatenated(_HLC, raw)
@@ -265,13 +267,13 @@ def _varint(number: int) -> bytes:
 
 
 def _concatenated(*parts: pa.Array | bytes) -> pa.Array:
-    """Concatenate columns element by element; a constant is added to each."""
+    """Concatenate columns element by element. A constant is added to every element."""
     given = [pa.scalar(part, pa.binary()) if isinstance(part, bytes) else part.cast(pa.binary()) for part in parts]
     return pc.binary_join_element_wise(*given, _NOTHING)
 
 
 def _joined(values: pa.Array, first: Ints, count: Ints, separator: bytes = b"") -> pa.Array:
-    """Concatenate the values of each range. Ranges are consecutive; an empty one may have any start."""
+    """Concatenate the values of each range. The ranges are consecutive; the start of an empty range is ignored."""
     offsets = np.zeros(len(count) + 1, np.int32)
     np.cumsum(count, out=offsets[1:])
     begin = int(first[count > 0][0]) if (count > 0).any() else 0

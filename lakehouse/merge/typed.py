@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 MISFITS = pa.schema([(name, pa.string()) for name in ("_gateway", "_row", "column", "type", "value")])
-"""What `misfits` finds."""
+"""The columns of the result of `misfits`."""
 
 
 def projected(merged: Merged, columns: Sequence[tuple[str, str]], rejected: str) -> pa.Table:

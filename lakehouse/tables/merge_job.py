@@ -1,7 +1,8 @@
-"""The merge of a table as one Spark job: tasks read files and cut their rows by key, others merge slice by slice.
+"""The merge of a state table as one Spark job, in two stages. Increments, erasures, checkpoints and queries call it.
 
-The first tasks cut what they read into slices of the key range, as bytes of Arrow. Spark shuffles the slices to the
-tasks that own their buckets and sorts them there. So a task merges one slice at a time and never holds a bucket whole.
+The tasks of the first stage read files and divide their rows by key into slices, as compressed Arrow batches. Spark
+shuffles the slices to the tasks that own their buckets and sorts them there. A task of the second stage merges one
+slice at a time, so it never has a whole bucket in memory.
 """
 
 from __future__ import annotations
@@ -31,21 +32,22 @@ if TYPE_CHECKING:
     from lakehouse.tables.history_files import History
 
 ROWS_A_SLICE = 50_000
-"""Deltas and stored rows that are merged together, about: 25 MB with a task's copies. The calls of a merge take 5 ms,
-however few its rows are."""
+"""Approximate number of deltas and stored rows that are merged at once: 25 MB with a task's copies. Each merge takes at
+least 5 ms."""
 
 ROWS_A_MERGE_TASK = 1_000_000
-"""Deltas and stored rows of a task that merges, about; slice by slice."""
+"""Approximate number of deltas and stored rows of one task of the second stage."""
 
 MOST_TASKS = 256
 SEARCHED_ROWS_A_TASK = 1_000_000
-"""Stored rows among which one task looks for touched ones: mostly their ids alone are read."""
+"""Stored rows that one task searches for rows with new deltas. It reads mostly their ids."""
 
 REJECTED, DUPLICATES, DIFFERENCE = "_lakesync_rejected", "_lakesync_duplicates", "_lakesync_difference"
-"""Further columns of merged rows, whose names no schema may use.
+"""Columns of check results in merged rows. No schema may use these names.
 
-How many values do not fit their column; in a slice's first row how many stored rows there were beyond the first of
-their key, and how a sampled row differs from what the gateway's own code makes of it."""
+The first is the number of a row's values that do not fit their columns. The other two are in the first row of each
+slice: the number of stored rows with a key that an earlier row has, and how a sampled row differs from the gateway's
+own merge."""
 
 CHECKS = (REJECTED, DUPLICATES, DIFFERENCE)
 STATE_NAMES = ("_gateway", "_row", "_cells", "_tombstone", "_inserted", "_gone", "_arrival")
@@ -53,8 +55,8 @@ STATE_NAMES = ("_gateway", "_row", "_cells", "_tombstone", "_inserted", "_gone",
 
 _ROWS_A_BATCH = 16_384
 _CODEC = "lz4_raw"
-"""Of chunks. The JVM copies a chunk about eight times on its way through a shuffle, which costs more than to compress
-it: a delta shrinks from 174 to 120 bytes. There and back it takes 0.25 µs; zstd takes twice that for 77 bytes."""
+"""Compression of chunks. The JVM copies a chunk about eight times in a shuffle, which costs more than compression. A
+delta shrinks from 174 to 120 bytes in 0.25 µs, decompression included; zstd takes twice as long for 77 bytes."""
 _CHUNKS = "task int, bucket int, slice int, is_deltas boolean, size int, rows binary"
 _ARROW_CHUNKS = pa.schema(
     [
@@ -69,30 +71,30 @@ _ARROW_CHUNKS = pa.schema(
 
 
 class _Chunk(NamedTuple):
-    """Some rows of a slice."""
+    """Rows of one slice, from one batch of a file."""
 
     bucket: int
     slice: int
     is_deltas: bool
     size: int
-    """Bytes of the rows before they were compressed."""
+    """Bytes of `rows` before compression."""
     rows: pa.Buffer
-    """A record batch in Arrow's IPC format without its schema, compressed."""
+    """A compressed record batch in Arrow's IPC format, without its schema."""
 
     def table(self) -> pa.Table:
-        """Its rows."""
+        """Return the decompressed rows."""
         whole = pa.decompress(self.rows, self.size, _CODEC)
         schema = DELTAS if self.is_deltas else STORED
         return pa.Table.from_batches([pa.ipc.read_record_batch(whole, schema)])
 
 
 class Division(NamedTuple):
-    """How keys are divided."""
+    """How row keys are divided among buckets, slices and tasks."""
 
     buckets: int
-    """Of the table: each is one task's."""
+    """Number of the table's buckets. Each belongs to one task."""
     slices: int
-    """Of a bucket."""
+    """Number of slices of a bucket."""
     tasks: int
 
     @classmethod
@@ -100,14 +102,20 @@ class Division(NamedTuple):
         """Return the division of a merge.
 
         Args:
-            rows: about how many deltas and stored rows it has.
-            buckets: of the state table.
+            rows: approximate number of its deltas and stored rows.
+            buckets: number of the state table's buckets.
         """
         tasks = min(buckets, MOST_TASKS, max(2, -(-rows // ROWS_A_MERGE_TASK)))
         return cls(buckets, max(1, -(-rows // (ROWS_A_SLICE * buckets))), tasks)
 
-    def cut(self, rows: pa.Table, ids: str, *, is_deltas: bool) -> pa.RecordBatch:
-        """Rows as chunks, one a slice. Args: ids: the column of row ids."""
+    def split(self, rows: pa.Table, ids: str, *, is_deltas: bool) -> pa.RecordBatch:
+        """Return rows as chunks, one for each slice.
+
+        Args:
+            rows: deltas or stored rows.
+            ids: name of the column with the row ids.
+            is_deltas: whether `rows` are deltas.
+        """
         (batch,) = rows.combine_chunks().to_batches()
         places = _buckets(batch[ids], self.buckets * self.slices)
         sizes = np.bincount(places)
@@ -133,20 +141,20 @@ class Division(NamedTuple):
 
 
 class Merge(NamedTuple):
-    """What is merged into what; goes to tasks as a value."""
+    """The plan of a merge: which deltas and which stored rows. It is sent to the tasks."""
 
     increment: Increment
     history: tuple[DataFile, ...]
     state: tuple[DataFile, ...]
     columns: tuple[tuple[str, str], ...]
-    """Typed columns with their schema types."""
+    """Name and schema type of each typed column."""
     rows: int
-    """Deltas and stored rows that are merged, about."""
+    """Approximate number of deltas and stored rows."""
     division: Division
     rebuilt: frozenset[str] = frozenset()
-    """Gateways whose stored rows do not count."""
+    """Gateways whose stored rows are ignored, because their rows are rebuilt from the whole history."""
     touched_only: bool = False
-    """Rows that no delta touches are left out."""
+    """Whether the result has only the rows that have deltas."""
 
     @classmethod
     def of(
@@ -163,13 +171,13 @@ class Merge(NamedTuple):
         """Return the merge of an increment, with its division into slices.
 
         Args:
-            increment: which deltas are merged.
-            history: the files that have them.
+            increment: the deltas to merge.
+            history: the files with these deltas.
             state: the files of the state table.
             columns: name and type of each typed column.
-            buckets: of the state table.
-            rebuilt: gateways whose rows are made from their deltas alone.
-            touched_only: whether only rows that the deltas touch are written.
+            buckets: number of the state table's buckets.
+            rebuilt: gateways whose rows are rebuilt from their deltas alone.
+            touched_only: whether the result has only the rows that have deltas.
         """
         rows = 2 * history.most if touched_only else history.most + rows_in(state)
         return cls(
@@ -185,11 +193,11 @@ class Merge(NamedTuple):
 
     @property
     def is_one_slice(self) -> bool:
-        """Whether the task that reads it can merge it at once."""
+        """Whether one task can read and merge everything."""
         return self.rows <= ROWS_A_SLICE and rows_in(self.state) <= SEARCHED_ROWS_A_TASK
 
     def whole(self) -> pa.Table:
-        """All of it in the order of its buckets, merged by the task that reads it."""
+        """Read and merge everything in one task, and return the rows ordered by bucket."""
         deltas = [rows for file in self.history for rows in self.increment.deltas(file)]
         stored = list(self._stored(self.state))
         rows = self.merged(
@@ -198,21 +206,21 @@ class Merge(NamedTuple):
         return rows.take(np.argsort(_buckets(rows["_row"].combine_chunks(), self.division.buckets), kind="stable"))
 
     def parts(self) -> list[Callable[[], Iterator[pa.RecordBatch]]]:
-        """What each task does that reads: chunks."""
+        """Return a function for each task of the first stage, which yields chunks."""
         rows = SEARCHED_ROWS_A_TASK if self.touched_only else ROWS_A_TASK
         own = self._shares(self.history, ROWS_A_TASK)
         stored = self._shares(self.state, rows)
         return [
-            *(lambda files=files: self._cut_deltas(files) for files in own),
-            *(lambda files=files: self._cut_stored(files) for files in stored),
+            *(lambda files=files: self._split_deltas(files) for files in own),
+            *(lambda files=files: self._split_stored(files) for files in stored),
         ]
 
     def merged(self, deltas: pa.Table, stored: pa.Table) -> pa.Table:
         """Return the states of a slice, with typed columns and `CHECKS`.
 
         Args:
-            deltas: of the slice.
-            stored: its rows of the state table.
+            deltas: the slice's deltas.
+            stored: the slice's stored rows.
         """
         if self.touched_only:
             stored = stored.filter(pc.is_in(_keys(stored, "_gateway", "_row"), _keys(deltas, "gateway", "row_id")))
@@ -221,43 +229,43 @@ class Merge(NamedTuple):
     def _shares(self, files: Sequence[DataFile], rows: int) -> list[list[DataFile]]:
         return shares(files, max(rows, rows_in(files) // MOST_TASKS))
 
-    def _cut_deltas(self, files: Iterable[DataFile]) -> Iterator[pa.RecordBatch]:
+    def _split_deltas(self, files: Iterable[DataFile]) -> Iterator[pa.RecordBatch]:
         for file in files:
             for rows in self.increment.deltas(file):
-                yield self.division.cut(rows, "row_id", is_deltas=True)
+                yield self.division.split(rows, "row_id", is_deltas=True)
 
-    def _cut_stored(self, files: Iterable[DataFile]) -> Iterator[pa.RecordBatch]:
+    def _split_stored(self, files: Iterable[DataFile]) -> Iterator[pa.RecordBatch]:
         for rows in self._stored(files):
-            yield self.division.cut(rows, "_row", is_deltas=False)
+            yield self.division.split(rows, "_row", is_deltas=False)
 
     def _stored(self, files: Iterable[DataFile]) -> Iterator[pa.Table]:
-        """Stored rows that count."""
+        """Yield the stored rows that are merged."""
         wanted = self._touched() if self.touched_only else None
-        gone = pa.array(sorted(self.rebuilt), pa.string())
+        rebuilt = pa.array(sorted(self.rebuilt), pa.string())
         for file in files:
             for rows in read_rows(file, STORED, key="_row", wanted=wanted):
-                own = rows.filter(pc.invert(pc.is_in(rows["_gateway"], gone))) if self.rebuilt else rows
+                own = rows.filter(pc.invert(pc.is_in(rows["_gateway"], rebuilt))) if self.rebuilt else rows
                 if own.num_rows:
                     yield own
 
     def _touched(self) -> pa.Array:
-        """Row ids of the increment."""
+        """Return the row ids of the increment."""
         parts = [rows["row_id"].combine_chunks() for file in self.history for rows in self.increment.keys(file)]
         return pc.unique(pa.chunked_array(parts, pa.string()))
 
 
 def merged_rows(spark: SparkSession, fields: StructType, merge: Merge) -> DataFrame:
-    """The merged rows of a table in the order of their buckets, with `CHECKS`.
+    """Return the merged rows of a table, ordered by bucket, with `CHECKS`.
 
     Args:
         spark: a session.
-        fields: of the table, in the order in which they are wanted.
-        merge: what is done.
+        fields: the table's fields, in the order of the result.
+        merge: the plan.
     """
     names, schema = _with_checks(fields)
     if merge.is_one_slice:
         return in_tasks(spark, 1, lambda _: _batches(merge.whole(), names), schema)
-    if own := cores(spark):  # more tasks than these would only hold more memory at the same time
+    if own := cores(spark):  # more tasks than cores would only take more memory
         merge = merge._replace(division=merge.division._replace(tasks=min(merge.division.tasks, own)))
     parts = merge.parts()
     chunks = in_tasks(spark, len(parts), lambda number: parts[number](), _CHUNKS)
@@ -270,13 +278,13 @@ def merged_frames(
     columns: Sequence[tuple[str, str]],
     division: Division = Division(8, 16, 8),  # noqa: B008 immutable
 ) -> DataFrame:
-    """The same of rows of the history and of a state table that are not in files of their own.
+    """Merge DataFrames instead of whole files.
 
     Args:
-        deltas: rows of one table of the history.
-        state: rows of its state table; None: none are stored.
-        columns: typed columns with their schema types.
-        division: of the keys.
+        deltas: deltas of one table, from the history.
+        state: rows of its state table; None for an empty one.
+        columns: name and schema type of each typed column.
+        division: how the keys are divided.
 
     Returns:
         The columns of a state table, `columns` last, without `CHECKS`.
@@ -285,19 +293,19 @@ def merged_frames(
     schema = ", ".join([STATE_FIELDS, *typed, f"{REJECTED} int, {DUPLICATES} bigint, {DIFFERENCE} string"])
     names = [*STATE_NAMES, *(name for name, _ in columns), *CHECKS]
 
-    def cut(schema: pa.Schema, ids: str, *, is_deltas: bool) -> Callable[..., Iterator[pa.RecordBatch]]:
+    def split(schema: pa.Schema, ids: str, *, is_deltas: bool) -> Callable[..., Iterator[pa.RecordBatch]]:
         def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             prepare_worker()
             for batch in batches:
                 if batch.num_rows:
                     rows = pa.Table.from_batches([batch]).select(schema.names).cast(schema)
-                    yield division.cut(rows, ids, is_deltas=is_deltas)
+                    yield division.split(rows, ids, is_deltas=is_deltas)
 
         return run
 
-    chunks = deltas.select(*DELTAS.names).mapInArrow(cut(DELTAS, "row_id", is_deltas=True), _CHUNKS)
+    chunks = deltas.select(*DELTAS.names).mapInArrow(split(DELTAS, "row_id", is_deltas=True), _CHUNKS)
     if state is not None:
-        stored = state.select(*STORED.names).mapInArrow(cut(STORED, "_row", is_deltas=False), _CHUNKS)
+        stored = state.select(*STORED.names).mapInArrow(split(STORED, "_row", is_deltas=False), _CHUNKS)
         chunks = chunks.unionAll(stored)
     known = tuple(columns)
     merged = _merged_chunks(chunks, names, schema, division, lambda new, old: merged_slice(new, old, known))
@@ -308,7 +316,7 @@ def merged_slice(deltas: pa.Table, stored: pa.Table, columns: Sequence[tuple[str
     """Return the states of some deltas and stored rows, with typed columns and `CHECKS`.
 
     Args:
-        deltas: of the history.
+        deltas: rows of the history.
         stored: rows of the state table.
         columns: name and type of each typed column.
     """
@@ -341,11 +349,11 @@ def _merged_chunks(
 
 
 def _buckets(ids: pa.Array, count: int) -> npt.NDArray[np.unsignedinteger]:
-    """The bucket of each row id among `count`, as Iceberg's transform has it.
+    """Return the bucket of each row id, of `count`, as Iceberg's bucket transform does.
 
-    As short numbers: numpy sorts those of 16 bits by radix, ten times as quickly as longer ones.
+    The integers are short: numpy sorts 16 bits by radix, ten times as fast as longer ones.
     """
-    from pyiceberg_core.transform import bucket  # 10 MB, which tasks alone need
+    from pyiceberg_core.transform import bucket  # takes 10 MB, so only tasks import it
 
     return np.asarray(bucket(ids, count)).astype(np.min_scalar_type(count))
 
@@ -368,7 +376,7 @@ def _chunks(batch: pa.RecordBatch) -> Iterator[_Chunk]:
 
 
 def _tables(chunks: Iterable[_Chunk]) -> tuple[pa.Table, pa.Table]:
-    """Deltas and stored rows of one slice."""
+    """Return the deltas and the stored rows of one slice."""
     deltas, stored = [DELTAS.empty_table()], [STORED.empty_table()]
     for chunk in chunks:
         (deltas if chunk.is_deltas else stored).append(chunk.table())

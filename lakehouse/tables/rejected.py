@@ -1,6 +1,6 @@
-"""The table `rejected`: the live values that do not fit their column, for which state tables have null.
+"""The table `rejected`: the current values that do not fit the type of their column. State tables have null for them.
 
-Merges and erasures write it.
+Merges and erasures replace its rows.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _COLUMNS = (
 
 @lake_errors
 def keep_rejected(spark: SparkSession, table: StateTable, snapshot: int, names: LakeNames = NAMES) -> int:
-    """Replace a state table's rows of `rejected` by the misfits of a snapshot, and return the number of values.
+    """Replace the rejected values of a state table by those of a snapshot, and return their number.
 
     Args:
         spark: a session.
@@ -45,7 +45,7 @@ def keep_rejected(spark: SparkSession, table: StateTable, snapshot: int, names: 
         names: the lake's names.
 
     Raises:
-        LakeUnavailableError: Spark cannot be reached; the next merge that writes does it again.
+        LakeUnavailableError: Spark cannot be reached; the next merge that writes the table repeats it.
     """
     called = names.called(table.table)
     if not spark.catalog.tableExists(names.rejected):
@@ -66,7 +66,7 @@ def keep_rejected(spark: SparkSession, table: StateTable, snapshot: int, names: 
 
 
 def _misfits(spark: SparkSession, table: StateTable, snapshot: int) -> DataFrame:
-    """Return the misfits of a snapshot, read by tasks."""
+    """Return the values of a snapshot that do not fit their columns. Tasks read them."""
     with open_table(spark, table.name) as opened:
         files = [DataFile.of(task) for task in planned_files(opened, snapshot)]
     parts, columns = shares(files, max(ROWS_A_TASK, rows_in(files) // 256)), table.columns

@@ -258,7 +258,7 @@ class ChangeTracking:
         return sum(counts)
 
     def oldest_change_at(self) -> int | None:
-        """Return when the oldest row was written, in milliseconds of this machine's clock; None: nothing was written."""
+        """Return when the oldest row was written, in milliseconds of this machine's clock; None for no row."""
         times = [self._db.execute(f"SELECT min(at) FROM {after_table(table)}").fetchone()[0] for table in self._schemas]
         return min((time for time in times if time is not None), default=None)
 

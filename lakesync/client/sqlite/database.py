@@ -6,7 +6,7 @@ import os
 import sqlite3
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
@@ -33,14 +33,17 @@ def connect(path: Path, *, autocommit: bool, timeout: float = BUSY_SECONDS) -> s
     Raises:
         ConfigurationError: the file is not an SQLite database, or cannot be opened.
     """
-    try:
-        connection = sqlite3.connect(path, timeout=timeout, check_same_thread=False)
-        if autocommit:
-            connection.isolation_level = None
-        for pragma in _PRAGMAS:
-            connection.execute(pragma)
-    except sqlite3.Error as error:
-        raise ConfigurationError(f"{path} cannot be opened as an SQLite database: {error}") from error
+    with ExitStack() as on_failure:
+        try:
+            connection = sqlite3.connect(path, timeout=timeout, check_same_thread=False)
+            on_failure.callback(connection.close)
+            if autocommit:
+                connection.isolation_level = None
+            for pragma in _PRAGMAS:
+                connection.execute(pragma)
+        except sqlite3.Error as error:
+            raise ConfigurationError(f"{path} cannot be opened as an SQLite database: {error}") from error
+        on_failure.pop_all()
     return connection
 
 

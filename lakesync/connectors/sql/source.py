@@ -110,8 +110,8 @@ class SqlSource:
             if kinds.get(polled.row_id) != "number":
                 return None
             self._calls += 1
-            bounds = f"SELECT COUNT(*), MIN({key}), MAX({key}), {newest} FROM ({polled.query}) polled"
-            count, low, high, last = next(snapshot.query_pages(bounds))[1][0]
+            query = f"SELECT COUNT(*), MIN({key}), MAX({key}), {newest} FROM ({polled.query}) polled"
+            count, low, high, last = next(snapshot.query_pages(query))[1][0]
             at = to_json_value(last, polled.cursor or "")
             passed = _cursor_progress(None, snapshot.horizon, at) if polled.cursor is not None else {}
         if count < PARALLEL_ROWS or not isinstance(low, int) or not isinstance(high, int):
