@@ -9,28 +9,27 @@ from datetime import UTC, datetime
 from urllib.parse import unquote
 
 from lakesync.testing.servers.http import Answer, Request
-from lakesync.testing.servers.jira import reading, writing
-from lakesync.testing.servers.jira.faults import fault
-from lakesync.testing.servers.jira.service import JiraService
+from lakesync.testing.servers.jira import routes
+from lakesync.testing.servers.jira.service import JiraService, fault
 
 Route = Callable[..., Answer]
 
 _ROUTES: tuple[tuple[str, re.Pattern[str], Route], ...] = tuple(
     (method, re.compile(f"/rest/api/3/{pattern}"), route)
     for method, pattern, route in (
-        ("GET", "myself", reading.myself),
-        ("GET", "serverInfo", reading.server_info),
-        ("GET", "mypermissions", reading.my_permissions),
-        ("GET", "search/jql", reading.search),
-        ("POST", "search/jql", reading.search),
-        ("POST", "issue/bulkfetch", reading.bulk_fetch),
-        ("GET", "project/search", reading.project_search),
-        ("GET", "issue/([^/]+)", reading.issue),
-        ("GET", "issue/([^/]+)/comment", reading.comments),
-        ("GET", "issue/([^/]+)/transitions", reading.transitions),
-        ("POST", "issue", writing.create_issue),
-        ("POST", "issue/([^/]+)/comment", writing.add_comment),
-        ("POST", "issue/([^/]+)/transitions", writing.transition),
+        ("GET", "myself", routes.myself),
+        ("GET", "serverInfo", routes.server_info),
+        ("GET", "mypermissions", routes.my_permissions),
+        ("GET", "search/jql", routes.search),
+        ("POST", "search/jql", routes.search),
+        ("POST", "issue/bulkfetch", routes.bulk_fetch),
+        ("GET", "project/search", routes.project_search),
+        ("GET", "issue/([^/]+)", routes.issue),
+        ("GET", "issue/([^/]+)/comment", routes.comments),
+        ("GET", "issue/([^/]+)/transitions", routes.transitions),
+        ("POST", "issue", routes.create_issue),
+        ("POST", "issue/([^/]+)/comment", routes.add_comment),
+        ("POST", "issue/([^/]+)/transitions", routes.transition),
     )
 )
 _GONE = re.compile(r"/rest/api/[23]/search")

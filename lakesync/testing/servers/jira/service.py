@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from typing import Any
 
 from lakesync.testing.servers.http import Answer
 from lakesync.testing.servers.jira.site import JiraSite
+
+ABSENT = "Issue does not exist or you do not have permission to see it."
+"""The error of unknown and hidden issues."""
 
 
 @dataclass
@@ -43,3 +47,8 @@ class JiraService:
     def now(self) -> int:
         """Return the site's time, in milliseconds."""
         return self.site.clock()
+
+
+def fault(*messages: str, **errors: str) -> dict[str, Any]:
+    """Return the body of an error: messages for the whole request, and by field."""
+    return {"errorMessages": list(messages), "errors": errors}

@@ -9,9 +9,8 @@ from typing import Any
 from urllib.parse import parse_qs, unquote
 
 from lakesync.testing.servers.http import Answer, Request
-from lakesync.testing.servers.salesforce import bulk, reading, records
-from lakesync.testing.servers.salesforce.faults import error, unknown
-from lakesync.testing.servers.salesforce.service import SalesforceService
+from lakesync.testing.servers.salesforce import bulk, routes
+from lakesync.testing.servers.salesforce.service import SalesforceService, error, unknown
 from lakesync.testing.servers.salesforce.soql import SoqlError
 
 Route = Callable[..., Answer]
@@ -19,14 +18,14 @@ Route = Callable[..., Answer]
 _ROUTES: tuple[tuple[str, re.Pattern[str], Route], ...] = tuple(
     (method, re.compile(f"/services/data/v[0-9.]+/{pattern}"), route)
     for method, pattern, route in (
-        ("GET", "query/?", reading.query),
-        ("GET", "queryAll/?", reading.query_all),
-        ("GET", "(?:query|queryAll)/([^/]+)", reading.query_more),
-        ("GET", "limits/?", reading.limits),
-        ("GET", "sobjects/([^/]+)/deleted/?", reading.deleted),
-        ("POST", "sobjects/([^/]+)/?", records.create),
-        ("PATCH", "sobjects/([^/]+)/([^/]+)", records.update),
-        ("PATCH", "sobjects/([^/]+)/([^/]+)/([^/]+)", records.upsert),
+        ("GET", "query/?", routes.query),
+        ("GET", "queryAll/?", routes.query_all),
+        ("GET", "(?:query|queryAll)/([^/]+)", routes.query_more),
+        ("GET", "limits/?", routes.limits),
+        ("GET", "sobjects/([^/]+)/deleted/?", routes.deleted),
+        ("POST", "sobjects/([^/]+)/?", routes.create),
+        ("PATCH", "sobjects/([^/]+)/([^/]+)", routes.update),
+        ("PATCH", "sobjects/([^/]+)/([^/]+)/([^/]+)", routes.upsert),
         ("POST", "jobs/query/?", bulk.create),
         ("GET", "jobs/query/([^/]+)", bulk.state),
         ("GET", "jobs/query/([^/]+)/results", bulk.results),

@@ -9,14 +9,13 @@ import secrets
 from typing import Any
 
 from lakesync.testing.servers.http import Answer, Request
-from lakesync.testing.servers.salesforce.faults import error, unknown
 from lakesync.testing.servers.salesforce.org import spelled
-from lakesync.testing.servers.salesforce.service import BulkJob, SalesforceService
+from lakesync.testing.servers.salesforce.service import BulkJob, SalesforceService, error, unknown
 from lakesync.testing.servers.salesforce.soql import SoqlError, parse
 
 
 def create(api: SalesforceService, request: Request) -> Answer:
-    """A new job; its result is that of this moment."""
+    """Create a job. Its result is selected now."""
     asked = request.json
     if asked.get("operation") not in ("query", "queryAll"):
         raise SoqlError("INVALIDJOB", "operation must be query or queryAll")
@@ -40,13 +39,13 @@ def create(api: SalesforceService, request: Request) -> Answer:
 
 
 def state(api: SalesforceService, _: Request, name: str) -> Answer:
-    """How far a job is."""
+    """Return the state of a job."""
     job = api.jobs.get(name)
     return unknown() if job is None else Answer(200, _job_json(api, job))
 
 
 def results(api: SalesforceService, request: Request, name: str) -> Answer:
-    """A piece of a result; the header `Sforce-Locator` names the next one, or says null."""
+    """Return a part of a result. The header `Sforce-Locator` names the next part, or is null."""
     job = api.jobs.get(name)
     if job is None:
         return unknown()
@@ -72,7 +71,7 @@ def results(api: SalesforceService, request: Request, name: str) -> Answer:
 
 
 def delete(api: SalesforceService, _: Request, name: str) -> Answer:
-    """Forget a job."""
+    """Delete a job."""
     return unknown() if api.jobs.pop(name, None) is None else Answer(204)
 
 

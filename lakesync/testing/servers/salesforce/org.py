@@ -1,4 +1,4 @@
-"""What an organisation holds: records of four objects and its users, deleted ones for as long as they are kept."""
+"""The data of an organisation: records of four objects, and its users. Deleted records are kept until purged."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class SalesforceOrg:
         del self.records[record.id]
 
     def visible(self, kind: str, *, deleted: bool) -> list[Record]:
-        """The records of an object that a query sees."""
+        """Return the records of an object that a query selects from."""
         return [
             each
             for each in self.records.values()

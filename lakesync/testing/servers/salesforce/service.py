@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from typing import Any
 
 from lakesync.testing.servers.http import Answer
 from lakesync.testing.servers.salesforce.org import Record, SalesforceOrg
@@ -61,3 +62,13 @@ class SalesforceService:
     def now(self) -> int:
         """Return the organisation's time, in milliseconds."""
         return self.org.clock()
+
+
+def error(status: int, code: str, message: str, **more: Any) -> Answer:
+    """Return an error in the API's form: a list of one."""
+    return Answer(status, [{"message": message, "errorCode": code, **more}])
+
+
+def unknown() -> Answer:
+    """Return the error of an unknown resource."""
+    return error(404, "NOT_FOUND", "The requested resource does not exist")

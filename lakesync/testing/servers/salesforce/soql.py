@@ -48,7 +48,7 @@ class Query(NamedTuple):
     limit: int | None
 
     def select(self, org: SalesforceOrg, *, deleted: bool) -> list[Record]:
-        """The records that match, in order."""
+        """Return the matching records, in order."""
         found = [each for each in org.visible(self.kind, deleted=deleted) if self.matches(each)]
         found.sort(key=lambda each: each.id)
         for name, down in reversed(self.order):

@@ -1,4 +1,4 @@
-"""Routes that read a Jira site: issues by JQL, comments, projects, permissions."""
+"""The routes of a Jira site: issues by JQL, comments, projects, permissions; creating, commenting, transitions."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from lakesync.testing.servers.http import Answer, Request
-from lakesync.testing.servers.jira.faults import ABSENT, fault
 from lakesync.testing.servers.jira.jql import JqlError, parse
-from lakesync.testing.servers.jira.service import JiraService
+from lakesync.testing.servers.jira.service import ABSENT, JiraService, fault
 from lakesync.testing.servers.jira.site import STATUSES, Comment, Issue, JiraSite, Project
 
 _MOST_KEYS = 5_000
@@ -19,17 +18,17 @@ _MOST_FETCHED = 100
 
 
 def myself(api: JiraService, _: Request) -> Answer:
-    """Whose token it is."""
+    """Return the user of the token."""
     return Answer(200, {**_person("Sync"), "emailAddress": api.email, "timeZone": "Etc/UTC"})
 
 
 def server_info(api: JiraService, _: Request) -> Answer:
-    """The site and its time."""
+    """Return the site's type and time."""
     return Answer(200, {"deploymentType": "Cloud", "serverTime": api.site.spelled(api.now()), "serverTitle": "Jira"})
 
 
 def my_permissions(api: JiraService, request: Request) -> Answer:
-    """Whether the account may do what is asked for."""
+    """Return which of the requested permissions the account has."""
     names = [name for name in request.query.get("permissions", "").split(",") if name]
     if not names:
         return Answer(400, fault("The 'permissions' query parameter is required."))
@@ -38,7 +37,7 @@ def my_permissions(api: JiraService, request: Request) -> Answer:
 
 
 def search(api: JiraService, request: Request) -> Answer:
-    """One page of issues; the last has no token, and none says how many there are."""
+    """Return a page of issues. The last page has no token; no page has a total."""
     asked = request.json if request.method == "POST" else _of_query(request)
     jql = asked.get("jql") or ""
     try:
@@ -54,7 +53,7 @@ def search(api: JiraService, request: Request) -> Answer:
     size = min(int(asked.get("maxResults") or 50), _MOST_KEYS if narrow else api.page_limit)
     start = 0
     if (token := asked.get("nextPageToken")) is not None:
-        passed = _passed(api, token, jql)
+        passed = _position_of(api, token, jql)
         if passed is None:
             return Answer(400, fault("The provided next page token is invalid or expired."))
         # pages are no snapshot: an issue that changes meanwhile moves the positions of the others
@@ -72,7 +71,7 @@ def search(api: JiraService, request: Request) -> Answer:
 
 
 def bulk_fetch(api: JiraService, request: Request) -> Answer:
-    """Issues by id or key, as they are now; what is not there or not to be seen is left out."""
+    """Return issues by id or key. Unknown and hidden issues are left out."""
     asked = request.json
     names = asked.get("issueIdsOrKeys") or []
     if not 1 <= len(names) <= _MOST_FETCHED:
@@ -93,7 +92,7 @@ def issue(api: JiraService, request: Request, name: str) -> Answer:
 
 
 def comments(api: JiraService, request: Request, name: str) -> Answer:
-    """A page of an issue's comments, oldest first."""
+    """Return a page of an issue's comments, oldest first."""
     found = find(api.site, name)
     if found is None:
         return Answer(404, fault(ABSENT))
@@ -103,7 +102,7 @@ def comments(api: JiraService, request: Request, name: str) -> Answer:
 
 
 def transitions(api: JiraService, _: Request, name: str) -> Answer:
-    """Where an issue can go: to every status but its own."""
+    """Return an issue's transitions: to every status except its own."""
     found = find(api.site, name)
     if found is None:
         return Answer(404, fault(ABSENT))
@@ -120,7 +119,7 @@ def transitions(api: JiraService, _: Request, name: str) -> Answer:
 
 
 def project_search(api: JiraService, request: Request) -> Answer:
-    """A page of projects; those in the trash where `status` asks for them."""
+    """Return a page of projects; deleted projects only if `status` names them."""
     start, size = int(request.query.get("startAt", 0)), min(int(request.query.get("maxResults", 50)), 100)
     asked = set(request.query.get("status", "live").split(","))
     shown = sorted(
@@ -145,7 +144,7 @@ def project_search(api: JiraService, request: Request) -> Answer:
 
 
 def find(site: JiraSite, name: str) -> Issue | None:
-    """The issue of an id or key, if it is there and may be seen."""
+    """Return the visible issue with an id or key."""
     found = site.issues.get(name) or next((each for each in site.issues.values() if each.key == name.upper()), None)
     return found if found is not None and site.sees(found) else None
 
@@ -214,7 +213,7 @@ def _token(jql: str, place: int, until: int) -> str:
     return base64.urlsafe_b64encode(json.dumps([_digest(jql), place, until]).encode()).decode()
 
 
-def _passed(api: JiraService, token: str, jql: str) -> int | None:
+def _position_of(api: JiraService, token: str, jql: str) -> int | None:
     try:
         of, place, until = json.loads(base64.urlsafe_b64decode(token))
         return int(place) if of == _digest(jql) and until >= api.now() else None
@@ -224,3 +223,61 @@ def _passed(api: JiraService, token: str, jql: str) -> int | None:
 
 def _digest(jql: str) -> str:
     return hashlib.sha256(jql.encode()).hexdigest()[:16]
+
+
+_TYPES = ("Task", "Bug", "Story", "Epic")
+
+
+def create_issue(api: JiraService, request: Request) -> Answer:
+    """Create an issue in a project."""
+    asked = request.json
+    fields = asked.get("fields") or {}
+    key = str((fields.get("project") or {}).get("key"))
+    errors = {}
+    project = api.site.projects.get(key)
+    if project is None or project.deleted or project.hidden:
+        errors["project"] = "valid project is required"
+    if not str(fields.get("summary") or "").strip():
+        errors["summary"] = "You must specify a summary of the issue."
+    kind = (fields.get("issuetype") or {}).get("name")
+    if kind not in _TYPES:
+        errors["issuetype"] = "Specify a valid issue type"
+    if errors:
+        return Answer(400, fault(**errors))
+    more = {name: fields[name] for name in ("description", "labels") if fields.get(name) is not None}
+    if fields.get("priority"):
+        more["priority"] = fields["priority"].get("name")
+    made = api.site.add_issue(
+        key, fields["summary"], issuetype=kind, reporter="Sync", properties=_properties(asked), **more
+    )
+    return Answer(201, {"id": made.id, "key": made.key, "self": f"/rest/api/3/issue/{made.id}"})
+
+
+def add_comment(api: JiraService, request: Request, name: str) -> Answer:
+    """Add a comment to an issue."""
+    asked, issue = request.json, find(api.site, name)
+    if issue is None:
+        return Answer(404, fault(ABSENT))
+    body = asked.get("body")
+    if not isinstance(body, dict) or body.get("type") != "doc":
+        return Answer(400, fault(comment="Comment body is not valid!"))
+    made = api.site.add_comment(issue, body, "Sync", properties=_properties(asked))
+    return Answer(201, {"id": made.id, "body": body, "created": api.site.spelled(made.created)})
+
+
+def transition(api: JiraService, request: Request, name: str) -> Answer:
+    """Change the status of an issue."""
+    issue = find(api.site, name)
+    if issue is None:
+        return Answer(404, fault(ABSENT))
+    asked = str((request.json.get("transition") or {}).get("id"))
+    places = {str(11 + 10 * place): status for place, status in enumerate(STATUSES)}
+    target = places.get(asked)
+    if target is None or target == issue.fields["status"]:
+        return Answer(400, fault(f"Transition id '{asked}' is not valid for this issue."))
+    api.site.edit(issue, status=target)
+    return Answer(204)
+
+
+def _properties(asked: dict[str, Any]) -> dict[str, Any]:
+    return {each["key"]: each["value"] for each in asked.get("properties") or ()}
