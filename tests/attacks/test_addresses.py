@@ -99,7 +99,7 @@ def test_a_private_address_is_not_called(url):
         post(url, HostPolicy())
 
 
-def test_what_an_older_version_registered_is_not_called_either():
+def test_connectors_registered_by_an_older_version_are_checked_too():
     receiver = Receiver()
     with serving(receiver) as served:
         with pytest.raises(ConfigurationError, match="allowed_hosts"):

@@ -31,7 +31,7 @@ def open_to_others(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.usefixtures("open_umask")
-def test_what_a_gateway_keeps_is_its_users_alone(spawn, tmp_path):
+def test_files_of_a_gateway_are_readable_by_its_user_only(spawn, tmp_path):
     server = spawn(LAKESYNC_FLUSH_TO_URI=f"sqlite://{tmp_path}/data/out/destination.db")
     assert server.client("alice").push(delta("r", {"title": "mine"}, client="alice")).ok
     server.process.send_signal(signal.SIGTERM)

@@ -56,7 +56,7 @@ def test_a_page_of_another_site_is_refused(unguarded, method, path, origin):
 
 
 @pytest.mark.parametrize(("method", "path"), CALLS)
-def test_what_a_page_sends_without_an_origin_is_refused(unguarded, method, path):
+def test_requests_of_a_page_without_an_origin_are_rejected(unguarded, method, path):
     """An image or a link, whose answer the page cannot read: a pull moves a client's cursor all the same."""
     assert ask(unguarded, method, path, Sec_Fetch_Site="cross-site") == (403, True)
 

@@ -42,5 +42,5 @@ def test_staging_does_not_show_them(place):
         ('said of "mysql://me:a@h"', 'said of "mysql://me:…@h"'),
     ],
 )
-def test_what_is_shown_of_an_address(uri, shown):
+def test_a_shown_address_has_no_password(uri, shown):
     assert without_password(uri) == shown

@@ -92,7 +92,7 @@ def test_a_role_gets_in_where_the_table_says(guarded, prefix, method, path, acce
     assert got_in == (role in LET_IN[access]), (answer.status_code, role)
 
 
-def test_what_a_refusal_says_is_the_same_for_every_gateway(guarded):
+def test_a_rejection_is_the_same_for_every_gateway(guarded):
     """A tenant does not learn which gateways there are."""
     admin = {"Authorization": f"Bearer {ROLES['admin of another gateway']}"}
     found = set()

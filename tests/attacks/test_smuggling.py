@@ -54,7 +54,7 @@ def no_errors(served, caplog):
 
 
 @pytest.mark.parametrize("name", AMBIGUOUS)
-def test_what_can_be_read_in_two_ways_is_refused_with_all_that_follows(served, name):
+def test_ambiguous_requests_are_rejected_and_end_the_connection(served, name):
     count, status = answers(served, *AMBIGUOUS[name], body=CHUNKED)
     assert (count, status) == (1, 400), name
 

@@ -69,7 +69,7 @@ def test_a_repeat_of_what_was_erased_is_counted_and_changes_nothing(world):
     assert set(world.pull("c")) == {"r9"}
 
 
-def test_what_is_written_after_an_erasure_is_new(world):
+def test_rows_written_after_an_erasure_are_new(world):
     world.write("a", "r1", name=SECRET)
     world.store.erase_row("g", "notes", "r1")
     world.clock.advance(1000)
@@ -127,7 +127,7 @@ def test_an_erased_client_leaves_what_others_wrote(world):
     assert {bytes(each) for (each,) in claims} == {b"{}"}
 
 
-def test_what_an_erased_client_had_hidden_comes_back_from_the_lake(world):
+def test_values_that_an_erased_client_had_overwritten_are_restored_from_the_lake(world):
     older = [world.write("a", "r1", name="theirs", phone="1"), world.write("a", "r2", name="gone")]
     world.write("x", "r1", name=SECRET)
     world.write("b", "r2")
@@ -169,7 +169,7 @@ def test_an_erased_client_that_comes_back_is_not_wedged_and_brings_nothing_back(
     assert world.pull("c") == {"r1": {"name": "theirs"}, "r4": {"name": "new"}}
 
 
-def test_what_an_action_brought_is_erased_and_the_action_is_not_done_again(world):
+def test_results_of_actions_are_erased_and_the_actions_are_not_repeated(world):
     world.write("x", "r1", name=SECRET)
     outcome = msgspec.json.encode({"hlc": 5, "data": {"name": SECRET}})
     action = ActionRecord("x", "act-1", "key-1", 1, "holder", 0, world.clock.now_ms, outcome)
@@ -187,7 +187,7 @@ def test_what_an_action_brought_is_erased_and_the_action_is_not_done_again(world
     assert bytes(world.store.read("g", lambda view: view.action("a", "act-1")).result().outcome) == outcome
 
 
-def test_what_never_was_is_named(world):
+def test_erasing_an_unknown_client_or_row_is_an_error(world):
     with pytest.raises(NotFoundError, match="'nobody'"):
         world.store.erase_client("g", "nobody")
     with pytest.raises(NotFoundError, match="'r1'"):

@@ -137,7 +137,7 @@ def test_a_shard_whose_store_is_gone_does_not_begin_anew(tmp_path, clock, lost):
     engine.close()
 
 
-def test_what_cannot_be_made_alone_is_refused_and_left_as_it_is(tmp_path, clock, lost):
+def test_a_shard_that_cannot_be_rebuilt_alone_is_rejected_and_unchanged(tmp_path, clock, lost):
     lake = lost[0]
     url = f"sqlite://{tmp_path / 'staging'}"
     with pytest.raises(ConfigurationError, match="holds that of shard-orders"):

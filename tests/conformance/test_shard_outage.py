@@ -90,7 +90,7 @@ def test_pushes_to_other_shards_are_answered_and_others_name_the_shard(gateway, 
 
 
 @pytest.mark.parametrize("received", [False, True])
-def test_what_was_told_of_the_shard_before_is_neither_lost_nor_sent_as_new(gateway, stores, received):
+def test_rows_of_a_shard_sent_before_its_outage_are_neither_lost_nor_sent_as_new(gateway, stores, received):
     ann, ben = client("ann"), client("ben")
     edit(ben, "o1", x=1)
     ben.push(gateway)

@@ -167,7 +167,7 @@ def test_an_answer_by_something_else_is_shown(server):
     assert "Bad Gateway" in str(error_of(answer))
 
 
-def test_what_does_not_fit_is_refused(store):
+def test_values_out_of_range_are_rejected(store):
     with pytest.raises(NotFoundError, match="no method 'submit'"):
         dispatch(store, "submit", b"{}")
     for body in (b"{}", b'{"gateway": 1}', b'{"gateway": "g", "more": 1}', b"not json"):

@@ -333,7 +333,7 @@ def test_a_killed_run_frees_its_place_and_the_flush_is_asked_for_again(system):
 CANCEL = """mutation Cancel($run: String!) { terminateRun(runId: $run) { __typename } }"""
 
 
-def test_what_a_cancelled_flush_left_is_completed_without_a_push_while_the_code_server_was_away(carried):
+def test_a_cancelled_flush_is_completed_without_a_push_after_the_code_server_returns(carried):
     system, flushed = carried, carried.newer()
     system.push("flights", range(100, 120), delay=7)
     system.flush()

@@ -10,7 +10,7 @@ import requests
 from lakesync.cli.up.process import Process, free_ports
 
 
-def test_it_serves_alone_and_ends_well(tmp_path):
+def test_the_gateway_command_serves_and_exits_cleanly(tmp_path):
     (port,) = free_ports(1)
     secret = "s" * 32
     command = [sys.executable, "-c", "from lakesync.cli import main; main()"]
@@ -39,7 +39,7 @@ def test_it_serves_alone_and_ends_well(tmp_path):
     assert gateway.exit_code == 0, gateway.last_lines()
 
 
-def test_it_imports_neither_spark_nor_dagster():
+def test_the_gateway_imports_neither_spark_nor_dagster():
     code = "import sys, lakesync.cli.app, gateway.__main__; print(*sys.modules)"
     clean = {name: value for name, value in os.environ.items() if not name.startswith("LAKESYNC_")}
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=clean)

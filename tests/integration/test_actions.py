@@ -287,7 +287,7 @@ def test_a_slow_action_holds_up_neither_pushes_nor_its_request(gateway, desk, re
     assert len(desk.asked) == 1
 
 
-def test_so_many_run_at_once_and_so_many_wait(gateway, desk, reopen):
+def test_running_and_waiting_actions_are_limited(gateway, desk, reopen):
     gateway = reopen(msgspec.structs.replace(LIMITS, max_running=2, max_waiting=3))
     gateway.register_action_handler("desk", desk)
     free = threading.Event()

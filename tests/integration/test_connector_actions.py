@@ -84,7 +84,7 @@ def test_an_issue_that_the_search_does_not_find_yet_is_not_created_twice(jira, l
     assert ask(jira.actions, "create_issue", attempt=4, **params)["key"] == "SUP-121"
 
 
-def test_what_jira_refuses_is_final_and_says_why(jira):
+def test_an_action_that_jira_rejects_fails_for_good_with_the_reason(jira):
     with pytest.raises(ValidationError, match="project: valid project is required"):
         ask(jira.actions, "create_issue", project="NOPE", summary="x")
     with pytest.raises(NotFoundError, match="SUP-9"):

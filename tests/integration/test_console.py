@@ -69,7 +69,7 @@ def test_an_operator_sees_which_clients_lack_a_row_and_why(page, world):
     expect(page.locator("#because tbody").first).to_contain_text("✗ does not hold")
 
 
-def test_what_an_operator_asks_wrongly_is_said_on_the_page(page, world):
+def test_the_console_shows_the_error_of_an_invalid_request(page, world):
     page.goto(signed_in(world))
     for name, value in (("Table", "todos"), ("Row", "t1"), ("Client", "carol"), ("With other claims", "{")):
         page.get_by_label(name, exact=True).fill(value)

@@ -12,7 +12,7 @@ from tests.crash_storm.verdict import Verdict
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgres", marks=pytest.mark.deep)])
-def test_what_was_acknowledged_is_there_once_and_nothing_is_half_there(tmp_path, request, kind):
+def test_acknowledged_pushes_are_stored_once_and_no_push_partially(tmp_path, request, kind):
     if kind == "sqlite":
         staging = f"sqlite://{tmp_path / 'staging'}"
     else:

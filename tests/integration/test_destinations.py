@@ -288,7 +288,7 @@ DAMAGES = {
 }
 
 
-def test_what_is_damaged_at_a_destination_is_named_by_day_and_mended_by_the_days_rebuild(warehouse):
+def test_damage_at_a_destination_is_reported_by_day_and_repaired_by_rebuilding_the_day(warehouse):
     today = datetime.now(UTC).date()
     with psycopg.connect(warehouse.postgres.uri) as sql:
         sql.execute(DAMAGES["pg"])

@@ -82,7 +82,7 @@ def test_on_postgres_a_client_is_erased_beside_the_process_that_serves_it(spawn,
 @pytest.mark.parametrize(
     "given", [(), ("--table", "t"), ("--row", "r"), ("--client", "c", "--table", "t", "--row", "r")]
 )
-def test_what_is_to_go_must_be_named(command, given):
+def test_erase_requires_a_row_or_a_client(command, given):
     told = command(*given, "--yes")
     assert told.exit_code == 2
     assert "--client" in told.output

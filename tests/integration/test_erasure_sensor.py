@@ -29,7 +29,7 @@ def store(tmp_path):
     engine.close()
 
 
-def test_it_asks_once_while_a_request_is_open(store, tmp_path, monkeypatch):
+def test_the_sensor_requests_one_run_while_a_request_is_open(store, tmp_path, monkeypatch):
     lags = PipelineLags(load({"data_dir": tmp_path}), SchemaSnapshot())
     sensor = erasure_sensor(erasure_job(60), lambda: nullcontext(store), lags)
     with dg.DagsterInstance.ephemeral() as instance:

@@ -39,7 +39,7 @@ def test_a_transient_error_is_tried_again_after_the_time_that_it_states(tmp_path
     assert waits == [SOON, SOON]
 
 
-def test_what_stays_transient_fails_in_the_end(tmp_path):
+def test_a_persistent_transient_error_fails_after_all_retries(tmp_path):
     result, tries = run(tmp_path, [FlushError("not there", retry_after=SOON)] * (RETRIES + 2))
     assert not result.success
     assert len(tries) == RETRIES + 1

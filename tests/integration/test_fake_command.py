@@ -19,7 +19,7 @@ from lakesync.testing.landing import MemoryLanding, poll
 @pytest.mark.parametrize(
     ("kind", "option", "table"), [("jira", "--issues", "jira_issues"), ("salesforce", "--accounts", "sf_accounts")]
 )
-def test_what_it_prints_can_be_polled(kind, option, table):
+def test_the_printed_connector_can_be_polled(kind, option, table):
     command = [sys.executable, "-c", "from lakesync.cli import main; main()", "fake", kind, option, "7", "--json"]
     command += ["--calls", "321", "--skew", "-600"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:

@@ -57,7 +57,7 @@ def states(count):
     return pa.RecordBatch.from_pylist(rows, schema=schema)
 
 
-def test_what_a_task_wrote_is_served(bucket):
+def test_frames_written_by_a_task_are_served(bucket):
     written = write_file([states(50)], f"{bucket}/g/1-256/t/00000.frames", "t", 256).to_pylist()[0]
     assert (written["rows"], written["highest_arrival"]) == (50, 256)
     checkpoint = Checkpoint("g", 1, 256, 0, (CheckpointTable("t", 1, 50, (written["uri"],), written["bytes"]),), 0)
@@ -88,7 +88,7 @@ def test_a_table_that_did_not_change_is_copied_and_an_erasure_takes_the_older_fr
         FramePlace(written["uri"]).check()
 
 
-def test_what_a_data_file_on_s3_holds_of_an_erased_client_is_found(bucket):
+def test_leftovers_of_an_erased_client_in_files_on_s3_are_found(bucket):
     table = f"{bucket.replace('checkpoints', 'warehouse')}/tables/t"
     rows = pa.Table.from_batches([states(4)]).append_column("_gateway", pa.array(["g"] * 4))
     with s3().open_output_stream(f"{table.removeprefix('s3://')}/data/part.parquet") as sink:

@@ -105,7 +105,7 @@ def test_in_protobuf_it_is_the_same(alice, desk):
     assert ask(alice, good).json()["results"][0]["data"] == {"n": 1}
 
 
-def test_what_may_be_asked_is_told_to_clients(alice):
+def test_clients_can_list_the_available_actions(alice):
     body = alice.call("GET", "/sync/{gw}/actions").json()
     assert body == {
         "connectors": {

@@ -182,7 +182,7 @@ def test_an_admin_reads_the_same_metrics(served):
     assert client.call("GET", "/sync/{gw}/metrics").json().items() <= told.items()
 
 
-def test_what_is_set_aside_is_counted_by_kind_and_place_with_the_oldest(served, tmp_path):
+def test_dead_letters_are_counted_by_kind_and_place_with_the_oldest(served, tmp_path):
     client = served.client()
     client.push(delta("t1", {"n": 1}))
     mine = DeadLetters("value", "todos", client.gateway, 3, 1_700_000_000_000)

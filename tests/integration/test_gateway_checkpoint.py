@@ -102,7 +102,7 @@ def test_a_gateway_without_a_checkpoint_answers_404(served):
     assert answer.json()["code"] == "NOT_FOUND"
 
 
-def test_there_is_none_for_a_client_that_was_seen(served, tmp_path):
+def test_a_client_that_has_pulled_gets_no_checkpoint(served, tmp_path):
     alice = served.client("alice")
     made = delta("t1", {"n": 1}, client="alice")
     alice.push(made)
@@ -113,7 +113,7 @@ def test_there_is_none_for_a_client_that_was_seen(served, tmp_path):
     assert bob.call("GET", "/sync/{gw}/checkpoint").status_code == 404
 
 
-def test_there_is_none_while_rules_are_newer(served, tmp_path):
+def test_no_checkpoint_is_served_while_the_rules_are_newer(served, tmp_path):
     alice = served.client("alice")
     made = delta("t1", {"owner": "bob"}, client="alice")
     alice.push(made)
@@ -122,7 +122,7 @@ def test_there_is_none_while_rules_are_newer(served, tmp_path):
     assert served.client("bob", alice.gateway).call("GET", "/sync/{gw}/checkpoint").status_code == 404
 
 
-def test_there_is_none_of_another_epoch(served, tmp_path):
+def test_no_checkpoint_of_another_epoch_is_served(served, tmp_path):
     alice = served.client("alice")
     made = delta("t1", {"n": 1}, client="alice")
     alice.push(made)

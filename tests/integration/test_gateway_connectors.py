@@ -98,7 +98,7 @@ def test_only_an_admin_of_the_gateway_may(admin, served):
         ([], "a connector is a JSON object"),
     ],
 )
-def test_what_does_not_fit_is_refused_with_the_field(admin, body, said):
+def test_an_invalid_connector_is_rejected_with_the_fields_name(admin, body, said):
     answer = register(admin, body)
     assert (answer.status_code, answer.json()["code"]) == (400, "VALIDATION_ERROR")
     assert said in answer.json()["error"]

@@ -63,7 +63,7 @@ def test_a_row_whose_push_was_refused(alice):
     assert [explain(alice, row, "bob")["refused"] for row in ("t1", "t2")] == [None, None]
 
 
-def test_who_pushed_in_anothers_name_is_told_by_its_own(alice):
+def test_a_rejected_push_in_anothers_name_is_listed_under_the_tokens_client(alice):
     body = {"clientId": "bob", "deltas": [delta("t1", {"owner": "bob"}, client="bob")], "lastSeenHlc": "0"}
     assert alice.call("POST", "/sync/{gw}/push", json=body).status_code == 403
     assert explain(alice, "t1", "bob")["refused"]["clientId"] == "alice"
@@ -154,7 +154,7 @@ def test_the_writers_own_row_is_told_as_delivered_with_its_columns_owners(alice)
     assert told["row"]["bucketKeys"] == told["row"]["keysByRules"]
 
 
-def test_who_follows_has_what_it_was_told_of_which_its_record_knows_nothing(alice, served):
+def test_explain_counts_rows_that_were_broadcast_since_the_last_pull(alice, served):
     bob = served.client("bob", alice.gateway)
     with Live(bob) as reader:
         reader.pull()
@@ -203,7 +203,7 @@ def test_a_write_that_lost_is_told_to_whom_wrote_it(alice, served):
     assert not says(explain(alice, "t1", "alice"), "nothing of that stands")
 
 
-def test_who_has_only_pulled_is_not_said_to_have_pushed(alice, served):
+def test_explain_does_not_report_pushes_of_a_client_that_only_pulled(alice, served):
     alice.push(delta("t1", {"owner": "carol"}, client="alice"))
     served.client("bob", alice.gateway).pull()
     assert says(explain(alice, "t1", "bob"), "it last pulled at")

@@ -25,7 +25,7 @@ def metric(server, name: str) -> float:
     return float(found[1]) if found else 0.0
 
 
-def test_it_flushes_what_is_old_and_what_waits_at_the_end(spawn, tmp_path):
+def test_the_gateway_flushes_old_deltas_and_the_rest_on_shutdown(spawn, tmp_path):
     disk = ObjectDeltas(LocalDisk(tmp_path / "objects"))
     server = spawn(LAKESYNC_FLUSH_TO_URI=f"file://{tmp_path}/objects", LAKESYNC_FLUSH_MAX_AGE_SECONDS="0.5")
     alice = server.client("alice")
@@ -43,7 +43,7 @@ def test_it_flushes_what_is_old_and_what_waits_at_the_end(spawn, tmp_path):
     assert {line["gateway"] for line in server.lines() if line["event"] == "flushed"} == {"gw"}
 
 
-def test_it_flushes_when_an_admin_asks_and_keeps_tables(spawn, tmp_path):
+def test_an_admin_can_request_a_flush_and_destination_tables_follow(spawn, tmp_path):
     server = spawn(LAKESYNC_FLUSH_TO_URI=f"sqlite://{tmp_path}/d.db", LAKESYNC_FLUSH_MAX_AGE_SECONDS="3600")
     alice = server.client("alice")
     schema = {"table": "todos", "columns": [{"name": "n", "type": "number"}]}

@@ -109,7 +109,7 @@ def test_values_make_no_lines_in_the_log(spawn):
         ["SSH-2.0-OpenSSH_9"],
     ],
 )
-def test_what_is_no_http_gets_the_form_of_every_error(served, lines):
+def test_a_malformed_request_gets_an_error_in_the_common_form(served, lines):
     status, headers, body = raw(served.url, *lines)
     assert status == 400
     assert json.loads(body)["requestId"] == headers["x-request-id"]

@@ -153,7 +153,7 @@ def test_a_push_whose_time_is_up_is_not_done_afterwards(serve, shards):
 
 
 @pytest.mark.parametrize("shards", [None, ShardMap({"todos": "todos"}, "rest")], ids=["one store", "sharded"])
-def test_what_was_accepted_is_accepted_again_whatever_is_in_force_since(serve, shards):
+def test_a_repeated_push_is_accepted_under_new_limits_and_rules(serve, shards):
     """Its answer may have been lost: a client that were refused now would take back what is there."""
     server = serve(shards=shards)
     client = server.client()

@@ -116,7 +116,7 @@ def examples(operation: Operation) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=named)
-def test_what_the_document_allows_is_taken_and_answered_as_it_says(seeded, operation):
+def test_requests_that_the_document_allows_get_documented_answers(seeded, operation):
     statuses: Counter[int] = Counter()
     checks = CONFORMS if operation.access == "service" else [*CONFORMS, positive_data_acceptance]
 
@@ -151,7 +151,7 @@ def is_sent_as_drawn(case: schemathesis.Case) -> bool:
 
 
 @pytest.mark.parametrize("operation", [each for each in OPERATIONS if each.parameters or each.has_body], ids=named)
-def test_what_the_document_forbids_is_refused(seeded, operation):
+def test_requests_that_the_document_forbids_are_rejected(seeded, operation):
     @SETTINGS
     @given(cases(operation, GenerationMode.NEGATIVE))
     def try_it(case: schemathesis.Case) -> None:

@@ -16,7 +16,7 @@ import requests
 from tests.integration.gateway_support import DEADLINE, delta, until, wall_ms
 
 
-def test_what_was_acknowledged_survives_a_kill(spawn):
+def test_acknowledged_pushes_survive_a_kill(spawn):
     first = spawn()
     alice = first.client("alice")
     rows = [f"t{n}" for n in range(20)]
@@ -105,7 +105,7 @@ def test_a_second_server_on_the_same_store_is_refused(spawn):
     assert second.lines()[-1]["code"] == "STAGING_UNAVAILABLE"
 
 
-def test_it_imports_neither_spark_nor_dagster():
+def test_the_gateway_imports_neither_spark_nor_dagster():
     code = "import sys, gateway.__main__; print(sorted({'pyspark', 'dagster', 'pandas', 'pyarrow'} & set(sys.modules)))"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ)
     assert found.stdout.strip() == "[]"

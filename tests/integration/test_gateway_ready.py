@@ -25,7 +25,7 @@ def ready(url: str) -> tuple[int, str]:
     return answer.status_code, answer.json().get("error", "").partition(":")[0]
 
 
-def test_it_answers_while_it_starts_and_takes_no_work(tmp_path):
+def test_a_starting_gateway_answers_health_checks_and_rejects_work(tmp_path):
     gate = threading.Event()
     engine = Engine(open_store(f"sqlite://{tmp_path}", wall_ms), wall_ms)
 

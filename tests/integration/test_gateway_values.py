@@ -49,7 +49,7 @@ def pulled(client):
     return json.loads(answer.text, parse_float=str, parse_int=str)["deltas"]
 
 
-def test_what_is_at_the_edge_comes_back_as_it_was_sent(served):
+def test_values_at_the_limits_are_returned_unchanged(served):
     client = served.client()
     sent = [delta(row, {"n": 1}, hlc=number) for number, row in enumerate(ROWS)]
     sent += [delta("r", {"n": 1}, table=name, hlc=100) for name in COLUMNS]
@@ -72,7 +72,7 @@ def test_what_is_at_the_edge_comes_back_as_it_was_sent(served):
 
 
 @pytest.mark.parametrize("row", ["", "x" * 513, "\x00", "a\x00b", "\ud800", "a\udfff"], ids=ascii)
-def test_what_is_no_id_is_refused_by_name(served, row):
+def test_an_invalid_id_is_rejected_with_the_fields_name(served, row):
     client = served.client()
     made = {**delta("r", {"n": 1}), "rowId": row}
     body = json.dumps({"clientId": client.client_id, "deltas": [made], "lastSeenHlc": "0"})

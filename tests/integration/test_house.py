@@ -93,7 +93,7 @@ def house(serve, spark_server, tmp_path_factory):
         yield House(serve(), spark_server["config"], instance, tmp_path_factory.mktemp("frames"))
 
 
-def test_what_runs_tell_keep_and_hold_back(house, spark_server):
+def test_runs_report_figures_keep_versions_and_delay_faulty_checkpoints(house, spark_server):
     for table in TABLES:
         house.push(table, range(20), 1)
     first = house.run()
@@ -150,7 +150,7 @@ def test_what_runs_tell_keep_and_hold_back(house, spark_server):
 
 
 @pytest.mark.deep
-def test_what_is_at_fault_alone_holds_back_nothing_else(house, monkeypatch):
+def test_a_run_continues_without_a_faulty_gateway_and_a_frozen_table(house, monkeypatch):
     """B5: a gateway that cannot be flushed, a frozen table that grew: the run does the rest, and fails at its end."""
     from lakehouse.history import flush as deltas
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from lakesync.testing.servers.jira.faults import fault
 
 from lakesync.model.errors import (
     AdapterError,
@@ -13,7 +14,6 @@ from lakesync.model.errors import (
     RateLimitedError,
 )
 from lakesync.testing.servers import Answer
-from lakesync.testing.servers.jira.faults import fault
 from tests.integration.jira_support import desk, document
 
 
@@ -25,7 +25,7 @@ def acme():
         yield made
 
 
-def test_what_is_there_arrives_whole(acme):
+def test_the_first_poll_brings_all_records(acme):
     issue = acme.site.add_issue(
         "SUP", "It broke", description=document("badly"), assignee="Grace", reporter="Ada", labels=["a", "b"]
     )
@@ -79,7 +79,7 @@ def test_a_thousand_issues_of_one_moment_all_arrive(acme, null_token):
     assert len(acme.ids()) == 1_050
 
 
-def test_what_changes_while_a_walk_is_under_way_is_not_passed_over(acme):
+def test_issues_that_change_during_a_search_are_not_missed(acme):
     issues = []
     for number in range(350):
         acme.clock.advance(1_000)
@@ -166,7 +166,7 @@ def test_a_census_finds_what_was_deleted(acme):
     assert acme.ids("jira_comments") == set()
 
 
-def test_what_is_hidden_from_the_account_stays(acme):
+def test_issues_hidden_from_the_account_stay(acme):
     for number in range(3):
         acme.site.add_issue("SUP", str(number))
         acme.site.add_issue("OPS", str(number))
@@ -182,7 +182,7 @@ def test_what_is_hidden_from_the_account_stays(acme):
 
 
 @pytest.mark.parametrize("hidden", [True, False])
-def test_what_is_hidden_or_shown_again_while_it_is_asked_for_stays(acme, hidden):
+def test_issues_hidden_or_shown_during_a_census_stay(acme, hidden):
     acme.site.add_issue("OPS", "one")
     acme.poll(settings={"includeComments": False})
     ops, answer = acme.site.projects["OPS"], acme.api.answer
@@ -304,7 +304,7 @@ def test_one_table_that_fails_leaves_the_others(acme):
     assert acme.ids() == {"SUP-1"}
 
 
-def test_what_passes_is_tried_again(acme):
+def test_transient_errors_are_retried(acme):
     acme.site.add_issue("SUP", "one")
     acme.api.failures.extend([Answer(503, "down"), Answer(0), Answer(429, None, {"Retry-After": "0"})])
     assert acme.poll().error is None
@@ -312,7 +312,7 @@ def test_what_passes_is_tried_again(acme):
     assert 503 in {status for _, _, status in acme.served.calls}
 
 
-def test_who_is_told_to_wait_long_is_told_so(acme):
+def test_a_long_rate_limit_is_reported_with_its_delay(acme):
     acme.site.add_issue("SUP", "one")
     acme.api.limits.requests = 1
     report = acme.poll()
@@ -337,7 +337,7 @@ def test_a_token_that_expires_ends_a_poll_and_the_next_goes_on(acme):
     assert len(acme.ids()) == 250
 
 
-def test_what_the_site_has_removed_or_forbids_is_told(acme):
+def test_removed_and_forbidden_routes_are_reported(acme):
     acme.api.failures.append(Answer(410, fault("The requested API has been removed.")))
     error = acme.poll().error
     assert isinstance(error, ConfigurationError)

@@ -177,7 +177,7 @@ def same(changes):
     return sorted((each.op, each.row_id, jcs(each.columns)) for each in changes)
 
 
-def test_it_follows_the_law_of_diff_in_any_steps_and_replays_to_the_same_ids(spark, names, gateways):
+def test_landings_in_any_steps_equal_the_diff_and_replay_to_the_same_ids(spark, names, gateways):
     chance, gateway, known, expected = random.Random(7), gateways(), {}, []
     for number in range(2):
         pages = [page(chance, (number, place)) for place in range(30)]

@@ -72,7 +72,7 @@ def test_a_push_over_http_is_broadcast_too(pair):
         assert ops(reader.broadcast()) == [("INSERT", "t1")]
 
 
-def test_who_has_not_pulled_is_told_nothing(pair):
+def test_a_client_that_has_not_pulled_gets_no_broadcast(pair):
     alice, bob = pair
     with Live(alice) as writer, Live(bob) as silent, Live(bob) as reader:
         reader.pull()
@@ -82,7 +82,7 @@ def test_who_has_not_pulled_is_told_nothing(pair):
         assert not silent.broadcasts
 
 
-def test_what_came_before_the_first_pull_is_not_told_twice(pair):
+def test_changes_before_the_first_pull_are_sent_once(pair):
     alice, bob = pair
     alice.push(delta("t1", {"n": 1}, client="alice"))
     with Live(bob) as reader:
@@ -193,7 +193,7 @@ def test_two_connections_of_one_client_are_both_told(pair):
             assert ops(live.broadcast())[-1] == ("INSERT", "t3")
 
 
-def test_what_was_broadcast_may_be_there_after_a_reload(pair):
+def test_after_a_reload_a_broadcast_row_is_deleted_before_its_insert(pair):
     alice, bob = pair
     with Live(bob) as reader:
         reader.pull()

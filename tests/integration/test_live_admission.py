@@ -44,7 +44,7 @@ def test_a_token_may_stand_in_the_query(served, prefix):
         ("", {"Authorization": "Basic eDp5"}, 401, "AUTH_ERROR"),
     ],
 )
-def test_who_may_not_enter_is_told_as_over_http(served, query, headers, status, code):
+def test_a_rejected_websocket_handshake_has_the_http_error(served, query, headers, status, code):
     found, body = refused(served.client(), query=query, additional_headers=headers)
     assert (found, body["code"]) == (status, code)
 

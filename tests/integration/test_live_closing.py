@@ -40,7 +40,7 @@ PUSH, PULL, BROADCAST = (bytes((tag,)) for tag in FrameTag)
     ],
     ids=repr,
 )
-def test_what_is_no_frame_ends_with_1002(served, frame):
+def test_an_invalid_frame_closes_the_connection_with_1002(served, frame):
     with Live(served.client()) as live:
         live.socket.send(frame)
         code, reason = live.closed()
@@ -215,7 +215,7 @@ def test_a_push_that_is_served_when_the_end_comes_is_answered_first(tmp_path, mo
     engine.close()
 
 
-def test_what_is_logged_of_a_connection(spawn):
+def test_a_connection_is_logged_with_its_counts(spawn):
     server = spawn()
     client = server.client("alice")
     with Live(client, query=f"?token={client.token}", additional_headers={}) as live:

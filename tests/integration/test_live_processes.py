@@ -34,7 +34,7 @@ def test_changes_reach_the_connections_of_every_process(pair):
         assert not any(live.broadcasts for live in lines)
 
 
-def test_what_may_come_over_another_process_too_is_sent_so_that_no_insert_meets_a_row(pair):
+def test_rows_that_another_process_may_send_too_are_sent_without_plain_inserts(pair):
     one, other, _ = pair
     with Live(one.client("alice")) as here, Live(other.client("alice")) as there, Live(one.client("bob")) as bob:
         for live in (here, there, bob):

@@ -148,7 +148,7 @@ def test_a_cursor_from_before_other_rules_is_refused(server):
 @pytest.mark.parametrize(
     "query", [{"since": "x"}, {"since": ""}, {"since": "1-2-3"}, {"limit": "0"}, {"limit": "10001"}]
 )
-def test_what_is_asked_wrongly_is_refused(served, query):
+def test_invalid_parameters_are_rejected(served, query):
     refused = served.client("alice").call("GET", "/sync/{gw}/peek", params=query)
     assert (refused.status_code, refused.json()["code"]) == (400, "VALIDATION_ERROR")
 

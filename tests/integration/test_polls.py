@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import dagster as dg
 import pytest
+from lakesync.testing.servers.jira.faults import fault
 
 from lakehouse.landing import delivery, landings
 from lakehouse.landing.polls import replay_connector
@@ -15,7 +16,6 @@ from lakehouse.landing.tables import landing_name
 from lakesync.engine import EngineLimits
 from lakesync.engine.gateway import SyncGateway
 from lakesync.testing.servers import Answer
-from lakesync.testing.servers.jira.faults import fault
 from tests.integration.jira_support import Moving, desk
 from tests.integration.poll_support import NUMBERS, House, connection, reason, told
 from tests.integration.salesforce_support import ACCOUNTS_ALONE, company
@@ -143,7 +143,7 @@ def test_a_long_reading_lands_in_pieces_within_its_budget_of_calls(house):
         assert 0 < inserted[0] < sum(inserted) < 450
 
 
-def test_what_fails_shows_its_typed_error_and_leaves_the_others(house):
+def test_a_failing_poll_shows_its_error_and_stops_no_other(house):
     with desk() as made, company() as firm:
         made.site.add_project("SUP")
         made.site.add_issue("SUP", "one")

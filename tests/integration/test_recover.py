@@ -27,7 +27,7 @@ def run_with(instance, status):
     return instance.create_run_for_job(job, status=status).run_id
 
 
-def test_what_nobody_runs_is_ended_and_its_slots_are_free(instance):
+def test_runs_without_a_process_are_ended_and_their_slots_freed(instance):
     storage = instance.event_log_storage
     started = run_with(instance, dg.DagsterRunStatus.STARTED)
     starting = run_with(instance, dg.DagsterRunStatus.STARTING)

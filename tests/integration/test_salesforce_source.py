@@ -22,7 +22,7 @@ def acme():
         yield made
 
 
-def test_what_is_there_arrives_whole(acme):
+def test_the_first_poll_brings_all_records(acme):
     account = acme.org.add("Account", Name="Acme", AnnualRevenue=1_000_000.0, NumberOfEmployees=12, BillingCity="Rome")
     acme.org.add("Contact", LastName="Hopper", FirstName="Grace", AccountId=account.id)
     acme.org.add(
@@ -243,7 +243,7 @@ def test_a_user_signs_in_where_the_sandbox_is_and_an_app_at_its_own_organisation
         ({"soqlFilter": "Name = 'a"}, ConfigurationError, "quotation mark"),
     ],
 )
-def test_what_a_person_must_mend_is_told(acme, settings, error, words):
+def test_errors_that_need_an_operator_say_what_to_do(acme, settings, error, words):
     try:
         found = acme.poll(settings=settings).error
     except ConfigurationError as raised:
@@ -274,7 +274,7 @@ def test_the_days_budget_is_told_and_spared(acme):
     assert "REQUEST_LIMIT_EXCEEDED" in str(acme.poll().error)
 
 
-def test_what_passes_is_tried_again(acme):
+def test_transient_errors_are_retried(acme):
     acme.org.add("Account", Name="Acme")
     busy = Answer(503, [{"message": "busy", "errorCode": "SERVER_UNAVAILABLE"}])
     acme.api.failures.extend([Answer(0), busy, Answer(0), busy])

@@ -134,7 +134,7 @@ def test_age_is_told_by_the_servers_clock(house):
     assert house.reason() == "age"
 
 
-def test_what_waits_since_before_the_clock_was_put_back_is_old(house):
+def test_deltas_from_before_a_clock_reset_are_due(house):
     house.push()
     house.clock.set(NOON - 3_600_000)
     assert house.reason() == "age"

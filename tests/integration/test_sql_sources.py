@@ -291,7 +291,7 @@ def test_in_bigquery_all_of_a_table_is_read_in_pieces_and_by_ranges(in_bigquery,
         (requests.ConnectionError("gone"), AdapterError),
     ],
 )
-def test_what_bigquerys_client_raises_is_of_our_tree(error, becomes):
+def test_errors_of_bigquerys_client_become_lakesync_errors(error, becomes):
     assert type(bigquery.map_error(error)) is becomes
 
 
@@ -354,7 +354,7 @@ def test_a_database_is_asked_for_its_user_clock_permission_and_a_page(in_postgre
         ("nobody:x", "SELECT * FROM orders", AuthError, "check the user"),
     ],
 )
-def test_what_is_wrong_is_said(in_mariadb, user, query, error, says):
+def test_the_error_names_the_invalid_setting(in_mariadb, user, query, error, says):
     in_mariadb.run(order(1, "2026-01-01"), "CREATE OR REPLACE USER stranger IDENTIFIED BY 'x'")
     place = in_mariadb.uri.rpartition("@")[2]
     found = in_mariadb.poll(**BY_CHANGE, uri=f"mysql://{user}@{place}" if user else None, query=query).error

@@ -148,7 +148,7 @@ def test_without_buckets_everything_is_inside(gateway, client):
     assert set(contents(gateway, "b")) == {"b"}
 
 
-def test_what_is_set_at_run_time_beats_what_is_declared(tmp_path, clock):
+def test_a_write_scope_set_at_run_time_overrides_the_declared_one(tmp_path, clock):
     limits = EngineLimits(write_scope="rules")
     engine = Engine(open_store(f"sqlite://{tmp_path}", clock), clock, limits)
     engine.open()
@@ -237,7 +237,7 @@ def test_a_guessed_id_tells_whether_it_is_taken_and_nothing_else(teams, clock, s
     assert blue.write("free", {"team": "blue"}).accepted == 1
 
 
-def test_what_is_written_and_deleted_in_one_push_is_taken(teams, clock):
+def test_a_row_may_be_written_and_deleted_in_one_push(teams, clock):
     red = Writer(teams, clock, "red", team="red")
     assert red.push(red.delta("r", {"team": "red"}), red.delta("r", None, {})).accepted == 2
 

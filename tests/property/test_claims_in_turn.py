@@ -43,7 +43,7 @@ class Line:
 @pytest.mark.parametrize("groups", ["ab", "abc"])
 @settings(deadline=None, max_examples=40)
 @given(rows=st.lists(st.sampled_from(GROUPS), min_size=1, max_size=5), order=st.lists(st.integers(0, 2), max_size=9))
-def test_they_come_to_rest(groups, rows, order):
+def test_clients_with_alternating_claims_reach_a_stable_state(groups, rows, order):
     engine = Engine(open_store("memory://", lambda: START), lambda: START)
     engine.open()
     try:

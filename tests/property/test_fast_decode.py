@@ -62,7 +62,7 @@ def test_bodies_are_read_as_the_decoder_reads_them(pushes):
         b'[{"op":"INSERT","table":"t","rowId":"r","clientId":"c","columns":[{"value":1,"column":"a"}],"hlc":1,"deltaId":"d"}]',
     ],
 )
-def test_what_looks_otherwise_is_left_to_the_decoder(body):
+def test_other_layouts_are_left_to_the_full_decoder(body):
     usual = b'[{"op":"INSERT","table":"t","rowId":"r","clientId":"c","columns":[],"hlc":1,"deltaId":"d"}]'
     assert decode_columns([usual]) is not None
     for bodies in ([body], [usual, body], [body, usual]):

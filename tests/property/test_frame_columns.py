@@ -69,7 +69,7 @@ def test_deltas_that_lack_a_field_are_left_to_the_other_way() -> None:
         assert by_field(split(encode_response(SyncResponse((whole, lacking), 7)))) is None
 
 
-def test_what_is_no_frame_is_refused() -> None:
+def test_an_invalid_frame_is_rejected() -> None:
     with pytest.raises(ValidationError, match="malformed"):
         split(b"\x0a\xff")
     with pytest.raises(ValidationError, match="malformed"):

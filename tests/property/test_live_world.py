@@ -204,7 +204,7 @@ def test_l5_what_a_push_lost_to_reaches_its_client_though_others_are_told_meanwh
     run(play())
 
 
-def test_what_was_found_before_a_push_is_not_told_after_its_answer(places: Places) -> None:
+def test_a_scan_from_before_a_push_is_not_sent_after_its_answer(places: Places) -> None:
     ann, ben = LiveClient("ann", "a", clock=200), LiveClient("ben", "a", clock=100)
 
     async def play() -> None:

@@ -27,7 +27,7 @@ def _of_one(*row_ids):
 
 @example(pages=[_of_one("r0", "r1"), _of_one("r0")], repeats=[], identity="uid")
 @given(pages=st.lists(PAGE, max_size=30), repeats=st.lists(st.integers(0, 29)), identity=st.sampled_from([None, "uid"]))
-def test_what_is_left_out_changes_nothing(pages, repeats, identity):
+def test_omitted_rows_do_not_change_the_diff(pages, repeats, identity):
     truth, known, remembered = {}, {}, SeenRows()
     for page in [*pages, *(pages[number] for number in repeats if number < len(pages))]:
         diff_page(truth, page, identity)

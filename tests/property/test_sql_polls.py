@@ -83,7 +83,7 @@ STEPS = st.lists(
 
 @settings(deadline=None)
 @given(steps=STEPS)
-def test_what_commits_late_is_read_however_polls_and_commits_fall(steps):
+def test_rows_that_commit_late_are_read_in_any_order_of_polls_and_commits(steps):
     database, written = Database(), 0
     table = {"table": "orders", "query": "SELECT * FROM orders"}
     table["strategy"] = {"type": "cursor", "cursorColumn": "changed", "lookbackMs": 0}

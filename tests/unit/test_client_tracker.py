@@ -116,7 +116,7 @@ def test_a_look_that_did_not_come_to_the_end_is_gone_on_with():
     assert [each.query.before for each in seen.checks_due("gw", ARRIVALS, {})] == [Unsent(0, done=False)]
 
 
-def test_who_is_connected_was_sent_all_unless_something_waits_for_it():
+def test_a_connected_client_is_up_to_date_unless_changes_wait_for_it():
     seen = ClientTracker(Clock())
     pulled(seen, "a", 3 << 16)
     there = followed("a", 3 << 16)

@@ -155,7 +155,7 @@ def test_a_number_reads_back_as_itself(number):
     ],
     ids=lambda raw: repr(raw[:20]),
 )
-def test_what_has_no_canonical_form_is_refused(raw):
+def test_a_value_without_a_canonical_form_is_rejected(raw):
     with pytest.raises(ValidationError):
         jcs_raw(raw)
 
@@ -166,7 +166,7 @@ def test_values_may_be_nested_up_to_the_bound():
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), "\ud800", {1: 2}, {1, 2}, b"x", 10**400])
-def test_what_json_cannot_spell_is_refused(value):
+def test_a_value_that_json_cannot_represent_is_rejected(value):
     with pytest.raises(ValidationError):
         jcs(value)
 

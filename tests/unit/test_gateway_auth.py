@@ -56,7 +56,7 @@ def test_the_clock_of_whoever_made_a_token_may_be_a_little_ahead(claim):
         verifying.verify(token(exp=time.time() - 1))
 
 
-def test_what_is_remembered_is_bounded(monkeypatch):
+def test_the_token_cache_is_bounded(monkeypatch):
     monkeypatch.setattr(verifier, "CACHED_TOKENS", 3)
     verifying = TokenVerifier([SECRET], Clock(1000))
     for n in range(10):

@@ -36,7 +36,7 @@ def test_walks_agree_with_the_vectors(walk):
 
 
 @pytest.mark.parametrize(("wall", "counter"), [(-1, 0), (1 << 48, 0), (0, -1), (0, 1 << 16)])
-def test_what_does_not_fit_is_refused(wall, counter):
+def test_values_out_of_range_are_rejected(wall, counter):
     with pytest.raises(ValueError, match="outside"):
         encode(wall, counter)
 

@@ -53,7 +53,7 @@ def table(tmp_path_factory):
         ("t", {"one": (arrival(1, 3), arrival(1, 9)), "two": (0, arrival(1, 1))}, 1, 2),
     ],
 )
-def test_what_bounds_say_of_an_increment(table, name, ranges, files, deltas):
+def test_column_bounds_give_the_size_of_an_increment(table, name, ranges, files, deltas):
     snapshot = table.current_snapshot().snapshot_id
     found = planned(table, snapshot, Increment(name, ranges))
     assert (len(found.files), found.deltas) == (files, deltas)

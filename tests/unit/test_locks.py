@@ -19,7 +19,7 @@ LINE = re.compile(
 )
 
 
-def test_there_are_locks():
+def test_every_group_has_a_lock_file():
     assert {lock.stem for lock in LOCKS} == {"demo", "dev", "other-reader", "platform", "servers", "uv"}
 
 

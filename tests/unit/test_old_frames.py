@@ -21,7 +21,7 @@ def left(folder):
     return sorted(path.name for path in (folder / "g").iterdir())
 
 
-def test_what_was_superseded_a_day_ago_is_removed(tmp_path):
+def test_frames_superseded_a_day_ago_are_deleted(tmp_path):
     for epoch, arrival, hours_ago in [(1, 900, 200), (2, 100, 100), (2, 200, 30), (2, 300, 5), (2, 400, 0)]:
         frames(tmp_path, epoch, arrival, hours_ago)
     (tmp_path / "g" / "notes").mkdir()

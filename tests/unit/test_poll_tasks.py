@@ -109,7 +109,7 @@ def test_each_table_is_a_task_whose_stamps_are_its_own_and_one_that_fails_keeps_
     ]
 
 
-def test_what_came_as_it_was_does_not_land():
+def test_unchanged_rows_do_not_land():
     pages = {"a": [page("a", "r1")]}
     _, (of_a, _) = done(work(pages))
     rows, (again, _) = done(work(pages, places={"a": of_a.place, "b": ReadPosition("x", counted_ms=1)}))

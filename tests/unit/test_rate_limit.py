@@ -24,7 +24,7 @@ def test_a_burst_passes_and_what_is_above_the_share_waits_for_the_next_window():
     rate.check("gw", "greedy")
 
 
-def test_what_is_kept_of_clients_is_bounded(monkeypatch):
+def test_memory_for_clients_is_bounded(monkeypatch):
     monkeypatch.setattr(rate_limit, "MAX_CLIENTS", 50)
     rate = RateLimiter(1, lambda: 100.0)
     for n in range(1000):

@@ -50,7 +50,7 @@ def test_a_message_that_quotes_much_is_cut():
     assert len(found.message) < 2000
 
 
-def test_what_was_pushed_beside_a_refused_delta_is_told_by_that():
+def test_deltas_pushed_with_a_rejected_one_are_reported_by_its_reason():
     known = RejectionLog(lambda: 5)
     bad, good = (RowDelta("INSERT", "todos", row, "ann", (), 1, row) for row in ("bad", "good"))
     known.record("gw", "ann", (good, bad), ValidationError("no", [Rejection("bad", "SCHEMA_ERROR", "no such column")]))

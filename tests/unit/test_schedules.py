@@ -19,7 +19,7 @@ FLIGHTS = parse_schema({"table": "flights", "columns": [{"name": "carrier", "typ
 WEEK_MS = 7 * 86_400_000
 
 
-def test_what_did_not_change_is_not_audited_every_night(tmp_path):
+def test_unchanged_assets_are_not_audited_every_night(tmp_path):
     config, snapshot = load({"data_dir": tmp_path}), SchemaSnapshot((FLIGHTS,))
     engine = Engine(open_store("memory://", wall_clock), wall_clock)
     engine.open()

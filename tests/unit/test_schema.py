@@ -45,7 +45,7 @@ def test_a_schema_reads_back_from_its_json():
     assert b'"sourceTable":"src"' in msgspec.json.encode(found)
 
 
-def test_what_a_column_points_to_may_be_said_in_the_references_own_form():
+def test_a_references_schema_accepts_the_references_form():
     reference = {"table": "issues", "column": "key", "cardinality": "many-to-one"}
     found = schema(columns=[{"name": "issue", "type": "string", "references": reference}])
     assert found.columns[0].references == "issues.key"
@@ -95,7 +95,7 @@ def test_the_reserved_tables_are_those_that_destinations_make():
 
 
 @pytest.mark.parametrize("obj", [None, [], "x", 1, {}])
-def test_what_is_no_schema_is_refused(obj):
+def test_an_invalid_schema_is_rejected(obj):
     with pytest.raises(SchemaError):
         parse_schema(obj)
 

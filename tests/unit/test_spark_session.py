@@ -29,6 +29,6 @@ def test_a_remote_of_another_form(monkeypatch, tmp_path, remote):
         connect(configured(monkeypatch, tmp_path, remote=remote))
 
 
-def test_none_is_configured(monkeypatch, tmp_path):
+def test_a_missing_spark_address_is_reported(monkeypatch, tmp_path):
     with pytest.raises(ConfigurationError, match="lakesync up"):
         connect(configured(monkeypatch, tmp_path))

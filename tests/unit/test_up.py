@@ -140,7 +140,7 @@ def test_dagsters_storage_and_run_launcher_are_those_of_the_settings(conf, monke
         )
 
 
-def test_what_starts_the_runs_of_another_launcher_has_what_runs_need(conf, tmp_path):
+def test_processes_that_launch_runs_get_the_variables_of_runs(conf, tmp_path):
     config = conf.replace(secret_key=SecretStr("k" * 32))
     launcher = {"module": "dagster", "class": "DefaultRunLauncher"}
     for run_launcher, expected in ((None, False), (launcher, True)):

@@ -74,7 +74,7 @@ def test_a_head_whose_caller_has_gone_goes_nowhere():
     assert sent(write(HEAD), lambda joined: setattr(joined.inner, "gone", True)) == []
 
 
-def test_what_ends_the_connection_comes_after_the_head():
+def test_closing_the_connection_follows_the_response_head():
     assert sent(write(HEAD), WriteCoalescingTransport.close) == [HEAD, "closed"]
     assert sent(write(HEAD), WriteCoalescingTransport.write_eof) == [HEAD, "eof"]
     assert sent(write(HEAD), WriteCoalescingTransport.abort) == ["aborted"]

@@ -66,7 +66,7 @@ def test_batches_are_bounded_and_follow_one_another(clock, adapter):
         assert [stored.arrival for stored in kept(adapter)] == sorted(stored.arrival for stored in kept(adapter))
 
 
-def test_what_fails_waits_for_the_next_flush(clock, adapter):
+def test_failed_work_waits_for_the_next_flush(clock, adapter):
     author, failing = Author("a", clock), Failing(adapter)
     with gateway_over(clock, failing) as gateway:
         sent = author.push(gateway, author.delta("r1", {"x": 1}))
@@ -86,7 +86,7 @@ def test_what_fails_waits_for_the_next_flush(clock, adapter):
         assert len(set(failing.batches[:4])) == 1, "the planned batch stays as it is"
 
 
-def test_what_the_adapter_does_not_hold_is_not_confirmed(clock, adapter):
+def test_deltas_that_the_adapter_lacks_are_not_confirmed(clock, adapter):
     author, failing = Author("a", clock), Failing(adapter)
     with gateway_over(clock, failing) as gateway:
         author.push(gateway, author.delta("r1", {"x": 1}))

@@ -66,7 +66,7 @@ def test_rows_follow_the_flush(flushed, database):
     assert flushed.pending("shop") == []
 
 
-def test_what_fails_for_a_while_is_tried_again(flushed, database):
+def test_work_that_fails_for_a_while_is_retried(flushed, database):
     failures = []
     flaky = Flaky(database, 3)
     worker = Materialiser("shop", flushed, flaky, lambda *told: failures.append(told), first_wait=0.001)
@@ -75,7 +75,7 @@ def test_what_fails_for_a_while_is_tried_again(flushed, database):
     assert len(table(database)) == 3
 
 
-def test_what_fails_for_good_is_set_aside_and_reported(flushed, database):
+def test_work_that_keeps_failing_becomes_a_dead_letter(flushed, database):
     failures = []
     flaky = Flaky(database, 100)
     worker = Materialiser("shop", flushed, flaky, lambda *told: failures.append(told), attempts=3, first_wait=0.001)
@@ -90,7 +90,7 @@ def test_what_fails_for_good_is_set_aside_and_reported(flushed, database):
     assert len(table(database)) == 3
 
 
-def test_what_cannot_succeed_is_tried_once(flushed, database):
+def test_work_that_cannot_succeed_is_tried_once(flushed, database):
     flaky = Flaky(database, 100, ValidationError)
     assert Materialiser("shop", flushed, flaky).run_once() == 0
     assert (flaky.tried, len(flushed.failed("shop"))) == (1, 1)

@@ -30,7 +30,7 @@ NOTES = parse_schema({"table": "notes", "columns": [{"name": "x", "type": "numbe
 SOON = FlushSettings(max_buffer_age_ms=1)
 
 
-def test_it_flushes_by_itself_and_at_the_end(clock, tmp_path):
+def test_an_embedded_gateway_flushes_periodically_and_on_close(clock, tmp_path):
     author, first = Author("a", clock), Future()
     with lakesync.open_gateway(
         "shop", adapter=f"file://{tmp_path / 'objects'}", flush=SOON, on_flushed=first.set_result, wall=clock
@@ -129,7 +129,7 @@ def test_an_application_makes_actions_and_reads_their_outcome():
         make_action("desk", "create_ticket", ["lamp"], client_id="alice", hlc=clock.now())
 
 
-def test_what_cannot_be_used_is_said_on_opening(tmp_path):
+def test_opening_fails_with_the_setting_that_cannot_be_used(tmp_path):
     with pytest.raises(ConfigurationError, match="gopher"), lakesync.open_gateway("shop", adapter="gopher://hole"):
         pass
     with pytest.raises(ConfigurationError, match="redis"), lakesync.open_gateway("shop", staging="redis://there"):

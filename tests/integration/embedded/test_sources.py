@@ -279,7 +279,7 @@ def test_a_source_that_fails_is_an_adapters_error(gateway):
         gateway.handle_pull(SyncPull("reader", 0, 100, "broken"))
 
 
-def test_what_nobody_may_see_is_walked_over(gateway, writer):
+def test_source_pages_skip_rows_that_no_client_may_see(gateway, writer):
     gateway.set_rules(parse_rules(MINE))
     writer.put(*((f"b{n}", {"team": "b"}) for n in range(2500)))
     writer.put(("a", {"team": "a"}))

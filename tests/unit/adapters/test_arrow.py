@@ -75,7 +75,7 @@ def test_text_and_hash_ids_have_the_same_checksum(odd):
         assert ids_checksum(pa.chunked_array([hashes[:2], hashes[2:]])) == checksum_of
 
 
-def test_what_is_damaged_is_refused():
+def test_damaged_data_is_rejected():
     whole = encode_parquet(to_arrow(DELTAS), {})
     other = io.BytesIO()
     pq.write_table(pa.table({"x": [1]}), other)

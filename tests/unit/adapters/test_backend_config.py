@@ -107,7 +107,7 @@ def test_a_child_process_resolves_the_same_backends(declared, monkeypatch):
         ("[destinations]\nto-do = { to = 'pg' }\n", "destinations.to-do"),
     ],
 )
-def test_what_does_not_fit_is_named(declared, text, told):
+def test_invalid_backends_are_reported_by_name(declared, text, told):
     with pytest.raises(ConfigurationError, match=re.escape(told)):
         declared(text)
 

@@ -38,7 +38,7 @@ def test_an_envelope_can_be_read_back():
     assert (envelope.hlc_range.min, envelope.hlc_range.max) == (7, 2**62 + 1)
 
 
-def test_what_is_damaged_is_refused():
+def test_damaged_data_is_rejected():
     whole = encode_envelope("shop", DELTAS, 5)
     later = whole.replace(b'"version":1', b'"version":2')
     short = whole.replace(b'"deltaCount":2', b'"deltaCount":3')

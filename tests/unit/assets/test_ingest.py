@@ -235,7 +235,7 @@ def _job():
     return nothing
 
 
-def test_what_is_registered_is_known_by_its_settings_alone():
+def test_a_registered_connector_is_identified_by_its_settings():
     types = Connectors(Secrets(references=["env:CONNECTOR_*"]))
     engine = Engine(open_store("memory://", wall_clock), wall_clock, connectors=types)
     engine.open()

@@ -26,6 +26,6 @@ def test_flush_settings_have_the_documented_defaults():
         (lambda: AdaptiveBuffer(10, 1.0), r"reduction_factor is 1\.0"),
     ],
 )
-def test_what_cannot_be_used_is_named(make, named):
+def test_invalid_flush_settings_are_named(make, named):
     with pytest.raises(ConfigurationError, match=named):
         make()

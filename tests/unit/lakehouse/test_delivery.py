@@ -124,7 +124,7 @@ def test_a_task_that_pushes_for_long_ends_and_another_goes_on(monkeypatch):
     assert (landed.rows.tasks, landed.noted) == (4, [1, 2])
 
 
-def test_what_a_gateway_refuses_fails_with_its_reason_and_what_it_took_is_noted():
+def test_a_rejected_delivery_fails_with_the_reason_and_accepted_deltas_are_recorded():
     landed, gateway = Landed((1, 20), (2, 10)), Gateway(None, None, ValidationError("no such column"))
     with pytest.raises(ValidationError, match="no such column"):
         deliver(landed, gateway, chunk=11)

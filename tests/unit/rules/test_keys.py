@@ -53,7 +53,7 @@ def test_lists_give_every_combination():
     assert found.client_keys({"team": [], "level": "1"}, unasked) == set()
 
 
-def test_what_is_to_be_looked_at_stands_behind_a_prefix_of_what_is_known():
+def test_keys_to_scan_follow_a_prefix_of_the_known_keys():
     found = index(("p", "gte", "jwt:level"), ("o", "eq", "jwt:sub"), ("q", "neq", "jwt:sub"))
     (key,) = found.row_keys("t", row(o="u1", p=3, q="z"))
     assert plain(key) == {'["b",["u1"],["3","z"]]'}

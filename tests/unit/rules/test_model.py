@@ -30,7 +30,7 @@ def with_filters(*filters):
         ({"version": 1, "buckets": [{"name": "a", "tables": [], "filters": [None]}]}, r"'a': filters\[0\]"),
     ],
 )
-def test_what_is_wrong_is_named_with_its_place(rules, message):
+def test_invalid_rules_are_reported_with_their_position(rules, message):
     with pytest.raises(ValidationError, match=message):
         parse_rules(rules)
 

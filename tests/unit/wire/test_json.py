@@ -128,7 +128,7 @@ def test_a_value_that_no_other_reader_could_take_is_refused(value):
     ],
     ids=lambda body: repr(body[:40]),
 )
-def test_what_is_no_push_is_refused(body):
+def test_an_invalid_push_is_rejected(body):
     with pytest.raises(ValidationError):
         json.decode_push(body)
 
@@ -154,7 +154,7 @@ def test_a_pull_by_either_names(body, pull):
     "query",
     [{}, {"clientId": "c", "since": "x"}, {"clientId": "c", "since": "-1"}, {"clientId": "c", "limit": "0"}],
 )
-def test_what_is_no_pull_is_refused(query):
+def test_an_invalid_pull_is_rejected(query):
     with pytest.raises(ValidationError):
         json.parse_pull(query)
     with pytest.raises(ValidationError):
