@@ -40,7 +40,7 @@ def test_a_reference_to_what_may_be_anothers_is_refused(connectors, gateway, ref
         connectors.take(gateway, jira(reference))
 
 
-def test_no_variable_is_of_two_gateways():
+def test_no_two_gateways_share_a_variable():
     """Every name that one gateway may refer to is refused to every other one."""
     words = ["shop", "eu", "shop_eu", "shop_", "_shop", "shop__eu", "eu_shop", "TOKEN", "_"]
     for pattern in ("env:CONNECTOR_{gateway}_*", "env:{gateway}_*", "env:{gateway}_SECRET_*", "env:*_{gateway}"):

@@ -267,7 +267,7 @@ def test_spark_finds_what_an_erasure_names_and_nothing_else(spark_server):
         assert landed_by(none, None).select(spark, "hostile").count() == 0
 
 
-def test_properties_of_spark_tables_are_what_was_said(spark_server):
+def test_properties_of_spark_tables_have_the_given_values(spark_server):
     """Ids of gateways, tables and connectors are in the keys and values of tables' properties."""
     names = LakeNames("lake", "sys_properties", "tab_properties")
     with session(spark_server["config"]) as spark:

@@ -208,7 +208,7 @@ def test_a_stock_client_that_lost_its_cursor_and_kept_its_rows_is_not_wedged(url
 
 
 @pytest.mark.parametrize("ours", [True, False], ids=["our client", "a stock client"])
-def test_an_explanation_says_what_a_client_of_a_rebuilt_store_is_sent(url, clock, ours):
+def test_explain_predicts_the_next_pull_after_a_rebuild(url, clock, ours):
     engine = opened(url, clock)
     a, _ = story(engine, clock)
     reader = Client("reader", "red")
@@ -261,7 +261,7 @@ def test_a_deletion_that_only_the_lake_knows_reaches_who_holds_the_row(url, cloc
     engine.close()
 
 
-def test_ids_and_ledger_come_back_and_what_is_there_waits_for_nothing(url, clock):
+def test_a_rebuild_restores_ids_and_ledger_without_unflushed_deltas(url, clock):
     engine = opened(url, clock)
     a, b = story(engine, clock)
     lake = Lake()

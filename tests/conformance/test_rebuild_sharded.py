@@ -124,7 +124,7 @@ def test_one_shard_is_made_again_and_the_others_stay(tmp_path, clock, lost, name
     engine.close()
 
 
-def test_a_shard_whose_store_is_gone_does_not_begin_anew(tmp_path, clock, lost):
+def test_a_shard_with_a_missing_store_does_not_start_empty(tmp_path, clock, lost):
     _, alice, sent, seen = lost
     (tmp_path / "products").rename(tmp_path / "away")
     for _ in range(2):

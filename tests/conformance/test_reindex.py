@@ -99,7 +99,7 @@ def test_rows_come_in_line_in_commits_of_their_own_and_pushes_in_between(place):
     engine.close()
 
 
-def test_a_restart_in_the_middle_goes_on(place):
+def test_a_reindex_continues_after_a_restart(place):
     engine = _engine(place, rows=3)
     gateway = engine.gateway("g")
     _by_hand(gateway)

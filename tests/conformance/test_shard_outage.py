@@ -112,7 +112,7 @@ def test_rows_of_a_shard_sent_before_its_outage_are_neither_lost_nor_sent_as_new
     assert ann.rows.keys() == {"t1", "o1", "o2", "o3"}
 
 
-def test_a_client_that_never_pulled_is_told_everything(gateway, stores):
+def test_a_client_that_never_pulled_is_sent_everything(gateway, stores):
     ann, ben = client("ann"), client("ben")
     edit(ann, "o1", x=1)
     ann.push(gateway)

@@ -133,7 +133,7 @@ def test_killed_in_the_middle_of_a_handler_it_is_pending_until_the_lease_ends_an
     [("actions.claimed", 0, 1), ("actions.done", 1, 2), ("staging.after_commit:2", 1, 1)],
     ids=["claimed", "done", "settled"],
 )
-def test_wherever_a_crash_strikes_it_is_done_and_told(gateway, journal, place, before, after):
+def test_an_action_interrupted_at_any_point_is_executed_and_reported(gateway, journal, place, before, after):
     gateway().process.kill()
     action = an_action()
     crashing = gateway(**{VARIABLE: place})
@@ -168,7 +168,7 @@ KILLS = int(os.environ.get("LAKESYNC_TEST_KILLS", "3"))
 
 
 @pytest.mark.slow
-def test_killed_at_random_under_load_each_is_done_and_told_one_outcome(gateway, journal):
+def test_actions_of_a_randomly_killed_gateway_each_get_one_outcome(gateway, journal):
     """`LAKESYNC_TEST_KILLS=20` for a longer run."""
     server = [gateway()]
     told: dict[str, dict] = {}

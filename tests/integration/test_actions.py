@@ -233,7 +233,7 @@ def test_final_failures_are_remembered_and_retryable_ones_are_not(gateway, desk)
 
 
 @pytest.mark.parametrize("wrong", [KeyError("hush"), SystemExit(3), ["no", "object"], {"x": object()}, 7])
-def test_a_handler_that_fails_is_told_of_without_its_inner_detail(gateway, desk, wrong):
+def test_a_failing_handler_is_reported_without_internal_details(gateway, desk, wrong):
     def react(action, context):
         if isinstance(wrong, BaseException):
             raise wrong
@@ -301,7 +301,7 @@ def test_running_and_waiting_actions_are_limited(gateway, desk, reopen):
     assert len(desk.asked) == 3
 
 
-def test_attempts_are_told_without_params_and_refusals_are_not_kept(gateway, desk, clock):
+def test_attempts_are_listed_without_params_and_rejections_are_not_stored(gateway, desk, clock):
     desk.reaction = lambda _action, _context: clock.advance(3) and None
     ask(gateway, make_action(NOW, {"title": "s3cret"}), make_action(NOW, kind="unknown"))
     ask(gateway, make_action(NOW, {"title": "s3cret"}))

@@ -77,7 +77,7 @@ def tick(sensor, instance, cursor=None, **more):
         return context.cursor
 
 
-def test_a_failed_run_is_told_once_and_again_until_it_is_taken(receiver, alerts, instance):
+def test_a_failed_run_is_reported_once_and_delivery_is_retried(receiver, alerts, instance):
     sensor = run_failure_sensor(alerts)
     start = tick(sensor, instance)
     run = broken.execute_in_process(instance=instance, raise_on_error=False)
@@ -95,7 +95,7 @@ def test_a_failed_run_is_told_once_and_again_until_it_is_taken(receiver, alerts,
     assert len(receiver.told) == 1
 
 
-def test_a_part_that_fails_again_and_again_is_told_once_until_it_recovers(receiver, alerts, instance, monkeypatch):
+def test_a_part_that_keeps_failing_is_reported_once_until_it_recovers(receiver, alerts, instance, monkeypatch):
     sensor = run_failure_sensor(alerts)
     cursor = tick(sensor, instance)
 
@@ -120,7 +120,7 @@ def test_a_part_that_fails_again_and_again_is_told_once_until_it_recovers(receiv
     assert told() == [("run_failed", ["breaks"])]
 
 
-def test_a_check_is_told_when_it_begins_to_fail_and_when_it_passes_again(receiver, alerts, instance):
+def test_a_check_is_reported_when_it_begins_to_fail_and_when_it_passes_again(receiver, alerts, instance):
     passing = [True, False, False, True]
 
     @dg.asset
@@ -146,7 +146,7 @@ def test_a_check_is_told_when_it_begins_to_fail_and_when_it_passes_again(receive
     assert receiver.told[0]["description"] == "see the docs"
 
 
-def test_without_a_webhook_the_log_alone_is_told(instance, capsys):
+def test_without_a_webhook_alerts_are_only_logged(instance, capsys):
     sensor = run_failure_sensor(Alerts(None, None, None))
     start = tick(sensor, instance)
     broken.execute_in_process(instance=instance, raise_on_error=False)

@@ -154,7 +154,7 @@ def test_a_day_that_is_behind_an_earlier_day_in_the_log_is_refused(house):
     assert counted(both, "deltas_in") == {FRIDAY: (1,), SATURDAY: (1,)}
 
 
-def test_a_backfill_of_a_table_reports_each_day_by_itself(house):
+def test_a_backfill_of_a_table_reports_each_day(house):
     if not house.pushed:  # by the tests before
         house.push(MONDAY, 3)
         house.push(SATURDAY, 2)

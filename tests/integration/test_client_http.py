@@ -300,7 +300,7 @@ def test_auto_sync_pushes_from_a_custom_queue(opened: Open, realtime: bool) -> N
 
 
 @pytest.mark.parametrize("realtime", [False, True])
-def test_auto_sync_pushes_and_pulls_by_itself(opened: Open, realtime: bool) -> None:
+def test_auto_sync_pushes_and_pulls(opened: Open, realtime: bool) -> None:
     alice = opened("alice", realtime=realtime, auto_sync=True, interval=0.3)
     bob = opened("bob", realtime=realtime, auto_sync=True, interval=0.3)
     if realtime:

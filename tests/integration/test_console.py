@@ -86,7 +86,7 @@ def test_the_console_shows_the_error_of_an_invalid_request(page, world):
     expect(page.get_by_role("button", name="Look")).to_be_visible()
 
 
-def test_a_button_that_the_gateway_does_not_answer_says_so(page, world, monkeypatch):
+def test_the_console_reports_a_request_without_an_answer(page, world, monkeypatch):
     served, admin = world
     queue = MemoryFlushQueue()
     monkeypatch.setattr(served.engine, "_outlet", Outlet(None, queue=queue))
@@ -130,7 +130,7 @@ def test_the_page_is_open_and_holds_nothing_but_itself(world):
             assert session.send(request, timeout=DEADLINE).json()["code"] == "NOT_FOUND"
 
 
-def test_the_command_says_that_nobody_is_there():
+def test_the_console_command_reports_that_no_gateway_runs():
     told = CliRunner().invoke(app, ["console", "--url", "http://127.0.0.1:9", "-g", "shop"], env={"LAKESYNC_TOKEN": ""})
     assert told.exit_code == ExitCode.UNREACHABLE
 

@@ -348,7 +348,7 @@ def test_the_audit_names_each_place_that_is_damaged_and_finds_nothing_where_all_
 
 @pytest.mark.deep
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_the_audit_names_each_damage_by_itself_and_its_day(house, spark, damage):
+def test_the_audit_reports_each_damage_with_its_day(house, spark, damage):
     cause, expected = DAMAGES[damage]
     with cause(house, spark):
         found = house.audit()

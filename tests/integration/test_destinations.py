@@ -243,7 +243,7 @@ def told(run):
     return {name: value.value for name, value in metadata.items()}
 
 
-def test_a_leaf_that_is_away_holds_nobody_up_and_catches_up_by_itself(warehouse):
+def test_an_unreachable_adapter_delays_no_other_and_catches_up_later(warehouse):
     warehouse.flush([("flights", range(30), {"number": 1, "name": "é"}), ("events", range(5), {"number": 1})])
     first = warehouse.follow()
     assert {name: run.success for name, run in first.items()} == dict.fromkeys(LEAVES, True)
@@ -326,7 +326,7 @@ def poison(warehouse, name):
     return put_back
 
 
-def test_b11_each_leaf_in_turn_is_poisoned_and_every_other_one_goes_on(warehouse):
+def test_b11_a_poisoned_adapter_stops_no_other(warehouse):
     for number, poisoned in enumerate(LEAVES):
         mend = poison(warehouse, poisoned)
         pushed = [("flights", range(3), {"number": number}), ("planes", range(2), {"number": number})]
@@ -345,7 +345,7 @@ def followers_when(warehouse, now_ms):
     return [each for each in found if each.name.endswith("/pg")]
 
 
-def test_b11_each_table_in_turn_is_poisoned_and_every_other_one_goes_on(warehouse):
+def test_b11_a_poisoned_table_stops_no_other(warehouse):
     def sql(*statements):
         with psycopg.connect(warehouse.postgres.uri) as connection:
             for statement in statements:

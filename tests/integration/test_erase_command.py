@@ -49,7 +49,7 @@ def test_a_row_is_erased_through_the_gateway_that_owns_the_store(spawn, command,
     assert "nothing" in unknown.stderr
 
 
-def test_a_client_is_erased_from_a_store_that_nobody_has_open(spawn, command):
+def test_a_client_is_erased_from_a_store_without_a_gateway(spawn, command):
     server = spawn()
     assert server.client("alice").push(delta("t1", {"title": "secret"}, client="alice")).status_code == 200
     assert server.client("bob").push(delta("t2", {"title": "kept"}, client="bob")).status_code == 200

@@ -170,7 +170,7 @@ def content(path):
     return str(pq.read_table(path).to_pylist()) if path.suffix == ".parquet" else path.read_bytes().decode("latin-1")
 
 
-def test_b7_what_is_erased_is_gone_after_a_crash_at_every_step(spark, spark_server, serve, tmp_path, monkeypatch):
+def test_b7_an_erasure_that_crashes_at_every_step_leaves_nothing(spark, spark_server, serve, tmp_path, monkeypatch):
     served = serve()
     world = World(spark, served, tmp_path, reached_at(served, spark_server["config"]))
     world.write("bob", "shared", title="of bob", body=1)

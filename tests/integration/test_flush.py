@@ -198,7 +198,7 @@ def test_b1_two_runs_that_read_one_watermark(labs, spark_server, spark, monkeypa
     lab.check(spark)
 
 
-def test_b1_a_client_killed_while_the_server_goes_on(labs, spark):
+def test_b1_a_client_killed_while_the_server_continues(labs, spark):
     lab = labs()
     for _ in range(6):
         lab.push(5_000)

@@ -69,7 +69,7 @@ def test_frames_written_by_a_task_are_served(bucket):
     assert encode_checkpoint_frame(whole[0][4:]) == whole[0]
 
 
-def test_a_frame_that_is_gone_is_named(bucket):
+def test_a_missing_frame_is_reported_by_its_uri(bucket):
     gone = CheckpointTable("t", 1, 1, (f"{bucket}/nowhere.frames",), 1)
     with pytest.raises(FileNotFoundError, match=r"nowhere\.frames"):
         frame_files(Checkpoint("g", 1, 256, 0, (gone,), 0))

@@ -140,7 +140,7 @@ def test_a_request_that_is_wrong_is_refused_whole(alice, desk, change, status, c
     assert desk.asked == []
 
 
-def test_an_admin_reads_what_was_tried_and_nobody_else(alice, desk):
+def test_only_an_admin_reads_the_attempts_at_actions(alice, desk):
     for n in range(5):
         ask(alice, make_action(now() + n, {"title": "s3cret"}))
     ask(alice, make_action(now(), kind="unknown"))

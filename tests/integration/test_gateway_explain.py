@@ -139,7 +139,7 @@ def test_a_client_that_was_never_seen_and_one_in_the_middle_of_a_walk(alice, ser
     assert explain(alice, "t0", "bob")["verdict"] == "delivered"
 
 
-def test_the_writers_own_row_is_told_as_delivered_with_its_columns_owners(alice):
+def test_the_writers_own_row_is_explained_as_delivered_with_the_writer_of_each_column(alice):
     alice.push(delta("t0", {"owner": "alice"}, client="alice"))
     alice.pull()
     alice.push(delta("t1", {"owner": "alice", "n": 1}, client="alice"))
@@ -189,7 +189,7 @@ def test_a_page_that_its_client_cannot_take_still_waits(alice, served):
     assert (told["verdict"], told["unconfirmed"], told["standing"]["repeats"]) == ("delivered", [], 0)
 
 
-def test_a_write_that_lost_is_told_to_whom_wrote_it(alice, served):
+def test_a_write_that_lost_is_explained_to_its_writer(alice, served):
     row = {"owner": "bob", "title": "new"}
     alice.push(delta("t1", row, client="alice"))
     bob = served.client("bob", alice.gateway)
@@ -223,7 +223,7 @@ def test_an_order_names_the_one_operand_that_counts(alice):
     )
 
 
-def test_a_row_that_was_erased_says_so(alice, served):
+def test_an_erased_row_is_explained_as_erased(alice, served):
     alice.push(delta("t1", {"owner": "bob"}, client="alice"))
     served.engine.store.erase_row(alice.gateway, "todos", "t1")
     told = explain(alice, "t1", "bob")
@@ -233,7 +233,7 @@ def test_a_row_that_was_erased_says_so(alice, served):
 
 
 @pytest.mark.parametrize(("owner", "shown"), [("bob", True), (None, False)])
-def test_the_command_shows_clauses_and_columns_of_what_is_there(alice, served, owner, shown):
+def test_the_command_shows_clauses_and_columns_of_an_existing_row(alice, served, owner, shown):
     before = {"owner": "bob"}
     alice.push(delta("t1", before, client="alice"))
     if owner is None:

@@ -94,7 +94,7 @@ def test_a_source_of_the_configuration_is_pulled_from(spawn, tmp_path):
         ("LAKESYNC_SOURCES", '{"s": "file://relative"}', "has no absolute path"),
     ],
 )
-def test_a_uri_that_cannot_be_used_is_said_at_the_start(spawn, name, value, told):
+def test_an_invalid_uri_is_reported_at_the_start(spawn, name, value, told):
     server = spawn(ready=False, **{name: value})
     assert server.process.returncode == 1
     assert any(told in line.get("reason", "") for line in server.lines())

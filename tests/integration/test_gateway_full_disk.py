@@ -72,7 +72,7 @@ def test_a_full_disk(spawn, small_disk):
     assert seen >= acknowledged | {"last"}
 
 
-def test_a_log_that_cannot_be_written_stops_nobody(tmp_path):
+def test_requests_succeed_while_the_log_file_cannot_be_written(tmp_path):
     """As on a disk that is full of it, or where whoever read it is gone."""
     (port,) = free_ports(1)
     settings = {

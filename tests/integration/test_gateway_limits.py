@@ -101,7 +101,7 @@ def test_a_row_takes_a_thousand_columns_however_they_come(serve, shards):
     assert client.push(beside, delta("t", {**first, "b": 1}, before=first)).status_code == 200
 
 
-def test_a_client_above_its_share_is_told_when_to_come_again(serve):
+def test_a_client_above_its_rate_limit_gets_retry_after(serve):
     slow = serve(requests_per_second=1)
     greedy = slow.client("greedy")
     statuses = [greedy.pull().status_code for _ in range(11)]

@@ -73,7 +73,7 @@ def test_an_idle_server_ends_at_once(spawn):
     assert server.process.wait(DEADLINE) == 0
 
 
-def test_without_a_secret_it_serves_loopback_and_says_so(spawn):
+def test_without_a_secret_the_gateway_serves_loopback_only_and_warns(spawn):
     server = spawn(LAKESYNC_JWT_SECRET="")
     assert any("no LAKESYNC_JWT_SECRET" in line["event"] for line in server.lines())
     assert requests.get(server.url + "/sync/gw/metrics", timeout=DEADLINE).status_code == 200

@@ -74,7 +74,7 @@ def test_a_store_that_does_not_answer(serve, monkeypatch):
     until(lambda: ready(served.url) == (200, ""), "the store")
 
 
-def test_a_store_that_is_gone(serve):
+def test_readiness_fails_while_the_store_is_unreachable(serve):
     served = serve()
     assert ready(served.url) == (200, "")
     served.engine.close()

@@ -16,7 +16,7 @@ from tests.integration.gateway_support import delta, sign, wall_ms
 from tests.integration.openapi_support import publish_checkpoint, set_a_job_aside
 
 
-def test_a_tables_visible_rows_come_page_by_page_whoever_may_see_them(served):
+def test_an_admin_reads_all_visible_rows_of_a_table_by_pages(served):
     client = served.client()
     client.admin().call("POST", "/admin/sync-rules/{gw}", json={"version": 1, "buckets": [NOBODY]})
     stamp = wall_ms() << 16
@@ -89,7 +89,7 @@ def test_work_that_was_set_aside_is_listed_shown_repeated_and_dropped(served, mo
     assert queue.failed(client.gateway) == queue.pending(client.gateway) == []
 
 
-def test_a_gateway_that_takes_no_more_says_so_and_why_a_row_is_not_there(serve):
+def test_metrics_report_backpressure_and_explain_reports_the_rejected_row(serve):
     served = serve(limits=EngineLimits(max_backpressure_bytes=1))
     client = served.client()
     assert "rejected" not in _command(served, client, "status").stdout

@@ -139,7 +139,7 @@ def test_claims_of_other_types_open_nothing(served):
     assert len(served.client("member", victim.gateway, level="4").pull().json()["deltas"]) == 1
 
 
-def test_the_service_token_opens_nothing_else_and_nobody_elses_token_the_pipeline(served):
+def test_the_service_token_and_other_tokens_open_only_their_own_routes(served):
     service = {"Authorization": f"Bearer {SERVICE}"}
     for operation in GUARDED:
         path = filled(operation.path, gateway="gw")
@@ -154,7 +154,7 @@ def test_the_service_token_opens_nothing_else_and_nobody_elses_token_the_pipelin
 @pytest.mark.parametrize(
     "forwarded", ["203.0.113.7", "203.0.113.7, 10.0.0.1", "evil", "127.0.0.1, 203.0.113.7", "::2", "[::1"]
 )
-def test_the_pipelines_route_is_closed_to_whoever_comes_through_a_proxy(served, forwarded):
+def test_requests_through_a_proxy_cannot_reach_internal_routes(served, forwarded):
     headers = {"Authorization": f"Bearer {SERVICE}", "X-Forwarded-For": forwarded}
     answer = requests.post(served.url + "/internal/staging/gateways", json={}, headers=headers, timeout=DEADLINE)
     assert (answer.status_code, answer.json()["code"]) == (403, "FORBIDDEN")

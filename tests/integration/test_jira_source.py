@@ -224,7 +224,7 @@ def test_a_census_of_an_index_that_is_behind_deletes_nothing():
         assert late.ids() == {"SUP-1"}
 
 
-def test_a_census_brings_what_no_change_told_of(acme):
+def test_a_census_finds_changes_without_an_update_time(acme):
     secret = acme.site.add_issue("SUP", "secret")
     acme.site.add_comment(secret, document("psst"))
     secret.hidden = True
@@ -240,7 +240,7 @@ def test_a_census_brings_what_no_change_told_of(acme):
     assert len(acme.ids("jira_comments")) == 1
 
 
-def test_a_census_that_would_delete_too_much_stops_and_says_so(acme):
+def test_a_census_that_would_delete_too_much_is_an_error(acme):
     for number in range(60):
         acme.site.add_issue("SUP", str(number))
     acme.poll(settings={"includeComments": False})
@@ -280,7 +280,7 @@ def test_a_filter_that_would_not_stay_one_condition_is_refused(acme, jql):
     assert jql in str(error)
 
 
-def test_a_filter_that_jira_refuses_is_told_in_its_words(acme):
+def test_a_filter_that_jira_rejects_is_reported_with_its_message(acme):
     error = acme.poll(settings={"jql": "sprint = 4"}).error
     assert isinstance(error, ConfigurationError)
     assert "Field 'sprint' does not exist" in str(error)
@@ -323,7 +323,7 @@ def test_a_long_rate_limit_is_reported_with_its_delay(acme):
     assert acme.ids("jira_projects") == {"OPS", "SUP"}, "what was read before stays"
 
 
-def test_a_token_that_expires_ends_a_poll_and_the_next_goes_on(acme):
+def test_an_expired_page_token_ends_a_poll_and_the_next_continues(acme):
     for number in range(250):
         acme.site.add_issue("SUP", f"Issue {number}")  # of one moment, so they are paged by token
     acme.api.token_ms = -1
@@ -346,14 +346,14 @@ def test_removed_and_forbidden_routes_are_reported(acme):
     assert isinstance(acme.poll().error, ForbiddenError)
 
 
-def test_a_site_that_stays_down_is_told(acme):
+def test_a_site_that_stays_down_is_reported(acme):
     acme.api.failures.extend([Answer(502, "bad gateway")] * 99)
     error = acme.poll().error
     assert isinstance(error, AdapterError)
     assert error.retryable
 
 
-def test_an_address_that_is_no_jira_is_told(acme):
+def test_an_address_without_a_jira_site_is_reported(acme):
     acme.api.failures.extend([Answer(200, "<html>hello</html>")] * 9)
     assert "is this the address of a Jira site?" in str(acme.poll().error)
 

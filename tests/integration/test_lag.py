@@ -88,7 +88,7 @@ def alone(served):
     return World(served)
 
 
-def test_every_surface_says_the_same(world):
+def test_all_pages_and_commands_report_the_same_lag(world):
     for name, team in {"reader": "red", "writer": "red", "blind": "blue", "idle": "green"}.items():
         world.pull(name, team)
     world.push("mute", "m1", {"team": "blue"}, team="blue")

@@ -209,7 +209,7 @@ def _today(spark, names):
     return spark.table(f"lake.{names.system}.landing").agg({"day": "max"}).collect()[0][0]
 
 
-def test_a_delivery_that_is_cut_short_is_made_good_and_a_second_poll_is_refused(spark, names, gateways):
+def test_an_interrupted_delivery_is_completed_and_a_concurrent_poll_is_rejected(spark, names, gateways):
     gateway, table = gateways(), Table("notes")
     rows = [SourceRow(f"n{number}", {"text": "x" * 50}) for number in range(40)]
     rival = opened(spark, names, [Page("notes", rows, {"at": 3})], [table])

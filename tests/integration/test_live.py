@@ -46,7 +46,7 @@ def test_a_pull_from_an_empty_gateway_is_answered_with_a_frame_that_is_looked_at
         live.push(delta("t1", {"n": 1}, client="alice"))
 
 
-def test_a_change_is_broadcast_to_whoever_lacks_it(pair):
+def test_a_change_is_broadcast_to_the_clients_that_lack_it(pair):
     alice, bob = pair
     with Live(alice) as writer, Live(bob) as reader:
         writer.pull()
@@ -116,7 +116,7 @@ def test_rules_are_applied_to_broadcasts(served):
         assert not reds.broadcasts
 
 
-def test_new_rules_reach_whoever_is_connected(served):
+def test_new_rules_reach_connected_clients(served):
     name = served.client().gateway
     admin = Client(served.url, name, "an-admin", "admin")
     writer, reader = (Client(served.url, name, who, claims={"level": "5"}) for who in ("writer", "reader"))
@@ -180,7 +180,7 @@ def test_a_client_that_pulls_its_pages_is_not_sent_them_twice(pair):
         assert ops(reader.broadcast()) == [("INSERT", "last")]
 
 
-def test_two_connections_of_one_client_are_both_told(pair):
+def test_two_connections_of_one_client_both_get_a_broadcast(pair):
     alice, bob = pair
     with Live(bob) as one, Live(bob) as other, Live(alice) as writer:
         one.pull()

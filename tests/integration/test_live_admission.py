@@ -54,7 +54,7 @@ def test_a_gateway_id_of_another_form_is_refused(served):
     assert refused(client)[0] == 400
 
 
-def test_a_path_that_is_no_websocket_is_told_so(served):
+def test_a_handshake_on_another_path_is_rejected_with_the_reason(served):
     status, body = refused(served.client("gw/nothing"), query="/")
     assert (status, body["code"]) == (404, "NOT_FOUND")
     assert "/sync/{gateway}/ws" in body["error"]
@@ -75,7 +75,7 @@ def test_only_pages_of_allowed_origins_may_connect(serve):
             assert live.pull().deltas == ()
 
 
-def test_a_request_that_asks_for_no_websocket_is_told_so(served):
+def test_a_plain_request_to_the_websocket_path_is_rejected_with_the_reason(served):
     client = served.client()
     for prefix in ("", "/v1"):
         answer = client.call("GET", prefix + "/sync/{gw}/ws")

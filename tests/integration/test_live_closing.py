@@ -138,7 +138,7 @@ def test_more_messages_than_a_clients_share_end_with_1008(serve):
     assert (code, reason.partition(":")[0]) == (1008, "RATE_LIMITED")
 
 
-def test_at_the_end_connections_are_told_to_go_and_pushes_are_finished(spawn):
+def test_shutdown_closes_connections_and_finishes_pushes(spawn):
     server = spawn()
     alice, bob = server.client("alice"), server.client("bob")
     with Live(alice) as writer, Live(bob) as reader:

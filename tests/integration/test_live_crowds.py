@@ -24,7 +24,7 @@ def names(gateway, url, count):
     return [Client(url, gateway, f"client-{n}") for n in range(count)]
 
 
-def test_a_thousand_connections_are_held_and_each_is_told(serve):
+def test_a_thousand_connections_each_get_the_broadcast(serve):
     server = serve(gateway_connections=MANY + 1, slow_reader_seconds=DEADLINE)
     gateway = server.client().gateway
     writer = Client(server.url, gateway, "writer")

@@ -197,7 +197,7 @@ def test_an_app_outlasts_its_tokens_and_an_outage_of_its_provider(login, monkeyp
     assert titles(anna) == sorted(written)
 
 
-def test_each_page_says_what_its_tokens_need(tmp_path, monkeypatch):
+def test_each_login_page_lists_the_required_settings(tmp_path, monkeypatch):
     """The settings of a page take its provider's token, and none of them can be left out without saying why."""
     for name in SIGN_IN:
         with providing(name) as provider:

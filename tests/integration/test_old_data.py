@@ -82,7 +82,7 @@ def test_the_file_of_a_client_keeps_what_was_not_sent(project, version, served):
 
 @pytest.mark.deep
 @pytest.mark.timeout(900)
-def test_lakesync_up_goes_on_with_the_project(project, version):
+def test_lakesync_up_opens_an_older_project(project, version):
     up = Up(project / "lakesync-data")
     up.config = str(project / "lakesync.toml")
     try:

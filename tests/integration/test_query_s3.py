@@ -46,7 +46,7 @@ def test_a_query_reaches_s3_by_the_settings_of_the_catalogue(place):
     assert found == [{"gateway": "g", "n": 4}]
 
 
-def test_a_rest_catalogue_that_does_not_answer_is_told_as_no_lake(place):
+def test_an_unreachable_rest_catalogue_is_reported_as_lake_unavailable(place):
     nowhere = place.replace(lake={"catalog_uri": "http://127.0.0.1:9/"})
     with pytest.raises(LakeUnavailableError, match=r"no Iceberg catalogue at http://127.0.0.1:9/"):
         LakeReader(nowhere)

@@ -36,7 +36,7 @@ pytestmark = pytest.mark.timeout(900)  # Spark's first queries take a minute whe
 
 
 @pytest.mark.slow
-def test_a_destroyed_store_comes_back_and_its_clients_go_on(spawn, spark_server, tmp_path, monkeypatch):
+def test_clients_continue_after_a_destroyed_store_is_rebuilt(spawn, spark_server, tmp_path, monkeypatch):
     config = spark_server["config"].replace(lake={"system_namespace": "sys_rebuild", "namespace": "tab_rebuild"})
     names = LakeNames(config.lake.catalog, "sys_rebuild", "tab_rebuild")
     with pytest.raises(LakeUnavailableError, match=r"sys_rebuild\.deltas"):

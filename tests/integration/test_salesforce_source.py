@@ -117,7 +117,7 @@ def test_a_record_that_is_hidden_while_the_filter_is_asked_for_stays(acme):
     assert acme.ids() == {record.id}
 
 
-def test_a_record_that_nobody_told_of_is_read_by_a_census(acme):
+def test_a_census_finds_a_record_without_a_change_event(acme):
     record = acme.org.add("Account", Name="shared late")
     record.hidden = True
     acme.clock.advance(10_000_000)
@@ -164,7 +164,7 @@ def test_a_large_first_load_is_a_bulk_job_and_tells_the_same(acme, monkeypatch):
     assert len(acme.landing.changes) == before
 
 
-def test_a_bulk_job_goes_on_where_a_kill_ended_it(acme, monkeypatch):
+def test_a_killed_poll_continues_its_bulk_job(acme, monkeypatch):
     monkeypatch.setattr("lakesync.connectors.salesforce.bulk.RECORDS_PER_PAGE", 10)
     acme.bulk_rows = 10
     for number in range(35):
@@ -184,7 +184,7 @@ def test_a_bulk_job_goes_on_where_a_kill_ended_it(acme, monkeypatch):
     assert jobs == 1
 
 
-def test_a_bulk_job_that_gives_nothing_any_more_is_told_and_the_next_poll_begins_another(acme):
+def test_an_expired_bulk_job_is_reported_and_the_next_poll_creates_another(acme):
     acme.bulk_rows = 10
     for number in range(35):
         acme.org.add("Account", Name=str(number))
@@ -260,7 +260,7 @@ def test_an_object_that_the_user_may_not_read_leaves_the_others(acme):
     assert len(acme.ids()) == 1
 
 
-def test_the_days_budget_is_told_and_spared(acme):
+def test_the_daily_limit_is_reported_and_respected(acme):
     acme.api.daily_limit = 100
     acme.org.add("Account", Name="Acme")
     report = acme.poll()

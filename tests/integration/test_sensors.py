@@ -128,7 +128,7 @@ def test_little_that_is_young_waits(house):
     assert "the oldest for 29 s; a gateway's are flushed from 10,000 bytes or 30 s on" in told
 
 
-def test_age_is_told_by_the_servers_clock(house):
+def test_the_age_of_deltas_is_measured_by_the_servers_clock(house):
     house.push()
     house.clock.set(NOON + 30_100)
     assert house.reason() == "age"

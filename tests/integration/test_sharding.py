@@ -68,7 +68,7 @@ def test_a_push_is_split_and_a_pull_brings_all_of_it_page_by_page(sharded, tmp_p
     assert rows_of(walk(bob, cursor)) == {("UPDATE", "orders", "r0"): 1}
 
 
-def test_cursors_outlive_the_server_and_an_unknown_one_is_told(sharded):
+def test_cursors_survive_a_restart_and_an_unknown_one_is_rejected(sharded):
     first = sharded()
     first.client("alice").push(*one_of_each("r1"))
     cursor = first.client("bob").pull().json()["serverHlc"]
@@ -169,7 +169,7 @@ def test_a_change_in_any_shard_is_broadcast(sharded):
         assert not writer.broadcasts
 
 
-def test_a_store_from_before_goes_on_as_the_default_shard(spawn, sharded):
+def test_an_unsharded_store_continues_as_the_default_shard(spawn, sharded):
     plain = spawn()
     plain.client("alice").push(delta("r1", {"n": 1}, client="alice", table="todos"))
     cursor = plain.client("bob").pull().json()["serverHlc"]

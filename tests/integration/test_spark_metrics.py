@@ -17,7 +17,7 @@ def counted(spark):
     return spark.range(0, ROWS, 1, PARTITIONS).selectExpr("id % 7 AS k").groupBy("k").count().collect()
 
 
-def test_the_work_of_a_session_is_told_apart_from_that_of_others(spark_server):
+def test_the_work_of_a_session_is_counted_separately(spark_server):
     with a_run(spark_server["config"]) as one, a_run(spark_server["config"]) as other:
         counted(other.pyspark.spark_session)
         counted(one.pyspark.spark_session)

@@ -292,7 +292,7 @@ def test_b5_a_value_that_does_not_fit_is_null_counted_and_kept(spark, names):
     assert rejected(spark, names) == {("done", "boolean", '"true"')}
 
 
-def test_a_deleted_row_stays_and_says_who_deleted_it_whatever_the_destinations_do(spark, names):
+def test_a_deleted_row_stays_in_the_state_table_with_its_tombstone(spark, names):
     first, second, third = arrivals(FIRST, 3)
     told = {"table": "t", "columns": [{"name": "title", "type": "string"}], "sourceTable": "t_there"}
     fill(spark, names, [(first, [delta("INSERT", "r", 5, title="x"), delta("INSERT", "kept", 5, title="y")])])
@@ -321,7 +321,7 @@ def rejected(spark, names):
     return {(row["column_name"], row["type"], row["value"]) for row in rows}
 
 
-def test_a_contract_says_what_becomes_of_columns_that_come_later(spark, names):
+def test_a_contract_decides_about_columns_registered_later(spark, names):
     early, late = arrivals(FIRST, 2)
     fill(spark, names, [(early, [delta("INSERT", "r", 1, title="t", added=3)])])
     merge_table(spark, schema({"title": "string"}), {"g": early}, names=names)

@@ -62,7 +62,7 @@ def test_m4_any_order_grouping_and_repetition(deltas, rng):
 
 
 @given(strategies.histories(max_size=8))
-def test_m4_a_repeat_changes_nothing_and_says_so(deltas):
+def test_m4_a_repeat_changes_nothing_and_returns_that(deltas):
     state = merged(deltas)
     before = encode_state(state)
     for delta in deltas:

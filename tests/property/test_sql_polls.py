@@ -185,7 +185,7 @@ def test_a_table_that_is_compared_whole_ends_as_it_is(seed):
         (float("nan"), None),
     ],
 )
-def test_values_are_spelled_as_json(value, json):
+def test_values_are_encoded_as_json(value, json):
     assert to_json_value(value, "c") == json
 
 

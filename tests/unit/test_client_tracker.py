@@ -108,7 +108,7 @@ def test_an_answer_that_the_client_overtook_is_dropped():
     assert behind(seen, "a") is None, "not looked at yet"
 
 
-def test_a_look_that_did_not_come_to_the_end_is_gone_on_with():
+def test_an_unfinished_scan_is_continued():
     seen = ClientTracker(Clock())
     pulled(seen, "a", 3 << 16)
     (due,) = seen.checks_due("gw", ARRIVALS, {})

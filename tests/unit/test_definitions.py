@@ -155,7 +155,7 @@ def test_a_flush_holds_the_checks_that_block_and_the_audit_all(config):
     assert not definitions.resolve_job_def("audit").asset_layer.selected_asset_keys
 
 
-def test_every_table_of_the_lake_says_where_its_columns_come_from(graph):
+def test_every_table_of_the_lake_has_column_lineage(graph):
     for name in ("deltas", "tables/flights"):
         metadata = graph.get(dg.AssetKey.from_user_string(name)).metadata
         columns = {column.name for column in metadata["dagster/column_schema"].columns}

@@ -105,7 +105,7 @@ NUMBERS = [
 
 
 @pytest.mark.parametrize(("bits", "text"), NUMBERS, ids=[text for _, text in NUMBERS])
-def test_numbers_are_spelled_as_rfc_8785_has_them(bits, text):
+def test_numbers_are_encoded_as_rfc_8785_requires(bits, text):
     assert jcs(struct.unpack(">d", bytes.fromhex(bits))[0]) == text
 
 

@@ -47,7 +47,7 @@ def test_a_remembered_token_expires():
 
 
 @pytest.mark.parametrize("claim", ["iat", "nbf"])
-def test_the_clock_of_whoever_made_a_token_may_be_a_little_ahead(claim):
+def test_the_clock_of_a_tokens_issuer_may_be_slightly_ahead(claim):
     verifying = TokenVerifier([SECRET])
     verifying.verify(token(exp=time.time() + 60, **{claim: time.time() + CLOCK_SKEW_SECONDS - 1}))
     with pytest.raises(AuthError, match="not yet valid"):

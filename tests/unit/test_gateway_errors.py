@@ -36,7 +36,7 @@ DOCUMENTED = {
 
 
 @pytest.mark.parametrize("kind", ERRORS)
-def test_every_error_stands_in_the_table_itself(kind):
+def test_every_error_class_has_an_http_status(kind):
     assert kind in STATUSES
 
 

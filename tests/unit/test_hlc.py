@@ -55,7 +55,7 @@ def test_a_clock_only_grows_and_passes_what_it_receives(steps):
             assert clock.receive(seen) > max(last, seen)
 
 
-def test_a_clock_goes_on_where_it_was():
+def test_a_clock_continues_from_its_stored_value():
     last = encode(5_000, 9)
     assert HLC(ManualClock(1_000), last).now() == last + 1
 

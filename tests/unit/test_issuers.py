@@ -397,7 +397,7 @@ def test_the_discovery_document_must_be_the_issuers_own():
         assert len(discover_set(issuer, partial(check_keys_url, "it"))) == 1
 
 
-async def test_an_error_that_nobody_foresaw_does_not_end_the_refreshes():
+async def test_an_unexpected_error_does_not_stop_the_key_refreshes():
     key = Key.of_secret("k")
     source, _, _ = source_of([ValueError("unforeseen"), [key]], cooldown=0)
     assert [await source.refresh(), await source.refresh()] == [False, True]

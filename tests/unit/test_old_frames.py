@@ -32,5 +32,5 @@ def test_frames_superseded_a_day_ago_are_deleted(tmp_path):
     assert drop_old_frames(tmp_path.as_uri(), newest, NOW + 999 * HOUR_MS) == []
 
 
-def test_nothing_is_there_before_the_first_cut(tmp_path):
+def test_no_frames_exist_before_the_first_checkpoint(tmp_path):
     assert drop_old_frames(tmp_path.as_uri(), Checkpoint("g", 1, 1, 0, (), 0), NOW) == []

@@ -45,12 +45,12 @@ def test_the_public_names_are_these():
     )
 
 
-def test_every_public_name_is_there_and_says_what_it_is():
+def test_every_public_name_exists_and_has_a_docstring():
     for name in lakesync.__all__:
         assert getattr(lakesync, name).__doc__
 
 
-def test_the_client_is_there_by_the_package_alone():
+def test_importing_the_package_provides_the_client():
     code = "import lakesync; print(lakesync.client.open_async.__name__, 'client' in dir(lakesync))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == (
         "open_async True\n"

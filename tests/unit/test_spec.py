@@ -38,7 +38,7 @@ def test_every_promise_is_listed_once() -> None:
 
 
 @pytest.mark.parametrize(("number", "held_by"), [(number, held_by) for number, _, held_by in _rows()])
-def test_every_promise_names_a_test_of_every_run_or_says_that_it_is_not_built(number: str, held_by: str) -> None:
+def test_every_promise_names_a_test_of_the_suite_or_is_marked_as_not_built(number: str, held_by: str) -> None:
     if held_by.startswith("not built yet: "):
         return
     names = re.findall(r"`(tests/[^`]+)`", held_by)

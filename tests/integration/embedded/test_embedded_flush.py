@@ -159,7 +159,7 @@ def test_two_processes_of_one_store_flush_side_by_side(clock, tmp_path, postgres
         assert one.buffer_stats().log_size == two.buffer_stats().log_size == 0
 
 
-def test_without_an_adapter_it_says_so(clock):
+def test_a_flush_without_an_adapter_is_an_error(clock):
     with gateway_over(clock) as gateway, pytest.raises(FlushError, match="has no adapter"):
         gateway.flush()
 

@@ -39,7 +39,7 @@ def test_a_database_too(tmp_path, crash_at):
     check(tmp_path, "sqlite", run_until_killed(tmp_path, "sqlite", f"{crash_at}:2"))
 
 
-def test_killed_again_and_again_it_goes_on(tmp_path):
+def test_a_flush_killed_repeatedly_continues(tmp_path):
     """A later run begins with the clock and ids of the first one, so its pushes are repeats: nothing doubles."""
     acknowledged = set()
     for crash_at in STEPS:

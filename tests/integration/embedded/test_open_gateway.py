@@ -244,7 +244,7 @@ def test_an_application_needs_no_framework(tmp_path):
     assert len(objects(tmp_path)) == 1
 
 
-def test_an_unregistered_source_is_gone_for_everyone(clock, tmp_path):
+def test_an_unregistered_source_is_unknown_to_every_client(clock, tmp_path):
     with lakesync.open_gateway("shop", wall=clock) as gateway:
         gateway.register_source("s", SqliteAdapter(tmp_path / "s.db"))
         gateway.unregister_source("s")

@@ -118,7 +118,7 @@ def test_a_client_is_erased_from_every_shard(tmp_path: Path) -> None:
         engine.close()
 
 
-def test_a_store_of_another_shard_is_refused_and_let_go(tmp_path: Path) -> None:
+def test_a_store_of_another_shard_is_rejected_and_closed(tmp_path: Path) -> None:
     engine = opened(tmp_path / "one")
     engine.gateway("g").handle_push(both(1))
     engine.close()

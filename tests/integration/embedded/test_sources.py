@@ -233,7 +233,7 @@ def test_rules_hold_row_by_row(gateway, writer):
     assert told(page) == [("DELETE", "moves"), ("DELETE", "a1")], "R5: no id of b1, late or none"
 
 
-def test_a_change_of_claims_or_rules_is_made_good(gateway, writer):
+def test_rows_follow_a_change_of_claims_or_rules(gateway, writer):
     gateway.set_rules(parse_rules(MINE))
     writer.put(("a1", {"team": "a"}), ("b1", {"team": "b"}), ("c1", {"team": "c"}))
     since = cursor_of(gateway, claims={"sub": "reader", "team": "a"})

@@ -51,7 +51,7 @@ def test_nothing_is_behind_if_all_marks_are_equal():
     assert behind([waiting()], merged(flights=20, planes=20), [file()], [copy]) == {}
 
 
-def test_each_part_is_compared_by_itself():
+def test_each_part_is_compared_independently():
     waits = waiting(last_seq=8, deltas=3, oldest_ms=21_000, checkpoint_arrival=at(10))
     found = behind([waits], merged(flights=20, planes=10), [file()], [Follower("copy", {"nyc/main": at(15)})])
     assert found == {

@@ -11,5 +11,5 @@ def test_the_first_are_named_and_the_rest_are_counted():
     assert summary(found) == "nyc row-0, nyc row-1, nyc row-2 and 2 more"
 
 
-def test_no_value_of_a_row_is_told():
+def test_a_checks_summary_has_no_value_of_a_row():
     assert summary([StateDifference("nyc", "r", held='{"title":"secret"}', merged="{}")]) == "nyc r"

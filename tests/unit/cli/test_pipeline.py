@@ -27,7 +27,7 @@ def test_the_states_in_which_a_backfill_has_ended_are_there(schema):
     assert known >= dagster_client.FINISHED >= dagster_client.SUCCEEDED
 
 
-def test_a_backfill_without_a_dagster_says_how_to_name_one(run):
+def test_a_backfill_without_dagster_explains_how_to_configure_it(run):
     result = run("backfill", "tables/todos", "--from", "2026-11-01")
     assert result.exit_code == 2
     assert "--dagster-url" in result.stderr

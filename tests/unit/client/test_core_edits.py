@@ -13,7 +13,7 @@ def ids(push):
     return [part.delta_id for part in push.deltas]
 
 
-def test_an_edit_is_visible_at_once_and_waiting():
+def test_an_edit_is_visible_immediately_and_unacknowledged():
     me = CoreHarness()
     edit = me.edit("r1", None, {"x": 1, "y": None})
     assert me.row("r1") == {"x": 1, "y": None}

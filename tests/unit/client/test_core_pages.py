@@ -31,7 +31,7 @@ def test_the_newer_stamp_wins_on_the_same_column(at, seen):
 
 
 @pytest.mark.parametrize(("at", "seen"), [(-1, {"x": 2}), (LATER, None)])
-def test_a_deleted_row_is_gone_unless_the_edit_is_newer(at, seen):
+def test_a_row_deleted_by_others_disappears_unless_an_edit_is_newer(at, seen):
     me = edited({"x": 1, "y": 1}, {"x": 2})
     me.pull_ok(2000, delta("DELETE", "r1", at))
     assert me.row("r1") == seen

@@ -306,7 +306,7 @@ def test_a_dataframe_of_a_table_by_its_name(opened):
 
 
 @pytest.mark.parametrize(("kind", "needs"), [("pandas", "pandas"), ("polars", "polars"), ("arrow", "pyarrow")])
-def test_a_dataframe_without_its_package_says_what_to_install(opened, monkeypatch, kind, needs):
+def test_a_missing_dataframe_package_is_reported_with_its_install_command(opened, monkeypatch, kind, needs):
     monkeypatch.setitem(sys.modules, needs, None)
     with pytest.raises(ConfigurationError, match=rf"to_{kind} needs {needs}: pip install 'lakesync\["):
         getattr(opened(), f"to_{kind}")("todos")

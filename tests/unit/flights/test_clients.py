@@ -37,7 +37,7 @@ def test_values_are_kept_as_they_came_and_json_as_its_text():
     assert replica.rows("airports") == {"EWR": ("EWR", None, '{"lat":40.6,"lon":-74.1}', None, None, None, None)}
 
 
-def test_an_application_knows_whether_its_row_is_there():
+def test_an_application_knows_whether_its_row_exists():
     replica = Replica()
     replica.write("UPDATE", "airports", "EWR", {"faa": "EWR"})
     replica.write("INSERT", "airports", "EWR", {"name": "Newark"})

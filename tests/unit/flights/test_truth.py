@@ -140,7 +140,7 @@ def test_a_replica_is_held_to_its_own_carrier(told):
     assert replica_mismatches(expected, None, replica) == 1
 
 
-def test_a_flight_without_a_carrier_is_seen_by_nobody(told):
+def test_no_client_sees_a_flight_without_a_carrier(told):
     truth = told(write(1, "a", "INSERT", carrier="UA"), write(2, "a", "DELETE"), write(3, "b", "UPDATE", dep_delay=15))
     expected = visible_rows(truth, "final")
     assert list(expected["flights"]) == ["UA-1"]

@@ -116,7 +116,7 @@ def test_a_gateway_that_takes_nothing_is_given_up(monkeypatch):
     assert (landed.noted, len(gateway.errors)) == ([], 6)
 
 
-def test_a_task_that_pushes_for_long_ends_and_another_goes_on(monkeypatch):
+def test_a_long_delivery_is_continued_by_another_task(monkeypatch):
     monkeypatch.setattr(delivery, "SECONDS_A_TASK", 0.0)
     landed, gateway = Landed((1, 20), (2, 10)), Gateway()
     assert deliver(landed, gateway, chunk=10).inserted == 30

@@ -161,7 +161,7 @@ def test_an_invalid_pull_is_rejected(query):
         json.decode_pull(stdlib.dumps(query).encode())
 
 
-def test_a_whole_number_may_be_spelled_with_a_fraction_of_nothing():
+def test_an_integer_may_be_written_with_a_zero_fraction():
     assert json.decode_pull(b'{"clientId":"c","since":7.0,"limit":5e0}') == SyncPull("c", 7, 5)
 
 

@@ -27,7 +27,7 @@ def test_its_deltas_are_those_that_were_sent_and_their_columns_are_read_many_at_
 
 
 @pytest.mark.parametrize("columns", ['[{"column": 1, "value": 2}]', '{"x": 1}', "[[[]]]"])
-def test_columns_of_another_form_are_told_when_they_are_looked_at(columns):
+def test_columns_of_another_form_are_rejected_when_they_are_read(columns):
     body = '{"deltas":[{"op":"INSERT","table":"t","rowId":"r","clientId":"a","hlc":"1","deltaId":"d","columns":%s}],'
     page = pages.decode_page((body % columns + '"serverHlc":"5","hasMore":false}').encode())
     with pytest.raises(ValidationError, match="columns of row 'r'"):
