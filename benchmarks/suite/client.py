@@ -123,10 +123,9 @@ def _writes(place: Path, transactions: int) -> dict[str, Any]:
         begun = time.process_time()
         count = len(client.pending())
         found["record_us"] = round((time.process_time() - begun) / count * 1e6, 1)
-    with sqlite3.connect(place / "plain.db") as plain:
+    with closing(sqlite3.connect(place / "plain.db")) as plain:
         plain.executescript("PRAGMA journal_mode = WAL; CREATE TABLE todos (row_id TEXT PRIMARY KEY, title, n)")
         found["untracked_us"], _, found["untracked_cpu_us"] = _each(lambda n: _insert(plain, f"sql-{n}"), transactions)
-    plain.close()
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import tempfile
+from contextlib import closing
 from pathlib import Path
 
 from hypothesis import example, given, settings
@@ -112,7 +113,7 @@ def test_entries_that_were_written_before_their_rows_are_made_the_same_again(tmp
         pass
     copy_at_once(engine.store, tmp_path / "cut")
     after = Engine(SqliteStore(tmp_path / "cut", clock), clock, ANYWHERE)
-    with sqlite3.connect(tmp_path / "cut" / "state.db") as file:
+    with closing(sqlite3.connect(tmp_path / "cut" / "state.db")) as file, file:
         ((applied,),) = file.execute("SELECT applied_seq FROM applied").fetchall()
         newest = file.execute("SELECT max(changed) FROM entry").fetchone()[0]
     assert applied == 1
@@ -137,7 +138,7 @@ def test_a_reading_of_another_gateway_does_not_break_what_is_being_written(tmp_p
         engine.gateway("h")
         assert engine.store.read("h", lambda view: view.rows([("todos", "r1")])).result() == {}
     assert False in written, "written at once: nothing was read in between"
-    with sqlite3.connect(tmp_path / "live" / "state.db") as file:
+    with closing(sqlite3.connect(tmp_path / "live" / "state.db")) as file, file:
         assert file.execute("SELECT count(*) FROM row_state").fetchall() == [(1,)]
         assert file.execute("SELECT count(*) FROM entry").fetchall() == [(1,)]
     engine.close()

@@ -6,6 +6,7 @@ import os
 import re
 import sqlite3
 import subprocess
+from contextlib import closing
 
 import pytest
 
@@ -69,7 +70,7 @@ def test_a_url_may_have_either_number_of_slashes(folder, clock):
 @pytest.mark.parametrize("name", ["log.db", "state.db"])
 def test_a_newer_schema_is_refused(store, folder, clock, name):
     store.close()
-    with sqlite3.connect(folder / name) as connection:
+    with closing(sqlite3.connect(folder / name)) as connection, connection:
         connection.execute("PRAGMA user_version = 99")
     connection.close()
     with pytest.raises(StagingVersionError, match="99"):
@@ -119,7 +120,7 @@ def read_range(view):
 def _age(file, version, rows):
     """Have a state as an older version would have it, which kept every row apart from how it is sent."""
     newer = file.rename(file.with_name("newer.db"))
-    with sqlite3.connect(file) as connection:
+    with closing(sqlite3.connect(file)) as connection, connection:
         for step in migrations.migrations("sqlite/state")[:version]:
             connection.executescript(step.sql)
         connection.executescript(f"PRAGMA user_version = {version}; ATTACH '{newer}' AS newer")
@@ -244,7 +245,7 @@ def test_bodies_go_only_once_the_state_is_durable(store, folder, book):
     store.confirm(batch.batch_id, 5, id_sum(sent))
 
     def durable() -> list:
-        with sqlite3.connect(folder / "state.db") as connection:
+        with closing(sqlite3.connect(folder / "state.db")) as connection, connection:
             held = connection.execute("SELECT applied_seq FROM applied").fetchall()
         connection.close()
         return held
@@ -258,7 +259,7 @@ def test_rules_are_written_behind_before_and_at_once(store, folder, clock, book)
     push(store, book, make_delta("c", 1, "r", team="a"))
     store.submit("g", book.set_rules(SyncRules(1, ()))).result()
     push(store, book, make_delta("c", 2, "s", team="a"))
-    with sqlite3.connect(folder / "state.db") as connection:
+    with closing(sqlite3.connect(folder / "state.db")) as connection, connection:
         assert connection.execute("SELECT applied_seq, rules_version FROM applied").fetchall() == [(1, 1)]
     connection.close()
     assert [entry.bucket for entry in seen(store)[1]] == ['"a"', 'v1:"a"', 'v1:"a"']

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 
 import msgspec
 import psycopg
@@ -24,7 +25,7 @@ def old(url):
     """A store in the schema of the first version, with a few pushes, as the first version's statements left it."""
     _apply_first(url)
     if url.startswith("sqlite"):
-        with sqlite3.connect(url.removeprefix("sqlite://") + "/log.db") as log:
+        with closing(sqlite3.connect(url.removeprefix("sqlite://") + "/log.db")) as log, log:
             log.execute("INSERT INTO gateway VALUES ('g', 7, 512, 0, NULL, 0)")
             log.execute("INSERT INTO shard VALUES ('g', 'main', 0, 0, 0, 0, 0, 0, NULL, 0)")
         log.close()
@@ -43,7 +44,7 @@ def _apply_first(url):
         folder = Path(url.removeprefix("sqlite://"))
         folder.mkdir()
         for database in ("log", "state"):
-            with sqlite3.connect(folder / f"{database}.db") as connection:
+            with closing(sqlite3.connect(folder / f"{database}.db")) as connection, connection:
                 connection.executescript(first[f"sqlite/{database}"].sql + "; PRAGMA user_version = 1")
             connection.close()
         return
@@ -88,7 +89,7 @@ def test_a_newer_store_is_refused_with_both_versions_and_left_as_it_is(url, cloc
     store.ensure_gateway("g")
     store.close()
     if url.startswith("sqlite"):
-        with sqlite3.connect(url.removeprefix("sqlite://") + "/state.db") as connection:
+        with closing(sqlite3.connect(url.removeprefix("sqlite://") + "/state.db")) as connection, connection:
             connection.execute("PRAGMA user_version = 99")
         connection.close()
     else:

@@ -292,7 +292,7 @@ def test_damage_at_a_destination_is_reported_by_day_and_repaired_by_rebuilding_t
     today = datetime.now(UTC).date()
     with psycopg.connect(warehouse.postgres.uri) as sql:
         sql.execute(DAMAGES["pg"])
-    with sqlite3.connect(warehouse.folder / "copy.db") as sql:
+    with closing(sqlite3.connect(warehouse.folder / "copy.db")) as sql, sql:
         sql.execute(DAMAGES["copy"])
     lost = next((warehouse.folder / "objects" / "deltas").rglob("*.parquet"))
     lost.unlink()

@@ -1,6 +1,7 @@
 """B7: what is erased is gone from the lake's history, states, snapshots, files and checkpoints, crash or no crash."""
 
 import sqlite3
+from contextlib import closing
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -325,6 +326,6 @@ def test_b7_destinations_lose_it_too_and_until_all_have_the_request_stays_open(s
     assert world.holding(SECRET) == []
     assert world.differing(config) == {"copy": [], "objects": []}
     for place in ("copy", "slice"):
-        with sqlite3.connect(away / f"{place}.db") as sql:
+        with closing(sqlite3.connect(away / f"{place}.db")) as sql, sql:
             shown = sql.execute("SELECT row_id, title FROM notes WHERE deleted_at IS NULL").fetchall()
         assert shown == [("shared", "of bob")]

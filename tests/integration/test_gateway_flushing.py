@@ -9,6 +9,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 
 import pytest
 import requests
@@ -52,7 +53,7 @@ def test_an_admin_can_request_a_flush_and_destination_tables_follow(spawn, tmp_p
     assert alice.admin().call("POST", "/admin/flush/{gw}").status_code == 202
 
     def rows():
-        with sqlite3.connect(f"file:{tmp_path}/d.db?mode=ro", uri=True) as sql:
+        with closing(sqlite3.connect(f"file:{tmp_path}/d.db?mode=ro", uri=True)) as sql, sql:
             tables = sql.execute("SELECT 1 FROM sqlite_master WHERE name = 'todos'").fetchall()
             return tables and sql.execute("SELECT row_id, n FROM todos").fetchall()
 
@@ -102,7 +103,7 @@ def test_an_invalid_uri_is_reported_at_the_start(spawn, name, value, told):
 
 def table_rows(path):
     """What the destination's table of todos holds."""
-    with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as sql:
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as sql, sql:
         tables = sql.execute("SELECT 1 FROM sqlite_master WHERE name = 'todos'").fetchall()
         return tables and sql.execute("SELECT row_id, n FROM todos ORDER BY row_id").fetchall()
 

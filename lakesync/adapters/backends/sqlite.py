@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -103,10 +103,13 @@ class SqliteExecutor:
 
     def _open(self) -> sqlite3.Connection:
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        sql = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
-        for pragma in ("busy_timeout=20000", "journal_mode=WAL", "synchronous=FULL", "temp_store=MEMORY"):
-            sql.execute(f"PRAGMA {pragma}").fetchall()
-        sql.create_function("lakesync_checksum", 1, text_checksum, deterministic=True)
+        with ExitStack() as on_failure:
+            sql = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
+            on_failure.callback(sql.close)
+            for pragma in ("busy_timeout=20000", "journal_mode=WAL", "synchronous=FULL", "temp_store=MEMORY"):
+                sql.execute(f"PRAGMA {pragma}").fetchall()
+            sql.create_function("lakesync_checksum", 1, text_checksum, deterministic=True)
+            on_failure.pop_all()
         return sql
 
 

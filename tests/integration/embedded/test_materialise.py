@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 
 import pytest
 import stamina
@@ -25,7 +26,7 @@ def database(tmp_path):
 
 def table(database):
     """The destination's table."""
-    with sqlite3.connect(database.path) as sql:
+    with closing(sqlite3.connect(database.path)) as sql, sql:
         return dict(sql.execute("SELECT row_id, x FROM notes WHERE deleted_at IS NULL ORDER BY row_id").fetchall())
 
 
@@ -115,7 +116,7 @@ def test_one_bad_table_does_not_hold_the_others(clock, database):
             gateway.register_schema(schema)
         author.push(gateway, author.delta("r", {"x": 1}), author.delta("r", {"x": 1}, table="other"))
         gateway.flush()
-    with sqlite3.connect(database.path) as sql:
+    with closing(sqlite3.connect(database.path)) as sql, sql:
         sql.execute("CREATE VIEW other AS SELECT 1 AS x")
     with stamina.set_testing(True, attempts=2):
         assert Materialiser("shop", queue, database).run_once() == 1

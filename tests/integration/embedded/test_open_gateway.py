@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import Future
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 
 import msgspec
 import pytest
@@ -55,7 +55,7 @@ def test_tables_follow(clock, tmp_path):
     author = Author("a", clock)
     with lakesync.open_gateway("shop", adapter=f"sqlite://{tmp_path}/d.db", schemas=[NOTES], wall=clock) as gateway:
         author.push(gateway, author.delta("r1", {"x": 1}))
-    with sqlite3.connect(tmp_path / "d.db") as sql:
+    with closing(sqlite3.connect(tmp_path / "d.db")) as sql, sql:
         assert sql.execute("SELECT row_id, x FROM notes").fetchall() == [("r1", 1)]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from contextlib import closing
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -79,7 +80,7 @@ def test_json_that_others_would_read_differently_is_rejected_on_every_write_path
         alice.conn.execute("INSERT INTO notes VALUES ('a', ?)", (text,))
     alice.conn.rollback()
     alice["notes"].insert({"value": [1, {"a": "😀"}]}, row_id="a")
-    with sqlite3.connect(tmp_path / "alice.db") as db, pytest.raises(sqlite3.IntegrityError):
+    with closing(sqlite3.connect(tmp_path / "alice.db")) as db, db, pytest.raises(sqlite3.IntegrityError):
         db.execute("UPDATE notes SET value = ?", (text,))
     db.close()
     alice.sync()
