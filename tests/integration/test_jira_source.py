@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from lakesync.testing.servers.jira.faults import fault
 
 from lakesync.model.errors import (
     AdapterError,
@@ -14,6 +13,7 @@ from lakesync.model.errors import (
     RateLimitedError,
 )
 from lakesync.testing.servers import Answer
+from lakesync.testing.servers.jira.service import fault
 from tests.integration.jira_support import desk, document
 
 

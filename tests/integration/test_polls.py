@@ -8,7 +8,6 @@ from datetime import UTC, datetime, timedelta
 
 import dagster as dg
 import pytest
-from lakesync.testing.servers.jira.faults import fault
 
 from lakehouse.landing import delivery, landings
 from lakehouse.landing.polls import replay_connector
@@ -16,6 +15,7 @@ from lakehouse.landing.tables import landing_name
 from lakesync.engine import EngineLimits
 from lakesync.engine.gateway import SyncGateway
 from lakesync.testing.servers import Answer
+from lakesync.testing.servers.jira.service import fault
 from tests.integration.jira_support import Moving, desk
 from tests.integration.poll_support import NUMBERS, House, connection, reason, told
 from tests.integration.salesforce_support import ACCOUNTS_ALONE, company
