@@ -229,13 +229,14 @@ def _covered(commit: Commit, record: ClientRecord, access: Access) -> _Covered:
     if at.serial != record.pages_sent:
         return _Covered(NEVER_PULLED, doubted=at)
     scope = record.scopes[-1]
-    if not is_complete_page(at) or at.scope != scope.number:
-        return _Covered(record.seen)
-    buckets = (*access.keys.union(scope.keys), own_bucket(record.client_id))
-    if not commit.changed_after(buckets, at.base):
-        # an arrival below the base would mean what the client could see before
-        return _Covered(max(record.seen, at.base, commit.arrival), everything=access.same_as(scope))
-    return _Covered(record.seen)  # no cursor above it is complete: other clients' rows may have changed since
+    if is_complete_page(at) and at.scope == scope.number and access.same_as(scope):
+        buckets = (*access.keys.union(scope.keys), own_bucket(record.client_id))
+        if not commit.changed_after(buckets, at.base):
+            # an arrival below the base would mean what the client could see before
+            return _Covered(max(record.seen, at.base, commit.arrival), everything=True)
+    # no cursor above it is complete: other clients' rows may have changed since, also under keys of the scope's claims
+    # that came into use after the scope began
+    return _Covered(record.seen)
 
 
 def _unknown(commit: Commit, request: CheckedPush) -> Sequence[RowDelta]:

@@ -313,6 +313,11 @@ CASES = {
         pull(1, 1000, "answer lost"), ("old pull", 1, 2), edit(1, "INSERT", "notes/r2", kind="q"), push(1),
         limit=5,
     ),
+    "a push under other claims follows rows under a key that came into use since": case(
+        "named stock", 8,
+        pull(0), edit(1, "UPDATE", "notes/r1", team="b"), push(1),
+        claims(0, team=["a", "b"]), edit(0, "UPDATE", "tasks/r1", team="b"), push(0), claims(0),
+    ),
 }  # fmt: skip
 
 
