@@ -100,7 +100,7 @@ def _parse(since: str) -> _PeekCursor:
 
 def _position(cursor: _PeekCursor, access: Access, until: int) -> Position:
     """Return the feed position of a reader that has everything up to a cursor, and nothing after it."""
-    shown = {} if cursor.until is None else dict.fromkeys(access.keys, (SentPeriod(until, cursor.after),))
+    shown = {} if cursor.until is None else dict.fromkeys(access.keys, (SentPeriod(until, cursor.after, cursor.after),))
     return Position(
         cursor.after,
         cursor.base,

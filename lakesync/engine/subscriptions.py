@@ -294,7 +294,7 @@ def _scan_group(
     keys = at.new_keys
     writers: set[str] = set()
     shared = pull_page(view, _NO_CLIENT, at, access, state.limit, writers)
-    sent = dict.fromkeys(keys, (SentPeriod(state.cursor, view.arrival),))
+    sent = dict.fromkeys(keys, (SentPeriod(state.cursor, view.arrival, view.arrival),))
     doubted = at._replace(exact=False, sent=sent, sent_up_to=view.arrival)
     by_own_bucket = {own_bucket(name): name for name in group.clients}
     with_own_changes = group.with_own_changes.union(

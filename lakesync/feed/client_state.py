@@ -11,11 +11,10 @@ from collections.abc import Set as AbstractSet
 
 from msgspec.structs import replace
 
-from lakesync.feed.positions import NOTHING, Access, later_scopes, max_sent, numbered, scope_of
+from lakesync.feed.positions import NOTHING, SCOPES_KEPT, Access, later_scopes, max_sent, numbered, scope_of
 from lakesync.model.validation import MAX_HLC
 from lakesync.staging.records import ARRIVAL_STEP, LOST, ClientRecord, Page, PastKey, Scope
 
-SCOPES_KEPT = 8
 PAGES_KEPT = 16
 PAST_KEPT = 1000
 _EVER = MAX_HLC
@@ -120,8 +119,13 @@ def with_scope(
             number, access.claims, access.rules_version, keys, newest, -1, sent_up_to, upserted_up_to=upserted_up_to
         )
     kept, forgotten = _within_bounds(record, (*earlier, scope))
+    lost = {scope.number for scope in forgotten}
     return replace(
-        record, scopes=kept, past=_past(record.past, forgotten), pages_sent=record.pages_sent + (sent_up_to > 0)
+        record,
+        scopes=kept,
+        pages=tuple(page for page in record.pages if page.scope not in lost and page.base_scope not in lost),
+        past=_past(record.past, forgotten),
+        pages_sent=record.pages_sent + (sent_up_to > 0),
     )
 
 
@@ -150,16 +154,23 @@ def _within_bounds(record: ClientRecord, scopes: tuple[Scope, ...]) -> tuple[tup
     """Return the scopes to keep, and those to remove: old ones in which no stored page was sent.
 
     A client's pages must come to their end, however often it is sent pages with other claims meanwhile.
+    The exception: once a scope is removed in which the client may have been sent rows without their cursor
+    (`Access.resets`), no earlier cursor says what the client has.
     """
     walked = {number for page in record.pages for number in (page.base_scope, page.scope)}
-    forgotten = [scope for scope in scopes[:-SCOPES_KEPT] if scope.number not in walked]
     kept: list[Scope] = []
-    for scope in scopes:
-        if scope not in forgotten:
+    forgotten: list[Scope] = []
+    for scope in scopes[:-SCOPES_KEPT]:
+        if scope.number in walked:
             kept.append(scope)
+            continue
+        if scope.loose or scope.rules_version != scopes[-1].rules_version:
+            forgotten += kept
+            kept = []
         elif kept and scope.start >= 0 and not kept[-1].end:
             kept[-1] = replace(kept[-1], end=scope.start)
-    return tuple(kept), forgotten
+        forgotten.append(scope)
+    return (*kept, *scopes[-SCOPES_KEPT:]), forgotten
 
 
 def _sent(scope: Scope, sent_up_to: int, upserted_up_to: int) -> Scope:

@@ -15,6 +15,9 @@ from lakesync.staging.records import ARRIVAL_STEP, ClientRecord, Page, PastKey, 
 NOTHING = -1
 """Base of a client that began with no rows, or with unknown ones."""
 
+SCOPES_KEPT = 8
+"""Number of newest scopes that a client's record always has."""
+
 Range = tuple[int, int]
 """A range of the feed: above the first and up to the second arrival."""
 
@@ -62,6 +65,8 @@ class SentPeriod(NamedTuple):
     """The newest arrival when it was first sent any."""
     upserted_up_to: int
     """No INSERT or UPDATE was sent at a later feed position."""
+    ended_at: int
+    """The newest arrival when it was first sent something under other claims."""
 
 
 class Position(NamedTuple):
@@ -93,6 +98,8 @@ class Position(NamedTuple):
     of an edit of its own: no row that was ever removed is certainly new to it."""
     own_writes_up_to: int | None = None
     """Of its own writes, it has none above this hlc; None: it has all."""
+    wrote: bool = False
+    """Whether it ever pushed."""
 
     @property
     def moved(self) -> bool:
@@ -113,10 +120,10 @@ def locate(
         line: the claims of the connection whose own cursor this is; None if the client sent the cursor.
     """
     if record is None:
-        return _begin((), newest, access) if since == 0 else None
+        return _begin(None, newest, access) if since == 0 else None
     if since <= 1:
         was_sent_rows = max_sent(record.scopes) > 0 or record.past or (record.wrote and since == 0)
-        return restart_position(record, newest, access) if was_sent_rows else _begin(record.scopes, newest, access)
+        return restart_position(record, newest, access) if was_sent_rows else _begin(record, newest, access)
     page = next((page for page in record.pages if page.cursor == since), None)
     if page is not None:
         return _in_walk(record, page, newest, access, asked=line is None)
@@ -126,10 +133,18 @@ def locate(
 
 def restart_position(record: ClientRecord, newest: int, access: Access) -> Position:
     """Return the position of a client that starts again and may have any row: each is sent as DELETE and INSERT."""
-    sent, sent_up_to = _sent_periods(record.past, record.scopes)
-    keys = access.keys
+    sent, sent_up_to = _sent_periods(record.past, record.scopes, MAX_HLC)
     return Position(
-        0, NOTHING, newest, resync=True, origin=0, old_keys=frozenset(), new_keys=keys, sent=sent, sent_up_to=sent_up_to
+        0,
+        NOTHING,
+        newest,
+        resync=True,
+        origin=0,
+        old_keys=frozenset(),
+        new_keys=access.keys,
+        sent=sent,
+        sent_up_to=sent_up_to,
+        wrote=record.wrote,
     )
 
 
@@ -176,12 +191,20 @@ def max_sent(scopes: Iterable[Scope | PastKey]) -> int:
     return max((scope.sent_up_to for scope in scopes), default=0)
 
 
-def _begin(scopes: Iterable[Scope], newest: int, access: Access) -> Position:
+def _begin(record: ClientRecord | None, newest: int, access: Access) -> Position:
     """Return the position of a client that was sent nothing: it can have only its own writes."""
-    sent, sent_up_to = _sent_periods((), scopes)
-    keys = access.keys
+    sent, sent_up_to = _sent_periods((), record.scopes if record is not None else (), MAX_HLC)
     return Position(
-        0, NOTHING, newest, resync=False, origin=0, old_keys=keys, new_keys=keys, sent=sent, sent_up_to=sent_up_to
+        0,
+        NOTHING,
+        newest,
+        resync=False,
+        origin=0,
+        old_keys=access.keys,
+        new_keys=access.keys,
+        sent=sent,
+        sent_up_to=sent_up_to,
+        wrote=record is not None and record.wrote,
     )
 
 
@@ -229,7 +252,7 @@ def _in_walk(record: ClientRecord, page: Page, newest: int, access: Access, *, a
     old_keys, new_keys = _keys(origin, walk, access)
     begins = not same and old_keys != new_keys
     exact = page.serial == record.pages_sent
-    sent, sent_up_to = _sent_periods((), record.scopes) if page.base == NOTHING else _since(record, page.base, origin)
+    sent, sent_up_to = _since(record, page.base, origin)
     return Position(
         after=page.after,
         base=page.base,
@@ -244,6 +267,7 @@ def _in_walk(record: ClientRecord, page: Page, newest: int, access: Access, *, a
         transition_at=min((low for low, _ in page.rescan), default=page.after) if begins else page.transition_at,
         rescan=((0, page.after),) if begins else page.rescan,
         rescan_first=page.rescan_first or begins,
+        wrote=record.wrote,
     )
 
 
@@ -264,25 +288,37 @@ def numbered(record: ClientRecord, number: int) -> Scope | None:
 
 
 def _since(record: ClientRecord, base: int, origin: Scope) -> tuple[dict[str, list[SentPeriod]], int]:
-    """Return what the client may have been sent since a complete cursor of the scope `origin`.
+    """Return what the client may have been sent since a base in the scope `origin`.
 
-    Past keys without an end cover what it was sent before it reached any complete cursor.
+    It may have written rows under keys of a scope that was removed since the base: these keys are included, even if the
+    client was sent nothing there. Past keys without an end cover what it was sent before it reached any complete
+    cursor.
     """
-    past = [past for past in record.past if base < past.sent_up_to < MAX_HLC]
-    return _sent_periods(past, [origin, *later_scopes(record, origin)])
+    removed = record.scopes[-SCOPES_KEPT].at if len(record.scopes) >= SCOPES_KEPT else 0  # all ended by then
+    past = [past for past in record.past if base < max(past.sent_up_to, removed) and past.sent_up_to < MAX_HLC]
+    scopes = record.scopes if base == NOTHING else [origin, *later_scopes(record, origin)]
+    return _sent_periods(past, scopes, removed)
 
 
-def _sent_periods(past: Iterable[PastKey], scopes: Iterable[Scope]) -> tuple[dict[str, list[SentPeriod]], int]:
+def _sent_periods(
+    past: Iterable[PastKey], scopes: Iterable[Scope], removed: int
+) -> tuple[dict[str, list[SentPeriod]], int]:
     """Return what a client was sent by key, and the latest feed position at which it was sent a row or a DELETE.
 
     The position in a scope without keys counts too: its client was sent DELETEs.
+
+    Args:
+        past: keys of removed scopes.
+        scopes: stored scopes, in their order.
+        removed: arrival by which every removed scope had ended.
     """
     past, scopes = list(past), list(scopes)
     sent: dict[str, list[SentPeriod]] = {}
     for key in past:
         if key.key:
-            sent.setdefault(key.key, []).append(SentPeriod(key.at, key.sent_up_to))
-    for scope in scopes:
+            sent.setdefault(key.key, []).append(SentPeriod(key.at, key.sent_up_to, removed))
+    ends = [*(scope.at for scope in scopes[1:]), MAX_HLC]
+    for scope, end in zip(scopes, ends, strict=False):
         for name in scope.keys:
-            sent.setdefault(name, []).append(SentPeriod(scope.at, scope.reached))
+            sent.setdefault(name, []).append(SentPeriod(scope.at, scope.reached, end))
     return sent, max(max_sent(past), max_sent(scopes))

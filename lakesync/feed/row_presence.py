@@ -86,7 +86,9 @@ def _lost_to_others(row: StoredRow, client_id: str, at: Position) -> bool:
 
 def writers_known_from(at: Position) -> int:
     """Return the arrival up to which writers may be missing from a row, without a difference for a client at `at`."""
-    return at.base if at.base >= 0 else at.until
+    if at.base >= 0:
+        return at.base
+    return 0 if at.wrote else at.until
 
 
 def may_hold_hidden(row: StoredRow, history: Sequence[Entry], client_id: str, at: Position) -> bool:
@@ -103,7 +105,15 @@ def may_hold_hidden(row: StoredRow, history: Sequence[Entry], client_id: str, at
     written = _written_since(row, client_id, at)
     if written is not None and (written != DELETED or at.own_writes_up_to is not None or at.resync):
         return True  # a restored database may be from before the client's own DELETE
+    if row.writers_floor > writers_known_from(at) and any(_was_shown(entry, at) for entry in history):
+        return True  # it may be one of the writers that the row stores no more
     return any(_may_hold(entry, at) for entry in history)
+
+
+def _was_shown(entry: Entry, at: Position) -> bool:
+    """Return whether the row may have been inside a bucket since the base while the client had claims for it."""
+    periods = at.sent.get(entry.bucket, ())
+    return any(entry.may_be_inside_between(max(period.at, at.base), period.ended_at) for period in periods)
 
 
 def _may_hold(entry: Entry, at: Position) -> bool:

@@ -40,6 +40,13 @@ def claims(who: int, **changed: object) -> Step:
     return ("claims", who, {**A, **changed})
 
 
+C = {**A, "team": ["c"]}
+SIX = [edit(1, "INSERT", f"notes/n{number}", team="a") for number in range(6)]
+NINE = [
+    step for x in range(9) for step in (("device", 1, "stock"), edit(1, "UPDATE", "tasks/r1", x=x), push(1))
+]  # fmt: skip
+"""One row is written by nine clients."""
+
 CASES = {
     "claims change between two pages": case(
         "stock stock", 1,
@@ -313,10 +320,43 @@ CASES = {
         pull(1, 1000, "answer lost"), ("old pull", 1, 2), edit(1, "INSERT", "notes/r2", kind="q"), push(1),
         limit=5,
     ),
+    "a row is under claims that its client had before it ever pulled, and other tokens pull between its pages": case(
+        "stock stock", 1,
+        claims(0, team="b"), *SIX, push(1), edit(0, "INSERT", "tasks/r1", team="b"), push(0), claims(0, team="a"),
+        pull(0, 1),
+        limit=1, token=C,
+    ),
+    "a client writes under claims that it has for one push, and other tokens pull between its pages": case(
+        "stock stock", 1,
+        edit(1, "INSERT", "tasks/t2", team="a"), push(1), pull(0), *SIX, push(1),
+        claims(0, team="b"), edit(0, "INSERT", "tasks/r1", team="b"), push(0), claims(0),
+        limit=1, token=C,
+    ),
+    "a broadcast without a cursor under other claims is followed by pulls with more tokens than are kept": case(
+        "stock stock", 1,
+        edit(1, "INSERT", "tasks/t2", team="b"), push(1), *SIX, push(1), pull(0, 1), pull(0, 1),
+        claims(0, team="b"), ("connect", 0), edit(1, "INSERT", "tasks/t3", team="b"), push(1), ("hear", 0),
+        *[("other token", 0, {**A, "team": team}, 1) for team in "cdcdcdcdcd"], claims(0),
+        limit=1,
+    ),
     "a push under other claims follows rows under a key that came into use since": case(
         "named stock", 8,
         pull(0), edit(1, "UPDATE", "notes/r1", team="b"), push(1),
         claims(0, team=["a", "b"]), edit(0, "UPDATE", "tasks/r1", team="b"), push(0), claims(0),
+    ),
+    "a row of a client that never pulled gets more writers than are kept": case(
+        "stock stock", 1,
+        edit(0, "INSERT", "tasks/r1", team="a"), push(0), *NINE,
+    ),
+    "a row under earlier claims of its client gets more writers than are kept": case(
+        "stock stock", 1,
+        edit(1, "INSERT", "notes/r2", team="a"), push(1), pull(0),
+        claims(0, team="b"), edit(0, "INSERT", "tasks/r1", team="b"), push(0), *NINE, claims(0),
+    ),
+    "a row gets more writers than are kept and leaves its client's sight": case(
+        "named stock", 1,
+        edit(1, "INSERT", "notes/r2", team="a"), push(1), pull(0), edit(1, "INSERT", "notes/r3", team="a"), push(1),
+        edit(0, "INSERT", "tasks/r1", team="a"), push(0), *NINE, edit(1, "UPDATE", "tasks/r1", team="z"), push(1),
     ),
 }  # fmt: skip
 
