@@ -76,6 +76,8 @@ PROFILES: list[dict[str, float]] = [
     {"edit": 6, "pull": 6, "push": 4, "return": 4, "claims": 1, "rules": 0.3},
     {"edit": 6, "pull": 6, "push": 4, "overwritten": 4, "claims": 0.5},
     {"edit": 2, "pull": 2, "push": 2, "three scopes": 4},
+    {"edit": 2, "pull": 2, "push": 2, "tokens in turns": 3},
+    {**_EVEN, "tokens in turns": 3},
 ]
 
 
@@ -133,9 +135,11 @@ def history(
         "fill": fillers,
         "last limit": random.choice([1, 2, 5, 1000]),
     }
-    if random.random() < 0.1:  # used in turns with each client's own to the end
-        setting["token"] = _claims(random, world)
     weights = dict(random.choice(PROFILES))
+    if random.random() < (
+        0.4 if "tokens in turns" in weights else 0.1
+    ):  # used in turns with each client's own to the end
+        setting["token"] = _claims(random, world)
     if kills:
         weights["kill"] = 1.0
     if live:
@@ -195,6 +199,8 @@ def _made(random: Random, kind: str, who: int, world: World) -> list[Step]:
             return _overwritten(random, who, world)
         case "three scopes":
             return _three_scopes(random, who, world)
+        case "tokens in turns":
+            return _in_turns(random, who, world)
     return [(kind, who)]
 
 
@@ -288,6 +294,51 @@ def _three_scopes(random: Random, who: int, world: World) -> list[Step]:
     steps += [("push", who, "whole"), ("claims", who, claims[1])]
     steps += [*others(world.keys, ["INSERT"], [teams[1]] * 3 + teams), *pages(), *moves(), *moves()]
     return [*steps, ("claims", who, claims[2]), *pages(), *random.choice([[], moves()]), *pages()]
+
+
+def _in_turns(random: Random, who: int, world: World) -> list[Step]:
+    """Small pages of a client between which so many pulls with its other tokens come that its earliest claims go.
+
+    It wrote rows, or was sent some, under claims that it has no more.
+    """
+    live = "named" not in world.devices
+    tokens = [_claims(random, world) for _ in range(random.choice([2, 3, 3, 4]))]
+    teams = [team for token in tokens for team in token["team"]] or [*world.letters]
+
+    def written(writer: int, most: int) -> list[Step]:
+        rows = [_new_row(random) if random.random() < 0.6 else random.choice(world.keys) for _ in range(most)]
+        edits = [
+            _set(random, writer, random.choice(["INSERT", "UPDATE"]), key, team=random.choice(teams)) for key in rows
+        ]
+        return [*edits, ("push", writer, random.choice(["whole", *FATES]))]
+
+    def pulls() -> list[Step]:
+        return [
+            ("pull", who, random.choice([1, 1, 2, 1000]), random.choice(FATES)) for _ in range(random.choice([0, 1, 1]))
+        ]
+
+    steps: list[Step] = [("device", who, random.choice(world.devices))] if random.random() < 0.5 else []
+    steps += [] if random.random() < 0.5 else [*written(who + 1, random.choice([1, 3])), *pulls()]
+    for token in random.sample(tokens, 2):
+        steps += [("claims", who, token), *random.choice([pulls(), written(who, 1), [*written(who, 2), *pulls()]])]
+        steps += [("connect", who), ("hear", who)] if live and random.random() < 0.4 else []
+        steps += written(who + 1, random.choice([1, 2, 4]))
+    steps.append(("claims", who, random.choice(tokens)))
+    for _ in range(random.randint(2, 7)):
+        for _ in range(random.choice([0, 1, 2, 4])):
+            steps.append(("other token", who, random.choice(tokens), random.choice([1, 1, 2, 1000])))
+        extra = random.choices(["", "mine", "others", "moved", "claims"], [6, 2, 2, 2, 1])[0]
+        if extra == "mine":
+            steps += written(who, 1)
+        elif extra == "others":
+            steps += written(who + 1, random.choice([1, 2]))
+        elif extra == "moved":
+            steps += [_set(random, who + 1, "UPDATE", random.choice(world.keys), team=random.choice(teams))]
+            steps += [("push", who + 1, "whole")]
+        elif extra == "claims":
+            steps.append(("claims", who, random.choice(tokens)))
+        steps.append(("pull", who, random.choice([1, 1, 1, 2]), random.choice(["whole", *FATES])))
+    return steps
 
 
 def _new_row(random: Random) -> tuple[str, str]:
