@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from lakesync.analysis.marks import Lag
+from lakesync.analysis.marks import Lag, lags
 from lakesync.flush.backlog_stats import BacklogStats
 from lakesync.flush.flusher import Thresholds
 from lakesync.flush.settings import FlushSettings, adaptive_buffer
@@ -132,17 +132,13 @@ def due_flush(
         "age": {shard.gateway for shard in unflushed if abs(now_ms - (shard.oldest_ms or 0)) >= age_ms},
     }
     gateways = set().union(*wanted.values())
-    lags = [
-        Lag("deltas", shard.shard, shard.gateway, shard.flushed_seq, shard.deltas, shard.oldest_ms or 0)
-        for shard in unflushed
-        if shard.gateway in gateways
-    ]
+    due = [lag for lag in lags(unflushed, (), ()) if lag.gateway in gateways]
     changed_rules = [
         Lag("checkpoint", "", shard.gateway, shard.checkpoint_arrival or 0, 0, now_ms)
         for shard in backlog
         if shard.rules_without_checkpoint is not None
     ]
-    found = [*lags, *changed_rules, *behind]
+    found = [*due, *changed_rules, *behind]
     if not found:
         return None
     reasons = [reason for reason, names in wanted.items() if names]

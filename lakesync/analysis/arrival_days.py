@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from lakesync.analysis.marks import lags as compare
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -50,7 +52,7 @@ def arrival_days_with_lateness(store: PipelineStore, lags: Sequence[Lag], due_ms
 
 def _days_of_history(store: PipelineStore, due_ms: int) -> list[ArrivalDay]:
     """Return the days by the ledger. A day is late if a gateway's oldest unflushed push came before `due_ms`."""
-    overdue = {each.gateway for each in store.backlog() if each.oldest_ms is not None and each.oldest_ms < due_ms}
+    overdue = {lag.gateway for lag in compare(store.backlog(), (), ()) if lag.since_ms < due_ms}
     found: dict[str, ArrivalDay] = {}
     for gateway in store.gateways():
         for day in store.ledger(gateway):

@@ -9,6 +9,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import dagster as dg
+import msgspec
 import pyarrow as pa
 import pytest
 from pydantic import SecretStr
@@ -17,6 +18,8 @@ from pyiceberg.expressions import AlwaysTrue, EqualTo
 from lakehouse.catalogue import open_table
 from lakehouse.schema_snapshot import registered
 from lakehouse.sessions import session
+from lakehouse.table_definitions import MARKS_PROPERTY, set_properties
+from lakesync.analysis.marks import FollowerMark
 from lakesync.config.backends import DeclaredDestination
 from lakesync.model.delta import extract_delta
 from lakesync.model.schema import parse_schema
@@ -344,6 +347,32 @@ def test_the_audit_names_each_place_that_is_damaged_and_finds_nothing_where_all_
         assert sorted(house.unaudited()) == ["deltas", "tables/todos"], "written since, and not found well"
     for check, words in expected.items():
         assert words in found[check], (check, found)
+
+
+@contextmanager
+def marks_put_back(house, spark):
+    """The marks of a state table and of the destination, as before they had anything."""
+    store, name = house.served.engine.store, DESTINATION
+    with open_table(spark, TODOS) as table:
+        merged = table.properties[MARKS_PROPERTY]
+    followed = store.marks()[name]
+    nothing = msgspec.structs.replace(msgspec.json.decode(followed, type=FollowerMark), streams={})
+    spark.sql(f"ALTER TABLE {TODOS} UNSET TBLPROPERTIES ('{MARKS_PROPERTY}')")
+    store.put_mark(name, msgspec.json.encode(nothing).decode())
+    try:
+        yield
+    finally:
+        set_properties(spark, TODOS, {MARKS_PROPERTY: merged})
+        store.put_mark(name, followed)
+
+
+def test_the_audit_compares_the_marks_and_names_the_parts_that_are_behind(house, spark):
+    with marks_put_back(house, spark):
+        found = house.audit()
+    late = f"late: {FIRST}, {SECOND}"
+    behind = {check: words for check, words in found.items() if check.endswith(" fresh")}
+    assert behind == {"tables/todos fresh": late, f"{DESTINATION} fresh": late}
+    assert house.audit() == {}
 
 
 @pytest.mark.deep
