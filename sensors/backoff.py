@@ -14,11 +14,20 @@ from lakesync.analysis.marks import Lag
 FIRST_PAUSE = 5.0
 """Seconds between the first two requests. Each further pause is twice as long."""
 LONGEST_PAUSE = 40.0
-"""Seconds at most for the first `PROMPT` requests, so that work continues within a minute after a short failure."""
-PROMPT = 10
-"""Number of requests with pauses of at most `LONGEST_PAUSE`."""
+"""Seconds at most for the first `PROMPT` requests, so that work continues within a minute after the fault is mended."""
+PROMPT = 90
+"""Number of requests with pauses of at most `LONGEST_PAUSE`: an hour."""
 LATER_PAUSE = 300.0
-"""Seconds between later requests: the failure needs an operator."""
+"""Seconds between later requests. A part that fails for good would otherwise make 2,000 runs a day."""
+
+
+def pause(count: int) -> float:
+    """Return the seconds from the latest of several requests in vain to the next.
+
+    Args:
+        count: number of requests, 1 or more.
+    """
+    return min(FIRST_PAUSE * 2 ** (count - 1), LONGEST_PAUSE) if count <= PROMPT else LATER_PAUSE
 
 
 class Attempt(msgspec.Struct, frozen=True):
@@ -32,7 +41,7 @@ class Attempt(msgspec.Struct, frozen=True):
     @property
     def pause(self) -> float:
         """Seconds from the latest request to the next."""
-        return min(FIRST_PAUSE * 2 ** (self.count - 1), LONGEST_PAUSE) if self.count <= PROMPT else LATER_PAUSE
+        return pause(self.count)
 
     @property
     def next_ms(self) -> int:

@@ -211,9 +211,10 @@ def test_a_part_whose_mark_does_not_move_is_requested_again_after_a_growing_paus
     assert "was requested 2 times" in house.tick(again.cursor).skip_message
 
 
-def test_pauses_are_short_for_minutes_and_long_for_what_fails_for_longer():
-    pauses = [attempts.Attempt(0, count, 0.0).pause for count in range(1, 13)]
-    assert pauses == [5, 10, 20, 40, 40, 40, 40, 40, 40, 40, 300, 300]
+def test_pauses_are_below_a_minute_for_an_hour_and_long_for_what_fails_for_longer():
+    pauses = [attempts.pause(count) for count in range(1, 93)]
+    assert pauses == [5, 10, 20, *[40] * 87, 300, 300]
+    assert 3_400 < sum(pauses[:90]) < 3_600
 
 
 def test_a_mark_that_moved_ends_the_pause(house):

@@ -177,15 +177,12 @@ class Polls:
 def test_a_connector_whose_polls_bring_nothing_is_retried_after_growing_pauses(tmp_path, monkeypatch):
     with dg.instance_for_test() as instance:
         polls = Polls(tmp_path, instance, monkeypatch)
-        assert polls.until(620, failed=2) == {
-            "desk": [0, 5, 15, 35, 75, 115, 155, 195, 235, 275, 315, 615],
-            "crm": [0],
-        }
-        polls.until(625, failed=2)  # the tick that notes the latest request
-        assert polls.reported() == (12, 915)
-        assert polls.until(1000, failed=1)["desk"] == [915, 945, 975], "one table fails, the other stays fresh"
-        assert polls.reported()[0] == 15, "polls in a row that failed"
-        assert polls.until(1100, failed=0)["desk"] == [1005, 1035, 1065, 1095]
+        assert polls.until(200, failed=2) == {"desk": [0, 5, 15, 35, 75, 115, 155, 195], "crm": [0]}
+        polls.until(205, failed=2)  # the tick that notes the latest request
+        assert polls.reported() == (8, 235)
+        assert polls.until(300, failed=1)["desk"] == [235, 265, 295], "one table fails, the other stays fresh"
+        assert polls.reported()[0] == 11, "polls in a row that failed"
+        assert polls.until(400, failed=0)["desk"] == [325, 355, 385]
         assert polls.reported() == (0, None)
         polls.engine.close()
 
