@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 LOOK_SECONDS = 10.0
 """Seconds between two readings of the lake while no sensor needs a newer one."""
+LIST_SECONDS = 20.0
+"""Seconds between two listings of queued runs while no part is behind, so that one is reported within a minute."""
 
 _MINUTE = "%Y-%m-%d %H:%M"
 """Format of times. Dagster's schedules are no finer than minutes."""
@@ -76,6 +78,8 @@ class PipelineLags:
         self._read_at = -LOOK_SECONDS
         self._read_for: list[tuple[str, str, int, int, int | None]] = []
         self._found: list[Lag] = []
+        self._listed_at = -LIST_SECONDS
+        self._queued: tuple[QueuedRun, ...] = ()
         self._requests: dict[str, Mapping[str, Attempt]] = {}
 
     def record_requests(self, sensor: str, requests: Mapping[str, Attempt]) -> None:
@@ -102,7 +106,8 @@ class PipelineLags:
 
         Args:
             store: the staging store.
-            instance: opens Dagster's instance, which takes a tenth of a second. Called only if a part is behind.
+            instance: opens Dagster's instance, which takes a tenth of a second. While no part is behind it is called
+                every `LIST_SECONDS` only.
             backlog: staging's backlog, as read a moment ago; None: read it.
             anew: read the lake now. Otherwise it is read after a flush or a new checkpoint, and every `LOOK_SECONDS`.
 
@@ -163,11 +168,17 @@ class PipelineLags:
             WallClock(self._config.clock_offset_file).now_ms(),
             tuple(self._found),
             counts,
-            tuple(queued_runs(instance())) if self._found else (),
+            self._queued_runs(instance),
             tuple(dead_letters),
             retries,
         )
         store.put_mark(REPORT, msgspec.json.encode(report).decode())
+
+    def _queued_runs(self, instance: Callable[[], dg.DagsterInstance]) -> tuple[QueuedRun, ...]:
+        now = time.monotonic()
+        if self._found or now - self._listed_at >= LIST_SECONDS:
+            self._listed_at, self._queued = now, tuple(queued_runs(instance()))
+        return self._queued
 
     def _dead_letters(
         self, marks: Mapping[str, str], followers: Iterable[Follower], now_ms: int

@@ -15,6 +15,7 @@ from pydantic import SecretStr
 from assets.asset_metadata import FLUSH_SENSOR, REASON, REQUESTED_BY
 from lakehouse.history.flush_due import due_flush
 from lakehouse.schema_snapshot import SchemaSnapshot, read_snapshot, registered, snapshot_file
+from lakesync.analysis.marks import report_in
 from lakesync.cli.up.process import free_ports
 from lakesync.config import load
 from lakesync.config.sections import FlushSection
@@ -30,6 +31,7 @@ from lakesync.staging.remote import RemoteStore
 from lakesync_dagster.definitions import arrival_days, first_day, make_definitions
 from lakesync_dagster.jobs import flush_job
 from sensors import backoff as attempts
+from sensors import lags
 from sensors.flush import flush_sensor
 from sensors.lags import PipelineLags
 from sensors.schema import ReloadError, schema_sensor
@@ -247,6 +249,22 @@ def test_how_a_run_ended_decides_nothing(house, status):
     house.push()
     house.engine.gateway("nyc").request_flush()
     assert house.reason() == "request"
+
+
+def test_a_run_that_does_not_start_is_reported_although_nothing_is_behind(house, monkeypatch):
+    def reported():
+        assert isinstance(house.tick(), dg.SkipReason)
+        return [each.run_id for each in report_in(house.engine.store.marks()).queued]
+
+    monkeypatch.setattr(lags, "LOOK_SECONDS", 0)
+    assert reported() == []
+    run = house.run(dg.DagsterRunStatus.NOT_STARTED, {"team": "ops"})
+    monkeypatch.setattr(lags, "QUEUED_SECONDS", 0)
+    assert reported() == [], "runs are listed every 20 seconds"
+    monkeypatch.setattr(lags, "LIST_SECONDS", 0)
+    assert reported() == [run.run_id]
+    house.instance.report_run_canceled(run)
+    assert reported() == []
 
 
 def test_a_cursor_of_another_form_counts_as_none(house):
