@@ -1,7 +1,10 @@
 """Queries of the lake, now and as of a time, equal the merge in Python, unflushed deltas included."""
 
 import json
+import os
 import random
+import subprocess
+import sys
 from collections import Counter
 
 import msgspec
@@ -29,6 +32,7 @@ from lakesync.model.types import ColumnValue, RowDelta, SyncPush
 from lakesync.staging import open_store
 from tests.integration.gateway_support import wall_ms
 
+COMMAND = [sys.executable, "-c", "from lakesync.cli import main; main()"]
 COLUMNS = {"title": "string", "size": "number", "done": "boolean", "extra": "json"}
 VALUES = {
     "title": ["x", 'q"\\\n\u0001', "é\U0001f600", "", None, 3],
@@ -257,19 +261,37 @@ def test_spark_returns_the_same_rows(place, monkeypatch, tmp_path):
     for name, value in place.config.environment().items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("LAKESYNC_CONFIG", "")
-    # As beside a `lakesync up` whose settings name a port: `up.json` has the token. Libraries write to stdout.
+    # As beside a `lakesync up` whose settings name a port: `up.json` has the token.
     for name in ("REMOTE", "TOKEN"):
         monkeypatch.delenv(f"LAKESYNC_SPARK_{name}")
     monkeypatch.setenv("LAKESYNC_DATA_DIR", str(tmp_path))
     up = {"remote": f"sc://localhost:{place.config.spark.port}", "token": place.config.spark.token.get_secret_value()}
     (tmp_path / "up.json").write_text(json.dumps({"spark": up}))
-    (tmp_path / "sitecustomize.py").write_text("print('a warning')")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     line = ["query", sql, "--as-of", str(place.moments[3]), "--json"]
     there = [CliRunner().invoke(app, [*line, "--engine", engine]).stdout for engine in ("spark", "duckdb")]
     assert there[0] == there[1] != ""
     snapshot = AsOf(snapshot=place.checkpoint.tables[0].snapshot_id)
     assert on_spark(place.config, sql, snapshot).to_pylist() == query(place.config, sql, snapshot).to_pylist()
+
+
+@pytest.mark.parametrize("engine", ["duckdb", "spark"])
+def test_warnings_of_a_query_go_to_stderr_and_stdout_has_only_the_answer(place, tmp_path, engine):
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys, warnings\n"
+        "warnings.warn('a warning')\n"
+        "if 'lakehouse.spark_query' in sys.orig_argv:\n"
+        "    print('what a library of Spark writes to stdout')\n"
+    )
+    settings = {**place.config.environment(), "LAKESYNC_CONFIG": "", "PYTHONPATH": str(tmp_path)}
+    sql = "SELECT _row, title, size FROM tasks ORDER BY ALL"
+    command = [*COMMAND, "query", sql, "--json", "--engine", engine]
+    done = subprocess.run(
+        command, env={**os.environ, **settings}, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert [json.loads(line) for line in done.stdout.splitlines()] == list(rows_of(query(place.config, sql)))
+    assert "UserWarning: a warning" in done.stderr
+    assert ("what a library of Spark writes to stdout" in done.stderr) == (engine == "spark")
 
 
 def test_a_folder_without_a_lake_is_reported(tmp_path, monkeypatch):
