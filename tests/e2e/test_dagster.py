@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
+from urllib.parse import urlsplit
 
 import jwt
 import psutil
@@ -15,6 +17,7 @@ import pytest
 import requests
 from pyspark.sql.functions import lit
 
+from lakehouse.catalogue import open_table
 from lakehouse.sessions import session
 from lakesync.cli.up.services import MARKER
 from lakesync.config import load
@@ -392,6 +395,25 @@ def test_rows_that_a_backfill_of_deltas_carried_reach_table_and_checkpoint_witho
     (run,) = system.ended(lambda run: tag(run, "dagster/backfill") == launched["backfillId"])
     assert {step["stepKey"] for step in run["stepStats"]} == {"deltas", "checks__deltas", "fresh__deltas"}
     assert system.is_flushed()
+    assert system.healed(rows) < HEALED_SECONDS
+
+
+@pytest.mark.deep
+def test_a_table_whose_step_failed_is_completed_without_a_push_once_its_cause_is_mended(carried):
+    system, rows, flushed = carried, carried.more_rows(), carried.newer()
+    with system.lake() as spark, open_table(spark, "lake.tables.flights") as table:
+        files = [Path(urlsplit(path).path) for path in table.inspect.files()["file_path"].to_pylist()]
+    for file in files:
+        file.rename(file.with_suffix(".away"))
+    system.push("flights", rows, delay=10)
+    system.flush()
+    failed = system.until(
+        lambda: [run for run in system.runs() if flushed(run) and run["status"] == "FAILURE"], RUN_SECONDS, "a failure"
+    )
+    assert system.is_flushed()
+    assert "table flights was not merged" in json.loads(tag(failed[0], "lakesync/left_out"))
+    for file in files:
+        file.with_suffix(".away").rename(file)
     assert system.healed(rows) < HEALED_SECONDS
 
 
