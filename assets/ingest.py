@@ -70,7 +70,7 @@ def connector_tables(
     """Create the assets of a connector's tables. They are one step, because they share one session at their source.
 
     A run of the poll sensor polls the source. Any other run replays what landed on its days, without a call to the
-    source, unless its configuration has `poll: true`.
+    source, unless its configuration has `poll: true`. Both do so for the run's tables only.
 
     Args:
         connector: the connector.
@@ -122,27 +122,31 @@ def connector_tables(
         from lakehouse.landing.polls import Connection, poll_connector, replay_connector
 
         is_poll = config.poll or is_requested_by(POLL_SENSOR, context)
+        wanted = [
+            table for table in connector.tables if polled_key(gateway, name, table) in context.selected_asset_keys
+        ]
         begun_ms = staging.now_ms()
         with failure_policy(context, pyspark):
             connection = Connection(
                 settings, pyspark.spark_session, lake.names, staging.store, staging.now_ms, intake.opener
             )
             done = (
-                poll_connector(connection, gateway, name)
+                poll_connector(connection, gateway, name, wanted)
                 if is_poll
-                else replay_connector(connection, gateway, name, days_of(context))
+                else replay_connector(connection, gateway, name, days_of(context), wanted)
             )
-            failed = [table for table in done.tables if table.error is not None]
+            failed = {table.table: table.error for table in done.tables if table.error is not None}
             if is_poll:  # also if a table failed: the next poll continues from there
-                record_poll(staging.store, gateway, name, begun_ms, len(done.tables), len(failed))
+                succeeded = {table: table not in failed for table in wanted}
+                record_poll(staging.store, connector, succeeded, begun_ms, staging.now_ms())
         for table in done.tables:
-            key = polled_key(gateway, name, table.table)
-            if table.error is None and key in context.selected_asset_keys:
+            if table.error is None:
+                key = polled_key(gateway, name, table.table)
                 yield dg.MaterializeResult(asset_key=key, metadata=table_metadata(table, done))
         if failed:
             raise dg.Failure(
                 description="; ".join(f"{error.code}: {error}" for error in done.errors),
-                metadata={table.table: f"{table.error.code}: {table.error}" for table in failed if table.error},
+                metadata={table: f"{error.code}: {error}" for table, error in failed.items()},
                 allow_retries=False,
             )
 

@@ -2,7 +2,7 @@
 
 
 def poll_mark(gateway: str, connector: str) -> str:
-    """Return the name of a connector's mark: when its last poll that ended began.
+    """Return the name of a connector's mark: when the last poll of its tables began.
 
     Args:
         gateway: the connector's gateway.
@@ -12,7 +12,7 @@ def poll_mark(gateway: str, connector: str) -> str:
 
 
 def failed_polls_mark(gateway: str, connector: str) -> str:
-    """Return the name of the mark that counts a connector's failed polls.
+    """Return the name of the mark that has a connector's failing tables.
 
     Args:
         gateway: the connector's gateway.

@@ -4,16 +4,16 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import dagster as dg
 import msgspec
 
 from assets.asset_metadata import SLOT, UPKEEP_SLOT, ms_of_days
 from lakehouse.backends.copied_days import CopiedDays, first_missing_day
-from lakehouse.landing.poll_marks import failed_polls, last_poll_ms
+from lakehouse.landing.poll_marks import failing_tables, last_poll_ms
 from lakehouse.mark_names import move_mark
-from lakehouse.schema_snapshot import SchemaSnapshot, merged_tables
+from lakehouse.schema_snapshot import PolledConnector, SchemaSnapshot, merged_tables
 from lakesync.analysis.marks import (
     QUEUED_SECONDS,
     REPORT,
@@ -32,7 +32,7 @@ from lakesync.config import Config
 from lakesync.model.clock import WallClock
 from lakesync.staging.records import Backlog
 from lakesync.staging.store import PipelineStore
-from sensors.backoff import Attempt
+from sensors.backoff import Attempt, pause
 
 if TYPE_CHECKING:
     from lakesync.analysis.lake_marks import MarkReader
@@ -127,21 +127,20 @@ class PipelineLags:
                 wait_ms = QUEUED_SECONDS * 1000
                 late = [each for each in timed if not (each.mark and each.mark <= now_ms < each.next_ms + wait_ms)]
                 found = {lag.key: lag for lag in self._marks().lags(unflushed, self._tables, followers, late, now_ms)}
-                failing = failing_polls(self._snapshot, staging_marks)
-                self._found = list((found | {lag.key: lag for lag, _ in failing}).values())
+                failing = failing_polls(self._snapshot, staging_marks, now_ms)
+                self._found = list((found | {each.lag.key: each.lag for each in failing}).values())
                 self._read_at, self._read_for = now, marks
-                polls = {lag.key: count for lag, count in failing}
-                self._report(store, instance, polls, self._dead_letters(staging_marks, followers, now_ms))
+                self._report(store, instance, failing, self._dead_letters(staging_marks, followers, now_ms))
             return [lag for lag in self._found if lag.part != "deltas"]
 
-    def overdue(self, store: PipelineStore) -> list[Lag]:
-        """Return the polls, flows and tiers that are due, without reading the lake.
+    def overdue(self, marks: Mapping[str, str], now_ms: int) -> list[Lag]:
+        """Return the polls, flows, tiers and migrations that are due, without reading the lake.
 
         Args:
-            store: the staging store.
+            marks: staging's marks.
+            now_ms: server wall time in milliseconds.
         """
-        now_ms = WallClock(self._config.clock_offset_file).now_ms()
-        return compare((), (), (), timed_parts(self._config, self._snapshot, store.marks(), now_ms), now_ms)
+        return compare((), (), (), timed_parts(self._config, self._snapshot, marks, now_ms), now_ms)
 
     def _marks(self) -> "MarkReader":
         if self._reader is None:
@@ -154,11 +153,12 @@ class PipelineLags:
         self,
         store: PipelineStore,
         instance: Callable[[], dg.DagsterInstance],
-        polls: Mapping[str, int],
+        failing: Iterable["FailingPoll"],
         dead_letters: Iterable[DeadLetters],
     ) -> None:
         marks = {lag.key: lag.mark for lag in self._found}
-        counts, retries = dict(polls), {}
+        counts = {each.lag.key: each.polls for each in failing}
+        retries = {each.lag.key: each.next_ms for each in failing}
         for requests in self._requests.values():
             for key, made in requests.items():
                 if marks.get(key) == made.mark:
@@ -245,8 +245,8 @@ def timed_parts(config: Config, snapshot: SchemaSnapshot, marks: Mapping[str, st
     """
     found = []
     for each in snapshot.connectors:
-        mark = last_poll_ms(marks, each.gateway, each.name)
-        next_ms = mark + each.interval_ms if mark else now_ms
+        times = _poll_times(each, marks, now_ms)
+        mark, next_ms = max(time.mark for time in times.values()), min(time.next_ms for time in times.values())
         found.append(Timed("poll", each.name, each.gateway, mark, next_ms))
     for part, group, name, cron in _moves(config):
         mark = int(marks.get(move_mark(group, name), 0))
@@ -254,20 +254,64 @@ def timed_parts(config: Config, snapshot: SchemaSnapshot, marks: Mapping[str, st
     return [*found, *_migrations(config, marks, now_ms)]
 
 
-def failing_polls(snapshot: SchemaSnapshot, marks: Mapping[str, str]) -> list[tuple[Lag, int]]:
-    """Return the connectors whose newest poll failed, each with the number of polls that failed in a row.
+class FailingPoll(NamedTuple):
+    """A connector all of whose tables fail, or a failing table of another connector."""
+
+    lag: Lag
+    polls: int
+    """Failed polls in a row."""
+    next_ms: int
+    """When the next one is due, in milliseconds of server wall time."""
+
+
+def failing_polls(snapshot: SchemaSnapshot, marks: Mapping[str, str], now_ms: int) -> list[FailingPoll]:
+    """Return the connectors and tables whose newest poll failed.
 
     Args:
         snapshot: names the connectors.
         marks: staging's marks.
+        now_ms: server wall time in milliseconds.
     """
     found = []
     for each in snapshot.connectors:
-        failed = failed_polls(marks, each.gateway, each.name)
-        if failed.count:
-            mark = last_poll_ms(marks, each.gateway, each.name)
-            found.append((Lag("poll", each.name, each.gateway, mark, 0, failed.since_ms), failed.count))
+        times, failing = _poll_times(each, marks, now_ms), failing_tables(marks, each)
+        parts = {f"{each.name}/{table}": [table] for table in failing}
+        for name, tables in ({each.name: [*failing]} if len(parts) == len(times) else parts).items():
+            own, due = [failing[table] for table in tables], [times[table] for table in tables]
+            mark, since_ms = max(time.mark for time in due), min(failed.since_ms for failed in own)
+            lag = Lag("poll", name, each.gateway, mark, 0, since_ms)
+            found.append(FailingPoll(lag, max(failed.count for failed in own), min(time.next_ms for time in due)))
     return found
+
+
+def due_tables(connector: PolledConnector, marks: Mapping[str, str], now_ms: int) -> list[str]:
+    """Return the tables of a connector that are due: by its interval or, if their polls fail, after a growing pause.
+
+    A pause is at least as long as the failed poll took, so that a table that hangs leaves half of the time to others.
+
+    Args:
+        connector: the connector.
+        marks: staging's marks.
+        now_ms: server wall time in milliseconds.
+    """
+    times = _poll_times(connector, marks, now_ms)
+    return [table for table, time in times.items() if not time.mark <= now_ms < time.next_ms]
+
+
+class _PollTime(NamedTuple):
+    """When a connector's table was polled last, and when its next poll is due, in milliseconds of server wall time."""
+
+    mark: int
+    next_ms: int
+
+
+def _poll_times(connector: PolledConnector, marks: Mapping[str, str], now_ms: int) -> dict[str, _PollTime]:
+    last_ms, failing = last_poll_ms(marks, connector), failing_tables(marks, connector)
+    times = dict.fromkeys(connector.tables, _PollTime(last_ms, last_ms + connector.interval_ms if last_ms else now_ms))
+    for table, failed in failing.items():
+        pause_ms = max(round(pause(failed.count) * 1000), failed.ended_ms - failed.begun_ms)
+        times[table] = _PollTime(failed.ended_ms, failed.ended_ms + pause_ms)
+    return times
 
 
 def next_tick_ms(cron: str, after_ms: int) -> int:

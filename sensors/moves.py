@@ -54,7 +54,8 @@ def move_sensor(
         lags.record_requests(MOVE_SENSOR, attempts.by_part)
         now_ms = WallClock(config.clock_offset_file).now_ms()
         with open_staging() as store:
-            marks, behind = store.marks(), [lag for lag in lags.overdue(store) if job_name(lag) in jobs]
+            marks = store.marks()
+        behind = [lag for lag in lags.overdue(marks, now_ms) if job_name(lag) in jobs]
         ready, delayed = attempts.ready(behind)
         requests, asked = [], []
         for lag in ready:

@@ -1,5 +1,7 @@
 """The sensor that requests a poll of each connector when its interval has passed since its last poll."""
 
+from collections.abc import Sequence
+
 import dagster as dg
 
 from assets.asset_metadata import CONNECTOR, POLL_SENSOR, REQUESTED_BY, nearest_day, polled_key
@@ -9,7 +11,7 @@ from lakesync.model.clock import WallClock
 from lakesync.staging.store import OpenStaging
 from resources.compat_dagster import UnresolvedAssetJobDefinition
 from sensors.backoff import Attempts
-from sensors.lags import PipelineLags, is_under_way
+from sensors.lags import PipelineLags, due_tables, is_under_way
 from sensors.outages import skip_during_outage
 
 
@@ -21,9 +23,10 @@ def poll_sensor(
     open_staging: OpenStaging,
     lags: PipelineLags,
 ) -> dg.SensorDefinition:
-    """Create the sensor of polls: one run for each connector that is due, never two at once.
+    """Create the sensor of polls: one run for the due tables of each connector, never two at once.
 
-    A poll that brought nothing or was killed moves no mark, so it is requested again after a growing pause.
+    A table whose polls fail is due again after growing pauses. A poll that was killed moves no mark, so the sensor
+    requests it again after growing pauses too.
 
     Args:
         config: names the clock.
@@ -45,19 +48,21 @@ def poll_sensor(
     def watch(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
         attempts = Attempts(context.cursor)
         lags.record_requests(POLL_SENSOR, attempts.by_part)
+        now_ms = WallClock(config.clock_offset_file).now_ms()
         with open_staging() as store:
-            found = {f"{lag.gateway}/{lag.name}": lag for lag in lags.overdue(store) if lag.part == "poll"}
+            marks = store.marks()
+        found = {f"{lag.gateway}/{lag.name}": lag for lag in lags.overdue(marks, now_ms) if lag.part == "poll"}
         ready, delayed = attempts.ready(found.values())
         asked = {lag.key for lag in ready if not is_under_way(context.instance, tags(f"{lag.gateway}/{lag.name}"))}
         if not asked:
             nothing_due = f"{len(snapshot.connectors)} connectors, none of them due"
             return dg.SkipReason("; ".join(map(str, delayed)) or nothing_due)
-        today = nearest_day(days, WallClock(config.clock_offset_file).now_ms())
+        today = nearest_day(days, now_ms)
         requests = []
         for each in snapshot.connectors:
             lag = found.get(connector_tag(each))
             if lag is not None and lag.key in asked:
-                requests.append(_request(each, today))
+                requests.append(_request(each, due_tables(each, marks, now_ms), today))
         kept = attempts.requested(
             [lag for lag in found.values() if lag.key in asked], [lag for lag in found.values() if lag.key not in asked]
         )
@@ -76,9 +81,9 @@ def tags(connector: str) -> dict[str, str]:
     return {REQUESTED_BY: POLL_SENSOR, CONNECTOR: connector}
 
 
-def _request(connector: PolledConnector, day: str) -> dg.RunRequest:
+def _request(connector: PolledConnector, tables: Sequence[str], day: str) -> dg.RunRequest:
     return dg.RunRequest(
-        asset_selection=[polled_key(connector.gateway, connector.name, table) for table in connector.tables],
+        asset_selection=[polled_key(connector.gateway, connector.name, table) for table in tables],
         partition_key=day,
         tags=tags(connector_tag(connector)),
     )

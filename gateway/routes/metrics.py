@@ -82,15 +82,16 @@ class PartLag(msgspec.Struct, frozen=True, rename="camel"):
     """A part of the pipeline whose mark is behind the one upstream."""
 
     part: str
-    """`deltas`, `table`, `checkpoint` or `destination`."""
+    """`deltas`, `table`, `checkpoint`, `destination`, `flow`, `tier`, `migration`, `poll` or `erasure`."""
     name: str
-    """Name of the table or destination; shard of `deltas`; empty for the checkpoint."""
+    """Name of the table, destination, flow, tiers, migration or connector, or `CONNECTOR/TABLE` if other tables of the
+    connector succeed; shard of `deltas`; empty for a checkpoint or an erasure."""
     deltas: int
-    """Deltas that it lacks: exact for `deltas`, an upper bound for the others."""
+    """Deltas that it lacks: exact for `deltas`, 0 for a part that is due by the clock, otherwise an upper bound."""
     since_ms: int
-    """Arrival of the oldest of them."""
+    """Arrival of the oldest of them; of a part that is due by the clock, when it was due or began to fail."""
     requests: int
-    """Runs requested for it since its mark last moved; three or more mean that they fail."""
+    """Runs requested for it since its mark last moved, or failed polls; three or more mean that they fail."""
     retry_ms: int | None
     """When the next run is requested if the mark does not move, in milliseconds since 1970; null before the first."""
 

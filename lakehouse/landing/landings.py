@@ -91,8 +91,12 @@ class LakeLanding(LandedTables):
         return self._place(table).cursor
 
     @lake_errors
-    def poll(self, ingest: IngestSettings) -> PollReport:
+    def poll(self, ingest: IngestSettings, wanted: Collection[str] | None = None) -> PollReport:
         """Read the changes at the source into `landing`, in tasks of Spark. Tables fail independently.
+
+        Args:
+            ingest: the connector's settings.
+            wanted: the tables to read; None: all. The count of one may land rows of another.
 
         Raises:
             LakeUnavailableError: Spark or the catalogue cannot be reached.
@@ -104,12 +108,13 @@ class LakeLanding(LandedTables):
         never = {table for table in self._tables if self._place(table).counted_ms is None}
         late = {table for table in self._tables if table not in never and (self._place(table).counted_ms or 0) <= due}
         try:
-            reading: list[str] = list(self._tables)
+            reading = [table for table in self._tables if wanted is None or table in wanted]
+            polled = set(reading)
             while reading and (ingest.max_calls is None or report.usage.calls < ingest.max_calls):
                 results = self._step(reading, never, ingest, report)
                 more = {result.table for result in results if result.more and result.failure is None}
                 reading = [table for table in reading if table in more]
-            ready = [table for table in self._tables.values() if reports[table.name].error is None]
+            ready = [self._tables[name] for name in self._tables if name in polled and reports[name].error is None]
             counting = [table.name for table in ready if table.name not in reading]
             counting = [table for table in counting if self._tables[table].counted or table in late]
             if counting:

@@ -1,4 +1,4 @@
-"""Staging's marks of polls: when the last one began, and how many have failed since. Polls write, sensors read them."""
+"""Staging's marks of polls: when the last one began, and which tables fail. Polls write them, sensors read them."""
 
 from __future__ import annotations
 
@@ -7,56 +7,59 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from lakehouse.mark_names import failed_polls_mark, poll_mark
-from lakesync.analysis.marks import FailedPolls
+from lakesync.analysis.marks import FailedPolls, FailingTable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from lakehouse.schema_snapshot import PolledConnector
     from lakesync.staging.store import PipelineStore
 
 
-def record_poll(store: PipelineStore, gateway: str, name: str, begun_ms: int, tables: int, failed: int) -> None:
-    """Write a connector's marks after a poll.
+def record_poll(
+    store: PipelineStore, connector: PolledConnector, succeeded: Mapping[str, bool], begun_ms: int, ended_ms: int
+) -> None:
+    """Write a connector's marks after a poll of some of its tables.
 
-    The mark of its last poll stays if no table succeeded, so that the sensor retries after a growing pause. If one did,
-    the next poll is due at the connector's interval, because a table that fails delays no other.
+    The mark of its last poll moves if a table succeeded and no table was left out but failing ones, so that the next
+    poll of these tables is due at the connector's interval. A table that fails delays no other.
 
     Args:
         store: the staging store.
-        gateway: the connector's gateway.
-        name: the connector's name.
+        connector: the connector.
+        succeeded: each polled table → whether it was read and pushed completely.
         begun_ms: when the poll began, in milliseconds of server wall time.
-        tables: number of the connector's tables.
-        failed: number of those that were not read or not pushed completely.
+        ended_ms: when it ended.
     """
-    mark, known = failed_polls_mark(gateway, name), failed_polls(store.marks(), gateway, name)
-    if failed:
-        since_ms = known.since_ms if known.count else begun_ms
-        store.put_mark(mark, msgspec.json.encode(FailedPolls(known.count + 1, since_ms)).decode())
-    elif known.count:
-        store.put_mark(mark, msgspec.json.encode(FailedPolls(0, begun_ms)).decode())
-    if failed < tables or not tables:
-        store.put_mark(poll_mark(gateway, name), str(begun_ms))
+    known = failing_tables(store.marks(), connector)
+    failing = {table: failed for table, failed in known.items() if table not in succeeded}
+    for table in (table for table, is_ok in succeeded.items() if not is_ok):
+        before = known.get(table, FailingTable(0, begun_ms, 0, 0))
+        failing[table] = FailingTable(before.count + 1, before.since_ms, begun_ms, ended_ms)
+    if failing != known:
+        mark = failed_polls_mark(connector.gateway, connector.name)
+        store.put_mark(mark, msgspec.json.encode(FailedPolls(failing)).decode())
+    if any(succeeded.values()) and not set(connector.tables) - known.keys() - succeeded.keys():
+        store.put_mark(poll_mark(connector.gateway, connector.name), str(begun_ms))
 
 
-def failed_polls(marks: Mapping[str, str], gateway: str, name: str) -> FailedPolls:
-    """Return how many polls of a connector have failed in a row; 0 if the newest one succeeded.
+def failing_tables(marks: Mapping[str, str], connector: PolledConnector) -> dict[str, FailingTable]:
+    """Return the tables of a connector that its latest polls did not read or did not push completely.
 
     Args:
         marks: staging's marks.
-        gateway: the connector's gateway.
-        name: the connector's name.
+        connector: the connector.
     """
-    text = marks.get(failed_polls_mark(gateway, name))
-    return msgspec.json.decode(text, type=FailedPolls) if text is not None else FailedPolls(0, 0)
+    text = marks.get(failed_polls_mark(connector.gateway, connector.name))
+    failed = msgspec.json.decode(text, type=FailedPolls).tables if text is not None else {}
+    return {table: failed[table] for table in connector.tables if table in failed}
 
 
-def last_poll_ms(marks: Mapping[str, str], gateway: str, name: str) -> int:
+def last_poll_ms(marks: Mapping[str, str], connector: PolledConnector) -> int:
     """Return when a connector's last poll began, in milliseconds of server wall time; 0 before the first.
 
     Args:
         marks: staging's marks.
-        gateway: the connector's gateway.
-        name: the connector's name.
+        connector: the connector.
     """
-    return int(marks.get(poll_mark(gateway, name), 0))
+    return int(marks.get(poll_mark(connector.gateway, connector.name), 0))

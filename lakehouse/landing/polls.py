@@ -16,7 +16,7 @@ from lakesync.connectors.polling import IngestSettings, PollReport, TableReport
 from lakesync.model.errors import LakeSyncError, LakeUnavailableError, NotFoundError, StagingUnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
     from datetime import date
 
     from pyspark.sql import SparkSession
@@ -66,13 +66,16 @@ class ConnectorPoll:
         return list(found.values())
 
 
-def poll_connector(connection: Connection, gateway: str, name: str) -> ConnectorPoll:
+def poll_connector(
+    connection: Connection, gateway: str, name: str, tables: Collection[str] | None = None
+) -> ConnectorPoll:
     """Read the changes at a connector's source, land them, and push the deltas. Tables fail independently.
 
     Args:
         connection: the connections of the run.
         gateway: the connector's gateway.
         name: the connector's name.
+        tables: the tables to poll; None: all.
 
     Raises:
         NotFoundError: there is no such connector.
@@ -81,14 +84,17 @@ def poll_connector(connection: Connection, gateway: str, name: str) -> Connector
     """
     with ExitStack() as stack:
         polled, landing, delivery, ingest = _open(stack, connection, gateway, name)
-        report = landing.poll(ingest)
+        report = landing.poll(ingest, tables)
         done = ConnectorPoll([], report)
         for table, read in zip(polled.tables, report.tables, strict=True):
-            done.tables.append(_deliver(delivery, table, read))
+            if tables is None or table.name in tables:
+                done.tables.append(_deliver(delivery, table, read))
         return done
 
 
-def replay_connector(connection: Connection, gateway: str, name: str, days: Sequence[date]) -> ConnectorPoll:
+def replay_connector(
+    connection: Connection, gateway: str, name: str, days: Sequence[date], tables: Collection[str] | None = None
+) -> ConnectorPoll:
     """Push the deltas of the landings of past days again, without a call to the source.
 
     Args:
@@ -96,6 +102,7 @@ def replay_connector(connection: Connection, gateway: str, name: str, days: Sequ
         gateway: the connector's gateway.
         name: the connector's name.
         days: UTC days of landing.
+        tables: the tables whose deltas are pushed; None: all.
 
     Raises:
         As `poll_connector`.
@@ -104,6 +111,8 @@ def replay_connector(connection: Connection, gateway: str, name: str, days: Sequ
         polled, _, delivery, _ = _open(stack, connection, gateway, name)
         done = ConnectorPoll([])
         for table in polled.tables:
+            if tables is not None and table.name not in tables:
+                continue
             each = TablePoll(table.name)
             done.tables.append(each)
             try:

@@ -87,8 +87,8 @@ class Timed(NamedTuple):
     gateway: str
     """Empty if it belongs to no gateway."""
     mark: int
-    """Start of the last run that succeeded, of a poll for at least one table, in milliseconds of server wall time; 0
-    before the first. Of a migration: start of the first day that is not copied yet."""
+    """Start of the last run that succeeded, in milliseconds of server wall time; 0 before the first. Of a connector:
+    moves with each poll that ended. Of a migration: start of the first day that is not copied yet."""
     next_ms: int
     """When the next one is due."""
 
@@ -122,8 +122,8 @@ class Lag(msgspec.Struct, frozen=True, rename="camel"):
 
     part: Part
     name: str
-    """Name of the table, destination, flow, tiers, migration or connector; of `deltas`, the shard; empty for a
-    checkpoint or an erasure."""
+    """Name of the table, destination, flow, tiers, migration or connector, or `CONNECTOR/TABLE` if other tables of the
+    connector succeed; of `deltas`, the shard; empty for a checkpoint or an erasure."""
     gateway: str
     """Empty for flows, tiers and migrations, which concern all gateways."""
     mark: int
@@ -210,16 +210,23 @@ class FollowerMark(msgspec.Struct, frozen=True, rename="camel"):
     """Gateway → number of values that its tables of rows cannot store."""
 
 
-class FailedPolls(msgspec.Struct, frozen=True, rename="camel"):
-    """Staging's mark of a connector whose latest polls failed: a table was not read or not pushed.
-
-    The connector's own mark moves only with polls that brought at least one table.
-    """
+class FailingTable(msgspec.Struct, frozen=True, rename="camel"):
+    """A connector's table that the latest polls did not read or did not push completely. Times are server wall time."""
 
     count: int
-    """Failed polls in a row; 0 after a successful one."""
+    """Failed polls in a row."""
     since_ms: int
-    """Start of the first of them, in milliseconds of server wall time."""
+    """Start of the first of them."""
+    begun_ms: int
+    """Start of the latest."""
+    ended_ms: int
+    """End of the latest."""
+
+
+class FailedPolls(msgspec.Struct, frozen=True, rename="camel"):
+    """Staging's mark of the failing tables of a connector. Each is polled again after a pause of its own."""
+
+    tables: dict[str, FailingTable] = {}
 
 
 class Visit(msgspec.Struct, frozen=True, rename="camel"):

@@ -12,9 +12,11 @@ from pydantic import SecretStr
 
 from lakehouse.landing.polls import Connection, poll_connector
 from lakehouse.schema_snapshot import registered
+from lakesync.analysis.marks import report_in
 from lakesync.model.delta import extract_delta
 from lakesync.model.types import SyncPull, SyncPush
 from lakesync_dagster.definitions import make_definitions
+from sensors.lags import PipelineLags
 from tests.integration.gateway_support import SERVICE
 from tests.run_support import a_run
 
@@ -34,7 +36,7 @@ class House:
 
     def __init__(self, served, spark_config, instance, name):
         self.engine, self.instance, self.gateway = served.engine, instance, served.engine.gateway(name)
-        self.closing = ExitStack()
+        self.closing, self.cursor = ExitStack(), None
         self.config = spark_config.replace(
             lake={"system_namespace": f"sys_{name}", "namespace": f"tab_{name}"},
             gateway={"url": served.url},
@@ -62,6 +64,32 @@ class House:
             run_config=config,
             raise_on_error=False,
         )
+
+    def tick(self):
+        """Tick the poll sensor and run what it requests; each polled table, and whether it succeeded."""
+        definitions = make_definitions(self.config, registered(self.engine.store))
+        sensor, found = definitions.get_repository_def().get_sensor_def("poll_sensor"), {}
+        with dg.build_sensor_context(self.instance, cursor=self.cursor) as context:
+            result = sensor(context)
+        if isinstance(result, dg.SkipReason):
+            return found
+        self.cursor = result.cursor
+        for request in result.run_requests:
+            run = definitions.resolve_job_def("poll").execute_in_process(
+                instance=self.instance,
+                partition_key=request.partition_key,
+                tags=request.tags,
+                asset_selection=request.asset_selection,
+                raise_on_error=False,
+            )
+            found |= {key.path[-1]: key.path[-1] in told(run) for key in request.asset_selection}
+        return found
+
+    def behind(self):
+        """Keys of the polls that are reported as behind."""
+        lags = PipelineLags(self.config, registered(self.engine.store))
+        lags.read(self.engine.store, lambda: self.instance)
+        return {lag.key for lag in report_in(self.engine.store.marks()).lags if lag.part == "poll"}
 
     def poll(self, connector):
         """A poll without Dagster; all of a house's share one session of Spark."""

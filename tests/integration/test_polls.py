@@ -2,6 +2,7 @@
 
 import random
 import threading
+import time
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -16,7 +17,8 @@ from lakesync.engine import EngineLimits
 from lakesync.engine.gateway import SyncGateway
 from lakesync.testing.servers import Answer
 from lakesync.testing.servers.jira.service import fault
-from tests.integration.jira_support import Moving, desk
+from sensors import backoff
+from tests.integration.jira_support import Moving, desk, document
 from tests.integration.poll_support import NUMBERS, House, connection, reason, told
 from tests.integration.salesforce_support import ACCOUNTS_ALONE, company
 
@@ -198,6 +200,37 @@ def test_b11_a_poisoned_connector_stops_no_other(house):
                 house.gateway.unregister_connector(name)
         assert len(house.rows("jira_issues")) == 2
         assert len(house.rows("sf_accounts")) == 1
+
+
+def test_b11_a_failing_table_of_a_connector_is_named_and_paused_while_the_others_are_polled(house, monkeypatch):
+    good, comments = {"jira_issues": True, "jira_projects": True}, "jira_comments"
+    named = f"poll/desk/{comments}/{house.gateway.gateway_id}"
+    with desk() as made:
+
+        def add_issue():
+            made.site.add_comment(made.site.add_issue("SUP", "an issue"), document("a comment"))
+            made.clock.advance(200_000)
+
+        made.site.add_project("SUP")
+        add_issue()
+        house.register(made.config(), intervalMs=1)
+        made.api.forbidden = {"/rest/api/3/issue/[^/]+/comment"}
+        with monkeypatch.context() as patched:  # a pause that no machine is too busy for
+            patched.setattr(backoff, "FIRST_PAUSE", 3_600)
+            patched.setattr(backoff, "LONGEST_PAUSE", 3_600)
+            assert house.tick() == {**good, comments: False}
+            assert house.behind() == {named}
+            add_issue()
+            assert house.tick() == good
+            assert house.rows("jira_issues").keys() == {"SUP-1", "SUP-2"}
+            assert house.behind() == {named}
+        made.api.forbidden.clear()
+        ends = time.monotonic() + 300
+        while comments not in (polled := house.tick()):
+            assert time.monotonic() < ends, "the table is polled again after its pause"
+        assert polled[comments]
+        assert len(house.rows(comments)) == 2
+        assert house.behind() == set()
 
 
 class Killed(BaseException):

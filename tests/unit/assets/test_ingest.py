@@ -107,7 +107,7 @@ def test_a_poll_that_was_cut_short_is_requested_again_and_never_beside_itself(tm
     engine.close()
 
 
-def test_a_connector_whose_polls_fail_is_reported_until_one_ends_well(tmp_path):
+def test_a_table_that_fails_is_reported_until_it_succeeds_and_a_connector_of_failing_tables_as_one(tmp_path):
     config, snapshot = load({"data_dir": tmp_path}), SchemaSnapshot(connectors=(DESK, CRM))
     engine = Engine(open_store("memory://", wall_clock), wall_clock)
     engine.open()
@@ -119,12 +119,17 @@ def test_a_connector_whose_polls_fail_is_reported_until_one_ends_well(tmp_path):
         report = report_in(engine.store.marks())
         return [(lag.key, lag.since_ms, report.requests.get(lag.key)) for lag in report.lags], report.failing()
 
-    record_poll(engine.store, "shop", CRM.name, now, tables=1, failed=0)
-    for number in range(3):
-        record_poll(engine.store, "shop", DESK.name, now + number, tables=2, failed=1)
-        assert reported()[0] == [("poll/support-desk/shop", now, number + 1)]
-    assert [lag.name for lag in reported()[1]] == ["support-desk"]
-    record_poll(engine.store, "shop", DESK.name, now + 3, tables=2, failed=0)
+    issues, projects = DESK.tables
+    record_poll(engine.store, CRM, dict.fromkeys(CRM.tables, True), now, now)
+    record_poll(engine.store, DESK, {issues: True, projects: False}, now, now)
+    assert reported()[0] == [(f"poll/support-desk/{projects}/shop", now, 1)]
+    for number in (2, 3):
+        record_poll(engine.store, DESK, {projects: False}, now + number, now + number)
+        assert reported()[0] == [(f"poll/support-desk/{projects}/shop", now, number)]
+    assert [lag.name for lag in reported()[1]] == [f"support-desk/{projects}"]
+    record_poll(engine.store, DESK, {issues: False}, now + 4, now + 4)
+    assert reported()[0] == [("poll/support-desk/shop", now, 3)]
+    record_poll(engine.store, DESK, {issues: True, projects: True}, now + 5, now + 5)
     assert reported() == ([], [])
     engine.close()
 
@@ -149,42 +154,72 @@ class Polls:
     def now(self):
         return self.begun + self.seconds
 
-    def until(self, seconds, failed):
-        """When each connector is polled, by ticks every five seconds; `failed` of the desk's two tables fail."""
-        found = {"desk": [], "crm": []}
+    def until(self, seconds, failing=(), takes=0):
+        """When each table is polled, by ticks every five seconds.
+
+        Args:
+            seconds: until when.
+            failing: the tables that fail.
+            takes: the seconds that a poll of these takes.
+        """
+        found = {table: [] for table in (*DESK.tables, *CRM.tables)}
         while self.seconds < seconds:
             with dg.build_sensor_context(self.instance, cursor=self.cursor) as context:
                 result = self.sensor(context)
             if isinstance(result, dg.SensorResult):
                 self.cursor = result.cursor
                 for request in result.run_requests:
-                    is_desk = request.tags["lakesync/connector"] == "shop/support-desk"
-                    each, tables, bad = (DESK, 2, failed) if is_desk else (CRM, 1, 0)
-                    found["desk" if is_desk else "crm"].append(self.seconds)
-                    record_poll(self.engine.store, "shop", each.name, self.now() * 1000, tables=tables, failed=bad)
+                    each = DESK if request.tags["lakesync/connector"] == "shop/support-desk" else CRM
+                    succeeded = {key.path[-1]: key.path[-1] not in failing for key in request.asset_selection}
+                    for table in succeeded:
+                        found[table].append(self.seconds)
+                    begun_ms, bad = self.now() * 1000, not all(succeeded.values())
+                    self.seconds += takes if bad else 0
+                    record_poll(self.engine.store, each, succeeded, begun_ms, self.now() * 1000)
             self.seconds += 5
         return found
 
     def reported(self):
-        """Requests for the desk since its mark moved, and the seconds at which the next one is made."""
+        """Key of a failing part → its failed polls in a row, and the seconds at which the next one is due."""
         self.lags.read(self.engine.store, lambda: self.instance, anew=True)
         report = report_in(self.engine.store.marks())
-        next_ms = report.retries.get("poll/support-desk/shop")
-        left = None if next_ms is None else next_ms / 1000 - self.begun
-        return report.requests.get("poll/support-desk/shop", 0), left
+        return {key: (count, report.retries[key] / 1000 - self.begun) for key, count in report.requests.items()}
 
 
-def test_a_connector_whose_polls_bring_nothing_is_retried_after_growing_pauses(tmp_path, monkeypatch):
+@pytest.fixture
+def polls(tmp_path, monkeypatch):
     with dg.instance_for_test() as instance:
-        polls = Polls(tmp_path, instance, monkeypatch)
-        assert polls.until(200, failed=2) == {"desk": [0, 5, 15, 35, 75, 115, 155, 195], "crm": [0]}
-        polls.until(205, failed=2)  # the tick that notes the latest request
-        assert polls.reported() == (8, 235)
-        assert polls.until(300, failed=1)["desk"] == [235, 265, 295], "one table fails, the other stays fresh"
-        assert polls.reported()[0] == 11, "polls in a row that failed"
-        assert polls.until(400, failed=0)["desk"] == [325, 355, 385]
-        assert polls.reported() == (0, None)
-        polls.engine.close()
+        made = Polls(tmp_path, instance, monkeypatch)
+        yield made
+        made.engine.close()
+
+
+def test_a_connector_all_of_whose_tables_fail_is_retried_after_growing_pauses(polls):
+    issues, projects = DESK.tables
+    found = polls.until(200, failing=DESK.tables)
+    assert found[issues] == found[projects] == [0, 5, 15, 35, 75, 115, 155, 195]
+    assert found[CRM.tables[0]] == [0]
+    assert polls.reported() == {"poll/support-desk/shop": (8, 235)}
+    assert polls.until(300)[issues] == [235, 265, 295]
+    assert polls.reported() == {}
+
+
+def test_a_table_that_fails_has_a_pause_of_its_own_and_the_others_are_polled_at_their_interval(polls):
+    issues, projects = DESK.tables
+    found = polls.until(120, failing=[projects])
+    assert found == {issues: [0, 30, 60, 90], projects: [0, 5, 15, 35, 75, 115], CRM.tables[0]: [0]}
+    assert polls.reported() == {f"poll/support-desk/{projects}/shop": (6, 155)}
+    found = polls.until(250)
+    assert found[issues] == [120, 150, 180, 210, 240]
+    assert found[projects] == [155, 180, 210, 240], "from then on with the others"
+    assert polls.reported() == {}
+
+
+def test_a_table_whose_polls_hang_leaves_half_of_the_time_to_the_others(polls):
+    issues, projects = DESK.tables
+    found = polls.until(480, failing=[projects], takes=120)
+    assert found[projects] == [0, 240]
+    assert found[issues] == [0, 125, 155, 185, 215, 365, 395, 425, 455]
 
 
 @pytest.mark.parametrize(
