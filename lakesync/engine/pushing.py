@@ -20,6 +20,7 @@ from lakesync.feed import Sender, apply
 from lakesync.feed.apply import DeltasByRow, by_row, own_bucket, repeated
 from lakesync.feed.client_state import (
     current,
+    ends_scope,
     find_page,
     has_other_access,
     in_doubt,
@@ -120,7 +121,7 @@ def push_work(
         record, cursor = replace(record, seen=arrival if sure is record else record.seen, last=arrival), arrival
     elif covered.doubted is not None:
         record, cursor = in_doubt(record, covered.doubted, commit.arrival, max_sent(heard.scopes))
-    if new:
+    if new or ends_scope(record, access):
         if has_other_access(record, access):
             tell_followers(commit, record, live=False)
         record = with_scope(record, access, commit.arrival)

@@ -72,7 +72,12 @@ def follows(record: ClientRecord, access: Access, *, loose: bool = False) -> Cli
 
 def has_other_access(record: ClientRecord, access: Access) -> bool:
     """Return whether other connections of a client may be sent cursors of another access now."""
-    return record.followed and bool(record.scopes) and not access.same_as(record.scopes[-1])
+    return record.followed and ends_scope(record, access)
+
+
+def ends_scope(record: ClientRecord, access: Access) -> bool:
+    """Return whether a request with an access ends the newest scope, because its claims or rules differ."""
+    return bool(record.scopes) and not access.same_as(record.scopes[-1])
 
 
 def owns_cursors(record: ClientRecord, access: Access) -> bool:

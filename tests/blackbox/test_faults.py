@@ -47,6 +47,12 @@ NINE = [
 ]  # fmt: skip
 """One row is written by nine clients."""
 
+GLIMPSE = [
+    edit(1, "UPDATE", "tasks/r1", team="c"), push(1), edit(1, "UPDATE", "tasks/r1", team="z"), push(1),
+    edit(1, "INSERT", "notes/n2", team="c"), push(1),
+]  # fmt: skip
+"""A row comes into sight of C and leaves it again, then another one comes."""
+
 CASES = {
     "claims change between two pages": case(
         "stock stock", 1,
@@ -343,6 +349,12 @@ CASES = {
         "named stock", 8,
         pull(0), edit(1, "UPDATE", "notes/r1", team="b"), push(1),
         claims(0, team=["a", "b"]), edit(0, "UPDATE", "tasks/r1", team="b"), push(0), claims(0),
+    ),
+    "a row comes and goes between two pulls with earlier claims, after a repeated push with others": case(
+        "stock stock", 1,
+        edit(0, "INSERT", "tasks/t2", team="a"), push(0, "answer lost"), claims(0, team="c"),
+        pull(0, 1000, "answer lost"), claims(0), push(0, "answer lost"), *GLIMPSE,
+        claims(0, team="c"), pull(0, 1000, "answer lost"), claims(0),
     ),
     "a row of a client that never pulled gets more writers than are kept": case(
         "stock stock", 1,
