@@ -23,7 +23,12 @@ class Client:
         self.name = name
         self.claims = claims
         self.shown = claims
-        """The claims in the token of its last request: a gateway hears of others by the next one."""
+        """The claims in the token of its last request, from whichever device.
+
+        They count as the client's until a request with others: R5 protects the ids of rows that a client never could
+        see, and with these claims it could have pulled at any moment. A gateway cannot tell two devices in turns from
+        one client whose claims change back and forth.
+        """
         self.skew = skew
         self.outbox: list[Delta] = []
         self.cursor = 0

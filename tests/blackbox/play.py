@@ -198,8 +198,11 @@ class Game:
             self._compare(client, "after a complete page")
 
     def _ask_as_another(self, client: Client, claims: dict[str, Any], limit: int) -> None:
-        """A pull from the client's cursor with another token of its own, whose answer is lost."""
-        before, shown, client.claims = client.claims, client.shown, claims
+        """A pull from the client's cursor with another token of its own, whose answer is lost.
+
+        The other token's claims count as the client's until its next request (`Client.shown`).
+        """
+        before, client.claims = client.claims, claims
         self._look()
         request = {**client.pull_fields(), "maxDeltas": limit}
         answer = self._ask(client, request)
@@ -207,7 +210,7 @@ class Game:
             self._check_page(client, answer.json, now=True)
         elif answer.status != 409 or not isinstance(client, NamedClient):
             raise WrongError(f"a pull is answered with {answer.status} {answer.body!r}")
-        client.claims, client.shown = before, shown
+        client.claims = before
         client.answer_lost(push=False)
 
     def _odd_pull(self, client: Client, kind: str, limit: int) -> None:

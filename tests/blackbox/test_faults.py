@@ -350,6 +350,11 @@ CASES = {
         pull(0), edit(1, "UPDATE", "notes/r1", team="b"), push(1),
         claims(0, team=["a", "b"]), edit(0, "UPDATE", "tasks/r1", team="b"), push(0), claims(0),
     ),
+    "a row comes and goes between two pulls with another token": case(
+        "stock stock", 1,
+        edit(1, "INSERT", "notes/n1", team="c"), push(1), ("other token", 0, C, 1000), *GLIMPSE,
+        ("other token", 0, C, 1000),
+    ),
     "a row comes and goes between two pulls with earlier claims, after a repeated push with others": case(
         "stock stock", 1,
         edit(0, "INSERT", "tasks/t2", team="a"), push(0, "answer lost"), claims(0, team="c"),
