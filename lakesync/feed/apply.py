@@ -217,6 +217,8 @@ def repeated(commit: Commit, deltas: Iterable[RowDelta], sender: Sender, seen: i
         if allowed.isdisjoint(row.keys) or (row.state.tombstone is not None and again[row.key] <= row.state.tombstone)
     ]
     fresh = [row for row in lost if not _is_astray(row, sender.client_id, seen)]
+    if fresh:
+        commit.run_alone()  # no log row records what follows, so it cannot be replayed
     rows, moves = [], []
     for row, at in zip(fresh, commit.next_arrivals(len(fresh)), strict=True):
         after = row.copy()

@@ -233,8 +233,8 @@ class Commit(View, Protocol):
     def run_alone(self) -> None:
         """Require that this work is a commit of its own, with rows as durable as the log before and after it.
 
-        Call it first: the store may run the work again from its start. Readers see such work's changes to rows only
-        once they are durable, so it may make changes that no log row records.
+        Call it early: the store may undo what the work did and run it again from its start. Readers see such work's
+        changes to rows only once they are durable, so it may make changes that no log row records.
         """
 
     def put_reindexing(self, mark: Reindex) -> None:

@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from lakesync.engine import Engine, EngineLimits
-from lakesync.model.types import SyncPull, SyncPush
+from lakesync.model.types import RowDelta, SyncPull, SyncPush
 from lakesync.rules.model import parse_rules
 from lakesync.staging.sqlite import SqliteStore, WriteBehindLimits
 from lakesync.testing.clock import ManualClock
@@ -33,22 +33,48 @@ edits = st.tuples(
 )
 steps = st.one_of(
     st.tuples(st.just("push"), st.sampled_from(list(CLIENTS)), st.lists(edits, min_size=1, max_size=4)),
+    st.tuples(st.just("again"), st.sampled_from(list(CLIENTS)), st.just([])),
     st.tuples(st.just("pull"), st.sampled_from(list(CLIENTS)), st.just([])),
-    st.tuples(st.just("rules"), st.just("c1"), st.just([])),
-    st.tuples(st.just("flush"), st.just("c1"), st.just([])),
+    st.tuples(st.sampled_from(["rules", "flush"]), st.just("c1"), st.just([])),
 )
 
 
-def play(gateway, clock, cursors, kind, client, edited) -> None:
-    """One step of a story."""
-    claims = {"sub": client, "team": CLIENTS[client]}
-    if kind == "push":
-        deltas = [make_delta(client, (clock.now_ms << 16) - hlc, row, **(values or {})) for row, hlc, values in edited]
-        gateway.handle_push(SyncPush(client, tuple(deltas)), claims)
-    elif kind == "pull":
-        cursors[client] = gateway.handle_pull(SyncPull(client, cursors.get(client, 0)), claims).server_hlc
-    elif kind == "rules":
-        gateway.set_rules(parse_rules(RULES))
+class Clients:
+    """The clients of one gateway: their cursors, and what they pushed."""
+
+    def __init__(self, gateway, clock) -> None:
+        self._gateway = gateway
+        self._clock = clock
+        self._cursors: dict[str, int] = {}
+        self._pushed: dict[str, list[RowDelta]] = {name: [] for name in CLIENTS}
+
+    def play(self, kind, client, edits) -> None:
+        """Do one step of a story; `again` repeats all pushes of a client."""
+        self._clock.advance(1)
+        if kind == "push":
+            hlc = self._clock.now_ms << 16
+            deltas = [make_delta(client, hlc - ago, row, **(values or {})) for row, ago, values in edits]
+            self._pushed[client] += deltas
+            self._push(client, deltas)
+        elif kind == "again":
+            self._push(client, self._pushed[client])
+        elif kind == "pull":
+            self.pull(client)
+        elif kind == "rules":
+            self._gateway.set_rules(parse_rules(RULES))
+
+    def pull(self, client, gateway=None) -> list[tuple[str, str]]:
+        """Pull from the client's cursor; return the operation and row of each delta."""
+        pull = SyncPull(client, self._cursors.get(client, 0))
+        page = (gateway or self._gateway).handle_pull(pull, self._claims(client))
+        self._cursors[client] = page.server_hlc
+        return [(delta.op, delta.row_id) for delta in page.deltas]
+
+    def _push(self, client, deltas) -> None:
+        self._gateway.handle_push(SyncPush(client, tuple(deltas)), self._claims(client))
+
+    def _claims(self, client) -> dict[str, str]:
+        return {"sub": client, "team": CLIENTS[client]}
 
 
 def flush_all(store) -> None:
@@ -62,17 +88,19 @@ def flush_all(store) -> None:
 
 @settings(max_examples=60, deadline=None)
 @example(story=[("push", "c1", [("r1", 3, {"team": "a"})]), ("rules", "c1", [])], rows=10**9)
+@example(story=[("push", "c1", [("r1", 0, {"x": 0}), ("r1", 0, None), ("r1", 0, {"x": 0})])], rows=10**9)
+@example(
+    story=[("push", "c1", [("r1", 0, {"x": 0})]), ("push", "c2", [("r1", 0, None)]), ("again", "c1", [])], rows=10**9
+)
 @given(story=st.lists(steps, max_size=14), rows=st.sampled_from([0, 3, 10**9]))
 def test_a_power_cut_changes_nothing_that_anyone_can_see(story, rows):
     clock = ManualClock()
     with tempfile.TemporaryDirectory() as folder:
         engine = Engine(SqliteStore(Path(folder) / "live", clock, WriteBehindLimits(3600, rows)), clock, ANYWHERE)
         engine.open()
-        gateway = engine.gateway("g")
-        cursors: dict[str, int] = {}
-        for kind, client, edited in story:
-            clock.advance(1)
-            play(gateway, clock, cursors, kind, client, edited)
+        clients = Clients(engine.gateway("g"), clock)
+        for kind, client, edits in story:
+            clients.play(kind, client, edits)
             if kind == "flush":
                 flush_all(engine.store)
         copy_at_once(engine.store, Path(folder) / "cut")
@@ -88,17 +116,32 @@ def test_a_power_cut_changes_nothing_that_anyone_can_see(story, rows):
             engine.close()
 
 
+def test_a_repeated_insert_of_a_deleted_row_is_answered_with_its_deletion_after_a_power_cut(tmp_path):
+    clock = ManualClock()
+    engine = Engine(SqliteStore(tmp_path / "live", clock, WriteBehindLimits(3600, 10**9)), clock, ANYWHERE)
+    engine.open()
+    clients = Clients(engine.gateway("g"), clock)
+    clients.play("push", "c1", [("r1", 0, {"team": "a"})])
+    clients.play("push", "c2", [("r1", 0, None)])
+    assert clients.pull("c1") == [("DELETE", "r1")]
+    # c1's database is restored from a backup that has the row's INSERT as an edit still to be pushed
+    clients.play("again", "c1", [])
+    copy_at_once(engine.store, tmp_path / "cut")
+    engine.close()
+    after = Engine(SqliteStore(tmp_path / "cut", clock), clock, ANYWHERE)
+    after.open()
+    try:
+        assert clients.pull("c1", after.gateway("g")) == [("DELETE", "r1")]
+    finally:
+        after.close()
+
+
 def test_entries_that_were_written_before_their_rows_are_made_the_same_again(tmp_path):
     clock = ManualClock()
     engine = Engine(SqliteStore(tmp_path / "live", clock, WriteBehindLimits(3600, 10**9)), clock, ANYWHERE)
     engine.open()
-    gateway = engine.gateway("g")
     opened = engine.store._opened
-    cursors: dict[str, int] = {}
-
-    def step(*what) -> None:
-        clock.advance(1)
-        play(gateway, clock, cursors, *what)
+    step = Clients(engine.gateway("g"), clock).play
 
     def write_a_bit() -> bool:
         return opened.owner.submit(lambda _: opened.behind.try_write_on(), writes=False).result()
@@ -131,7 +174,7 @@ def test_a_reading_of_another_gateway_does_not_break_what_is_being_written(tmp_p
     engine = Engine(SqliteStore(tmp_path / "live", clock, WriteBehindLimits(3600, 10**9)), clock, ANYWHERE)
     engine.open()
     opened = engine.store._opened
-    play(engine.gateway("g"), clock, {}, "push", "c1", [("r1", 3, {"team": "a"})])
+    Clients(engine.gateway("g"), clock).play("push", "c1", [("r1", 3, {"team": "a"})])
     written = []
     while not all(written[-2:]) or len(written) < 2:
         written.append(opened.owner.submit(lambda _: opened.behind.try_write_on(), writes=False).result())

@@ -170,7 +170,7 @@ class SqliteStore(ErasingStore, CutPointStore):
     def submit(self, gateway: str, work: Callable[[Commit], T]) -> Future[T]:
         """Run `work` in a commit; the future completes when the journal contains it.
 
-        Work that calls `put_rules` is run twice: first in a group, then alone.
+        Work that calls `run_alone` or `put_rules` is run twice: first in a group, then alone.
         """
         opened = self._open
         return opened.owner.submit(
