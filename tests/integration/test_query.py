@@ -283,7 +283,7 @@ def test_warnings_of_a_query_go_to_stderr_and_stdout_has_only_the_answer(place, 
         "    print('what a library of Spark writes to stdout')\n"
     )
     settings = {**place.config.environment(), "LAKESYNC_CONFIG": "", "PYTHONPATH": str(tmp_path)}
-    sql = "SELECT _row, title, size FROM tasks ORDER BY ALL"
+    sql = "SELECT _row, title, size FROM tasks ORDER BY _row, title NULLS LAST, size NULLS LAST"
     command = [*COMMAND, "query", sql, "--json", "--engine", engine]
     done = subprocess.run(
         command, env={**os.environ, **settings}, capture_output=True, text=True, timeout=300, check=False
