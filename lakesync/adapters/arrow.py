@@ -273,7 +273,9 @@ def _read_columns(data: bytes, columns: Sequence[str]) -> pa.Table:
     import pyarrow.parquet as pq
 
     try:
-        table = pq.read_table(io.BytesIO(data), columns=list(columns))
+        # Not `pq.read_table`: threads of Arrow may still refer to `data` when it returns, and if the interpreter ends
+        # before they do, the process aborts (Python before 3.14).
+        table = pq.ParquetFile(io.BytesIO(data)).read(columns=list(columns), use_threads=False)
     except (pa.ArrowException, OSError) as error:
         raise IntegrityError(f"not a Parquet file of deltas: {error}") from error
     if missing := set(columns) - set(table.column_names):
