@@ -94,7 +94,7 @@ class MariaDbServer(Server):
     def __init__(self, folder: Path) -> None:
         """Start it."""
         super().__init__("mariadb", folder)
-        install = ["mariadb-install-db", "--no-defaults", "--user=root", f"--datadir={folder}/data"]
+        install = ["mariadb-install-db", "--no-defaults", "--user=root", f"--datadir={folder}/data", self._temporary()]
         options = ["--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve"]
         made = subprocess.run([*install, *options], check=False, capture_output=True, text=True)
         assert made.returncode == 0, f"mariadb-install-db failed: {made.stdout}{made.stderr}"
@@ -108,7 +108,12 @@ class MariaDbServer(Server):
         """Start it."""
         data = ["--no-defaults", "--user=root", f"--datadir={self.folder}/data", f"--socket={self.folder}/s"]
         network = [f"--port={self.port}", "--bind-address=127.0.0.1", "--skip-name-resolve"]
-        self.start(["mariadbd", *data, *network, "--local-infile=1", "--skip-log-bin", "--skip-ssl"], self._answers)
+        options = ["--local-infile=1", "--skip-log-bin", "--skip-ssl", self._temporary()]
+        self.start(["mariadbd", *data, *network, *options], self._answers)
+
+    def _temporary(self) -> str:
+        """The folder for temporary tables. A MariaDB that starts deletes those of others in the shared one."""
+        return f"--tmpdir={self.folder}"
 
     def _answers(self) -> bool:
         with suppress(pymysql.Error):
