@@ -97,7 +97,7 @@ def snapshots_asset(snapshot: SchemaSnapshot, config: Config) -> dg.AssetsDefini
             metadata={**_snapshots_metadata(made), **_valid_metadata(made, run_state, now_ms), **left_out},
             data_version=_version(made),
         )
-        raise_set_aside(context, run_state)
+        raise_set_aside(run_state)
 
     return snapshots
 

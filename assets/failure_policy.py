@@ -91,6 +91,8 @@ def set_aside(
 ) -> None:
     """Record a failure, so that the run continues without one table or gateway and fails for it in its last step.
 
+    The run's tags name what is left out from now on, whichever step fails the run in the end.
+
     Args:
         context: the step's context.
         run_state: the run's state.
@@ -102,6 +104,9 @@ def set_aside(
     known = isinstance(error, LakeSyncError | ExceptionGroup)
     context.log.error("the run continues without this: %s", description, exc_info=None if known else error)
     run_state.set_aside.append(SetAside(what, description, gateway))
+    gateways = sorted({each.gateway for each in run_state.set_aside if each.gateway is not None})
+    left_out = json.dumps(sorted({each.what for each in run_state.set_aside}))
+    context.instance.add_run_tags(context.run.run_id, {SET_ASIDE: ",".join(gateways), LEFT_OUT: left_out})
 
 
 def brief(error: Exception) -> str:
@@ -114,20 +119,16 @@ def _first_line(error: Exception) -> str:
     return str(error).strip().partition("\n")[0]
 
 
-def raise_set_aside(context: dg.AssetExecutionContext, run_state: RunState) -> None:
+def raise_set_aside(run_state: RunState) -> None:
     """Fail the run's last step if the run continued in spite of failures.
 
     Args:
-        context: the step's context.
         run_state: the run's state, which has the failures.
 
     Raises:
         Failure: there are some. Dagster does not retry the step.
     """
     if run_state.set_aside:
-        gateways = sorted({each.gateway for each in run_state.set_aside if each.gateway is not None})
-        left_out = json.dumps(sorted({each.what for each in run_state.set_aside}))
-        context.instance.add_run_tags(context.run.run_id, {SET_ASIDE: ",".join(gateways), LEFT_OUT: left_out})
         raise dg.Failure("; ".join(each.description for each in run_state.set_aside), allow_retries=False)
 
 
