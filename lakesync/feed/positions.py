@@ -120,10 +120,10 @@ def locate(
         line: the claims of the connection whose own cursor this is; None if the client sent the cursor.
     """
     if record is None:
-        return _begin(None, newest, access) if since == 0 else None
+        return _at_start(None, newest, access, resync=False) if since == 0 else None
     if since <= 1:
         was_sent_rows = max_sent(record.scopes) > 0 or record.past or (record.wrote and since == 0)
-        return restart_position(record, newest, access) if was_sent_rows else _begin(record, newest, access)
+        return _at_start(record, newest, access, resync=bool(was_sent_rows))
     page = next((page for page in record.pages if page.cursor == since), None)
     if page is not None:
         return _in_walk(record, page, newest, access, asked=line is None)
@@ -133,19 +133,7 @@ def locate(
 
 def restart_position(record: ClientRecord, newest: int, access: Access) -> Position:
     """Return the position of a client that starts again and may have any row: each is sent as DELETE and INSERT."""
-    sent, sent_up_to = _sent_periods(record.past, record.scopes, MAX_HLC)
-    return Position(
-        0,
-        NOTHING,
-        newest,
-        resync=True,
-        origin=0,
-        old_keys=frozenset(),
-        new_keys=access.keys,
-        sent=sent,
-        sent_up_to=sent_up_to,
-        wrote=record.wrote,
-    )
+    return _at_start(record, newest, access, resync=True)
 
 
 def for_full_pull(at: Position) -> Position:
@@ -191,16 +179,24 @@ def max_sent(scopes: Iterable[Scope | PastKey]) -> int:
     return max((scope.sent_up_to for scope in scopes), default=0)
 
 
-def _begin(record: ClientRecord | None, newest: int, access: Access) -> Position:
-    """Return the position of a client that was sent nothing: it can have only its own writes."""
-    sent, sent_up_to = _sent_periods((), record.scopes if record is not None else (), MAX_HLC)
+def _at_start(record: ClientRecord | None, newest: int, access: Access, *, resync: bool) -> Position:
+    """Return the position of a client before all rows.
+
+    Args:
+        record: the client's record; None if it has none.
+        newest: the newest arrival.
+        access: what the client may see.
+        resync: whether it may have any row. Otherwise it was sent nothing and can have only its own writes.
+    """
+    past, scopes = (record.past, record.scopes) if record is not None else ((), ())
+    sent, sent_up_to = _sent_periods(past, scopes, MAX_HLC)
     return Position(
         0,
         NOTHING,
         newest,
-        resync=False,
+        resync=resync,
         origin=0,
-        old_keys=access.keys,
+        old_keys=frozenset() if resync else access.keys,
         new_keys=access.keys,
         sent=sent,
         sent_up_to=sent_up_to,
