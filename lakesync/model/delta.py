@@ -169,7 +169,7 @@ def id_digest(delta_id: str) -> bytes:
 
 def id_identity(delta_id: str) -> bytes:
     """Return 8 bytes that identify a delta id: of its SHA-256, whatever its form."""
-    return hashlib.sha256(delta_id.encode()).digest()[:8]
+    return id_identities((delta_id,))
 
 
 def id_identities(delta_ids: Iterable[str]) -> bytes:
