@@ -92,15 +92,19 @@ def connect(path: Path, cache_mib: int = _CACHE_MIB) -> sqlite3.Connection:
     connection = sqlite3.connect(
         path, isolation_level=None, check_same_thread=False, cached_statements=_STATEMENTS_CACHED
     )
-    for pragma in (
-        "journal_mode=WAL",
-        "synchronous=FULL",
-        "busy_timeout=10000",
-        "temp_store=MEMORY",
-        f"cache_size=-{cache_mib * 1024}",
-        "journal_size_limit=67108864",
-    ):
-        connection.execute(f"PRAGMA {pragma}").fetchall()
+    try:
+        for pragma in (
+            "journal_mode=WAL",
+            "synchronous=FULL",
+            "busy_timeout=10000",
+            "temp_store=MEMORY",
+            f"cache_size=-{cache_mib * 1024}",
+            "journal_size_limit=67108864",
+        ):
+            connection.execute(f"PRAGMA {pragma}").fetchall()
+    except BaseException:
+        connection.close()
+        raise
     return connection
 
 
