@@ -274,7 +274,7 @@ def test_a_cursor_of_another_form_counts_as_none(house):
 
 
 def test_rules_that_made_the_newest_checkpoint_useless_are_a_reason(house):
-    """Nobody pushes after it, and no row moves: still there is a newer checkpoint to make."""
+    """A new checkpoint is due although no client pushes and no row changes."""
     gateway, store = house.engine.gateway("nyc"), house.engine.store
     nothing = {"version": 1, "buckets": [{"name": "none", "tables": ["absent"], "filters": []}]}
     gateway.set_rules(parse_rules(nothing))
