@@ -7,7 +7,7 @@ from collections.abc import Collection
 from contextlib import closing
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from msgspec.structs import replace
 
 from lakesync.client.core import Changes, Edit, KnownRow, MemoryStore, Position
@@ -19,7 +19,7 @@ from lakesync.client.sqlite.stamps import stamps_of
 from lakesync.model.delta import jcs_raw
 from lakesync.model.merge import RowState
 from lakesync.model.schema import parse_schema
-from lakesync.model.types import RowDelta, RowKey
+from lakesync.model.types import ColumnValue, Op, RowDelta, RowKey
 from lakesync.testing import strategies
 from tests.property.test_client_rows import ComparedRow, steps
 
@@ -110,8 +110,15 @@ def _spelled(known: dict[RowKey, KnownRow]) -> dict[RowKey, Any]:
     }
 
 
+def _delta(op: Op, hlc: int, **cells: int) -> RowDelta:
+    columns = tuple(ColumnValue.of(name, value) for name, value in cells.items())
+    return RowDelta(op, "t", "r", "a", columns, hlc, f"{hlc:064x}")
+
+
 @settings(deadline=None)
 @given(strategies.histories().filter(bool))
+@example([_delta("INSERT", 1, z=1, x=1, y=1), _delta("UPDATE", 2, x=2)])
+@example([_delta("INSERT", 1), _delta("UPDATE", 2, z=1, x=1, y=1), _delta("UPDATE", 3, x=2)])
 def test_a_record_round_trips_stamps_and_their_updates(history: list[RowDelta]) -> None:
     state = RowState()
     for delta in history[:-1]:
