@@ -5,6 +5,7 @@ import shutil
 import socket
 import subprocess
 import sys
+from contextlib import ExitStack
 
 import jwt
 import pytest
@@ -18,7 +19,7 @@ from lakesync.cli.connection import local_url
 from lakesync.cli.generated_secrets import ensure_secrets
 from lakesync.cli.up import dagster_home, jars
 from lakesync.cli.up.display import Display
-from lakesync.cli.up.process import check_port
+from lakesync.cli.up.process import check_port, free_ports
 from lakesync.cli.up.services import MARKER, services
 from lakesync.cli.up.stack import run, stop_leftovers
 from lakesync.model.errors import ConfigurationError, StartupError
@@ -43,6 +44,20 @@ def test_a_port_in_use_is_reported_with_its_option():
         port = taken.getsockname()[1]
         with pytest.raises(StartupError, match=f"Port {port} on 127.0.0.1 cannot be used.*--port"):
             check_port(port, "127.0.0.1", "--port")
+
+
+def test_no_outgoing_connection_takes_a_chosen_port():
+    with socket.create_server(("127.0.0.1", 0), backlog=100) as server, ExitStack() as open_sockets:
+        address = server.getsockname()
+        outgoing = {open_sockets.enter_context(socket.create_connection(address)).getsockname()[1] for _ in range(50)}
+        chosen = free_ports(200)
+    assert len(set(chosen)) == 200
+    assert max(chosen) < min(outgoing)
+
+
+def test_too_few_free_ports_are_reported():
+    with pytest.raises(StartupError, match=r"20000 free ports are needed, but .* are free"):
+        free_ports(20_000)
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "no.such.host.invalid"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -16,6 +17,7 @@ from lakesync.model.errors import StartupError
 
 LOOPBACK = "127.0.0.1"
 _LOG_BYTES = 16 << 20
+_SERVER_PORTS = range(20_000, 32_768)
 
 
 class Process:
@@ -115,15 +117,30 @@ def accepts(port: int, host: str = LOOPBACK) -> bool:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return different TCP ports that are free now."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind((LOOPBACK, 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
+    """Return different TCP ports that are free now.
+
+    They are below the ports that systems give to outgoing connections (32768 and up on Linux, 49152 and up by RFC 6335
+    elsewhere). Otherwise a connection can take a port in the seconds until the server that it was chosen for listens.
+
+    Args:
+        count: how many.
+
+    Raises:
+        StartupError: fewer are free.
+    """
+    found: list[int] = []
+    for port in random.SystemRandom().sample(_SERVER_PORTS, len(_SERVER_PORTS)):
+        if len(found) == count:
+            break
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind((LOOPBACK, port))
+            found.append(port)
+    if len(found) < count:
+        raise StartupError(
+            f"{count} free ports are needed, but {len(found)} of {_SERVER_PORTS[0]} to {_SERVER_PORTS[-1]} are free."
+            " Stop servers that are not needed, or choose the ports by --port, --dagster-port and LAKESYNC_SPARK_PORT."
+        )
+    return found
 
 
 def check_port(port: int, host: str, option: str) -> None:
