@@ -39,6 +39,9 @@ _TYPES: dict[Kind, str] = {
 _OPTIONS = frozenset({"location", "endpoint"})
 _SCRATCH = re.compile(r"\blakesync_(?:incoming|rows|keys|letters)\b")
 _SECONDS = 60.0
+"""For a request, with its repetitions."""
+_JOB_SECONDS = 300.0
+"""For a job; BigQuery ends one that takes longer."""
 
 
 class BigQueryAdapter(SqlAdapter):
@@ -144,7 +147,7 @@ class BigQueryExecutor:
         if not self._project or not self._dataset or "/" in self._dataset:
             raise ConfigurationError(f"{without_password(uri)!r} names no dataset: write bigquery://PROJECT/DATASET")
         self._driver = bigquery
-        self._errors = (GoogleAPIError, GoogleAuthError, RequestException)
+        self._errors = (GoogleAPIError, GoogleAuthError, RequestException, TimeoutError)
         self._options = address.options
         self._client: bigquery.Client | None = None
 
@@ -160,8 +163,9 @@ class BigQueryExecutor:
             finally:
                 connection.clear()
         except self._errors as error:
+            reason = f"no answer to a job within {_JOB_SECONDS:.0f} s" if isinstance(error, TimeoutError) else error
             raise AdapterError(
-                f"BigQuery dataset {self._dataset!r} of project {self._project!r} failed: {error}"
+                f"BigQuery dataset {self._dataset!r} of project {self._project!r} failed: {reason}"
             ) from error
 
     def close(self) -> None:
@@ -219,6 +223,7 @@ class _BigQueryConnection:
         config = bigquery.LoadJobConfig(
             source_format=bigquery.SourceFormat.NEWLINE_DELIMITED_JSON,
             write_disposition=bigquery.WriteDisposition.WRITE_APPEND,
+            job_timeout_ms=int(_JOB_SECONDS * 1000),
         )
         name = self._scratch_name(table)
         schema = self._client.get_table(f"{self._dataset}.{name}", retry=self._retry, timeout=_SECONDS).schema
@@ -230,7 +235,7 @@ class _BigQueryConnection:
             num_retries=3,
             timeout=_SECONDS,
         )
-        job.result(retry=self._retry, timeout=None)
+        job.result(retry=self._retry, timeout=_JOB_SECONDS + _SECONDS)
 
     def statement_error(self, error: BaseException) -> StatementError | None:
         from google.api_core.exceptions import BadRequest, ClientError
@@ -262,14 +267,16 @@ class _BigQueryConnection:
             )
             for value in values
         ]
-        config = bigquery.QueryJobConfig(default_dataset=self._dataset, query_parameters=parameters)
+        config = bigquery.QueryJobConfig(
+            default_dataset=self._dataset, query_parameters=parameters, job_timeout_ms=int(_JOB_SECONDS * 1000)
+        )
         named = _SCRATCH.sub(lambda found: self._scratch_name(found[0]), statement)
         # Without `job_retry=None` the driver tries for five minutes to start a job on an unreachable server.
         return self._client.query(named, job_config=config, retry=self._retry, timeout=_SECONDS, job_retry=None)
 
     def _result(self, job: bigquery.QueryJob) -> Any:
         """Return a job's result; a job that failed for a transient reason is started again."""
-        return job.result(retry=self._retry, timeout=None, job_retry=self._job_retry)
+        return job.result(retry=self._retry, timeout=_JOB_SECONDS + _SECONDS, job_retry=self._job_retry)
 
 
 def _lines(rows: pa.Table, types: dict[str, str]) -> bytes:
