@@ -177,26 +177,21 @@ def test_a_lost_bigquery_answer_duplicates_nothing(bigquery_endpoint, tmp_path, 
     wire.close()
 
 
-@pytest.mark.parametrize("words", [pytest.param(b"GET /", id="a job"), pytest.param(b"POST /", id="a request")])
+@pytest.mark.parametrize("words", [pytest.param(b"/queries/", id="a result"), pytest.param(b"POST /", id="a request")])
 def test_bigquery_that_never_answers_is_reported(bigquery_endpoint, monkeypatch, tmp_path, words):
     adapter_places.SERVERS["bigquery_endpoint"] = bigquery_endpoint
     uri, port = adapter_places.bigquery_uri(tmp_path), bigquery_endpoint.rpartition(":")[2]
-    wire, ended = Wire(int(port)), threading.Event()
-
-    def hang():
-        wire.when(words, hang)
-        ended.wait()
-
+    wire = Wire(int(port))
     for name in ("_SECONDS", "_JOB_SECONDS"):
         monkeypatch.setattr(bigquery, name, 1.0)
+    monkeypatch.setattr("google.cloud.bigquery.client._MIN_GET_QUERY_RESULTS_TIMEOUT", 1)  # two minutes
     adapter = bigquery.BigQueryAdapter(uri.replace(f":{port}", f":{wire.port}"))
-    wire.when(words, hang)
+    wire.hold(words)
     with pytest.raises(AdapterError, match=r"BigQuery dataset .* failed: .*(Timeout|timed out|within)"):
         adapter.insert_deltas(SOME)
     assert wire.passed > 0
-    ended.set()
-    adapter.close()
     wire.close()
+    adapter.close()
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,8 @@ class Wire:
         self.port: int = self._listening.getsockname()[1]
         self._words: bytes | None = None
         self._then: Callable[[], None] | None = None
+        self._held: bytes | None = None
+        self._closed = threading.Event()
         self.passed = 0
         """How often the words came by."""
         threading.Thread(target=self._accept, daemon=True).start()
@@ -31,6 +33,10 @@ class Wire:
         """Once: do something, then carry the words on, and cut the connection where there is nobody any more."""
         self._words, self._then = words, then
 
+    def hold(self, words: bytes) -> None:
+        """From now on: what says the words is neither carried on nor answered, and its connection stays open."""
+        self._held = words
+
     def cut(self) -> int:
         """Every connection there is, as a restart does; how many."""
         sides, self._open = self._open, []
@@ -39,7 +45,8 @@ class Wire:
         return len(sides) // 2
 
     def close(self) -> None:
-        """Take no more connections."""
+        """Take no more connections, and let go of those that are held."""
+        self._closed.set()
         self._listening.close()
 
     def _accept(self) -> None:
@@ -53,14 +60,18 @@ class Wire:
             except OSError:  # it is away: so are we
                 _cut(client)
                 continue
-            lost = threading.Event()
+            lost, held = threading.Event(), threading.Event()
             self._open += [client, server]
             for run in (self._up, self._down):
-                threading.Thread(target=run, args=(client, server, lost), daemon=True).start()
+                threading.Thread(target=run, args=(client, server, lost, held), daemon=True).start()
 
-    def _up(self, client: socket.socket, server: socket.socket, lost: threading.Event) -> None:
+    def _up(self, client: socket.socket, server: socket.socket, lost: threading.Event, held: threading.Event) -> None:
         with suppress(OSError):
             while data := client.recv(65536):
+                if self._held is not None and self._held in data:
+                    self.passed += 1
+                    held.set()
+                    self._closed.wait()
                 if self._words is not None and self._words in data:
                     self._words = None
                     self.passed += 1
@@ -72,13 +83,14 @@ class Wire:
         _cut(server)
         _cut(client)
 
-    @staticmethod
-    def _down(client: socket.socket, server: socket.socket, lost: threading.Event) -> None:
+    def _down(self, client: socket.socket, server: socket.socket, lost: threading.Event, held: threading.Event) -> None:
         with suppress(OSError):
             while data := server.recv(65536):
                 if lost.is_set():  # this is the answer: it was done
                     break
                 client.sendall(data)
+        if held.is_set():  # the server closes a connection that it hears nothing on
+            self._closed.wait()
         _cut(client)
         _cut(server)
 
