@@ -108,7 +108,7 @@ def test_connectors_registered_by_an_older_version_are_checked_too():
         assert post(served.url, LOOPBACK)["secret"]
 
 
-def test_a_name_is_checked_by_what_it_resolves_to():
+def test_a_host_name_is_checked_by_its_resolved_address():
     receiver = Receiver()
     with serving(receiver) as served:
         port = served.url.rpartition(":")[2]
@@ -122,7 +122,7 @@ def test_a_name_is_checked_by_what_it_resolves_to():
         assert receiver.got[-1].headers["host"] == f"localhost:{port}"
 
 
-def test_a_name_that_resolves_otherwise_the_second_time_gains_nothing(monkeypatch):
+def test_dns_rebinding_reaches_no_private_address(monkeypatch):
     """DNS rebinding: public when it is checked, private when it is connected to."""
     rebind(monkeypatch, "93.184.215.14", "127.0.0.1")
     monkeypatch.setattr(http_api, "TIMEOUT_S", (0.2, 1))
@@ -148,7 +148,7 @@ def test_a_redirect_is_not_followed(status):
 
 
 @pytest.mark.parametrize("compressed", [False, True])
-def test_an_answer_is_bounded(compressed):
+def test_an_answer_above_the_size_limit_is_rejected(compressed):
     body = b"x" * (2 << 20)
     answer = Answer(200, gzip.compress(body), {"Content-Encoding": "gzip"}) if compressed else Answer(200, body)
     with serving(Receiver(*[answer] * 3)) as served, pytest.raises(AdapterError, match="more than 1048576 bytes"):
@@ -178,7 +178,7 @@ def test_passwords_of_the_servers_own_netrc_are_not_sent(tmp_path, monkeypatch):
         ([], "https://example.com/", False),
     ],
 )
-def test_the_list_of_hosts(allowed, url, taken):
+def test_only_allowed_hosts_can_be_registered(allowed, url, taken):
     if taken:
         connectors(*allowed).take("gw", webhook(url))
     else:
@@ -187,7 +187,7 @@ def test_the_list_of_hosts(allowed, url, taken):
 
 
 @pytest.mark.parametrize("domain", ["evil.example/#", "evil.example/?x=", "a@evil.example/", "x.evil", "..", "a/b"])
-def test_a_jira_site_is_a_site(domain):
+def test_an_invalid_jira_domain_is_rejected(domain):
     body = {"name": "j", "type": "jira", "jira": {"domain": domain, "email": "a@b", "apiToken": "t"}}
     with pytest.raises(ValidationError, match="domain"):
         connectors("*").take("gw", body)

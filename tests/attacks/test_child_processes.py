@@ -73,7 +73,7 @@ def variables(service, folder):
 
 
 @pytest.mark.parametrize("name", sorted(NEEDED))
-def test_a_process_has_its_own_secrets_alone(started, tmp_path, name):
+def test_each_process_has_only_the_secrets_that_it_needs(started, tmp_path, name):
     found = variables(started[name], tmp_path)
     held = {secret for secret, value in SECRETS.items() if any(value in each for each in found.values())}
     assert held == NEEDED[name]
@@ -82,5 +82,5 @@ def test_a_process_has_its_own_secrets_alone(started, tmp_path, name):
     assert found["PATH"] == os.environ["PATH"]
 
 
-def test_every_process_is_looked_at(started):
+def test_every_process_is_checked(started):
     assert set(started) == set(NEEDED)

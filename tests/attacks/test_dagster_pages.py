@@ -54,7 +54,7 @@ def pages(tmp_path_factory):
         process.stop(grace=10)
 
 
-def test_the_pages_own_requests_are_served(pages):
+def test_requests_of_dagsters_own_pages_are_served(pages):
     origin = f"http://{pages.own}"
     assert pages.graphql(QUERY, Origin=origin).json()["data"]["version"]
     assert pages.graphql(MUTATION).json()["data"]["setNuxSeen"]
@@ -68,14 +68,14 @@ def test_the_pages_own_requests_are_served(pages):
 
 
 @pytest.mark.parametrize("scheme", ["http", "https"])
-def test_the_pages_are_served_under_the_name_of_a_proxy(pages, scheme):
+def test_pages_are_served_under_the_configured_proxy_name_only(pages, scheme):
     assert pages.graphql(QUERY, Host="ops.example.com", Origin=f"{scheme}://ops.example.com").ok
     assert pages.graphql(QUERY, Host="ops.example.com", Origin=f"{scheme}://ops.example.com:1").status_code == 403
     assert pages.graphql(QUERY, Host="ops.example.com:1").status_code == 421
 
 
 @pytest.mark.parametrize("asked", [MUTATION, QUERY])
-def test_graphql_is_not_served_by_get(pages, asked):
+def test_graphql_queries_by_get_are_rejected(pages, asked):
     assert pages.call("GET", "/graphql", params=asked).status_code == 405
     assert pages.call("HEAD", "/graphql", params=asked).status_code == 405
     page = pages.call("GET", "/graphql", params=asked, headers={"Accept": "text/html"})
@@ -86,7 +86,7 @@ def test_graphql_is_not_served_by_get(pages, asked):
     "content_type",
     ["text/plain", "application/x-www-form-urlencoded", "text/plain; application/json", "application/graphql", None],
 )
-def test_a_body_that_a_form_can_send_is_refused(pages, content_type):
+def test_content_types_that_a_form_can_send_are_rejected(pages, content_type):
     headers = {"Content-Type": content_type}
     assert pages.call("POST", "/graphql", params=MUTATION, data=b"{}", headers=headers).status_code == 415
     reported = pages.call("POST", "/report_asset_materialization/a", params={"data_version": "1"}, headers=headers)

@@ -31,7 +31,7 @@ def answer_to(server, head, body=b""):
 
 
 @pytest.mark.parametrize("path", ["/sync/gw/ws", "/sync/gw/ws?token=wrong", "/nowhere"])
-def test_a_refused_handshake_is_no_error_of_the_server(server, path):
+def test_a_rejected_handshake_is_not_logged_as_an_error(server, path):
     with pytest.raises(InvalidStatus) as refused:
         connect(server.url.replace("http", "ws") + path)
     assert refused.value.response.status_code in (401, 404)
@@ -41,7 +41,7 @@ def test_a_refused_handshake_is_no_error_of_the_server(server, path):
     assert "ASGI" not in server.log.read_text()
 
 
-def test_close_codes_of_clients_are_no_labels(server):
+def test_close_codes_chosen_by_clients_do_not_become_metric_labels(server):
     url = f"{server.url.replace('http', 'ws')}/sync/gw/ws"
     headers = {"Authorization": f"Bearer {sign('alice')}"}
     for code in (1000, 1001, *range(3000, 3050), 4999):
@@ -82,21 +82,21 @@ def test_a_long_head_is_refused_however_it_is_made(server, padding, body):
     ],
     ids=["path", "header", "many headers"],
 )
-def test_a_handshake_that_is_too_long_is_answered_and_closed(server, long):
+def test_a_handshake_above_the_limit_is_answered_and_closed(server, long):
     head = long + b"Host: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
     head += b"Sec-WebSocket-Key: bGFrZXN5bmMgaXMgc2FmZQ==\r\n\r\n"
     assert answer_to(server, head) == 431
 
 
 @pytest.mark.parametrize("size", [60_000, 65_000])
-def test_a_head_within_the_bound_is_served(server, size):
+def test_a_head_within_the_limit_is_served(server, size):
     body = b"{}"
     head = b"POST /sync/gw/push HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\na: " % len(body)
     head += b"x" * (size - len(head)) + b"\r\n\r\n"
     assert answer_to(server, head, body) == 401
 
 
-def test_a_long_head_behind_a_whole_request_is_refused_too(server):
+def test_a_long_head_after_a_complete_request_is_rejected(server):
     first = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
     host, port = server.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), DEADLINE) as connection:

@@ -42,7 +42,7 @@ def test_files_of_a_gateway_are_readable_by_its_user_only(spawn, tmp_path):
 
 @pytest.mark.usefixtures("open_umask")
 @pytest.mark.parametrize("planted", ["a folder of another user", "a link", "an open folder"])
-def test_the_socket_of_runs_is_in_no_folder_of_another_user(tmp_path, monkeypatch, planted):
+def test_the_run_socket_is_not_created_in_another_users_folder(tmp_path, monkeypatch, planted):
     """It lies among the files of all users where the path of the data folder is too long for a socket's."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setenv("LAKESYNC_CONFIG", "")

@@ -241,7 +241,7 @@ def by_hand_like(world, **changes):
     return f"{body}.{part(signature)}"
 
 
-def test_the_tokens_that_are_given_out_are_taken(world):
+def test_issued_tokens_are_accepted(world):
     for token in (
         world.good(),
         world.second.token(world.bob),
@@ -281,7 +281,7 @@ def test_an_unconfigured_role_does_not_grant_admin(world, claims):
         assert shown_over(way, world.url, world.good(**claims)).status_code == 403
 
 
-def test_a_token_for_another_gateway_enters_none(world):
+def test_a_token_for_another_gateway_is_rejected(world):
     token = world.good(**{"https://lakesync.example.com/gateway": ["other", "another"]})
     for way in WAYS:
         answer = shown_over(way, world.url, token)
@@ -395,7 +395,7 @@ def test_an_unresponsive_provider_delays_no_other(serve, tmp_path, monkeypatch):
         assert "fails the check 'key'" in found[0].json()["error"]
 
 
-def test_a_provider_that_comes_later_is_found(serve, tmp_path):
+def test_a_provider_that_starts_after_the_gateway_is_used(serve, tmp_path):
     with providing("auth0", down=True) as provider:
         user = provider.add_user("alice@example.com", gateway="gw")
         section = {"issuer": provider.issuer, "audience": AUDIENCE}
@@ -432,12 +432,12 @@ WEAK = rsa.generate_private_key(public_exponent=65537, key_size=1024)  # noqa: S
         "no keys",
     ],
 )
-def test_a_key_that_cannot_sign_safely_is_not_taken(entries):
+def test_an_unsafe_key_is_rejected(entries):
     with pytest.raises(KeysUnavailableError):
         parse_keys(json.dumps({"keys": entries}).encode())
 
 
-def test_a_private_key_in_a_set_is_taken_as_its_public_part():
+def test_only_the_public_part_of_a_private_key_is_kept():
     entry = {**json.loads(RSAAlgorithm.to_jwk(STRANGER)), "kid": "1"}
     found = parse_keys(json.dumps({"keys": [entry]}).encode())
     assert isinstance(found[0].material, rsa.RSAPublicKey)

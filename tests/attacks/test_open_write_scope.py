@@ -33,7 +33,7 @@ def command(gateway, *words, **variables):
 
 
 @pytest.mark.parametrize(("scope", "warned"), [("any", True), ("visible", False), ("rules", False)])
-def test_rules_apply_and_doctor_warn_of_it(gateway, tmp_path, scope, warned):
+def test_rules_apply_and_doctor_warn_of_an_open_write_scope(gateway, tmp_path, scope, warned):
     (tmp_path / "rules.json").write_text(json.dumps(RULES))
     assert gateway.call("POST", "/admin/settings/{gw}", json={"writeScope": scope}).ok
     applied = command(gateway, "rules", "apply", str(tmp_path / "rules.json"))
@@ -45,7 +45,7 @@ def test_rules_apply_and_doctor_warn_of_it(gateway, tmp_path, scope, warned):
     assert (gateway.gateway in found["found"]) == warned
 
 
-def test_connectors_are_not_held_to_it(gateway):
+def test_connectors_are_exempt_from_the_write_scope(gateway):
     """What a connector brings may belong to anybody, and changes rows that no rule shows to it."""
     assert gateway.call("POST", "/admin/sync-rules/{gw}", json=RULES).ok
     place = f"{gateway.url}/internal/push/{gateway.gateway}"

@@ -35,7 +35,7 @@ def connectors(monkeypatch):
         ("shop_", "env:CONNECTOR_shop_TOKEN"),
     ],
 )
-def test_a_reference_to_what_may_be_anothers_is_refused(connectors, gateway, reference):
+def test_a_reference_to_a_possible_secret_of_another_gateway_is_rejected(connectors, gateway, reference):
     with pytest.raises(ValidationError, match="does not allow"):
         connectors.take(gateway, jira(reference))
 
@@ -68,6 +68,6 @@ def test_no_two_gateways_share_a_variable():
         "file:/run/{gateway}*",
     ],
 )
-def test_a_pattern_that_cannot_keep_gateways_apart_is_refused(pattern):
+def test_a_reference_pattern_without_the_gateway_is_rejected(pattern):
     with pytest.raises(ConfigurationError, match="references"):
         Secrets((), [pattern])

@@ -66,11 +66,11 @@ def table():
     return "\n".join(["| route | what it does | who gets in |", "|---|---|---|", *lines])
 
 
-def test_the_page_has_the_table_of_routes_and_roles():
+def test_the_security_page_contains_the_table_of_roles():
     assert table() in PAGE, f"put this into docs/security.md:\n\n{table()}"
 
 
-def test_no_route_is_missing():
+def test_the_table_covers_every_route():
     there = {route.path for route in iter_route_contexts(build_routes().routes)}
     nowhere = "/{path:path}"  # answers every other WebSocket with 404
     assert there - {nowhere} == {prefix + path for prefix in PREFIXES for _, path, _, _ in ROUTES}
@@ -79,7 +79,7 @@ def test_no_route_is_missing():
 @pytest.mark.parametrize("role", ROLES)
 @pytest.mark.parametrize(("method", "path", "access"), [(each[0], each[1], each[3]) for each in ROUTES])
 @pytest.mark.parametrize("prefix", PREFIXES)
-def test_a_role_gets_in_where_the_table_says(guarded, prefix, method, path, access, role):
+def test_each_role_is_admitted_as_the_table_documents(guarded, prefix, method, path, access, role):
     token = ROLES[role]
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
     if path.endswith("/ws"):

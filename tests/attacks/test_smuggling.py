@@ -60,11 +60,11 @@ def test_ambiguous_requests_are_rejected_and_end_the_connection(served, name):
 
 
 @pytest.mark.parametrize("size", [b"0x5", b"+5", b"5 ", b"ffffffffffffffff5", b"5\n", b"", b"-1", b"5;\n"])
-def test_a_chunk_of_an_unclear_size_is_refused(served, size):
+def test_a_chunk_with_an_ambiguous_size_is_rejected(served, size):
     body = size + b"\r\n12345\r\n0\r\n\r\n"
     count, status = answers(served, b"Transfer-Encoding: chunked", body=body)
     assert (count, status) == (1, 400)
 
 
-def test_two_clear_requests_are_two(served):
+def test_two_unambiguous_requests_get_two_answers(served):
     assert answers(served, b"Content-Length: 5", body=b"12345") == (2, 401)

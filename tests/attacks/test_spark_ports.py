@@ -39,7 +39,7 @@ def called(port):
     return said
 
 
-def test_spark_deserialises_nothing_of_who_has_no_secret(spark_server):
+def test_spark_deserialises_nothing_from_an_unauthenticated_caller(spark_server):
     config = spark_server["config"]
     others = ports_of(config.spark.port) - {config.spark.port, config.spark.ui_port}
     assert others, "none of the ports of Spark's own parts was found"

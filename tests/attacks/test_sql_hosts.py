@@ -87,7 +87,7 @@ def test_a_private_host_is_not_connected_to(listen, kind, host):
 
 
 @pytest.mark.parametrize("kind", DATABASES)
-def test_a_name_that_resolves_otherwise_the_second_time_gains_nothing(listen, monkeypatch, kind):
+def test_dns_rebinding_reaches_no_private_host(listen, monkeypatch, kind):
     """DNS rebinding: the connection goes to the address that was checked."""
     server = listen()
     asked = rebind(monkeypatch, "127.0.0.1", "127.0.0.2")
@@ -123,7 +123,7 @@ def test_each_of_several_hosts_of_postgres_is_checked(which):
         "host=db.example port=many",
     ],
 )
-def test_a_connection_string_names_nothing_of_the_server(more):
+def test_a_connection_string_that_uses_files_of_the_server_is_rejected(more):
     with pytest.raises(ConfigurationError) as refused:
         read("postgres", f"user=me password=hunter2 {more}", "*", "db.example")
     assert "hunter2" not in str(refused.value)
@@ -147,7 +147,7 @@ def test_a_malformed_connection_string_is_not_shown(kind, uri):
 
 
 @pytest.mark.parametrize("given", ["", "password=''"])
-def test_passwords_of_the_server_are_not_presented(listen, monkeypatch, tmp_path, given):
+def test_passwords_of_the_server_are_not_sent_to_a_database(listen, monkeypatch, tmp_path, given):
     shown = []
 
     def talk(line):
@@ -175,7 +175,7 @@ def test_passwords_of_the_server_are_not_presented(listen, monkeypatch, tmp_path
     assert [b"of the server" in each for each in shown] == [False, True]
 
 
-def test_a_database_cannot_ask_for_files_of_the_server(listen):
+def test_a_database_cannot_read_files_of_the_server(listen):
     """MySQL's protocol lets a server ask for a local file in answer to any statement."""
     got = []
 
@@ -221,7 +221,7 @@ def query(endpoint, *allowed):
         list(reading.query_pages("SELECT 1"))
 
 
-def test_an_endpoint_of_bigquery_is_not_private_nor_sends_on_to_what_is():
+def test_a_bigquery_endpoint_is_neither_private_nor_redirects_to_a_private_host():
     inner = Sending()
     with serving(inner) as private:
         with pytest.raises(ConfigurationError, match="allowed_hosts"):
@@ -234,7 +234,7 @@ def test_an_endpoint_of_bigquery_is_not_private_nor_sends_on_to_what_is():
 
 
 @pytest.mark.parametrize(("allowed", "lent"), [((), False), (("google:other",), False), (("google:{gateway}",), True)])
-def test_the_identity_of_the_server_is_lent_by_the_operator(allowed, lent, monkeypatch, tmp_path):
+def test_the_servers_identity_is_used_only_if_the_operator_allows_it(allowed, lent, monkeypatch, tmp_path):
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "of-the-server.json"))
     stored = StoredConnector("db", "bigquery", {"projectId": "p", "dataset": "d"}, None)
     config = Connectors(Secrets((), allowed)).open("gw", stored)

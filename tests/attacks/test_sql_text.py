@@ -117,7 +117,7 @@ def test_no_statement_is_made_with_a_value_in_its_text():
         "frame.where(f\"client = '{request['client_id']}'\")",
     ],
 )
-def test_such_a_statement_is_found(source):
+def test_the_check_finds_a_statement_with_a_value_in_its_text(source):
     assert list(offences(source))
 
 
@@ -130,7 +130,7 @@ def adapter(request, tmp_path):
     opened.close()
 
 
-def test_backends_give_back_what_was_hostile_and_nothing_else(adapter):
+def test_adapters_return_hostile_values_unchanged(adapter):
     deltas = [make_delta(text, number, text, title=text) for number, text in enumerate(HOSTILE, 1)]
     stored = tuple(StoredDelta("g", 256 * place, each) for place, each in enumerate(deltas, 1))
     adapter.insert_deltas(DeltaBatch("g.main.1.1-1", "g", stored))
@@ -142,7 +142,7 @@ def test_backends_give_back_what_was_hostile_and_nothing_else(adapter):
 
 
 @pytest.mark.parametrize("scheme", ["memory", "postgres"])
-def test_staging_takes_hostile_ids(scheme, request):
+def test_staging_stores_hostile_ids(scheme, request):
     url = "memory://" if scheme == "memory" else request.getfixturevalue("own_database")
     store = open_store(url, ManualClock())
     store.open(Book())
@@ -158,7 +158,7 @@ def test_staging_takes_hostile_ids(scheme, request):
 
 @given(texts)
 @few
-def test_duckdb_reads_the_column_that_is_named_and_nothing_else(text):
+def test_duckdb_reads_only_the_named_column(text):
     query, parameters = visible_rows({text: "string"})
     assert set(parameters.values()) == {text}
     assert query.replace(quoted(text), "") == visible_rows({"x": "string"})[0].replace('"x"', "")
@@ -198,7 +198,7 @@ anything = st.one_of(texts, st.text(st.characters(codec="utf-8"), min_size=1))
 
 
 @given(anything)
-def test_jql_reads_a_text_as_it_is(text):
+def test_jql_reads_an_escaped_text_unchanged(text):
     written = jql.quote(text)
     assert read_text(f"{written} AND", '"', {**LETTERS, " ": " "}, refused_by_jql) == (text, " AND")
     tokens = fake_jql._tokens(f"key = {written}")
@@ -206,7 +206,7 @@ def test_jql_reads_a_text_as_it_is(text):
 
 
 @given(anything)
-def test_soql_reads_a_text_as_it_is(text):
+def test_soql_reads_an_escaped_text_unchanged(text):
     written = soql_text(text)
     assert read_text(f"{written} LIMIT 1", "'", {**LETTERS, "b": "\b", "f": "\f"}, control) == (text, " LIMIT 1")
     tokens = fake_soql._tokens(f"SELECT Id FROM Account WHERE Name = {written} LIMIT 1")
@@ -214,7 +214,7 @@ def test_soql_reads_a_text_as_it_is(text):
 
 
 @pytest.mark.parametrize("text", ['x ~ a\\" ) OR (y ~ "zz\\"w"', "x = a\\' ) OR (y = 'zz\\'w'", "a) OR (b", "a\\"])
-def test_a_filter_does_not_leave_its_brackets(text):
+def test_a_filter_that_escapes_its_brackets_is_rejected(text):
     """JQL takes a backslash outside of quotation marks, so that the one behind it opens nothing."""
     with pytest.raises(ConfigurationError):
         balanced_condition(text, "jql")
@@ -222,7 +222,7 @@ def test_a_filter_does_not_leave_its_brackets(text):
 
 @given(st.text(alphabet="ab \"'\\()", max_size=12))
 @settings(max_examples=3000, deadline=None)
-def test_no_filter_that_is_taken_leaves_its_brackets(text):
+def test_every_accepted_filter_stays_within_its_brackets(text):
     try:
         kept = balanced_condition(text, "jql")
     except ConfigurationError:
@@ -249,7 +249,7 @@ def erasure(**named):
     return Erasure(**{**found, **named})
 
 
-def test_spark_finds_what_an_erasure_names_and_nothing_else(spark_server):
+def test_an_erasure_with_hostile_ids_selects_only_its_own_rows(spark_server):
     """The statements of an erasure over rows and clients whose ids are hostile: each finds its own."""
     with session(spark_server["config"]) as spark:
         rows = [("g", "notes", text, text, 1, "main", "desk") for text in HOSTILE]

@@ -44,12 +44,12 @@ def test_a_weak_secret_on_loopback_is_warned_about_without_its_value(settings, n
     assert "guess me" not in str(line)
 
 
-def test_a_long_one_is_taken_anywhere(settings):
+def test_a_strong_secret_is_accepted_on_every_address(settings):
     with capture_logs() as lines:
         check_bind_address(settings("0.0.0.0", **dict.fromkeys(NAMES, GOOD)))
     assert lines == []
 
 
-def test_a_blank_one_signs_nothing(settings):
+def test_a_blank_secret_counts_as_unset(settings):
     found = settings("127.0.0.1", **dict.fromkeys(NAMES, "   "))
     assert (found.secrets, found.service_token, found.metrics_token) == ((), None, None)

@@ -10,11 +10,11 @@ def test_histories_over_sqlite(over_sqlite):
     assert not found_wrong(over_sqlite, range(1, 121))
 
 
-def test_histories_of_a_gateway_that_brings_many_rows_in_line(over_sqlite):
+def test_histories_of_a_gateway_that_reindexes_many_rows(over_sqlite):
     assert not found_wrong(over_sqlite, range(300, 302), fill_every=1)
 
 
-def test_histories_of_a_gateway_that_is_killed():
+def test_histories_of_a_killed_gateway():
     server = Server()
     try:
         assert not found_wrong(server, range(400, 412), kills=True)

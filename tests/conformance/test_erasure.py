@@ -29,7 +29,7 @@ def world(place, clock):
     made.close()
 
 
-def test_an_erased_row_is_deleted_for_everyone_and_nothing_of_it_is_left(world):
+def test_an_erased_row_is_deleted_for_every_client_and_in_the_log(world):
     world.write("a", "r1", name=SECRET, team="red")
     world.write("b", "r1", phone=SECRET)
     world.write("a", "r2", name="kept", team="red")
@@ -52,7 +52,7 @@ def test_an_erased_row_is_deleted_for_everyone_and_nothing_of_it_is_left(world):
     assert world.store.erasures("g") == [erasure]
 
 
-def test_a_repeat_of_what_was_erased_is_counted_and_changes_nothing(world):
+def test_a_repeated_push_of_erased_deltas_is_accepted_and_changes_nothing(world):
     first = world.write("a", "r1", name=SECRET)
     offline = make_delta("b", world.clock.now_ms << 16, "r1", name=SECRET)
     world.store.erase_row("g", "notes", "r1")
@@ -78,7 +78,7 @@ def test_rows_written_after_an_erasure_are_new(world):
     assert world.pull("c") == {"r1": {"name": "again"}}
 
 
-def test_a_flush_that_is_under_way_still_agrees_with_the_ledger(world):
+def test_a_flush_during_an_erasure_agrees_with_the_ledger(world):
     sent = [world.write("a", f"r{n}", name=SECRET if n == 1 else "kept") for n in range(4)]
     batch = world.store.plan("g", "main", 100)
     world.store.erase_row("g", "notes", "r1")
@@ -92,7 +92,7 @@ def test_a_flush_that_is_under_way_still_agrees_with_the_ledger(world):
     assert sum(day.count for day in world.store.ledger("g")) == 5
 
 
-def test_an_erased_client_leaves_what_others_wrote(world):
+def test_erasing_a_client_keeps_the_values_of_others(world):
     world.gateway.set_rules(RULES)
     world.write("a", "shared", name="theirs", team="red")
     world.write("x", "shared", phone=SECRET)
@@ -197,7 +197,7 @@ def test_erasing_an_unknown_client_or_row_is_an_error(world):
     assert world.store.erasures("g") == []
 
 
-def test_a_checkpoint_from_before_is_not_handed_out(world):
+def test_a_checkpoint_older_than_an_erasure_is_not_served(world):
     world.write("a", "r1", name=SECRET)
     world.write("x", "r1", phone=SECRET)
     epoch, arrival = world.store.read("g", lambda view: (view.epoch, view.arrival)).result()
@@ -222,7 +222,7 @@ def test_a_checkpoint_from_before_is_not_handed_out(world):
     assert checkpoint("five").arrival == client.arrival + 256
 
 
-def test_an_erasure_outlives_a_restart_and_can_be_asked_for_again(world):
+def test_an_erasure_survives_a_restart_and_can_be_repeated(world):
     first = world.write("a", "r1", name=SECRET)
     done = world.store.erase_row("g", "notes", "r1")
     world.close()
@@ -243,7 +243,7 @@ def test_an_erasure_outlives_a_restart_and_can_be_asked_for_again(world):
     assert world.store.erase_client("g", "a").seq == 4
 
 
-def test_a_commit_that_fails_leaves_the_rows_that_the_store_holds_as_they_were(world):
+def test_a_failed_commit_leaves_stored_rows_unchanged(world):
     def row():
         return world.store.read("g", lambda view: view.rows([("notes", "r1")])).result()[("notes", "r1")]
 

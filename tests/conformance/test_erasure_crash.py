@@ -29,7 +29,7 @@ POINTS = ("erasure.requested", "erasure.redacted", "erasure.applied", "erasure.p
 
 @pytest.mark.parametrize("crash_at", POINTS)
 @pytest.mark.parametrize("target", [("row", "notes", "r1"), ("client", "x")], ids=["row", "client"])
-def test_an_erasure_that_a_crash_cut_short_is_finished_on_opening(tmp_path, clock, crash_at, target):
+def test_an_interrupted_erasure_is_completed_on_opening(tmp_path, clock, crash_at, target):
     _crash_and_finish(f"sqlite://{tmp_path / 'staging'}", clock, crash_at, target)
 
 
@@ -41,7 +41,7 @@ def test_an_erasure_that_a_crash_cut_short_is_finished_on_opening(tmp_path, cloc
         pytest.param(("client", "x"), id="client"),
     ],
 )
-def test_on_postgres_too(request, clock, crash_at, target):
+def test_an_interrupted_erasure_on_postgres_is_completed_on_opening(request, clock, crash_at, target):
     _crash_and_finish(postgres(request), clock, crash_at, target)
 
 

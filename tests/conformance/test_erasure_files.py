@@ -18,7 +18,7 @@ from tests.conformance.erased_world import SECRET, World
 from tests.conformance.places import postgres
 
 
-def test_the_files_hold_nothing_of_it(tmp_path, clock):
+def test_no_file_contains_erased_values(tmp_path, clock):
     """Neither what was erased, nor what it was before it was changed or trimmed."""
 
     world = World(f"sqlite://{tmp_path / 'staging'}", clock)
@@ -52,7 +52,7 @@ def test_the_files_hold_nothing_of_it(tmp_path, clock):
     world.close()
 
 
-def test_a_reader_that_holds_the_files_puts_an_erasure_off(tmp_path, clock):
+def test_a_concurrent_reader_of_the_files_delays_an_erasure(tmp_path, clock):
     """Its write-ahead log cannot be cut then: the erasure is not done, and says so."""
 
     world = World(f"sqlite://{tmp_path / 'staging'}", clock)
@@ -74,7 +74,7 @@ def test_a_reader_that_holds_the_files_puts_an_erasure_off(tmp_path, clock):
     world.close()
 
 
-def test_an_erasure_holds_in_every_process(request, clock):
+def test_an_erasure_takes_effect_in_every_process(request, clock):
     """One process erases while the other still has the client's pushes to come."""
     url = postgres(request)
     one, other = World(url, clock), World(url, clock)
@@ -92,7 +92,7 @@ def test_an_erasure_holds_in_every_process(request, clock):
     other.close()
 
 
-def test_on_postgres_no_table_holds_anything_of_it(request, clock):
+def test_no_table_of_postgres_contains_erased_values(request, clock):
     url = postgres(request)
     world = World(url, clock)
     for number in range(5):

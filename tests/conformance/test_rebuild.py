@@ -146,7 +146,7 @@ def story(engine, clock):
 
 
 @pytest.mark.parametrize("ours", [True, False], ids=["our client", "a stock client"])
-def test_clients_with_old_cursors_end_right(url, clock, ours):
+def test_clients_with_old_cursors_converge(url, clock, ours):
     engine = opened(url, clock)
     engine.gateway("g").register_schema(SCHEMA)
     engine.gateway("g").set_rules(RULES)
@@ -240,7 +240,7 @@ def test_explain_predicts_the_next_pull_after_a_rebuild(url, clock, ours):
 
 
 @pytest.mark.parametrize("cursor", ["kept", "lost"])
-def test_a_deletion_that_only_the_lake_knows_reaches_who_holds_the_row(url, clock, cursor):
+def test_a_deletion_known_only_to_the_lake_reaches_clients_with_the_row(url, clock, cursor):
     engine = opened(url, clock)
     engine.gateway("g").set_rules(RULES)
     a, _ = story(engine, clock)
@@ -289,7 +289,7 @@ def test_a_rebuild_restores_ids_and_ledger_without_unflushed_deltas(url, clock):
 
 
 @pytest.mark.parametrize("ours", [True, False], ids=["our client", "a stock client"])
-def test_l4_a_follower_who_may_hold_what_was_lost_is_broadcast_no_plain_insert(url, clock, ours):
+def test_l4_a_subscriber_that_may_hold_lost_rows_is_broadcast_no_plain_insert(url, clock, ours):
     engine = opened(url, clock)
     a, _ = story(engine, clock)
     lake = Lake()
@@ -312,7 +312,7 @@ def test_l4_a_follower_who_may_hold_what_was_lost_is_broadcast_no_plain_insert(u
     engine.close()
 
 
-def test_arrivals_of_a_clock_that_was_put_back_since_are_not_handed_out_again(url, clock):
+def test_arrivals_are_not_reused_after_the_clock_was_set_back(url, clock):
     clock.advance(3_600_000)
     engine = opened(url, clock)
     a, _ = story(engine, clock)
@@ -327,7 +327,7 @@ def test_arrivals_of_a_clock_that_was_put_back_since_are_not_handed_out_again(ur
     assert done.arrival > known
 
 
-def test_a_store_in_the_way_is_set_aside_only_when_that_was_asked(url, clock):
+def test_an_existing_store_is_replaced_only_on_request(url, clock):
     engine = opened(url, clock)
     story(engine, clock)
     with pytest.raises(ConfigurationError, match="--replace"):
@@ -341,7 +341,7 @@ def test_a_store_in_the_way_is_set_aside_only_when_that_was_asked(url, clock):
     engine.close()
 
 
-def test_a_rebuild_that_fails_leaves_the_store_as_it_was(url, clock):
+def test_a_failed_rebuild_leaves_the_store_unchanged(url, clock):
     engine = opened(url, clock)
     story(engine, clock)
     lake = Lake()
@@ -374,7 +374,7 @@ rebuild(sys.argv[1], ManualClock(1_700_000_000_500), lake, replace=True)
 
 
 @pytest.mark.parametrize("crash_at", ["rebuild.filled", "rebuild.set_aside"])
-def test_a_rebuild_that_was_killed_is_not_taken_for_an_empty_store(tmp_path, clock, crash_at):
+def test_a_killed_rebuild_does_not_look_like_an_empty_store(tmp_path, clock, crash_at):
     url = f"sqlite://{tmp_path / 'staging'}"
     engine = opened(url, clock)
     story(engine, clock)
@@ -390,7 +390,7 @@ def test_a_rebuild_that_was_killed_is_not_taken_for_an_empty_store(tmp_path, clo
     engine.close()
 
 
-def test_where_nothing_is_left_a_store_is_made(url):
+def test_a_missing_store_is_created_from_the_lake(url):
     clock = ManualClock(1_700_000_000_000)
     lake = Lake()
     lake.entries["g"] = [LakePush(clock.now_ms << 16, "a", [make_delta("a", 1, "r", x=1)])]

@@ -95,7 +95,7 @@ def check(engine: Engine, alice: Client, sent, seen, *, ours: bool) -> None:
 
 
 @pytest.mark.parametrize("ours", [False, True], ids=["stock", "ours"])
-def test_all_shards_come_back_each_with_its_tables(tmp_path, clock, lost, ours):
+def test_all_shards_are_rebuilt_with_their_tables(tmp_path, clock, lost, ours):
     lake, alice, sent, seen = lost
     shutil.rmtree(tmp_path / "staging")
     shutil.rmtree(tmp_path / "products")
@@ -114,7 +114,7 @@ def test_all_shards_come_back_each_with_its_tables(tmp_path, clock, lost, ours):
 
 
 @pytest.mark.parametrize("name", ["shard-orders", "shard-products"])
-def test_one_shard_is_made_again_and_the_others_stay(tmp_path, clock, lost, name):
+def test_one_shard_is_rebuilt_and_the_others_are_unchanged(tmp_path, clock, lost, name):
     lake, alice, sent, seen = lost
     shutil.rmtree(tmp_path / ("products" if name == "shard-products" else "staging/shard-orders"))
     (done,) = rebuild(f"sqlite://{tmp_path / 'staging'}", clock, lake, shards=shards(tmp_path), only=name)
@@ -150,7 +150,7 @@ def test_a_shard_that_cannot_be_rebuilt_alone_is_rejected_and_unchanged(tmp_path
     assert (tmp_path / "staging" / "shard-orders" / "log.db").exists()
 
 
-def test_the_commands_reach_every_shard(tmp_path, clock, lost, monkeypatch):
+def test_the_commands_apply_to_every_shard(tmp_path, clock, lost, monkeypatch):
     monkeypatch.setenv("LAKESYNC_DATA_DIR", str(tmp_path))
     monkeypatch.setenv("LAKESYNC_STAGING_URL", f"sqlite://{tmp_path / 'staging'}")
     given = {"shards": TABLES, "default": "shard-default", "stores": shards(tmp_path).urls}

@@ -70,7 +70,7 @@ def _wait_until_done(gateway):
         assert time.monotonic() < until, "the re-index does not end"
 
 
-def test_rows_come_in_line_in_commits_of_their_own_and_pushes_in_between(place):
+def test_rows_are_reindexed_in_separate_commits_between_pushes(place):
     engine = _engine(place, rows=4)
     gateway = engine.gateway("g")
     _by_hand(gateway)
@@ -124,7 +124,7 @@ def test_a_reindex_continues_after_a_restart(place):
     engine.close()
 
 
-def test_rules_that_change_again_begin_again(place):
+def test_another_change_of_rules_restarts_a_reindex(place):
     engine = _engine(place, rows=3)
     gateway = engine.gateway("g")
     _by_hand(gateway)
@@ -143,7 +143,7 @@ def test_rules_that_change_again_begin_again(place):
     engine.close()
 
 
-def test_many_rows_come_in_line_without_being_asked(place):
+def test_many_rows_are_reindexed_in_the_background(place):
     engine = _engine(place, rows=5)
     gateway = engine.gateway("g")
     _write(gateway, place.clock, [f"r{n:02}" for n in range(60)], team="a", room="1")

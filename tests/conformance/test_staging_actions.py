@@ -28,7 +28,7 @@ def put(store, *records, gateway="g"):
     store.submit(gateway, work).result()
 
 
-def test_an_action_is_found_by_its_id_else_by_its_key(place, store, book):
+def test_an_action_is_found_by_its_id_or_its_key(place, store, book):
     done = record("a1", "k", outcome=b'{"x": "\xc3\xa9"}', lease_ms=0, attempts=3)
     put(store, done, record("a2"))
     for _ in range(2):
@@ -40,7 +40,7 @@ def test_an_action_is_found_by_its_id_else_by_its_key(place, store, book):
         store = place.reopen(store, book)
 
 
-def test_an_action_is_one_clients_and_one_gateways(store):
+def test_an_action_belongs_to_one_client_of_one_gateway(store):
     store.ensure_gateway("h")
     put(store, record("a1", "k"))
     assert read(store, lambda view: view.action("d", "a1", "k")) is None
@@ -50,7 +50,7 @@ def test_an_action_is_one_clients_and_one_gateways(store):
     assert read(store, lambda view: view.action("c", "a1", "k")).attempts == 1
 
 
-def test_a_record_takes_the_place_of_those_with_its_id_or_key(store):
+def test_a_record_replaces_records_with_the_same_id_or_key(store):
     put(store, record("a1", "k"), record("a2"), record("a3", "l"))
     put(store, record("a2", "k", attempts=2), record("a3", None, attempts=3))
     assert read(store, lambda view: view.action("c", "a1", "k")) == record("a2", "k", attempts=2)
@@ -59,7 +59,7 @@ def test_a_record_takes_the_place_of_those_with_its_id_or_key(store):
     assert read(store, lambda view: view.action("c", "a3")).attempts == 3
 
 
-def test_a_claim_that_fails_leaves_nothing(store):
+def test_a_failed_claim_of_an_action_stores_nothing(store):
     def failing(commit):
         commit.put_action(record())
         commit.note_action(entry(), 10)
@@ -71,14 +71,14 @@ def test_a_claim_that_fails_leaves_nothing(store):
     assert read(store, lambda view: view.action_log(None, 10)) == []
 
 
-def test_old_actions_are_forgotten(store):
+def test_old_actions_are_deleted(store):
     put(store, *(record(f"a{n}", f"k{n}", touched=n) for n in range(10)))
     store.submit("g", lambda commit: commit.drop_actions(7)).result()
     kept = [n for n in range(10) if read(store, lambda view, n=n: view.action("c", f"a{n}", f"k{n}"))]
     assert kept == [7, 8, 9]
 
 
-def test_what_is_told_of_attempts_is_bounded_and_in_order(place, store, book):
+def test_the_log_of_attempts_is_bounded_and_ordered(place, store, book):
     store.ensure_gateway("h")
     for n in range(1, 8):
         assert store.submit("g", lambda commit, n=n: commit.note_action(entry(f"a{n}", ms=n), 5)).result() == n

@@ -7,14 +7,14 @@ from tests.conformance.book import make_delta
 from tests.conformance.calls import push, read
 
 
-def test_they_grow_by_the_clock(store, clock):
+def test_arrivals_follow_the_clock(store, clock):
     first = store.submit("g", lambda commit: commit.next_arrivals(3)).result()
     assert list(first) == [(clock.now_ms << 16) + i * ARRIVAL_STEP for i in range(3)]
     clock.advance(10)
     assert store.submit("g", lambda commit: commit.next_arrivals(1)).result()[0] == clock.now_ms << 16
 
 
-def test_they_never_go_back_with_the_clock_nor_with_a_restart(place, store, book, clock):
+def test_arrivals_never_decrease_with_the_clock_or_a_restart(place, store, book, clock):
     before = push(store, book, make_delta("c", 1, "r", x=1)).arrival
     clock.advance(-3_600_000)
     stepped = push(store, book, make_delta("c", 2, "r", x=2)).arrival
@@ -25,12 +25,12 @@ def test_they_never_go_back_with_the_clock_nor_with_a_restart(place, store, book
     assert read(store, lambda view: view.arrival) == after
 
 
-def test_arrivals_without_a_log_row_are_kept_too(place, store, book, clock):
+def test_arrivals_without_a_log_row_are_not_reused(place, store, book, clock):
     last = store.submit("g", lambda commit: commit.next_arrivals(1000)).result()[-1]
     clock.advance(-1000)
     store = place.reopen(store, book)
     assert store.submit("g", lambda commit: commit.next_arrivals(1)).result()[0] > last
 
 
-def test_none_asked_for_is_none_given(store):
+def test_zero_requested_arrivals_are_none(store):
     assert list(store.submit("g", lambda commit: commit.next_arrivals(0)).result()) == []

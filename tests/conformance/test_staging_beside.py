@@ -99,7 +99,7 @@ def written(pushes, tmp_path):
     return found
 
 
-def test_rows_are_written_while_the_journal_waits_for_the_disk(store, tmp_path):
+def test_rows_are_written_behind_while_the_journal_waits_for_the_disk(store, tmp_path):
     begun, state, journal = threading.Event(), store._open.state.sql, store._open.journal.sql
 
     def executed(statement):
@@ -113,7 +113,7 @@ def test_rows_are_written_while_the_journal_waits_for_the_disk(store, tmp_path):
     check_whole(store, tmp_path, written(range(8), tmp_path))
 
 
-def test_a_commit_that_fails_takes_back_its_own_group_alone(store, tmp_path):
+def test_a_failed_commit_rolls_back_only_its_own_group(store, tmp_path):
     journal = store._open.journal.sql
     refuse(journal, _COMMIT)
     with pytest.raises(StagingUnavailableError, match="nothing was committed"):
@@ -123,7 +123,7 @@ def test_a_commit_that_fails_takes_back_its_own_group_alone(store, tmp_path):
     check_whole(store, tmp_path, written([*range(7), 8], tmp_path))
 
 
-def test_a_bit_that_cannot_be_written_does_not_touch_the_push(store, tmp_path):
+def test_a_failed_write_behind_does_not_affect_the_push(store, tmp_path):
     state = store._open.state.sql
     refuse(state, (sqlite3.SQLITE_INSERT, "entry"))
     with capture_logs() as told:

@@ -56,7 +56,7 @@ def in_file(store, query):
     return store._read(lambda: store._open.state.sql.execute(query).fetchall())
 
 
-def test_a_new_row_is_kept_as_it_is_sent_until_it_changes(store, tmp_path):
+def test_a_new_row_is_stored_encoded_until_it_changes(store, tmp_path):
     push(store, Feed(), make_delta("c", 1, "r1", x='"ü"', y=[1]), make_delta("c", 2, "r2", x=None))
     write_behind(store)
     assert in_file(store, "SELECT count(*) FROM row_body") == [(0,)]
@@ -79,7 +79,7 @@ def test_a_new_row_is_kept_as_it_is_sent_until_it_changes(store, tmp_path):
     again.close()
 
 
-def test_a_row_whose_number_alone_was_committed_is_written_after_a_restart(store, tmp_path):
+def test_a_row_of_which_only_the_number_was_committed_is_written_after_a_restart(store, tmp_path):
     push(store, Feed(), make_delta("c", 1, "r1", x=1))
     assert not store._read(store._open.behind.try_write_on)  # a part of it: r1 is set apart
     push(store, Feed(), make_delta("c", 2, "r2", x=2))
@@ -96,7 +96,7 @@ def test_a_row_whose_number_alone_was_committed_is_written_after_a_restart(store
     again.close()
 
 
-def test_a_new_row_of_a_work_that_failed_is_nobodys(store):
+def test_a_new_row_of_a_failed_work_is_not_kept(store):
     def fails(commit):
         Feed().push([make_delta("c", 1, "r1", x=1)])(commit)
         assert len(commit.entries_after(["*"], 0, 10)) == 1
@@ -120,7 +120,7 @@ _DELTAS = st.tuples(
 )
 
 
-def test_rows_and_entries_are_the_same_written_at_once_or_later(store, tmp_path):
+def test_rows_and_entries_do_not_depend_on_the_time_of_writing(store, tmp_path):
     eager = opened(tmp_path / "eager", EAGER)
     names = map("g{}".format, count())
 

@@ -16,7 +16,7 @@ def make_checkpoint(epoch, arrival):
     return Checkpoint("g", epoch, arrival, 0, (table,), 5)
 
 
-def test_only_a_newer_one_is_published(place, store, book):
+def test_only_a_newer_checkpoint_is_published(place, store, book):
     epoch = read(store, lambda view: view.epoch)
     assert store.newest_checkpoint("g") is None
     assert store.publish_checkpoint(make_checkpoint(epoch, 1000))
@@ -27,13 +27,13 @@ def test_only_a_newer_one_is_published(place, store, book):
     assert store.newest_checkpoint("g") == make_checkpoint(epoch, 2000)
 
 
-def test_one_of_another_epoch_is_refused(store):
+def test_a_checkpoint_of_another_epoch_is_rejected(store):
     epoch = read(store, lambda view: view.epoch)
     with pytest.raises(IntegrityError, match="epoch"):
         store.publish_checkpoint(make_checkpoint(epoch + 1, 1000))
 
 
-def test_rules_newer_than_the_newest_one_want_another_once_all_rows_are_in_line(store, book):
+def test_new_rules_require_a_new_checkpoint_after_the_reindex(store, book):
     def without_checkpoint():
         return [each.rules_without_checkpoint for each in store.backlog()]
 

@@ -10,7 +10,7 @@ from tests.conformance.book import EVERYONE, contents, make_delta
 from tests.conformance.calls import push, read
 
 
-def test_what_was_committed_is_read(store, book):
+def test_committed_data_can_be_read(store, book):
     entry = push(store, book, make_delta("c", 5, "r1", x=1), make_delta("c", 6, "r2", x=2))
     assert (entry.seq, entry.count, entry.hlc_low, entry.hlc_high) == (1, 2, 5, 6)
     rows, entries = read(store, contents)
@@ -19,7 +19,7 @@ def test_what_was_committed_is_read(store, book):
     assert read(store, lambda view: view.arrival) == entry.arrival
 
 
-def test_a_failing_work_leaves_nothing_and_does_not_disturb_its_group(store, book):
+def test_a_failed_work_stores_nothing_and_does_not_affect_its_group(store, book):
     def failing(commit):
         book.push([make_delta("c", 50, "lost", x=1)])(commit)
         commit.put_client(ClientRecord("c", commit.epoch, 1))
@@ -42,7 +42,7 @@ def test_a_failing_work_leaves_nothing_and_does_not_disturb_its_group(store, boo
     assert [day.count for day in store.ledger("g")] == [20]
 
 
-def test_a_bucket_that_a_failed_work_made_can_be_made_again(store):
+def test_a_bucket_of_a_failed_work_can_be_created_again(store):
     def work(commit, fail):
         commit.put_moves([Move("b", "t", "r", commit.next_arrivals(1)[0], "join")])
         if fail:
@@ -80,7 +80,7 @@ def test_gateways_do_not_see_each_other(store, book):
     assert store.gateways() == ["g", "other"]
 
 
-def test_an_unknown_gateway_is_named(store):
+def test_an_unknown_gateway_is_an_error_with_its_name(store):
     for future in (store.submit("nowhere", lambda _: None), store.read("nowhere", lambda _: None)):
         with pytest.raises(NotFoundError, match="nowhere"):
             future.result()

@@ -52,7 +52,7 @@ PLACES = [
 
 
 @pytest.mark.parametrize("crash_at", PLACES)
-def test_a_killed_owner_leaves_a_whole_prefix(tmp_path, crash_at):
+def test_a_killed_owner_leaves_a_prefix_of_whole_pushes(tmp_path, crash_at):
     url = f"sqlite://{tmp_path / 'killed'}"
     acknowledged = run_until_killed(url, crash_at)
     assert acknowledged == list(range(1, len(acknowledged) + 1))
@@ -73,7 +73,7 @@ def test_a_killed_owner_leaves_a_whole_prefix(tmp_path, crash_at):
         store.close()
 
 
-def test_killed_again_and_again_it_goes_on_where_it_was(tmp_path):
+def test_a_repeatedly_killed_store_continues(tmp_path):
     url = f"sqlite://{tmp_path / 'killed'}"
     for round_ in range(4):
         run_until_killed(url, f"staging.after_commit:{5 + round_}")
@@ -91,7 +91,7 @@ def test_killed_again_and_again_it_goes_on_where_it_was(tmp_path):
 @pytest.mark.parametrize(
     ("crash_at", "version"), [("staging.before_commit:7", 0), ("staging.before_write_behind:2", 1)]
 )
-def test_killed_while_rules_change_rows_are_indexed_by_the_rules_in_force(tmp_path, crash_at, version):
+def test_after_a_kill_during_a_change_of_rules_rows_are_indexed_by_the_active_rules(tmp_path, crash_at, version):
     url = f"sqlite://{tmp_path / 'killed'}"
     script = (
         "import sys; from tests.conformance.pusher import *; from lakesync.rules.model import SyncRules\n"
@@ -122,7 +122,7 @@ def test_killed_while_rules_change_rows_are_indexed_by_the_rules_in_force(tmp_pa
         store.close()
 
 
-def test_killed_before_a_trim_all_bodies_are_still_there(tmp_path):
+def test_a_kill_before_a_trim_keeps_all_bodies(tmp_path):
     clock = ManualClock()
     place = Place(f"sqlite://{tmp_path / 'killed'}", clock)
     book = Book()
@@ -148,7 +148,7 @@ def test_killed_before_a_trim_all_bodies_are_still_there(tmp_path):
 
 
 @pytest.mark.parametrize("crash_at", ["staging.before_commit:4", "staging.after_commit:4"])
-def test_a_killed_process_leaves_postgres_whole(request, crash_at):
+def test_a_killed_process_leaves_whole_pushes_on_postgres(request, crash_at):
     from tests.conformance.places import postgres
 
     url = postgres(request)

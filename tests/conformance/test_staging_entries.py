@@ -39,7 +39,7 @@ def gateways(store):
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(pushes=st.lists(arrivals_and_moves, max_size=4), limit=st.integers(1, 5), skip=st.integers(0, 40))
-def test_they_are_what_a_naive_model_says(store, gateways, pushes, limit, skip):
+def test_entries_equal_those_of_a_naive_model(store, gateways, pushes, limit, skip):
     gateway = gateways()
     model: dict[tuple[str, str], list] = {}
 
@@ -76,7 +76,7 @@ def test_they_are_what_a_naive_model_says(store, gateways, pushes, limit, skip):
             _is_what_its_stays_say(entry, history)
 
 
-def test_a_row_under_several_buckets_comes_once_for_each(store):
+def test_a_row_in_several_buckets_has_an_entry_in_each(store):
     def work(commit):
         (arrival,) = commit.next_arrivals(1)
         commit.put_moves([Move(bucket, "t", "r", arrival, "join") for bucket in ("b2", "b1")])
@@ -140,7 +140,7 @@ def _is_what_its_stays_say(entry: Entry, history: _History) -> None:
             assert low > high or entry.may_be_inside_between(low, high) == history.was_inside(low, high)
 
 
-def test_a_whole_row_comes_with_its_entry_and_is_what_its_state_says(store, book):
+def test_a_full_row_equals_its_entry_and_its_state(store, book):
     def seen() -> list:
         return read(store, lambda view: view.full_rows(EVERYONE, 0, 10))
 

@@ -46,7 +46,7 @@ def test_pushes_that_wait_together_share_a_commit(store, book, held):
 
 
 @pytest.mark.parametrize("ask", ["submit", "read"])
-def test_a_gateway_with_many_jobs_does_not_hold_up_another(store, ask):
+def test_a_gateway_with_many_jobs_does_not_delay_another(store, ask):
     if ask == "submit" and not isinstance(store, SqliteStore):
         pytest.skip("gateways write in threads of their own, in no order")
     store.ensure_gateway("h")
@@ -61,7 +61,7 @@ def test_a_gateway_with_many_jobs_does_not_hold_up_another(store, ask):
     assert order.count("g") == PUSHES
 
 
-def test_a_group_whose_transaction_sqlite_ended_did_not_happen(tmp_path, clock, book):
+def test_a_group_whose_transaction_sqlite_aborted_stores_nothing(tmp_path, clock, book):
     """A full disk in the middle of a group ends its transaction: what the works after it write is not kept alone."""
     store = SqliteStore(tmp_path, clock)
     store.open(book)
@@ -93,7 +93,7 @@ def test_a_group_whose_transaction_sqlite_ended_did_not_happen(tmp_path, clock, 
     store.close()
 
 
-def test_the_journal_is_on_the_disk_at_every_commit(tmp_path, clock, book):
+def test_the_journal_is_synced_to_disk_at_every_commit(tmp_path, clock, book):
     store = SqliteStore(tmp_path, clock)
     store.open(book)
     full, wal = 2, "wal"
@@ -103,7 +103,7 @@ def test_the_journal_is_on_the_disk_at_every_commit(tmp_path, clock, book):
     store.close()
 
 
-def test_postgres_answers_once_its_log_is_on_the_disk(request, clock, book):
+def test_postgres_commits_are_durable_before_the_answer(request, clock, book):
     from lakesync.staging import open_store
 
     store = open_store(postgres(request), clock)

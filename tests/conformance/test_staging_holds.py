@@ -20,7 +20,7 @@ SHARDS = ShardMap({"orders": "shard-orders"}, "shard-default")
 RULES = parse_rules({"version": 1, "buckets": [{"name": "notes", "tables": ["notes"], "filters": []}]})
 
 
-def test_every_push_is_on_one_side_of_it(store, book, clock):
+def test_every_push_is_on_one_side_of_a_cut_point(store, book, clock):
     before = push(store, book, make_delta("a", 1, "r1", x=1), make_delta("a", 2, "r2", x=1))
     hold = store.cut_point("g")
     assert (hold.arrival, hold.rules_version, hold.shards) == (before.arrival, 0, {})
@@ -30,7 +30,7 @@ def test_every_push_is_on_one_side_of_it(store, book, clock):
     assert after.arrival - 256 > hold.arrival
 
 
-def test_it_names_no_rules_until_every_row_is_in_line_with_them(place):
+def test_a_cut_point_has_no_rules_version_during_a_reindex(place):
     engine = Engine(open_store(place.url, place.clock), place.clock, EngineLimits(reindex_rows=1))
     engine.open()
     try:
@@ -51,7 +51,7 @@ def test_it_names_no_rules_until_every_row_is_in_line_with_them(place):
         engine.close()
 
 
-def test_two_stores_meet_and_stay_where_they_met(place, store, book, clock):
+def test_the_common_cut_point_of_two_stores_is_kept(place, store, book, clock):
     with_other = open_store("memory://", clock)
     with_other.open(book)
     with_other.ensure_gateway("g")
@@ -85,7 +85,7 @@ def cut(hold: CutPoint) -> Checkpoint:
     return Checkpoint("g", hold.epoch, hold.arrival, hold.rules_version or 0, tables, 0, hold.shards)
 
 
-def test_a_cut_of_all_shards_is_published_shard_by_shard(sharded):
+def test_a_checkpoint_of_all_shards_is_published_shard_by_shard(sharded):
     gateway = sharded.gateway("g")
     gateway.set_rules(RULES)
     gateway.handle_push(SyncPush("a", (make_delta("a", 1, "r1", x=1), make_delta("a", 2, "o1", "orders", x=1))))

@@ -15,7 +15,7 @@ class KeptError(Exception):
     """Carries what a work saw out of it, so that nothing stays behind."""
 
 
-def test_a_repeat_is_known_whatever_its_place(store, book):
+def test_a_repeated_delta_is_recognised_at_any_position(store, book):
     sent = [delta for pushed in many("c", 20, width=3) for delta in pushed]
     for i in range(0, len(sent), 3):
         push(store, book, *sent[i : i + 3])
@@ -25,7 +25,7 @@ def test_a_repeat_is_known_whatever_its_place(store, book):
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_they_are_found_by_range_as_a_naive_model_finds_them(store, data):
+def test_ids_in_a_range_equal_those_of_a_naive_model(store, data):
     client = f"c{data.draw(st.integers(0, 10**9))}"
     pushes = data.draw(st.lists(st.lists(st.integers(0, 60), min_size=1, max_size=4, unique=True), max_size=6))
     low, high = sorted(data.draw(st.tuples(st.integers(0, 60), st.integers(0, 60))))
@@ -47,7 +47,7 @@ def test_they_are_found_by_range_as_a_naive_model_finds_them(store, data):
     assert after == (wanted, max((delta.hlc for delta in sent), default=-1))
 
 
-def test_they_outlive_the_trim_and_a_restart(place, store, book):
+def test_ids_survive_a_trim_and_a_restart(place, store, book):
     sent = [delta for pushed in many("c", 5, width=2) for delta in pushed]
     push(store, book, *sent)
     flush(store, sent)

@@ -26,7 +26,7 @@ def insert(number: int, row: str, team: str) -> RowDelta:
     return RowDelta("INSERT", "notes", row, "ann", columns, stamp, identity)
 
 
-def test_they_are_found_whichever_way_is_taken():
+def test_both_query_plans_find_the_same_entries():
     engine = Engine(open_store("memory://", lambda: NOW), lambda: NOW)
     engine.open()
     try:

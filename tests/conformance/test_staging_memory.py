@@ -19,7 +19,7 @@ def folder_of(store) -> Path:
     return Path(store.log_source().url.removeprefix("jdbc:sqlite:")).parent
 
 
-def test_without_a_name_it_is_gone_when_it_is_closed(clock, book):
+def test_an_unnamed_store_is_deleted_when_it_is_closed(clock, book):
     store = open_store("memory://", clock)
     store.open(book)
     store.ensure_gateway("g")
@@ -48,7 +48,7 @@ def test_a_name_has_one_open_store_at_a_time(clock, book):
     second.close()
 
 
-def test_what_a_killed_process_left_is_removed_by_the_next(clock, book):
+def test_leftovers_of_a_killed_process_are_removed_by_the_next(clock, book):
     script = (
         "import os, signal; from lakesync.staging.memory import MemoryStore;"
         "from tests.conformance.book import Book; store = MemoryStore(lambda: 1, 'n'); store.open(Book());"
@@ -67,7 +67,7 @@ def test_what_a_killed_process_left_is_removed_by_the_next(clock, book):
     living.close()
 
 
-def test_without_room_in_shared_memory_it_takes_the_temporary_folder(monkeypatch, tmp_path, clock):
+def test_without_shared_memory_the_temporary_folder_is_used(monkeypatch, tmp_path, clock):
     monkeypatch.setattr(memory, "_SHARED_MEMORY", tmp_path / "absent")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     store = open_store("memory://", clock)

@@ -43,14 +43,14 @@ class Told:
         self.wait(lambda notice: notice.gateway == gateway and (notice.buckets is None or bucket in notice.buckets))
 
 
-def test_a_commit_is_told_with_the_buckets_that_moved(store, book):
+def test_a_commit_notifies_with_the_changed_buckets(store, book):
     told = Told()
     store.watch(told)
     push(store, book, make_delta("c", 1, "r", x=1), make_delta("c", 2, "s", team="red"))
     told.wait(lambda notice: notice.buckets is not None and {EVERYONE, '"red"'} <= notice.buckets)
 
 
-def test_what_is_told_is_visible(store, book):
+def test_a_notified_arrival_is_visible(store, book):
     def names_it(notice):  # not one that a line that has just been opened brings, at any moment
         return notice.buckets is not None and EVERYONE in notice.buckets
 
@@ -63,7 +63,7 @@ def test_what_is_told_is_visible(store, book):
     assert {reading.result() for notice, reading in readings if names_it(notice)} == {entry.arrival}
 
 
-def test_other_gateways_are_told_apart(store, book):
+def test_a_notice_names_its_gateway(store, book):
     store.ensure_gateway("h")
     told = Told()
     store.watch(told)
@@ -71,7 +71,7 @@ def test_other_gateways_are_told_apart(store, book):
     told.wait_for("h", EVERYONE)
 
 
-def test_a_change_of_rules_concerns_every_bucket(store, book):
+def test_a_change_of_rules_notifies_every_bucket(store, book):
     push(store, book, make_delta("c", 1, "r", x=1))
     told = Told()
     store.watch(told)
@@ -79,7 +79,7 @@ def test_a_change_of_rules_concerns_every_bucket(store, book):
     told.wait(lambda notice: notice == Notice("g", None))
 
 
-def test_what_moves_nothing_is_not_told(store, book):
+def test_a_commit_without_moved_rows_sends_no_notice(store, book):
     told = Told()
     store.watch(told)
     push(store, book, make_delta("c", 1, "r", x=1))
@@ -104,7 +104,7 @@ def test_connected_clients_are_announced_in_order_and_without_bucket_keys(store)
     assert len(announced) > 1
 
 
-def test_a_failed_work_does_not_keep_its_group_from_being_told(store, book):
+def test_a_failed_work_does_not_suppress_the_notice_of_its_group(store, book):
     def failing(commit):
         raise ValueError("on purpose")
 
@@ -115,7 +115,7 @@ def test_a_failed_work_does_not_keep_its_group_from_being_told(store, book):
     told.wait_for("g", EVERYONE)
 
 
-def test_a_listener_that_fails_does_not_disturb_the_others_or_the_store(store, book):
+def test_a_failing_listener_does_not_affect_the_others_or_the_store(store, book):
     def failing(notice):
         raise ValueError("on purpose")
 
@@ -127,7 +127,7 @@ def test_a_listener_that_fails_does_not_disturb_the_others_or_the_store(store, b
         told.wait_for("g", EVERYONE)
 
 
-def test_nothing_is_told_after_the_end(store, book):
+def test_an_ended_watch_receives_no_notice(store, book):
     ended, told = Told(), Told()
     end = store.watch(ended)
     store.watch(told)
@@ -166,7 +166,7 @@ class TestOnPostgres:
             told[reader].wait_for("g", f'"first {number}"')
         return told
 
-    def test_the_other_process_is_told(self, pair, listening):
+    def test_each_process_is_notified_of_commits_of_the_other(self, pair, listening):
         book = Book()
         for n in range(10):
             writer = n % 2
@@ -175,7 +175,7 @@ class TestOnPostgres:
                 listening[place].wait_for("g", f'"t{n}"')
                 assert read(pair[place], lambda view: view.arrival) >= entry.arrival
 
-    def test_more_buckets_than_a_notice_can_name_are_all_of_them(self, pair, listening):
+    def test_too_many_buckets_for_a_notice_count_as_every_bucket(self, pair, listening):
         deltas = [make_delta("c", 10 + n, f"r{n}", team="x" * 100 + str(n)) for n in range(100)]
         push(pair[0], Book(), *deltas)
         listening[1].wait(lambda notice: notice == Notice("g", None))
@@ -186,7 +186,7 @@ class TestOnPostgres:
         listening[1].wait(lambda notice: clients[0] in notice.presence)
         listening[1].wait(lambda notice: clients[-1] in notice.presence)
 
-    def test_a_killed_listening_connection_comes_back_and_misses_nothing(self, url, pair, listening):
+    def test_a_killed_listening_connection_is_reopened_and_misses_nothing(self, url, pair, listening):
         book = Book()
         for n in range(5):
             kill_listeners(url)
@@ -195,7 +195,7 @@ class TestOnPostgres:
             rows, _ = read(pair[1], contents)
             assert f"r{n}" in {row.row_id for row in rows}
 
-    def test_what_another_version_says_is_not_understood_and_makes_nobody_deaf(self, url, pair, listening):
+    def test_an_unknown_notice_counts_as_a_change_of_every_bucket(self, url, pair, listening):
         with psycopg.connect(url, autocommit=True) as connection:
             connection.execute("NOTIFY lakesync_arrival, 'nonsense'")
         listening[1].wait(lambda notice: notice == Notice("g", None))

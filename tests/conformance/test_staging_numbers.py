@@ -45,7 +45,7 @@ def kept(store):
 
 
 @pytest.mark.parametrize("at_once", [True, False], ids=["written together", "one by one"])
-def test_rows_of_a_bucket_stand_together(opened, book, at_once):
+def test_rows_of_a_bucket_are_stored_together(opened, book, at_once):
     store = opened()
     for number in range(40):
         push(store, book, make_delta("c", number, f"r{number}", team="ab"[number % 2]))
@@ -61,7 +61,7 @@ def test_rows_of_a_bucket_stand_together(opened, book, at_once):
         assert text.count(b'"op"') == 20
 
 
-def test_a_row_whose_entry_was_read_first_keeps_its_number(opened, book):
+def test_a_row_whose_entry_was_read_before_it_was_written_keeps_its_number(opened, book):
     store = opened()
     push(store, book, make_delta("c", 1, "r1", x=1), make_delta("c", 2, "r2", x=2))
     assert [entry.row_id for entry in read(store, lambda view: view.entries_after(["*"], 0, 10))] == ["r1", "r2"]
@@ -73,7 +73,7 @@ def test_a_row_whose_entry_was_read_first_keeps_its_number(opened, book):
     assert read(store, lambda view: view.read_range(["*"], 0, view.arrival, 10, STRANGER)).deltas == 2
 
 
-def test_numbers_given_in_a_work_that_fails_are_nobodys(opened, book):
+def test_row_numbers_of_a_failed_work_are_not_kept(opened, book):
     store = opened()
     push(store, book, make_delta("c", 1, "r1", x=1))
 
@@ -93,7 +93,7 @@ def test_numbers_given_in_a_work_that_fails_are_nobodys(opened, book):
     )
 
 
-def test_numbers_are_not_given_twice_after_a_restart(opened, book):
+def test_row_numbers_are_not_reused_after_a_restart(opened, book):
     store = opened()
     push(store, book, *(make_delta("c", number, f"r{number}", team="ab"[number % 2]) for number in range(6)))
     before = {row_id: number for row_id, number, _ in kept(opened())}

@@ -13,7 +13,7 @@ from tests.conformance.calls import flush, many, push, read
 DAY_MS = 86_400_000
 
 
-def test_nothing_waits_at_first(store):
+def test_a_new_gateway_has_no_backlog(store):
     assert store.plan("g", "main", 100) is None
     (waiting,) = store.backlog()
     assert (waiting.deltas, waiting.bytes, waiting.oldest_ms, waiting.last_seq) == (0, 0, None, 0)
@@ -35,7 +35,7 @@ def test_a_push_above_the_budget_is_a_batch_of_its_own(store, book):
     assert (batch.from_seq, batch.to_seq, batch.deltas) == (1, 1, 9)
 
 
-def test_a_batch_has_so_many_pushes_at_most(store, book, monkeypatch):
+def test_the_number_of_pushes_in_a_batch_is_limited(store, book, monkeypatch):
     for deltas in many("c", 3):
         push(store, book, *deltas)
     monkeypatch.setattr(flush_batch, "MOST_PUSHES", 2)
@@ -43,7 +43,7 @@ def test_a_batch_has_so_many_pushes_at_most(store, book, monkeypatch):
     assert (batch.from_seq, batch.to_seq, batch.deltas) == (1, 2, 2)
 
 
-def test_what_is_pushed_after_a_hold_is_in_no_batch_through_it(place, store, book):
+def test_a_push_after_a_cut_point_is_not_in_its_batch(place, store, book):
     first, second, third = many("c", 3)
     push(store, book, *first)
     push(store, book, *second)
@@ -57,7 +57,7 @@ def test_what_is_pushed_after_a_hold_is_in_no_batch_through_it(place, store, boo
     assert store.plan("g", "main", 100, store.cut_point("g").arrival).from_seq == 3
 
 
-def test_a_batch_is_of_one_day_of_arrival(store, book, clock):
+def test_a_batch_has_arrivals_of_one_day(store, book, clock):
     sent: dict[str, list] = {}
     for deltas in many("c", 6, width=2):
         entry = push(store, book, *deltas)
@@ -70,7 +70,7 @@ def test_a_batch_is_of_one_day_of_arrival(store, book, clock):
     assert store.plan("g", "main", 100) is None
 
 
-def test_no_batch_is_planned_that_would_begin_before_since(store, book, clock):
+def test_a_batch_that_begins_before_since_is_not_planned(store, book, clock):
     first, second = many("c", 2)
     early = push(store, book, *first)
     clock.advance(DAY_MS)
@@ -83,7 +83,7 @@ def test_no_batch_is_planned_that_would_begin_before_since(store, book, clock):
     assert store.plan("g", "main", 100, since=late.arrival).from_seq == 2
 
 
-def test_it_stays_while_pushes_go_on_and_across_a_restart(place, store, book):
+def test_a_planned_batch_survives_further_pushes_and_a_restart(place, store, book):
     first, *rest = many("c", 4)
     push(store, book, *first)
     planned = store.plan("g", "main", 100)
@@ -97,7 +97,7 @@ def test_it_stays_while_pushes_go_on_and_across_a_restart(place, store, book):
     assert (following.from_seq, following.to_seq) == (2, 4)
 
 
-def test_confirming_refuses_other_numbers_and_repeats_harmlessly(store, book):
+def test_a_confirmation_with_wrong_counts_is_rejected_and_a_repeat_is_accepted(store, book):
     (deltas,) = many("c", 1, width=3)
     push(store, book, *deltas)
     batch = store.plan("g", "main", 100)
@@ -115,7 +115,7 @@ def test_confirming_refuses_other_numbers_and_repeats_harmlessly(store, book):
         store.confirm("never-planned", 0, 0)
 
 
-def test_the_backlog_says_what_waits(store, book, clock):
+def test_the_backlog_reports_unflushed_deltas(store, book, clock):
     entries, sent = [], []
     for deltas in many("c", 3, width=2):
         clock.advance(1000)
@@ -133,7 +133,7 @@ def test_the_backlog_says_what_waits(store, book, clock):
     assert store.submit("g", lambda commit: commit.backlog_bytes).result() == sum(size[1:])
 
 
-def test_a_flush_that_was_asked_for_is_served_by_the_batch_up_to_then(place, store, book, clock):
+def test_a_flush_request_is_done_when_earlier_pushes_are_flushed(place, store, book, clock):
     pushes = many("c", 3)
     push(store, book, *pushes[0])
     push(store, book, *pushes[1])
@@ -150,12 +150,12 @@ def test_a_flush_that_was_asked_for_is_served_by_the_batch_up_to_then(place, sto
     assert store.backlog()[0].flush_requested_ms is None
 
 
-def test_a_flush_of_nothing_is_served_already(store):
+def test_a_flush_request_without_unflushed_deltas_is_done_immediately(store):
     store.request_flush("g")
     assert store.backlog()[0].flush_requested_ms is None
 
 
-def test_a_trim_takes_bodies_of_confirmed_batches_alone(place, store, book):
+def test_a_trim_deletes_only_bodies_of_confirmed_batches(place, store, book):
     pushes = many("c", 4, width=2)
     entries = [push(store, book, *deltas) for deltas in pushes]
     assert store.trim("g", "main") == 0
@@ -186,7 +186,7 @@ def test_the_ledger_sums_by_arrival_day(store, book, clock):
         assert (day.flushed_count, day.flushed_id_sum) == (day.count, day.id_sum)
 
 
-def test_when_it_was_last_confirmed_is_told_and_survives_a_restart(place, store, book):
+def test_the_time_of_the_last_flush_is_reported_and_survives_a_restart(place, store, book):
     first, second = many("c", 2)
     push(store, book, *first)
     (waiting,) = store.backlog()

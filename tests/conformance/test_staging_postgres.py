@@ -40,7 +40,7 @@ def stores(url, clock):
         store.close()
 
 
-def test_they_keep_one_arrival_order_and_no_reader_passes_an_invisible_arrival(stores):
+def test_stores_share_one_arrival_order_and_no_reader_passes_an_invisible_arrival(stores):
     book = Book()
     stop = threading.Event()
 
@@ -84,7 +84,7 @@ def test_they_keep_one_arrival_order_and_no_reader_passes_an_invisible_arrival(s
     assert waiting.last_arrival == expected[-1][1]
 
 
-def test_a_reading_is_one_snapshot(stores):
+def test_a_read_sees_one_snapshot(stores):
     first, second = stores
     book = Book()
     inside, written = threading.Event(), threading.Event()
@@ -118,7 +118,7 @@ def test_a_change_of_configuration_is_seen_by_the_others(stores):
     assert first.submit("g", lambda commit: commit.config.rules_version).result() == 1
 
 
-def test_a_gateway_is_made_once_by_whoever_comes_first(stores):
+def test_concurrent_processes_create_a_gateway_once(stores):
     with ThreadPoolExecutor(2) as threads:
         for future in [threads.submit(store.ensure_gateway, "both") for store in stores]:
             future.result()
@@ -126,7 +126,7 @@ def test_a_gateway_is_made_once_by_whoever_comes_first(stores):
     assert len(epochs) == 1
 
 
-def test_one_plan_for_whoever_asks(stores):
+def test_concurrent_processes_get_the_same_plan(stores):
     book = Book()
     for number in range(1, 6):
         stores[number % 2].submit("g", book.push([make_delta("c", number, f"r{number}", x=1)])).result()
@@ -161,7 +161,7 @@ def test_pipelines_that_flush_at_once_carry_every_batch_once(stores):
     assert (day.flushed_count, day.flushed_id_sum) == (day.count, day.id_sum)
 
 
-def test_a_connection_lost_in_the_middle_commits_nothing_and_the_store_goes_on(stores, url):
+def test_a_connection_lost_before_the_commit_stores_nothing_and_the_store_continues(stores, url):
     first, _ = stores
     book = Book()
 
@@ -179,7 +179,7 @@ def test_a_connection_lost_in_the_middle_commits_nothing_and_the_store_goes_on(s
     assert first.submit("g", book.push([make_delta("c", 1, "r", x=1)])).result().seq == 1
 
 
-def test_a_connection_lost_in_commit_says_that_a_repeat_is_safe(stores, url):
+def test_a_connection_lost_in_a_commit_reports_that_a_repeat_is_safe(stores, url):
     """A deferred trigger runs within COMMIT, and there ends its own connection."""
     first, second = stores
     with psycopg.connect(url, autocommit=True) as other:
@@ -214,14 +214,14 @@ def test_a_newer_schema_is_refused(own_database, clock):
         open_store(url, clock).open(Book())
 
 
-def test_an_absent_server_is_named(clock):
+def test_an_unreachable_server_is_an_error_with_its_address(clock):
     store = open_store("postgresql://nobody@127.0.0.1:1/none", clock)
     with pytest.raises(StagingUnavailableError, match=r"127\.0\.0\.1"):
         store.open(Book())
     store.close()
 
 
-def test_a_server_that_is_gone_without_a_word_is_given_up_within_half_a_minute(stores):
+def test_a_silent_server_times_out_within_half_a_minute(stores):
     def patience(commit):
         with socket.socket(fileno=os.dup(commit._connection.fileno())) as connection:
             return connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
@@ -229,7 +229,7 @@ def test_a_server_that_is_gone_without_a_word_is_given_up_within_half_a_minute(s
     assert 0 < stores[0].submit("g", patience).result() <= 30_000
 
 
-def test_spark_is_told_where_the_log_is(stores, url):
+def test_spark_can_read_the_log_source(stores, url):
     source = stores[0].log_source()
     assert source.url.startswith("jdbc:postgresql://127.0.0.1:")
     assert source.properties == {"user": "postgres", "password": "postgres"}

@@ -98,7 +98,7 @@ def remote(server):
     client.close()
 
 
-def test_a_flush_goes_over_it(remote, store, book):
+def test_a_flush_works_over_the_remote_store(remote, store, book):
     schema = TableSchema("notes", (Column("x", "number"),))
     store.submit("g", lambda commit: commit.put_schema(schema)).result()
     deltas = [make_delta("c", hlc, f"r{hlc}", x=hlc) for hlc in range(1, 30)]
@@ -130,7 +130,7 @@ def test_a_flush_goes_over_it(remote, store, book):
     assert remote.newest_checkpoint("g") == checkpoint
 
 
-def test_errors_come_back_as_what_they_were(remote, store, book):
+def test_errors_keep_their_class(remote, store, book):
     with pytest.raises(NotFoundError, match="nowhere"):
         remote.plan("nowhere", "main", 1)
     store.submit("g", book.push([make_delta("c", 1, "r", x=1)])).result()
@@ -139,7 +139,7 @@ def test_errors_come_back_as_what_they_were(remote, store, book):
         remote.confirm(batch.batch_id, 7, 7)
 
 
-def test_a_lost_answer_is_asked_for_again(remote, server, store, book):
+def test_a_call_with_a_lost_answer_is_retried(remote, server, store, book):
     store.submit("g", book.push([make_delta("c", 1, "r", x=1)])).result()
     server.drop, server.halve = 2, 1
     batch = remote.plan("g", "main", 1)
@@ -147,7 +147,7 @@ def test_a_lost_answer_is_asked_for_again(remote, server, store, book):
     assert server.calls == 4
 
 
-def test_a_gateway_that_is_not_there_is_named(server):
+def test_an_unreachable_gateway_is_an_error_with_its_address(server):
     gone = RemoteStore("http://127.0.0.1:1", TOKEN, patience=0.5)
     with pytest.raises(StagingUnavailableError, match=r"127\.0\.0\.1:1"):
         gone.backlog()
@@ -159,7 +159,7 @@ def test_a_gateway_that_is_not_there_is_named(server):
     stranger.close()
 
 
-def test_an_answer_by_something_else_is_shown(server):
+def test_an_answer_of_a_proxy_is_quoted_in_the_error(server):
     answer = requests.Response()
     answer.status_code, answer._content, answer.url = 502, b"<html>Bad Gateway</html>", "http://x/"
     from lakesync.staging.remote import error_of
@@ -176,5 +176,5 @@ def test_values_out_of_range_are_rejected(store):
     assert dispatch(store, "gateways", b"") == b'["g"]'
 
 
-def test_every_method_of_the_protocol_is_there():
+def test_the_remote_store_has_every_method_of_the_protocol():
     assert set(methods()) == {name for name in vars(RemoteStore) if not name.startswith("_")} - {"close"}

@@ -93,7 +93,7 @@ def flush_all(store) -> None:
     story=[("push", "c1", [("r1", 0, {"x": 0})]), ("push", "c2", [("r1", 0, None)]), ("again", "c1", [])], rows=10**9
 )
 @given(story=st.lists(steps, max_size=14), rows=st.sampled_from([0, 3, 10**9]))
-def test_a_power_cut_changes_nothing_that_anyone_can_see(story, rows):
+def test_a_power_cut_changes_nothing_visible(story, rows):
     clock = ManualClock()
     with tempfile.TemporaryDirectory() as folder:
         engine = Engine(SqliteStore(Path(folder) / "live", clock, WriteBehindLimits(3600, rows)), clock, ANYWHERE)
@@ -136,7 +136,7 @@ def test_a_repeated_insert_of_a_deleted_row_is_answered_with_its_deletion_after_
         after.close()
 
 
-def test_entries_that_were_written_before_their_rows_are_made_the_same_again(tmp_path):
+def test_entries_written_before_their_rows_are_replayed_identically(tmp_path):
     clock = ManualClock()
     engine = Engine(SqliteStore(tmp_path / "live", clock, WriteBehindLimits(3600, 10**9)), clock, ANYWHERE)
     engine.open()
@@ -169,7 +169,7 @@ def test_entries_that_were_written_before_their_rows_are_made_the_same_again(tmp
         engine.close()
 
 
-def test_a_reading_of_another_gateway_does_not_break_what_is_being_written(tmp_path):
+def test_a_read_of_another_gateway_does_not_disturb_the_write_behind(tmp_path):
     clock = ManualClock()
     engine = Engine(SqliteStore(tmp_path / "live", clock, WriteBehindLimits(3600, 10**9)), clock, ANYWHERE)
     engine.open()

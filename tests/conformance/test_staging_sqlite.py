@@ -52,7 +52,7 @@ def seen(store):
     return store.read("g", contents).result()
 
 
-def test_a_second_owner_is_refused_and_told_who_the_first_is(store, folder, clock):
+def test_a_second_owner_is_rejected_with_the_process_of_the_first(store, folder, clock):
     second = SqliteStore(folder, clock)
     with pytest.raises(StagingUnavailableError, match=f"process {os.getpid()}"):
         second.open(Book())
@@ -77,7 +77,7 @@ def test_a_newer_schema_is_refused(store, folder, clock, name):
         SqliteStore(folder, clock).open(Book())
 
 
-def test_a_closed_store_says_so(store):
+def test_a_closed_store_raises_an_error(store):
     store.close()
     with pytest.raises(StagingUnavailableError, match="closed"):
         store.read("g", contents).result()
@@ -152,7 +152,7 @@ def _age_keyed(connection, bodies, sent):
     )
 
 
-def test_a_lost_state_is_made_again_from_the_log(store, folder, clock, book):
+def test_a_missing_state_is_rebuilt_from_the_log(store, folder, clock, book):
     for delta in numbered(10):
         push(store, book, delta)
     expected = seen(store)
@@ -166,7 +166,7 @@ def test_a_lost_state_is_made_again_from_the_log(store, folder, clock, book):
     again.close()
 
 
-def test_a_replay_cut_short_is_taken_up_where_it_was(store, folder, clock, book, monkeypatch):
+def test_an_interrupted_replay_continues(store, folder, clock, book, monkeypatch):
     class StopsShort(Book):
         def replay(self, commit, entry):
             if (entry.gateway, entry.seq) == ("h", 5):
@@ -191,7 +191,7 @@ def test_a_replay_cut_short_is_taken_up_where_it_was(store, folder, clock, book,
     again.close()
 
 
-def test_a_lost_state_whose_bodies_are_trimmed_is_named(store, folder, clock, book):
+def test_a_missing_state_with_trimmed_bodies_is_reported(store, folder, clock, book):
     sent = numbered(3)
     push(store, book, *sent)
     batch = store.plan("g", "main", 10)
@@ -205,7 +205,7 @@ def test_a_lost_state_whose_bodies_are_trimmed_is_named(store, folder, clock, bo
 
 
 @pytest.mark.parametrize("left", [None, b""], ids=["gone", "empty"])
-def test_a_lost_journal_is_named_and_its_rows_are_left(store, folder, clock, book, left):
+def test_a_missing_journal_is_reported_and_its_rows_are_kept(store, folder, clock, book, left):
     push(store, book, *numbered(3))
     expected = seen(store)
     store.close()
@@ -238,7 +238,7 @@ def test_a_state_of_another_store_is_not_used(store, folder, tmp_path, clock, bo
     again.close()
 
 
-def test_bodies_go_only_once_the_state_is_durable(store, folder, book):
+def test_bodies_are_trimmed_only_after_the_state_is_durable(store, folder, book):
     sent = numbered(5)
     push(store, book, *sent)
     batch = store.plan("g", "main", 10)
@@ -255,7 +255,7 @@ def test_bodies_go_only_once_the_state_is_durable(store, folder, book):
     assert durable() == [(1,)]
 
 
-def test_rules_are_written_behind_before_and_at_once(store, folder, clock, book):
+def test_a_change_of_rules_is_written_to_the_state_immediately(store, folder, clock, book):
     push(store, book, make_delta("c", 1, "r", team="a"))
     store.submit("g", book.set_rules(SyncRules(1, ()))).result()
     push(store, book, make_delta("c", 2, "s", team="a"))
@@ -270,7 +270,7 @@ def test_rules_are_written_behind_before_and_at_once(store, folder, clock, book)
     [WriteBehindLimits(0.01, 10**9, 10**9), WriteBehindLimits(3600, 2, 10**9), WriteBehindLimits(3600, 10**9, 100)],
     ids=["time", "rows", "bytes"],
 )
-def test_writing_behind_happens_by_time_rows_and_bytes(folder, clock, book, behind):
+def test_write_behind_is_triggered_by_time_rows_and_bytes(folder, clock, book, behind):
     eager = SqliteStore(folder, clock, behind)
     eager.open(book)
     eager.ensure_gateway("g")
@@ -300,7 +300,7 @@ def small_disk(tmp_path):
 
 
 @pytest.mark.parametrize("behind", [LAZY, WriteBehindLimits(seconds=3600, rows=50)], ids=["lazy", "eager"])
-def test_a_full_disk_refuses_and_goes_on_when_there_is_space_again(small_disk, clock, book, behind):
+def test_a_full_disk_rejects_pushes_until_there_is_space(small_disk, clock, book, behind):
     filler = small_disk / "filler"
     filler.write_bytes(b"x" * 1_000_000)
     store = SqliteStore(small_disk / "staging", clock, behind)
@@ -337,7 +337,7 @@ def test_a_full_disk_refuses_and_goes_on_when_there_is_space_again(small_disk, c
     again.close()
 
 
-def test_no_statement_of_a_push_or_a_pull_reads_a_table_through(store, book):
+def test_no_statement_of_a_push_or_a_pull_scans_a_table(store, book):
     """P9 and L10: every statement is a search of an index, in its order, so its cost is that of its answer."""
     journal, state = store._opened.journal.sql, store._opened.state.sql
     statements: dict[sqlite3.Connection, set[str]] = {journal: set(), state: set()}

@@ -61,7 +61,7 @@ def test_rows_are_joined_in_the_order_of_the_feed(store, book):
     assert look(store, since=rows[-1].changed)[0] is None
 
 
-def test_a_stretch_is_cut_where_it_has_enough(store, book):
+def test_a_range_is_cut_at_its_limits_of_deltas_and_bytes(store, book):
     push(store, book, *(make_delta("c", at, f"r{at}", x=at) for at in range(1, 5)))
     push(store, book, make_delta("d", 9, "r1", y=1), make_delta("d", 10, "r2", y=1))
     push(store, book, make_delta("d", 11, "r3"))
@@ -78,7 +78,7 @@ def test_a_stretch_is_cut_where_it_has_enough(store, book):
     assert stretch.first(9, len(spelled["r4"]) + 1) == stretch.first(2, 1 << 20)
 
 
-def test_a_row_that_is_gone_is_nothing_to_who_never_had_it(store, book):
+def test_a_deleted_row_is_empty_in_a_range_for_a_reader_that_never_had_it(store, book):
     push(store, book, make_delta("c", 1, "r1", x=1), make_delta("c", 2, "r2", x=1))
     before = read(store, lambda view: view.arrival)
     push(store, book, make_delta("d", 3, "r1"))
@@ -90,7 +90,7 @@ def test_a_row_that_is_gone_is_nothing_to_who_never_had_it(store, book):
 
 
 @pytest.mark.parametrize("client", ["c", "d", 'quo"te'])
-def test_a_row_is_looked_at_by_itself_for_who_wrote_to_it(store, book, client):
+def test_a_range_with_a_row_that_the_reader_wrote_is_not_served_whole(store, book, client):
     push(store, book, make_delta("e", 1, "r1", x=1), make_delta("e", 2, "r2", x=1))
     wrote(store, client, "r1")
     assert look(store)[0] is not None
@@ -99,7 +99,7 @@ def test_a_row_is_looked_at_by_itself_for_who_wrote_to_it(store, book, client):
     assert look(store, Reader(-1, encode_client_id(client), 2**62, "@stranger"), since=place_of_first)[0] is not None
 
 
-def test_a_row_that_a_client_had_is_looked_at_by_itself(store, book):
+def test_a_range_with_a_row_that_the_reader_had_is_not_served_whole(store, book):
     push(store, book, make_delta("c", 1, "r1", x=1))
     base = read(store, lambda view: view.arrival)
     push(store, book, make_delta("d", 2, "r2", x=1))
@@ -110,7 +110,7 @@ def test_a_row_that_a_client_had_is_looked_at_by_itself(store, book):
     assert look(store, reader, since=base, limit=1)[0].text == look(store, limit=1)[1][0].encoded
 
 
-def test_what_waits_in_memory_is_not_read_from_the_file(store, book):
+def test_a_range_with_unwritten_rows_is_not_read_from_the_file(store, book):
     push(store, book, make_delta("c", 1, "r1", x=1), make_delta("c", 2, "r2", x=1))
     written_behind(store)
     push(store, book, make_delta("d", 3, "r2", x=2))
@@ -144,7 +144,7 @@ def counts(store, buckets, reader=STRANGER, since=0):
     return None if stretch is None else list(map(ord, stretch.counts))
 
 
-def test_a_row_in_several_buckets_is_sent_at_its_latest_place(store, book):
+def test_a_row_in_several_buckets_is_in_the_range_at_its_latest_arrival(store, book):
     push(store, book, *(make_delta("c", at, f"r{at}", x=at) for at in range(1, 4)))
     moved(store, ("r1", ("a", "join"), ("b", "join")), ("r2", ("b", "join")), ("r3", ("a", "join")))
     assert counts(store, ["a", "b"]) == [1, 0, 1, 1]
@@ -154,7 +154,7 @@ def test_a_row_in_several_buckets_is_sent_at_its_latest_place(store, book):
     assert counts(store, ["b"]) == [1, 0, 1]
 
 
-def test_a_row_that_several_buckets_had_is_looked_at_by_itself(store, book):
+def test_a_range_with_a_row_that_moved_between_buckets_is_not_served_whole(store, book):
     push(store, book, make_delta("c", 1, "r1", x=1), make_delta("c", 2, "r2", x=1))
     moved(store, ("r1", ("a", "join")))
     base = read(store, lambda view: view.arrival)
@@ -166,7 +166,7 @@ def test_a_row_that_several_buckets_had_is_looked_at_by_itself(store, book):
     assert counts(store, ["a", "b"]) == [1, 1, 0]
 
 
-def test_a_row_out_of_sight_that_concerns_the_reader_alone_is_looked_at_by_itself(store, book):
+def test_a_range_with_a_hidden_row_of_the_readers_own_is_not_served_whole(store, book):
     push(store, book, make_delta("c", 1, "r1", x=1))
     moved(store, ("r1", ("a", "join")), ("r1", ("@stranger", "own")))
     assert counts(store, ["a", "b"]) == [0, 1]

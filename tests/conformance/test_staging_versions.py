@@ -132,7 +132,7 @@ def test_the_commands_show_what_they_did(old):
     assert "main" in told.stdout
 
 
-def test_a_store_that_is_not_there_is_named(tmp_path, url):
+def test_a_missing_store_is_an_error_with_its_url(tmp_path, url):
     with pytest.raises(ConfigurationError, match="no staging store"):
         status(url)
     with pytest.raises(ConfigurationError, match="'memory'"):

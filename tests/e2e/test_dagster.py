@@ -249,7 +249,7 @@ def test_a_table_registered_while_it_runs_is_in_dagster_soon_from_the_same_code_
     assert system.told["code_server"]["pid"] == before
 
 
-def test_a_push_goes_by_the_sensor_to_deltas_tables_and_checkpoint(system):
+def test_a_push_reaches_deltas_tables_and_checkpoint_by_the_flush_sensor(system):
     system.register("flights", carrier="string", delay="number")
     system.holds("flights")
     system.push("flights", range(100), carrier="UA", delay=3)
@@ -275,7 +275,7 @@ def test_a_push_goes_by_the_sensor_to_deltas_tables_and_checkpoint(system):
 def carried(system):
     """The system with the flights in the lake, whichever test carried them there."""
     if "tables/flights" not in system.assets():
-        test_a_push_goes_by_the_sensor_to_deltas_tables_and_checkpoint(system)
+        test_a_push_reaches_deltas_tables_and_checkpoint_by_the_flush_sensor(system)
     return system
 
 
@@ -322,7 +322,7 @@ def test_a_planted_duplicate_holds_back_what_is_downstream(system):
         spark.sql("DELETE FROM lake.lakesync.deltas WHERE batch_id = 'planted'")
 
 
-def test_a_killed_run_frees_its_place_and_the_flush_is_asked_for_again(system):
+def test_a_killed_run_frees_its_slot_and_the_flush_is_requested_again(system):
     flushed = system.newer()
     system.push("flights", range(5), delay=5)
     system.flush()
@@ -417,7 +417,7 @@ def test_a_table_whose_step_failed_is_completed_without_a_push_once_its_cause_is
     assert system.healed(rows) < HEALED_SECONDS
 
 
-def test_a_gateway_that_dies_is_started_again_a_second_start_refused_and_the_end_leaves_nothing(system):
+def test_a_killed_gateway_is_restarted_a_second_up_is_rejected_and_stopping_leaves_no_process(system):
     dead = system.told["gateway"]["pid"]
     os.kill(dead, signal.SIGKILL)
     system.until(lambda: system.told["gateway"]["pid"] not in {None, dead}, READY_SECONDS, "another gateway")

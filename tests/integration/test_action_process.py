@@ -77,7 +77,7 @@ def an_action(kind="write", n=0, **changes):
     return make_action((wall_ms() << 16) + n, {"n": n}, connector="front", kind=kind, **changes)
 
 
-def test_a_registered_connector_offers_its_actions_and_its_secret_is_nowhere(gateway, journal, tmp_path):
+def test_a_registered_connector_lists_its_actions_and_exposes_no_secret(gateway, journal, tmp_path):
     process = gateway()
     client = process.client("alice", team="a")
     offered = client.call("GET", "/sync/{gw}/actions").json()["connectors"]
@@ -100,7 +100,7 @@ def test_a_registered_connector_offers_its_actions_and_its_secret_is_nowhere(gat
 
 
 @pytest.mark.slow
-def test_killed_in_the_middle_of_a_handler_it_is_pending_until_the_lease_ends_and_then_done_again(gateway, journal):
+def test_an_action_of_a_killed_process_is_pending_until_its_lease_ends_and_then_repeated(gateway, journal):
     first = gateway()
     action = an_action("hold")
     with ThreadPoolExecutor(1) as pool:
@@ -149,7 +149,7 @@ def test_an_action_interrupted_at_any_point_is_executed_and_reported(gateway, jo
 
 
 @pytest.mark.slow
-def test_a_handler_that_does_not_end_keeps_neither_requests_nor_the_process(gateway, journal):
+def test_a_hanging_handler_blocks_neither_requests_nor_shutdown(gateway, journal):
     process = gateway(LAKESYNC_LIMITS_ACTION_TIMEOUT_SECONDS="0.05")
     action = an_action("hold")
     (pending,) = ask(process, action)
@@ -213,7 +213,7 @@ def pair(own_database, gateway):
     return [gateway(LAKESYNC_STAGING_URL=own_database, LAKESYNC_DATA_DIR="") for _ in range(2)]
 
 
-def test_two_processes_do_each_action_once_and_tell_the_same(pair, journal):
+def test_two_processes_execute_each_action_once_and_return_the_same_result(pair, journal):
     one, other = pair
     assert other.client().admin().call("GET", "/admin/connectors/{gw}").json() == [
         {"name": "front", "type": "desk", "hasIngest": False}

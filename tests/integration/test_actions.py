@@ -81,7 +81,7 @@ def holding(desk, free, entered=None):
     return lambda _action, _context: wait()
 
 
-def test_an_action_is_done_and_its_data_given_back(gateway, desk):
+def test_an_action_is_executed_and_its_data_returned(gateway, desk):
     action = make_action(NOW, {"title": "x", "tags": ["é"]})
     claims = {"sub": "alice", "team": ["a", "b"]}
     (result,) = ask(gateway, action, claims=claims)
@@ -93,7 +93,7 @@ def test_an_action_is_done_and_its_data_given_back(gateway, desk):
     assert context == ("g", claims, 1)
 
 
-def test_outcomes_come_in_order_and_one_failure_holds_up_nothing(gateway, desk):
+def test_results_are_in_order_and_a_failure_does_not_stop_the_others(gateway, desk):
     actions = [
         make_action(NOW + 1),
         make_action(NOW + 2, kind="unknown"),
@@ -127,13 +127,13 @@ def test_outcomes_come_in_order_and_one_failure_holds_up_nothing(gateway, desk):
         ({"title": "x", "hush": "s3cret"}, "params has no field 'hush'; its fields are title, tags"),
     ],
 )
-def test_params_are_checked_and_the_place_is_named(gateway, desk, params, said):
+def test_invalid_params_are_rejected_with_their_path(gateway, desk, params, said):
     (result,) = ask(gateway, make_action(NOW, params))
     assert result.message == said
     assert desk.asked == []
 
 
-def test_a_request_that_is_wrong_does_nothing(gateway, desk):
+def test_an_invalid_request_executes_nothing(gateway, desk):
     good = make_action(NOW)
 
     def refused(kind, push, match, claims=None):
@@ -154,7 +154,7 @@ def test_a_request_that_is_wrong_does_nothing(gateway, desk):
     assert ask(gateway, make_action(NOW + (5000 << 16)))[0].action_id
 
 
-def test_a_repeat_gives_the_first_outcome_after_a_restart_too(gateway, desk, reopen, clock):
+def test_a_repeat_returns_the_first_outcome_also_after_a_restart(gateway, desk, reopen, clock):
     action = make_action(NOW)
     first = ask(gateway, action)
     clock.advance(5000)
@@ -178,7 +178,7 @@ def test_actions_with_one_idempotency_key_are_one(gateway, desk, reopen):
     assert data_of(another) == {"n": 3}, "a key is its client's own"
 
 
-def test_a_key_that_comes_with_a_repeat_is_heard_and_takes_nothing_away(gateway, desk):
+def test_an_idempotency_key_added_in_a_repeat_applies_and_replaces_nothing(gateway, desk):
     one, other = make_action(NOW, key="k"), make_action(NOW + 1)
     (first,) = ask(gateway, one)
 
@@ -193,7 +193,7 @@ def test_a_key_that_comes_with_a_repeat_is_heard_and_takes_nothing_away(gateway,
     assert len(desk.asked) == 2
 
 
-def test_a_repeat_older_than_the_retention_is_not_known_and_nothing_is_kept_of_it(gateway, desk, clock):
+def test_an_action_older_than_the_retention_is_forgotten_and_executed_again(gateway, desk, clock):
     action = make_action(NOW, key="k")
     ask(gateway, action)
     clock.advance(LIMITS.retention_ms)
@@ -207,7 +207,7 @@ def test_a_repeat_older_than_the_retention_is_not_known_and_nothing_is_kept_of_i
     assert len(desk.asked) == 3
 
 
-def test_final_failures_are_remembered_and_retryable_ones_are_not(gateway, desk):
+def test_final_failures_are_stored_and_retryable_ones_are_not(gateway, desk):
     answers = iter(
         [
             AdapterError("the desk is shut"),
@@ -248,13 +248,13 @@ def test_a_failing_handler_is_reported_without_internal_details(gateway, desk, w
     assert data_of(ask(gateway, make_action(NOW + 1))[0]) == {}
 
 
-def test_data_above_the_limit_is_left_out_for_the_action_was_done(gateway, desk):
+def test_data_above_the_limit_is_omitted_from_a_successful_result(gateway, desk):
     desk.reaction = giving({"text": "x" * 2000})
     (result,) = ask(gateway, make_action(NOW))
     assert data_of(result) == {"omitted": "the data has 2011 bytes, the maximum is 1000"}
 
 
-def test_two_requests_at_once_do_it_once(gateway, desk):
+def test_concurrent_requests_execute_an_action_once(gateway, desk):
     entered, free = threading.Event(), threading.Event()
     desk.reaction = holding(desk, free, entered)
     action, twin = make_action(NOW, key="k"), make_action(NOW + 1, key="k")
@@ -270,7 +270,7 @@ def test_two_requests_at_once_do_it_once(gateway, desk):
     assert len(desk.asked) == 1
 
 
-def test_a_slow_action_holds_up_neither_pushes_nor_its_request(gateway, desk, reopen):
+def test_a_slow_action_delays_neither_pushes_nor_its_request(gateway, desk, reopen):
     free = threading.Event()
     gateway = reopen(msgspec.structs.replace(LIMITS, timeout=0.2))
     gateway.register_action_handler("desk", desk)
@@ -312,7 +312,7 @@ def test_attempts_are_listed_without_params_and_rejections_are_not_stored(gatewa
     assert gateway.action_log(before=1) == []
 
 
-def test_a_plain_handler_may_give_something_to_await(gateway):
+def test_a_synchronous_handler_may_return_an_awaitable(gateway):
     async def later():
         return {"later": True}
 
@@ -320,7 +320,7 @@ def test_a_plain_handler_may_give_something_to_await(gateway):
     assert data_of(ask(gateway, make_action(NOW))[0]) == {"later": True}
 
 
-def test_handlers_come_and_go(gateway):
+def test_handlers_can_be_registered_and_unregistered(gateway):
     assert gateway.describe_actions().connectors == {}
     desk = Desk()
     gateway.register_action_handler("desk", desk)
@@ -347,7 +347,7 @@ def test_a_handler_that_describes_itself_wrongly_is_refused(gateway, descriptors
     assert gateway.list_action_handlers() == []
 
 
-def test_a_stopping_engine_takes_no_more_and_leaves_what_runs_for_later(gateway, desk, reopen, clock, monkeypatch):
+def test_a_stopping_engine_rejects_actions_and_leaves_running_ones_for_later(gateway, desk, reopen, clock, monkeypatch):
     monkeypatch.setattr("lakesync.engine.engine.ACTION_SECONDS", 0.05)
     free = threading.Event()
     desk.reaction = holding(desk, free)

@@ -107,7 +107,7 @@ def house(serve, spark_server, tmp_path_factory):
         yield House(serve, spark_server["config"], instance, tmp_path_factory.mktemp("frames"))
 
 
-def test_a_backfill_of_days_flushes_what_is_unflushed_of_them_and_of_no_other_day(house, spark_server):
+def test_a_backfill_flushes_only_the_deltas_of_its_days(house, spark_server):
     for day, count in ((MONDAY, 3), (WEDNESDAY, 2), (THURSDAY, 1)):
         house.push(day, count)
     run = house.backfill("deltas", MONDAY, WEDNESDAY)
@@ -139,7 +139,7 @@ def test_a_backfill_of_days_flushes_what_is_unflushed_of_them_and_of_no_other_da
     assert "ledger_equals_lake" in failed
 
 
-def test_a_day_that_is_behind_an_earlier_day_in_the_log_is_refused(house):
+def test_a_backfill_without_an_earlier_unflushed_day_is_rejected(house):
     house.backfill("deltas", MONDAY, THURSDAY)
     house.push(FRIDAY, 1)
     house.push(SATURDAY, 1)
@@ -170,7 +170,7 @@ def test_a_backfill_of_a_table_reports_each_day(house):
     assert counted(again, "deltas_in", "rows_merged") == {MONDAY: (3, 3)}
 
 
-def test_a_backfill_of_a_destination_takes_what_it_lacks_up_to_its_days(house):
+def test_a_backfill_of_a_destination_writes_missing_deltas_up_to_its_days(house):
     if not house.pushed:  # by the tests before
         house.push(MONDAY, 3)
         house.push(SATURDAY, 2)

@@ -58,7 +58,7 @@ class Session:
         self.conf = SimpleNamespace(getAll=settings)
 
 
-def test_a_table_on_s3_is_planned_here_and_read_by_tasks(catalogue):
+def test_a_table_on_s3_is_planned_in_the_driver_and_read_by_tasks(catalogue):
     place, made = catalogue
     made.create_namespace("lakesync")
     table = made.create_table("lakesync.t", Schema(*FIELDS))

@@ -95,7 +95,7 @@ def push(gateway, rng, count):
         gateway.handle_push(SyncPush(client, (RowDelta(op, table, row, client, cells, hlc, identity),)))
 
 
-def test_k1_checkpoint_and_pull_are_the_rows_without_one_error(spark_server, tmp_path):
+def test_k1_clients_that_load_a_checkpoint_and_pull_have_the_visible_rows(spark_server, tmp_path):
     config, names = spark_server["config"], LakeNames("lake", "sys_cut_history", "tab_cut_history")
     engine = Engine(open_staging(f"sqlite://{tmp_path}/staging", SHARDS, wall_ms), wall_ms)
     engine.open()

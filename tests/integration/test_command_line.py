@@ -90,7 +90,7 @@ def test_the_examples_of_the_page_work(played, line):
     assert "Traceback" not in result.output
 
 
-def test_the_output_of_the_examples(played):
+def test_the_examples_print_what_the_page_shows(played):
     assert "accepted   2" in played["lakesync push todos.csv --table todos --id id --client alice"].stdout
     pulled = played["lakesync pull --client alice --table todos --json"].stdout.splitlines()
     assert {json.loads(line)["rowId"] for line in pulled} == {"t1", "t2"}

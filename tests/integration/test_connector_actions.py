@@ -99,7 +99,7 @@ def test_a_comment_is_added_once(jira):
     assert ask(jira.actions, "add_comment", attempt=2, issue="SUP-1", body="another") != first
 
 
-def test_an_issue_goes_to_another_status(jira):
+def test_transition_issue_changes_the_status_once(jira):
     issue = jira.site.add_issue("SUP", "one")
     for attempt in (1, 2):
         assert ask(jira.actions, "transition_issue", attempt=attempt, issue="SUP-1", status="done") == {
@@ -125,7 +125,7 @@ def test_a_record_with_an_external_id_is_one_record(crm):
     assert [record.fields["Name"] for record in crm.org.records.values()] == ["Acme Ltd"]
 
 
-def test_a_record_is_changed(crm):
+def test_update_record_changes_a_salesforce_record(crm):
     record = crm.org.add("Account", Name="Acme")
     assert ask(crm.actions, "update_record", object="Account", id=record.id, fields={"Phone": "1"}) == {"id": record.id}
     assert record.fields["Phone"] == "1"
@@ -150,7 +150,7 @@ class Receiver:
         return self.answers.pop(0) if self.answers else Answer(200, {"taken": len(self.got)})
 
 
-def test_a_webhook_is_signed_and_known_by_its_action():
+def test_a_webhook_request_is_signed_and_has_the_action_id():
     receiver = Receiver()
     with serving(receiver) as served:
         settings = {"url": f"{served.url}/hook", "secret": "shared by both"}
@@ -171,7 +171,7 @@ def test_a_webhook_is_signed_and_known_by_its_action():
             ask(hook, "send", event="x")
 
 
-def test_clients_ask_a_registered_connector_over_the_gateway(served, jira):
+def test_clients_request_actions_of_a_registered_connector_over_http(served, jira):
     client = served.client()
     body = {"name": "desk", "type": "jira", "jira": dict(jira.config().settings)}
     assert client.admin().call("POST", "/admin/connectors/{gw}", json=body).status_code == 200

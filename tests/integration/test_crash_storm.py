@@ -27,7 +27,7 @@ def test_acknowledged_pushes_are_stored_once_and_no_push_partially(tmp_path, req
     assert report.flushed >= report.acknowledged
 
 
-def test_the_verdict_sees_what_is_lost_doubled_and_half_there():
+def test_the_verdict_reports_lost_duplicate_and_partial_pushes():
     first, second, third = (make_delta("c", hlc, f"r{hlc}", x=1) for hlc in (1, 2, 3))
     journal = Journal(acknowledged=[(first,)], doubtful=[(second, third)], refused=["409 stale"])
     verdict = Verdict([journal], [second, second])

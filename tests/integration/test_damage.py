@@ -334,7 +334,7 @@ ONE_EACH = ("ledger_altered", "deltas_altered", "state_string", "checkpoint_alte
 """One of each place."""
 
 
-def test_the_audit_names_each_place_that_is_damaged_and_finds_nothing_where_all_is_well(house, spark):
+def test_the_audit_reports_each_damaged_part_and_no_sound_one(house, spark):
     assert sorted(house.unaudited()) == ["checkpoint", "deltas", DESTINATION, "tables/notes", "tables/todos"]
     assert house.audit() == {}
     assert house.unaudited() == []

@@ -55,7 +55,7 @@ def test_the_sdist_has_what_the_wheel_has(built):
     assert not {name for name in names if name.startswith(("tests/", "docs/", "."))} - {".gitignore"}
 
 
-def test_the_extras_name_what_the_client_lacks(built):
+def test_the_extras_list_the_dependencies_of_server_and_platform(built):
     [wheel] = built.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         [name] = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]

@@ -45,7 +45,7 @@ def test_no_other_file_is_served(served, name):
         assert session.send(request, timeout=DEADLINE).json()["code"] == "NOT_FOUND"
 
 
-def test_a_file_is_sent_compressed_to_those_who_take_it(served):
+def test_a_file_is_compressed_if_the_client_accepts_gzip(served):
     url = f"{served.url}/docs/swagger-ui-bundle.js"
     packed = requests.get(url, timeout=DEADLINE, headers={"Accept-Encoding": "gzip"})
     plain = requests.get(url, timeout=DEADLINE, headers={"Accept-Encoding": "identity"})

@@ -30,7 +30,7 @@ def run(tmp_path, raised):
     ), tries
 
 
-def test_a_transient_error_is_tried_again_after_the_time_that_it_states(tmp_path):
+def test_a_transient_error_is_retried_after_its_stated_delay(tmp_path):
     lost = [LakeUnavailableError("Spark is gone", retry_after=SOON), FlushError("not there", retry_after=SOON)]
     result, tries = run(tmp_path, lost)
     assert result.success
@@ -59,7 +59,7 @@ def test_a_terminal_error_or_a_defect_fails_at_once(tmp_path, raised):
     assert tries == [0]
 
 
-def test_a_group_with_a_transient_error_in_it_is_tried_again(tmp_path):
+def test_an_exception_group_with_a_transient_error_is_retried(tmp_path):
     both = ExceptionGroup("checkpoints failed", [IntegrityError("a"), LakeUnavailableError("b", retry_after=SOON)])
     result, tries = run(tmp_path, [both])
     assert result.success

@@ -56,7 +56,7 @@ def analytics(request, tmp_path):
     return uri
 
 
-def test_the_flows_of_the_overview(analytics, own_database, spark_server, spawn, tmp_path):
+def test_both_flows_of_the_overview_deliver_their_rows(analytics, own_database, spark_server, spawn, tmp_path):
     (tmp_path / "declared.toml").write_text(
         f'[adapters]\nbigquery = "{analytics}"\n[sources]\nanalytics = "bigquery"\n', "utf-8"
     )

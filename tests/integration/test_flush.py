@@ -133,7 +133,7 @@ def until(condition, what):
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
-def test_b1_what_is_acknowledged_is_in_the_lake_once(labs, spark, kind):
+def test_b1_acknowledged_deltas_are_in_the_lake_once(labs, spark, kind):
     lab = labs(kind)
     first = lab.push(30)
     lab.push(20, "client-2")
@@ -173,7 +173,7 @@ def test_b1_a_run_killed_at_a_named_point_is_completed(labs, spark, kind):
     lab.check(spark)
 
 
-def test_b1_two_runs_that_read_one_watermark(labs, spark_server, spark, monkeypatch):
+def test_b1_two_concurrent_runs_write_a_batch_once(labs, spark_server, spark, monkeypatch):
     lab = labs()
     lab.push(40)
     lab.flush(spark)
@@ -198,7 +198,7 @@ def test_b1_two_runs_that_read_one_watermark(labs, spark_server, spark, monkeypa
     lab.check(spark)
 
 
-def test_b1_a_client_killed_while_the_server_continues(labs, spark):
+def test_b1_a_killed_driver_whose_server_continues_duplicates_nothing(labs, spark):
     lab = labs()
     for _ in range(6):
         lab.push(5_000)
@@ -215,7 +215,7 @@ def test_b1_a_client_killed_while_the_server_continues(labs, spark):
     lab.check(spark)
 
 
-def test_b1_commit_applied_and_answer_lost(labs, spark, monkeypatch):
+def test_b1_a_commit_with_a_lost_answer_is_found(labs, spark, monkeypatch):
     lab = labs()
     lab.push(10)
     write = deltas_module._write
@@ -247,7 +247,7 @@ def test_b1_a_write_that_fails_leaves_the_batch_planned(labs, spark, monkeypatch
     other.push(1)
 
 
-def test_b1_a_trim_before_its_confirm_takes_nothing(labs, spark):
+def test_b1_a_trim_before_the_confirmation_deletes_nothing(labs, spark):
     lab = labs()
     lab.push(10)
     batch = lab.store.plan(lab.gateway, "main", 1000)
@@ -268,7 +268,7 @@ def test_b1_a_trim_before_its_confirm_takes_nothing(labs, spark):
 
 
 @pytest.mark.slow
-def test_b1_spark_killed_and_restarted_in_the_middle_of_a_flush(labs, spark_server, spark_server_process):
+def test_b1_a_flush_is_completed_after_spark_was_killed_and_restarted(labs, spark_server, spark_server_process):
     """The last of all that need Spark, for what it was quick at is gone with it."""
     lab = labs()
     for _ in range(6):

@@ -106,7 +106,7 @@ def test_checkpoints_and_destinations_are_late_by_their_own_lags(house):
     assert house.late(DELTAS, lags.values()) == house.late(TABLE, lags.values()) == []
 
 
-def test_the_sensor_tells_without_a_run_and_once(house):
+def test_the_sensor_reports_lateness_once_and_without_a_run(house):
     snapshot = SchemaSnapshot((TableSchema("t", ()),))
     lags = PipelineLags(house.config, snapshot)
     sensor = freshness_sensor(house.config, snapshot, lambda: nullcontext(house.engine.store), lags)

@@ -55,7 +55,7 @@ def now():
 
 
 @pytest.mark.parametrize("prefix", ["", "/v1"])
-def test_the_answer_is_as_the_reference_has_it(alice, desk, prefix):
+def test_the_answer_has_the_form_of_the_reference(alice, desk, prefix):
     good, bad = make_action(now(), key="k"), make_action(now(), connector="nobody")
     answer = ask(alice, good, bad, prefix=prefix)
     assert answer.status_code == 200, answer.text
@@ -78,7 +78,7 @@ def test_the_answer_is_as_the_reference_has_it(alice, desk, prefix):
     assert len(desk.asked) == 1
 
 
-def test_the_references_own_ids_are_taken(served):
+def test_action_ids_of_the_reference_are_accepted(served):
     vectors = json.loads((Path(__file__).parents[1] / "vectors" / "action_id.json").read_text())
     client = served.client("client-a")
     asked = Desk()
@@ -91,7 +91,7 @@ def test_the_references_own_ids_are_taken(served):
     assert len(asked.asked) == len(vectors) >= 3
 
 
-def test_in_protobuf_it_is_the_same(alice, desk):
+def test_protobuf_and_json_requests_get_the_same_results(alice, desk):
     good, bad = make_action(now(), {"title": "é"}), make_action(now(), {"title": 5})
     body = wire.encode_push(ActionPush("alice", (good, bad)))
     answer = alice.call("POST", "/sync/{gw}/action", data=body, headers={"Content-Type": PROTOBUF})
@@ -131,7 +131,7 @@ def test_clients_can_list_the_available_actions(alice):
         ({"hlc": "-1"}, 400, "VALIDATION_ERROR"),
     ],
 )
-def test_a_request_that_is_wrong_is_refused_whole(alice, desk, change, status, code):
+def test_a_request_with_one_invalid_action_is_rejected_completely(alice, desk, change, status, code):
     good = in_json(make_action(now()))
     body = {"clientId": "alice", "actions": [good, good | change]}
     answer = alice.call("POST", "/sync/{gw}/action", json=body)
@@ -162,7 +162,7 @@ def test_only_an_admin_reads_the_attempts_at_actions(alice, desk):
         assert admin.call("GET", "/admin/actions/{gw}", params=query).status_code == 400
 
 
-def test_a_client_of_the_reference_sends_again_what_is_not_done_yet(serve):
+def test_pending_actions_of_a_reference_client_are_answered_with_503_for_a_retry(serve):
     served = serve(EngineLimits(actions=ActionLimits(timeout=0.05)))
     client = served.client("alice")
     free = threading.Event()
@@ -182,7 +182,7 @@ def test_a_client_of_the_reference_sends_again_what_is_not_done_yet(serve):
     assert len(desk.asked) == 2
 
 
-def test_a_stranger_may_not_ask(alice, served, desk):
+def test_actions_require_a_token_of_the_gateway(alice, served, desk):
     stranger = served.client("alice")
     body = {"clientId": "alice", "actions": [in_json(make_action(now()))]}
     place = f"{alice.url}/sync/{alice.gateway}/action"

@@ -46,7 +46,7 @@ def test_a_schema_is_registered_evolved_and_read(served, prefix):
 
 
 @pytest.mark.parametrize("references", ["users.name", {"table": "users", "column": "name", "cardinality": "many"}])
-def test_both_forms_of_a_reference_are_described_and_taken(served, references):
+def test_both_forms_of_a_column_reference_are_documented_and_accepted(served, references):
     body = {"table": "todos", "columns": [{"name": "owner", "type": "string", "references": references}]}
     described = DESCRIPTION["paths"]["/admin/schema/{gateway}"]["post"]["requestBody"]["content"]["application/json"][
         "schema"
@@ -71,7 +71,7 @@ def test_a_retired_schema_checks_nothing_and_its_successor_has_a_higher_version(
     assert admin.call("POST", "/admin/schema/{gw}", json=other).json() == {"saved": True, "version": 3}
 
 
-def test_a_schema_that_is_not_there_is_not_found(served):
+def test_an_unknown_schema_is_not_found(served):
     client = served.client()
     assert client.call("GET", "/sync/{gw}/schema", params={"table": "todos"}).status_code == 404
     assert client.call("GET", "/sync/{gw}/schema").status_code == 400
@@ -87,7 +87,7 @@ def test_a_schema_that_is_not_there_is_not_found(served):
         [],
     ],
 )
-def test_a_change_that_is_not_additive_is_refused(served, schema):
+def test_a_schema_change_that_is_not_additive_is_rejected(served, schema):
     admin = served.client().admin()
     admin.call("POST", "/admin/schema/{gw}", json=TODOS)
     answer = admin.call("POST", "/admin/schema/{gw}", json=schema)
@@ -117,7 +117,7 @@ def test_rules_are_set_and_read(served, prefix):
     assert read["rules"]["buckets"][0]["filters"][0]["value"] == "jwt:sub"
 
 
-def test_rules_of_another_form_are_refused(served):
+def test_malformed_rules_are_rejected(served):
     admin = served.client().admin()
     rules = {
         "version": 1,
@@ -148,7 +148,7 @@ def test_a_flush_is_requested_in_staging(served, prefix):
     assert waiting.flush_requested_ms is not None
 
 
-def test_a_flush_that_is_waited_for_is_answered_with_its_snapshot(served):
+def test_a_flush_request_with_wait_returns_the_snapshot(served):
     client = served.client()
     pushed = delta("t1", {"n": 1})
     client.push(pushed)
@@ -175,7 +175,7 @@ def test_a_flush_that_is_waited_for_is_answered_with_its_snapshot(served):
     assert told == [False, True], "the tables and the checkpoint follow"
 
 
-def test_an_admin_reads_the_same_metrics(served):
+def test_admin_metrics_include_the_clients_metrics(served):
     client = served.client()
     client.push(delta("t1", {"n": 1}))
     told = client.admin().call("GET", "/admin/metrics/{gw}").json()
@@ -206,7 +206,7 @@ def test_dead_letters_are_counted_by_kind_and_place_with_the_oldest(served, tmp_
     assert "1 of destination shop/copy!todos" in shown.stdout
 
 
-def test_an_admin_sees_who_is_behind_and_what_waits_by_table(served):
+def test_admin_metrics_list_clients_that_are_behind_and_unflushed_tables(served):
     alice = served.client("alice")
     bob = served.client("bob", alice.gateway)
     alice.push(delta("t1", {"n": 1}, client="alice"), delta("t2", {"n": 1}, client="alice"))
@@ -226,11 +226,11 @@ def test_an_admin_sees_who_is_behind_and_what_waits_by_table(served):
 
 
 @pytest.mark.parametrize("query", [{"clients": "1001"}, {"clients": "-1"}, {"clients": "٣"}, {"tables": "yes"}])
-def test_figures_are_asked_for_in_the_documented_form(served, query):
+def test_invalid_metrics_parameters_are_rejected(served, query):
     assert served.client().admin().call("GET", "/admin/metrics/{gw}", params=query).status_code == 400
 
 
-def test_a_broadcast_counts_as_handed_out(served):
+def test_a_broadcast_counts_as_sent_in_the_metrics(served):
     alice = served.client("alice")
     bob = served.client("bob", alice.gateway)
     alice.push(delta("t1", {"n": 1}, client="alice"))

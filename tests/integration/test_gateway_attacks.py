@@ -142,7 +142,7 @@ def call(served, *headers: tuple[str, str], query: str = "") -> tuple[int, dict[
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_token_that_was_not_given_out_is_refused(served, name):
+def test_a_forged_token_is_rejected(served, name):
     status, answer = call(served, ("Authorization", f"Bearer {REFUSED[name]}"))
     assert (status, answer["code"]) == (401, "AUTH_ERROR")
     assert SECRET not in answer["error"]
@@ -151,7 +151,7 @@ def test_a_token_that_was_not_given_out_is_refused(served, name):
     assert len(answer["error"]) < 300
 
 
-def test_a_good_token_built_the_same_way_is_taken(served):
+def test_a_valid_token_built_the_same_way_is_accepted(served):
     assert call(served, ("Authorization", f"Bearer {good()}"))[0] == 200
     assert call(served, ("authorization", f"bearer  {good(exp=GOOD['exp'] + 0.5)} "))[0] == 200
 
@@ -183,13 +183,13 @@ def test_a_key_that_a_token_names_is_not_fetched(served):
         [("Sec-WebSocket-Protocol", f"bearer, {good()}")],
     ],
 )
-def test_a_token_in_another_place_is_refused(served, headers):
+def test_a_token_outside_of_the_authorization_header_is_rejected(served, headers):
     assert call(served, *headers)[0] == 401
 
 
 @pytest.mark.parametrize("operation", [each for each in OPERATIONS if each.access != "open"], ids=lambda o: o.path)
 @pytest.mark.parametrize("name", ["token", "access_token", "Authorization", "jwt"])
-def test_a_token_in_the_query_is_refused(served, operation, name):
+def test_a_token_in_the_query_is_rejected(served, operation, name):
     path = filled(operation.path, gateway="gw", method="gateways")
     query = {name: good(role="admin")}
     answer = requests.request(operation.method, served.url + path, params=query, timeout=DEADLINE)
@@ -197,7 +197,7 @@ def test_a_token_in_the_query_is_refused(served, operation, name):
     assert "header" in answer.json()["error"] or "service token" in answer.json()["error"]
 
 
-def test_the_secret_that_was_dropped_signs_nothing_more(serve):
+def test_tokens_of_a_removed_secret_are_rejected(serve):
     rotated = serve(secrets=("the secret that comes after these two", SECRET))
     for secret, status in (("the secret that comes after these two", 200), (SECRET, 200), (PREVIOUS, 401)):
         token = assembled(HS256, GOOD, secret)
@@ -206,7 +206,7 @@ def test_the_secret_that_was_dropped_signs_nothing_more(serve):
     assert call(alone, ("Authorization", f"Bearer {good()}"))[0] == 401
 
 
-def test_a_token_is_good_for_its_own_client_alone(served):
+def test_a_token_is_valid_only_for_its_own_client(served):
     alice = served.client("alice")
     alice.push(delta("t1", {"n": 1}, client="alice"))
     mallory = served.client("mallory", alice.gateway)

@@ -63,7 +63,7 @@ def received(answer) -> list[list[RowDelta]]:
 
 
 @pytest.mark.parametrize("prefix", ["", "/v1"])
-def test_a_new_client_gets_the_frames_and_pulls_on_from_there(served, tmp_path, prefix):
+def test_a_new_client_gets_the_frames_and_then_pulls_from_their_cursor(served, tmp_path, prefix):
     alice = served.client("alice")
     first, second = delta("t1", {"n": 1}, client="alice"), delta("t2", {"n": 2}, client="alice")
     alice.push(first, second)
@@ -143,7 +143,7 @@ def test_a_checkpoint_whose_frames_are_missing_answers_404(served, tmp_path):
     assert {each["rowId"] for each in bob.pull().json()["deltas"]} == {"t1"}
 
 
-def test_a_damaged_file_never_looks_whole(served, tmp_path):
+def test_a_damaged_file_ends_the_response_with_an_error(served, tmp_path):
     alice = served.client("alice")
     made = delta("t1", {"n": 1}, client="alice")
     alice.push(made)
@@ -154,7 +154,7 @@ def test_a_damaged_file_never_looks_whole(served, tmp_path):
         served.client("bob", alice.gateway).call("GET", "/sync/{gw}/checkpoint")
 
 
-def test_serving_holds_a_frame_and_not_the_whole(spawn, tmp_path):
+def test_serving_a_checkpoint_takes_the_memory_of_one_frame(spawn, tmp_path):
     """K2: twenty times more frames take no more memory."""
     server = spawn()
     alice = server.client("alice")

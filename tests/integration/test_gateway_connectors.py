@@ -33,7 +33,7 @@ def register(admin, body, prefix=""):
 
 
 @pytest.mark.parametrize("prefix", ["", "/v1"])
-def test_one_is_registered_listed_and_unregistered(admin, prefix):
+def test_a_connector_is_registered_listed_and_unregistered(admin, prefix):
     path = prefix + "/admin/connectors/{gw}"
     assert admin.call("GET", path).json() == []
     answer = register(admin, JIRA, prefix)
@@ -55,7 +55,7 @@ def test_one_is_registered_listed_and_unregistered(admin, prefix):
     assert [each["name"] for each in admin.call("GET", path).json()] == ["a-bank"]
 
 
-def test_the_types_are_open_to_everyone_and_their_secrets_are_marked(served):
+def test_connector_types_are_public_and_mark_their_secrets(served):
     answer = requests.get(served.url + "/connectors/types", timeout=DEADLINE)
     assert answer.status_code == 200
     described = {each["type"]: each for each in answer.json()}
@@ -75,7 +75,7 @@ def test_the_types_are_open_to_everyone_and_their_secrets_are_marked(served):
     assert described["salesforce"]["outputTables"][0]["table"] == "sf_accounts"
 
 
-def test_only_an_admin_of_the_gateway_may(admin, served):
+def test_only_an_admin_of_the_gateway_manages_connectors(admin, served):
     client = served.client("alice", gateway=admin.gateway)
     for method, path in (("GET", ""), ("POST", ""), ("DELETE", "/desk")):
         answer = client.call(method, "/admin/connectors/{gw}" + path, json=JIRA)
@@ -104,7 +104,7 @@ def test_an_invalid_connector_is_rejected_with_the_fields_name(admin, body, said
     assert said in answer.json()["error"]
 
 
-def test_a_handlers_name_is_taken_too(admin, served):
+def test_a_connector_cannot_have_the_name_of_a_handler(admin, served):
     served.engine.gateway(admin.gateway).register_action_handler("desk", Desk())
     assert register(admin, JIRA).status_code == 409
     served.engine.gateway(admin.gateway).unregister_action_handler("desk")
@@ -135,7 +135,7 @@ def secret_of(engine):
     return engine.connectors.open("g", stored).settings["apiToken"]
 
 
-def test_a_start_with_two_keys_brings_secrets_under_the_new_one(engine):
+def test_a_start_with_two_keys_seals_secrets_with_the_new_key(engine):
     old, new = "o" * 32, "n" * 32
     engine(old).gateway("g").register_connector(JIRA)
     before = engine(old).gateway("g").connectors()
@@ -150,7 +150,7 @@ def test_a_start_with_two_keys_brings_secrets_under_the_new_one(engine):
     assert SECRET.encode() not in msgspec.json.encode(after)
 
 
-def test_declared_gateways_are_there_from_the_start_with_their_scope(engine):
+def test_declared_gateways_exist_at_start_with_their_write_scope(engine):
     opened = engine(auto_create=False, write_scopes={"bound": "rules", "free": "any"})
     assert opened.gateways() == ["bound", "free"]
     assert opened.gateway("bound").declared_write_scope == "rules"

@@ -13,7 +13,7 @@ import requests
 from tests.integration.gateway_support import DEADLINE, delta, until
 
 
-def test_pushes_under_load_are_finished_or_turned_away(spawn):
+def test_pushes_during_shutdown_are_finished_or_rejected(spawn):
     server = spawn()
     server.client("warm").pull()
     acknowledged: list[str] = []
@@ -50,7 +50,7 @@ def test_pushes_under_load_are_finished_or_turned_away(spawn):
     assert {each["rowId"] for each in again["deltas"]} >= set(acknowledged)
 
 
-def test_a_request_that_never_ends_holds_the_end_up_for_its_time_and_no_longer(spawn):
+def test_an_unfinished_request_delays_shutdown_by_its_timeout_at_most(spawn):
     server = spawn(LAKESYNC_LIMITS_REQUEST_TIMEOUT_SECONDS="1")
     place = urlsplit(server.url)
     with socket.create_connection((place.hostname, place.port), DEADLINE) as connection:
@@ -68,7 +68,7 @@ def test_a_request_that_never_ends_holds_the_end_up_for_its_time_and_no_longer(s
     assert drained[0]["in_flight"] == 0
 
 
-def test_connections_that_wait_for_nothing_do_not_hold_the_end_up(spawn):
+def test_idle_connections_do_not_delay_shutdown(spawn):
     server = spawn()
     place = urlsplit(server.url)
     with (

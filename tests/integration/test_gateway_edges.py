@@ -15,7 +15,7 @@ from tests.integration.operations import OPERATIONS
 ORIGIN = "https://app.example"
 
 
-def test_a_request_id_is_taken_and_given_back(served):
+def test_a_request_id_is_returned(served):
     client = served.client()
     answer = client.call("GET", "/sync/{gw}/metrics", headers={"X-Request-Id": "abc-1"})
     assert answer.headers["x-request-id"] == "abc-1"
@@ -24,7 +24,7 @@ def test_a_request_id_is_taken_and_given_back(served):
 
 
 @pytest.mark.parametrize("given", [None, "", "has space", "x" * 129, "a\tb"])
-def test_a_request_id_of_another_form_is_replaced(served, given):
+def test_an_invalid_request_id_is_replaced(served, given):
     headers = {} if given is None else {"X-Request-Id": given}
     answer = requests.get(served.url + "/health", headers=headers, timeout=DEADLINE)
     assert len(answer.headers["x-request-id"]) == 32
@@ -40,7 +40,7 @@ def test_every_answer_carries_the_security_headers(served, path):
     assert "server" not in headers
 
 
-def test_an_unknown_path_and_method_have_the_form_of_every_error(served):
+def test_an_unknown_path_or_method_is_answered_in_the_common_error_form(served):
     missing = requests.get(served.url + "/nowhere", timeout=DEADLINE)
     assert (missing.status_code, missing.json()["code"]) == (404, "NOT_FOUND")
     method = requests.delete(served.url + "/health", timeout=DEADLINE)
@@ -50,7 +50,7 @@ def test_an_unknown_path_and_method_have_the_form_of_every_error(served):
     assert (several.status_code, several.headers["allow"]) == (405, "GET, HEAD, POST")
 
 
-def test_an_allowed_origin_may_ask_and_read(serve):
+def test_an_allowed_origin_gets_cors_headers(serve):
     strict = serve(allowed_origins=(ORIGIN,))
     asked = {
         "Origin": ORIGIN,
@@ -74,7 +74,7 @@ def test_health_and_readiness_are_open(served):
         assert requests.get(f"{served.url}{prefix}/ready", timeout=DEADLINE).json() == {"status": "ready"}
 
 
-def test_metrics_count_what_was_done(served):
+def test_metrics_count_pushed_pulled_and_unflushed_deltas(served):
     client = served.client()
     client.push(delta("t1", {"n": 1}), delta("t2", {"n": 1}))
     served.client("bob", client.gateway).pull()
@@ -94,7 +94,7 @@ def test_metrics_count_what_was_done(served):
     assert sample('lakesync_requests_total{method="POST",route="/sync/{gateway}/push",status="200"}') >= 1
 
 
-def test_with_a_token_set_the_metrics_are_for_who_shows_it(serve):
+def test_metrics_require_the_configured_token(serve):
     server = serve(metrics_token="of-prometheus")
     client = server.client()
     client.push(delta("t1", {"n": 1}))
@@ -111,7 +111,7 @@ def test_with_a_token_set_the_metrics_are_for_who_shows_it(serve):
     assert ask("/health").status_code == ask("/ready").status_code == 200
 
 
-def test_a_failure_tells_nothing_of_its_inside(served, monkeypatch):
+def test_an_internal_error_reveals_no_details(served, monkeypatch):
     client = served.client()
     client.pull()
 
@@ -152,13 +152,13 @@ def test_the_openapi_document_names_every_route(served):
 
 
 @pytest.mark.parametrize("path", ["/health", "/sync/gw/metrics", "/sync/gw/push"])
-def test_head_is_answered_as_get_without_a_body(served, path):
+def test_head_requests_are_answered_like_get_without_a_body(served, path):
     asked, plain = (getattr(requests, name)(served.url + path, timeout=DEADLINE) for name in ("head", "get"))
     assert (asked.status_code, asked.content) == (plain.status_code, b"")
     assert asked.headers.get("allow") == plain.headers.get("allow")
 
 
-def test_a_long_answer_is_packed_for_those_who_ask(served):
+def test_a_long_answer_is_compressed_if_the_client_accepts_gzip(served):
     client = served.client()
     client.push(*(delta(f"t{n}", {"title": "the same words again"}) for n in range(100)))
     reader = served.client("reader", client.gateway)
@@ -202,7 +202,7 @@ def test_errors_of_every_layer_carry_the_same_headers(serve, monkeypatch):
             assert answer.json()["requestId"] == answer.headers["x-request-id"]
 
 
-def test_requests_that_come_at_once_are_answered_in_their_order(served):
+def test_pipelined_requests_are_answered_in_order(served):
     client = served.client()
     body = json.dumps({"clientId": client.client_id, "deltas": [], "lastSeenHlc": "0"})
     push = [
@@ -225,7 +225,7 @@ def test_requests_that_come_at_once_are_answered_in_their_order(served):
     assert healthy.endswith(b'{"status":"ok"}')
 
 
-def test_every_code_is_in_the_line_of_its_request_and_no_token_is(spawn):
+def test_request_logs_contain_the_error_code_and_no_token(spawn):
     process = spawn(LAKESYNC_LIMITS_MAX_BODY_BYTES="1000")
     client = process.client("alice")
     rejected = delta("t1", {"n": 1}, client="alice", table="no table")

@@ -39,7 +39,7 @@ def says(told: dict, words: str) -> bool:
     return any(words in reason for reason in told["reasons"])
 
 
-def test_a_row_that_was_never_pushed(alice):
+def test_a_row_that_was_never_pushed_is_absent(alice):
     told = explain(alice, "t1", "bob")
     assert told["verdict"] == "absent"
     assert says(told, "was ever accepted")
@@ -47,7 +47,7 @@ def test_a_row_that_was_never_pushed(alice):
     assert told["row"]["exists"] is False
 
 
-def test_a_row_whose_push_was_refused(alice):
+def test_a_row_whose_push_was_rejected_is_absent_with_the_reason(alice):
     alice.admin().call(
         "POST", "/admin/schema/{gw}", json={"table": "todos", "columns": [{"name": "owner", "type": "string"}]}
     )
@@ -69,7 +69,7 @@ def test_a_rejected_push_in_anothers_name_is_listed_under_the_tokens_client(alic
     assert explain(alice, "t1", "bob")["refused"]["clientId"] == "alice"
 
 
-def test_a_row_that_waits_for_the_next_pull(alice, served):
+def test_a_row_of_the_next_pull_is_waiting(alice, served):
     alice.push(delta("t0", {"owner": "bob"}, client="alice"))
     bob = served.client("bob", alice.gateway)
     bob.pull()
@@ -128,7 +128,7 @@ def test_a_deleted_row_names_its_tombstone(alice, served):
     assert (told["row"]["tombstoneHlc"], told["row"]["tombstoneClientId"]) == (str(stamp + 1), "alice")
 
 
-def test_a_client_that_was_never_seen_and_one_in_the_middle_of_a_walk(alice, served):
+def test_an_unknown_client_and_one_between_pages_are_waiting(alice, served):
     alice.push(*(delta(f"t{n}", {"owner": "bob"}, client="alice") for n in range(3)))
     told = explain(alice, "t2", "bob")
     assert (told["verdict"], told["client"]["known"], told["nextPull"]) == ("waiting", False, ["INSERT"])
@@ -171,7 +171,7 @@ def test_explain_counts_rows_that_were_broadcast_since_the_last_pull(alice, serv
     assert explain(alice, "t2", "bob")["verdict"] == "waiting"
 
 
-def test_a_page_that_its_client_cannot_take_still_waits(alice, served):
+def test_a_row_of_a_page_that_its_client_repeats_is_waiting(alice, served):
     bob = served.client("bob", alice.gateway)
     cursor = bob.pull().json()["serverHlc"]
     alice.push(delta("t1", {"owner": "bob"}, client="alice"))
@@ -213,7 +213,7 @@ def test_explain_does_not_report_pushes_of_a_client_that_only_pulled(alice, serv
     assert not says(explain(alice, "t1", "bob"), "its claims are not known here")
 
 
-def test_an_order_names_the_one_operand_that_counts(alice):
+def test_an_ordering_filter_names_the_operand_that_it_compares(alice):
     by_size = {"name": "small", "tables": [], "filters": [{"column": "size", "op": "lt", "value": "jwt:sizes"}]}
     alice.admin().call("POST", "/admin/sync-rules/{gw}", json={"version": 1, "buckets": [by_size]})
     alice.push(delta("t1", {"size": 7}, client="alice"))
@@ -253,7 +253,7 @@ def test_without_rules_everyone_sees_everything(served):
     assert says(explain(client, "t1", "anyone"), "everyone sees every row")
 
 
-def test_asking_changes_nothing_and_shows_no_values(alice, served):
+def test_explain_changes_nothing_and_shows_no_values(alice, served):
     alice.push(delta("t1", {"owner": "bob", "note": "a private text"}, client="alice"))
     bob = served.client("bob", alice.gateway)
     told = explain(alice, "t1", "bob")
@@ -273,6 +273,6 @@ def test_asking_changes_nothing_and_shows_no_values(alice, served):
         {"clientId": "a", "table": "t", "rowId": "r", "claims": "[]"},
     ],
 )
-def test_a_question_of_another_form_is_refused(alice, query):
+def test_invalid_parameters_are_rejected(alice, query):
     assert alice.admin().call("GET", "/admin/explain/{gw}", params=query).status_code == 400
     assert alice.call("GET", "/admin/explain/{gw}", params=query).status_code == 403

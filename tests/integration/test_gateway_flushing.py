@@ -71,7 +71,7 @@ def test_an_adapter_that_fails_is_counted_and_loses_nothing(spawn, tmp_path):
     until(lambda: metric(server, "lakesync_flushed_deltas_total") == 1, "the flush")
 
 
-def test_a_source_of_the_configuration_is_pulled_from(spawn, tmp_path):
+def test_clients_pull_from_a_configured_source(spawn, tmp_path):
     source = f"sqlite://{tmp_path}/source.db"
     first = spawn(LAKESYNC_FLUSH_TO_URI=source, LAKESYNC_FLUSH_MAX_AGE_SECONDS="0.1")
     assert first.client("etl").push(delta("r1", {"n": 1}, client="etl")).status_code == 200
@@ -126,7 +126,7 @@ def test_a_row_is_in_its_table_after_a_kill_between_flush_and_materialisation(sp
     until(lambda: alice.call("GET", "/sync/{gw}/metrics").json()["logSize"] == 0, "the batch's confirmation")
 
 
-def test_an_object_queue_is_worked_off_by_a_process_of_its_own(spawn, tmp_path):
+def test_a_separate_process_works_on_an_object_queue(spawn, tmp_path):
     settings = {
         "LAKESYNC_FLUSH_TO_URI": f"sqlite://{tmp_path}/d.db",
         "LAKESYNC_FLUSH_QUEUE": f"file://{tmp_path}/queue",

@@ -41,7 +41,7 @@ def test_a_batch_is_planned_confirmed_and_trimmed(served):
 
 
 @pytest.mark.parametrize("token", [None, "another token", sign(role="admin")])
-def test_the_service_token_is_needed(served, token):
+def test_requests_without_the_service_token_are_rejected(served, token):
     answer = call(served, "gateways", token)
     assert answer.status_code == 401
     assert answer.json()["code"] == "AUTH_ERROR"
@@ -52,7 +52,7 @@ def test_without_a_service_token_the_route_is_closed(serve):
 
 
 @pytest.mark.parametrize("method", ["close", "open", "submit", "__init__", "nothing"])
-def test_only_the_pipelines_methods_are_reached(served, method):
+def test_methods_outside_of_the_pipelines_protocol_are_rejected(served, method):
     answer = call(served, method)
     assert 400 <= answer.status_code < 500
 
@@ -61,7 +61,7 @@ def test_arguments_of_another_form_are_refused(served):
     assert call(served, "plan", gateway=1).status_code == 400
 
 
-def test_the_pipelines_own_client_gets_values_and_the_errors_that_were_raised(served):
+def test_the_remote_store_returns_values_and_raises_the_stores_errors(served):
     client = served.client()
     client.push(delta("t1", {"n": 1}))
     store = RemoteStore(served.url, SERVICE)

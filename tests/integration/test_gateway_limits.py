@@ -46,13 +46,13 @@ def test_a_body_of_unknown_length_is_refused_while_it_is_read(narrow):
         assert connection.recv(4096).startswith(b"HTTP/1.1 413")
 
 
-def test_a_body_may_have_a_mebibyte(served):
+def test_a_body_may_have_one_mebibyte_and_no_more(served):
     client = served.client()
     assert client.call("POST", "/sync/{gw}/push", data=b" " * (1 << 20)).status_code == 400
     assert client.call("POST", "/sync/{gw}/push", data=b" " * ((1 << 20) + 1)).status_code == 413
 
 
-def test_a_body_that_unpacks_to_more_than_the_limit_is_refused(narrow):
+def test_a_body_that_decompresses_above_the_limit_is_rejected(narrow):
     packed = gzip.compress(b" " * (50 << 20))
     assert len(packed) < 64 * KILOBYTE
     answer = narrow.client().call("POST", "/sync/{gw}/push", data=packed, headers={"Content-Encoding": "gzip"})
@@ -74,7 +74,7 @@ def test_an_unknown_content_encoding_is_refused(narrow):
     assert "'br'" in answer.json()["error"]
 
 
-def test_ten_thousand_and_one_deltas_are_too_many(serve):
+def test_more_than_ten_thousand_deltas_are_rejected(serve):
     roomy = serve(max_body_bytes=16 << 20)
     client = roomy.client()
     small = delta("t", {"n": 1})
@@ -85,7 +85,7 @@ def test_ten_thousand_and_one_deltas_are_too_many(serve):
 
 
 @pytest.mark.parametrize("shards", [None, ShardMap({"others": "others"}, "rest")], ids=["one store", "sharded"])
-def test_a_row_takes_a_thousand_columns_however_they_come(serve, shards):
+def test_a_row_has_at_most_a_thousand_columns_over_all_pushes(serve, shards):
     wide = serve(shards=shards)
     client = wide.client()
     first = {f"a{number}": number for number in range(999)}
@@ -112,7 +112,7 @@ def test_a_client_above_its_rate_limit_gets_retry_after(serve):
     assert slow.client("modest", greedy.gateway).pull().status_code == 200
 
 
-def test_a_full_gateway_pushes_back_and_another_is_not_touched(serve):
+def test_a_full_gateway_rejects_pushes_and_others_accept_them(serve):
     full = serve(limits=EngineLimits(max_backpressure_bytes=1))
     client = full.client()
     assert client.push(delta("t1", {"n": 1})).status_code == 200
@@ -124,7 +124,7 @@ def test_a_full_gateway_pushes_back_and_another_is_not_touched(serve):
 
 
 @pytest.mark.parametrize("shards", [None, ShardMap({"todos": "todos"}, "rest")], ids=["one store", "sharded"])
-def test_a_push_whose_time_is_up_is_not_done_afterwards(serve, shards):
+def test_a_push_past_its_deadline_is_not_committed_later(serve, shards):
     """Its repeat may be refused, and then nothing of it is to be there."""
     hasty = serve(request_timeout=0.3, shards=shards)
     client = hasty.client()

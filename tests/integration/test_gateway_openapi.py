@@ -134,7 +134,7 @@ def test_requests_that_the_document_allows_get_documented_answers(seeded, operat
         assert any(200 <= status < 300 for status in statuses), f"no request succeeded: {statuses}"
 
 
-def test_nine_operations_in_ten_succeed():
+def test_at_least_nine_of_ten_operations_succeed_when_fuzzed():
     assert len(UNREACHED) <= len(OPERATIONS) / 10
     assert {named(operation) for operation in OPERATIONS} >= UNREACHED
 

@@ -31,7 +31,7 @@ def test_acknowledged_pushes_survive_a_kill(spawn):
     assert second.client("carol").pull(limit=1000).json()["deltas"] == cursor["deltas"] + rest["deltas"]
 
 
-def test_a_push_in_flight_is_finished_while_new_ones_are_turned_away(spawn):
+def test_a_push_in_progress_is_finished_while_new_ones_are_rejected(spawn):
     server = spawn()
     alice = server.client("alice")
     body = json.dumps(
@@ -67,7 +67,7 @@ def test_a_push_in_flight_is_finished_while_new_ones_are_turned_away(spawn):
     assert [each["rowId"] for each in spawn().client("bob").pull().json()["deltas"]] == ["t1"]
 
 
-def test_an_idle_server_ends_at_once(spawn):
+def test_an_idle_server_stops_on_sigint(spawn):
     server = spawn()
     server.process.send_signal(signal.SIGINT)
     assert server.process.wait(DEADLINE) == 0
@@ -80,7 +80,7 @@ def test_without_a_secret_the_gateway_serves_loopback_only_and_warns(spawn):
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "gateway.example"])
-def test_without_a_secret_it_does_not_serve_others(spawn, host):
+def test_without_a_secret_a_server_for_other_machines_does_not_start(spawn, host):
     server = spawn(ready=False, LAKESYNC_JWT_SECRET="", LAKESYNC_GATEWAY_HOST=host)
     assert server.process.returncode == 1
     (line,) = server.lines()
@@ -88,7 +88,7 @@ def test_without_a_secret_it_does_not_serve_others(spawn, host):
     assert "LAKESYNC_JWT_SECRET" in line["reason"]
 
 
-def test_a_taken_port_is_named(spawn):
+def test_a_port_in_use_is_an_error_with_its_number(spawn):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -111,7 +111,7 @@ def test_the_gateway_imports_neither_spark_nor_dagster():
     assert found.stdout.strip() == "[]"
 
 
-def test_the_clock_can_be_set_and_tokens_do_not_mind(spawn, tmp_path):
+def test_a_clock_offset_applies_to_stamps_and_not_to_tokens(spawn, tmp_path):
     days = 4000
     offset = tmp_path / "offset"
     offset.write_text(str(-days * 86_400_000))
@@ -126,7 +126,7 @@ def test_the_clock_can_be_set_and_tokens_do_not_mind(spawn, tmp_path):
     assert abs((int(page["serverHlc"]) >> 16) - then) < 60_000
 
 
-def test_two_servers_on_one_postgres_show_each_other_what_they_took(own_database, spawn):
+def test_two_servers_on_one_postgres_serve_each_others_pushes(own_database, spawn):
     one, other = (spawn(LAKESYNC_STAGING_URL=own_database, LAKESYNC_DATA_DIR="") for _ in range(2))
     alice, bob = one.client("alice"), other.client("bob")
     since = "0"

@@ -53,14 +53,14 @@ def test_a_starting_gateway_answers_health_checks_and_rejects_work(tmp_path):
         engine.close()
 
 
-def test_a_server_whose_store_cannot_be_opened_ends(spawn, tmp_path):
+def test_a_server_whose_store_cannot_be_opened_exits(spawn, tmp_path):
     (tmp_path / "file").write_text("no folder")
     process = spawn(ready=False, LAKESYNC_STAGING_URL=f"sqlite://{tmp_path}/file")
     assert process.process.returncode == 1
     assert process.lines()[-1]["code"] == "STAGING_UNAVAILABLE"
 
 
-def test_a_store_that_does_not_answer(serve, monkeypatch):
+def test_a_store_that_does_not_answer_is_reported(serve, monkeypatch):
     monkeypatch.setattr(health, "STORE_TIMEOUT_SECONDS", 0.2)
     served = serve()
     client = served.client()
@@ -81,13 +81,13 @@ def test_readiness_fails_while_the_store_is_unreachable(serve):
     assert ready(served.url) == (503, "store")
 
 
-def test_a_disk_that_is_full(serve, tmp_path):
+def test_a_full_or_missing_disk_is_reported(serve, tmp_path):
     assert ready(serve(staging_folders=(tmp_path,), min_free_disk_bytes=1 << 60).url) == (503, "disk")
     assert ready(serve(staging_folders=(tmp_path, tmp_path / "gone")).url) == (503, "disk")
     assert ready(serve(staging_folders=(tmp_path,), min_free_disk_bytes=0).url) == (200, "")
 
 
-def test_a_server_that_can_take_no_push_is_behind(serve):
+def test_a_server_that_accepts_no_push_is_behind(serve):
     served = serve(limits=EngineLimits(max_backpressure_bytes=1))
     assert ready(served.url) == (200, "")
     served.client().push(delta("t1", {"n": 1}))
@@ -96,7 +96,7 @@ def test_a_server_that_can_take_no_push_is_behind(serve):
     assert ready(served.url) == (200, "")  # another gateway can take pushes
 
 
-def test_a_gateway_one_of_whose_shards_has_room_is_not_behind(serve):
+def test_a_gateway_with_space_in_one_shard_is_not_behind(serve):
     served = serve(limits=EngineLimits(max_backpressure_bytes=1), shards=ShardMap({"todos": "todos"}, "rest"))
     client = served.client()
     assert client.push(delta("t1", {"n": 1})).status_code == 200
@@ -115,7 +115,7 @@ def test_a_gateway_one_of_whose_shards_has_room_is_not_behind(serve):
         ("postgresql://u@h/d", None, []),
     ],
 )
-def test_the_disks_that_are_looked_at_are_stagings(url, stores, folders):
+def test_the_disks_of_the_staging_stores_are_checked(url, stores, folders):
     from lakesync import config
 
     given = {"staging": {"url": url}}

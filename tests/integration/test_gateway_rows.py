@@ -38,7 +38,7 @@ def test_an_admin_reads_all_visible_rows_of_a_table_by_pages(served):
 @pytest.mark.parametrize(
     "query", [{}, {"table": "no table"}, {"table": "t", "limit": "0"}, {"table": "t", "after": ""}]
 )
-def test_rows_of_another_form_are_refused(served, query):
+def test_invalid_row_queries_are_rejected(served, query):
     assert served.client().admin().call("GET", "/admin/rows/{gw}", params=query).status_code == 400
 
 
@@ -61,7 +61,7 @@ def test_metrics_report_the_newest_checkpoint_and_whether_rules_are_newer(served
     assert "served   no: the active rules have version 1" in shown.stdout
 
 
-def test_a_checkpoint_is_fetched_whole(served, tmp_path):
+def test_checkpoint_fetch_writes_all_frames(served, tmp_path):
     client = served.client()
     client.push(delta("t1", {"n": 1}))
     publish_checkpoint(served.engine.store, client.gateway, tmp_path)
@@ -73,7 +73,7 @@ def test_a_checkpoint_is_fetched_whole(served, tmp_path):
     assert "served   yes" in _command(served, client, "checkpoint", "show").stdout
 
 
-def test_work_that_was_set_aside_is_listed_shown_repeated_and_dropped(served, monkeypatch):
+def test_dead_letters_of_tables_are_listed_shown_retried_and_dropped(served, monkeypatch):
     queue = MemoryFlushQueue()
     monkeypatch.setattr(served.engine, "_outlet", Outlet(None, queue=queue))
     client = served.client()

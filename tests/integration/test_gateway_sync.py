@@ -54,7 +54,7 @@ def test_pull_by_body_equals_pull_by_query(served):
     assert by_body["hasMore"] is True
 
 
-def test_pages_follow_one_another_without_a_gap(served):
+def test_pages_are_contiguous(served):
     alice = served.client()
     bob = served.client("bob", alice.gateway)
     alice.push(*(delta(f"t{n}", {"n": n}) for n in range(25)))
@@ -66,7 +66,7 @@ def test_pages_follow_one_another_without_a_gap(served):
     assert seen == [f"t{n}" for n in range(25)]
 
 
-def test_protobuf_is_answered_in_kind(served):
+def test_protobuf_requests_get_protobuf_answers(served):
     alice = served.client()
     bob = served.client("bob", alice.gateway)
     made = wire_json.decode_push(
@@ -87,14 +87,14 @@ def test_protobuf_is_answered_in_kind(served):
     assert protobuf.decode_response(by_query.content).deltas == made.deltas
 
 
-def test_a_gzip_body_is_unpacked(served):
+def test_a_gzip_body_is_decompressed(served):
     alice = served.client()
     body = json.dumps({"clientId": "client-1", "deltas": [delta("t1", {"n": 1})], "lastSeenHlc": "0"}).encode()
     answer = alice.call("POST", "/sync/{gw}/push", data=gzip.compress(body), headers={"Content-Encoding": "gzip"})
     assert answer.json()["accepted"] == 1
 
 
-def test_an_answer_is_gzipped_when_asked(served):
+def test_an_answer_is_compressed_if_the_client_accepts_gzip(served):
     alice = served.client()
     bob = served.client("bob", alice.gateway)
     alice.push(*(delta(f"t{n}", {"title": "the same words over and over"}) for n in range(50)))
@@ -153,13 +153,13 @@ def test_a_pull_with_bad_parameters_is_refused(served, query):
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"clientId": 1}', b"\xff\xfe"])
 @pytest.mark.parametrize("path", ["/sync/{gw}/push", "/sync/{gw}/pull"])
-def test_a_body_of_another_form_is_refused(served, path, body):
+def test_a_malformed_body_is_rejected(served, path, body):
     answer = served.client().call("POST", path, data=body, headers={"Content-Type": "application/json"})
     assert answer.status_code == 400
     assert answer.json()["code"] == "VALIDATION_ERROR"
 
 
-def test_a_body_that_is_no_protobuf_is_refused(served):
+def test_a_body_that_is_not_protobuf_is_rejected(served):
     answer = served.client().call("POST", "/sync/{gw}/push", data=b"\xff" * 20, headers=PROTOBUF)
     assert answer.status_code == 400
 
@@ -170,7 +170,7 @@ def test_an_unknown_source_is_not_found(served):
     assert "warehouse" in answer.json()["error"]
 
 
-def test_a_cursor_from_elsewhere_is_refused_only_to_clients_that_know_what_to_do(served):
+def test_an_invalid_cursor_is_rejected_only_for_clients_that_can_resync(served):
     alice = served.client()
     alice.push(delta("t1", {"n": 1}))
     ahead = str((wall_ms() + 3_600_000) << 16)
@@ -181,7 +181,7 @@ def test_a_cursor_from_elsewhere_is_refused_only_to_clients_that_know_what_to_do
     assert [each["op"] for each in alice.pull(ahead).json()["deltas"]] == ["DELETE", "INSERT"]
 
 
-def test_hlcs_are_taken_as_integers_too(served):
+def test_hlcs_may_be_integers(served):
     alice = served.client()
     made = delta("t1", {"n": 1})
     body = {"clientId": "client-1", "deltas": [{**made, "hlc": int(made["hlc"])}], "lastSeenHlc": 0}
@@ -197,7 +197,7 @@ def test_a_slow_second_request_on_one_connection_is_not_delayed_by_nagle(served)
             assert answer.elapsed.total_seconds() < 0.5
 
 
-def test_a_page_holds_a_hundred_deltas_unless_more_are_asked_for(served):
+def test_a_page_has_a_hundred_deltas_by_default(served):
     alice = served.client()
     alice.push(*(delta(f"t{n}", {"n": n}) for n in range(101)))
     page = served.client("bob", alice.gateway).pull().json()
@@ -207,7 +207,7 @@ def test_a_page_holds_a_hundred_deltas_unless_more_are_asked_for(served):
 
 
 @pytest.mark.parametrize("change", [{"table": "no table"}, {"rowId": ""}, {"rowId": "x" * 513}, {"op": "UPSERT"}])
-def test_a_delta_of_another_shape_is_named(served, change):
+def test_a_malformed_delta_is_rejected_by_its_id(served, change):
     alice = served.client()
     good, bad = delta("t1", {"n": 1}), {**delta("t2", {"n": 2}), **change}
     answer = alice.push(good, bad)
@@ -216,7 +216,7 @@ def test_a_delta_of_another_shape_is_named(served, change):
     assert alice.call("GET", "/sync/{gw}/metrics").json()["logSize"] == 0
 
 
-def test_one_id_with_two_contents_is_refused_by_name(served):
+def test_two_contents_with_one_id_in_a_push_are_rejected_by_that_id(served):
     client = served.client()
     one, other = delta("r1", {"x": 1}), delta("r2", {"x": 2})
     other["deltaId"] = one["deltaId"]
@@ -251,5 +251,5 @@ def test_a_page_is_bounded_by_bytes_as_well_as_rows(serve, shards):
 
 
 @pytest.mark.parametrize("limit", ["inf", "nan", "-inf", "1e999"])
-def test_a_limit_that_is_no_whole_number_is_refused(served, limit):
+def test_a_limit_that_is_not_an_integer_is_rejected(served, limit):
     assert served.client().pull(limit=limit).status_code == 400

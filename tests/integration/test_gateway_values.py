@@ -84,7 +84,7 @@ def test_an_invalid_id_is_rejected_with_the_fields_name(served, row):
     ("hlc", "status"),
     [(0, 200), (1, 200), (2**63 - 1, 409), (2**63, 400), (2**64 - 1, 400), (2**64, 400), (-1, 400)],
 )
-def test_a_clocks_whole_range_is_answered(served, hlc, status):
+def test_hlcs_at_the_ends_of_their_range_are_accepted_or_rejected(served, hlc, status):
     client = served.client()
     assert client.push({**delta("r", {"n": 1}), "hlc": str(hlc)}).status_code == status
     assert client.pull(str(hlc)).status_code == (200 if status in (200, 409) else 400)
@@ -107,7 +107,7 @@ def test_l11_a_client_with_a_cursor_at_the_end_of_all_cursors_gets_its_rows_page
     assert rows == {f"r{n}" for n in range(5)}
 
 
-def test_p3_the_first_content_of_an_id_stays_and_a_repeat_with_another_changes_nothing(served):
+def test_p3_a_repeated_id_with_other_content_changes_nothing(served):
     """Two contents in one push are refused by name."""
     client = served.client()
     first = {**delta("r", {"n": 1}, hlc=wall_ms() << 16), "deltaId": "a" * 64}

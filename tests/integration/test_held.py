@@ -35,7 +35,7 @@ def spark(spark_server):
         yield spark
 
 
-def test_a_batch_is_counted_among_others(spark, tmp_path):
+def test_a_batch_is_counted_in_files_with_several_batches(spark, tmp_path):
     catalogue = SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=f"file://{tmp_path}/warehouse")
     catalogue.create_namespace("lakesync")
     fields = [NestedField(number, name, kind) for number, (name, kind) in enumerate(FIELDS.items(), 1)]

@@ -216,5 +216,5 @@ def test_a_run_continues_without_a_faulty_gateway_and_a_frozen_table(house, monk
         ({"a": 5 << 16}, None),  # b was never merged
     ],
 )
-def test_a_table_is_valid_through_the_mark_that_lags_or_the_moment_of_the_lake(marks, through):
+def test_a_table_is_merged_through_its_oldest_mark_or_the_time_of_the_lake(marks, through):
     assert merged_through(marks, {"a": 5 << 16, "b": 9 << 16}, settled_ms=77) == through

@@ -94,7 +94,7 @@ def test_the_users_running_app_receives_what_is_imported_for_the_user(opened):
     assert titles(dave) == expected
 
 
-def test_an_import_that_was_interrupted_and_is_repeated_loses_and_doubles_nothing(opened, monkeypatch):
+def test_a_repeated_interrupted_import_loses_and_duplicates_nothing(opened, monkeypatch):
     dave = opened("dave")
     dave.sync()
     file, send, sent = rows(2500), HttpTransport.push, []
@@ -161,7 +161,7 @@ def test_rules_and_write_scope_are_those_of_the_user(gateway):
     assert told.exit_code == ExitCode.INVALID
 
 
-def test_an_importers_id_is_for_pushes_of_its_user_alone(gateway, served):
+def test_an_import_id_is_valid_only_for_pushes_of_its_user(gateway, served):
     assert gateway.pull(clientId="import:dave").status_code == 403
     body = {"clientId": "import:erin", "deltas": [], "lastSeenHlc": "0"}
     assert gateway.call("POST", "/sync/{gw}/push", json=body).status_code == 403

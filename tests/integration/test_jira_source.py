@@ -60,7 +60,7 @@ def test_the_first_poll_brings_all_records(acme):
     assert rows["jira_projects"]["OPS"]["lead_name"] == "Grace"
 
 
-def test_a_second_poll_of_the_same_changes_nothing(acme):
+def test_a_second_poll_without_changes_changes_nothing(acme):
     for number in range(5):
         acme.site.add_issue("SUP", f"Issue {number}")
     acme.poll()
@@ -71,7 +71,7 @@ def test_a_second_poll_of_the_same_changes_nothing(acme):
 
 
 @pytest.mark.parametrize("null_token", [False, True])
-def test_a_thousand_issues_of_one_moment_all_arrive(acme, null_token):
+def test_a_thousand_issues_with_the_same_update_time_all_arrive(acme, null_token):
     acme.api.null_token = null_token
     for number in range(1_050):
         acme.site.add_issue("SUP", f"Issue {number}")
@@ -95,7 +95,7 @@ def test_issues_that_change_during_a_search_are_not_missed(acme):
     assert keys == {issue.key for issue in issues}
 
 
-def test_a_change_that_the_search_finds_late_arrives_all_the_same():
+def test_a_change_that_the_search_finds_late_is_not_missed():
     with desk(index_lag_ms=60_000) as late:
         late.site.add_project("SUP")
         first = late.site.add_issue("SUP", "first")
@@ -112,7 +112,7 @@ def test_a_change_that_the_search_finds_late_arrives_all_the_same():
         assert late.seen()[0]["SUP-1"] == "changed, not yet found"
 
 
-def test_times_of_the_accounts_zone_are_the_same_moments():
+def test_times_in_the_accounts_time_zone_are_compared_as_instants():
     with desk(utc_offset_minutes=-330) as far:
         far.site.add_project("SUP")
         far.site.add_issue("SUP", "one")
@@ -166,7 +166,7 @@ def test_a_census_finds_what_was_deleted(acme):
     assert acme.ids("jira_comments") == set()
 
 
-def test_issues_hidden_from_the_account_stay(acme):
+def test_issues_hidden_from_the_account_are_not_deleted(acme):
     for number in range(3):
         acme.site.add_issue("SUP", str(number))
         acme.site.add_issue("OPS", str(number))
@@ -182,7 +182,7 @@ def test_issues_hidden_from_the_account_stay(acme):
 
 
 @pytest.mark.parametrize("hidden", [True, False])
-def test_issues_hidden_or_shown_during_a_census_stay(acme, hidden):
+def test_issues_hidden_or_shown_during_a_census_are_not_deleted(acme, hidden):
     acme.site.add_issue("OPS", "one")
     acme.poll(settings={"includeComments": False})
     ops, answer = acme.site.projects["OPS"], acme.api.answer
@@ -203,7 +203,7 @@ def test_issues_hidden_or_shown_during_a_census_stay(acme, hidden):
     assert acme.ids() == {"OPS-1"}
 
 
-def test_an_issue_that_leaves_the_filter_goes(acme):
+def test_an_issue_that_leaves_the_filter_is_deleted(acme):
     done = acme.site.add_issue("SUP", "finished")
     acme.site.add_issue("SUP", "open")
     only = {"jql": 'status != "Done" ORDER BY created DESC'}
@@ -213,7 +213,7 @@ def test_an_issue_that_leaves_the_filter_goes(acme):
     assert acme.ids() == {"SUP-2"}
 
 
-def test_a_census_of_an_index_that_is_behind_deletes_nothing():
+def test_a_census_of_a_lagging_index_deletes_nothing():
     with desk(index_lag_ms=60_000) as late:
         late.site.add_project("SUP")
         issue = late.site.add_issue("SUP", "one")
@@ -254,7 +254,7 @@ def test_a_census_that_would_delete_too_much_is_an_error(acme):
     assert len(acme.ids()) == 20
 
 
-def test_another_filter_begins_again(acme):
+def test_a_changed_filter_restarts_the_polls(acme):
     acme.site.add_issue("SUP", "one")
     acme.clock.advance(10_000_000)
     acme.site.add_issue("OPS", "two")
@@ -264,7 +264,7 @@ def test_another_filter_begins_again(acme):
     assert acme.ids() == {"OPS-1", "SUP-1"}
 
 
-def test_an_or_in_the_users_filter_frees_nothing(acme):
+def test_an_or_in_the_users_filter_does_not_bypass_the_cursor(acme):
     acme.site.add_issue("SUP", "old")
     acme.clock.advance(10_000_000)
     acme.site.add_issue("OPS", "new")
@@ -274,7 +274,7 @@ def test_an_or_in_the_users_filter_frees_nothing(acme):
 
 
 @pytest.mark.parametrize("jql", ["project = SUP) OR (project = OPS", "(project = SUP", 'project = "SUP'])
-def test_a_filter_that_would_not_stay_one_condition_is_refused(acme, jql):
+def test_a_filter_that_escapes_its_condition_is_rejected(acme, jql):
     error = acme.poll(settings={"jql": jql}).error
     assert isinstance(error, ConfigurationError)
     assert jql in str(error)
@@ -292,7 +292,7 @@ def test_a_wrong_token_is_an_auth_error(acme):
     assert "wrong" not in str(report.error)
 
 
-def test_one_table_that_fails_leaves_the_others(acme):
+def test_a_failing_table_does_not_stop_the_others(acme):
     acme.site.add_issue("SUP", "one")
     acme.api.forbidden.add(r"/rest/api/3/issue/[^/]+/comment")
     report = acme.poll()

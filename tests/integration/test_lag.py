@@ -122,7 +122,7 @@ def test_all_pages_and_commands_report_the_same_lag(world):
     ]
 
 
-def test_the_lag_is_over_once_the_change_was_sent(world):
+def test_the_lag_ends_when_the_change_is_sent(world):
     world.pull("reader")
     world.push("writer", "w1", {"team": "red"})
     world.push("writer", "w2", {"team": "red"}, table="orders")
@@ -137,7 +137,7 @@ def test_the_lag_is_over_once_the_change_was_sent(world):
     assert (world.metric("clients_behind"), world.metric("oldest_unsent_timestamp_seconds")) == (0, None)
 
 
-def test_a_row_that_leaves_the_clients_sight_waits_to_be_deleted(world):
+def test_a_row_that_becomes_hidden_counts_until_its_deletion_is_sent(world):
     world.push("writer", "w1", {"team": "red"})
     world.pull("reader")
     world.push("writer", "w1", {"team": "blue"}, before={"team": "red"})
@@ -147,7 +147,7 @@ def test_a_row_that_leaves_the_clients_sight_waits_to_be_deleted(world):
     assert world.unsent("reader") < world.changed("w1"), "later changes are none of its"
 
 
-def test_a_row_that_changes_again_and_again_counts_from_its_first_change(world):
+def test_the_lag_of_a_repeatedly_changed_row_counts_from_its_first_change(world):
     world.push("writer", "w1", {"team": "red", "n": 0})
     world.pull("reader")
     found = []
@@ -161,7 +161,7 @@ def test_a_row_that_changes_again_and_again_counts_from_its_first_change(world):
     assert world.unsent("reader") == first, "it was not sent any of this"
 
 
-def test_a_change_that_is_taken_back_is_lacked_no_more(world):
+def test_a_reverted_change_ends_the_lag(world):
     world.pull("reader")
     world.push("writer", "w1", {"team": "red"})
     assert world.unsent("reader") is not None
@@ -169,7 +169,7 @@ def test_a_change_that_is_taken_back_is_lacked_no_more(world):
     assert world.unsent("reader") is None
 
 
-def test_a_client_that_keeps_its_cursor_lacks_what_it_was_sent(world):
+def test_a_client_that_repeats_its_cursor_is_behind(world):
     world.pull("reader")
     world.push("writer", "w1", {"team": "red"})
     before = world.cursors["reader"]
@@ -181,7 +181,7 @@ def test_a_client_that_keeps_its_cursor_lacks_what_it_was_sent(world):
     assert world.explain("reader", "w1")["verdict"] == "waiting"
 
 
-def test_a_client_that_follows_is_behind_only_after_it_left(world, tmp_path):
+def test_a_connected_client_is_behind_only_after_it_disconnects(world, tmp_path):
     def told():
         return world.clients()["dora"]
 
@@ -205,7 +205,7 @@ def test_a_client_that_follows_is_behind_only_after_it_left(world, tmp_path):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_client_is_behind_exactly_when_its_next_pull_brings_something(world, seed):
+def test_a_client_is_behind_exactly_if_its_next_pull_returns_deltas(world, seed):
     chance = random.Random(seed)
     rows, deleted = {}, set()
     world.pull("alice")
@@ -241,7 +241,7 @@ def test_every_process_of_a_gateway_knows_what_the_others_sent(serve, own_databa
         assert one.unsent("reader") is other.unsent("reader") is None
 
 
-def test_a_process_that_a_client_only_pushed_to_goes_by_its_record(serve, own_database):
+def test_a_process_without_pulls_of_a_client_uses_its_stored_record(serve, own_database):
     before, after = (World(serve(staging=own_database), "both") for _ in range(2))
     before.push("writer", "w0", {"team": "red"})
     before.pull("reader")
@@ -251,7 +251,7 @@ def test_a_process_that_a_client_only_pushed_to_goes_by_its_record(serve, own_da
     assert (told["pulledMs"], told["unsentSinceMs"]) == (None, before.changed("w1"))
 
 
-def test_one_answer_looks_at_a_bounded_number_of_clients(alone, monkeypatch):
+def test_one_request_checks_a_bounded_number_of_clients(alone, monkeypatch):
     monkeypatch.setattr(client_lag, "MAX_CHECKS", 2)
     names = [f"c{number}" for number in range(5)]
     for name in names:
@@ -265,7 +265,7 @@ def test_one_answer_looks_at_a_bounded_number_of_clients(alone, monkeypatch):
     assert [told[name]["unsentSinceMs"] for name in names] == [since] * 5, "the earlier answers stand"
 
 
-def test_one_look_reads_a_bounded_part_of_the_feed_and_the_next_goes_on(alone, monkeypatch):
+def test_one_check_reads_a_bounded_part_of_the_feed_and_the_next_continues(alone, monkeypatch):
     monkeypatch.setattr(lag, "_MAX_READS", 1)
     monkeypatch.setattr(lag, "_MAX_ROWS", 1)
     alone.pull("reader")

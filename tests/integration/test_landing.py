@@ -177,7 +177,7 @@ def same(changes):
     return sorted((each.op, each.row_id, jcs(each.columns)) for each in changes)
 
 
-def test_landings_in_any_steps_equal_the_diff_and_replay_to_the_same_ids(spark, names, gateways):
+def test_landings_in_any_steps_equal_the_diff_and_repeat_the_same_ids(spark, names, gateways):
     chance, gateway, known, expected = random.Random(7), gateways(), {}, []
     for number in range(2):
         pages = [page(chance, (number, place)) for place in range(30)]
@@ -254,7 +254,7 @@ def test_a_large_table_is_read_by_ranges_of_its_key_on_sparks_workers(spark, nam
         assert landing.poll(IngestSettings()).tables[0].rows > 0, "from then on it is read above its cursor"
 
 
-def test_a_poll_that_brings_nothing_new_writes_nothing_and_known_follows(spark, names, gateways):
+def test_a_poll_without_changes_writes_nothing_and_the_known_rows_are_updated(spark, names, gateways):
     gateway, rows = gateways(), [SourceRow(f"r{number}", {"uid": f"u{number}"}) for number in range(300)]
     first = [Page("issues", rows, {"at": 1})]
     assert delivery(land(spark, names, first), gateway).deliver(ISSUES).inserted == 300

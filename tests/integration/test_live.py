@@ -23,7 +23,7 @@ def pair(served):
 
 
 @pytest.mark.parametrize("prefix", ["", "/v1"])
-def test_push_and_pull_round_trip(pair, prefix):
+def test_a_delta_pushed_over_a_websocket_is_pulled_by_another_client(pair, prefix):
     alice, bob = pair
     with Live(alice, prefix=prefix) as live:
         answer = live.push(delta("t1", {"title": "one"}, client="alice"))
@@ -37,7 +37,7 @@ def test_push_and_pull_round_trip(pair, prefix):
     assert bob.pull(str(page.server_hlc)).json()["deltas"] == []
 
 
-def test_a_pull_from_an_empty_gateway_is_answered_with_a_frame_that_is_looked_at(pair):
+def test_a_pull_from_an_empty_gateway_is_answered_with_a_frame_that_reference_clients_read(pair):
     with Live(pair[0]) as live:
         live.send(FrameTag.PULL, protobuf.encode_pull(SyncPull("alice", 0, 1000)))
         frame = live.socket.recv(DEADLINE)
@@ -151,7 +151,7 @@ def apply(held, page):
             held.add(each.row_id)
 
 
-def test_a_client_in_the_middle_of_its_pages_is_brought_to_the_end(pair):
+def test_a_client_between_pages_is_broadcast_the_remaining_pages(pair):
     alice, bob = pair
     alice.push(*(delta(f"t{n}", {"n": n}, client="alice") for n in range(25)))
     with Live(bob) as reader:
@@ -165,7 +165,7 @@ def test_a_client_in_the_middle_of_its_pages_is_brought_to_the_end(pair):
         assert not page.has_more
 
 
-def test_a_client_that_pulls_its_pages_is_not_sent_them_twice(pair):
+def test_pulled_pages_are_not_broadcast_again(pair):
     alice, bob = pair
     alice.push(*(delta(f"t{n}", {"n": n}, client="alice") for n in range(25)))
     with Live(bob) as reader:

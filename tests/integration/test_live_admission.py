@@ -26,7 +26,7 @@ def refused(client, **options):
 
 
 @pytest.mark.parametrize("prefix", ["", "/v1"])
-def test_a_token_may_stand_in_the_query(served, prefix):
+def test_a_websocket_token_may_be_in_the_query(served, prefix):
     client = served.client()
     with Live(client, prefix=prefix, query=f"?token={client.token}", additional_headers={}) as live:
         assert live.pull().deltas == ()
@@ -60,7 +60,7 @@ def test_a_handshake_on_another_path_is_rejected_with_the_reason(served):
     assert "/sync/{gateway}/ws" in body["error"]
 
 
-def test_an_unknown_gateway_is_refused_where_none_is_made(serve):
+def test_an_unknown_gateway_is_not_found_without_auto_create(serve):
     closed = serve(auto_create=False)
     status, body = refused(closed.client())
     assert (status, body["code"]) == (404, "NOT_FOUND")
@@ -83,7 +83,7 @@ def test_a_plain_request_to_the_websocket_path_is_rejected_with_the_reason(serve
         assert "ws://" in answer.json()["error"]
 
 
-def test_without_a_secret_a_client_is_whom_its_messages_name(serve):
+def test_without_a_secret_messages_name_their_client(serve):
     unguarded = serve(secrets=())
     alice, bob = unguarded.client("alice"), unguarded.client("bob")
     bob.gateway = alice.gateway
@@ -105,7 +105,7 @@ def test_a_connection_ends_with_its_token(served):
 
 
 @pytest.mark.parametrize("share", ["gateway", "client"])
-def test_one_tenant_or_client_does_not_take_every_place(serve, share):
+def test_connections_of_one_tenant_or_client_are_limited(serve, share):
     small = serve(**{f"{share}_connections": 2})
     client = small.client()
     held = [Live(client) for _ in range(2)]
@@ -119,7 +119,7 @@ def test_one_tenant_or_client_does_not_take_every_place(serve, share):
         live.socket.close()
 
 
-def test_the_server_holds_so_many_and_takes_more_when_some_end(serve):
+def test_the_number_of_connections_is_limited_and_closed_ones_are_replaced(serve):
     small = serve(max_connections=3)
     client = small.client()
     held = [Live(client) for _ in range(3)]

@@ -56,7 +56,7 @@ def test_an_invalid_frame_closes_the_connection_with_1002(served, frame):
         ({"hlc": (wall_ms() + 3_600_000) << 16}, "CLOCK_DRIFT"),
     ],
 )
-def test_a_refused_push_ends_with_1008_and_keeps_nothing(served, changes, expected):
+def test_a_rejected_push_closes_with_1008_and_stores_nothing(served, changes, expected):
     client = served.client()
     with Live(client) as live:
         message = SyncPush(client.client_id, decoded([delta("t1", {"n": 1}, **changes)]))
@@ -93,14 +93,14 @@ def test_a_full_gateway_refuses_a_push_with_its_code(serve):
         (SyncPull("client-1", 0, 10, "nowhere"), "NOT_FOUND"),
     ],
 )
-def test_a_refused_pull_ends_with_1008(served, pull, code):
+def test_a_rejected_pull_closes_with_1008(served, pull, code):
     with Live(served.client()) as live:
         live.send(FrameTag.PULL, protobuf.encode_pull(pull))
         found, reason = live.closed()
     assert (found, reason.partition(":")[0]) == (1008, code)
 
 
-def test_a_cursor_from_elsewhere_ends_only_connections_that_know_what_to_do(served):
+def test_an_invalid_cursor_closes_only_connections_of_clients_that_can_resync(served):
     client = served.client()
     client.push(delta("t1", {"n": 1}))
     cursor = wall_ms() + 10_000_000 << 16
@@ -128,7 +128,7 @@ def test_a_frame_at_the_limit_is_served(serve):
         assert live.answer().server_hlc > 0
 
 
-def test_more_messages_than_a_clients_share_end_with_1008(serve):
+def test_messages_above_the_rate_limit_close_with_1008(serve):
     client = serve(messages_per_second=1).client()
     with Live(client) as live:
         for _ in range(10):
@@ -182,7 +182,7 @@ def _slow_to_enter(monkeypatch, engine: Engine, url: str) -> Callable[[], int]:
     return let
 
 
-def test_a_push_that_is_served_when_the_end_comes_is_answered_first(tmp_path, monkeypatch):
+def test_a_push_in_progress_at_shutdown_is_answered_first(tmp_path, monkeypatch):
     """And who was on the way in then is told to go like the others."""
     settings = GatewaySettings(secrets=(SECRET,))
     engine = Engine(open_store(f"sqlite://{tmp_path}", wall_ms), wall_ms)

@@ -46,7 +46,7 @@ def test_a_thousand_connections_each_get_the_broadcast(serve):
     until(lambda: gauge(server.url, "lakesync_websocket_connections ") == 0, "everybody to be gone")
 
 
-def test_a_storm_of_reconnects_passes(serve):
+def test_clients_converge_through_a_storm_of_reconnects(serve):
     server = serve()
     gateway = server.client().gateway
     writer = Client(server.url, gateway, "writer")
@@ -75,7 +75,7 @@ def test_a_storm_of_reconnects_passes(serve):
     until(lambda: gauge(server.url, "lakesync_websocket_connections ") == 0, "everybody to be gone")
 
 
-def test_a_slow_reader_is_closed_while_others_go_on(serve):
+def test_a_slow_reader_is_disconnected_while_others_continue(serve):
     server = serve(slow_reader_seconds=0.5)
     gateway = server.client().gateway
     writer, slow, quick = (Client(server.url, gateway, name) for name in ("writer", "slow", "quick"))

@@ -50,7 +50,7 @@ def hold_up(line: ClientConnection, above: int = 0) -> int:
     return until(lambda: (found := unread(line)) > above and found, "a frame")
 
 
-def test_a_broadcast_that_was_read_with_the_answer_before_it(ben, ann):
+def test_a_broadcast_read_together_with_an_earlier_answer_is_applied_after_it(ben, ann):
     async def run():
         write(ben, gone=(None, {"x": 1}))
         await ann.connect()
@@ -72,7 +72,7 @@ def test_a_broadcast_that_was_read_with_the_answer_before_it(ben, ann):
     assert ann.rows == {"gone": {"x": 2}}
 
 
-def test_a_broadcast_behind_one_that_could_not_be_taken(ben, ann):
+def test_a_broadcast_after_one_that_could_not_be_applied_is_not_applied(ben, ann):
     async def run():
         write(ben, gone=(None, {"x": 1}), both=(None, {"x": 1}))
         await ann.connect()

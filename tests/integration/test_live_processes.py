@@ -64,7 +64,7 @@ def kill_listeners(staging):
         return [done for (done,) in killed]
 
 
-def test_a_process_that_lost_its_notices_misses_nothing(pair):
+def test_a_process_with_lost_notices_misses_no_change(pair):
     one, other, staging = pair
     with Live(one.client("alice")) as alice, Live(other.client("bob")) as bob:
         alice.pull()

@@ -132,7 +132,7 @@ def test_an_erasure_in_one_leaves_the_other(house):
     assert sorted(each.row_id for each in page.deltas) == ["8", "9"]
 
 
-def test_a_gateway_stays_in_the_namespace_that_it_began_in(house):
+def test_a_gateway_cannot_change_its_namespace(house):
     """Else its rows in the old one would be merged no more, and an erasure would pass them by."""
     began = {gateway: house.engine.store.newest_checkpoint(gateway) for gateway in COLUMNS}
     house.push("eu", "bob", {"10": 10})

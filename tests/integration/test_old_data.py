@@ -52,17 +52,17 @@ def check_store(staging, version):
         assert delta in gateway.submit_peek({"sub": "bob"}, None, 1000).result().deltas
 
 
-def test_a_store_on_sqlite_opens(project, version):
+def test_a_sqlite_store_of_an_earlier_version_opens(project, version):
     check_store(project / "lakesync-data" / "staging", version)
 
 
-def test_a_store_on_postgres_opens(own_database, version):
+def test_a_postgres_store_of_an_earlier_version_opens(own_database, version):
     load_dump = [postgres_program("psql"), "--quiet", "--set", "ON_ERROR_STOP=1", own_database]
     subprocess.run([*load_dump, "--file", FIXTURES / version / "postgres.sql"], check=True, capture_output=True)
     check_store(own_database, version)
 
 
-def test_a_lake_answers_with_the_rows_and_their_history(project, version):
+def test_a_lake_of_an_earlier_version_has_its_rows_and_their_history(project, version):
     config = load({"data_dir": project / "lakesync-data", "remote": {"gateway": "shop"}})
     rows = {title: row for owner in expected(version).values() for row, title in owner.items()}
     found = query(config, "SELECT _row, title FROM todos").to_pylist()
@@ -71,7 +71,7 @@ def test_a_lake_answers_with_the_rows_and_their_history(project, version):
     assert [each.op for each in history] == ["INSERT", "UPDATE"]
 
 
-def test_the_file_of_a_client_keeps_what_was_not_sent(project, version, served):
+def test_a_client_file_of_an_earlier_version_keeps_its_unsent_edits(project, version, served):
     with lakesync.open(
         project / "alice.db", url=served.url, gateway="shop", token=sign("alice", "shop"), schemas=[TODOS]
     ) as alice:

@@ -67,7 +67,7 @@ class Writers:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_pages_of_looks_lead_to_the_visible_rows_while_others_write(server, seed):
+def test_peeked_pages_converge_to_the_visible_rows_during_writes(server, seed):
     writers = Writers(seed)
     bob, alice = server.client("bob", team="red"), None
     admin = bob.admin()
@@ -91,7 +91,7 @@ def test_pages_of_looks_lead_to_the_visible_rows_while_others_write(server, seed
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("headers", [{}, {"X-LakeSync-Client": "1"}], ids=["stock", "ours"])
-def test_the_app_receives_what_it_would_have_received_without_the_looks(server, seed, headers):
+def test_peeks_do_not_change_what_the_app_receives(server, seed, headers):
     """One history in two gateways, of which one is looked at between any two requests."""
     told = {True: [], False: []}
     for looks in (True, False):
@@ -135,7 +135,7 @@ def known(server, client):
     return records, [(each["clientId"], each["seenMs"], each["pulledMs"]) for each in listed]
 
 
-def test_a_cursor_from_before_other_rules_is_refused(server):
+def test_a_cursor_from_before_a_change_of_rules_is_rejected(server):
     alice = server.client("alice", team="red")
     admin = alice.admin()
     assert admin.call("POST", "/admin/sync-rules/{gw}", json=BY_TEAM).ok
@@ -153,12 +153,12 @@ def test_invalid_parameters_are_rejected(served, query):
     assert (refused.status_code, refused.json()["code"]) == (400, "VALIDATION_ERROR")
 
 
-def test_a_look_is_for_the_tokens_own_client(served):
+def test_a_client_cannot_peek_for_another(served):
     refused = served.client("alice").call("GET", "/sync/{gw}/peek", params={"clientId": "bob"})
     assert (refused.status_code, refused.json()["code"]) == (403, "FORBIDDEN")
 
 
-def test_the_command_looks_unless_it_is_to_stand_in_for_the_app(served, monkeypatch, tmp_path):
+def test_lakesync_pull_peeks_unless_told_to_replace_the_app(served, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     alice = served.client("alice")
     for name, value in {"JWT_SECRET": SECRET, "GATEWAY_URL": served.url, "REMOTE_GATEWAY": alice.gateway}.items():

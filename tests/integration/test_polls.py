@@ -62,7 +62,7 @@ def house(serve, spark_server, request):
 
 
 @pytest.mark.parametrize("house", [4_000], indirect=True)
-def test_a_load_ten_times_what_the_gateway_holds_completes_and_its_repeat_changes_nothing(house):
+def test_a_load_of_ten_times_the_backlog_limit_completes_and_its_repeat_changes_nothing(house):
     with desk() as made, flushing(house.engine.store, house.gateway.gateway_id):
         made.site.add_project("SUP")
         issues = [made.site.add_issue("SUP", f"title {number} {number * 7919 % 1009}") for number in range(300)]
@@ -124,7 +124,7 @@ def test_a_poll_of_120_issues_is_read_landed_and_compared_by_tasks_of_spark(hous
         assert all('"landing"' in each["summary"]["lakesync.batch"] for each in snapshots)
 
 
-def test_a_long_reading_lands_in_pieces_within_its_budget_of_calls(house):
+def test_a_long_poll_lands_in_parts_within_its_budget_of_requests(house):
     with desk() as made:
         made.site.add_project("SUP")
         for number in range(450):
@@ -268,7 +268,7 @@ DEEP = [pytest.param(seed, 6, marks=pytest.mark.deep) for seed in range(8)]
 
 
 @pytest.mark.parametrize(("seed", "polls"), [(3, 3), *DEEP])
-def test_a8_a_site_that_changes_while_polls_fail_and_die_ends_at_a_client_as_it_is(house, monkeypatch, seed, polls):
+def test_a8_a_client_equals_a_site_that_changed_during_failing_and_killed_polls(house, monkeypatch, seed, polls):
     chance, pushed = random.Random(seed), {}
     submit = SyncGateway.submit_push
 

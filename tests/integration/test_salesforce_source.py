@@ -55,7 +55,7 @@ def test_the_first_poll_brings_all_records(acme):
     assert (lead["company"], lead["is_converted"]) == ("Engines", "false")
 
 
-def test_a_second_poll_of_the_same_changes_nothing(acme):
+def test_a_second_poll_without_changes_changes_nothing(acme):
     acme.org.add("Account", Name="Acme")
     acme.poll()
     before = len(acme.landing.changes)
@@ -63,7 +63,7 @@ def test_a_second_poll_of_the_same_changes_nothing(acme):
     assert len(acme.landing.changes) == before
 
 
-def test_deletes_come_with_the_changes(acme):
+def test_deletes_and_restores_are_polled_with_the_changes(acme):
     records = [acme.org.add("Account", Name=str(number)) for number in range(4)]
     acme.poll()
     acme.clock.advance(1_000)
@@ -89,7 +89,7 @@ def test_a_census_finds_what_was_deleted_for_good_and_keeps_what_is_hidden(acme)
     assert acme.ids() == {hidden.id, kept.id}
 
 
-def test_a_record_that_leaves_the_filter_goes(acme):
+def test_a_record_that_leaves_the_filter_is_deleted(acme):
     record = acme.org.add("Account", Name="Acme", Type="Customer")
     settings = {**ACCOUNTS_ALONE, "soqlFilter": "Type = 'Customer' OR Type = 'Partner'"}
     acme.poll(settings=settings)
@@ -100,7 +100,7 @@ def test_a_record_that_leaves_the_filter_goes(acme):
     assert acme.seen().keys() == acme.expected().keys() - {record.id}
 
 
-def test_a_record_that_is_hidden_while_the_filter_is_asked_for_stays(acme):
+def test_a_record_hidden_during_a_filter_query_is_not_deleted(acme):
     record = acme.org.add("Account", Name="Acme", Type="Customer")
     settings = {**ACCOUNTS_ALONE, "soqlFilter": "Type = 'Customer'"}
     acme.poll(settings=settings)
@@ -128,7 +128,7 @@ def test_a_census_finds_a_record_without_a_change_event(acme):
     assert record.id in acme.ids()
 
 
-def test_pages_follow_one_another(acme):
+def test_all_pages_of_a_query_are_read(acme):
     acme.api.batch = 7
     for number in range(40):
         acme.org.add("Account", Name=str(number))
@@ -136,7 +136,7 @@ def test_pages_follow_one_another(acme):
     assert acme.seen() == acme.expected()
 
 
-def test_a_result_that_salesforce_forgets_is_asked_for_again(acme):
+def test_an_expired_query_result_is_requested_again(acme):
     acme.api.batch = 5
     for number in range(12):
         acme.clock.advance(1_000_000)
@@ -149,7 +149,7 @@ def test_a_result_that_salesforce_forgets_is_asked_for_again(acme):
     assert found == acme.expected().keys()
 
 
-def test_a_large_first_load_is_a_bulk_job_and_tells_the_same(acme, monkeypatch):
+def test_a_large_first_load_is_a_bulk_job_with_the_same_rows(acme, monkeypatch):
     monkeypatch.setattr("lakesync.connectors.salesforce.source.ROWS_PER_PAGE", 4)
     for number in range(30):
         acme.org.add("Account", Name=f'He said "{number}",\nthen left', AnnualRevenue=number * 1.5, Phone="")

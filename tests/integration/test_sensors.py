@@ -117,12 +117,12 @@ def house(tmp_path):
     engine.close()
 
 
-def test_nothing_is_asked_for_while_nothing_waits(house):
+def test_no_run_is_requested_without_unflushed_deltas(house):
     house.engine.gateway("nyc")
     assert house.tick().skip_message == "nothing is due: nothing waits"
 
 
-def test_little_that_is_young_waits(house):
+def test_few_recent_deltas_are_not_due(house):
     house.push()
     house.clock.set(NOON + 29_000)
     told = house.tick().skip_message
@@ -148,7 +148,7 @@ def test_a_push_that_arrived_just_before_the_midnight_of_its_commit_belongs_to_a
     assert found.first_ms <= found.last_ms
 
 
-def test_many_bytes_do_not_wait(house):
+def test_a_flush_is_due_by_bytes(house):
     import random
 
     random.seed(7)
@@ -158,13 +158,13 @@ def test_many_bytes_do_not_wait(house):
     assert house.reason() == "bytes"
 
 
-def test_a_request_is_served_at_once(house):
+def test_a_flush_request_is_due_immediately(house):
     house.push()
     house.engine.gateway("nyc").request_flush()
     assert house.reason() == "request"
 
 
-def test_one_run_serves_all_gateways_and_all_days_that_wait(house):
+def test_one_run_covers_all_gateways_and_days_with_unflushed_deltas(house):
     house.push("nyc")
     house.clock.set(NOON + 86_400_000)
     house.push("ewr")
@@ -174,7 +174,7 @@ def test_one_run_serves_all_gateways_and_all_days_that_wait(house):
     assert request.tags[REQUESTED_BY] == FLUSH_SENSOR
 
 
-def test_days_outside_the_time_axis_count_to_its_ends(house):
+def test_days_outside_the_partitions_count_to_the_first_or_last(house):
     house.clock.set(NOON - 365 * 86_400_000)
     house.push()
     house.clock.set(int(time.time() * 1000) + 3 * 86_400_000)
@@ -184,21 +184,21 @@ def test_days_outside_the_time_axis_count_to_its_ends(house):
 
 
 @pytest.mark.parametrize("status", [dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED])
-def test_nothing_is_asked_for_while_a_flush_lives(house, status):
+def test_no_run_is_requested_while_a_flush_runs(house, status):
     house.push()
     house.engine.gateway("nyc").request_flush()
     house.run(status)
     assert house.tick().skip_message == "a flush is under way"
 
 
-def test_a_persons_run_does_not_hold_the_sensor(house):
+def test_a_manually_started_run_does_not_delay_the_sensor(house):
     house.push()
     house.engine.gateway("nyc").request_flush()
     house.run(dg.DagsterRunStatus.STARTED, {"team": "ops"})
     assert house.reason() == "request"
 
 
-def test_a_part_whose_mark_does_not_move_is_requested_again_after_a_growing_pause(house, monkeypatch):
+def test_a_part_whose_mark_does_not_move_is_requested_again_with_backoff(house, monkeypatch):
     house.push()
     house.engine.gateway("nyc").request_flush()
     first = house.tick()
@@ -219,7 +219,7 @@ def test_pauses_are_below_a_minute_for_an_hour_and_long_for_what_fails_for_longe
     assert 3_400 < sum(pauses[:90]) < 3_600
 
 
-def test_a_mark_that_moved_ends_the_pause(house):
+def test_a_moved_mark_ends_the_backoff(house):
     house.push()
     house.engine.gateway("nyc").request_flush()
     first = house.tick()
@@ -232,7 +232,7 @@ def test_a_mark_that_moved_ends_the_pause(house):
     assert house.tick(first.cursor).run_requests
 
 
-def test_a_gateway_that_fails_holds_up_no_other(house):
+def test_a_failing_gateway_does_not_delay_another(house):
     house.push("nyc")
     house.engine.gateway("nyc").request_flush()
     first = house.tick()
@@ -243,7 +243,7 @@ def test_a_gateway_that_fails_holds_up_no_other(house):
 
 
 @pytest.mark.parametrize("status", [dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED])
-def test_how_a_run_ended_decides_nothing(house, status):
+def test_the_outcome_of_the_last_run_does_not_affect_the_sensor(house, status):
     house.run(status)
     assert house.tick().skip_message.startswith("nothing is due")
     house.push()
@@ -267,13 +267,13 @@ def test_a_run_that_does_not_start_is_reported_although_nothing_is_behind(house,
     assert reported() == []
 
 
-def test_a_cursor_of_another_form_counts_as_none(house):
+def test_an_unreadable_sensor_cursor_is_ignored(house):
     house.push()
     house.engine.gateway("nyc").request_flush()
     assert house.tick('{"nyc/main/1": 7}').run_requests
 
 
-def test_rules_that_made_the_newest_checkpoint_useless_are_a_reason(house):
+def test_a_checkpoint_is_due_after_a_change_of_rules(house):
     """A new checkpoint is due although no client pushes and no row changes."""
     gateway, store = house.engine.gateway("nyc"), house.engine.store
     nothing = {"version": 1, "buckets": [{"name": "none", "tables": ["absent"], "filters": []}]}
@@ -381,7 +381,7 @@ def test_a_connector_registered_while_all_runs_becomes_assets_polled_at_its_own_
     assert left.has(dg.AssetKey(["ingest", "nyc", "often", "orders"]))
 
 
-def test_a_reload_that_failed_is_tried_again(house, webserver, watch):
+def test_a_failed_reload_is_retried(house, webserver, watch):
     house.engine.gateway("nyc").register_schema(FLIGHTS)
     webserver.answer = {"__typename": "PythonError", "message": "no such module"}
     for _ in range(2):
@@ -390,7 +390,7 @@ def test_a_reload_that_failed_is_tried_again(house, webserver, watch):
     assert len(webserver.asked) == 2
 
 
-def test_a_webserver_that_is_not_up_yet_fails_no_tick(house):
+def test_an_unreachable_webserver_does_not_fail_a_tick(house):
     """Daemon and webserver start side by side: at the first start a declared table is new before anybody answers."""
     house.engine.gateway("nyc").register_schema(FLIGHTS)
     (port,) = free_ports(1)
@@ -423,7 +423,7 @@ def test_a_column_added_later_is_seen(house, webserver, watch):
     assert read_snapshot(snapshot_file(house.config)).tables[0].types == {"carrier": "string", "delay": "number"}
 
 
-def test_a_tables_budget_and_wide_rows_do_not_wait(house):
+def test_a_flush_is_due_by_table_budget_and_wide_rows(house):
     """Thresholds of bytes are 10,000; a budget of 300 and a width of two columns are far below."""
     limits = {"max_bytes": 10_000, "max_table_bytes": 300, "wide_row_columns": 2, "wide_row_reduction": 0.99}
     house.push()

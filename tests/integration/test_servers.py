@@ -39,7 +39,7 @@ def test_spark_writes_what_pyiceberg_reads(session, spark_server):
     assert rows == [{"a": 1, "b": "x"}, {"a": 2, "b": None}]
 
 
-def test_the_session_runs_in_utc_and_python_runs_in_it(session):
+def test_the_session_uses_utc_and_runs_python_functions(session):
     assert session.conf.get("spark.sql.session.timeZone") == "UTC"
 
     def double(batches):
@@ -49,7 +49,7 @@ def test_the_session_runs_in_utc_and_python_runs_in_it(session):
     assert session.range(3).mapInPandas(double, "id long").agg({"id": "sum"}).collect()[0][0] == 6
 
 
-def test_the_token_is_needed(spark_server):
+def test_spark_rejects_a_wrong_token(spark_server):
     spark = SparkSession.builder.remote(f"{spark_server['remote']}/;token=wrong").create()
     with pytest.raises(PySparkException, match=r"(?i)auth|token"):
         spark.range(1).collect()

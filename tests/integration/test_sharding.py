@@ -44,7 +44,7 @@ def walk(client, since: str = "0", limit: int = 1000) -> list[dict[str, object]]
     return pages
 
 
-def test_a_push_is_split_and_a_pull_brings_all_of_it_page_by_page(sharded, tmp_path):
+def test_a_push_is_split_by_shard_and_pulled_in_pages(sharded, tmp_path):
     server = sharded()
     alice, bob = server.client("alice"), server.client("bob")
     for n in range(5):
@@ -104,7 +104,7 @@ def test_a_crash_between_two_shards_is_completed_by_the_repeat(sharded):
     assert rows_of(walk(second.client("bob"))) == {("INSERT", table, "r1"): 1 for table in ("todos", "orders")}
 
 
-def test_a_refusal_in_one_shard_keeps_everything_from_both(sharded):
+def test_a_rejection_in_one_shard_stores_nothing_in_either(sharded):
     server = sharded()
     alice = server.client("alice")
     for table, column in (("orders", "total"), ("todos", "title")):
@@ -121,7 +121,7 @@ def test_a_refusal_in_one_shard_keeps_everything_from_both(sharded):
     assert server.client("bob").pull().json()["deltas"] == []
 
 
-def test_rules_hold_in_every_shard_and_what_an_admin_asks_reaches_all(sharded):
+def test_rules_and_admin_requests_apply_to_every_shard(sharded):
     server = sharded()
     alice, bob = server.client("alice"), server.client("bob", team="red")
     for table in ("todos", "orders"):

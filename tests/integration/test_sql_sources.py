@@ -121,7 +121,7 @@ def order(number, changed, name="lamp", table="orders (id, name, price, changed)
 BY_CHANGE = {"type": "cursor", "cursorColumn": "changed"}
 
 
-def test_in_postgres_a_row_that_commits_late_is_found_however_long_that_takes(in_postgres):
+def test_in_postgres_a_late_commit_is_found_after_any_time(in_postgres):
     in_postgres.run(order(1, "2026-01-01 10:00+00"))
     with in_postgres.connect() as slow:
         slow.execute(order(2, "2026-01-01 10:01+00"))
@@ -141,7 +141,7 @@ def test_in_postgres_a_row_that_commits_late_is_found_however_long_that_takes(in
     assert in_postgres.landing.landings > 0
 
 
-def test_postgres_types_are_kept_and_what_json_would_round_is_refused(in_postgres):
+def test_postgres_types_are_kept_and_numbers_that_json_would_round_are_rejected(in_postgres):
     in_postgres.run(
         "INSERT INTO orders VALUES (1, 'a \"b\" %s ?', 19.90, true, '{x,y}', '{\"deep\": [1, null]}', '2026-02-03',"
         " '2026-01-01 10:00:00.5+02')"
@@ -179,7 +179,7 @@ def test_postgres_types_are_kept_and_what_json_would_round_is_refused(in_postgre
 
 
 @pytest.mark.parametrize("database", ["in_postgres", "in_mariadb"])
-def test_all_of_a_table_is_compared_in_pieces_and_deletes_are_found(database, request):
+def test_a_whole_table_is_compared_in_parts_and_deletes_are_found(database, request):
     orders = request.getfixturevalue(database)
     many = ", ".join(f"({number}, 'n{number}', 1.5, '2026-01-01')" for number in range(6_000))
     orders.run(f"INSERT INTO orders (id, name, price, changed) VALUES {many}")
@@ -295,7 +295,7 @@ def test_errors_of_bigquerys_client_become_lakesync_errors(error, becomes):
     assert type(bigquery.map_error(error)) is becomes
 
 
-def test_in_mysql_a_row_that_commits_late_is_found_by_who_may_know_of_transactions(in_mariadb):
+def test_in_mysql_a_late_commit_is_found_with_the_process_privilege(in_mariadb):
     def stamped(number):
         return f"INSERT INTO orders (id, name, changed) VALUES ({number}, 'lamp', NOW(6))"
 

@@ -132,7 +132,7 @@ def test_b4_state_equals_the_merge_of_deltas_in_any_steps(spark, names, monkeypa
 
 
 @pytest.mark.parametrize("rows_a_slice", [merge_job.ROWS_A_SLICE, 3])
-def test_b4_merging_on_read_ends_as_writing_anew(spark, names, monkeypatch, rows_a_slice):
+def test_b4_merge_on_read_equals_copy_on_write(spark, names, monkeypatch, rows_a_slice):
     monkeypatch.setattr(merge_job, "ROWS_A_SLICE", rows_a_slice)
     rng = random.Random(2)
     pushes = story(rng, "g", pushes_a_day=9)
@@ -194,7 +194,7 @@ def test_b4_a_rebuild_mends_a_damaged_table(spark, names):
     assert content(spark, names) == before
 
 
-def test_a_table_that_grows_is_divided_into_more_buckets(spark, names, monkeypatch):
+def test_a_growing_table_gets_more_buckets(spark, names, monkeypatch):
     monkeypatch.setattr(writes, "ROWS_A_BUCKET", 2)
     pushes = story(random.Random(5), "g", pushes_a_day=4)
     fill(spark, names, pushes)
@@ -349,7 +349,7 @@ def test_a_schema_grows_and_what_was_merged_before_is_typed(spark, names):
         ensure_state(spark, schema(table="T"), names)
 
 
-def test_a_growth_that_was_cut_short_is_completed_without_a_new_delta(spark, names):
+def test_an_interrupted_schema_change_is_completed_without_a_new_delta(spark, names):
     (early,) = arrivals(FIRST, 1)
     fill(spark, names, [(early, [delta("INSERT", "r", 1, title="t", added=3)])])
     merge_table(spark, schema({"title": "string"}), {"g": early}, names=names)
@@ -374,7 +374,7 @@ def test_a_schema_that_declares_another_type_joins_to_the_lakes(spark, names):
     assert ensure_state(spark, schema({"SIZE": "string"}), names).discarded == ("SIZE",)
 
 
-def test_nothing_to_merge_makes_an_empty_table_and_no_snapshot(spark, names):
+def test_a_merge_without_deltas_creates_an_empty_table_and_no_snapshot(spark, names):
     report = merge_table(spark, schema(), {}, names=names)
     assert (report.deltas_in, report.snapshot_id, report.marks) == (0, None, {})
     assert merge_table(spark, schema(), {"g": arrivals(FIRST, 1)[0]}, names=names).snapshot_id is None

@@ -70,7 +70,7 @@ def contents(gateway, *rows):
     }
 
 
-def test_a_row_outside_before_or_after_is_refused_and_nothing_is_kept(gateway, client):
+def test_a_write_is_rejected_if_the_row_is_hidden_before_or_after_it(gateway, client):
     alice, bob = client("alice"), client("bob")
     alice.write("a", {"owner": "alice", "text": "mine"})
     before = contents(gateway, "a")
@@ -87,7 +87,7 @@ def test_a_row_outside_before_or_after_is_refused_and_nothing_is_kept(gateway, c
     assert contents(gateway, "a") == before
 
 
-def test_the_words_are_the_same_whether_the_row_exists_or_not(client):
+def test_the_error_does_not_depend_on_whether_the_row_exists(client):
     alice, bob = client("alice"), client("bob")
     alice.write("there", {"owner": "alice"})
     there = refused(bob.write, "there", {"owner": "alice"}, {"owner": "x"})
@@ -97,7 +97,7 @@ def test_the_words_are_the_same_whether_the_row_exists_or_not(client):
     assert "there" not in str(there)
 
 
-def test_only_what_is_outside_is_named_and_the_rest_can_be_sent(gateway, client):
+def test_only_deltas_outside_the_scope_are_listed_and_the_others_can_be_pushed_again(gateway, client):
     bob = client("bob")
     good, bad = bob.delta("b", {"owner": "bob"}), bob.delta("x", {"owner": "alice"})
     late = bob.delta("x", {"text": "more"}, {"text": ""})
@@ -107,7 +107,7 @@ def test_only_what_is_outside_is_named_and_the_rest_can_be_sent(gateway, client)
     assert bob.push(good).accepted == 1
 
 
-def test_ones_own_rows_live_a_whole_life(gateway, client):
+def test_own_rows_can_be_inserted_updated_and_deleted(gateway, client):
     bob = client("bob")
     bob.write("b", {"owner": "bob", "text": "1"})
     bob.write("b", {"text": "2"}, {"text": "1"})
@@ -124,7 +124,7 @@ def test_a_row_that_ends_inside_may_pass_through_outside_in_one_push(gateway, cl
     assert len(error.rejected) == 2
 
 
-def test_a_repeat_of_what_was_taken_is_taken_although_the_row_has_left(gateway, client):
+def test_a_repeated_delta_is_accepted_although_its_row_is_now_hidden(gateway, client):
     bob = client("bob")
     delta = bob.delta("b", {"owner": "bob"})
     bob.push(delta)
@@ -133,7 +133,7 @@ def test_a_repeat_of_what_was_taken_is_taken_although_the_row_has_left(gateway, 
     refused(bob.write, "b", {"owner": "nobody"}, {"owner": "bob"})
 
 
-def test_a_key_that_no_row_has_yet_is_inside_too(gateway, client):
+def test_a_row_with_a_new_bucket_key_is_in_scope(gateway, client):
     order = Filter("level", "lte", "jwt:level")
     gateway.set_rules(SyncRules(1, (Bucket("levels", ("notes",), (order,)),)))
     carl = client("carl", level="5")
@@ -142,7 +142,7 @@ def test_a_key_that_no_row_has_yet_is_inside_too(gateway, client):
     assert set(contents(gateway, "low", "high")) == {"low"}
 
 
-def test_without_buckets_everything_is_inside(gateway, client):
+def test_without_buckets_every_row_is_in_scope(gateway, client):
     gateway.set_rules(SyncRules(1, ()))
     client("bob").write("b", {"owner": "alice"})
     assert set(contents(gateway, "b")) == {"b"}
@@ -189,7 +189,7 @@ def test_a_hidden_row_cannot_be_moved_into_sight(teams, clock):
     assert teams.handle_pull(SyncPull("blue", 0, 100), blue.claims).deltas == ()
 
 
-def test_a_row_in_sight_can_be_given_away_and_a_new_one_be_made_for_others(teams, clock):
+def test_a_visible_row_can_be_moved_out_of_sight_and_a_hidden_one_be_inserted(teams, clock):
     red = Writer(teams, clock, "red", team="red")
     red.write("r", {"team": "red"})
     red.write("r", {"team": "blue"}, {"team": "red"})
@@ -199,7 +199,7 @@ def test_a_row_in_sight_can_be_given_away_and_a_new_one_be_made_for_others(teams
     refused(red.write, "new", None, {})
 
 
-def test_with_any_every_row_can_be_moved_into_sight(teams, clock):
+def test_with_scope_any_hidden_rows_can_be_moved_into_sight(teams, clock):
     teams.set_write_scope("any")
     red, blue = Writer(teams, clock, "red", team="red"), Writer(teams, clock, "blue", team="blue")
     red.write("r", {"team": "red", "text": "secret"})
@@ -208,7 +208,7 @@ def test_with_any_every_row_can_be_moved_into_sight(teams, clock):
 
 
 @pytest.mark.parametrize("scope", ["visible", "rules"])
-def test_a_row_that_is_not_there_cannot_be_deleted_in_advance(teams, clock, scope):
+def test_a_missing_row_cannot_be_deleted_in_advance(teams, clock, scope):
     teams.set_write_scope(scope)
     red, blue = Writer(teams, clock, "red", team="red"), Writer(teams, clock, "blue", team="blue")
     ahead = (clock.advance(1) + 4000) << 16
@@ -221,7 +221,7 @@ def test_a_row_that_is_not_there_cannot_be_deleted_in_advance(teams, clock, scop
 
 
 @pytest.mark.parametrize("scope", ["visible", "rules"])
-def test_a_guessed_id_tells_whether_it_is_taken_and_nothing_else(teams, clock, scope):
+def test_a_guessed_id_reveals_only_whether_it_exists(teams, clock, scope):
     """As a unique key does: an INSERT under a free id is kept, so one that is refused says that the id is taken."""
     teams.set_write_scope(scope)
     red, blue = Writer(teams, clock, "red", team="red"), Writer(teams, clock, "blue", team="blue")
@@ -242,7 +242,7 @@ def test_a_row_may_be_written_and_deleted_in_one_push(teams, clock):
     assert red.push(red.delta("r", {"team": "red"}), red.delta("r", None, {})).accepted == 2
 
 
-def test_connectors_write_whatever_the_rules_say(teams, clock):
+def test_connectors_are_exempt_from_the_scope(teams, clock):
     red, feed = Writer(teams, clock, "red", team="red"), Writer(teams, clock, "jira:crm")
     red.write("r", {"team": "red"})
     assert teams.handle_push(SyncPush("jira:crm", (feed.delta("r", {"team": "blue"}, {"team": "red"}),))).accepted == 1

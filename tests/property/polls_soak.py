@@ -49,12 +49,14 @@ _FOLDERS = _Folders()
 
 
 def _landed(identity: str | None, claimed: tuple[str, ...], parts: int, seed: int) -> None:
-    test_landed_files.test_files_tell_what_diff_says.hypothesis.inner_test(_FOLDERS, identity, claimed, seed, parts)
+    test_landed_files.test_changes_read_from_files_equal_the_diff.hypothesis.inner_test(
+        _FOLDERS, identity, claimed, seed, parts
+    )
 
 
 CASES: dict[str, list[Case]] = {
-    "jira": _ways(test_jira_polls.test_the_last_poll_ends_in_the_truth, (0, 5_000, 60_000)),
-    "salesforce": _ways(test_salesforce_polls.test_the_last_poll_ends_in_the_truth, (False, True)),
+    "jira": _ways(test_jira_polls.test_after_the_last_poll_the_rows_equal_the_site, (0, 5_000, 60_000)),
+    "salesforce": _ways(test_salesforce_polls.test_after_the_last_poll_the_rows_equal_the_organisation, (False, True)),
     "landed": [
         partial(_landed, identity, claimed, parts)
         for identity, claimed in (("uid", ("of", "uid")), (None, ("of",)), (None, ()))

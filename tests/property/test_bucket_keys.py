@@ -17,7 +17,7 @@ rows = st.dictionaries(st.sampled_from(["x", "y", "z"]), strategies.filter_value
     strategies.claims,
     st.sampled_from([0, 1, 1000]),
 )
-def test_r7_keys_decide_as_direct_evaluation_does(rules, given_rows, claims, max_computed_keys):
+def test_r7_bucket_keys_agree_with_direct_evaluation_of_the_rules(rules, given_rows, claims, max_computed_keys):
     index = BucketIndex(rules, max_computed_keys)
     keys = [
         index.row_keys(table, {column: ColumnValue.of(column, value).value for column, value in row.items()})

@@ -50,7 +50,7 @@ def by_duckdb(waiting, held):
     first=st.integers(0, 12),
     last=st.integers(0, 12),
 )
-def test_m4_deltas_and_a_state_that_overlap_give_the_gateways_rows(histories, first, last):
+def test_m4_merging_deltas_into_an_overlapping_state_equals_the_gateways_rows(histories, first, last):
     deltas = [
         msgspec.structs.replace(delta, row_id=f"r{row}") for row, history in enumerate(histories) for delta in history
     ]

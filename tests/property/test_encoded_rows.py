@@ -12,7 +12,7 @@ from lakesync.wire.json import decode_deltas, encode_deltas
 
 @settings(max_examples=25)
 @given(strategies.histories(max_size=8))
-def test_a_spelled_row_is_its_deltas(deltas):
+def test_an_encoded_row_equals_its_encoded_deltas(deltas):
     state = RowState()
     for delta in deltas:
         state.merge(delta)

@@ -8,7 +8,7 @@ from tests.property.feed_history import START, History
 from tests.property.feed_steps import ROWS, RULES
 
 
-def test_a_bucket_that_gets_another_name_costs_its_clients_nothing(tmp_path: Path) -> None:
+def test_renaming_a_bucket_sends_its_clients_nothing(tmp_path: Path) -> None:
     history = History(tmp_path, rules=1)
     try:
         gateway, (writer, _, reader) = history.world.gateway, history.clients
@@ -27,7 +27,7 @@ def test_a_bucket_that_gets_another_name_costs_its_clients_nothing(tmp_path: Pat
         history.close()
 
 
-def test_rows_that_new_rules_forbid_are_taken_away_at_once_and_the_others_are_left(tmp_path: Path) -> None:
+def test_new_rules_delete_hidden_rows_immediately_and_send_nothing_else(tmp_path: Path) -> None:
     history = History(tmp_path, rules=1)
     try:
         gateway, (writer, _, reader) = history.world.gateway, history.clients
@@ -44,7 +44,7 @@ def test_rows_that_new_rules_forbid_are_taken_away_at_once_and_the_others_are_le
         history.close()
 
 
-def test_claims_that_grow_bring_move_ins_in_pages_and_nothing_else(tmp_path: Path) -> None:
+def test_additional_claims_send_only_the_new_rows_in_pages(tmp_path: Path) -> None:
     history = History(tmp_path, rules=1)
     try:
         gateway, (writer, other, reader) = history.world.gateway, history.clients
@@ -66,7 +66,7 @@ def test_claims_that_grow_bring_move_ins_in_pages_and_nothing_else(tmp_path: Pat
         history.close()
 
 
-def test_a_client_that_went_astray_is_updated_once_it_was_made_good(tmp_path: Path) -> None:
+def test_a_client_that_diverged_is_sent_updates_after_its_repair(tmp_path: Path) -> None:
     history = History(tmp_path)
     try:
         gateway, (astray, other, _) = history.world.gateway, history.clients
@@ -88,7 +88,7 @@ def test_a_client_that_went_astray_is_updated_once_it_was_made_good(tmp_path: Pa
         history.close()
 
 
-def test_a_client_that_pushes_all_the_time_is_told_what_is_new(tmp_path: Path) -> None:
+def test_a_client_that_pushes_continuously_is_sent_new_changes(tmp_path: Path) -> None:
     history = History(tmp_path)
     try:
         gateway, (busy, other, _) = history.world.gateway, history.clients
@@ -107,7 +107,7 @@ def test_a_client_that_pushes_all_the_time_is_told_what_is_new(tmp_path: Path) -
         history.close()
 
 
-def test_a_client_that_found_nothing_is_still_new(tmp_path: Path) -> None:
+def test_a_client_whose_first_pull_was_empty_is_sent_plain_inserts(tmp_path: Path) -> None:
     history = History(tmp_path)
     try:
         early, writer, _ = history.clients

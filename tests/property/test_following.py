@@ -56,7 +56,7 @@ def ended(future: Future[Any]) -> Any:
 @pytest.mark.parametrize("filtered", [False, True])
 @settings(deadline=None, max_examples=60)
 @given(history=edits, follows_after=st.integers(0, 11), multi_connected=st.booleans())
-def test_w2_a_shared_page_is_what_each_lacks(filtered, history, follows_after, multi_connected):
+def test_w2_a_shared_page_equals_the_page_of_each_subscriber(filtered, history, follows_after, multi_connected):
     now = START
     engine = Engine(open_store("memory://", lambda: now), lambda: now, EngineLimits(write_scope="any"))
     engine.open()
@@ -108,7 +108,7 @@ def test_w2_a_shared_page_is_what_each_lacks(filtered, history, follows_after, m
 
 
 @pytest.mark.parametrize("ours", [False, True])
-def test_l4_a_row_that_was_taken_away_may_be_there_still_when_it_comes_back(ours):
+def test_l4_a_deleted_row_that_returns_is_not_broadcast_as_a_plain_insert(ours):
     """The stock client drops a DELETE that comes while it applies another page, and leaves one out for a later edit."""
     now = START
     engine = Engine(open_store("memory://", lambda: now), lambda: now, EngineLimits(write_scope="any"))

@@ -42,7 +42,7 @@ deltas = st.builds(
 
 @settings(max_examples=60)
 @given(st.lists(deltas, min_size=1, max_size=5))
-def test_deltas_by_field_are_the_deltas(given: list[RowDelta]) -> None:
+def test_deltas_by_field_equal_the_decoded_deltas(given: list[RowDelta]) -> None:
     frame = encode_response(SyncResponse(tuple(given), 7, has_more=True))
     found = by_field(split(frame))
     assert found is not None
@@ -59,7 +59,7 @@ def test_deltas_by_field_are_the_deltas(given: list[RowDelta]) -> None:
     assert found.width == (len(first) if alike else None)
 
 
-def test_deltas_that_lack_a_field_are_left_to_the_other_way() -> None:
+def test_deltas_that_lack_a_field_are_left_to_the_full_decoder() -> None:
     whole = RowDelta("INSERT", "t", "r", "c", (), 1, "d")
     for lacking in (
         msgspec.structs.replace(whole, row_id=""),
@@ -85,7 +85,7 @@ row = st.tuples(
 @settings(max_examples=15, deadline=None)
 @given(rows=st.lists(row, min_size=1, max_size=6), cut=st.integers(1, 4), frames=st.integers(1, 2))
 @example(rows=[({"a": 1}, None), ({"a": 2}, None), ({"a": "🎉"}, {"b": 2})], cut=2, frames=1)
-def test_a_first_sync_is_its_rows(
+def test_a_first_sync_equals_the_rows_of_its_frames(
     rows: list[tuple[dict[str, Any], dict[str, Any] | None]], cut: int, frames: int, tmp_path_factory: Any
 ) -> None:
     expected, parts = {}, [[] for _ in range(frames)]  # type: ignore[var-annotated]

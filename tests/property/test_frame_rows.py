@@ -31,7 +31,7 @@ def spelled(table, number, row):
     st.lists(rows, max_size=6),
     strategies.claims,
 )
-def test_k1_a_frame_shows_the_rows_that_match_and_no_other(rules, table, given_rows, claims):
+def test_k1_a_filtered_frame_has_exactly_the_visible_rows(rules, table, given_rows, claims):
     rules = rules if rules.buckets else SyncRules(1, ())
     framed = [spelled(table, number, row) for number, row in enumerate(given_rows)]
     message = encode_response(SyncResponse(tuple(delta for row in framed for delta in row), 512))
@@ -49,7 +49,7 @@ def test_k1_a_frame_shows_the_rows_that_match_and_no_other(rules, table, given_r
         assert shown == b""
 
 
-def test_a_claim_that_is_no_unicode_shows_nothing():
+def test_a_claim_that_is_not_valid_unicode_shows_nothing():
     rule = Bucket("b", (), (Filter("x", "eq", "jwt:team"),))
     message = encode_response(SyncResponse(tuple(spelled("t", 1, {"x": "a"})), 512))
     assert visible_rows(message, SyncRules(1, (rule,)), {"team": "\ud800"}) == b""

@@ -111,7 +111,7 @@ class FullDiskHistory(History):
     skews=(0, 0, 0),
     rules=4,
 )
-def test_p1_what_a_full_disk_refused_did_not_happen(
+def test_p1_a_push_that_a_full_disk_rejected_stores_nothing(
     history: list[tuple[Any, ...]], skews: tuple[int, ...], rules: int
 ) -> None:
     play(history, skews, rules, FullDiskHistory)

@@ -114,7 +114,7 @@ class _HeldShards(_HeldHistory, ShardedHistory):
 
 
 @pytest.mark.parametrize(("kind", "examples"), [(_HeldHistory, 20), (_HeldShards, 8)], ids=["one store", "shards"])
-def test_k1_a_cut_that_is_published_late_is_what_newcomers_start_from(kind: type[_HeldHistory], examples: int) -> None:
+def test_k1_new_clients_start_from_a_checkpoint_published_late(kind: type[_HeldHistory], examples: int) -> None:
     @settings(deadline=None, max_examples=examples)
     @given(history=kind.histories, skews=st.just((0, 0, 0)), rules=st.integers(0, len(RULES) - 1))
     @example(history=_OUT_OF_LINE, skews=(0, 0, 0), rules=0)

@@ -37,7 +37,7 @@ class Dying(MemoryLanding):
 
 @settings(max_examples=6, deadline=None)
 @given(seed=st.integers(0, 2**32), lag=st.sampled_from([0, 5_000, 60_000]))
-def test_the_last_poll_ends_in_the_truth(seed, lag):
+def test_after_the_last_poll_the_rows_equal_the_site(seed, lag):
     chance = random.Random(seed)
     with desk(index_lag_ms=lag) as made:
         moving = Moving(made, chance, changes=40)

@@ -55,7 +55,7 @@ def python_merge(deltas):
     return {row: spelled(state) for row, state in rows.items()}
 
 
-def test_m5_golden_table():
+def test_m5_the_kernel_agrees_with_the_vectors():
     for case in json.loads((VECTORS / "merge.json").read_text("utf-8")):
         deltas = [
             msgspec.structs.replace(each, row_id="r") for each in decode_deltas(json.dumps(case["deltas"]).encode())
@@ -71,7 +71,7 @@ def test_m5_golden_table():
     apart=st.sampled_from([0, 1 << 58]),
     seed=st.integers(0, 99),
 )
-def test_m5_at_once_and_in_steps_that_overlap(deltas, at, apart, seed):
+def test_m5_the_kernel_equals_the_merge_at_once_and_in_overlapping_steps(deltas, at, apart, seed):
     """`apart`: stamps so far from one another that they do not fit one integer, and are ranked."""
     given_deltas = [
         msgspec.structs.replace(
@@ -94,7 +94,7 @@ def test_m5_at_once_and_in_steps_that_overlap(deltas, at, apart, seed):
     assert states(merge(empty, second).states) == expected
 
 
-def test_rows_of_many_columns_of_which_few_are_written():
+def test_sparse_rows_of_many_columns_take_little_memory():
     """No place is kept for each of 2,000 rows times 600 columns."""
     rows = 2_000
     deltas = pa.table(
@@ -131,7 +131,7 @@ def test_rows_of_many_columns_of_which_few_are_written():
         ("null", {"1": None, "null": None}),
     ],
 )
-def test_texts_as_values_of_a_column(kind, fits):
+def test_texts_are_converted_to_the_type_of_their_column(kind, fits):
     texts = pa.array([*fits, None], pa.string())
     assert typed_values(texts, kind).to_pylist() == [*fits.values(), None]
 
@@ -143,7 +143,7 @@ def test_texts_as_values_of_a_column(kind, fits):
     ),
     limit=st.sampled_from([2_000, 16 << 20]),
 )
-def test_k1_frames_spell_rows_as_the_gateway_does(deltas, limit):
+def test_k1_frames_encode_rows_like_the_gateway(deltas, limit):
     """Also deltas of one stamp, trimmed ones, rows without columns, and texts that JSON escapes."""
     rows = [msgspec.structs.replace(delta, row_id=row) for row, delta in deltas]
     merged = merge(history(rows), STORED.empty_table()).states.combine_chunks()

@@ -86,7 +86,7 @@ def plain(rows):
 @pytest.mark.parametrize(("identity", "claimed"), [("uid", ("of", "uid")), (None, ("of",)), (None, ())])
 @settings(max_examples=5, deadline=None)
 @given(seed=st.integers(0, 2**32), parts=st.sampled_from([1, 3]))
-def test_files_tell_what_diff_says(tmp_path_factory, identity, claimed, seed, parts):
+def test_changes_read_from_files_equal_the_diff(tmp_path_factory, identity, claimed, seed, parts):
     chance, folder = random.Random(seed), tmp_path_factory.mktemp("landed")
     pages = [page(chance, number) for number in range(chance.randrange(1, 25))]
     if not claimed:

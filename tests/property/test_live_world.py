@@ -148,26 +148,24 @@ histories = {
 
 @settings(deadline=None, max_examples=20)
 @given(**histories)
-def test_w2_in_any_order_every_client_is_told_what_it_lacks(places: Places, **history: Any) -> None:
+def test_w2_in_any_order_every_client_is_sent_what_it_lacks(places: Places, **history: Any) -> None:
     play_out(places, **history)
 
 
 @settings(deadline=None, max_examples=15)
 @given(**histories)
-def test_w2_holds_over_shards_too(sharded: Places, **history: Any) -> None:
+def test_w2_over_shards_every_client_is_sent_what_it_lacks(sharded: Places, **history: Any) -> None:
     play_out(sharded, **history)
 
 
 @settings(deadline=None, max_examples=15)
 @given(**histories, most=st.integers(0, 60))
-def test_w1_a_server_that_stops_ends_every_line_wherever_its_clients_are(
-    places: Places, most: int, **history: Any
-) -> None:
+def test_w1_shutdown_closes_every_connection_in_any_state(places: Places, most: int, **history: Any) -> None:
     with suppress(UnrestError):
         play_out(places, **history, most=most)
 
 
-def test_w1_a_line_that_is_on_its_way_in_when_its_server_stops_ends_too(places: Places) -> None:
+def test_w1_a_connection_that_opens_during_shutdown_is_closed(places: Places) -> None:
     ann = LiveClient("ann", "a")
     ann.script.append(("pull",))
 
@@ -188,7 +186,7 @@ def crowd(request: pytest.FixtureRequest, places: Places) -> Crowd:
     return places.crowd(places.gateway(), clients, loose=request.param == "postgres")
 
 
-def test_l5_what_a_push_lost_to_reaches_its_client_though_others_are_told_meanwhile(crowd: Crowd) -> None:
+def test_l5_a_value_that_won_over_a_push_reaches_its_client_during_broadcasts_to_others(crowd: Crowd) -> None:
     async def play() -> None:
         ann, ben = crowd.clients
         ann.script.append(("pull",))
@@ -224,9 +222,7 @@ def test_a_scan_from_before_a_push_is_not_sent_after_its_answer(places: Places) 
 
 
 @pytest.mark.parametrize("late", ["run places", "run knows", "run subscribe"])
-def test_l4_a_first_write_is_not_sent_back_where_it_comes_before_the_server_knows_what_concerns_its_client(
-    sharded: Places, late: str
-) -> None:
+def test_l4_a_first_write_before_the_subscription_is_known_is_not_sent_back(sharded: Places, late: str) -> None:
     ann = LiveClient("ann", "a")
     ann.tables = {"r": "orders"}
 
@@ -242,7 +238,7 @@ def test_l4_a_first_write_is_not_sent_back_where_it_comes_before_the_server_know
     run(play())
 
 
-def test_a_row_whose_deletion_was_lost_with_its_line_is_not_sent_as_new(places: Places) -> None:
+def test_a_row_whose_delete_was_lost_with_its_connection_is_not_sent_as_a_plain_insert(places: Places) -> None:
     ann, ben = LiveClient("ann", "a"), LiveClient("ben", "a")
 
     async def play() -> None:
@@ -264,7 +260,7 @@ def test_a_row_whose_deletion_was_lost_with_its_line_is_not_sent_as_new(places: 
 
 
 @pytest.mark.parametrize("loose", [False, True], ids=["sqlite", "postgres"])
-def test_l4_what_was_sent_over_http_is_not_broadcast_as_new(places: Places, loose: bool) -> None:
+def test_l4_rows_sent_over_http_are_not_broadcast_as_plain_inserts(places: Places, loose: bool) -> None:
     """The same client on two transports: the gateway cannot know what it has of the other one."""
     gateway = places.gateway()
     ann, ben = LiveClient("ann", "a"), LiveClient("ben", "a")

@@ -22,7 +22,7 @@ def merged(deltas, state=None):
 
 
 @given(strategies.histories(max_size=8))
-def test_m1_m2_m3_the_merge_is_the_oracles(deltas):
+def test_m1_m2_m3_the_merge_equals_the_oracle(deltas):
     assert spelled(merged(deltas)) == oracle(deltas)
 
 
@@ -44,12 +44,12 @@ def test_a_copy_merges_like_a_stored_state_and_changes_nothing_else(deltas, plac
 
 
 @given(strategies.histories(max_size=4))
-def test_m4_every_order_ends_in_the_same_bytes(deltas):
+def test_m4_every_order_gives_the_same_bytes(deltas):
     assert len({encode_state(merged(order)) for order in permutations(deltas)}) == 1
 
 
 @given(strategies.histories(max_size=10), st.randoms(use_true_random=False))
-def test_m4_any_order_grouping_and_repetition(deltas, rng):
+def test_m4_any_order_grouping_and_repetition_gives_the_same_state(deltas, rng):
     expected = encode_state(merged(deltas))
     again = deltas + [rng.choice(deltas) for _ in range(3) if deltas]
     rng.shuffle(again)
@@ -62,7 +62,7 @@ def test_m4_any_order_grouping_and_repetition(deltas, rng):
 
 
 @given(strategies.histories(max_size=8))
-def test_m4_a_repeat_changes_nothing_and_returns_that(deltas):
+def test_m4_a_repeat_changes_nothing_and_reports_no_change(deltas):
     state = merged(deltas)
     before = encode_state(state)
     for delta in deltas:
@@ -74,7 +74,7 @@ def test_m4_a_repeat_changes_nothing_and_returns_that(deltas):
 
 
 @given(strategies.histories(max_size=8))
-def test_an_outcome_tells_the_truth(deltas):
+def test_an_outcome_describes_the_change_of_the_state(deltas):
     state = RowState()
     for delta in deltas:
         before, visible = encode_state(state), state.visible
@@ -94,7 +94,7 @@ def test_an_outcome_tells_the_truth(deltas):
 
 
 @given(strategies.histories(max_size=8))
-def test_a_state_is_in_order_and_holds_nothing_dead_or_empty(deltas):
+def test_a_state_is_ordered_and_has_only_live_deltas(deltas):
     state = merged(deltas)
     order = [(part.hlc, part.client_id, part.delta_id, part.width) for part in state.live]
     assert order == sorted(set(order))
@@ -107,7 +107,7 @@ def test_a_state_is_in_order_and_holds_nothing_dead_or_empty(deltas):
 
 
 @given(st.lists(st.tuples(st.sampled_from("xyz"), st.sampled_from(["1", "1.0", "2", '"a"'])), min_size=1, max_size=6))
-def test_m3_even_one_id_for_many_deltas_cannot_make_replicas_differ(cells):
+def test_m3_replicas_converge_even_if_deltas_share_an_id(cells):
     deltas = [
         RowDelta("UPDATE", "t", "r", "a", (ColumnValue(column, Raw(text.encode())),), 1, "id") for column, text in cells
     ]
@@ -119,7 +119,7 @@ def test_m3_even_one_id_for_many_deltas_cannot_make_replicas_differ(cells):
     assert len(states) == 1
 
 
-def test_m4_six_deltas_in_every_order():
+def test_m4_six_deltas_in_every_order_give_the_same_state():
     def delta(op, hlc, client, **cells):
         columns = tuple(ColumnValue.of(column, value) for column, value in cells.items())
         return RowDelta(op, "t", "r", client, columns, hlc, f"{op}-{hlc}-{client}")

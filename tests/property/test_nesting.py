@@ -81,7 +81,7 @@ class Made:
 
 @settings(max_examples=10, deadline=None)
 @given(place=st.tuples(kinds, places, places), pushes=st.lists(edits, min_size=1, max_size=2))
-def test_a_place_made_of_places_is_one(tmp_path_factory, place, pushes):
+def test_nested_compositions_behave_like_one_adapter(tmp_path_factory, place, pushes):
     made, stored, hlc = Made(tmp_path_factory.mktemp("nested"), place), [], 0
     for number, push in enumerate(pushes, 1):
         deltas = []

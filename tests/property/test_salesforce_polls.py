@@ -14,7 +14,7 @@ from tests.property.test_jira_polls import Dying, Killed
 
 @settings(max_examples=10, deadline=None)
 @given(seed=st.integers(0, 2**32), bulk=st.booleans())
-def test_the_last_poll_ends_in_the_truth(seed, bulk):
+def test_after_the_last_poll_the_rows_equal_the_organisation(seed, bulk):
     chance = random.Random(seed)
     with company() as acme:
         acme.bulk_rows = 10 if bulk else 10_000

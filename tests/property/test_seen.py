@@ -36,7 +36,7 @@ def test_omitted_rows_do_not_change_the_diff(pages, repeats, identity):
 
 
 @given(rows=ONCE)
-def test_a_page_that_comes_again_lands_nothing(rows):
+def test_a_repeated_page_lands_nothing(rows):
     page = Page("issues", rows, None, ["r0"], [("of", "o1")])
     known, remembered = {}, SeenRows()
     diff_page(known, remembered.news(page, None), None)
@@ -44,7 +44,7 @@ def test_a_page_that_comes_again_lands_nothing(rows):
     assert (again.rows, again.deleted, again.whole) == ([], [], [])
 
 
-def test_little_is_remembered():
+def test_the_number_of_remembered_rows_is_bounded():
     remembered = SeenRows()
     rows = [SourceRow(f"r{number}", {"n": number}) for number in range(seen_rows.MAX_REMEMBERED + 1)]
     assert remembered.news(Page("issues", rows), None).rows == rows

@@ -117,7 +117,7 @@ def test_every_client_of_a_sharded_gateway_ends_with_its_rows(
     play(history, skews, rules, ShardedHistory)
 
 
-def test_histories_that_broke_a_promise_once_keep_it_over_shards_too() -> None:
+def test_histories_that_once_broke_a_promise_keep_it_over_shards() -> None:
     """Those that the search over one store found."""
     examples = test_feed_oracle.test_every_client_ends_with_its_rows.hypothesis_explicit_examples
     assert examples

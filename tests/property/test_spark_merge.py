@@ -72,7 +72,7 @@ def differences(cases, reduced):
     }
 
 
-def test_m5_golden_table(spark):
+def test_m5_spark_agrees_with_the_vectors(spark):
     golden = json.loads((VECTORS / "merge.json").read_text("utf-8"))
     cases = {
         case["label"]: renamed(decode_deltas(json.dumps(case["deltas"]).encode()), case["label"]) for case in golden
@@ -83,7 +83,7 @@ def test_m5_golden_table(spark):
         assert spelled(state) == case["state"], case["label"]
 
 
-def test_m5_random_histories_at_once_and_in_steps(spark):
+def test_m5_spark_merges_random_histories_at_once_and_in_steps(spark):
     histories = generated(strategies.histories(max_size=10), CASES)
     cases = {f"row-{number}": renamed(deltas, f"row-{number}") for number, deltas in enumerate(histories)}
     pushes = [(256 * place, [delta]) for place, delta in enumerate(chain.from_iterable(cases.values()), 1)]
@@ -99,7 +99,7 @@ def test_m5_random_histories_at_once_and_in_steps(spark):
     assert in_steps == at_once
 
 
-def test_m5_any_value_and_any_id(spark):
+def test_m5_spark_merges_any_value_and_any_id_like_the_gateway(spark):
     deltas = generated(strategies.deltas(stamps=st.integers(1, 3)), 200)
     cases = {}
     for delta in deltas:
@@ -108,7 +108,7 @@ def test_m5_any_value_and_any_id(spark):
     assert not differences(cases, reduced)
 
 
-def test_the_sum_of_ids_is_the_ledgers(spark):
+def test_the_sum_of_ids_equals_that_of_the_ledger(spark):
     deltas = generated(strategies.deltas(stamps=st.integers(1, 3)), 60)
     foreign = ["chosen by the client", "F" * 64, "0" * 64 + "\n", "é", *(delta.delta_id for delta in deltas)]
     hashes = [delta.delta_id for delta in deltas]

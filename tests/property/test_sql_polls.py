@@ -155,7 +155,7 @@ class WholeSnapshot:
 
 @settings(deadline=None)
 @given(seed=st.integers(0, 2**32))
-def test_a_table_that_is_compared_whole_ends_as_it_is(seed):
+def test_a_completely_compared_table_equals_its_source(seed):
     table = Whole(random.Random(seed))
     of = {"table": "orders", "query": "SELECT * FROM orders", "strategy": {"type": "diff"}}
     source = SqlSource(lambda _: table, ConnectorConfig("gw", "db", "postgres", {}, {"tables": [of]}))
@@ -195,6 +195,6 @@ def test_a_number_that_json_would_round_is_refused(value):
         to_json_value(value, "c")
 
 
-def test_marks_stand_for_values_behind_what_a_user_wrote_alone():
+def test_placeholders_are_replaced_only_after_the_users_query():
     query = "SELECT * FROM (SELECT data ? 'a' FROM t WHERE x LIKE '5%') polled WHERE c >= ?"
     assert marked(query) == "SELECT * FROM (SELECT data ? 'a' FROM t WHERE x LIKE '5%%') polled WHERE c >= %s"

@@ -60,7 +60,7 @@ class World:
     steps=steps,
     order=st.sampled_from(["hlc", "arrival"]),
 )
-def test_readers_miss_nothing_whatever_moves_between_their_pages(tmp_path_factory, before, steps, order):
+def test_readers_miss_no_delta_while_days_move_between_their_pages(tmp_path_factory, before, steps, order):
     world = World(tmp_path_factory.mktemp("tiers"))
     for day in before:
         world.insert(day)

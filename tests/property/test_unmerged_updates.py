@@ -55,7 +55,7 @@ def test_a_row_is_the_same_whether_updates_are_merged_at_once_or_later(writes):
 
 
 @given(st.sets(st.sampled_from("xyz")))
-def test_a_row_that_an_insert_makes_is_what_a_merge_into_no_row_makes(names):
+def test_an_insert_into_a_new_row_equals_a_merge_into_an_empty_one(names):
     columns = tuple(ColumnValue.of(name, 1) for name in sorted(names))
     delta = RowDelta("INSERT", "t", "r", "c", columns, 7, "id")
     merged = eager(StoredRow(("t", "r"), arrival=0, state=RowState()), delta, 4)

@@ -31,7 +31,7 @@ pulls = st.builds(
 
 
 @given(pushes)
-def test_pushes(push):
+def test_pushes_round_trip(push):
     assert json.decode_push(json.encode_push(push)) == push
     assert protobuf.decode_push(protobuf.encode_push(push)) == push
     assert log.decode_body(log.encode_body(push.deltas)) == list(push.deltas)
@@ -41,7 +41,7 @@ def test_pushes(push):
 
 
 @given(pushes)
-def test_ids_that_were_packed_before_identities_are_known_again(push):
+def test_packed_ids_of_earlier_versions_are_read(push):
     whole = log.pack_ids(push.deltas)
     count = len(push.deltas)
     old = whole[: 16 * count]
@@ -50,13 +50,13 @@ def test_ids_that_were_packed_before_identities_are_known_again(push):
 
 
 @given(responses)
-def test_responses(response):
+def test_responses_round_trip(response):
     assert json.decode_response(json.encode_response(response)) == response
     assert protobuf.decode_response(protobuf.encode_response(response)) == response
 
 
 @given(pulls)
-def test_pulls(pull):
+def test_pulls_round_trip(pull):
     assert protobuf.decode_pull(protobuf.encode_pull(pull)) == pull
     if pull.source != "null":
         assert json.decode_pull(json.encode_pull(pull)) == pull
@@ -90,12 +90,12 @@ def survive(data):
 
 @given(st.binary(max_size=200))
 @example(bytes.fromhex("1209320120"))  # an action whose params are a space
-def test_noise(data):
+def test_random_bytes_are_decoded_or_rejected(data):
     survive(data)
 
 
 @given(strategies.values)
-def test_any_json(value):
+def test_any_json_is_decoded_or_rejected(value):
     survive(msgspec.json.encode(value))
     for parse in (parse_rules, parse_schema):
         with contextlib.suppress(ValidationError, SchemaError):
@@ -103,7 +103,7 @@ def test_any_json(value):
 
 
 @given(pushes, st.data())
-def test_damaged_messages(push, data):
+def test_damaged_messages_are_decoded_or_rejected(push, data):
     for intact in (json.encode_push(push), protobuf.encode_push(push), log.encode_body(push.deltas)):
         damaged = bytearray(intact)
         for _ in range(data.draw(st.integers(1, 3))):
@@ -114,7 +114,7 @@ def test_damaged_messages(push, data):
 
 
 @given(pushes, strategies.values, st.data())
-def test_a_push_with_any_field_replaced(push, value, data):
+def test_a_push_with_any_replaced_field_is_decoded_or_rejected(push, value, data):
     body = stdlib.loads(json.encode_push(push))
     target = data.draw(st.sampled_from([body, *body["deltas"], *(c for d in body["deltas"] for c in d["columns"])]))
     target[data.draw(st.sampled_from(sorted(target)))] = value

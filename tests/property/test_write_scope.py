@@ -79,7 +79,7 @@ def unfounded(states, pushed, now_ms):
     st.sampled_from([-1, 0]),
     st.booleans(),
 )
-def test_r8_refuses_exactly_what_the_rules_do_not_show(rules, claims, history, pushed, scope, now_ms, in_line):
+def test_r8_exactly_the_deltas_of_hidden_rows_are_rejected(rules, claims, history, pushed, scope, now_ms, in_line):
     """`in_line`: the stored keys of rows are those of the rules in force."""
     rows = Rows(history, BucketIndex(rules))
     named = {delta.key for delta in pushed}

@@ -54,7 +54,7 @@ def nodes(tmp_path_factory):
     return {node.key.to_user_string(): node for node in graph.asset_nodes}
 
 
-def test_each_tells_its_stage_its_owner_its_kinds_and_itself_in_one_sentence(nodes):
+def test_each_asset_has_a_stage_an_owner_kinds_and_a_description_of_one_sentence(nodes):
     assert {node.group_name for node in nodes.values()} == STAGES
     for name, node in nodes.items():
         begin = name.partition("/")[0]
@@ -65,14 +65,14 @@ def test_each_tells_its_stage_its_owner_its_kinds_and_itself_in_one_sentence(nod
         assert 1 <= len(node.kinds) <= 3, name
 
 
-def test_what_asks_for_spark_is_labelled_so_and_nothing_else_is(nodes):
+def test_exactly_the_assets_that_use_spark_have_the_kind_spark(nodes):
     made = {name: node.assets_def for name, node in nodes.items() if node.is_materializable}
     asks = {name for name, asset in made.items() if "pyspark" in asset.required_resource_keys}
     assert asks == {name for name, node in nodes.items() if "spark" in node.kinds}
     assert asks == made.keys()
 
 
-def test_each_that_holds_data_tells_where_and_its_columns_by_dagsters_own_names_and_no_password(nodes):
+def test_assets_with_data_have_their_uri_and_columns_and_no_password(nodes):
     for name, node in nodes.items():
         uri, columns = node.metadata.get("dagster/uri"), node.metadata.get("dagster/column_schema")
         assert (uri is None) == (node.group_name in WITHOUT_PLACE), name
@@ -91,6 +91,6 @@ def test_each_that_holds_data_tells_where_and_its_columns_by_dagsters_own_names_
     assert places["checkpoint"].startswith("file://")
 
 
-def test_the_lakes_own_assets_tell_in_markdown_from_where_each_column_comes(nodes):
+def test_assets_of_the_lake_describe_column_lineage_in_markdown(nodes):
     for name in ("deltas", "tables/flights", "tables_shop/flights", "checkpoint_snapshots", "checkpoint"):
         assert isinstance(nodes[name].metadata["lineage"], dg.MarkdownMetadataValue), name

@@ -64,7 +64,7 @@ def behind(seen: ClientTracker, client_id: str, connected: dict[str, ConnectedCl
     return told.behind_ms
 
 
-def test_the_one_that_is_furthest_behind_comes_first():
+def test_the_client_that_is_furthest_behind_is_listed_first():
     seen = ClientTracker(Clock())
     pulled(seen, "quick", 9 << 16)
     pulled(seen, "slow", 3 << 16, has_more=True)
@@ -80,7 +80,7 @@ def test_the_one_that_is_furthest_behind_comes_first():
     assert seen.lags(lambda _: {}) == {"gw": GatewayLag(3, 1, 4000), "other": GatewayLag(1, 0, None)}
 
 
-def test_a_broadcast_takes_a_client_further():
+def test_a_broadcast_advances_the_cursor_of_a_client():
     seen = ClientTracker(Clock())
     pulled(seen, "a", 3 << 16, has_more=True)
     (told,) = seen.statuses("gw", followed("a", 7 << 16), 10)
@@ -89,7 +89,7 @@ def test_a_broadcast_takes_a_client_further():
     assert (told.cursor_ms, told.has_more, told.connected) == (3, True, True)
 
 
-def test_a_client_is_looked_at_again_when_it_was_sent_something_or_something_was_committed():
+def test_a_client_is_checked_again_after_a_page_or_a_commit():
     seen = ClientTracker(Clock())
     pulled(seen, "a", 3 << 16)
     assert look(seen, {"a": 2000 << 16}) == {"a"}
@@ -99,7 +99,7 @@ def test_a_client_is_looked_at_again_when_it_was_sent_something_or_something_was
     assert [each.query.before for each in seen.checks_due("gw", ARRIVALS, {})] == [None]
 
 
-def test_an_answer_that_the_client_overtook_is_dropped():
+def test_an_outdated_check_of_a_client_is_discarded():
     seen = ClientTracker(Clock())
     pulled(seen, "a", 3 << 16)
     (due,) = seen.checks_due("gw", ARRIVALS, {})
@@ -127,7 +127,7 @@ def test_a_connected_client_is_up_to_date_unless_changes_wait_for_it():
         assert behind(seen, "a", slow) == 3000
 
 
-def test_when_a_connection_ends_the_client_has_what_it_was_sent_there():
+def test_after_a_disconnect_the_client_keeps_the_cursor_of_its_connection():
     clock = Clock()
     seen = ClientTracker(clock)
     pulled(seen, "a", 3 << 16)
@@ -142,7 +142,7 @@ def test_when_a_connection_ends_the_client_has_what_it_was_sent_there():
     assert look(seen, {}) == {"a"}
 
 
-def test_a_client_that_cannot_take_its_page_is_looked_at_from_the_cursor_that_it_keeps():
+def test_a_client_that_repeats_its_cursor_is_checked_from_that_cursor():
     seen = ClientTracker(Clock())
     for _ in range(3):
         pulled(seen, "a", 9 << 16, since=5 << 16, brings=True)
@@ -157,7 +157,7 @@ def test_a_client_that_cannot_take_its_page_is_looked_at_from_the_cursor_that_it
         assert told.repeats == 0, "whoever lacks nothing asks with one cursor all the time"
 
 
-def test_the_one_that_was_not_seen_for_the_longest_time_is_forgotten(monkeypatch):
+def test_the_client_that_was_not_seen_for_the_longest_time_is_forgotten(monkeypatch):
     monkeypatch.setattr(client_tracker, "MAX_CLIENTS", 3)
     seen = ClientTracker(Clock())
     for client in ("a", "b", "c", "a", "d", "e"):
@@ -165,7 +165,7 @@ def test_the_one_that_was_not_seen_for_the_longest_time_is_forgotten(monkeypatch
     assert sorted(each.client_id for each in seen.statuses("gw", {}, 10)) == ["a", "d", "e"]
 
 
-def test_gateways_are_looked_at_in_turn_and_forgotten_with_their_last_client(monkeypatch):
+def test_gateways_are_checked_in_turn_and_forgotten_with_their_last_client(monkeypatch):
     monkeypatch.setattr(client_tracker, "MAX_CLIENTS", 3)
     seen = ClientTracker(Clock())
     for gateway in ("one", "two", "three"):

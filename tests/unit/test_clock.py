@@ -17,11 +17,11 @@ def offset(wall):
     return round((wall.now_ms() - time.time() * 1000) / 1000)
 
 
-def test_without_a_file_it_is_the_systems():
+def test_without_an_offset_file_the_clock_is_the_systems():
     assert offset(clock.WallClock()) == 0
 
 
-def test_the_file_is_followed(file):
+def test_the_clock_follows_changes_of_the_offset_file(file):
     wall = clock.WallClock(file)
     assert offset(wall) == 0
     file.write_text("86400000\n")
@@ -32,7 +32,7 @@ def test_the_file_is_followed(file):
     assert offset(wall) == -5
 
 
-def test_half_written_or_missing_keeps_the_last(file):
+def test_an_unreadable_offset_file_keeps_the_last_offset(file):
     wall = clock.WallClock(file)
     file.write_text("7000")
     assert offset(wall) == 7

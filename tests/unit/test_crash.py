@@ -20,7 +20,7 @@ for number in range(3):
     ("asked", "code", "passed"),
     [("", 0, 3), ("nowhere", 0, 3), ("here", -signal.SIGKILL, 0), ("here:3", -signal.SIGKILL, 2), ("here:4", 0, 3)],
 )
-def test_a_crash_point_kills_at_the_asked_passage(asked, code, passed):
+def test_a_crash_point_kills_at_the_requested_passage(asked, code, passed):
     environment = {**os.environ, "LAKESYNC_CRASH_AT": asked}
     run = subprocess.run([sys.executable, "-c", CODE], env=environment, capture_output=True, text=True, check=False)
     assert (run.returncode, len(run.stdout.split())) == (code, passed)

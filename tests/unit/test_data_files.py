@@ -39,14 +39,14 @@ def test_deleted_rows_are_left_out_wherever_batches_end(file, tmp_path, batch):
     assert found == [f"r{number}" for number in range(100) if number not in gone]
 
 
-def test_parts_of_a_file_are_all_of_it_once(file, tmp_path):
+def test_the_parts_of_a_file_cover_each_row_once(file, tmp_path):
     whole = deleting(file, tmp_path, 3, 42)
     parts = [row for first in range(3) for row in rows_of(whole._replace(first=first, every=3), SCHEMA)]
     assert sorted(parts) == sorted(rows_of(whole, SCHEMA))
     assert rows_of(whole._replace(first=11, every=12), SCHEMA) == []
 
 
-def test_wanted_rows_are_found_without_those_that_are_deleted(file, tmp_path):
+def test_requested_rows_are_read_except_deleted_ones(file, tmp_path):
     wanted = pa.array(["r3", "r42", "r43", "nobody"])
     assert rows_of(deleting(file, tmp_path, 42), SCHEMA, key="row", wanted=wanted) == ["r3", "r43"]
     assert rows_of(file, SCHEMA, key="row", wanted=pa.array([], pa.string())) == []
@@ -60,17 +60,17 @@ def test_row_groups_without_a_value_are_skipped_by_their_statistics(tmp_path):
     assert rows_of(file, SCHEMA, only=("row", "d")) == []
 
 
-def test_columns_come_in_the_types_that_are_asked_for(file):
+def test_columns_are_read_in_the_requested_types(file):
     (found,) = read_rows(file, pa.schema([("size", pa.int32())]))
     assert found.schema == pa.schema([("size", pa.int32())])
 
 
-def test_deletes_of_other_files_do_not_count(file, tmp_path):
+def test_only_deletes_of_the_same_file_apply(file, tmp_path):
     assert deleted_rows(deleting(file, tmp_path, 7, 3)).tolist() == [3, 7]
     assert deleted_rows(file).tolist() == []
 
 
-def test_shares_hold_every_row_group_once_and_about_as_many_rows():
+def test_shares_cover_every_row_group_once_within_the_limit_of_rows():
     files = [DataFile("large", (), 1000), *(DataFile(f"small{number}", (), 30) for number in range(9))]
     found = shares(files, 100)
     assert sorted(each for share in found for each in share) == sorted(

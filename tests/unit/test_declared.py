@@ -41,7 +41,7 @@ def start(tmp_path):
     engine.close()
 
 
-def test_a_first_start_tells_all_of_it(start):
+def test_a_first_start_registers_every_declaration(start):
     config = start({"title": "string"}, RULES).config()
     assert config.schemas["todos"].schema == parse_schema(schema(title="string"))
     assert (config.rules, config.rules_version) == (parse_rules(RULES), 1)
@@ -54,7 +54,7 @@ def test_a_later_start_adds_columns_and_leaves_rules_as_they_are(start):
     assert (config.rules, config.rules_version) == (parse_rules(RULES), 1)
 
 
-def test_columns_that_were_added_at_run_time_stay(start):
+def test_columns_added_at_run_time_are_kept(start):
     gateway = start({"title": "string"}, RULES)
     gateway.register_schema(parse_schema(schema(title="string", team="string")))
     config = start({"title": "string"}, RULES).config()

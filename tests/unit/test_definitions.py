@@ -71,7 +71,7 @@ def test_the_location_loads_without_a_connection_and_without_spark_connect(confi
     assert not done.stderr
 
 
-def test_the_location_loads_whatever_tables_are_called(config):
+def test_the_location_loads_with_any_table_names(config):
     """One tenant's table name must not stop the pipeline of all."""
     names = (
         "orders",
@@ -129,7 +129,7 @@ def test_every_state_table_is_partitioned_by_arrival_day_and_backfilled_in_one_r
         assert node.backfill_policy == dg.BackfillPolicy.single_run()
 
 
-def test_every_check_blocks_what_follows_but_those_of_lateness_types_and_ids(graph):
+def test_every_check_blocks_downstream_assets_except_those_of_freshness_types_and_ids(graph):
     names = {}
     for key in graph.asset_check_keys:
         names.setdefault(key.asset_key.to_user_string(), set()).add(key.name)
@@ -144,7 +144,7 @@ def test_every_check_blocks_what_follows_but_those_of_lateness_types_and_ids(gra
     }
 
 
-def test_a_flush_holds_the_checks_that_block_and_the_audit_all(config):
+def test_the_flush_job_has_the_blocking_checks_and_the_audit_job_all(config):
     definitions = make_definitions(config, SNAPSHOT)
 
     def held(job):
@@ -164,7 +164,7 @@ def test_every_table_of_the_lake_has_column_lineage(graph):
     assert "`clients/flights.carrier` → `deltas.columns['carrier']`" in metadata["lineage"].value
 
 
-def test_the_flush_job_holds_everything_and_the_tables_job_the_state_tables(config):
+def test_the_flush_job_selects_all_assets_and_the_tables_job_the_state_tables(config):
     definitions = make_definitions(config, SNAPSHOT)
     flush = definitions.resolve_job_def("flush").asset_layer.selected_asset_keys
     tables = definitions.resolve_job_def("tables").asset_layer.selected_asset_keys
@@ -177,7 +177,7 @@ def test_the_flush_job_holds_everything_and_the_tables_job_the_state_tables(conf
     assert {key.to_user_string() for key in tables} == {"tables/flights", "tables/planes"}
 
 
-def test_each_writer_has_a_pool_of_its_own(config):
+def test_each_writer_has_its_own_pool(config):
     job = make_definitions(config, SNAPSHOT).resolve_job_def("flush")
     writers = [node for node in job.nodes if not node.name.startswith("checks__")]
     pools = {node.name: node.definition.pool for node in writers}
@@ -185,7 +185,7 @@ def test_each_writer_has_a_pool_of_its_own(config):
     assert all(pools.values())
 
 
-def test_upkeep_and_erasure_wait_for_flushes_and_flushes_for_them(config):
+def test_maintenance_and_erasure_exclude_concurrent_flushes(config):
     definitions = make_definitions(config, SNAPSHOT)
     graph = definitions.resolve_asset_graph()
     flush = {node.definition.pool for node in definitions.resolve_job_def("flush").nodes if node.definition.pool}
@@ -197,7 +197,7 @@ def test_upkeep_and_erasure_wait_for_flushes_and_flushes_for_them(config):
     assert schedules["maintenance"].default_status is dg.DefaultScheduleStatus.RUNNING
 
 
-def test_upkeep_and_erasure_are_an_asset_each_outside_the_lineage_of_data(graph):
+def test_maintenance_and_erasure_are_assets_without_data_lineage(graph):
     for name in ("maintenance", "erasure"):
         node = graph.get(dg.AssetKey(name))
         assert not node.parent_keys | node.child_keys

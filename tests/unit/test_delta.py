@@ -41,7 +41,7 @@ def extract(before, after):
 
 
 @pytest.mark.parametrize("case", DELTAS["no_change"], ids=str)
-def test_no_delta_where_nothing_changed(case):
+def test_equal_states_give_no_delta(case):
     assert extract(case["before"], case["after"]) is None
 
 
@@ -49,7 +49,7 @@ def columns(before, after):
     return [cell.column for cell in extract(before, after).columns]
 
 
-def test_a_boolean_is_no_number_but_one_is_one():
+def test_booleans_differ_from_numbers_and_1_equals_1_0():
     assert columns({"a": 1, "b": 1, "c": [0]}, {"a": True, "b": 1.0, "c": [False]}) == ["a", "c"]
 
 
@@ -109,7 +109,7 @@ def test_numbers_are_encoded_as_rfc_8785_requires(bits, text):
     assert jcs(struct.unpack(">d", bytes.fromhex(bits))[0]) == text
 
 
-def test_keys_stand_in_utf_16_order():
+def test_keys_are_sorted_in_utf_16_order():
     # RFC 8785, section 3.2.3
     keys = {"\u20ac": 1, "\r": 2, "\ufb33": 3, "1": 4, "\U0001f600": 5, "\x80": 6, "\xf6": 7}
     assert list(json.loads(jcs(keys)).values()) == [2, 4, 6, 7, 1, 5, 3]
@@ -160,7 +160,7 @@ def test_a_value_without_a_canonical_form_is_rejected(raw):
         jcs_raw(raw)
 
 
-def test_values_may_be_nested_up_to_the_bound():
+def test_values_may_be_nested_up_to_the_limit():
     raw = b"[" * MAX_DEPTH + b"]" * MAX_DEPTH
     assert jcs_raw(raw).encode() == raw
 
@@ -171,12 +171,12 @@ def test_a_value_that_json_cannot_represent_is_rejected(value):
         jcs(value)
 
 
-def test_a_column_value_of_any_spelling_has_one_identity():
+def test_equal_numbers_have_one_canonical_form():
     spellings = [b"1.0", b"1", b"1e0", b"10E-1"]
     assert {jcs_raw(ColumnValue("a", msgspec.Raw(spelling)).value) for spelling in spellings} == {"1"}
 
 
-def test_digests_of_ids():
+def test_the_digest_of_an_id_is_its_prefix_or_its_hash():
     real = hashlib.sha256(b"x").hexdigest()
     assert id_digest(real) == bytes.fromhex(real)[:8]
     assert id_number(real) == int(real[:16], 16)
@@ -185,5 +185,5 @@ def test_digests_of_ids():
 
 
 @pytest.mark.parametrize("ids", [[], ["ab" * 32, "0" * 64], ["ab" * 32, "x"], ["AB" * 32], ["a" * 63, "b" * 65]])
-def test_digests_of_many_ids_are_those_of_each(ids):
+def test_digests_of_many_ids_equal_the_single_digests(ids):
     assert id_digests(ids) == b"".join(map(id_digest, ids))

@@ -31,7 +31,7 @@ def test_a_row_is_an_insert_and_then_updates_in_order_of_stamp() -> None:
     ]
 
 
-def test_a_delta_that_lost_a_column_is_sent_trimmed_under_an_id_of_its_own() -> None:
+def test_a_delta_with_an_overwritten_column_is_sent_trimmed_with_a_new_id() -> None:
     first, winner = _delta("INSERT", "a", 10, x=1, y=1), _delta("UPDATE", "b", 20, y=2)
     trimmed, whole = render.insert(_row(first, winner))
     assert [part.column for part in trimmed.columns] == ["x"]
@@ -49,17 +49,17 @@ def test_an_insert_without_columns_is_sent_with_its_stamp() -> None:
     assert (sent.op, sent.hlc, sent.columns) == ("INSERT", 10, ())
 
 
-def test_a_row_that_died_is_a_delete_with_the_tombstones_stamp() -> None:
+def test_a_deleted_row_is_a_delete_with_the_stamp_of_its_tombstone() -> None:
     sent = render.delete(_row(_delta("INSERT", "a", 10, x=1), _delta("DELETE", "b", 30)))
     assert (sent.op, sent.hlc, sent.client_id) == ("DELETE", 30, "b")
 
 
-def test_a_row_that_lives_on_for_others_is_a_delete_no_newer_than_its_data() -> None:
+def test_a_hidden_row_is_a_delete_not_newer_than_its_data() -> None:
     sent = render.delete(_row(_delta("INSERT", "a", 10, x=1), _delta("UPDATE", "b", 20, y=2)))
     assert (sent.op, sent.hlc, sent.client_id) == ("DELETE", 10, "a")
 
 
-def test_an_update_holds_the_wanted_columns_alone() -> None:
+def test_an_update_has_only_the_selected_columns() -> None:
     row = _row(_delta("INSERT", "a", 10, x=1, z=1), _delta("UPDATE", "b", 20, y=2))
     (sent,) = render.update(row, lambda column, stamp: stamp[1] == "a" and column == "z")
     assert (sent.op, [part.column for part in sent.columns]) == ("UPDATE", ["z"])

@@ -118,7 +118,7 @@ def test_no_visible_row_makes_no_file_and_a_failure_leaves_none_under_its_name(t
     assert [delta.row_id for response in read(path.read_bytes()) for delta in response.deltas] == ["r"]
 
 
-def test_k3_a_full_disk_leaves_nothing_of_a_file_and_room_makes_it_whole(tmp_path):
+def test_k3_a_full_disk_leaves_no_partial_file_and_a_retry_writes_it(tmp_path):
     uri = (tmp_path / "t" / "00000.frames").as_uri()
     rows = batch(*[row(f"r{number}", [("x", cell(1, '"' + "x" * 500 + '"'))]) for number in range(200)])
     try:

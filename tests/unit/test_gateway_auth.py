@@ -69,6 +69,6 @@ def test_claims_are_strings_and_lists_of_strings():
     assert claims == {"sub": "alice", "gw": "gw", "a": "x", "b": ["y"]}
 
 
-def test_the_secret_itself_is_no_token():
+def test_the_secret_is_not_accepted_as_a_token():
     with pytest.raises(AuthError):
         TokenVerifier([SECRET]).verify(SECRET)

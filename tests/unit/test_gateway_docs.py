@@ -18,23 +18,23 @@ PAGE = (Path(__file__).parents[2] / "docs" / "http-api.md").read_text()
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda each: f"{each.method} {each.path}")
-def test_every_route_is_named(operation):
+def test_the_page_names_every_route(operation):
     assert f"`{operation.method} {operation.path}`" in PAGE
 
 
-def test_no_route_is_named_that_is_not_there():
+def test_the_page_names_exactly_the_existing_routes():
     known = {(each.method, each.path) for each in OPERATIONS}
     named = set(re.findall(r"`(GET|POST|PUT|DELETE) (/[^` ]*)`", PAGE))
     assert named == known
 
 
 @pytest.mark.parametrize("kind", STATUSES)
-def test_every_code_is_named_with_its_status(kind):
+def test_the_page_names_every_error_code_with_its_status(kind):
     rows = [row for row in PAGE.splitlines() if row.startswith("|") and f"`{kind.code}`" in row]
     assert any(f"| {status_of(kind)} |" in row for row in rows)
 
 
-def test_every_metric_is_named():
+def test_the_page_names_every_metric():
     names = {
         family.name + ("_total" if family.type == "counter" else "")
         for family in Metrics(list, dict).registry.collect()
@@ -43,11 +43,11 @@ def test_every_metric_is_named():
     assert names == set(re.findall(r"^\| `(lakesync_\w+)` \|", PAGE, re.MULTILINE))
 
 
-def test_both_prefixes_are_named():
+def test_the_page_names_both_prefixes():
     assert PREFIXES == ("", "/v1")
     assert "`/v1`" in PAGE
 
 
-def test_every_type_with_further_keywords_is_in_the_document():
+def test_every_type_with_extra_keywords_is_in_the_openapi_document():
     titles = set(re.findall(r'"title": "(\w+)"', json.dumps(DESCRIPTION)))
     assert titles >= PROPERTY_KEYWORDS.keys() | OBJECT_KEYWORDS.keys()

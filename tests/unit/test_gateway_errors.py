@@ -40,7 +40,7 @@ def test_every_error_class_has_an_http_status(kind):
     assert kind in STATUSES
 
 
-def test_the_table_is_the_documented_one():
+def test_error_codes_have_the_documented_statuses():
     assert {(kind.code, status_of(kind)) for kind in ERRORS} >= DOCUMENTED
 
 
@@ -67,7 +67,7 @@ def test_retry_after_is_in_whole_seconds(given, said):
         assert error_response(kind("later", retry_after=given), "r").headers["retry-after"] == said
 
 
-def test_an_unexpected_error_tells_nothing():
+def test_an_unexpected_error_reveals_no_details():
     answer = error_response(KeyError("the inner detail"), "the-id")
     assert answer.status_code == 500
     assert json.loads(answer.body)["code"] == "INTERNAL_ERROR"

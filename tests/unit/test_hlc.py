@@ -19,7 +19,7 @@ def test_encoding_agrees_with_the_vectors(case):
 
 
 @pytest.mark.parametrize("walk", VECTORS["walks"], ids=lambda walk: walk["label"])
-def test_walks_agree_with_the_vectors(walk):
+def test_sequences_of_ticks_agree_with_the_vectors(walk):
     wall = ManualClock()
     clock = HLC(wall)
     for step in walk["steps"]:

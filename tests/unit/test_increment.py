@@ -61,7 +61,7 @@ def test_column_bounds_give_the_size_of_an_increment(table, name, ranges, files,
     assert planned(table, snapshot, Increment("t", ranges, days)).deltas in (None, 0)
 
 
-def test_an_increment_picks_its_own_deltas():
+def test_an_increment_selects_only_its_own_deltas():
     columns = {
         "gateway": ["one", "one", "one", "two", "other"],
         "table_name": ["t", "t", "u", "t", "t"],

@@ -66,19 +66,19 @@ def test_the_newest_supported_python_is_taken(checkout):
     assert "python3.13 -m venv failed" in install(checkout)
 
 
-def test_an_unsupported_python3_is_passed_over(checkout):
+def test_an_unsupported_python3_is_skipped(checkout):
     put_python(checkout.parent / "bin", "python3", "3.10")
     put_python(checkout.parent / "bin", "python", "3.12")
     assert "making .venv with Python 3.12" in install(checkout)
 
 
-def test_the_python_that_is_asked_for_wins(checkout):
+def test_the_requested_python_is_used(checkout):
     put_python(checkout.parent / "bin", "python3.14", "3.14")
     put_python(checkout.parent, "mine", "3.12")
     assert "making .venv with Python 3.12" in install(checkout, PYTHON=str(checkout.parent / "mine"))
 
 
-def test_an_unsupported_python_that_is_asked_for_is_refused(checkout):
+def test_a_requested_unsupported_python_is_rejected(checkout):
     put_python(checkout.parent / "bin", "python3.14", "3.14")
     put_python(checkout.parent, "mine", "3.10")
     told = install(checkout, PYTHON=str(checkout.parent / "mine"))

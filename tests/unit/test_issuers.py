@@ -68,7 +68,7 @@ def test_claims_are_read_flatten_claims():
     }
 
 
-def test_a_claim_whose_name_has_full_stops_hides_a_path():
+def test_a_claim_with_dots_in_its_name_overrides_a_path():
     assert flatten_claims({"a": {"b": "path"}, "a.b": "name"})["a.b"] == "name"
     assert rule_claims(flatten_claims({"a": {"b": "path"}, "a.b": 5})) == {}
     assert flatten_claims({"a": {"b": {"c": "deeper"}, "b.c": "nearer"}})["a.b.c"] == "nearer"
@@ -83,7 +83,7 @@ payloads = st.recursive(
 
 
 @given(st.dictionaries(names, payloads, max_size=4))
-def test_every_claim_that_was_read_before_paths_is_read_as_before(payload):
+def test_paths_do_not_change_how_top_level_claims_are_read(payload):
     before = rule_claims(payload)
     now = rule_claims(flatten_claims(payload))
     assert {name: now.get(name) for name in payload} == {name: before.get(name) for name in payload}
@@ -100,7 +100,7 @@ def test_paths_are_bounded():
     )
 
 
-def test_a_server_of_one_gateway_needs_no_claim_of_it():
+def test_a_server_with_one_gateway_needs_no_gateway_claim():
     assert verifier({}, sole="shop").verify(token()).gateways == ("shop",)
     assert verifier({}, sole="shop").verify(token(gw="other")).gateways == ("other",)
     assert refused(verifier({})) == "gateway"
@@ -108,7 +108,7 @@ def test_a_server_of_one_gateway_needs_no_claim_of_it():
     assert own.verify(token(iss=None)).gateways == ("shop",)
 
 
-def test_a_claim_names_the_gateways():
+def test_the_gateway_claim_lists_the_gateways():
     found = verifier({"gateway_claim": "org.gateways"}, sole="shop")
     assert found.verify(token(org={"gateways": ["a", "b"]})).gateways == ("a", "b")
     assert found.verify(token(org={"gateways": "a"}, gw="other")).gateways == ("a",)
@@ -116,7 +116,7 @@ def test_a_claim_names_the_gateways():
         assert refused(found, org=org) == "gateway"
 
 
-def test_rules_say_who_enters_which_gateway():
+def test_enter_rules_decide_the_gateways_of_a_token():
     enter = [{"gateway": "shop"}, {"gateway": "desk", "claim": "realm.roles", "values": ["staff", "boss"]}]
     found = verifier({"enter": enter}, sole="ignored")
     assert found.verify(token()).gateways == ("shop",)
@@ -125,7 +125,7 @@ def test_rules_say_who_enters_which_gateway():
     assert found.verify(token(gw="desk")).gateways == ()
 
 
-def test_a_role_that_is_unknown_is_a_clients():
+def test_an_unknown_role_is_a_client():
     found = verifier({"role_claim": "app.roles", "admin_roles": ["ops", "boss"]}, sole="shop")
     for role, meant in (
         ("boss", "admin"),
@@ -166,7 +166,7 @@ def test_one_issuer_may_have_several_audiences_with_settings_of_their_own():
     assert refused(found) == "audience"
 
 
-def test_the_refusal_is_that_of_the_issuer_that_a_token_fits_best():
+def test_the_error_is_that_of_the_best_matching_issuer():
     found = verifier({"audience": "one"}, {"audience": "two"}, sole="shop")
     assert refused(found, aud="two", exp=1) == "exp"
 
@@ -186,7 +186,7 @@ def test_findings_name_every_check():
     assert not any(SECRET in finding.detail for finding in found.findings(token()))
 
 
-def test_findings_and_verification_agree():
+def test_findings_agree_with_the_verification():
     verifying = verifier(
         {"audience": "one", "require": {"r": "x"}}, sole="shop", secrets=["the server's own secret, long enough"]
     )
@@ -200,7 +200,7 @@ def test_findings_and_verification_agree():
             verifying.verify(given)
 
 
-def test_a_file_of_keys_is_named_where_it_cannot_be_used(tmp_path):
+def test_an_unusable_key_file_is_an_error_with_its_name(tmp_path):
     (tmp_path / "empty.json").write_text('{"keys": []}')
     for name in ("empty.json", "absent.json"):
         with pytest.raises(ConfigurationError, match=name):
@@ -221,7 +221,7 @@ def source_of(answers, cooldown=10.0):
     return KeySet(load, cooldown=cooldown, clock=lambda: clock[0]), clock, asked
 
 
-async def test_keys_are_fetched_once_for_all_who_wait_and_not_again_soon():
+async def test_concurrent_callers_share_one_fetch_of_keys_and_the_next_waits():
     key = Key.of_secret("k")
     source, clock, asked = source_of([[key]])
     assert await asyncio.gather(*(source.refresh() for _ in range(20))) == [True] * 20
@@ -233,7 +233,7 @@ async def test_keys_are_fetched_once_for_all_who_wait_and_not_again_soon():
     assert asked == [0.0, 10.0]
 
 
-async def test_keys_stay_while_their_issuer_does_not_answer_and_go_when_it_withdraws_them():
+async def test_keys_are_kept_while_their_issuer_is_unreachable_and_removed_when_it_withdraws_them():
     old, new = Key.of_secret("old"), Key.of_secret("new")
     source, _, _ = source_of([[old, new], KeysUnavailableError("down"), [new]], cooldown=0)
     removed = []
@@ -244,7 +244,7 @@ async def test_keys_stay_while_their_issuer_does_not_answer_and_go_when_it_withd
     assert removed == [frozenset({old})]
 
 
-async def test_one_who_stops_waiting_does_not_stop_the_fetch():
+async def test_a_cancelled_waiter_does_not_cancel_the_fetch():
     source, _, _ = source_of([[Key.of_secret("k")]])
     waiting = asyncio.create_task(source.refresh())
     await asyncio.sleep(0)
@@ -279,7 +279,7 @@ def test_the_server_is_not_asked_for_the_keys_of_a_secret():
         ({"isuer": "x"}, "did you mean gateway.issuers.0.issuer?"),
     ],
 )
-def test_settings_that_make_forging_easy_or_mean_nothing_are_refused(section, told):
+def test_unsafe_or_meaningless_issuer_settings_are_rejected(section, told):
     with pytest.raises(ConfigurationError, match=re.escape(told)) as raised:
         config.load({"gateway": {"issuers": [{"issuer": ISSUER, **section}]}})
     assert "sesame" not in str(raised.value)
@@ -288,13 +288,13 @@ def test_settings_that_make_forging_easy_or_mean_nothing_are_refused(section, to
 @pytest.mark.parametrize(
     "url", ["https://a.b/c", "http://127.0.0.1:1/c", "http://keycloak:8080/c", "http://10.0.0.1/c"]
 )
-def test_keys_are_fetched_by_tls_or_from_near(url):
+def test_keys_are_fetched_over_tls_or_from_loopback(url):
     assert (
         config.load({"gateway": {"issuers": [{"issuer": ISSUER, "jwks_url": url}]}}).gateway.issuers[0].jwks_url == url
     )
 
 
-def test_issuers_stand_in_the_file_and_in_the_environment(tmp_path, monkeypatch):
+def test_issuers_are_read_from_the_file_and_from_variables(tmp_path, monkeypatch):
     (tmp_path / "mine.toml").write_text(
         f'[[gateway.issuers]]\nissuer = "{ISSUER}"\nkeys = "keys.json"\n'
         f'[[gateway.issuers]]\nissuer = "{ISSUER}"\nsecret = "env:SHARED"\naudience = ["a", "b"]\n'
@@ -356,7 +356,7 @@ def test_an_answer_that_is_no_key_set_is_not_used(answer, told):
         fetch_set(f"{served.url}/keys")
 
 
-def test_an_answer_that_drips_is_given_up(monkeypatch):
+def test_a_slow_answer_of_a_provider_times_out(monkeypatch):
     monkeypatch.setattr(keys, "FETCH_SECONDS", 0.5)
     ended = threading.Event()
 

@@ -29,13 +29,13 @@ def merged(*deltas):
 
 
 @pytest.mark.parametrize("case", GOLDEN, ids=lambda case: json.loads(bytes(case["label"])))
-def test_the_golden_table(case):
+def test_the_merge_agrees_with_the_vectors(case):
     deltas = decode_deltas(bytes(case["deltas"]))
     for order in list(permutations(deltas))[:720]:
         assert spelled(merged(*order)) == json.loads(bytes(case["state"]))
 
 
-def test_three_deltas_in_six_orders():
+def test_three_deltas_converge_in_every_order():
     """A peer that stamps the whole merged row with the winner's stamp ends wrong in two of these orders."""
     deltas = [
         delta("INSERT", 1, "a", x='"a"', y='"a"'),
@@ -47,7 +47,7 @@ def test_three_deltas_in_six_orders():
     assert {column: bytes(value) for column, value in states[0].values().items()} == {"x": b'"c"', "y": b'"b"'}
 
 
-def test_an_outcome_tells_what_was_won_and_lost():
+def test_an_outcome_lists_won_and_lost_columns():
     state = RowState()
     first = delta("INSERT", 2, "a", x="1", y="1")
     assert state.merge(first) == Outcome(("x", "y"), (), True, False, True)
@@ -61,12 +61,12 @@ def test_an_outcome_tells_what_was_won_and_lost():
     assert state.merge(delta("INSERT", 3, "a")) == Outcome((), (), False, True, True)
 
 
-def test_columns_of_a_delete_do_not_count():
+def test_columns_of_a_delete_are_ignored():
     broken = RowDelta("DELETE", "t", "r", "a", (ColumnValue("x", Raw(b"1")),), 1, "id")
     assert spelled(merged(broken))["cells"] == {}
 
 
-def test_a_live_delta_is_whole_until_it_loses_a_column():
+def test_a_live_delta_is_marked_whole_until_it_loses_a_column():
     state = merged(delta("INSERT", 1, "a", x="1", y="1"))
     assert [part.whole for part in state.live] == [True]
     state.merge(delta("UPDATE", 2, "a", x="2"))
@@ -76,7 +76,7 @@ def test_a_live_delta_is_whole_until_it_loses_a_column():
     assert [part.stamp for part in state.live] == [(2, "a"), (3, "b")]
 
 
-def test_equal_texts_at_equal_stamps_belong_to_the_greater_delta_id():
+def test_of_equal_texts_at_equal_stamps_the_greater_delta_id_wins():
     one, other = delta("UPDATE", 1, "a", "id-1", x="1.0"), delta("UPDATE", 1, "a", "id-2", x="1")
     for order in permutations([one, other]):
         state = merged(*order)
@@ -84,7 +84,7 @@ def test_equal_texts_at_equal_stamps_belong_to_the_greater_delta_id():
         assert bytes(state.values()["x"]) == b"1"
 
 
-def test_one_id_for_two_deltas_still_ends_in_one_state():
+def test_deltas_with_a_shared_id_converge():
     deltas = [
         delta("UPDATE", 1, "a", "same", x="1", y="1"),
         delta("UPDATE", 1, "a", "same", x="2", z="1"),
@@ -94,7 +94,7 @@ def test_one_id_for_two_deltas_still_ends_in_one_state():
     assert len({encode_state(state) for state in states}) == 1
 
 
-def test_values_are_copied_out_of_the_request():
+def test_merged_values_do_not_alias_the_request():
     body = bytearray(b'[{"op":"INSERT","table":"t","rowId":"r","clientId":"a","hlc":"1","deltaId":"i",')
     body += b'"columns":[{"column":"x","value":"kept"}]}]'
     state = merged(*decode_deltas(body))

@@ -119,7 +119,7 @@ def test_pools_jobs_and_what_asks_for_them_run_from_the_first_start(definitions)
     assert len({node.definition.pool for node in nodes}) == len(nodes) == 3
 
 
-def test_an_erasure_holds_all_that_moves_and_is_reported_behind_all_of_it(definitions):
+def test_an_erasure_excludes_destinations_flows_tiers_and_migrations(definitions):
     graph = definitions.resolve_asset_graph()
     erasure = graph.get(key("erasure"))
     moving = [
@@ -139,7 +139,7 @@ def test_an_erasure_holds_all_that_moves_and_is_reported_behind_all_of_it(defini
     assert after["erase__destinations__warehouse__pg"] == {"erase__history", "erase__tiers__aged"}
 
 
-def test_an_adapter_may_be_called_like_the_check_of_another(tmp_path):
+def test_an_adapter_may_have_the_name_of_anothers_check(tmp_path):
     places = {name: f"sqlite://{tmp_path}/{name}.db" for name in ("copy", "copy_equals_lake")}
     config = load(
         {
@@ -154,7 +154,7 @@ def test_an_adapter_may_be_called_like_the_check_of_another(tmp_path):
     assert {"destinations__shop__copy_equals_lake", "equals_lake__destinations__shop__copy"} <= nodes
 
 
-def test_destinations_that_dagster_would_call_the_same_are_refused(tmp_path):
+def test_destinations_with_one_name_in_dagster_are_rejected(tmp_path):
     places = {name: f"sqlite://{tmp_path}/{name}.db" for name in ("c", "b__c")}
     destinations = {"a__b": {"to": "c"}, "a": {"to": "b__c"}}
     with pytest.raises(ConfigurationError, match=r"'b__c' of destinations.a and .* be called a__b__c in Dagster"):

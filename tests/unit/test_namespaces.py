@@ -21,14 +21,14 @@ def test_gateways_share_one_namespace_unless_they_declare_another():
     assert WHERE.within("tables") == Gateways(frozenset({"eu", "us", "lab"}), others=True)
 
 
-def test_a_table_is_called_with_its_namespace_where_that_is_not_shared():
+def test_a_table_outside_the_shared_namespace_is_qualified():
     assert (WHERE.called("tables", "orders"), WHERE.called("shop", "orders")) == ("orders", "shop.orders")
     assert LakeNames().called("orders") == "orders"
     assert LakeNames(tables="shop", shared=False).called("orders") == "shop.orders"
     assert LakeNames(tables="shop", shared=False).state("orders") == "`lake`.`shop`.`orders`"
 
 
-def test_the_file_declares_them(tmp_path, monkeypatch):
+def test_namespaces_are_declared_in_the_file(tmp_path, monkeypatch):
     file = tmp_path / "lakesync.toml"
     file.write_text('[gateways.eu]\nnamespace = "shop"\n[gateways.home]\n')
     monkeypatch.setenv("LAKESYNC_CONFIG", str(file))
@@ -53,7 +53,7 @@ def test_the_file_declares_them(tmp_path, monkeypatch):
         ("lake", "a name that engines take for something else"),
     ],
 )
-def test_names_that_cannot_be_are_refused_with_the_setting(tmp_path, namespace, why):
+def test_invalid_namespaces_are_rejected_with_the_setting(tmp_path, namespace, why):
     with pytest.raises(ConfigurationError, match=f"gateways.eu.namespace is '{namespace}'.*{why}"):
         load({"data_dir": tmp_path, "gateways": {"eu": {"namespace": namespace}}})
 

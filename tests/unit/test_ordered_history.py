@@ -31,7 +31,7 @@ PLACES = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 3), st.integers(0,
 @settings(max_examples=60, deadline=None)
 @given(PLACES, st.integers(1, 9), st.integers(1, 20))
 @example([(number * 7 % 300, 0, 0) for number in range(300)], 1, 1)  # more parts than are read side by side
-def test_rows_come_in_order_whatever_is_in_memory(places, chunk, part):
+def test_rows_are_read_in_order_with_any_size_of_parts(places, chunk, part):
     tables = [
         pa.table(dict(zip(("arrival", "seq", "ordinal"), map(list, zip(*some, strict=True)), strict=True)))
         for some in (places[start : start + chunk] for start in range(0, len(places), chunk))
@@ -111,7 +111,7 @@ def test_files_are_read_in_order_of_arrival_beyond_the_marks(history):
     assert latest_arrivals(table, table.current_snapshot().snapshot_id) == last
 
 
-def test_parts_of_a_load_read_what_belongs_to_them_up_to_its_end(history):
+def test_the_parts_of_a_load_read_disjoint_rows_up_to_its_end(history):
     table = commit(history, deltas("main", range(30)), deltas("main", range(30, 60)))
     until = {"g/main": DAY_START + 256 * 24}
     found, everything = read(table, {"g/main": -1}, DeltaSelection(), until=until)

@@ -94,7 +94,7 @@ def page(table, *row_ids, at=1):
     return Page(table, [SourceRow(row_id, {"is": row_id}) for row_id in row_ids], {"at": at})
 
 
-def test_each_table_is_a_task_whose_stamps_are_its_own_and_one_that_fails_keeps_what_it_read():
+def test_each_table_is_a_task_with_its_own_stamps_and_a_failed_one_keeps_its_pages():
     pages = {"a": [page("a", "r1"), AuthError("who are you")], "b": [page("b", "r1", "r2")]}
     rows, (of_a, of_b) = done(work(pages))
     assert [row["row_id"] for row in rows if row["kind"] == ROW] == ["r1", "r1", "r2"]
@@ -118,14 +118,14 @@ def test_unchanged_rows_do_not_land():
 
 
 @pytest.mark.parametrize("limits", [{"bytes": 1}, {"calls": 2}])
-def test_a_long_reading_stops_behind_a_page_and_a_budget_is_divided_among_the_tasks(limits):
+def test_a_long_poll_stops_after_a_page_and_tasks_share_the_budget(limits):
     pages = {name: [page(name, f"r{number}", at=number) for number in range(4)] for name in ("a", "b")}
     _, results = done(work(pages, **limits))
     assert [(each.more, each.place.cursor, each.calls) for each in results] == [(True, {"at": 0}, 1)] * 2
     assert all(each.place.counted_ms is None for each in results)
 
 
-def test_one_table_is_divided_at_a_time_and_lands_whole_or_not_at_all():
+def test_one_table_at_a_time_is_divided_and_lands_completely_or_not_at_all():
     row = SourceRow("r", {})
     whole = ParallelRead([Piece([row]), Piece([row], [row])], {"at": 9})
     rows, results = done(work({"a divided": whole, "b divided": whole}, Divided))
@@ -145,14 +145,14 @@ def test_one_table_is_divided_at_a_time_and_lands_whole_or_not_at_all():
     ("census", "kind", "noted"),
     [(["r1"], None, True), (RateLimitedError("slowly"), RateLimitedError, False), (AuthError("no"), AuthError, True)],
 )
-def test_a_census_is_noted_unless_its_error_passes(census, kind, noted):
+def test_a_census_is_recorded_unless_it_failed_with_a_transient_error(census, kind, noted):
     rows, results = done(work({"census": census}, deleted_share=0.2))
     assert [None if each.failure is None else type(each.failure.error()) for each in results] == [kind, kind]
     assert [each.place is not None and each.place.counted_ms == 5_000 for each in results] == [noted, noted]
     assert [row["row_id"] for row in rows if row["kind"] == ROW] == (["r1", "r1"] if kind is None else [])
 
 
-def test_an_error_of_a_connectors_own_class_is_its_nearest_known_base():
+def test_a_connectors_own_error_class_is_reported_as_its_nearest_known_base():
     class OwnError(CensusError):
         pass
 

@@ -38,7 +38,7 @@ NAMES = {
 }
 
 
-def test_the_public_names_are_these():
+def test_the_public_names_are_unchanged():
     assert set(lakesync.__all__) == NAMES
     assert list(lakesync.__all__) == sorted(
         lakesync.__all__, key=lambda name: (not name.isupper(), name[0].islower(), name)

@@ -9,7 +9,7 @@ from gateway.rate_limit import RateLimiter
 from lakesync.model.errors import RateLimitedError
 
 
-def test_a_burst_passes_and_what_is_above_the_share_waits_for_the_next_window():
+def test_a_burst_is_accepted_and_further_requests_wait_for_the_next_window():
     now = 100.0
     rate = RateLimiter(2, lambda: now)
     for _ in range(20):

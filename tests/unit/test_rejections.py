@@ -17,7 +17,7 @@ def note(
     known.record(gateway, "ann", (delta,), ValidationError("no", [Rejection(delta_id, "VALIDATION", message)]))
 
 
-def test_the_latest_of_each_row_is_remembered_for_its_own_gateway_alone():
+def test_the_latest_rejection_of_each_row_is_kept_per_gateway():
     known = RejectionLog(lambda: 5)
     note(known, "gw", "r1", message="first")
     note(known, "gw", "r1", message="second")
@@ -36,13 +36,13 @@ def test_the_row_that_was_refused_longest_ago_is_forgotten_first(monkeypatch):
 
 
 @pytest.mark.parametrize("names", [{"table": "t" * 1000}, {"delta_id": "d" * 1000}, {"row": "r" * 1000}])
-def test_names_that_no_row_can_have_are_not_kept(names):
+def test_rejections_with_invalid_names_are_not_stored(names):
     known = RejectionLog(lambda: 5)
     note(known, "gw", **{"row": "r1", **names})
     assert known.latest("gw", names.get("table", "todos"), names.get("row", "r1")) is None
 
 
-def test_a_message_that_quotes_much_is_cut():
+def test_a_long_message_is_truncated():
     known = RejectionLog(lambda: 5)
     note(known, "gw", "r1", message="x" * 100_000)
     found = known.latest("gw", "todos", "r1")
@@ -61,7 +61,7 @@ def test_deltas_pushed_with_a_rejected_one_are_reported_by_its_reason():
     assert "in the same push, row 'bad' of table 'todos' was refused: no such column" in told["good"].sentence
 
 
-def test_a_push_for_which_there_was_no_room_is_remembered_up_to_a_hundred_rows():
+def test_a_push_rejected_for_backpressure_is_kept_for_up_to_a_hundred_rows():
     known = RejectionLog(lambda: 5)
     deltas = [RowDelta("INSERT", "todos", f"r{n}", "ann", (), 1, f"d{n}") for n in range(101)]
     known.record("gw", "ann", deltas, BackpressureError("too much waits for the lake"))
@@ -71,7 +71,7 @@ def test_a_push_for_which_there_was_no_room_is_remembered_up_to_a_hundred_rows()
     assert known.latest("gw", "todos", "r100") is None
 
 
-def test_a_change_since_hides_a_refusal_also_where_the_gateways_clock_is_ahead():
+def test_a_later_change_hides_a_rejection_also_if_the_gateways_clock_is_ahead():
     known = RejectionLog(lambda: 5)
     note(known, "gw", "r1")
     assert known.latest("gw", "todos", "r1", changed=5 << 16) is not None

@@ -36,12 +36,12 @@ def steps(count: int) -> int:
     return seen
 
 
-def test_a_delta_takes_as_many_steps_however_many_the_row_has():
+def test_the_cost_of_a_merge_does_not_grow_with_the_number_of_deltas():
     steps(800)  # the names of columns are known from here on
     assert steps(800) == 8 * steps(100)
 
 
-def test_equal_states_are_not_unequal():
+def test_equality_and_inequality_of_states_agree():
     one, other = RowState(), RowState()
     assert not one != other  # noqa: SIM202 both operators are asked
     one.merge(RowDelta("INSERT", "t", "r", "c", (), 1, "id"))

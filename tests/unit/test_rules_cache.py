@@ -11,7 +11,7 @@ def config(team):
     return GatewayConfig(version=1, schemas={}, rules=parse_rules(rules), rules_version=1)
 
 
-def test_rules_that_were_taken_back_are_not_served():
+def test_rolled_back_rules_are_not_served():
     cache = RulesCache()
     abandoned, kept = config("a"), config("b")
     assert cache.index(abandoned) is cache.index(abandoned)

@@ -45,7 +45,7 @@ def test_a_schema_reads_back_from_its_json():
     assert b'"sourceTable":"src"' in msgspec.json.encode(found)
 
 
-def test_a_references_schema_accepts_the_references_form():
+def test_a_column_reference_may_have_the_form_of_the_reference():
     reference = {"table": "issues", "column": "key", "cardinality": "many-to-one"}
     found = schema(columns=[{"name": "issue", "type": "string", "references": reference}])
     assert found.columns[0].references == "issues.key"
@@ -77,7 +77,7 @@ def test_a_references_schema_accepts_the_references_form():
         ({"sourceTable": "LakeSync_Deltas"}, "'LakeSync_Deltas'"),
     ],
 )
-def test_a_wrong_schema_is_refused_by_name(changes, message):
+def test_an_invalid_table_schema_is_rejected_with_the_reason(changes, message):
     with pytest.raises(SchemaError, match=message):
         schema(**changes)
 
@@ -120,7 +120,7 @@ def test_evolution_adds_columns_after_the_old_ones():
         ({"table": "other"}, "'other'"),
     ],
 )
-def test_any_other_evolution_is_refused_by_name(changes, message):
+def test_an_evolution_that_is_not_additive_is_rejected_with_the_reason(changes, message):
     with pytest.raises(SchemaError, match=message):
         evolve(schema(), schema(**changes))
 
@@ -137,7 +137,7 @@ NAMES = {"string": "title", "number": "rank", "boolean": "done", "json": "extra"
 
 @pytest.mark.parametrize("kind", VALUES)
 @pytest.mark.parametrize("value", sorted({value for values in VALUES.values() for value in values}))
-def test_a_value_fits_its_column_or_is_named(kind, value):
+def test_a_value_that_does_not_fit_its_column_is_an_error_with_the_column(kind, value):
     delta = RowDelta("UPDATE", "todos", "r", "c", (ColumnValue(NAMES[kind], Raw(value)),), 1, "i")
     message = check_delta(schema(), delta)
     if kind == "json" or value == b"null" or value in VALUES[kind]:

@@ -29,7 +29,7 @@ def test_a_push_is_split_by_table_in_the_order_of_the_shards():
     assert list(split(SyncPush("c", (delta("orders", "1"),)), SHARDS)) == ["b"]
 
 
-def test_a_cursor_is_found_again_and_grows_whatever_the_clock_says():
+def test_a_cursor_is_found_again_and_increases_with_any_clock():
     handed, first = hand_out(None, {"a": 512, "b": 0}, "b", WALL)
     assert first == WALL << 16
     vector = find(handed, first)
@@ -44,7 +44,7 @@ def test_a_cursor_is_found_again_and_grows_whatever_the_clock_says():
     assert find(None, 0) is not None, "0 stands for the beginning everywhere"
 
 
-def test_a_place_in_the_middle_of_pages_is_a_page_mark():
+def test_a_position_between_pages_is_a_page_mark():
     handed, whole = hand_out(None, {"a": 512}, "", WALL)
     _, mark = hand_out(handed, {"a": 513}, "", WALL)
     assert whole % ARRIVAL_STEP == 0
@@ -52,7 +52,7 @@ def test_a_place_in_the_middle_of_pages_is_a_page_mark():
     assert NOWHERE % ARRIVAL_STEP
 
 
-def test_the_place_where_a_client_certainly_was_is_never_forgotten():
+def test_a_confirmed_position_of_a_client_is_never_forgotten():
     handed, seen = hand_out(None, {"a": 256}, "", WALL)
     handed, lost = hand_out(handed, {"a": 257}, "", WALL)
     handed = used(handed, seen)
@@ -83,7 +83,7 @@ def test_shards_are_folders_beside_the_main_store_unless_they_are_given_a_url():
         (ShardMap({"orders": "b"}, "z", {"b": "sqlite:///d/s/"}), "sqlite:///d/./s", "have the same store"),
     ],
 )
-def test_each_shard_has_a_store_and_no_two_have_the_same(shards, main, words):
+def test_two_shards_cannot_share_a_store(shards, main, words):
     with pytest.raises(ConfigurationError, match=words):
         shard_urls(shards, main)
 
@@ -98,7 +98,7 @@ def test_each_shard_has_a_store_and_no_two_have_the_same(shards, main, words):
         (ShardMap({"orders": "b"}, "z", {"z": "sqlite:///z"}), "is the one of staging.url"),
     ],
 )
-def test_a_configuration_that_cannot_be_is_refused(shards, words):
+def test_an_invalid_shard_configuration_is_rejected(shards, words):
     with pytest.raises(ConfigurationError, match=words):
         shards.check()
 

@@ -15,7 +15,7 @@ def configured(monkeypatch, tmp_path, **spark):
     return config.load({"data_dir": tmp_path, "spark": spark})
 
 
-def test_nothing_listens(monkeypatch, tmp_path):
+def test_a_remote_without_a_listener_fails_immediately(monkeypatch, tmp_path):
     (port,) = free_ports(1)
     started = time.monotonic()
     with pytest.raises(LakeUnavailableError, match=f"nothing listens at localhost:{port}"):
@@ -24,7 +24,7 @@ def test_nothing_listens(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("remote", ["http://localhost:1", "sc://", "localhost:15002", "sc://host:port"])
-def test_a_remote_of_another_form(monkeypatch, tmp_path, remote):
+def test_a_malformed_spark_remote_is_rejected(monkeypatch, tmp_path, remote):
     with pytest.raises(ConfigurationError, match="sc://HOST:PORT"):
         connect(configured(monkeypatch, tmp_path, remote=remote))
 

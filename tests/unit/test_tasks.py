@@ -28,7 +28,7 @@ def run(work):
     return [row["report"] for row in rows]
 
 
-def test_each_work_is_done_from_its_value_alone(backend, tmp_path):
+def test_each_task_runs_from_its_serialised_value(backend, tmp_path):
     leaf = WriteTarget("a", backend("a").uri, cold=(TieredBackend(backend("h"), backend("c"), 5),))
     row_filter = RowFilter(where=(("delay", "gt", "3"),))
     assert run(Flow("f", backend("s"), leaf, row_filter, (SCHEMA,))) == []
@@ -39,7 +39,7 @@ def test_each_work_is_done_from_its_value_alone(backend, tmp_path):
     assert '"g/main":512' in report
 
 
-def test_an_error_is_raised_as_what_it_was(backend, tmp_path):
+def test_errors_of_tasks_keep_their_class(backend, tmp_path):
     (tmp_path / "broken.db").write_text("this is no database of SQLite, however long one looks at it")
     with pytest.raises(AdapterError, match=r"broken\.db cannot be used"):
         run(Tiering(backend("broken"), backend("c"), -1, 5))

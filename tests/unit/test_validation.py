@@ -34,7 +34,7 @@ def test_a_well_formed_delta_passes(delta):
         ({"op": "DELETE"}, "'title'"),
     ],
 )
-def test_a_misshapen_delta_is_named_with_what_is_wrong(change, message):
+def test_a_malformed_delta_is_reported_with_the_reason(change, message):
     found = check_shape(replace(GOOD, **change))
     assert found.code == "VALIDATION_ERROR"
     assert found.delta_id == change.get("delta_id", "id")
@@ -54,6 +54,6 @@ def test_a_misshapen_delta_is_named_with_what_is_wrong(change, message):
         {"op": "DELETE", "columns": ()},
     ],
 )
-def test_the_bounds_are_inside(change):
+def test_values_at_the_limits_are_accepted(change):
     assert check_shape(replace(GOOD, **change)) is None
     assert find_malformed([replace(GOOD, **change), GOOD]) == []

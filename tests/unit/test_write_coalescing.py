@@ -57,7 +57,7 @@ def write(data):
     return lambda joined: joined.write(data)
 
 
-def test_head_and_body_are_one_write():
+def test_response_head_and_body_are_one_write():
     assert sent(write(HEAD), write(b"{}"), write(HEAD), write(b"[]")) == [HEAD + b"{}", HEAD + b"[]"]
 
 
@@ -66,11 +66,11 @@ def test_a_head_without_a_body_is_sent():
     assert sent(write(HEAD)) == [HEAD]
 
 
-def test_a_head_waits_for_one_turn_at_most():
+def test_a_response_head_waits_for_one_turn_of_the_loop_at_most():
     assert sent(write(HEAD), None, write(b"{}"), write(b"more")) == [HEAD, b"{}", b"more"]
 
 
-def test_a_head_whose_caller_has_gone_goes_nowhere():
+def test_a_response_head_is_dropped_if_the_client_disconnected():
     assert sent(write(HEAD), lambda joined: setattr(joined.inner, "gone", True)) == []
 
 

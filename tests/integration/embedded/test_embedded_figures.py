@@ -27,7 +27,7 @@ def test_figures_follow_pushes_and_flushes(clock, tmp_path):
         assert gateway.table_stats() == []
 
 
-def test_a_restart_finds_what_waits(clock, tmp_path):
+def test_the_backlog_figures_survive_a_restart(clock, tmp_path):
     author, staging = Author("a", clock), f"sqlite://{tmp_path / 'staging'}"
     with gateway_over(clock, KINDS["sqlite"](tmp_path), staging=staging) as gateway:
         author.push(gateway, author.delta("r1", {"x": 1}))
@@ -36,7 +36,7 @@ def test_a_restart_finds_what_waits(clock, tmp_path):
         assert (gateway.buffer_stats(), gateway.table_stats()) == before
 
 
-def test_a_flush_is_wanted_by_age(clock):
+def test_a_flush_is_due_by_age(clock):
     author = Author("a", clock)
     with gateway_over(clock, settings=FlushSettings()) as gateway:
         clock.advance(100_000)
@@ -59,7 +59,7 @@ def filled(gateway, author, columns, stop):
 
 
 @pytest.mark.parametrize(("columns", "early"), [(20, True), (2, False)])
-def test_a_flush_is_wanted_by_bytes_and_earlier_where_rows_are_wide(clock, tmp_path, columns, early):
+def test_a_flush_is_due_by_bytes_and_earlier_for_wide_rows(clock, tmp_path, columns, early):
     author = Author("a", clock)
     thresholds = FlushSettings(max_buffer_bytes=4000, adaptive=AdaptiveBuffer(10, 0.5))
     with gateway_over(clock, KINDS["sqlite"](tmp_path), settings=thresholds) as gateway:
@@ -73,7 +73,7 @@ def test_a_flush_is_wanted_by_bytes_and_earlier_where_rows_are_wide(clock, tmp_p
         assert gateway.should_flush()
 
 
-def test_tables_above_their_budget_are_named(clock, tmp_path):
+def test_tables_above_their_budget_are_listed(clock, tmp_path):
     author, budget = Author("a", clock), FlushSettings(per_table_budget_bytes=600)
     with gateway_over(clock, KINDS["sqlite"](tmp_path), settings=budget) as gateway:
         author.push(gateway, author.delta("r", {"x": 1}, table="small"))
@@ -95,7 +95,7 @@ pushes = st.lists(
 
 @settings(max_examples=25, deadline=None)
 @given(history=pushes, flush_after=st.integers(0, 5))
-def test_tables_add_up_to_the_whole(tmp_path_factory, history, flush_after):
+def test_figures_of_tables_add_up_to_those_of_the_gateway(tmp_path_factory, history, flush_after):
     clock = ManualClock()
     author = Author("a", clock)
     with gateway_over(clock, KINDS["sqlite"](tmp_path_factory.mktemp("sums"))) as gateway:

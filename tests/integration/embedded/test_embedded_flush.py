@@ -24,7 +24,7 @@ def adapter(request, tmp_path):
     opened.close()
 
 
-def test_a_flush_carries_what_waits_and_pulls_stay_whole(clock, adapter):
+def test_a_flush_writes_every_unflushed_delta_and_pulls_are_unchanged(clock, adapter):
     author = Author("a", clock)
     with gateway_over(clock, adapter) as gateway:
         sent = author.push(gateway, author.delta("r1", {"x": 1}), author.delta("r2", {"x": 2}))
@@ -42,7 +42,7 @@ def test_a_flush_carries_what_waits_and_pulls_stay_whole(clock, adapter):
         assert gateway.buffer_stats().log_size == 0
 
 
-def test_deltas_arrive_as_they_were(clock, adapter):
+def test_flushed_deltas_equal_the_pushed_ones(clock, adapter):
     author = Author("a", clock)
     with gateway_over(clock, adapter) as gateway:
         (sent,) = author.push(
@@ -97,7 +97,7 @@ def test_deltas_that_the_adapter_lacks_are_not_confirmed(clock, adapter):
         assert gateway.flush().deltas == 1
 
 
-def test_one_flush_at_a_time(clock, tmp_path):
+def test_concurrent_flushes_run_one_at_a_time(clock, tmp_path):
     author = Author("a", clock)
     entered, go_on = threading.Event(), threading.Event()
 
@@ -164,7 +164,7 @@ def test_a_flush_without_an_adapter_is_an_error(clock):
         gateway.flush()
 
 
-def test_a_table_is_flushed_with_all_that_came_before_it(clock, tmp_path):
+def test_flushing_a_table_flushes_earlier_pushes_of_others(clock, tmp_path):
     author, adapter = Author("a", clock), KINDS["parquet"](tmp_path)
     with gateway_over(clock, adapter) as gateway:
         for table in ("notes", "other", "notes", "other", "other"):
@@ -192,7 +192,7 @@ def test_objects_are_named_by_batch_and_readable_by_anyone(clock, tmp_path):
         assert envelope["deltas"][0]["deltaId"] == sent[0].delta_id
 
 
-def test_pushes_wait_once_too_much_is_unflushed(clock, tmp_path):
+def test_pushes_are_rejected_until_a_flush_if_too_much_is_unflushed(clock, tmp_path):
     author, adapter = Author("a", clock), KINDS["sqlite"](tmp_path)
     with gateway_over(clock, adapter, limits=EngineLimits(max_backpressure_bytes=500)) as gateway:
         while gateway.buffer_stats().byte_size <= 500:
@@ -204,7 +204,7 @@ def test_pushes_wait_once_too_much_is_unflushed(clock, tmp_path):
         assert gateway.buffer_stats().log_size == 1
 
 
-def test_gateways_of_one_adapter_do_not_meet(clock, tmp_path):
+def test_gateways_with_a_shared_adapter_are_separate(clock, tmp_path):
     adapter = ObjectDeltas(LocalDisk(tmp_path / "objects"))
     engine = Engine(open_store("memory://", clock), clock, outlet=Outlet(adapter))
     engine.open()

@@ -35,7 +35,7 @@ def test_a_killed_flush_is_completed_by_the_next(tmp_path, crash_at):
 
 
 @pytest.mark.parametrize("crash_at", ["flush.after_write", "flush.after_confirm"])
-def test_a_database_too(tmp_path, crash_at):
+def test_a_killed_flush_to_a_database_is_completed_by_the_next(tmp_path, crash_at):
     check(tmp_path, "sqlite", run_until_killed(tmp_path, "sqlite", f"{crash_at}:2"))
 
 

@@ -31,7 +31,7 @@ def test_the_pages_example_runs_and_its_query_reads_what_it_wrote(tmp_path, monk
     assert duckdb.sql(query).fetchall() == [("todos", "t1", "INSERT", '"Buy oat milk"')]
 
 
-def test_the_shop_finds_its_stock_again(tmp_path):
+def test_the_example_restores_its_stock_on_the_second_run(tmp_path):
     def run() -> str:
         command = [sys.executable, "-m", "examples.embedded", str(tmp_path / "shop")]
         return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=140).stdout
@@ -46,11 +46,11 @@ def test_the_shop_finds_its_stock_again(tmp_path):
 
 
 @pytest.mark.parametrize("name", [name for name in vars(Embedding) if not name.startswith("_")])
-def test_every_method_is_named(name):
+def test_the_page_names_every_method(name):
     assert f"`{name}(" in PAGE
 
 
-def test_every_setting_and_argument_is_named():
+def test_the_page_names_every_setting_and_argument():
     for name in (*FlushSettings.__struct_fields__, *_arguments()):
         assert f"`{name}`" in PAGE, name
 
@@ -63,7 +63,7 @@ _SELF_EXPLAINING = {"gateway_id", "wall", "on_flushed"}
 
 
 @pytest.mark.parametrize("protocol", [LakeAdapter, DatabaseAdapter, Materialisable])
-def test_every_method_of_an_adapter_is_named(protocol):
+def test_the_page_names_every_method_of_an_adapter(protocol):
     methods = [name for name in vars(protocol) if not name.startswith("_") and callable(getattr(protocol, name))]
     assert len(methods) >= 2
     for name in methods:

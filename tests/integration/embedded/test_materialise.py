@@ -97,7 +97,7 @@ def test_work_that_cannot_succeed_is_tried_once(flushed, database):
     assert (flaky.tried, len(flushed.failed("shop"))) == (1, 1)
 
 
-def test_a_job_that_ends_its_workers_is_set_aside(flushed, database):
+def test_a_job_whose_workers_die_becomes_a_dead_letter(flushed, database):
     """Its attempts were counted before they were made."""
     job = flushed.pending("shop")[0]
     for _ in range(5):
@@ -108,7 +108,7 @@ def test_a_job_that_ends_its_workers_is_set_aside(flushed, database):
     assert "its worker died in each of 5 attempts" in flushed.failed("shop")[0].failure
 
 
-def test_one_bad_table_does_not_hold_the_others(clock, database):
+def test_a_failing_table_does_not_delay_the_others(clock, database):
     queue, author = MemoryFlushQueue(), Author("a", clock)
     other = parse_schema({"table": "other", "columns": [{"name": "x", "type": "number"}]})
     with gateway_over(clock, database, queue=queue) as gateway:
@@ -136,7 +136,7 @@ class Broken(ObjectFlushQueue):
         super().publish(work, context)
 
 
-def test_a_queue_that_fails_does_not_fail_the_flush_and_gets_its_work_later(clock, database, tmp_path):
+def test_a_failing_queue_does_not_fail_the_flush_and_receives_its_jobs_later(clock, database, tmp_path):
     queue, author = Broken(LocalDisk(tmp_path / "queue")), Author("a", clock)
     with gateway_over(clock, database, queue=queue) as gateway:
         gateway.register_schema(NOTES)

@@ -87,13 +87,13 @@ def test_two_spellings_in_one_push_are_refused(engine):
     push(gateway, "todos", 3, x=1)
 
 
-def test_a_namespace_of_its_own_has_names_of_its_own(engine):
+def test_names_of_different_namespaces_may_differ_in_case(engine):
     push(engine.gateway("shop"), "notes", title=1)
     push(engine.gateway("apart"), "Notes", Title=1)
     engine.gateway("apart").register_schema(schema("Notes", "Title"))
 
 
-def test_a_store_of_an_earlier_version_learns_the_names_of_its_schemas(place):
+def test_a_store_of_an_earlier_version_checks_the_names_of_its_schemas(place):
     engine = opened(place())
     gateway = engine.gateway("shop")
     gateway.register_schema(schema("notes", "title"))
@@ -108,7 +108,7 @@ def test_a_store_of_an_earlier_version_learns_the_names_of_its_schemas(place):
         again.close()
 
 
-def test_at_once_one_spelling_wins(tmp_path):
+def test_one_of_several_concurrent_spellings_is_accepted(tmp_path):
     engine = opened(open_store(f"sqlite://{tmp_path}", ManualClock(1_700_000_000_000)))
     try:
         spellings = ["notes", "Notes", "NOTES", "nOTES"]
@@ -124,7 +124,7 @@ def test_at_once_one_spelling_wins(tmp_path):
         engine.close()
 
 
-def test_of_two_processes_at_once_one_spelling_wins(own_database):
+def test_one_spelling_of_two_concurrent_processes_is_accepted(own_database):
     """Each store has connections of its own, as each gateway process has."""
     engines = [opened(open_store(own_database, ManualClock(1_700_000_000_000))) for _ in range(2)]
     try:

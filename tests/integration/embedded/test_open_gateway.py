@@ -51,7 +51,7 @@ def test_an_embedded_gateway_flushes_periodically_and_on_close(clock, tmp_path):
     assert not [thread for thread in threading.enumerate() if thread.name in ("flush", "materialise")]
 
 
-def test_tables_follow(clock, tmp_path):
+def test_tables_at_the_adapter_follow_the_flush(clock, tmp_path):
     author = Author("a", clock)
     with lakesync.open_gateway("shop", adapter=f"sqlite://{tmp_path}/d.db", schemas=[NOTES], wall=clock) as gateway:
         author.push(gateway, author.delta("r1", {"x": 1}))
@@ -59,7 +59,7 @@ def test_tables_follow(clock, tmp_path):
         assert sql.execute("SELECT row_id, x FROM notes").fetchall() == [("r1", 1)]
 
 
-def test_durable_staging_keeps_what_could_not_be_flushed(clock, tmp_path):
+def test_durable_staging_keeps_deltas_after_a_failed_flush(clock, tmp_path):
     author, failing = Author("a", clock), Failing(KINDS["parquet"](tmp_path))
     failing.before = 10**9
     with (
@@ -75,7 +75,7 @@ def test_durable_staging_keeps_what_could_not_be_flushed(clock, tmp_path):
     assert ids(kept(failing.inner)) == ids(sent)
 
 
-def test_defaults_are_the_references(clock, tmp_path):
+def test_defaults_are_those_of_the_reference(clock, tmp_path):
     author = Author("a", clock)
     settings = FlushSettings(max_buffer_bytes=300)
     with lakesync.open_gateway(
@@ -92,7 +92,7 @@ def test_defaults_are_the_references(clock, tmp_path):
         assert gateway.buffer_stats().log_size == 20
 
 
-def test_schemas_rules_and_sources_are_there_from_the_start(clock, tmp_path):
+def test_schemas_rules_and_sources_are_registered_on_opening(clock, tmp_path):
     author, source = Author("a", clock), KINDS["sqlite"](tmp_path)
     for _ in range(2):
         with lakesync.open_gateway(
@@ -181,7 +181,7 @@ def test_rehydrating_from_deltas_checks_nothing_and_flushes_later(clock, tmp_pat
         gateway.rehydrate()
 
 
-def test_rehydrating_beside_pushes_loses_none_of_them(clock, tmp_path):
+def test_rehydrating_during_pushes_loses_no_push(clock, tmp_path):
     author, other, adapter = Author("a", clock), Author("b", clock), KINDS["sqlite"](tmp_path)
     with lakesync.open_gateway("shop", adapter=adapter, background=False, wall=clock) as gateway:
         sent = author.push(gateway, *(author.delta(f"r{n}", {"x": n}) for n in range(30)))
@@ -192,7 +192,7 @@ def test_rehydrating_beside_pushes_loses_none_of_them(clock, tmp_path):
     assert ids(kept(adapter)) == ids(sent)
 
 
-def test_one_gateway_that_cannot_flush_does_not_hold_the_others(clock, tmp_path):
+def test_a_gateway_that_cannot_flush_does_not_delay_the_others(clock, tmp_path):
     class Choosy(Failing):
         def insert_deltas(self, batch):
             self.before = int(batch.gateway == "bad")
@@ -214,7 +214,7 @@ def test_one_gateway_that_cannot_flush_does_not_hold_the_others(clock, tmp_path)
     engine.close()
 
 
-def test_a_flush_that_was_asked_for_is_due(clock, tmp_path):
+def test_a_requested_flush_is_due(clock, tmp_path):
     outlet = Outlet(KINDS["sqlite"](tmp_path), queue=MemoryFlushQueue())
     engine = Engine(open_store("memory://", clock), clock, outlet=outlet)
     engine.open()

@@ -47,7 +47,7 @@ def both(row: int, client: str = "alice") -> SyncPush:
     return SyncPush(client, (delta("orders", row, client), delta("todos", row, client)))
 
 
-def test_both_shards_are_flushed_to_the_adapter_and_come_back_from_it(tmp_path: Path) -> None:
+def test_both_shards_are_flushed_to_the_adapter_and_rehydrated_from_it(tmp_path: Path) -> None:
     outlet = Outlet(open_adapter(f"file://{tmp_path / 'kept'}"))
     engine = opened(tmp_path / "one", outlet)
     gateway = engine.gateway("g")
@@ -146,7 +146,7 @@ def test_new_tables_may_be_given_a_shard_at_any_time(tmp_path: Path) -> None:
         engine.close()
 
 
-def test_followers_who_stand_alike_are_told_by_one_page_whose_cursor_is_everyones(tmp_path: Path) -> None:
+def test_subscribers_in_the_same_state_share_one_page_and_its_cursor(tmp_path: Path) -> None:
     engine = opened(tmp_path)
     try:
         gateway = engine.gateway("g")

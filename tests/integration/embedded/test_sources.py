@@ -73,7 +73,7 @@ def pull(gateway, since, *, limit=100, client="reader", **claims):
     return gateway.handle_pull(SyncPull(client, since, limit, "reports"), {"sub": client, **claims})
 
 
-def test_rows_come_as_delete_and_insert_and_the_cursor_never_passes(gateway, writer):
+def test_rows_are_sent_as_delete_and_insert_and_the_cursor_does_not_advance(gateway, writer):
     writer.put(("r1", {"x": 1}), ("r2", {"x": 2}))
     writer.put(("r1", {"y": 5}), ("gone", {"x": 1}))
     writer.put(("gone", None))
@@ -94,7 +94,7 @@ def test_rows_come_as_delete_and_insert_and_the_cursor_never_passes(gateway, wri
     assert (again.deltas, again.server_hlc, again.has_more) == ((), page.server_hlc, False)
 
 
-def test_pages_follow_one_another(gateway, writer):
+def test_pages_of_a_source_are_contiguous(gateway, writer):
     for number in range(30):
         writer.put(*((f"r{number}-{n}", {"x": n}) for n in range(3)))
     since, seen = cursor_of(gateway), []
@@ -112,7 +112,7 @@ def test_pages_follow_one_another(gateway, writer):
     assert {row for _, row in told(pull(gateway, since))} == {"r0-0", "new"}
 
 
-def test_a_row_that_changes_during_the_walk_comes_at_its_latest_place(gateway, writer):
+def test_a_row_changed_between_pages_is_sent_at_its_latest_position(gateway, writer):
     for number in range(6):
         writer.put((f"r{number}", {"x": number}))
     since = cursor_of(gateway)
@@ -133,7 +133,7 @@ def test_a_lost_answer_is_sent_again(gateway, writer):
     assert told(pull(gateway, second.server_hlc)) == [("DELETE", "r2"), ("INSERT", "r2")]
 
 
-def test_the_own_feed_knows_what_the_mark_stands_for(gateway, writer, clock):
+def test_the_gateways_feed_accepts_the_cursor_of_a_source_page(gateway, writer, clock):
     writer.put(("r1", {"x": 1}))
     since = cursor_of(gateway)
     page = pull(gateway, since)
@@ -145,7 +145,7 @@ def test_the_own_feed_knows_what_the_mark_stands_for(gateway, writer, clock):
     assert pull(gateway, own.server_hlc).deltas == (), "the feed's pull said that the page had arrived"
 
 
-def test_a_page_without_a_sign_is_never_taken_for_received(gateway, writer):
+def test_an_unacknowledged_page_is_sent_again(gateway, writer):
     """Its answer may have been lost as often as it was sent."""
     writer.put(("r1", {"x": 1}))
     since = cursor_of(gateway)
@@ -154,7 +154,7 @@ def test_a_page_without_a_sign_is_never_taken_for_received(gateway, writer):
     assert pull(gateway, pages[-1].server_hlc).deltas == ()
 
 
-def test_a_client_whose_pushes_hide_its_signs_walks_in_rounds(gateway, writer, clock):
+def test_a_client_whose_pushes_hide_its_acknowledgements_repeats_its_pages_and_misses_none(gateway, writer, clock):
     """It stands still at no page, and misses none."""
     for number in range(3):
         writer.put((f"r{number}", {"x": number}))
@@ -173,7 +173,7 @@ def test_a_client_whose_pushes_hide_its_signs_walks_in_rounds(gateway, writer, c
     assert [delta.row_id for page in rest for delta in page.deltas if delta.op == "INSERT"] == ["r1", "r2"]
 
 
-def test_a_client_without_a_cursor_walks_in_rounds(gateway, writer):
+def test_a_client_without_a_cursor_repeats_its_pages(gateway, writer):
     for number in range(4):
         writer.put((f"r{number}", {"x": number}))
     rounds = [pull(gateway, 0, limit=4) for _ in range(4)]
@@ -190,7 +190,7 @@ def test_a_client_that_starts_again_gets_its_sources_again(gateway, writer):
     assert told(pull(gateway, fresh)) == told(page)
 
 
-def test_the_own_feed_inserts_nothing_that_a_source_may_have_sent(gateway, writer, clock):
+def test_the_gateways_feed_sends_no_plain_insert_of_a_row_that_a_source_may_have_sent(gateway, writer, clock):
     writer.put(("r1", {"x": 1}))
     page = pull(gateway, cursor_of(gateway))
     other = Author("other", clock)
@@ -221,7 +221,7 @@ def test_a_client_of_sources_gets_broadcasts_of_its_own(gateway, writer, clock):
     assert told(own) == [("DELETE", "r1"), ("INSERT", "r1")]
 
 
-def test_rules_hold_row_by_row(gateway, writer):
+def test_rules_apply_to_each_row_of_a_source(gateway, writer):
     gateway.set_rules(parse_rules(MINE))
     writer.put(("a1", {"team": "a"}), ("b1", {"team": "b"}), ("none", {"x": 1}), ("moves", {"team": "a"}))
     since = cursor_of(gateway, claims={"sub": "reader", "team": "a"})

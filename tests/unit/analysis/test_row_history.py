@@ -14,7 +14,7 @@ from lakesync.testing.clock import ManualClock
 from tests.conformance.book import make_delta
 
 
-def test_a_row_of_which_all_waits_for_the_first_flush(tmp_path):
+def test_the_history_includes_unflushed_deltas_before_the_first_flush(tmp_path):
     place, clock = config.load({"data_dir": tmp_path}), ManualClock()
     engine = Engine(open_staging(place.staging.url, None, clock), clock)
     engine.open()

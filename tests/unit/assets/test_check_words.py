@@ -5,7 +5,7 @@ from lakehouse.checks import DuplicateKey
 from lakehouse.tables.state_audit import StateDifference
 
 
-def test_the_first_are_named_and_the_rest_are_counted():
+def test_a_summary_names_three_findings_and_counts_the_others():
     found = [DuplicateKey("nyc", f"row-{number}", 2) for number in range(5)]
     assert summary(found[:1]) == "nyc row-0"
     assert summary(found) == "nyc row-0, nyc row-1, nyc row-2 and 2 more"

@@ -24,7 +24,7 @@ def failing():
     raise ValueError("as it should")
 
 
-def test_runs_go_unless_the_newest_state_of_a_partition_came_from_them():
+def test_old_runs_are_deleted_except_the_newest_of_each_partition():
     with dg.DagsterInstance.ephemeral() as instance:
 
         def run(asset, partition=None):

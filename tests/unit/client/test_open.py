@@ -312,7 +312,7 @@ def test_a_missing_dataframe_package_is_reported_with_its_install_command(opened
         getattr(opened(), f"to_{kind}")("todos")
 
 
-def test_modes(opened):
+def test_push_only_and_pull_only_clients_sync_one_way(opened):
     writer, reader = opened("writer", mode="pushOnly"), opened("reader", mode="pullOnly")
     assert (writer.status.mode, reader.status.mode) == ("pushOnly", "pullOnly")
     writer["todos"].insert(title="out")

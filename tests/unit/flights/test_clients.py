@@ -31,20 +31,20 @@ def test_an_update_of_a_row_that_is_not_there_does_nothing():
     assert replica.rows("airports") == {}
 
 
-def test_values_are_kept_as_they_came_and_json_as_its_text():
+def test_values_are_stored_unchanged_and_json_as_text():
     replica = Replica()
     replica.apply([delta("INSERT", faa="EWR", alt=18, position={"lon": -74.1, "lat": 40.6}), delta("UPDATE", alt=None)])
     assert replica.rows("airports") == {"EWR": ("EWR", None, '{"lat":40.6,"lon":-74.1}', None, None, None, None)}
 
 
-def test_an_application_knows_whether_its_row_exists():
+def test_an_update_by_the_app_of_a_missing_row_does_nothing():
     replica = Replica()
     replica.write("UPDATE", "airports", "EWR", {"faa": "EWR"})
     replica.write("INSERT", "airports", "EWR", {"name": "Newark"})
     assert replica.rows("airports")["EWR"][:2] == ("EWR", "Newark")
 
 
-def test_the_journal_keeps_a_push_as_it_was_sent(tmp_path):
+def test_the_journal_stores_pushes_unchanged(tmp_path):
     journal = Journal(tmp_path)
     journal.acknowledged("a", 3, "2013-01-01", "7", b'{"deltas":[]}')
     journal.acknowledged("a", 4, "2013-01-02", "8", b'{"deltas":[1]}')
@@ -56,7 +56,7 @@ def test_the_journal_keeps_a_push_as_it_was_sent(tmp_path):
     assert journal.pushes == 2
 
 
-def test_the_middle_is_just_before_the_step_after_half_of_the_deltas():
+def test_the_middle_is_before_the_step_after_half_of_the_deltas():
     played = Played(deltas=100, timeline=[(0, 30), (2, 60), (5, 100)])
     assert played.middle == (2, push_time(5) - MINUTE)
     assert Played(deltas=10, timeline=[(3, 10)]).middle == (3, push_time(4) - MINUTE)

@@ -22,21 +22,21 @@ def steps() -> list[Step]:
     return list(Story(DAYS).steps())
 
 
-def test_nineteen_clients_take_part(steps):
+def test_all_nineteen_clients_write(steps):
     assert len({client for step in steps for client in step.outboxes}) == len(cast.CAST) == 19
 
 
-def test_the_same_story_twice(steps):
+def test_the_story_is_deterministic(steps):
     assert list(Story(DAYS).steps()) == steps
 
 
-def test_steps_only_go_forward_over_at_least_three_days(steps):
+def test_steps_are_ordered_and_span_one_day_more_than_the_flights(steps):
     numbers = [step.number for step in steps]
     assert numbers == sorted(set(numbers))
     assert len({cast.day_of(number) for number in numbers}) == DAYS + 1
 
 
-def test_even_one_day_of_flights_arrives_on_three_days():
+def test_one_day_of_flights_arrives_on_three_days():
     assert {cast.day_of(step.number) for step in Story(1).steps()} == {"2013-01-01", "2013-01-02", "2013-01-03"}
 
 
@@ -83,7 +83,7 @@ def test_some_flights_are_cancelled_and_some_cancellations_undone(steps):
     assert sum(written[-1] == "DELETE" for written in cancelled) > 10
 
 
-def test_the_clients_own_spelling_agrees_with_lakesync(steps):
+def test_delta_ids_of_the_demo_clients_equal_those_of_lakesync(steps):
     for write in (write for step in steps[:3] for outbox in step.outboxes.values() for write in outbox):
         columns = [ColumnValue.of(name, value) for name, value in write.columns.items()]
         ours = delta.delta_id(

@@ -50,11 +50,11 @@ def test_each_column_goes_to_its_greatest_stamp(told):
     assert truth.visible("final") == 1
 
 
-def test_equal_times_go_to_the_greater_client(told):
+def test_of_equal_stamps_the_greater_client_wins(told):
     assert live(told(write(1, "b", "INSERT", tailnum="B"), write(1, "a", "INSERT", tailnum="A"))) == {"tailnum": "B"}
 
 
-def test_a_deletion_ends_what_is_older_also_when_that_comes_later(told):
+def test_a_delete_hides_older_values_that_arrive_later(told):
     truth = told(write(2, "a", "DELETE"), write(1, "a", "INSERT", carrier="UA"))
     assert live(truth) == {}
     assert truth.visible("final") == 0
@@ -80,7 +80,7 @@ def test_the_state_in_the_middle_knows_only_what_had_arrived(told):
     assert live(truth, "middle") == {"status": "late"}
 
 
-def test_counts(told):
+def test_counts_report_deltas_clients_conflicts_and_late_deltas(told):
     counts = told(
         write(5, "b", "UPDATE", dep_time=540),
         write(1, "a", "INSERT", carrier="UA", dep_time=517),
@@ -116,7 +116,7 @@ def lake_of(truth: Truth, **changes) -> pa.Table:
     return pa.table({name: pa.array([value], kinds.get(name, pa.string())) for name, value in row.items()})
 
 
-def test_a_lake_that_is_right_has_no_mismatch(told):
+def test_a_correct_lake_has_no_mismatch(told):
     truth = told(write(1, "a", "INSERT", carrier="UA", dep_time=517, estimated=True, dest=None))
     assert state_mismatches(truth, "final", "flights", lake_of(truth)) == 0
 

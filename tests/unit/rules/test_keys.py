@@ -25,12 +25,12 @@ def unasked(prefix):
     raise AssertionError(f"keys were enumerated for {prefix}")
 
 
-def test_without_buckets_there_is_one_key():
+def test_without_buckets_rows_and_clients_have_one_key():
     found = BucketIndex(SyncRules(1, ()))
     assert found.row_keys("t", {}) == found.client_keys({}, unasked) == {EVERYTHING}
 
 
-def test_equality_on_a_claim_is_spelled_out_by_both_sides():
+def test_row_and_client_keys_of_an_equality_filter_are_equal():
     found = index(("o", "eq", "jwt:sub"), ("p", "eq", "x"))
     assert plain(*found.row_keys("t", row(o="u1", p="x"))) == {'["b",["u1"]]'}
     assert found.row_keys("t", row(o="u1", p="y")) == set()
@@ -39,14 +39,14 @@ def test_equality_on_a_claim_is_spelled_out_by_both_sides():
     assert found.client_keys({}, unasked) == set()
 
 
-def test_a_bucket_that_says_something_else_has_other_keys():
+def test_buckets_with_different_filters_have_different_keys():
     said = [(("o", "eq", "jwt:sub"),), (("p", "eq", "jwt:sub"),), (("o", "eq", "jwt:sub"), ("p", "neq", "z"))]
     keys = [index(*filters).row_keys("t", row(o="u1", p="u1")) for filters in said]
     assert len(frozenset().union(*keys)) == 3
     assert keys[0] == index(*said[0]).row_keys("t", row(o="u1"))
 
 
-def test_lists_give_every_combination():
+def test_list_claims_give_a_key_for_every_combination():
     found = index(("o", "in", "jwt:team"), ("p", "eq", "jwt:level"))
     keys = found.client_keys({"team": ["a", "b", "a"], "level": ["1", "2"]}, unasked)
     assert plain(*keys) == {'["b",["a","1"]]', '["b",["a","2"]]', '["b",["b","1"]]', '["b",["b","2"]]'}
@@ -68,7 +68,7 @@ def test_keys_to_scan_follow_a_prefix_of_the_known_keys():
     assert found.client_keys({"sub": "u1"}, unasked) == set()
 
 
-def test_a_name_that_looks_like_a_key_is_no_other_buckets_key():
+def test_a_bucket_name_that_looks_like_a_key_causes_no_collision():
     odd = index(("o", "eq", "jwt:sub"), name='b",["u1"]]')
     usual = index(("o", "eq", "jwt:sub"))
     assert odd.row_keys("t", row(o="u1")).isdisjoint(usual.row_keys("t", row(o="u1")))
@@ -78,7 +78,7 @@ def test_a_name_that_looks_like_a_key_is_no_other_buckets_key():
 
 
 @pytest.mark.parametrize("char", ["a", "é", "\U0001f600", "\0", '"'])
-def test_keys_are_bounded(char):
+def test_the_length_of_a_key_is_bounded(char):
     long = char * 100_000
     found = index(
         ("o", "eq", "jwt:sub"), ("p", "gt", "jwt:a"), ("p", "lt", "jwt:a"), ("p", "neq", "jwt:a"), name=char * 64
@@ -108,7 +108,7 @@ def test_keys_agree_with_direct_evaluation_on_long_and_odd_texts(op):
             assert bool(keys & seen) == matches(rules, "t", {"x": text}, {"c": claim}), (text, claim)
 
 
-def test_an_order_looks_at_64_characters_of_both_sides():
+def test_ordering_filters_compare_the_first_64_characters():
     def ordered(op, text, constant):
         return matches(SyncRules(1, (Bucket("b", (), (Filter("x", op, constant),)),)), "t", {"x": text}, {})
 

@@ -40,7 +40,7 @@ def test_rules_read_back_from_their_json():
     assert parse_rules(msgspec.json.decode(msgspec.json.encode(rules))) == rules
 
 
-def test_presets():
+def test_presets_show_all_rows_or_those_of_the_user():
     assert matches(pass_all(), "t", {}, {})
     rules = user_scoped("owner", ("notes",))
     assert matches(rules, "notes", {"owner": "me"}, {"sub": "me"})
@@ -52,7 +52,7 @@ def test_presets():
     )
 
 
-def test_a_version_of_one_point_zero_is_one():
+def test_version_1_0_is_the_integer_1():
     assert type(parse_rules({"version": 1.0, "buckets": []}).version) is int
     with pytest.raises(ValidationError, match=r"version 1\.5"):
         parse_rules({"version": 1.5, "buckets": []})

@@ -22,7 +22,7 @@ def row(**values):
 
 
 @pytest.mark.parametrize("group", ["x", "ż", "y" * 300])
-def test_a_key_that_comes_to_be_is_known_by_its_prefix(group):
+def test_a_new_key_is_recognised_by_its_prefix(group):
     rules = parse_rules(
         {
             "version": 1,
@@ -56,7 +56,7 @@ def test_keys_of_equality_have_no_prefix():
 
 
 @pytest.mark.parametrize("width", [1, 300])
-def test_lists_that_multiply_are_looked_up_among_the_keys_in_use(width):
+def test_combinations_of_long_lists_are_looked_up_among_the_keys_in_use(width):
     teams = [f"t{n:03}".ljust(width, "x") for n in range(300)]
     filters = [{"column": column, "op": "in", "value": f"jwt:{column}"} for column in ("team", "owner")]
     known = BucketIndex(parse_rules({"version": 1, "buckets": [{"name": "both", "tables": [], "filters": filters}]}))

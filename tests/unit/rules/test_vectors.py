@@ -19,7 +19,7 @@ def visible_by_keys(rules, table, row, claims):
 
 
 @pytest.mark.parametrize("op", sorted({case["op"] for case in VECTORS["operators"]}))
-def test_operators(op):
+def test_operators_agree_with_the_vectors(op):
     claims = VECTORS["claims"]
     for case in VECTORS["operators"]:
         if case["op"] == op:
@@ -31,14 +31,14 @@ def test_operators(op):
 
 
 @pytest.mark.parametrize("case", VECTORS["buckets"], ids=lambda case: case["label"])
-def test_buckets(case):
+def test_buckets_agree_with_the_vectors(case):
     rules = parse_rules(case["rules"])
     assert matches(rules, case["table"], case["row"], VECTORS["claims"]) == case["match"]
     assert visible_by_keys(rules, case["table"], case["row"], VECTORS["claims"]) == case["match"]
 
 
 @pytest.mark.parametrize("case", VECTORS["validation"], ids=lambda case: json.dumps(case["rules"])[:60])
-def test_validation(case):
+def test_validation_agrees_with_the_vectors(case):
     if case["valid"]:
         parse_rules(case["rules"])
     else:

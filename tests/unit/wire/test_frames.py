@@ -27,7 +27,7 @@ def case(name):
 
 
 @pytest.mark.parametrize("place", range(len(msgspec.json.decode(VECTORS["row_delta"]))))
-def test_deltas(place):
+def test_deltas_agree_with_the_vectors(place):
     found = msgspec.json.decode(VECTORS["row_delta"], type=list[dict[str, Raw]])[place]
     text, data = compact(found["value"]), bytes.fromhex(msgspec.json.decode(found["hex"]))
     (delta,) = json.decode_deltas(b"[" + text + b"]")
@@ -36,7 +36,7 @@ def test_deltas(place):
     assert json.encode_delta(delta) == text
 
 
-def test_push():
+def test_a_push_agrees_with_the_vectors():
     text, data = case("sync_push")
     push = json.decode_push(text)
     assert protobuf.encode_push(push) == data
@@ -44,7 +44,7 @@ def test_push():
     assert json.encode_push(push) == text
 
 
-def test_pull():
+def test_a_pull_agrees_with_the_vectors():
     text, data = case("sync_pull")
     pull = json.decode_pull(text)
     assert protobuf.encode_pull(pull) == data
@@ -52,7 +52,7 @@ def test_pull():
     assert json.encode_pull(pull) == text
 
 
-def test_response():
+def test_a_response_agrees_with_the_vectors():
     text, data = case("sync_response")
     response = json.decode_response(text)
     assert protobuf.encode_response(response) == data
@@ -60,7 +60,7 @@ def test_response():
     assert json.encode_response(response) == text
 
 
-def test_broadcast():
+def test_a_broadcast_agrees_with_the_vectors():
     text, data = case("broadcast_frame")
     response = json.decode_response(text)
     assert frames.encode_frame(frames.FrameTag.BROADCAST, protobuf.encode_response(response)) == data
@@ -68,7 +68,7 @@ def test_broadcast():
     assert (tag, protobuf.decode_response(message)) == (frames.FrameTag.BROADCAST, response)
 
 
-def test_action_push():
+def test_an_action_push_agrees_with_the_vectors():
     text, data = case("action_push")
     push = actions.decode_push_json(text)
     assert isinstance(push, ActionPush)
@@ -77,14 +77,14 @@ def test_action_push():
 
 
 @pytest.mark.parametrize("odd", ["1e3", "12.0", "-5"])
-def test_an_actions_hlc_is_no_text_but_a_plain_decimal(odd):
+def test_the_hlc_of_an_action_must_be_a_decimal_text(odd):
     text, _ = case("action_push")
     stamp = b'"%d"' % actions.decode_push_json(text).actions[0].hlc
     with pytest.raises(ValidationError, match=f"actions.0.: hlc is '{odd}'"):
         actions.decode_push_json(text.replace(stamp, f'"{odd}"'.encode()))
 
 
-def test_action_response():
+def test_an_action_response_agrees_with_the_vectors():
     text, data = case("action_response")
     response = actions.decode_response(data)
     assert isinstance(response, ActionResponse)
@@ -93,7 +93,7 @@ def test_action_response():
 
 
 @pytest.mark.parametrize("frame", [b"", b"\x00", b"\x04abc", b"\xff"])
-def test_a_bad_frame_is_refused(frame):
+def test_a_malformed_frame_is_rejected(frame):
     with pytest.raises(ValidationError):
         frames.decode_frame(frame)
 

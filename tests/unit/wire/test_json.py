@@ -45,7 +45,7 @@ ODD = [
 
 
 @pytest.mark.parametrize("hlc", ODD)
-def test_a_text_that_is_no_plain_decimal_is_no_hlc(hlc):
+def test_an_hlc_that_is_not_a_decimal_text_is_rejected(hlc):
     deltas = [
         {**DELTA, "deltaId": "bad", "hlc": hlc},
         {**DELTA, "columns": [{"column": "hlc", "value": {"hlc": "1e3"}}]},
@@ -61,7 +61,7 @@ def test_a_text_that_is_no_plain_decimal_is_no_hlc(hlc):
         assert len(json.decode_push(spell({"clientId": "c", "deltas": deltas[1:]}).encode()).deltas) == 1
 
 
-def test_values_keep_their_text():
+def test_values_keep_their_json_text():
     body = push().replace(b'"value": 1', b'"value": {"b":1.50,  "a":"\\u00e9"}')
     (delta,) = json.decode_push(body).deltas
     assert bytes(delta.columns[0].value) == b'{"b":1.50,  "a":"\\u00e9"}'
@@ -80,7 +80,7 @@ def test_values_keep_their_text():
         ({"columns": [{"column": "a"}]}, "value"),
     ],
 )
-def test_a_delta_that_is_none_is_named_with_what_is_wrong(change, message):
+def test_a_malformed_delta_is_rejected_with_the_reason(change, message):
     with pytest.raises(ValidationError, match=message) as raised:
         json.decode_push(push(**change))
     (rejected,) = raised.value.rejected
@@ -101,7 +101,7 @@ def test_every_delta_at_fault_is_named_and_no_other():
 
 
 @pytest.mark.parametrize("value", [b"1e400", b'"\xff"', b"[" * 101 + b"]" * 101, b"9" * 400])
-def test_a_value_that_no_other_reader_could_take_is_refused(value):
+def test_a_value_that_other_parsers_would_reject_is_rejected(value):
     body = push().replace(b'"value": 1', b'"value": ' + value)
     with pytest.raises(ValidationError, match="column 'a'") as raised:
         json.decode_push(body)
@@ -143,7 +143,7 @@ def test_an_invalid_push_is_rejected(body):
         (b'{"clientId":"c","ownHlc":0}', SyncPull("c", 0, 100, own_hlc=0)),
     ],
 )
-def test_a_pull_by_either_names(body, pull):
+def test_a_pull_may_use_either_field_names(body, pull):
     assert json.decode_pull(body) == pull
     assert json.decode_pull(json.encode_pull(pull)) == pull
     query = {name: str(value) for name, value in stdlib.loads(body).items()}
@@ -167,12 +167,12 @@ def test_an_integer_may_be_written_with_a_zero_fraction():
 
 @pytest.mark.parametrize("name", ["sinceHlc", "since", "maxDeltas", "limit"])
 @pytest.mark.parametrize("value", [None, "null", "", "1e3", "1.0", " 5", "9" * 5000, 1.5, True, []])
-def test_a_posted_pulls_numbers_are_numbers(name, value):
+def test_a_posted_pull_with_a_malformed_number_is_rejected(name, value):
     with pytest.raises(ValidationError):
         json.decode_pull(stdlib.dumps({"clientId": "c", name: value}).encode())
 
 
-def test_answers_spell_every_hlc_as_a_string():
+def test_answers_encode_every_hlc_as_a_string():
     delta = RowDelta("INSERT", "t", "r", "c", (ColumnValue.of("hlc", 5),), 2**60, "i")
     page = stdlib.loads(json.encode_response(SyncResponse((delta,), 2**61, True)))
     assert (page["serverHlc"], page["hasMore"], page["deltas"][0]["hlc"]) == (str(2**61), True, str(2**60))

@@ -15,7 +15,7 @@ DELTAS = tuple(
 )
 
 
-def test_its_deltas_are_those_that_were_sent_and_their_columns_are_read_many_at_once():
+def test_a_page_has_the_sent_deltas_and_their_columns():
     page = pages.decode_page(encode_response(SyncResponse(DELTAS, 1 << 60, has_more=True)))
     assert (page.server_hlc, page.has_more) == (1 << 60, True)
     asked = ("op", "key", "stamp", "client_id", "columns", "delta_id")

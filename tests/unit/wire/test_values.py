@@ -25,13 +25,13 @@ def delta(name: str, *texts: str) -> RowDelta:
     return RowDelta("UPDATE", "t", "r", "c", columns, 1, name)
 
 
-def test_good_values_pass_together():
+def test_valid_values_are_accepted_together():
     check_values([delta("a", *GOOD), delta("b"), delta("c", *GOOD)])
 
 
 @pytest.mark.parametrize("text", BAD)
 @pytest.mark.parametrize("others", [["1"], GOOD], ids=["plain", "mixed"])
-def test_a_bad_value_is_found_among_good_ones(text, others):
+def test_an_invalid_value_among_valid_ones_is_rejected(text, others):
     with pytest.raises(ValidationError) as refused:
         check_values([delta("a", *others), delta("b", "1", text), delta("c", *others)])
     assert [found.delta_id for found in refused.value.rejected] == ["b"]
