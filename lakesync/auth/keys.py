@@ -25,6 +25,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_public_key
 
 from lakesync.model.errors import ConfigurationError
+from lakesync.wire.http_auth import no_auth
 
 log = structlog.get_logger("gateway")
 
@@ -292,6 +293,7 @@ def _get(url: str) -> bytes:
             allow_redirects=False,
             stream=True,
             headers={"Accept": "application/json", "Accept-Encoding": "identity"},
+            auth=no_auth,
         ) as response:
             if response.status_code != requests.codes.ok:
                 raise KeysUnavailableError(f"the response has status {response.status_code}")

@@ -21,6 +21,7 @@ from lakesync.client.transports.tokens import check_token
 from lakesync.client.transports.tokens import claims as claims_in
 from lakesync.model.errors import AuthError, ConfigurationError
 from lakesync.model.validation import check_address, check_gateway_id
+from lakesync.wire.http_auth import BearerAuth
 
 if TYPE_CHECKING:
     from lakesync.config import Config
@@ -94,10 +95,11 @@ class GatewayConnection:
         return HttpTransport(self.url, self.gateway, self.token)
 
     def _ask(self, method: str, path: str, **options: Any) -> Any:
-        headers = {} if self.token is None else {"Authorization": f"Bearer {self.token}"}
         where = self.url + path.replace("{gateway}", quote(self.gateway, safe=""))
         try:
-            answer = self._session.request(method, where, headers=headers, timeout=_TIMEOUT_SECONDS, **options)
+            answer = self._session.request(
+                method, where, auth=BearerAuth(self.token), timeout=_TIMEOUT_SECONDS, **options
+            )
         except requests.RequestException as error:
             raise UnreachableError(f"no gateway answers at {self.url}: {_brief_cause(error)}") from error
         if not answer.ok:

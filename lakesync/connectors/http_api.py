@@ -22,6 +22,7 @@ from lakesync.model.errors import (
     TransientError,
     ValidationError,
 )
+from lakesync.wire.http_auth import no_auth
 
 ErrorMapper = Callable[[requests.Response], LakeSyncError | None]
 """Maps an answer to a LakeSync error; None if the answer is a success."""
@@ -154,11 +155,6 @@ class HttpApi:
                 if time.monotonic() > until:
                     raise AdapterError(f"{answer.url} took more than {TOTAL_S:.0f} s to answer")
         return b"".join(chunks)
-
-
-def no_auth(request: requests.PreparedRequest) -> requests.PreparedRequest:
-    """Add no credentials. Without this hook, requests would send passwords from the server's ~/.netrc."""
-    return request
 
 
 StatusMessages = Mapping[int, tuple[type[LakeSyncError], str]]

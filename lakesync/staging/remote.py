@@ -20,6 +20,7 @@ from lakesync.model.types import RowDelta, StoredConnector
 from lakesync.staging.head import MAIN_SHARD
 from lakesync.staging.records import Backlog, Batch, Checkpoint, CutPoint, Erasure, GatewayConfig, LedgerDay, LogSource
 from lakesync.staging.store import PipelineStore
+from lakesync.wire.http_auth import BearerAuth
 
 
 class Method(NamedTuple):
@@ -108,7 +109,7 @@ class RemoteStore:
         self._timeout = timeout
         self._patience = patience
         self._session = requests.Session()
-        self._session.headers["Authorization"] = f"Bearer {service_token}"
+        self._session.auth = BearerAuth(service_token)
         self._session.headers["Content-Type"] = "application/json"
 
     def close(self) -> None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import gzip
+from contextlib import closing, suppress
 from ipaddress import ip_address
 
 import msgspec
 import pytest
 
+from lakesync.cli.connection import GatewayConnection
+from lakesync.client import HttpTransport
+from lakesync.config import load
 from lakesync.connectors import http_api
 from lakesync.connectors.base import ConnectorConfig
 from lakesync.connectors.host_policy import HostPolicy
@@ -16,8 +20,9 @@ from lakesync.connectors.registry import Connectors
 from lakesync.connectors.secrets import Secrets
 from lakesync.connectors.webhook.actions import WebhookActions
 from lakesync.model.action_handlers import ActionContext
-from lakesync.model.errors import AdapterError, ConfigurationError, ValidationError
-from lakesync.model.types import Action
+from lakesync.model.errors import AdapterError, ConfigurationError, LakeSyncError, ValidationError
+from lakesync.model.types import Action, SyncPull
+from lakesync.staging.remote import RemoteStore
 from lakesync.testing.servers.http import Answer, serving
 from tests.attacks.rebinding import rebind
 
@@ -162,6 +167,32 @@ def test_passwords_of_the_servers_own_netrc_are_not_sent(tmp_path, monkeypatch):
     with serving(receiver) as served:
         post(served.url, LOOPBACK)
     assert "authorization" not in receiver.got[0].headers
+
+
+def _requests_of_a_client(url, token):
+    transport = HttpTransport(url, "gw", token)
+    with closing(transport), suppress(LakeSyncError):
+        transport.pull(SyncPull("alice", 0, 10))
+
+
+def _requests_of_the_command_line(url, token):
+    with suppress(LakeSyncError):
+        GatewayConnection(load(), url, "gw", token).get("/ready")
+
+
+def _requests_of_the_pipeline(url, token):
+    with closing(RemoteStore(url, token, patience=0.1)) as store, suppress(LakeSyncError, msgspec.ValidationError):
+        store.gateways()
+
+
+@pytest.mark.parametrize("ask", [_requests_of_a_client, _requests_of_the_command_line, _requests_of_the_pipeline])
+def test_a_password_in_netrc_does_not_replace_the_token(tmp_path, monkeypatch, ask):
+    (tmp_path / "netrc").write_text("machine 127.0.0.1 login root password hunter2\n")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    receiver = Receiver()
+    with serving(receiver) as served:
+        ask(served.url, "a.b.c")
+    assert receiver.got[0].headers["authorization"] == "Bearer a.b.c"
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from lakesync.model.types import ActionPush, ActionResponse, PushResult, SyncPul
 from lakesync.wire import actions as wire_actions
 from lakesync.wire import json as wire_json
 from lakesync.wire.frames import read_checkpoint
+from lakesync.wire.http_auth import BearerAuth
 from lakesync.wire.pages import decode_page
 
 T = TypeVar("T")
@@ -185,16 +186,13 @@ class HttpTransport:
             return self._request_once(method, route, self.tokens.current(), **options)
 
     def _request_once(self, method: str, route: str, token: str | None, **options: Any) -> requests.Response:
-        headers = dict(options.pop("headers", {}))
-        if token is not None:
-            headers["Authorization"] = f"Bearer {token}"
         sent_at = time.time()
         if sent_at - self._last_used > _MAX_IDLE:
             self._session.close()
         all_options: dict[str, Any] = {
             **self._connection_options,
             **options,
-            "headers": headers,
+            "auth": BearerAuth(token),
             "timeout": self._timeout,
         }
         url = route if route.startswith(self._root) else f"{self._base}/{route}"

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from lakesync.connectors.base import ConnectorConfig
 from lakesync.connectors.host_policy import PinnedAdapter
-from lakesync.connectors.http_api import no_auth
 from lakesync.connectors.sql.reader import ROWS_PER_PAGE, Column
 from lakesync.connectors.sql.source import SqlSource
 from lakesync.model.errors import (
@@ -22,6 +21,7 @@ from lakesync.model.errors import (
 )
 from lakesync.model.optional_imports import extra
 from lakesync.model.schema import ColumnType
+from lakesync.wire.http_auth import no_auth
 
 if TYPE_CHECKING:
     from google.cloud import bigquery
