@@ -29,11 +29,11 @@ from assets.run_metrics import Metadata, content_version, freshness_metadata
 from lakehouse.backends.declared import DestinationTarget, destination_targets, follower_task
 from lakehouse.mark_names import audit_mark
 from lakehouse.run_state import RunState
-from lakesync.adapters.uri import without_password
 from lakesync.analysis.marks import FollowerMark, Visit, destination_state
 from lakesync.config import Config
 from lakesync.model.errors import LakeSyncError
 from lakesync.model.hlc import wall_of
+from lakesync.model.redaction import without_password
 from resources.gateways import StagingResource
 from resources.lake import LakeResource
 from resources.spark import SparkConnectResource

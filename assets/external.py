@@ -12,9 +12,9 @@ from assets.columns import client_columns
 from lakehouse.backends.declared import destination_targets
 from lakehouse.schema_snapshot import SchemaSnapshot
 from lakesync.adapters.backend_config import resolve_backend, single_backends
-from lakesync.adapters.uri import without_password
 from lakesync.config import Config
 from lakesync.config.backends import LAKE
+from lakesync.model.redaction import without_password
 from resources.uris import staging_uri
 
 KINDS = {"mysql": "mysql", "postgresql": "postgres"}

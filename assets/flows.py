@@ -17,10 +17,10 @@ from assets.run_metrics import Metadata
 from lakehouse.backends.declared import flow_tasks, lake_flow_task
 from lakehouse.mark_names import move_mark
 from lakesync.adapters.backend_config import resolve_backend, write_targets
-from lakesync.adapters.uri import without_password
 from lakesync.config import Config
 from lakesync.config.backends import LAKE, DeclaredFlow
 from lakesync.model.hlc import wall_of
+from lakesync.model.redaction import without_password
 from resources.gateways import StagingResource
 from resources.spark import SparkConnectResource
 

@@ -16,9 +16,9 @@ from assets.failure_policy import failure_policy
 from lakehouse.backends.copied_days import MIGRATIONS, record_copied, utc_day
 from lakehouse.backends.declared import migration_task
 from lakesync.adapters.backend_config import resolve_backend, single_backends
-from lakesync.adapters.uri import without_password
 from lakesync.config import Config
 from lakesync.config.backends import DeclaredMigration
+from lakesync.model.redaction import without_password
 from resources.gateways import StagingResource
 from resources.spark import SparkConnectResource
 

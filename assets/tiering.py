@@ -15,8 +15,8 @@ from assets.external import kind_of, source_keys
 from assets.failure_policy import failure_policy
 from lakehouse.mark_names import move_mark
 from lakesync.adapters.backend_config import DAY_MS, TieredBackend, resolve_backend, single_backends
-from lakesync.adapters.uri import without_password
 from lakesync.config import Config
+from lakesync.model.redaction import without_password
 from resources.gateways import StagingResource
 from resources.spark import SparkConnectResource
 

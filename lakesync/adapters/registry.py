@@ -12,13 +12,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib.metadata import entry_points
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from lakesync.adapters.base import Adapter, DatabaseAdapter, is_object_store
 from lakesync.adapters.object_store.delta_files import FlushFormat
 from lakesync.adapters.object_store.deltas import ObjectDeltas
-from lakesync.adapters.uri import without_password
+from lakesync.adapters.uri import split_uri
 from lakesync.model.errors import ConfigurationError
+from lakesync.model.redaction import without_password
 
 GROUP = "lakesync.adapters"
 
@@ -72,7 +73,7 @@ def _installed(scheme: str) -> Factory | None:
 
 
 def _path(uri: str) -> Path:
-    parts = urlsplit(uri)
+    parts, _ = split_uri(uri)
     if parts.netloc or not parts.path.startswith("/") or not parts.path.strip("/"):
         raise ConfigurationError(
             f"the adapter URI {without_password(uri)!r} has no absolute path: write {parts.scheme}:///ABSOLUTE/PATH"

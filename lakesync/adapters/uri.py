@@ -1,20 +1,17 @@
-"""Parses adapter URIs, and hides passwords in URIs that are shown."""
+"""Parses adapter URIs, such as `mysql://USER:PASSWORD@HOST/DATABASE`. Backends call it."""
 
 from __future__ import annotations
 
-import re
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 import msgspec
 
 from lakesync.model.errors import ConfigurationError
-
-_PASSWORD = re.compile(r"(://[^:@/?#]*):.*@", re.DOTALL)
-_SECRET_OPTION = re.compile(r"(?<=[?&])(password|secret_key)=[^&]*")
+from lakesync.model.redaction import without_password
 
 
 class BackendUri(msgspec.Struct, frozen=True):
-    """The decoded parts of a URI."""
+    """The percent-decoded parts of a URI; a missing part is empty, a missing port None."""
 
     scheme: str
     user: str
@@ -26,26 +23,22 @@ class BackendUri(msgspec.Struct, frozen=True):
     options: dict[str, str]
 
     @classmethod
-    def parse(cls, uri: str, options: frozenset[str] = frozenset()) -> BackendUri:
+    def parse(cls, uri: str, allowed_options: frozenset[str] = frozenset()) -> BackendUri:
         """Parse a URI.
 
         Args:
             uri: the URI to parse.
-            options: names of the query options that are allowed.
+            allowed_options: names of query options.
 
         Raises:
             ConfigurationError: the URI is invalid, or has an unknown option.
         """
-        try:
-            parts = urlsplit(uri)
-            port = parts.port
-        except ValueError as error:
-            raise ConfigurationError(f"{without_password(uri)!r} is not a valid URI: {error}") from error
+        parts, port = split_uri(uri)
         given = dict(parse_qsl(parts.query, keep_blank_values=True))
-        if unknown := given.keys() - options:
+        if unknown := given.keys() - allowed_options:
             raise ConfigurationError(
                 f"{without_password(uri)!r} has the option {min(unknown)!r}, which is unknown "
-                f"(known: {', '.join(sorted(options)) or 'none'})"
+                f"(known: {', '.join(sorted(allowed_options)) or 'none'})"
             )
         return cls(
             parts.scheme,
@@ -58,6 +51,17 @@ class BackendUri(msgspec.Struct, frozen=True):
         )
 
 
-def without_password(uri: str) -> str:
-    """Replace passwords and secret keys with `…` in a URI, or in a message that contains one."""
-    return _SECRET_OPTION.sub(r"\1=…", _PASSWORD.sub(r"\1:…@", uri))
+def split_uri(uri: str) -> tuple[SplitResult, int | None]:
+    """Return the parts of a URI, and its port.
+
+    Raises:
+        ConfigurationError: the URI is invalid. The message contains no password.
+    """
+    try:
+        parts = urlsplit(uri)
+        return parts, parts.port
+    except ValueError:  # its text may contain a part of the password
+        raise ConfigurationError(
+            f"{without_password(uri)!r} is not a valid URI: check its host and port, and write /, ?, #, @ and the"
+            " like in the password as %2F, %3F, %23, %40"
+        ) from None

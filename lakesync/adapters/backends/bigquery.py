@@ -21,9 +21,10 @@ import msgspec
 from msgspec import Raw
 
 from lakesync.adapters.sql import Column, Connection, Dialect, Kind, SqlAdapter, StatementError, Value
-from lakesync.adapters.uri import BackendUri, without_password
+from lakesync.adapters.uri import BackendUri
 from lakesync.model.errors import AdapterError, ConfigurationError
 from lakesync.model.optional_imports import extra
+from lakesync.model.redaction import without_password
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 from lakesync.adapters.sql import Column, Connection, Dialect, Kind, SqlAdapter, StatementError, Value
 from lakesync.adapters.sql.executor import arrow_of
 from lakesync.adapters.sql.pool import Pool
-from lakesync.adapters.uri import BackendUri, without_password
+from lakesync.adapters.uri import BackendUri
 from lakesync.model.errors import AdapterError, ConfigurationError
 from lakesync.model.optional_imports import extra
+from lakesync.model.redaction import without_password
 
 if TYPE_CHECKING:
     import pyarrow as pa

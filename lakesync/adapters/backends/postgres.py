@@ -14,9 +14,9 @@ from lakesync.adapters.backends.postgres_wire import copy_out, encode_binary, en
 from lakesync.adapters.sql import Column, Connection, Dialect, Kind, SqlAdapter, StatementError, Value
 from lakesync.adapters.sql.dialect import on_conflict_statement
 from lakesync.adapters.sql.pool import Pool
-from lakesync.adapters.uri import without_password
 from lakesync.model.errors import AdapterError
 from lakesync.model.optional_imports import extra
+from lakesync.model.redaction import without_password
 
 if TYPE_CHECKING:
     import psycopg

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,6 +11,7 @@ from pydantic import BaseModel, SecretStr
 
 from lakesync.cli.options import load_settings
 from lakesync.config import Config, config_file, read_file, user_file
+from lakesync.model.redaction import SECRET_NAME, without_password
 
 _DERIVED = frozenset(
     {
@@ -20,8 +20,6 @@ _DERIVED = frozenset(
     }
 )
 """Settings whose default depends on the data folder."""
-_SECRET_NAME = re.compile("pass|secret|token|credential|access.?key", re.IGNORECASE)
-"""Names of URL parameters and Spark settings whose values are secrets."""
 
 
 class SettingSource(NamedTuple):
@@ -74,30 +72,12 @@ def _displayed(value: Any) -> Any:
         case Path():
             return str(value)
         case str() if "://" in value:
-            return _without_password(value)
+            return without_password(value)
         case tuple():
             return [_displayed(each) for each in value]
         case Mapping():
-            return {key: "(set)" if _SECRET_NAME.search(key) else _displayed(each) for key, each in value.items()}
+            return {key: "(set)" if SECRET_NAME.search(key) else _displayed(each) for key, each in value.items()}
     return value
-
-
-def _without_password(url: str) -> str:
-    """Return a URL without its password, and without secrets among its parameters."""
-    scheme, separator, rest = url.partition("://")
-    end = max(
-        rest.partition("/")[0].rfind("@"), rest.partition("?")[0].rfind("@")
-    )  # a password may contain "/", "?" or "@"
-    user, colon, _ = rest[: end + 1].partition(":")
-    location, question, query = rest[end + 1 :].partition("?")
-    options = (option.partition("=") for option in query.split("&"))
-    return (
-        f"{scheme}{separator}{user}"
-        + (":…@" if colon else "")
-        + location
-        + question
-        + "&".join(f"{key}{equals}{'…' if _SECRET_NAME.search(key) else each}" for key, equals, each in options)
-    )
 
 
 def _source(name: str, files: Sequence[tuple[Path, Mapping[str, Any]]]) -> str:

