@@ -143,10 +143,19 @@ class TokenChecks:
             raise TokenRefusedError("key", "its kid is not a string")
         keys = [key for key in self._issuer.key_set.keys if key.algorithm == algorithm]
         self._candidates = [key for key in keys if named is None or key.kid is None or key.kid == named]
+        if not keys:
+            raise UnknownKeyError(f"no key of the issuer is known for {algorithm}", self._issuer)
         if not self._candidates:
-            what = "it has no kid" if named is None else f"its kid {quote(named)} is not among the issuer's keys"
-            raise UnknownKeyError(f"{what}, of which {len(keys)} are known for {algorithm}", self._issuer)
-        return f"{quote(named)} is a key of the issuer" if named is not None else f"{len(self._candidates)} to try"
+            what = (
+                f"its kid {quote(named)} is not among the {len(keys)} keys of the issuer that are known for {algorithm}"
+            )
+            raise UnknownKeyError(what, self._issuer)
+        return f"{quote(named)} is a key of the issuer" if self._names_a_key() else f"{len(self._candidates)} to try"
+
+    def _names_a_key(self) -> bool:
+        """Return whether a known key of the issuer has the token's kid."""
+        named = self._parts.header.get("kid")
+        return named is not None and any(key.kid == named for key in self._candidates)
 
     def _check_signature(self) -> str:
         signatures = jwt.PyJWS(algorithms=[self._parts.header["alg"]])
@@ -160,8 +169,8 @@ class TokenChecks:
             self._key = key
             return f"by {key.algorithm}"
         fault = "another key signed it, or it was changed; request a new one"
-        if self._parts.header.get("kid") is None and self._issuer.is_refreshable:
-            raise UnknownKeyError(f"it names no kid, and {fault}", self._issuer)
+        if not self._names_a_key() and self._issuer.is_refreshable:  # the issuer may have a new key
+            raise UnknownKeyError(f"it names no known key, and {fault}", self._issuer)
         raise TokenRefusedError("signature", fault)
 
     def _check_audience(self) -> str:

@@ -244,6 +244,19 @@ async def test_keys_are_kept_while_their_issuer_is_unreachable_and_removed_when_
     assert removed == [frozenset({old})]
 
 
+@pytest.mark.parametrize("kid", ["new", None])
+async def test_a_new_key_is_fetched_although_the_known_ones_have_no_kid(kid):
+    private = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    other = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    old, new = Key.of_public(None, other.public_key()), Key.of_public("new", private.public_key())
+    source, _, _ = source_of([[old], [old, new]], cooldown=0)
+    await source.refresh()
+    verifying = TokenVerifier((), issuers=[Issuer(ISSUER, source)], sole_gateway="gw")
+    payload = {"iss": ISSUER, "sub": "alice", "exp": time.time() + 60}
+    signed = jwt.encode(payload, private, "RS256", {"kid": kid} if kid else None)
+    assert (await verifying.identify(signed)).client_id == "alice"
+
+
 async def test_a_cancelled_waiter_does_not_cancel_the_fetch():
     source, _, _ = source_of([[Key.of_secret("k")]])
     waiting = asyncio.create_task(source.refresh())
