@@ -76,21 +76,22 @@ def freshness_metadata(moment_ms: int | None, now_ms: int) -> Metadata:
 
 
 def merged_through(marks: Mapping[str, int], flushed: Mapping[str, int], settled_ms: int) -> int | None:
-    """Return the server time in milliseconds up to which a table has everything; None before each gateway's merge.
+    """Return the server time in milliseconds up to which a table has every acknowledged delta.
 
-    Where the table is merged as far as the lake was flushed, that is as far as the lake is settled. Otherwise it is the
-    mark of the gateway that lags most.
+    The table cannot be ahead of the lake's history. Gateways with deltas in the history that are not merged yet hold it
+    back further.
 
     Args:
         marks: gateway → the arrival up to which the table is merged.
-        flushed: gateway → the arrival up to which the lake was flushed.
-        settled_ms: server time up to which the lake has everything acknowledged.
+        flushed: gateway → the arrival up to which the history is flushed.
+        settled_ms: server time up to which the history has every acknowledged delta.
+
+    Returns:
+        The time; None if a gateway's deltas were never merged.
     """
     lagging = [marks.get(gateway) for gateway, arrival in flushed.items() if marks.get(gateway, -1) < arrival]
-    if not lagging:
-        return settled_ms
     known = [wall_of(mark) for mark in lagging if mark is not None]
-    return min(known) if len(known) == len(lagging) else None
+    return min([settled_ms, *known]) if len(known) == len(lagging) else None
 
 
 def content_version(content: object) -> dg.DataVersion:

@@ -211,10 +211,11 @@ def test_a_run_continues_without_a_faulty_gateway_and_a_frozen_table(house, monk
 @pytest.mark.parametrize(
     ("marks", "through"),
     [
-        ({"a": 5 << 16, "b": 9 << 16}, 77),  # as far as the lake is
-        ({"a": 5 << 16, "b": 7 << 16}, 7),  # b lags
-        ({"a": 5 << 16}, None),  # b was never merged
+        ({"a": 50 << 16, "b": 90 << 16}, 77),  # as far as the history
+        ({"a": 50 << 16, "b": 70 << 16}, 70),  # b lags
+        ({"a": 50 << 16, "b": 80 << 16}, 77),  # b lags, but less than the history
+        ({"a": 50 << 16}, None),  # b was never merged
     ],
 )
 def test_a_table_is_merged_through_its_oldest_mark_or_the_time_of_the_lake(marks, through):
-    assert merged_through(marks, {"a": 5 << 16, "b": 9 << 16}, settled_ms=77) == through
+    assert merged_through(marks, {"a": 50 << 16, "b": 90 << 16}, settled_ms=77) == through
