@@ -11,7 +11,7 @@ from assets.asset_metadata import CHECKPOINT, DELTAS, check_step, state_key, tar
 from assets.failure_policy import failure_policy
 from lakehouse.backends.declared import destination_targets, followers
 from lakehouse.schema_snapshot import SchemaSnapshot, merged_tables
-from lakesync.analysis.arrival_days import ArrivalDay, arrival_days_with_lateness
+from lakesync.analysis.arrival_days import ArrivalDay, arrival_days
 from lakesync.analysis.marks import Lag
 from lakesync.config import Config
 from lakesync.staging.store import PipelineStore
@@ -63,7 +63,7 @@ def days_of_asset(
         now_ms: server wall time in milliseconds, by the gateways' clock.
     """
     own = [lag for lag in lags if _is_of(key, lag)]
-    return arrival_days_with_lateness(store, own, now_ms - allowed * 1000)
+    return arrival_days(store, own, now_ms - allowed * 1000)
 
 
 def _is_of(key: dg.AssetKey, lag: Lag) -> bool:

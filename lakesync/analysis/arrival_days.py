@@ -1,6 +1,6 @@
-"""Days of arrival by staging's ledger, and whether a part of the pipeline is late with them.
+"""Counts the deltas of each UTC day of arrival, and finds the days with which an asset is late.
 
-The freshness checks call it.
+The counts come from the staging store's ledger. The freshness checks of assets call it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from lakesync.analysis.marks import lags as compare
+from lakesync.analysis.marks import lags
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,32 +27,33 @@ class ArrivalDay(msgspec.Struct, frozen=True):
     acknowledged: int
     """Number of deltas that gateways acknowledged."""
     flushed: int
-    """Number of these that are in the history."""
+    """Number of these that are in the lake's history."""
     late: bool
-    """Whether deltas of the day are missing that should be there by now."""
+    """Whether the asset lacks deltas that arrived on the day and should be in it by now."""
 
 
-def arrival_days_with_lateness(store: PipelineStore, lags: Sequence[Lag], due_ms: int) -> list[ArrivalDay]:
-    """Return the days of arrival that have deltas, each with whether a part of the pipeline is late with it.
+def arrival_days(store: PipelineStore, asset_lags: Sequence[Lag], due_ms: int) -> list[ArrivalDay]:
+    """Return the days of arrival, each with whether an asset is late with it.
 
-    Every part is late with a day that the history is late with.
+    Every asset is late with a day with which the lake's history is late.
 
     Args:
         store: the staging store, which has the ledger.
-        lags: the lags of the part.
-        due_ms: server wall time in milliseconds; deltas acknowledged before it should be in the part.
+        asset_lags: where the asset lags behind the history.
+        due_ms: server wall time in milliseconds; deltas acknowledged before it should be in the asset.
     """
     history = _days_of_history(store, due_ms)
-    late = [lag.since_ms for lag in lags if lag.since_ms < due_ms]
+    late = [lag.since_ms for lag in asset_lags if lag.since_ms < due_ms]
     if not late:
         return history
-    first = datetime.fromtimestamp(min(late) / 1000, UTC).date().isoformat()
-    return [msgspec.structs.replace(day, late=day.late or day.day >= first) for day in history]
+    first, last = _day_of(min(late)), _day_of(due_ms)
+    return [msgspec.structs.replace(day, late=day.late or first <= day.day <= last) for day in history]
 
 
 def _days_of_history(store: PipelineStore, due_ms: int) -> list[ArrivalDay]:
-    """Return the days by the ledger. A day is late if a gateway's oldest unflushed push came before `due_ms`."""
-    overdue = {lag.gateway for lag in compare(store.backlog(), (), ()) if lag.since_ms < due_ms}
+    """Return the days, late if a gateway has unflushed deltas of the day and its oldest ones came before `due_ms`."""
+    overdue = {lag.gateway for lag in lags(store.backlog(), (), ()) if lag.since_ms < due_ms}
+    last = _day_of(due_ms)
     found: dict[str, ArrivalDay] = {}
     for gateway in store.gateways():
         for day in store.ledger(gateway):
@@ -61,6 +62,10 @@ def _days_of_history(store: PipelineStore, due_ms: int) -> list[ArrivalDay]:
                 day.day,
                 so_far.acknowledged + day.count,
                 so_far.flushed + day.flushed_count,
-                late=so_far.late or (gateway in overdue and day.flushed_count < day.count),
+                late=so_far.late or (gateway in overdue and day.flushed_count < day.count and day.day <= last),
             )
     return [found[day] for day in sorted(found)]
+
+
+def _day_of(moment_ms: int) -> str:
+    return datetime.fromtimestamp(moment_ms / 1000, UTC).date().isoformat()
