@@ -56,7 +56,7 @@ def check_request(push: SyncPush, claims: Claims, now_ms: int, limits: EngineLim
                 for delta in push.deltas
             ],
         )
-    faulty = find_malformed(push.deltas) or _ambiguous(push.deltas)
+    faulty = [*find_malformed(push.deltas), *_ambiguous(push.deltas)]
     foreign = any(delta.client_id != sender for delta in push.deltas)
     newest = max([delta.hlc for delta in push.deltas], default=0)
     if faulty or foreign or hlc.wall_of(newest) > now_ms + hlc.MAX_DRIFT_MS:

@@ -129,6 +129,7 @@ def test_rejected_deltas_are_reported_and_the_others_are_pushed(played, tmp_path
     assert json.loads(result.stdout)["accepted"] == json.loads(result.stdout)["rejected"] == 1
     refused = json.loads(result.stderr)["rejected"]
     assert (refused["rowId"], refused["table"], refused["code"]) == ("m2", "todos", "FORBIDDEN")
+    assert int(json.loads(result.stdout)["serverHlc"]) > 0
     result = command("push", _file(tmp_path, mixed.splitlines()[1]), "--table", "todos")
     assert result.exit_code == ExitCode.INVALID
     assert "rejected row 'm2' of todos: FORBIDDEN" in result.stderr

@@ -223,6 +223,9 @@ def test_two_contents_with_one_id_in_a_push_are_rejected_by_that_id(served):
     answer = client.push(one, other)
     assert answer.status_code == 400, answer.text
     assert [each["deltaId"] for each in answer.json()["rejected"]] == [one["deltaId"]]
+    malformed = {**one, "rowId": "", "deltaId": "f" * 64}
+    answer = client.push(malformed, one, other)
+    assert {each["deltaId"] for each in answer.json()["rejected"]} == {malformed["deltaId"], one["deltaId"]}
     assert client.pull().json()["deltas"] == []
     assert client.push(one, one).json()["accepted"] == 2
 

@@ -31,7 +31,7 @@ _MAX_DELTAS = 1000
 """Deltas in one request."""
 _MAX_BYTES = 900_000
 """Bytes of deltas in one request; a gateway accepts 1 MiB."""
-_MAX_NAMED = 20
+_MAX_PRINTED = 20
 """Rejected deltas that are printed one by one, unless JSON is wanted."""
 
 
@@ -89,7 +89,7 @@ def push(
     remote = connect(url, gateway, token_file, data, role="client", client=client, claims=parse_claim_options(claim))
     clock = HLC()
     user = client or remote.client_id
-    who = importer_of(user)
+    importer = importer_of(user)
     transport = remote.transport()
 
     def types() -> Mapping[str, ColumnType]:
@@ -98,17 +98,17 @@ def push(
 
     found = records(file, id_column, types)
     if table is None:
-        deltas = (_delta(record, number, who, clock) for number, record in enumerate(found, 1))
+        deltas = (_delta(record, number, importer, clock) for number, record in enumerate(found, 1))
     else:
         op = "UPDATE" if update else "INSERT"
         rows = (_row(record, number, table, id_column, op) for number, record in enumerate(found, 1))
-        deltas = (_delta(record, number, who, clock) for number, record in enumerate(rows, 1))
+        deltas = (_delta(record, number, importer, clock) for number, record in enumerate(rows, 1))
     accepted, server_hlc, rejections = 0, 0, Rejections(user, as_json=as_json)
     try:
         with closing(found), output.spinner("pushing"):
             for batch in _batches(deltas):
-                taken, rejected, server_hlc = _push(transport, who, batch)
-                accepted += taken
+                taken, rejected, arrival = _push(transport, importer, batch)
+                accepted, server_hlc = accepted + taken, max(server_hlc, arrival)
                 rejections.report(batch, rejected)
     except (LakeSyncError, KeyboardInterrupt):
         if accepted:
@@ -139,17 +139,18 @@ def _batches(deltas: Iterable[RowDelta]) -> Iterator[list[RowDelta]]:
         yield batch
 
 
-def _push(transport: HttpTransport, who: str, deltas: list[RowDelta]) -> tuple[int, tuple[Rejection, ...], int]:
+def _push(transport: HttpTransport, importer: str, deltas: list[RowDelta]) -> tuple[int, tuple[Rejection, ...], int]:
     """Push deltas; if some are rejected, push the others.
 
     Returns:
-        The number of accepted deltas, the rejections, and the gateway's arrival.
+        The number of accepted deltas, the rejections, and the arrival that the gateway gave to the push; 0 if it
+        rejected all of them.
     """
     from lakesync.model.errors import RefusedError
     from lakesync.model.types import SyncPush
 
     try:
-        done = transport.push(SyncPush(who, tuple(deltas)))
+        done = transport.push(SyncPush(importer, tuple(deltas)))
     except RefusedError as error:
         if not error.rejected:
             raise
@@ -159,7 +160,7 @@ def _push(transport: HttpTransport, who: str, deltas: list[RowDelta]) -> tuple[i
             raise
         if not left:
             return 0, error.rejected, 0
-        taken, more, server_hlc = _push(transport, who, left)
+        taken, more, server_hlc = _push(transport, importer, left)
         return taken, (*error.rejected, *more), server_hlc
     return done.accepted, (), done.server_hlc
 
@@ -180,8 +181,11 @@ def _row(record: Mapping[str, Any], number: int, table: str, id_column: str, op:
     return {"op": op, "table": table, "rowId": str(identity), "columns": columns}
 
 
-def _delta(record: Mapping[str, Any], number: int, who: str, clock: HLC) -> RowDelta:
-    """Return a delta of client `who` from its JSON form, in which client id, hlc and delta id may be missing."""
+def _delta(record: Mapping[str, Any], number: int, importer: str, clock: HLC) -> RowDelta:
+    """Return a delta from its JSON form, in which client id, hlc and delta id may be missing.
+
+    A delta of another client becomes one of the importer, with an id of its own.
+    """
     import msgspec
 
     from lakesync.model.delta import delta_id
@@ -189,7 +193,7 @@ def _delta(record: Mapping[str, Any], number: int, who: str, clock: HLC) -> RowD
     from lakesync.model.types import RowDelta
     from lakesync.wire.malformed import hlc_problem
 
-    given = {"columns": (), "clientId": who, "deltaId": "", **record}
+    given = {"columns": (), "clientId": importer, "deltaId": "", **record}
     given["hlc"] = given["hlc"] if "hlc" in record else clock.now()
     fault = hlc_problem("hlc", given["hlc"])
     if fault is not None:
@@ -198,23 +202,25 @@ def _delta(record: Mapping[str, Any], number: int, who: str, clock: HLC) -> RowD
         delta = msgspec.json.decode(msgspec.json.encode(given), type=RowDelta, strict=False)
     except msgspec.ValidationError as error:
         raise ValidationError(f"delta {number} does not have the documented form: {error}") from error
-    if delta.delta_id and delta.client_id == who:
+    if delta.delta_id and delta.client_id == importer:
         return delta
-    identity = delta_id(client_id=who, hlc=delta.hlc, table=delta.table, row_id=delta.row_id, columns=delta.columns)
-    return msgspec.structs.replace(delta, client_id=who, delta_id=identity)
+    identity = delta_id(
+        client_id=importer, hlc=delta.hlc, table=delta.table, row_id=delta.row_id, columns=delta.columns
+    )
+    return msgspec.structs.replace(delta, client_id=importer, delta_id=identity)
 
 
 class Rejections:
-    """Reports the deltas that a gateway rejects, over all requests of one import."""
+    """Counts the deltas of one import that the gateway rejects, and prints them on stderr."""
 
-    def __init__(self, who: str, *, as_json: bool) -> None:
-        """Create an empty report.
+    def __init__(self, client: str, *, as_json: bool) -> None:
+        """Begin with no rejections.
 
         Args:
-            who: the client that the import is for.
-            as_json: report each rejection as a line of JSON.
+            client: the client that the import is for.
+            as_json: print each rejection as a line of JSON; otherwise only the first ones, as text.
         """
-        self._who = who
+        self._client = client
         self._as_json = as_json
         self._codes: Counter[str] = Counter()
 
@@ -222,7 +228,12 @@ class Rejections:
         return self._codes.total()
 
     def report(self, deltas: Sequence[RowDelta], rejected: Sequence[Rejection]) -> None:
-        """Report the rejected ones of some deltas on stderr."""
+        """Count and print the rejections of one request.
+
+        Args:
+            deltas: of the request.
+            rejected: the gateway's rejections.
+        """
         by_id = {delta.delta_id: delta for delta in deltas} if rejected else {}
         for each in rejected:
             self._codes[each.code] += 1
@@ -230,17 +241,17 @@ class Rejections:
             if self._as_json:
                 names = {"deltaId": each.delta_id, **({"table": delta.table, "rowId": delta.row_id} if delta else {})}
                 print(json.dumps({"rejected": {**names, "code": each.code, "message": each.message}}), file=sys.stderr)
-            elif len(self) <= _MAX_NAMED:
+            elif len(self) <= _MAX_PRINTED:
                 row = f"row {delta.row_id!r} of {delta.table}" if delta else "a row that was not sent"
                 output.note(f"rejected {row}: {each.code}: {each.message} (delta {each.delta_id})")
 
     def report_summary(self) -> None:
-        """Report the number of rejections that were not printed, and a remedy."""
-        if not self._as_json and len(self) > _MAX_NAMED:
+        """Print how many deltas were rejected, if not all were printed, and a remedy."""
+        if not self._as_json and len(self) > _MAX_PRINTED:
             kinds = ", ".join(f"{count:,} {code}" for code, count in self._codes.most_common())
             output.note(f"rejected {len(self):,} in total ({kinds}); --json prints each")
         if self._codes["FORBIDDEN"] and not self._as_json:
             output.note(
-                f"  try: the rules do not show these rows to client {self._who!r}. Push as a client that may see them: "
-                "--client ID, and --claim NAME=VALUE for claims that the rules read (`lakesync rules show`)"
+                f"  try: the rules do not show these rows to client {self._client!r}. Push as a client that may see"
+                " them: --client ID, and --claim NAME=VALUE for claims that the rules read (`lakesync rules show`)"
             )
