@@ -280,8 +280,10 @@ class Client:
         if not self._closed.is_set():
             self._closed.set()
             if not self.db.forked:  # else everything belongs to the parent process
-                self.coordinator.close()
-                self.db.close()
+                try:
+                    self.coordinator.close()
+                finally:
+                    self.db.close()
 
     destroy = close
     """The reference's name."""
