@@ -1,4 +1,4 @@
-"""The webhook's action: posts an event to one URL with a signature."""
+"""The webhook connector's action: posts a signed event to the configured URL."""
 
 from __future__ import annotations
 
@@ -18,15 +18,18 @@ from lakesync.model.action_handlers import ActionContext, ActionData
 from lakesync.model.errors import AdapterError, ForbiddenError, LakeSyncError, RateLimitedError, ValidationError
 from lakesync.model.types import Action
 
-MAX_ANSWER_BYTES = 1 << 20
-"""The answer becomes the action's result, which is sent to the client."""
+MAX_RESPONSE_BYTES = 1 << 20
+"""Maximum size of a response. It becomes the action's result, which is sent to the client."""
+_ATTEMPTS, _ATTEMPTS_SECONDS = 3, 20.0
+"""Maximum attempts of one call of the action, and seconds for all of them."""
 
 
 class WebhookActions:
     """The `ActionHandler` of a webhook.
 
-    The request has the headers `X-LakeSync-Action` (the action's id, with which the receiver recognises a repeat),
-    `X-LakeSync-Timestamp` (seconds since 1970) and `X-LakeSync-Signature` (see `sign`).
+    The request has the headers `X-LakeSync-Action` (the action's id), `X-LakeSync-Timestamp` (seconds since 1970) and
+    `X-LakeSync-Signature` (see `sign`). A receiver recognises a repeated event by `actionId` in the body, because the
+    signature covers the body and not the first header.
     """
 
     supported_actions = (SEND,)
@@ -36,29 +39,30 @@ class WebhookActions:
 
         Args:
             config: the connector's configuration.
-            clock: seconds since 1970.
+            clock: returns the seconds since 1970.
         """
         self._config = config
         self._clock = clock
 
     def execute_action(self, action: Action, context: ActionContext) -> ActionData:
-        """Post an event. An answer that is a JSON object becomes the action's result.
+        """Post an event. A response that is a JSON object becomes the action's result; others give an empty one.
 
         Raises:
-            LakeSyncError: the receiver rejected it; 408, 409, 425, 429 and 5xx may be retried.
+            AdapterError, RateLimitedError: the last attempt failed (408, 409, 425, 429, 5xx); the caller may retry.
+            ForbiddenError, ValidationError: the receiver rejected the event.
         """
         settings, at = self._config.settings, str(int(self._clock()))
         params = msgspec.json.decode(action.params)
         content = {"event": params["event"], "payload": params.get("payload")}
-        sender = {"actionId": action.action_id, "clientId": action.client_id, "gateway": context.gateway}
-        body = msgspec.json.encode({**content, **sender})
+        origin = {"actionId": action.action_id, "clientId": action.client_id, "gateway": context.gateway}
+        body = msgspec.json.encode({**content, **origin})
         api = HttpApi(
             settings["url"],
             _map_error,
-            attempts=3,
-            retry_timeout_s=20.0,
+            attempts=_ATTEMPTS,
+            retry_timeout_s=_ATTEMPTS_SECONDS,
             hosts=self._config.hosts,
-            max_bytes=MAX_ANSWER_BYTES,
+            max_bytes=MAX_RESPONSE_BYTES,
         )
         api.session.headers.update(
             {
@@ -75,14 +79,14 @@ class WebhookActions:
 
 
 def sign(secret: str, timestamp: str, body: bytes) -> str:
-    """Return `sha256=` and the hex HMAC-SHA256 of timestamp, full stop and body.
+    """Return the signature header: `sha256=` and the hex HMAC-SHA256 of `TIMESTAMP.BODY`.
 
-    A receiver compares it with `hmac.compare_digest`, and rejects timestamps that are minutes old.
+    A receiver compares it with `hmac.compare_digest`, and rejects timestamps that are more than five minutes old.
 
     Args:
-        secret: shared with the receiver.
-        timestamp: seconds since 1970.
-        body: of the request.
+        secret: the connector's secret, shared with the receiver.
+        timestamp: seconds since 1970, as text.
+        body: the request's body.
     """
     return "sha256=" + hmac.digest(secret.encode(), timestamp.encode() + b"." + body, hashlib.sha256).hex()
 
