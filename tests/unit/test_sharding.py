@@ -2,7 +2,7 @@
 
 import pytest
 
-from lakesync.engine.sharding.cursors import KEPT, NOWHERE, find, hand_out, used
+from lakesync.engine.sharding.cursors import MAX_VECTORS, UNKNOWN_CURSOR, confirm, find_vector, issue
 from lakesync.engine.sharding.pushing import split
 from lakesync.model.errors import ConfigurationError
 from lakesync.model.types import RowDelta, SyncPush
@@ -30,39 +30,39 @@ def test_a_push_is_split_by_table_in_the_order_of_the_shards():
 
 
 def test_a_cursor_is_found_again_and_increases_with_any_clock():
-    handed, first = hand_out(None, {"a": 512, "b": 0}, "b", WALL)
+    handed, first = issue(None, {"a": 512, "b": 0}, "b", WALL)
     assert first == WALL << 16
-    vector = find(handed, first)
+    vector = find_vector(handed, first)
     assert vector is not None
     assert (dict(vector.parts), vector.next_shard) == ({"a": 512, "b": 0}, "b")
-    assert hand_out(handed, {"a": 512, "b": 0}, "b", WALL + 5) == (handed, first), "the same place is the same cursor"
-    handed, second = hand_out(handed, {"a": 512, "b": 256}, "b", WALL - 1000)
+    assert issue(handed, {"a": 512, "b": 0}, "b", WALL + 5) == (handed, first), "the same place is the same cursor"
+    handed, second = issue(handed, {"a": 512, "b": 256}, "b", WALL - 1000)
     assert second == first + ARRIVAL_STEP
-    again, third = hand_out(handed, {"a": 512, "b": 0}, "b", WALL - 1000)
+    again, third = issue(handed, {"a": 512, "b": 0}, "b", WALL - 1000)
     assert third > second, "an older place has a new cursor, since clients go by the highest"
-    assert find(again, third + 1) is None
-    assert find(None, 0) is not None, "0 stands for the beginning everywhere"
+    assert find_vector(again, third + 1) is None
+    assert find_vector(None, 0) is not None, "0 stands for the beginning everywhere"
 
 
 def test_a_position_between_pages_is_a_page_mark():
-    handed, whole = hand_out(None, {"a": 512}, "", WALL)
-    _, mark = hand_out(handed, {"a": 513}, "", WALL)
+    handed, whole = issue(None, {"a": 512}, "", WALL)
+    _, mark = issue(handed, {"a": 513}, "", WALL)
     assert whole % ARRIVAL_STEP == 0
     assert mark % ARRIVAL_STEP
-    assert NOWHERE % ARRIVAL_STEP
+    assert UNKNOWN_CURSOR % ARRIVAL_STEP
 
 
 def test_a_confirmed_position_of_a_client_is_never_forgotten():
-    handed, seen = hand_out(None, {"a": 256}, "", WALL)
-    handed, lost = hand_out(handed, {"a": 257}, "", WALL)
-    handed = used(handed, seen)
-    for n in range(3, 3 * KEPT):
-        handed, newest = hand_out(handed, {"a": n * ARRIVAL_STEP}, "", WALL)
-    assert len(handed.vectors) == KEPT
-    assert find(handed, seen) is not None
-    assert find(handed, newest) is not None
-    assert find(handed, lost) is None
-    assert used(handed, lost) == handed, "what is forgotten was not there"
+    handed, seen = issue(None, {"a": 256}, "", WALL)
+    handed, lost = issue(handed, {"a": 257}, "", WALL)
+    handed = confirm(handed, seen)
+    for n in range(3, 3 * MAX_VECTORS):
+        handed, newest = issue(handed, {"a": n * ARRIVAL_STEP}, "", WALL)
+    assert len(handed.vectors) == MAX_VECTORS
+    assert find_vector(handed, seen) is not None
+    assert find_vector(handed, newest) is not None
+    assert find_vector(handed, lost) is None
+    assert confirm(handed, lost) == handed, "what is forgotten was not there"
 
 
 def test_shards_are_folders_beside_the_main_store_unless_they_are_given_a_url():

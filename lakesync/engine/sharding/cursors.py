@@ -1,9 +1,11 @@
-"""The cursors of a sharded gateway: each stands for a cursor in every shard.
+"""The cursors of a sharded gateway: one integer that stands for a vector, a cursor in each shard.
 
-Every shard has a complete feed of its own (L1), so a client's position is a vector of positions. A cursor is a number
-of the client's own clock, shaped like an arrival and higher than its earlier cursors. The client's record in the
-default shard maps its newest cursors to their vectors. A broadcast to many clients has one cursor, in a table of its
-own. A cursor that neither contains cannot be served (L11).
+Every shard has a feed of its own, so a client's position is a vector. The client's cursor is an integer in the format
+of arrivals (milliseconds since 1970, shifted by 16 bits), higher than its earlier ones. The client's record in the
+default shard maps its newest cursors to their vectors. A broadcast sends one cursor to many clients; its vector is in a
+table of its own. A cursor that is in neither is unknown: the client must resync.
+
+The functions are pure; `vectors` calls them and stores the results. `docs/sharding.md` explains the promises.
 """
 
 from __future__ import annotations
@@ -16,29 +18,30 @@ from lakesync.model.hlc import start_of
 from lakesync.staging.records import ARRIVAL_STEP
 from lakesync.staging.records.clients import CursorVector, SentCursors
 
-KEPT = 32
+MAX_VECTORS = 32
 """Cursors of one client whose vectors are kept."""
 
-SHARED = 128
-"""Offset of broadcast cursors from the clock's numbers, so that they differ from every client's own cursors."""
+BROADCAST_OFFSET = 128
+"""Broadcast cursors are a multiple of `ARRIVAL_STEP` plus this. A client's own cursors are a multiple, or one above."""
 
-SHARED_FOR = (24 * 3_600_000) << 16
-"""How long their vectors are kept, as a difference of arrivals: a day. A client that sends one adopts it."""
+BROADCAST_RETENTION = (24 * 3_600_000) << 16
+"""Vectors of broadcast cursors are kept for a day, as a difference of arrivals. A client that sends one adopts it."""
 
-NOWHERE = (1 << 40) + 1
-"""A cursor that no shard returns: below any arrival, above the cursors of a client that never pulled."""
+UNKNOWN_CURSOR = (1 << 40) + 1
+"""Stands for the cursor in each shard of a client whose own cursor is unknown. It is below every arrival and no shard
+returns it, so that each shard treats the client as one that may have any row."""
 
 
-def find(sent_cursors: SentCursors | None, cursor: int) -> CursorVector | None:
-    """Return the vector of a cursor; None if it is not known."""
+def find_vector(sent_cursors: SentCursors | None, cursor: int) -> CursorVector | None:
+    """Return the vector of a cursor; None if it is not known. Cursor 0 is the start of every shard's feed."""
     if cursor == 0:
         return CursorVector(0, ())
     known = sent_cursors.vectors if sent_cursors is not None else ()
     return next((vector for vector in reversed(known) if vector.cursor == cursor), None)
 
 
-def used(sent_cursors: SentCursors | None, cursor: int) -> SentCursors | None:
-    """Record that the client has a cursor: its vector is kept longest."""
+def confirm(sent_cursors: SentCursors | None, cursor: int) -> SentCursors | None:
+    """Record that the client sent a cursor, so that its vector is never removed. An unknown cursor changes nothing."""
     if sent_cursors is None or (
         sent_cursors.confirmed == cursor and sent_cursors.vectors[-1:] and sent_cursors.vectors[-1].cursor == cursor
     ):
@@ -48,19 +51,20 @@ def used(sent_cursors: SentCursors | None, cursor: int) -> SentCursors | None:
     return replace(sent_cursors, confirmed=cursor, vectors=(*others, *here)) if here else sent_cursors
 
 
-def hand_out(
+def issue(
     sent_cursors: SentCursors | None, parts: Mapping[str, int], next_shard: str, now_ms: int, above: int = 0
 ) -> tuple[SentCursors, int]:
     """Create a cursor, or reuse the client's highest one if it has the same vector.
 
-    If a shard's cursor is in the middle of its pages, so is this one.
+    A cursor in the middle of a walk through pages is one above a multiple of `ARRIVAL_STEP`. If that is so in any
+    shard, the new cursor is one above a multiple too.
 
     Args:
         sent_cursors: the client's earlier cursors.
         parts: cursor by shard.
         next_shard: shard at which the client's next page begins.
         now_ms: server wall time.
-        above: a cursor that the client has; it may be a broadcast one.
+        above: a cursor that the client has, which may be a broadcast one; the new one is higher.
 
     Returns:
         The updated cursors, and the new one.
@@ -76,20 +80,20 @@ def hand_out(
     return _with(replace(known, highest=cursor), CursorVector(cursor, wanted, next_shard)), cursor
 
 
-def adopted(sent_cursors: SentCursors | None, vector: CursorVector) -> SentCursors:
-    """Make a broadcast cursor, which the client sent, the client's own."""
+def adopt(sent_cursors: SentCursors | None, vector: CursorVector) -> SentCursors:
+    """Add the vector of a broadcast cursor, which the client sent, to the client's own."""
     known = sent_cursors or SentCursors(0)
     return _with(replace(known, highest=max(known.highest, vector.cursor), confirmed=vector.cursor), vector)
 
 
 def next_above(cursor: int, now_ms: int) -> int:
-    """Return the next number of the clock, above an earlier cursor."""
+    """Return the next multiple of `ARRIVAL_STEP` above an earlier cursor, not before `now_ms`."""
     return max(cursor // ARRIVAL_STEP * ARRIVAL_STEP + ARRIVAL_STEP, start_of(now_ms))
 
 
 def _with(sent_cursors: SentCursors, vector: CursorVector) -> SentCursors:
     vectors = [*sent_cursors.vectors, vector]
-    surplus = len(vectors) - KEPT
+    surplus = len(vectors) - MAX_VECTORS
     if surplus > 0:
         needless = [kept.cursor for kept in vectors if kept.cursor != sent_cursors.confirmed][:surplus]
         vectors = [kept for kept in vectors if kept.cursor not in needless]

@@ -147,7 +147,7 @@ class ShardedGateway(SyncGateway):
         for name, future in asked.items():
             checkpoints[name] = yield future
         arrivals = {name: checkpoint.arrival for name, checkpoint in checkpoints.items()}
-        cursor: int = yield self._vectors.submit_hand_out(client_id, arrivals)
+        cursor: int = yield self._vectors.submit_issue(client_id, arrivals)
         return with_fields(
             checkpoints[self._shards.default],
             arrival=cursor,

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from lakesync.engine.peek import NOW, PeekPage, no_cursor
 from lakesync.engine.pulling import PullRequest
 from lakesync.engine.pushing import NEVER_PULLED
-from lakesync.engine.sharding.cursors import NOWHERE
+from lakesync.engine.sharding.cursors import UNKNOWN_CURSOR
 from lakesync.engine.sharding.shard_gateway import ShardGateway
 from lakesync.engine.sharding.steps import Steps, of_shard
 from lakesync.engine.sharding.vectors import Place, Vectors
@@ -32,7 +32,7 @@ def start(parts: Mapping[str, ShardGateway], client_id: str, place: Place) -> St
         known = dict(place.vector.parts)
         return {name: known.get(name, 0) for name in parts}
     if place.since != NEVER_PULLED:
-        return dict.fromkeys(parts, NOWHERE)
+        return dict.fromkeys(parts, UNKNOWN_CURSOR)
     # it pushed and never pulled: it wrote to shards that know it, and has nothing of others
     cursors = {}
     for name, part in parts.items():
@@ -72,7 +72,7 @@ def pull(parts: Mapping[str, ShardGateway], vectors: Vectors, asked: PullRequest
     for name in names[first:] + names[:first]:
         there = replace(request, since_hlc=cursors[name], max_deltas=max(left, 1))
         if left <= 0 or room <= 0:
-            begins = asked.confirmed and cursors[name] in (0, NOWHERE)
+            begins = asked.confirmed and cursors[name] in (0, UNKNOWN_CURSOR)
             look = parts[name].submit_begin if begins else parts[name].submit_lacks
             lacking = look(there, asked.claims, resync_refused=asked.resync_refused, confirmed=asked.confirmed)
             lacks = yield from of_shard(name, lacking)
@@ -93,7 +93,7 @@ def pull(parts: Mapping[str, ShardGateway], vectors: Vectors, asked: PullRequest
     if max(cursors.values()) <= NEVER_PULLED:
         return SyncPage(deltas, max(place.since, *cursors.values()), more)
     came_from = place if asked.confirmed else None
-    cursor: int = yield vectors.submit_hand_out(request.client_id, cursors, next_shard, came_from, place.since)
+    cursor: int = yield vectors.submit_issue(request.client_id, cursors, next_shard, came_from, place.since)
     if place.record is not None and place.record.sources:
         deltas = with_deletes(deltas, place.record)
     return SyncPage(deltas, cursor, more)

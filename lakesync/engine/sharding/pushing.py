@@ -88,7 +88,7 @@ def push(
             cursors[name] = answer.server_hlc
     cursor = max(cursors.values())
     if cursor > NEVER_PULLED:
-        cursor = yield vectors.submit_hand_out(client_id, cursors, above=given.seen or 0)
+        cursor = yield vectors.submit_issue(client_id, cursors, above=given.seen or 0)
     return PushResult(cursor, len(given.push.deltas))
 
 

@@ -68,7 +68,7 @@ def resume(parts: Mapping[str, ShardGateway], vectors: Vectors, client_id: str) 
     if all(cursor is None for cursor in found.values()):
         return None
     cursors = {name: surely.get(name, 0) if cursor is None else cursor for name, cursor in found.items()}
-    outer: int = yield vectors.submit_hand_out(client_id, cursors)
+    outer: int = yield vectors.submit_issue(client_id, cursors)
     return outer
 
 

@@ -10,7 +10,15 @@ from msgspec.structs import replace
 
 from lakesync.engine import source_positions as sources
 from lakesync.engine.pushing import NEVER_PULLED
-from lakesync.engine.sharding.cursors import SHARED, SHARED_FOR, adopted, find, hand_out, next_above, used
+from lakesync.engine.sharding.cursors import (
+    BROADCAST_OFFSET,
+    BROADCAST_RETENTION,
+    adopt,
+    confirm,
+    find_vector,
+    issue,
+    next_above,
+)
 from lakesync.feed.client_state import current
 from lakesync.staging.records import ARRIVAL_STEP, ClientRecord
 from lakesync.staging.records.clients import CursorVector
@@ -73,8 +81,8 @@ class Vectors:
         def work(commit: Commit) -> list[int]:
             cursors = []
             for each in wanted:
-                cursor = next_above(max(each.above, commit.newest_shared_cursor()), now) + SHARED
-                commit.put_shared_cursor(cursor, each.parts, forget_below=cursor - SHARED_FOR)
+                cursor = next_above(max(each.above, commit.newest_shared_cursor()), now) + BROADCAST_OFFSET
+                commit.put_shared_cursor(cursor, each.parts, forget_below=cursor - BROADCAST_RETENTION)
                 cursors.append(cursor)
             return cursors
 
@@ -99,12 +107,12 @@ class Vectors:
         def look(view: View) -> dict[str, int]:
             record = current(view.client(client_id), view.epoch)
             sent_cursors = record.sent_cursors if record is not None else None
-            vector = find(sent_cursors, sent_cursors.confirmed) if sent_cursors is not None else None
+            vector = find_vector(sent_cursors, sent_cursors.confirmed) if sent_cursors is not None else None
             return dict(vector.parts) if vector is not None else {}
 
         return self._store.read(self._gateway_id, look)
 
-    def submit_hand_out(
+    def submit_issue(
         self,
         client_id: str,
         parts: Mapping[str, int],
@@ -128,7 +136,7 @@ class Vectors:
             record = known or ClientRecord(client_id, commit.epoch, now)
             if came_from is not None:
                 record = _after(record, came_from)
-            sent_cursors, cursor = hand_out(record.sent_cursors, parts, next_shard, now, above)
+            sent_cursors, cursor = issue(record.sent_cursors, parts, next_shard, now, above)
             record = replace(record, sent_cursors=sent_cursors)
             if record != known:
                 commit.put_client(record)
@@ -140,8 +148,8 @@ class Vectors:
 def _place(view: View, client_id: str, cursor: int) -> Place:
     record = current(view.client(client_id), view.epoch)
     since = sources.resolve(record, cursor)
-    vector = find(record.sent_cursors if record is not None else None, since)
-    shared = view.shared_cursor(since) if vector is None and since % ARRIVAL_STEP == SHARED else None
+    vector = find_vector(record.sent_cursors if record is not None else None, since)
+    shared = view.shared_cursor(since) if vector is None and since % ARRIVAL_STEP == BROADCAST_OFFSET else None
     if shared is not None:
         vector = CursorVector(since, tuple(sorted(shared.items())))
     return Place(record, cursor, since, vector, shared is not None)
@@ -152,7 +160,7 @@ def _after(record: ClientRecord, place: Place) -> ClientRecord:
     own = place.vector if place.shared else None
     record = replace(
         record,
-        sent_cursors=used(record.sent_cursors, place.since) if own is None else adopted(record.sent_cursors, own),
+        sent_cursors=confirm(record.sent_cursors, place.since) if own is None else adopt(record.sent_cursors, own),
     )
     if not record.sources:
         return record
