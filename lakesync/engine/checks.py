@@ -1,6 +1,7 @@
-"""Checks of a request before anything is stored: form, identity, clock, schemas, size of rows, backlog.
+"""Checks of a request before anything is stored: form, identity, clock, schemas, columns of a row, backlog.
 
-`SyncGateway` calls the checks that need no store, `engine.pushing` the others in the push's commit.
+`SyncGateway` calls the checks that need no stored state. `engine.pushing` calls the others in the transaction that
+stores the push.
 """
 
 from __future__ import annotations
@@ -27,21 +28,22 @@ from lakesync.staging.records import GatewayConfig, StoredRow
 _CLOCK = "; set the client's clock"
 
 
-def check_request(push: SyncPush, claims: Claims, now_ms: int, limits: EngineLimits) -> None:
-    """Check a push without the store. The error names every rejected delta with its own reason.
+def check_push(push: SyncPush, claims: Claims, now_ms: int, limits: EngineLimits) -> None:
+    """Check what needs no stored state: number, form, client ids and clock of the deltas.
 
-    A token is valid for its `sub`, and for the client id under which imports for that user are pushed.
+    The push's client id is the token's `sub`, or `import:SUB`, under which imports for that user are pushed.
 
     Args:
         push: the request.
-        claims: of the token.
-        now_ms: the server's wall time.
-        limits: of the engine.
+        claims: the verified token's claims.
+        now_ms: server wall time in milliseconds since 1970.
+        limits: the engine's limits.
 
     Raises:
-        ValidationError: too many deltas, or malformed ones.
+        ValidationError: too many deltas, malformed ones, or different ones with one id.
         ForbiddenError: a delta, or the push, has another client's id.
-        ClockDriftError: an hlc is too far ahead of the server.
+        ClockDriftError: the HLC (hybrid logical clock) timestamp of a delta is too far ahead of the server.
+            Except for too many deltas, `rejected` names each delta with its own reason.
     """
     if len(push.deltas) > limits.max_deltas:
         raise ValidationError(
@@ -64,11 +66,11 @@ def check_request(push: SyncPush, claims: Claims, now_ms: int, limits: EngineLim
 
 
 def check_pull(pull: SyncPull, claims: Claims) -> None:
-    """Check a pull without the store.
+    """Check what needs no stored state: page size and client id.
 
     Args:
         pull: the request.
-        claims: of the token.
+        claims: the verified token's claims.
 
     Raises:
         ValidationError: `max_deltas` is out of range.
@@ -80,7 +82,7 @@ def check_pull(pull: SyncPull, claims: Claims) -> None:
 
 
 def check_limit(limit: int) -> None:
-    """Check the limit of a page.
+    """Check the page size of a pull, in deltas.
 
     Raises:
         ValidationError: it is out of range.
@@ -90,17 +92,16 @@ def check_limit(limit: int) -> None:
 
 
 def check_schemas(deltas: Iterable[RowDelta], config: GatewayConfig) -> None:
-    """Check deltas against the registered schemas of their tables.
+    """Check deltas against the schemas of their tables. Tables without a registered schema accept any column.
 
     Args:
-        deltas: of a push.
-        config: of the gateway.
+        deltas: the push's deltas.
+        config: the gateway's configuration, which has the schemas.
 
     Raises:
         SchemaMismatchError: names every delta that does not fit.
     """
-    schemas: Mapping[str, object] = config.schemas
-    if not schemas:
+    if not config.schemas:
         return
     refused = []
     for delta in deltas:
@@ -112,15 +113,15 @@ def check_schemas(deltas: Iterable[RowDelta], config: GatewayConfig) -> None:
         raise SchemaMismatchError(refused[0].message + _others(refused), refused)
 
 
-def check_widths(stored: Mapping[RowKey, StoredRow], rows: DeltasByRow) -> None:
-    """Check that no row gets more columns than allowed.
+def check_column_counts(stored: Mapping[RowKey, StoredRow], rows: DeltasByRow) -> None:
+    """Check that no row gets more than `MAX_ROW_COLUMNS` columns.
 
     Args:
-        stored: the rows as they are.
-        rows: a push's deltas.
+        stored: the rows before the push.
+        rows: the push's deltas.
 
     Raises:
-        ValidationError: names every delta of such a row.
+        ValidationError: names every delta of a row with too many columns.
     """
     wide = too_wide(stored, rows, MAX_ROW_COLUMNS)
     if not wide:
@@ -139,14 +140,14 @@ def check_widths(stored: Mapping[RowKey, StoredRow], rows: DeltasByRow) -> None:
 
 
 def check_backlog(backlog_bytes: int, limits: EngineLimits) -> None:
-    """Check that the gateway may accept more.
+    """Apply backpressure: reject a push while too many bytes wait for a flush.
 
     Args:
-        backlog_bytes: its unflushed bytes.
-        limits: of the engine.
+        backlog_bytes: size of the gateway's unflushed deltas.
+        limits: the engine's limits.
 
     Raises:
-        BackpressureError: there are too many.
+        BackpressureError: more bytes are unflushed than allowed.
     """
     if backlog_bytes > limits.max_backpressure_bytes:
         raise BackpressureError(
@@ -157,7 +158,10 @@ def check_backlog(backlog_bytes: int, limits: EngineLimits) -> None:
 
 
 def _refusal(push: SyncPush, faulty: list[Rejection], now_ms: int, sender: str) -> RefusedError:
-    """Return the error for a push with invalid deltas: malformed ones come before those with another client's id."""
+    """Return the error for a push with invalid deltas.
+
+    Malformed ones come first, then those with another client's id, then those with a clock that is ahead.
+    """
     known = {rejection.delta_id for rejection in faulty}
     rest = [delta for delta in push.deltas if delta.delta_id not in known]
     foreign = [
@@ -174,7 +178,7 @@ def _refusal(push: SyncPush, faulty: list[Rejection], now_ms: int, sender: str) 
 
 
 def _ambiguous(deltas: Sequence[RowDelta]) -> list[Rejection]:
-    """Return the deltas whose id another delta of the push has too, with other contents."""
+    """Return a rejection for each id that two different deltas of the push have."""
     if len({delta.delta_id for delta in deltas}) == len(deltas):
         return []
     first: dict[str, RowDelta] = {}
@@ -184,6 +188,7 @@ def _ambiguous(deltas: Sequence[RowDelta]) -> list[Rejection]:
 
 
 def _ahead(deltas: Iterable[RowDelta], now_ms: int) -> Iterable[Rejection]:
+    """Yield a rejection for each delta whose clock is too far ahead."""
     bound = now_ms + hlc.MAX_DRIFT_MS
     for delta in deltas:
         wall = hlc.wall_of(delta.hlc)

@@ -1,4 +1,4 @@
-"""Explains why a client has a row or lacks it, from the stored rules, rows and records. It changes nothing.
+"""Explains why a client has a row or lacks it, from the stored rules, rows and client records. It is read-only.
 
 `SyncGateway.submit_explain` calls it for the admin route behind `lakesync explain`.
 """
@@ -33,7 +33,7 @@ from lakesync.staging.encoded_feed import FullRow, full_rows
 from lakesync.staging.records import ClientRecord, Entry, GatewayConfig, StoredRow
 from lakesync.staging.store import View
 
-_ALL = 1 << 30
+_NO_LIMIT = 1 << 30
 
 
 def explain(
@@ -48,25 +48,25 @@ def explain(
     """Explain why a client has a row or lacks it.
 
     Args:
-        view: of the gateway.
-        client_id: of the client.
-        table: of the row.
-        row_id: of the row.
-        claims: the client's; None uses those of its last pull.
-        rules: the gateway's sync rules.
-        position: how far this process sent changes to the client.
+        view: a consistent view of the gateway's store.
+        client_id: the client's id.
+        table: the row's table.
+        row_id: the row's id.
+        claims: the client's claims; None uses those of its last pull.
+        rules: the gateway's sync rules, compiled.
+        position: how far this process sent changes to the client by WebSocket; it may be ahead of the stored record.
     """
     record = view.client(client_id)
-    source, used = claims_of(record, client_id, position, claims)
-    access = rules.access(view, used)
+    source, effective_claims = claims_of(record, client_id, position, claims)
+    access = rules.access(view, effective_claims)
     key = (table, row_id)
     row = view.rows([key]).get(key)
-    buckets = tuple(_bucket(bucket, table, row, used) for bucket in _buckets(view.config))
+    buckets = tuple(_bucket(bucket, table, row, effective_claims) for bucket in _buckets(view.config))
     shown = row is not None and row.state.visible and any(stored in access.keys for stored in row.keys)
-    known = current(record, view.epoch, access.keys)
-    at = position_of(view, known, client_id, access, rules, position)
-    coming = next_pull(view, key, client_id, at, access)
-    verdict = _verdict(row, coming, shown=shown)
+    valid_record = current(record, view.epoch, access.keys)
+    at = position_of(view, valid_record, client_id, access, rules, position)
+    pending_ops = next_pull(view, key, client_id, at, access)
+    verdict = _verdict(row, pending_ops, shown=shown)
     client = ExplainedClient(
         client_id=client_id,
         known=record is not None,
@@ -76,24 +76,25 @@ def explain(
         newest_hlc=view.arrival,
         walking=0 < at.after != at.base,
         elsewhere=record is not None and record.followed and position.cursor is None,
-        claims=used,
+        claims=effective_claims,
         claims_from=source,
         bucket_keys=tuple(sorted(access.keys)),
     )
     explained = _row(row, rules, view.config, client_id)
     erased = max((each.requested_ms for each in view.erasures() if (each.table, each.row_id) == key), default=None)
-    unconfirmed = () if coming else _unconfirmed(view, key, client_id, known, access, position)
-    explanation = Explanation(verdict, (), explained, client, buckets, coming, unconfirmed, erased)
+    unconfirmed = () if pending_ops else _unconfirmed(view, key, client_id, valid_record, access, position)
+    explanation = Explanation(verdict, (), explained, client, buckets, pending_ops, unconfirmed, erased)
     return replace(explanation, reasons=tuple(reasons_of(explanation, key)))
 
 
 def _unconfirmed(
-    view: View, key: RowKey, client_id: str, known: ClientRecord | None, access: Access, position: ClientPosition
+    view: View, key: RowKey, client_id: str, record: ClientRecord | None, access: Access, position: ClientPosition
 ) -> tuple[Op, ...]:
-    if known is None or position.state is not None:
+    """Return the operations on the row that were sent, and that no later request of the client confirms yet."""
+    if record is None or position.state is not None:
         return ()
-    confirmed = known.seen if position.confirmed is None else position.confirmed
-    return next_pull(view, key, client_id, place_at(view, known, client_id, confirmed, access, position), access)
+    confirmed = record.seen if position.confirmed is None else position.confirmed
+    return next_pull(view, key, client_id, place_at(view, record, client_id, confirmed, access, position), access)
 
 
 class _OneRow:
@@ -121,26 +122,26 @@ class _OneRow:
         return full_rows(entries, self.rows({entry.key for entry in entries}))
 
     def read_range(self, *_: object) -> None:
-        """Return None: a single row has no ranges."""
+        """Return None: ranges are encoded pages of many rows."""
         return
 
 
 def next_pull(view: View, key: RowKey, client_id: str, at: Position, access: Access) -> tuple[Op, ...]:
-    """Return the operations of one row that a pull from a position returns.
+    """Return the operations on one row that the client's next pull returns.
 
     Args:
-        view: of the gateway.
-        key: the row's.
-        client_id: of the client that pulls.
-        at: the pull's position.
-        access: what the client may see.
+        view: a consistent view of the gateway's store.
+        key: the row's table and id.
+        client_id: the client that pulls.
+        at: the position from which it pulls.
+        access: the bucket keys that it may see.
     """
-    page = pull_page(cast("View", _OneRow(view, key)), client_id, at, access, _ALL)
+    page = pull_page(cast("View", _OneRow(view, key)), client_id, at, access, _NO_LIMIT)
     return tuple(delta.op for delta in page.deltas)
 
 
-def _verdict(row: StoredRow | None, coming: tuple[Op, ...], *, shown: bool) -> Verdict:
-    if coming:
+def _verdict(row: StoredRow | None, pending_ops: tuple[Op, ...], *, shown: bool) -> Verdict:
+    if pending_ops:
         return "waiting"
     if row is None:
         return "absent"

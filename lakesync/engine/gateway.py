@@ -15,7 +15,7 @@ import msgspec
 from lakesync.actions import ActionRunner
 from lakesync.connectors import Connectors
 from lakesync.engine.actions import ActionGateway
-from lakesync.engine.checks import check_limit, check_pull, check_request
+from lakesync.engine.checks import check_limit, check_pull, check_push
 from lakesync.engine.client_position import ClientPosition
 from lakesync.engine.embedding import Embedding
 from lakesync.engine.explain import explain
@@ -122,7 +122,7 @@ class SyncGateway(ActionGateway, Embedding):
         """
         now = self._wall()
         try:
-            check_request(push, claims, now, self._limits)
+            check_push(push, claims, now, self._limits)
         except RefusedError as error:
             if not trusted:
                 self._record_rejection(push, claims, error)

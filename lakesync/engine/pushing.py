@@ -11,7 +11,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from lakesync.engine.access import RulesCache
-from lakesync.engine.checks import check_backlog, check_schemas, check_widths
+from lakesync.engine.checks import check_backlog, check_column_counts, check_schemas
 from lakesync.engine.limits import EngineLimits
 from lakesync.engine.names import Names
 from lakesync.engine.pulling import tell_followers
@@ -50,7 +50,7 @@ class Ready(NamedTuple):
 
 
 class CheckedPush(NamedTuple):
-    """A push that passed `checks.check_request`."""
+    """A push that passed `checks.check_push`."""
 
     push: SyncPush
     claims: Claims
@@ -186,7 +186,7 @@ def _admitted(
         shown_by = access.keys if access.directly is None else frozenset[str]()
         check_scope(kept, request.claims, rules.index(commit.config), scope, request.now_ms, stored, shown_by)
     if not request.admitted:
-        check_widths(stored, rows)
+        check_column_counts(stored, rows)
     return _Admitted(new, rows, stored)
 
 

@@ -27,9 +27,9 @@ _GROUP, _WORK = "of_group", "of_work"
 class LayeredFile(StateFile):
     """The file and the layers over it; the base class of `State`."""
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         """Clear all layers; no transaction is open."""
-        super()._forget()
+        super()._reset()
         self._work = Layer()
         self._group = Layer()
         self._committed = Layer()
@@ -84,7 +84,7 @@ class LayeredFile(StateFile):
         if name in self._savepoints:
             self.sql.execute(f"ROLLBACK TO {name}")
             self._release(name)
-            self._mistrust()
+            self._clear_caches()
 
     # -- from memory to the file ---------------------------------------------------------------------------------
 
@@ -124,7 +124,7 @@ class LayeredFile(StateFile):
             for _ in self._writing:
                 return False
         except BaseException:  # the rest of the layer will not be written
-            self._whole = False
+            self._restarted = False
             raise
         self._frozen = None
         return True
@@ -171,7 +171,7 @@ class LayeredFile(StateFile):
                     numbers = {**numbers, **self._rows.make_numbers(gateway, others, partial(self._keys_of, gateway))}
                 self._entries.put(gateway, [(numbers[key], bucket, change) for key, bucket, change in changes])
         except sqlite3.Error:
-            self._whole = False
+            self._restarted = False
             raise
 
     def _finish(self) -> None:

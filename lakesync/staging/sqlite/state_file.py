@@ -1,6 +1,7 @@
-"""The file `state.db`: its connection, its transaction, its checkpoints, and how far it contains each gateway's log.
+"""The file `state.db`: merged rows and feed entries, which the journal can rebuild.
 
-The base class of `LayeredFile`.
+`StateFile` has its connection, its transaction, its checkpoints, and the position of each gateway's log up to which
+the file is written. It is the base class of `LayeredFile`.
 """
 
 from __future__ import annotations
@@ -20,27 +21,29 @@ from lakesync.staging.sqlite.entry_file import BucketNumbers, EntryFile
 from lakesync.staging.sqlite.files import STATE_FILE, connect, migrate
 from lakesync.staging.sqlite.row_file import RowFile
 
-_CACHE_MIB = 1
+_CHECKPOINT_CACHE_MIB = 1
+_CACHE_MIB = 64
+"""Memory of SQLite's page cache, for checkpoints and for everything else."""
 _log = structlog.get_logger(__name__)
 
 
 class Checkpointer:
     """Runs SQLite's checkpoints of the file in a thread with its own connection.
 
-    They copy the write-ahead log to the file, which takes long.
+    A checkpoint copies the write-ahead log to the file, which is slow.
     """
 
     def __init__(self, path: Path) -> None:
         """Start the thread."""
-        self._sql = connect(path, _CACHE_MIB)
+        self._sql = connect(path, _CHECKPOINT_CACHE_MIB)
         self._wanted = threading.Event()
-        self.under_way = threading.Lock()
+        self.running = threading.Lock()
         """Held during a checkpoint."""
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name=f"checkpoints of {path.name}", daemon=True)
         self._thread.start()
 
-    def want(self) -> None:
+    def request(self) -> None:
         """Request a checkpoint, after a commit."""
         self._wanted.set()
 
@@ -58,47 +61,46 @@ class Checkpointer:
             if self._stopped:
                 return
             try:
-                with self.under_way:
+                with self.running:
                     self._sql.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
             except sqlite3.Error:
-                _log.warning("no checkpoint: the next one does it all", exc_info=True)
-
-
-_PAGES_MIB = 64
-"""Memory of SQLite's page cache."""
+                _log.warning("the checkpoint failed; the next one copies everything", exc_info=True)
 
 
 class Applied(NamedTuple):
-    """How far `state.db` contains the log of one shard of a gateway."""
+    """The position in the log of one shard of a gateway up to which `state.db` is written."""
 
     epoch: int
+    """Which log: a rebuilt or restored store begins a new epoch."""
     seq: int
+    """The sequence number of the last log row that is applied."""
     rules_version: int
+    """The version of the sync rules by which the rows have their bucket keys."""
 
 
 class StateFile:
-    """The state's connection. All methods belong to the owner thread."""
+    """The connection to `state.db`. Only the thread that owns the store calls its methods."""
 
     def __init__(self, folder: Path, store_id: str) -> None:
         """Open or create `state.db`; if it belongs to another journal, delete its contents.
 
         Args:
-            folder: of the store.
-            store_id: of the journal.
+            folder: the store's folder.
+            store_id: the journal's unique id.
 
         Raises:
             StagingVersionError: a newer version wrote it.
         """
         self.path = folder / STATE_FILE
-        self.sql = connect(self.path, _PAGES_MIB)
+        self.sql = connect(self.path, _CACHE_MIB)
         self.sql.execute("PRAGMA synchronous=NORMAL")
         self.sql.execute("PRAGMA wal_autocheckpoint=0").fetchall()
         migrate(self.sql, "sqlite/state", self.path)
         self._buckets = BucketNumbers(self.sql)
         self._rows = RowFile(self.sql)
         self._entries = EntryFile(self.sql, self._buckets, self._rows)
-        self._forget()
-        self._adopt(store_id)
+        self._reset()
+        self._bind_to_journal(store_id)
         self._checkpointer = Checkpointer(self.path)
 
     def close(self) -> None:
@@ -106,7 +108,7 @@ class StateFile:
         self._checkpointer.stop()
         self.sql.close()
 
-    def _adopt(self, store_id: str) -> None:
+    def _bind_to_journal(self, store_id: str) -> None:
         found = self.sql.execute("SELECT store_id FROM store").fetchone()
         if found is None or found[0] != store_id:
             self.empty()
@@ -116,23 +118,23 @@ class StateFile:
         """Delete everything, so that it is rebuilt."""
         for table in ("applied", "row_state", "row_body", "bucket", "entry"):
             self.sql.execute(f"DELETE FROM {table}")
-        self._forget()
+        self._reset()
 
-    def _forget(self) -> None:
-        """Reset the transaction's flags: none is open."""
-        self._whole = False
+    def _reset(self) -> None:
+        """Record that no transaction is open, and clear caches."""
+        self._restarted = False
         self._begun = False
-        self._mistrust()
+        self._clear_caches()
 
-    def _mistrust(self) -> None:
+    def _clear_caches(self) -> None:
         """Clear caches of the file's contents, which may have been rolled back."""
         self._buckets.forget()
         self._rows.forget()
 
     @property
     def intact(self) -> bool:
-        """Whether file and memory are consistent: SQLite ends a transaction by itself if the disk is full."""
-        return self._whole and (self.sql.in_transaction or not self._begun)
+        """Whether `restart` was called and its transaction is still open: SQLite ends one by itself on a full disk."""
+        return self._restarted and (self.sql.in_transaction or not self._begun)
 
     def _begin(self) -> None:
         if not self._begun:
@@ -140,9 +142,13 @@ class StateFile:
             self._begun = True
 
     def commit(self, heads: Iterable[tuple[Head, int]]) -> None:
-        """Commit the transaction with the applied seq of each changed head. The frozen layer must be complete.
+        """Commit the transaction with the log position of each changed head.
 
-        The commit survives a crash of the process. After a crash of the machine, the file may be at an earlier commit.
+        The caller has written everything up to these positions. The commit survives a crash of the process. After a
+        power cut the file may be at an earlier commit.
+
+        Args:
+            heads: heads of logs, each with the sequence number that is applied.
         """
         self._begin()
         self.sql.executemany(
@@ -151,16 +157,16 @@ class StateFile:
         )
         self.sql.execute("COMMIT")
         self._begun = False
-        self._checkpointer.want()
+        self._checkpointer.request()
 
     @contextmanager
     def without_checkpoints(self) -> Iterator[None]:
-        """Keep the checkpointer from the file for the `with` block."""
-        with self._checkpointer.under_way:
+        """Wait for a running checkpoint, and let none start during the `with` block."""
+        with self._checkpointer.running:
             yield
 
-    def harden(self) -> None:
-        """Make commits survive a crash of the machine."""
+    def sync_wal(self) -> None:
+        """Make all commits survive a power cut, by an fsync of the write-ahead log."""
         file = os.open(f"{self.path}-wal", os.O_RDONLY)
         try:
             os.fsync(file)
@@ -171,12 +177,12 @@ class StateFile:
         """Roll back everything since the last commit; the state is not intact afterwards."""
         if self.sql.in_transaction:
             self.sql.execute("ROLLBACK")
-        self._forget()
+        self._reset()
 
     def restart(self) -> None:
-        """Begin at the last commit, to replay the journal."""
+        """Return to the last commit. The caller then replays the journal from `applied()`."""
         self.rollback()
-        self._whole = True
+        self._restarted = True
 
     def applied(self) -> dict[tuple[str, str], Applied]:
         """Return how far the file contains the log of each gateway and shard."""

@@ -118,7 +118,7 @@ class WriteBehind:
         self.ensure()
         with self._or_lost():
             self._write_all()
-            self._state.harden()
+            self._state.sync_wal()
         self.durable.update(self._held)
 
     def try_write(self) -> None:
