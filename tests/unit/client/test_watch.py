@@ -1,0 +1,40 @@
+"""Watches of queries: which changes they report, and how often they check."""
+
+from __future__ import annotations
+
+from lakesync.client.watch import MAX_INTERVAL
+
+SCHEMAS = [{"table": "todos", "columns": [{"name": "title", "type": "string"}]}]
+
+
+def test_a_watch_yields_only_when_a_table_that_it_reads_changed(opened):
+    alice, bob = opened(), opened("bob")
+    alice.conn.execute("CREATE TABLE own (x)")
+    with alice.watch("SELECT title FROM todos ORDER BY title") as watch, alice.watch("SELECT x FROM own") as own:
+        assert watch.tables == {"todos"}
+        assert (watch.next(1), own.next(1)) == ([], [])
+        alice.conn.execute("INSERT INTO own VALUES (1)")
+        alice.conn.commit()
+        assert watch.next(0) is None
+        assert own.next(1) == [{"x": 1}]
+        bob["todos"].insert(title="theirs")
+        bob.sync()
+        alice.sync()
+        assert watch.next(1) == [{"title": "theirs"}]
+        assert own.next(0) is None
+        alice["todos"].insert(title="mine")
+        assert watch.next(1) == [{"title": "mine"}, {"title": "theirs"}]
+        assert watch.next(0) is None
+
+
+def test_a_watch_checks_less_often_while_nothing_changes(opened):
+    alice = opened()
+    with alice.watch("SELECT title FROM todos") as watch:
+        assert watch.next(1) == []
+        often = watch.interval
+        for _ in range(100):
+            assert watch.next(0) is None
+        assert watch.interval == MAX_INTERVAL > often
+        alice["todos"].insert(title="mine")
+        assert watch.next(1) == [{"title": "mine"}]
+        assert watch.interval == often
