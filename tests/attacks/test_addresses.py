@@ -93,7 +93,7 @@ def connectors(*allowed):
 
 
 @pytest.mark.parametrize("url", [*PRIVATE, *MALFORMED])
-def test_an_address_is_refused_when_it_is_registered(url):
+def test_an_address_is_rejected_when_it_is_registered(url):
     with pytest.raises(ValidationError):
         connectors("*").take("gw", webhook(url))
 

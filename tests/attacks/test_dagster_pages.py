@@ -94,7 +94,7 @@ def test_content_types_that_a_form_can_send_are_rejected(pages, content_type):
 
 
 @pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://127.0.0.1:1", "https://{own}"])
-def test_a_page_of_another_origin_is_refused(pages, origin):
+def test_a_page_of_another_origin_is_rejected(pages, origin):
     origin = origin.format(own=pages.own)
     assert pages.graphql(MUTATION, Origin=origin).status_code == 403
     assert pages.call("GET", "/server_info", headers={"Origin": origin}).status_code == 403
@@ -104,5 +104,5 @@ def test_a_page_of_another_origin_is_refused(pages, origin):
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:{port}", "127.0.0.1:1", "127.0.0.1"])
-def test_a_name_that_was_rebound_to_loopback_is_refused(pages, host):
+def test_a_name_that_was_rebound_to_loopback_is_rejected(pages, host):
     assert pages.graphql(MUTATION, Host=host.format(port=pages.port)).status_code == 421

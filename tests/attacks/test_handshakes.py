@@ -68,7 +68,7 @@ def test_close_codes_chosen_by_clients_do_not_become_metric_labels(server):
     ],
     ids=["shortest", "short", "spaces before", "spaces behind", "long"],
 )
-def test_a_long_head_is_refused_however_it_is_made(server, padding, body):
+def test_a_long_head_of_any_form_is_rejected(server, padding, body):
     head = b"POST /sync/gw/push HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n" % len(body)
     assert answer_to(server, head + padding + b"\r\n", body) == 431
 

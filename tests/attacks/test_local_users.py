@@ -59,7 +59,7 @@ def test_the_run_socket_is_not_created_in_another_users_folder(tmp_path, monkeyp
         dagster_home.write(settings, 1)
 
 
-def test_a_store_that_was_open_to_others_is_closed_when_it_is_opened(tmp_path):
+def test_opening_a_store_removes_the_permissions_of_others(tmp_path):
     staging = tmp_path / "staging"
     with open_gateway("g", staging=staging):
         pass

@@ -51,7 +51,7 @@ def ask(served, method, path, **headers):
 
 @pytest.mark.parametrize("origin", ELSEWHERE)
 @pytest.mark.parametrize(("method", "path"), CALLS)
-def test_a_page_of_another_site_is_refused(unguarded, method, path, origin):
+def test_a_page_of_another_site_is_rejected(unguarded, method, path, origin):
     assert ask(unguarded, method, path, Origin=origin) == (403, True)
 
 
@@ -62,7 +62,7 @@ def test_requests_of_a_page_without_an_origin_are_rejected(unguarded, method, pa
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "10.0.0.8", "127.0.0.1.evil.example", "user@evil"])
-def test_a_name_that_was_rebound_to_loopback_is_refused(unguarded, host):
+def test_a_name_that_was_rebound_to_loopback_is_rejected(unguarded, host):
     assert ask(unguarded, "GET", CALLS[0][1], Host=host) == (403, True)
 
 
@@ -80,7 +80,7 @@ def test_programs_and_pages_of_this_machine_are_served(unguarded, origin):
     assert ask(unguarded, "GET", CALLS[0][1], Origin=origin, Sec_Fetch_Site="same-site") == (200, False)
 
 
-def test_a_page_whose_origin_is_named_is_served(serve):
+def test_a_page_of_an_allowed_origin_is_served(serve):
     named = serve(secrets=(), allowed_origins=("https://app.example",))
     assert ask(named, "GET", CALLS[0][1], Origin="https://app.example", Sec_Fetch_Site="cross-site") == (200, False)
     assert ask(named, "GET", CALLS[0][1], Origin="https://other.example") == (403, True)

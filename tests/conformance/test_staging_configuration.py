@@ -29,7 +29,7 @@ def test_schemas_evolve_by_addition(place, store, book):
     assert (config.schemas["notes"].version, config.schemas["notes"].schema) == (2, schema_of("a", "b"))
 
 
-def test_a_retired_schema_is_gone_and_versions_go_on(place, store, book):
+def test_a_retired_schema_is_deleted_and_versions_continue(place, store, book):
     store.submit("g", lambda commit: commit.put_schema(schema_of("a"))).result()
     assert store.submit("g", lambda commit: commit.retire_schema("notes")).result() == 2
     with pytest.raises(NotFoundError, match="'notes' has no schema to retire; tables with one: none"):
@@ -43,7 +43,7 @@ def test_a_retired_schema_is_gone_and_versions_go_on(place, store, book):
     assert (config.schemas["notes"].schema, config.retired) == (schema_of("b"), {})
 
 
-def test_names_that_differ_in_case_alone_are_refused(store):
+def test_names_that_differ_only_in_case_are_rejected(store):
     store.submit("g", lambda commit: commit.put_schema(schema_of("a"))).result()
     other = msgspec.structs.replace(schema_of("a"), table="Notes")
     with pytest.raises(SchemaError, match="only in case"):

@@ -203,7 +203,7 @@ def test_a_connection_lost_in_a_commit_reports_that_a_repeat_is_safe(stores, url
     assert first.submit("g", book.push(deltas)).result() is None
 
 
-def test_a_newer_schema_is_refused(own_database, clock):
+def test_a_newer_schema_is_rejected(own_database, clock):
     url = own_database
     store = open_store(url, clock)
     store.open(Book())

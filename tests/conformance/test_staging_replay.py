@@ -116,7 +116,7 @@ def test_a_power_cut_changes_nothing_visible(story, rows):
             engine.close()
 
 
-def test_a_repeated_insert_of_a_deleted_row_is_answered_with_its_deletion_after_a_power_cut(tmp_path):
+def test_after_a_power_cut_a_repeated_insert_of_a_deleted_row_returns_the_delete(tmp_path):
     clock = ManualClock()
     engine = Engine(SqliteStore(tmp_path / "live", clock, WriteBehindLimits(3600, 10**9)), clock, ANYWHERE)
     engine.open()

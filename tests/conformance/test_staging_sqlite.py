@@ -68,7 +68,7 @@ def test_a_url_may_have_either_number_of_slashes(folder, clock):
 
 
 @pytest.mark.parametrize("name", ["log.db", "state.db"])
-def test_a_newer_schema_is_refused(store, folder, clock, name):
+def test_a_newer_schema_is_rejected(store, folder, clock, name):
     store.close()
     with closing(sqlite3.connect(folder / name)) as connection, connection:
         connection.execute("PRAGMA user_version = 99")

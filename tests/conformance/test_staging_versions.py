@@ -83,7 +83,7 @@ def test_a_gateway_upgrades_a_store_when_it_opens_it(old, clock):
     assert [schema.version for schema in status(old).schemas] == _newest(old)
 
 
-def test_a_newer_store_is_refused_with_both_versions_and_left_as_it_is(url, clock):
+def test_a_newer_store_is_rejected_with_both_versions_and_unchanged(url, clock):
     store = open_store(url, clock)
     store.open(Book())
     store.ensure_gateway("g")
@@ -120,7 +120,7 @@ def test_the_status_shows_heads_and_bytes_of_a_store_in_use(url, clock):
     store.close()
 
 
-def test_the_commands_show_what_they_did(old):
+def test_the_commands_report_the_versions(old):
     told = CliRunner().invoke(app, ["staging", "migrate", "--staging", old], catch_exceptions=False)
     assert f"schema version 1 → {_newest(old)[0]}" in told.stdout
     told = CliRunner().invoke(app, ["staging", "migrate", "--staging", old, "--json"], catch_exceptions=False)

@@ -298,7 +298,7 @@ def test_a_backfill_of_five_days_is_one_run_with_five_partitions_materialised(sy
 
 @pytest.mark.deep
 @pytest.mark.usefixtures("carried")
-def test_a_planted_duplicate_holds_back_what_is_downstream(system):
+def test_a_duplicate_delta_blocks_downstream_assets(system):
     before = system.materialised("checkpoint")
     with system.lake() as spark:
         deltas = spark.table("lake.lakesync.deltas")
@@ -399,7 +399,7 @@ def test_rows_that_a_backfill_of_deltas_carried_reach_table_and_checkpoint_witho
 
 
 @pytest.mark.deep
-def test_a_table_whose_step_failed_is_completed_without_a_push_once_its_cause_is_mended(carried):
+def test_a_failed_table_is_completed_without_a_push_after_its_cause_is_fixed(carried):
     system, rows, flushed = carried, carried.more_rows(), carried.newer()
     with system.lake() as spark, open_table(spark, "lake.tables.flights") as table:
         files = [Path(urlsplit(path).path) for path in table.inspect.files()["file_path"].to_pylist()]

@@ -62,7 +62,7 @@ def apart(tmp_path, postgres_uri, monkeypatch):
 
 
 @pytest.mark.timeout(600)
-def test_a_row_reaches_the_lake_where_gateway_and_pipeline_run_apart(apart, tmp_path):
+def test_a_row_reaches_the_lake_of_a_separate_pipeline(apart, tmp_path):
     pipeline, url = apart
     with lakesync.open(
         tmp_path / "alice.db", url=url, gateway="shop", token=sign("alice", "shop", secret=SECRET), schemas=[TODOS]

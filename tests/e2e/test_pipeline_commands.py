@@ -20,7 +20,7 @@ ROWS = 30
 
 @pytest.mark.deep
 @pytest.mark.timeout(900)
-def test_status_checkpoint_and_backfill_see_what_was_pushed(up):
+def test_status_checkpoint_and_backfill_report_pushed_rows(up):
     up.start()
     shop = ("--gateway", "shop")
     up.folder.parent.joinpath("todos.json").write_text(json.dumps(TODOS))
@@ -89,7 +89,7 @@ def shop(tmp_path):
 
 @pytest.mark.deep
 @pytest.mark.timeout(900)
-def test_a_destinations_table_that_is_set_aside_is_named_everywhere_and_retried(shop):
+def test_a_suspended_destination_table_is_reported_everywhere_and_retried(shop):
     shop.start()
     folder, mine = shop.folder.parent, ("--gateway", "shop")
     folder.joinpath("todos.json").write_text(json.dumps(TODOS))
@@ -152,7 +152,7 @@ def hanging(tmp_path):
 
 @pytest.mark.deep
 @pytest.mark.timeout(3000)
-def test_four_destinations_that_hang_stop_no_flush_and_a_run_that_cannot_start_is_named(hanging):
+def test_four_hanging_destinations_do_not_stop_flushes_and_a_run_that_cannot_start_is_reported(hanging):
     shop, muted = hanging
     shop.start()
     folder, mine = shop.folder.parent, ("--gateway", "shop")

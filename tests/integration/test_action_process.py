@@ -168,7 +168,7 @@ KILLS = int(os.environ.get("LAKESYNC_TEST_KILLS", "3"))
 
 
 @pytest.mark.slow
-def test_actions_of_a_randomly_killed_gateway_each_get_one_outcome(gateway, journal):
+def test_each_action_of_a_randomly_killed_gateway_has_one_outcome(gateway, journal):
     """`LAKESYNC_TEST_KILLS=20` for a longer run."""
     server = [gateway()]
     told: dict[str, dict] = {}
@@ -233,7 +233,7 @@ def test_two_processes_execute_each_action_once_and_return_the_same_result(pair,
     assert len(lines(journal)) == 12
 
 
-def test_the_second_process_waits_for_the_first_and_takes_over_from_a_dead_one(pair, journal):
+def test_a_second_process_waits_for_the_first_and_replaces_a_dead_one(pair, journal):
     one, other = pair
     held, lost = an_action("hold", 1), an_action("hold", 2)
     gate = journal.with_suffix(".open")

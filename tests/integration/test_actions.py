@@ -339,7 +339,7 @@ def test_handlers_can_be_registered_and_unregistered(gateway):
         ([ActionDescriptor("a", ""), ActionDescriptor("a", "")], "twice"),
     ],
 )
-def test_a_handler_that_describes_itself_wrongly_is_refused(gateway, descriptors, match):
+def test_a_handler_with_invalid_descriptions_is_rejected(gateway, descriptors, match):
     desk = Desk()
     desk.supported_actions = descriptors
     with pytest.raises(ConfigurationError, match=match):

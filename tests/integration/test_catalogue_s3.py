@@ -75,7 +75,7 @@ def test_a_table_on_s3_is_planned_in_the_driver_and_read_by_tasks(catalogue):
     assert read["batch"].to_pylist() == ["two"] * 3
 
 
-def test_another_type_of_catalogue_is_refused_by_name():
+def test_an_unsupported_catalogue_type_is_rejected_by_name():
     for place in ({"type": "hadoop", "warehouse": WAREHOUSE}, {"type": "jdbc", "uri": "jdbc:mysql://host/db"}):
         refused = pytest.raises(ConfigurationError, match=r"lake\.catalog_uri")
         with refused, open_table(Session(place), "`lake`.`lakesync`.`t`"):

@@ -122,7 +122,7 @@ def deltas_upto(pushes, arrival):
     return [delta for at, deltas in pushes if at <= arrival for delta in deltas]
 
 
-def test_k1_frames_hold_the_state_at_the_arrival_and_nothing_newer(spark, names, store, served, tmp_path):
+def test_k1_frames_have_the_state_at_the_arrival_and_nothing_newer(spark, names, store, served, tmp_path):
     served.engine.gateway("shop")
     pushes, others = story(1), story(2)
     fill(spark, names, pushes, "shop")
@@ -163,7 +163,7 @@ def test_k1_frames_hold_the_state_at_the_arrival_and_nothing_newer(spark, names,
     assert f"cut-shop-{middle}" in tags
 
 
-def test_k3_a_killed_checkpoint_is_not_published_and_is_made_again(spark, spark_server, names, store, served, tmp_path):
+def test_k3_a_killed_checkpoint_is_not_published_and_is_repeated(spark, spark_server, names, store, served, tmp_path):
     served.engine.gateway("killed")
     pushes = story(3)
     fill(spark, names, pushes, "killed")

@@ -113,7 +113,7 @@ def test_a_write_scope_by_which_writers_read_is_warned_of(page, world, scope, wa
     expect(shown).to_have_class("bad" if warned else "")
 
 
-def test_the_page_is_open_and_holds_nothing_but_itself(world):
+def test_the_page_is_public_and_contains_no_data(world):
     served, _ = world
     for path, media in (
         ("/console", "text/html"),

@@ -366,7 +366,7 @@ def marks_put_back(house, spark):
         store.put_mark(name, followed)
 
 
-def test_the_audit_compares_the_marks_and_names_the_parts_that_are_behind(house, spark):
+def test_the_audit_reports_parts_whose_marks_are_behind(house, spark):
     with marks_put_back(house, spark):
         found = house.audit()
     late = f"late: {FIRST}, {SECOND}"

@@ -243,7 +243,7 @@ def told(run):
     return {name: value.value for name, value in metadata.items()}
 
 
-def test_an_unreachable_adapter_delays_no_other_and_catches_up_later(warehouse):
+def test_an_unreachable_adapter_does_not_delay_others_and_catches_up_later(warehouse):
     warehouse.flush([("flights", range(30), {"number": 1, "name": "é"}), ("events", range(5), {"number": 1})])
     first = warehouse.follow()
     assert {name: run.success for name, run in first.items()} == dict.fromkeys(LEAVES, True)
@@ -326,7 +326,7 @@ def poison(warehouse, name):
     return put_back
 
 
-def test_b11_a_poisoned_adapter_stops_no_other(warehouse):
+def test_b11_a_failing_adapter_does_not_stop_the_others(warehouse):
     for number, poisoned in enumerate(LEAVES):
         mend = poison(warehouse, poisoned)
         pushed = [("flights", range(3), {"number": number}), ("planes", range(2), {"number": number})]
@@ -345,7 +345,7 @@ def followers_when(warehouse, now_ms):
     return [each for each in found if each.name.endswith("/pg")]
 
 
-def test_b11_a_poisoned_table_stops_no_other(warehouse):
+def test_b11_a_failing_table_does_not_stop_the_others(warehouse):
     def sql(*statements):
         with psycopg.connect(warehouse.postgres.uri) as connection:
             for statement in statements:
@@ -381,7 +381,7 @@ def test_b11_a_poisoned_table_stops_no_other(warehouse):
         assert warehouse.compare("pg").is_equal
 
 
-def test_a_large_backlog_is_taken_by_several_tasks(warehouse, monkeypatch):
+def test_a_large_backlog_is_written_by_several_tasks(warehouse, monkeypatch):
     monkeypatch.setattr(destinations, "DELTAS_A_PART", 20)
     with psycopg.connect(warehouse.postgres.uri, autocommit=True) as sql:
         sql.execute("CREATE SCHEMA late")
@@ -429,7 +429,7 @@ def only_in_tasks(monkeypatch):
         yield
 
 
-def test_flows_tiers_and_migrations_are_done_by_executors(warehouse, tmp_path, monkeypatch):
+def test_flows_tiers_and_migrations_run_on_executors(warehouse, tmp_path, monkeypatch):
     moves = Moves(warehouse, tmp_path)
     moves.fill(moves.old, range(40), -3, carrier="AA", delay=1)
     moves.fill(moves.old, range(40, 60), -1, carrier="UA", delay=2)

@@ -38,7 +38,7 @@ def test_the_page_and_its_files_come_from_the_gateway_under_a_strict_policy(serv
 
 
 @pytest.mark.parametrize("name", ["index.html", "redoc.standalone.js", "favicon.png", "%2e%2e%2fpage.py", "page.py"])
-def test_no_other_file_is_served(served, name):
+def test_files_outside_the_documentation_are_not_found(served, name):
     request = requests.Request("GET", served.url).prepare()
     request.url = f"{served.url}/docs/{name}"
     with requests.Session() as session:

@@ -171,7 +171,7 @@ def content(path):
     return str(pq.read_table(path).to_pylist()) if path.suffix == ".parquet" else path.read_bytes().decode("latin-1")
 
 
-def test_b7_an_erasure_that_crashes_at_every_step_leaves_nothing(spark, spark_server, serve, tmp_path, monkeypatch):
+def test_b7_an_erasure_that_crashes_at_every_step_removes_everything(spark, spark_server, serve, tmp_path, monkeypatch):
     served = serve()
     world = World(spark, served, tmp_path, reached_at(served, spark_server["config"]))
     world.write("bob", "shared", title="of bob", body=1)
@@ -237,7 +237,7 @@ def test_b7_an_erasure_that_crashes_at_every_step_leaves_nothing(spark, spark_se
     assert world.holding("of bob")
 
 
-def test_b7_a_run_that_opens_a_postgres_staging_erases_too(spark, spark_server, own_database, tmp_path):
+def test_b7_a_run_with_staging_on_postgres_completes_an_erasure(spark, spark_server, own_database, tmp_path):
     engine = Engine(open_store(own_database, wall_ms), wall_ms)
     engine.open()
     try:
@@ -269,7 +269,7 @@ def test_b7_a_run_that_opens_a_postgres_staging_erases_too(spark, spark_server, 
         engine.close()
 
 
-def test_b7_destinations_lose_it_too_and_until_all_have_the_request_stays_open(spark, spark_server, serve, tmp_path):
+def test_b7_an_erasure_stays_open_until_every_destination_has_applied_it(spark, spark_server, serve, tmp_path):
     served = serve()
     config = reached_at(served, spark_server["config"])
     world = World(spark, served, tmp_path, config, "erasing_away")

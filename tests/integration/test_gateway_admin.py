@@ -96,7 +96,7 @@ def test_a_schema_change_that_is_not_additive_is_rejected(served, schema):
 
 
 @pytest.mark.parametrize("columns", [{"unknown": 1}, {"n": "text"}])
-def test_a_push_that_does_not_fit_the_schema_is_refused(served, columns):
+def test_a_push_that_violates_the_schema_is_rejected(served, columns):
     client = served.client()
     client.admin().call("POST", "/admin/schema/{gw}", json=TODOS)
     wrong = delta("t1", columns)

@@ -57,7 +57,7 @@ def test_methods_outside_of_the_pipelines_protocol_are_rejected(served, method):
     assert 400 <= answer.status_code < 500
 
 
-def test_arguments_of_another_form_are_refused(served):
+def test_malformed_arguments_are_rejected(served):
     assert call(served, "plan", gateway=1).status_code == 400
 
 

@@ -22,7 +22,7 @@ def narrow(serve):
     return serve(max_body_bytes=64 * KILOBYTE)
 
 
-def test_a_declared_body_above_the_limit_is_refused_before_it_is_read(narrow):
+def test_a_declared_body_above_the_limit_is_rejected_before_it_is_read(narrow):
     client = narrow.client()
     place = urlsplit(narrow.url)
     with socket.create_connection((place.hostname, place.port), DEADLINE) as connection:
@@ -33,7 +33,7 @@ def test_a_declared_body_above_the_limit_is_refused_before_it_is_read(narrow):
         assert connection.recv(4096).startswith(b"HTTP/1.1 413")
 
 
-def test_a_body_of_unknown_length_is_refused_while_it_is_read(narrow):
+def test_a_body_of_unknown_length_is_rejected_while_it_is_read(narrow):
     client = narrow.client()
     place = urlsplit(narrow.url)
     chunk = b"4000\r\n" + b"x" * 0x4000 + b"\r\n"
@@ -63,12 +63,12 @@ def test_a_body_that_decompresses_above_the_limit_is_rejected(narrow):
 @pytest.mark.parametrize(
     "body", [b"no gzip", gzip.compress(b"{}")[:-4], gzip.compress(b"{}") * 2], ids=["other", "short", "two members"]
 )
-def test_a_broken_gzip_body_is_refused(narrow, body):
+def test_a_broken_gzip_body_is_rejected(narrow, body):
     answer = narrow.client().call("POST", "/sync/{gw}/push", data=body, headers={"Content-Encoding": "gzip"})
     assert answer.status_code == 400
 
 
-def test_an_unknown_content_encoding_is_refused(narrow):
+def test_an_unknown_content_encoding_is_rejected(narrow):
     answer = narrow.client().call("POST", "/sync/{gw}/push", data=b"{}", headers={"Content-Encoding": "br"})
     assert answer.status_code == 400
     assert "'br'" in answer.json()["error"]

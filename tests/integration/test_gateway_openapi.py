@@ -162,7 +162,7 @@ def test_requests_that_the_document_forbids_are_rejected(seeded, operation):
 
 
 @pytest.mark.parametrize("path", [*GOOD, "/admin/connectors/{gw}", "/admin/settings/{gw}"])
-def test_each_part_of_a_body_is_refused_where_the_document_forbids_it(seeded, path):
+def test_a_body_is_rejected_for_each_part_that_the_document_forbids(seeded, path):
     """What chance finds once in many runs, such as a null that is taken for a number, is asked of every part."""
     good = {"/admin/connectors/{gw}": CRM, "/admin/settings/{gw}": {"writeScope": "any"}} | GOOD
     content = DESCRIPTION["paths"][path.replace("{gw}", "{gateway}")]["post"]["requestBody"]["content"]

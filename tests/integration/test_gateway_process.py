@@ -98,7 +98,7 @@ def test_a_port_in_use_is_an_error_with_its_number(spawn):
     assert str(port) in server.lines()[0]["reason"]
 
 
-def test_a_second_server_on_the_same_store_is_refused(spawn):
+def test_a_second_server_on_the_same_store_is_rejected(spawn):
     spawn()
     second = spawn(ready=False)
     assert second.process.returncode == 1

@@ -105,7 +105,7 @@ def test_an_answer_is_compressed_if_the_client_accepts_gzip(served):
     assert "content-encoding" not in plain.headers
 
 
-def test_a_refused_push_names_every_refused_delta_and_keeps_nothing(served):
+def test_a_rejected_push_lists_every_rejected_delta_and_stores_nothing(served):
     alice = served.client()
     good = delta("t1", {"n": 1})
     ahead = [delta(f"t{n}", {"n": n}, hlc=(wall_ms() + 60_000) << 16) for n in (2, 3)]
@@ -116,7 +116,7 @@ def test_a_refused_push_names_every_refused_delta_and_keeps_nothing(served):
     assert alice.call("GET", "/sync/{gw}/metrics").json()["logSize"] == 0
 
 
-def test_deltas_that_are_refused_for_different_reasons_are_all_named(served):
+def test_deltas_rejected_for_different_reasons_are_all_listed(served):
     alice = served.client()
     faults = {"FORBIDDEN": delta("t1", {"n": 1}, client="bob"), "VALIDATION_ERROR": delta("t", {"n": 1})}
     faults["VALIDATION_ERROR"]["rowId"] = ""
@@ -128,14 +128,14 @@ def test_deltas_that_are_refused_for_different_reasons_are_all_named(served):
     }
 
 
-def test_a_push_in_anothers_name_is_refused(served):
+def test_a_push_for_another_client_is_rejected(served):
     answer = served.client("mallory").push(delta("t1", {"n": 1}, client="alice"))
     assert answer.status_code == 403
     assert answer.json()["code"] == "FORBIDDEN"
     assert answer.json()["rejected"][0]["code"] == "FORBIDDEN"
 
 
-def test_a_pull_in_anothers_name_is_refused(served):
+def test_a_pull_for_another_client_is_rejected(served):
     mallory = served.client("mallory")
     answer = mallory.call("GET", "/sync/{gw}/pull", params={"clientId": "alice"})
     assert answer.status_code == 403
@@ -145,7 +145,7 @@ def test_a_pull_in_anothers_name_is_refused(served):
     "query",
     [{"since": "-1"}, {"since": "x"}, {"since": str(1 << 64)}, {"limit": "0"}, {"limit": "many"}],
 )
-def test_a_pull_with_bad_parameters_is_refused(served, query):
+def test_a_pull_with_invalid_parameters_is_rejected(served, query):
     answer = served.client().call("GET", "/sync/{gw}/pull", params={"clientId": "client-1", **query})
     assert answer.status_code == 400
     assert answer.json()["code"] == "VALIDATION_ERROR"

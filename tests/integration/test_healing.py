@@ -227,7 +227,7 @@ def code_server_away(pipeline, monkeypatch):
         pytest.param(code_server_away, marks=pytest.mark.deep),
     ],
 )
-def test_b10_everything_is_up_to_date_again_without_a_push(pipeline, accident, monkeypatch):
+def test_b10_every_part_catches_up_without_a_push(pipeline, accident, monkeypatch):
     monkeypatch.setattr(sensors.lags, "LOOK_SECONDS", 1.0)
     pipeline.push()
     expected = accident(pipeline, monkeypatch)

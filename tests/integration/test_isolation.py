@@ -80,7 +80,7 @@ def tenants(serve, spark_server, tmp_path):
         yield Tenants(serve(), spark_server["config"], instance, tmp_path)
 
 
-def test_b11_one_poisoned_member_of_each_kind_delays_no_other(tenants, spark_server):
+def test_b11_one_failing_part_of_each_kind_does_not_delay_the_others(tenants, spark_server):
     for gateway, tables in TENANTS.items():
         for table in tables:
             tenants.push(gateway, table, n=1)

@@ -138,7 +138,7 @@ def behind(request, own_database, lab, tmp_path):
     proxy.close()
 
 
-def test_b1_a_commit_whose_answer_is_lost_is_found_and_damages_nothing(behind, monkeypatch):
+def test_b1_a_commit_with_a_lost_answer_is_found_and_damages_nothing(behind, monkeypatch):
     lab, proxy = behind
     lab.push(5)
     lab.flush()

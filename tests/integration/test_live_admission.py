@@ -49,7 +49,7 @@ def test_a_rejected_websocket_handshake_has_the_http_error(served, query, header
     assert (found, body["code"]) == (status, code)
 
 
-def test_a_gateway_id_of_another_form_is_refused(served):
+def test_a_gateway_id_of_another_form_is_rejected(served):
     client = Client(served.url, "not%20an%20id")
     assert refused(client)[0] == 400
 

@@ -66,7 +66,7 @@ def test_a_rejected_push_closes_with_1008_and_stores_nothing(served, changes, ex
     assert client.pull().json()["deltas"] == []
 
 
-def test_a_push_that_does_not_fit_its_schema_is_refused(served):
+def test_a_push_that_does_not_fit_its_schema_is_rejected(served):
     client = served.client()
     schema = {"table": "todos", "columns": [{"name": "title", "type": "string"}]}
     assert client.admin().call("POST", "/admin/schema/{gw}", json=schema).status_code == 200
@@ -76,7 +76,7 @@ def test_a_push_that_does_not_fit_its_schema_is_refused(served):
         assert live.closed()[1].startswith("SCHEMA_ERROR")
 
 
-def test_a_full_gateway_refuses_a_push_with_its_code(serve):
+def test_a_full_gateway_rejects_a_push_with_its_code(serve):
     client = serve(limits=EngineLimits(max_backpressure_bytes=1)).client()
     with Live(client) as live:
         live.push(delta("t1", {"n": 1}))

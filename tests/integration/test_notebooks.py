@@ -73,7 +73,7 @@ def test_the_pages_example_reads_a_connector_and_the_log(house, monkeypatch, cap
     assert "todos" in shown
 
 
-def test_a_connector_of_a_users_own_is_a_data_source_too(spark_server, capsys):
+def test_a_users_own_connector_is_a_data_source(spark_server, capsys):
     config = ConnectorConfig("gw", "mine", "desk", {"token": "t0p-s3cret"})
     with session(spark_server["config"]) as spark:
         register_connectors(spark, DESK, [config])

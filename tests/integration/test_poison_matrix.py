@@ -249,7 +249,7 @@ POISONS = {
         *(pytest.param((member,), id="-".join(member), marks=pytest.mark.deep) for member in EACH),
     ],
 )
-def test_b11_poisoned_members_are_behind_alone_and_catch_up_when_they_are_mended(system, members):
+def test_b11_only_failing_parts_are_behind_and_they_catch_up_after_the_repair(system, members):
     poisoned = {kind: {name for each, name in members if each == kind} for kind in POISONS}
     before, expected = system.checkpoints(), set()
     with ExitStack() as mending:

@@ -145,7 +145,7 @@ def test_a_long_poll_lands_in_parts_within_its_budget_of_requests(house):
         assert 0 < inserted[0] < sum(inserted) < 450
 
 
-def test_a_failing_poll_shows_its_error_and_stops_no_other(house):
+def test_a_failing_poll_shows_its_error_and_does_not_stop_the_others(house):
     with desk() as made, company() as firm:
         made.site.add_project("SUP")
         made.site.add_issue("SUP", "one")
@@ -179,7 +179,7 @@ def test_a_failing_poll_shows_its_error_and_stops_no_other(house):
         assert set(house.rows("jira_issues")) == {"SUP-1"}
 
 
-def test_b11_a_poisoned_connector_stops_no_other(house):
+def test_b11_a_failing_connector_does_not_stop_the_others(house):
     with desk() as made, company() as firm:
         made.site.add_project("SUP")
         made.clock.advance(200_000)
@@ -202,7 +202,7 @@ def test_b11_a_poisoned_connector_stops_no_other(house):
         assert len(house.rows("sf_accounts")) == 1
 
 
-def test_b11_a_failing_table_of_a_connector_is_named_and_paused_while_the_others_are_polled(house, monkeypatch):
+def test_b11_a_failing_table_of_a_connector_is_reported_and_paused_while_the_others_are_polled(house, monkeypatch):
     good, comments = {"jira_issues": True, "jira_projects": True}, "jira_comments"
     named = f"poll/desk/{comments}/{house.gateway.gateway_id}"
     with desk() as made:

@@ -19,7 +19,7 @@ from tests.postgres_server import postgres_server
 
 
 @pytest.mark.slow
-def test_arrivals_are_in_one_order_and_pages_follow_on_either_process(own_database, spawn):
+def test_arrivals_are_in_one_order_and_pages_continue_on_either_process(own_database, spawn):
     servers = [spawn(LAKESYNC_STAGING_URL=own_database, LAKESYNC_DATA_DIR="") for _ in range(2)]
     pushing = threading.Event()
     pushing.set()

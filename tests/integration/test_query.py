@@ -143,11 +143,11 @@ def place(spark_server, tmp_path_factory):
     engine.close()
 
 
-def test_a_query_now_sees_every_acknowledged_delta(place):
+def test_a_current_query_returns_every_acknowledged_delta(place):
     assert asked(place.config) == place.story.rows(place.moments[-1])
 
 
-def test_a_query_of_the_past_sees_what_had_arrived(place):
+def test_a_query_as_of_a_time_returns_the_rows_that_had_arrived(place):
     for moment in place.moments:
         assert asked(place.config, AsOf(arrival=moment)) == place.story.rows(moment)
     assert asked(place.config, AsOf(arrival=place.moments[3] - 1)) == place.story.rows(place.moments[3] - 1)

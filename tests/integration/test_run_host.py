@@ -119,7 +119,7 @@ def test_runs_succeed_are_cancelled_and_fail_with_their_process(host, spawn):
     assert not host.instance.run_launcher.terminate(done)
 
 
-def test_a_killed_host_takes_its_runs_along_and_the_next_one_ends_them(host):
+def test_runs_of_a_killed_host_die_and_are_marked_as_failed_by_the_next(host):
     host.start()
     run = host.launch(SLOW)
     pid = host.pid(run)
@@ -131,7 +131,7 @@ def test_a_killed_host_takes_its_runs_along_and_the_next_one_ends_them(host):
     host.until(lambda: host.status(host.launch(QUICK)) in {STATUS.SUCCESS, STATUS.STARTED, STATUS.STARTING})
 
 
-def test_a_host_that_is_stopped_ends_its_runs_first(host):
+def test_a_stopped_host_ends_its_runs_first(host):
     host.start()
     run = host.launch(SLOW)
     host.pid(run)

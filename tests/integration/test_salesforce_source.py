@@ -228,7 +228,7 @@ def test_the_older_flow_signs_in_with_a_user(acme):
         ({"username": "ada", "isSandbox": True, "loginUrl": "https://sso.acme.com"}, "https://sso.acme.com"),
     ],
 )
-def test_a_user_signs_in_where_the_sandbox_is_and_an_app_at_its_own_organisation(settings, login):
+def test_users_log_in_at_the_sandbox_and_apps_at_their_organisation(settings, login):
     assert login_url({"instanceUrl": "https://acme.my.salesforce.com", **settings}) == login
 
 
@@ -252,7 +252,7 @@ def test_errors_that_need_an_operator_say_what_to_do(acme, settings, error, word
     assert words in str(found)
 
 
-def test_an_object_that_the_user_may_not_read_leaves_the_others(acme):
+def test_an_unreadable_object_does_not_stop_the_others(acme):
     acme.org.add("Account", Name="Acme")
     acme.api.no_access.add("Lead")
     report = acme.poll(census=True)

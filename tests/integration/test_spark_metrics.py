@@ -85,7 +85,7 @@ def test_a_materialisation_has_the_figures_of_its_own_step(spark_server):
 
 
 @pytest.mark.parametrize("reachable", [None, "nobody"])
-def test_a_step_does_not_fail_where_sparks_pages_cannot_be_reached(spark_server, reachable):
+def test_a_step_succeeds_if_sparks_pages_are_unreachable(spark_server, reachable):
     url = None if reachable is None else f"http://127.0.0.1:{free_ports(1)[0]}"
 
     @dg.asset

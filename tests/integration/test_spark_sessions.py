@@ -24,7 +24,7 @@ def workers_of(spark):
     return in_tasks(spark, 2, part, "pid long, daemon long, had boolean").collect()
 
 
-def test_runs_share_a_session_and_with_it_pythons_processes(spark_server):
+def test_runs_share_a_session_and_its_python_workers(spark_server):
     config = spark_server["config"]
     with session(config, shared=True) as one:
         first = workers_of(one)
@@ -39,7 +39,7 @@ def test_runs_share_a_session_and_with_it_pythons_processes(spark_server):
     assert all(row["had"] for row in [*first, *second, *third])
 
 
-def test_workers_look_for_modules_in_no_archive(spark_server):
+def test_workers_do_not_import_from_archives(spark_server):
     """They would read its directory again before each task."""
 
     def part(_):
@@ -51,7 +51,7 @@ def test_workers_look_for_modules_in_no_archive(spark_server):
     assert row["archives"] == []
 
 
-def test_each_day_has_a_session_of_its_own(spark_server, monkeypatch):
+def test_each_day_has_its_own_session(spark_server, monkeypatch):
     with session(spark_server["config"], shared=True) as today:
         monkeypatch.setattr("lakehouse.sessions.datetime", Tomorrow)
         with session(spark_server["config"], shared=True) as tomorrow:
@@ -68,7 +68,7 @@ class Tomorrow(datetime):
         return super().now(tz) + timedelta(days=1)
 
 
-def test_a_session_that_is_forgotten_closes_nothing_of_the_others(spark_server):
+def test_a_collected_session_does_not_close_others(spark_server):
     with session(spark_server["config"]) as living:
         forgotten = connect(spark_server["config"])
         for spark in (living, forgotten):

@@ -16,7 +16,7 @@ HANGING = 6
 """As four destinations and two polls."""
 
 
-def test_tasks_that_hang_keep_no_other_from_starting(spark_server, tmp_path):
+def test_hanging_tasks_do_not_prevent_others_from_starting(spark_server, tmp_path):
     released = tmp_path / "released"
 
     def hang(number):

@@ -113,7 +113,7 @@ def pipeline(serve, spark_server, tmp_path_factory):
         yield Pipeline(serve(), spark_server["config"], instance, tmp_path_factory.mktemp("work"))
 
 
-def test_b9_a_flush_of_three_rows_is_sparks_work_and_its_commits_are_sparks(pipeline):
+def test_b9_a_flush_of_three_rows_runs_and_commits_on_spark(pipeline):
     pipeline.push(["1", "2", "3"])
     made = pipeline.flush()
     for asset in ("deltas", "tables/orders", "checkpoint"):
@@ -142,7 +142,7 @@ def test_b9_tiers_and_migrations_move_rows_in_tasks(pipeline):
     assert pipeline.tasks(tiered) > 0
 
 
-def test_b9_an_erasure_and_upkeep_are_sparks_work_and_their_commits_are_sparks(pipeline):
+def test_b9_an_erasure_and_maintenance_run_and_commit_on_spark(pipeline):
     pipeline.engine.store.erase_client("worked", "c")
     erasure = pipeline.definitions.resolve_job_def("erasure").execute_in_process(instance=pipeline.instance)
     assert told(erasure)["erasure"]["confirmed"] == 1

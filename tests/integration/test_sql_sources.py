@@ -201,7 +201,7 @@ def test_a_whole_table_is_compared_in_parts_and_deletes_are_found(database, requ
     assert refused.code == "CENSUS_REFUSED"
 
 
-def test_in_mysql_the_lookback_finds_what_commits_late_and_types_are_kept(in_mariadb):
+def test_in_mysql_the_lookback_finds_late_commits_and_types_are_kept(in_mariadb):
     in_mariadb.run(order(1, "2026-01-01 10:00:00.25"))
     with in_mariadb.connect() as slow:
         slow.cursor().execute(order(2, "2026-01-01 09:59:30", "50 % 'off'".replace("'", "''")))
@@ -223,7 +223,7 @@ def test_in_mysql_the_lookback_finds_what_commits_late_and_types_are_kept(in_mar
     assert in_mariadb.poll(**BY_CHANGE, query="SELECT * FROM orders WHERE name LIKE '50 %'").error is None
 
 
-def test_in_bigquery_types_are_kept_and_the_lookback_finds_what_commits_late(in_bigquery):
+def test_in_bigquery_the_lookback_finds_late_commits_and_types_are_kept(in_bigquery):
     in_bigquery.run(
         "INSERT INTO orders VALUES (1, 'a \"b\" %s ?', 19.90, true, ['x','y'], JSON '{\"deep\": [1, null]}',"
         " STRUCT(1, 'z'), FROM_HEX('00ff'), '2026-02-03', DATETIME '2026-01-01 10:00:00',"
@@ -258,7 +258,7 @@ def test_in_bigquery_types_are_kept_and_the_lookback_finds_what_commits_late(in_
     assert set(in_bigquery.rows()) == {"1", "2", "3"}, "a count finds a row that the lookback does not"
 
 
-def test_in_bigquery_all_of_a_table_is_read_in_pieces_and_by_ranges(in_bigquery, monkeypatch):
+def test_in_bigquery_a_whole_table_is_read_in_parts_and_by_ranges(in_bigquery, monkeypatch):
     monkeypatch.setattr(bigquery, "ROWS_PER_PAGE", 150)
     rows = "SELECT n, CONCAT('n', CAST(n AS STRING)), TIMESTAMP '2026-01-01' FROM UNNEST(GENERATE_ARRAY(1, 400)) n"
     in_bigquery.run(f"INSERT INTO orders (id, name, changed) {rows}")
@@ -329,7 +329,7 @@ def asked(orders, query="SELECT * FROM orders", uri=None):
     return told
 
 
-def test_a_database_is_asked_for_its_user_clock_permission_and_a_page(in_postgres, in_mariadb):
+def test_probes_check_user_clock_permission_and_a_page(in_postgres, in_mariadb):
     for database in (in_postgres, in_mariadb):
         told = asked(database)
         assert told["credentials"] == "connected"

@@ -160,7 +160,7 @@ def test_b4_merge_on_read_equals_copy_on_write(spark, names, monkeypatch, rows_a
 
 
 @pytest.mark.parametrize(("small", "point"), [(False, "tables.planned"), (True, "tables.on_branch")])
-def test_b4_a_merge_that_dies_leaves_the_old_table(spark, names, monkeypatch, small, point):
+def test_b4_a_killed_merge_leaves_the_old_table(spark, names, monkeypatch, small, point):
     pushes = story(random.Random(4), "g", pushes_a_day=4)
     last = {"g": pushes[-1][0]}
     fill(spark, names, pushes)
@@ -182,7 +182,7 @@ def test_b4_a_merge_that_dies_leaves_the_old_table(spark, names, monkeypatch, sm
     assert {row["name"] for row in spark.table(f"{names.state('t')}.refs").collect()} == {"main"}
 
 
-def test_b4_a_rebuild_mends_a_damaged_table(spark, names):
+def test_b4_a_rebuild_repairs_a_damaged_table(spark, names):
     pushes = story(random.Random(4), "g", pushes_a_day=4)
     last = {"g": pushes[-1][0]}
     fill(spark, names, pushes)
@@ -211,7 +211,7 @@ def test_a_growing_table_gets_more_buckets(spark, names, monkeypatch):
     assert lake(spark, names) == merged([*pushes, *late], "g")
 
 
-def test_a_row_that_is_stored_twice_is_reported_and_mended(spark, names):
+def test_a_duplicate_row_is_reported_and_repaired(spark, names):
     first, second = arrivals(FIRST, 2)
     fill(spark, names, [(first, [delta("INSERT", "r", 1, title="x"), delta("INSERT", "s", 1, title="y")])])
     merge_table(spark, schema(), {"g": first}, names=names)
@@ -222,7 +222,7 @@ def test_a_row_that_is_stored_twice_is_reported_and_mended(spark, names):
     assert not duplicate_keys(spark, "t", names)
 
 
-def test_a_second_writer_costs_time_and_no_data(spark, names, monkeypatch):
+def test_a_concurrent_writer_loses_no_data(spark, names, monkeypatch):
     """Between reading and committing, another run merges more and commits: what it merged stays."""
     pushes = [
         (arrival, [delta("INSERT", f"row-{number}", 10 + number, size=number)])
@@ -335,7 +335,7 @@ def test_a_contract_decides_about_columns_registered_later(spark, names):
     assert dict(row["_cells"])["added"]["value"] == "3"
 
 
-def test_a_schema_grows_and_what_was_merged_before_is_typed(spark, names):
+def test_a_new_column_types_values_that_were_merged_before(spark, names):
     early, late = arrivals(FIRST, 2)
     fill(spark, names, [(early, [delta("INSERT", "r", 1, title="t", added=3)])])
     merge_table(spark, schema({"title": "string"}), {"g": early}, names=names)
@@ -360,7 +360,7 @@ def test_an_interrupted_schema_change_is_completed_without_a_new_delta(spark, na
     assert not ensure_state(spark, grown, names).grown
 
 
-def test_a_schema_that_declares_another_type_joins_to_the_lakes(spark, names):
+def test_a_schema_with_another_type_keeps_the_type_of_the_lake(spark, names):
     early, late = arrivals(FIRST, 2)
     fill(spark, names, [(early, [delta("INSERT", "good", 1, size=3)])])
     merge_table(spark, schema({"size": "number"}), {"g": early}, names=names)

@@ -99,7 +99,7 @@ def world(spark_server, tmp_path_factory):
     engine.close()
 
 
-def test_b6_upkeep_in_the_middle_of_a_flush_loses_and_doubles_nothing(world, monkeypatch):
+def test_b6_maintenance_during_a_flush_loses_and_duplicates_nothing(world, monkeypatch):
     for _ in range(3):
         world.push(1)
         world.flush()
@@ -122,7 +122,7 @@ def test_b6_upkeep_in_the_middle_of_a_flush_loses_and_doubles_nothing(world, mon
     assert world.spark.table(NAMES.deltas).count() == 6
 
 
-def test_a_table_is_joined_and_snapshots_of_checkpoints_stay_readable(world, spark_server, monkeypatch):
+def test_maintenance_compacts_a_table_and_keeps_snapshots_of_checkpoints(world, spark_server, monkeypatch):
     world.merge()
     hold = world.store.cut_point("kept")
     checkpoint = make_checkpoint(world.spark, world.store, hold, [SCHEMA], directory_uri=world.uri, names=NAMES)
@@ -161,7 +161,7 @@ def test_a_table_is_joined_and_snapshots_of_checkpoints_stay_readable(world, spa
     assert world.rows() == now
 
 
-def test_b6_upkeep_in_the_middle_of_a_merge_loses_and_doubles_nothing(world, monkeypatch):
+def test_b6_maintenance_during_a_merge_loses_and_duplicates_nothing(world, monkeypatch):
     """A backfill of a table does not wait for the table's upkeep: one of the two commits again."""
     world.push()
     world.flush()

@@ -116,7 +116,7 @@ def test_own_rows_can_be_inserted_updated_and_deleted(gateway, client):
     assert contents(gateway, "b") == {"b": {"owner": b'"bob"', "text": b'"3"'}}
 
 
-def test_a_row_that_ends_inside_may_pass_through_outside_in_one_push(gateway, client):
+def test_a_row_may_leave_and_reenter_the_scope_in_one_push(gateway, client):
     bob = client("bob")
     bob.push(bob.delta("b", {"owner": "alice"}), bob.delta("b", {"owner": "bob"}, {"owner": "alice"}))
     assert contents(gateway, "b") == {"b": {"owner": b'"bob"'}}

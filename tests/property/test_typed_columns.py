@@ -70,7 +70,7 @@ def same(first, second):
 @settings(deadline=None, max_examples=150)
 @given(values=st.lists(VALUES, min_size=1, max_size=12))
 @example(values=["a", 'q"\n\\', "é😀", "\0", None, True, 0, -1.5e300, 5e-324, {"k": [1]}, [], "\\u0000"])
-def test_the_lake_and_the_query_type_a_value_alike(values):
+def test_the_lake_and_queries_type_values_alike(values):
     texts = [*map(jcs_raw, map(msgspec.json.encode, values)), None]
     for kind in KINDS:
         for text, lake, query in zip(texts, in_the_lake(texts, kind), in_duckdb(texts, kind), strict=True):
@@ -80,7 +80,7 @@ def test_the_lake_and_the_query_type_a_value_alike(values):
 @settings(deadline=None, max_examples=150)
 @given(values=st.lists(VALUES, min_size=1, max_size=12))
 @example(values=["a", 'q"\n\\', "é😀", "\0", None, True, 0, -1.5e300, 5e-324, {"k": [1]}, [], "\\u0000"])
-def test_a_destination_types_a_value_as_the_lake_but_for_text_and_what_databases_cannot_store(values):
+def test_destinations_type_values_like_the_lake_except_text_and_unsupported_values(values):
     texts = [*map(jcs_raw, map(msgspec.json.encode, values))]
     for kind in KINDS:
         shown, unfit = at_a_destination(values, kind)

@@ -62,7 +62,7 @@ def test_columns_added_at_run_time_are_kept(start):
     assert config.schemas["todos"].version == 2
 
 
-def test_a_file_that_contradicts_what_is_registered_is_refused(start):
+def test_a_file_that_contradicts_registered_settings_is_rejected(start):
     start({"title": "string"}, RULES)
     with pytest.raises(SchemaError, match="title"):
         start({"title": "number"}, RULES)
@@ -120,6 +120,6 @@ def test_a_declared_connector_is_registered_at_the_start_and_a_changed_one_repla
         ("[connectors]\nallowd_hosts = []\n", "connectors.allowd_hosts is not a setting"),
     ],
 )
-def test_a_declared_connector_that_cannot_be_used_is_refused_by_name(declare, text, named):
+def test_an_unusable_declared_connector_is_rejected_by_name(declare, text, named):
     with pytest.raises(ConfigurationError, match=named):
         declare(text)

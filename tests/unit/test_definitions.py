@@ -93,7 +93,7 @@ def test_the_location_loads_with_any_table_names(config):
         assert {check.name for check in checks} == whole
 
 
-def test_spark_is_a_resource_of_its_own_and_no_setting_of_a_resource_holds_a_secret(config):
+def test_spark_is_its_own_resource_and_no_resource_setting_has_a_secret(config):
     secrets = {"service_token": "hush-1234567890", "spark": {"remote": "sc://localhost:1", "token": "hush-spark"}}
     staging = {"url": "postgresql://pipeline:hush@database/staging"}
     defs = make_definitions(config.replace(staging=staging, **secrets), SNAPSHOT)

@@ -116,7 +116,7 @@ def test_keys_are_sorted_in_utf_16_order():
 
 
 @given(strategies.values)
-def test_raw_and_decoded_values_have_one_text(value):
+def test_raw_and_decoded_values_have_the_same_canonical_text(value):
     text = jcs(value)
     assert jcs_raw(msgspec.json.encode(value)) == text
     assert jcs_raw(json.dumps(value, indent=1).encode()) == text

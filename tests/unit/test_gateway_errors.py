@@ -55,7 +55,7 @@ def test_every_error_is_answered_in_one_form(kind):
 
 
 @pytest.mark.parametrize("kind", [kind for kind in ERRORS if issubclass(kind, RefusedError)])
-def test_refused_deltas_are_named(kind):
+def test_errors_list_rejected_deltas(kind):
     body = json.loads(error_response(kind("no", [Rejection("id", kind.code, "why")]), "r").body)
     assert body["rejected"] == [{"deltaId": "id", "code": kind.code, "message": "why"}]
 

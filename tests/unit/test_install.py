@@ -57,7 +57,7 @@ def test_a_missing_python_is_reported(checkout):
     assert "LakeSync needs Python 3.14, 3.13, 3.12, 3.11 with its venv module and found none" in install(checkout)
 
 
-def test_the_newest_supported_python_is_taken(checkout):
+def test_the_newest_supported_python_is_used(checkout):
     programs = checkout.parent / "bin"
     put_python(programs, "python3.14", "3.14", venv=False)
     put_python(programs, "python3.11", "3.11")

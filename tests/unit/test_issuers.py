@@ -157,7 +157,7 @@ def test_claims_can_be_required():
         assert refused(found, **claims) == "require"
 
 
-def test_one_issuer_may_have_several_audiences_with_settings_of_their_own():
+def test_one_issuer_may_have_several_audiences_with_different_settings():
     found = verifier(
         {"audience": "one", "enter": [{"gateway": "a"}]}, {"audience": ["two", "three"], "enter": [{"gateway": "b"}]}
     )
@@ -265,7 +265,7 @@ async def test_a_cancelled_waiter_does_not_cancel_the_fetch():
     assert await source.refresh() is True
 
 
-def test_the_server_is_not_asked_for_the_keys_of_a_secret():
+def test_no_keys_are_fetched_for_an_issuer_with_a_secret():
     assert not Issuer.of_secrets([SECRET]).is_refreshable
     assert (
         json.loads(config.load({"gateway": {"issuers": [{"issuer": "x", "secret": "s"}]}}).model_dump_json())[

@@ -108,7 +108,7 @@ def test_each_leaf_flow_tier_and_migration_is_an_asset_with_its_lineage(definiti
     assert len(graph.get(key("migrations/away")).partitions_def.get_partition_keys()) == 6
 
 
-def test_pools_jobs_and_what_asks_for_them_run_from_the_first_start(definitions):
+def test_pools_jobs_sensors_and_schedules_run_from_the_first_start(definitions):
     jobs = {job.name for job in definitions.jobs}
     assert {"destinations", "flows_slice", "flows_home", "tiers_aged"} <= jobs
     repository = definitions.get_repository_def()
@@ -255,7 +255,7 @@ def test_a_migration_is_requested_for_the_days_that_have_ended_and_were_not_copi
     engine.close()
 
 
-def test_a_migration_that_is_late_is_named_with_the_day_that_it_lacks(declared):
+def test_a_late_migration_is_reported_with_its_missing_day(declared):
     now = int(datetime(2026, 1, 3, 1, 41, tzinfo=UTC).timestamp() * 1000)
     (part,) = [each for each in timed_parts(declared, SchemaSnapshot(), {}, now) if each.part == "migration"]
     begins, due = (datetime(2026, 1, *at, tzinfo=UTC).timestamp() * 1000 for at in ((1,), (2, 1, 40)))

@@ -124,7 +124,7 @@ def test_the_parts_of_a_load_read_disjoint_rows_up_to_its_end(history):
     assert sorted(row for part in parts for row in part) == sorted(everything)
 
 
-def test_a_file_of_several_streams_is_refused(history):
+def test_a_file_of_several_streams_is_rejected(history):
     table = commit(history, pa.concat_tables([deltas("main", range(3)), deltas("two", range(3))]))
     snapshot = table.current_snapshot().snapshot_id
     for read_it in (

@@ -27,7 +27,7 @@ def test_the_latest_rejection_of_each_row_is_kept_per_gateway():
     assert known.latest("other", "todos", "r1") is None
 
 
-def test_the_row_that_was_refused_longest_ago_is_forgotten_first(monkeypatch):
+def test_the_oldest_rejection_is_forgotten_first(monkeypatch):
     monkeypatch.setattr(rejections, "_MAX_ROWS", 2)
     known = RejectionLog(lambda: 5)
     for row in ("r1", "r2", "r1", "r3"):

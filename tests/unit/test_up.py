@@ -227,7 +227,7 @@ def test_the_settings_of_dagster_reach_child_processes(tmp_path, monkeypatch):
     assert config.load() == loaded
 
 
-def test_a_pipeline_alone_starts_no_gateway_and_needs_a_way_to_staging(conf, tmp_path):
+def test_a_separate_pipeline_starts_no_gateway_and_requires_a_connection_to_staging(conf, tmp_path):
     names = {each.name for each in services(conf, None, 1, tmp_path / "workspace.yaml", with_gateway=False)}
     assert names == {"code_server", "dagster", "daemon", "runs", "recovery"}
     with pytest.raises(ConfigurationError, match="LAKESYNC_SERVICE_TOKEN is not set"):

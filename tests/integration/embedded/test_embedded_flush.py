@@ -54,7 +54,7 @@ def test_flushed_deltas_equal_the_pushed_ones(clock, adapter):
         assert found.arrival == gateway.stats().last_arrival
 
 
-def test_batches_are_bounded_and_follow_one_another(clock, adapter):
+def test_batches_are_bounded_and_contiguous(clock, adapter):
     author = Author("a", clock)
     with gateway_over(clock, adapter, settings=FlushSettings(batch_deltas=5)) as gateway:
         sent = []
@@ -123,7 +123,7 @@ def test_concurrent_flushes_run_one_at_a_time(clock, tmp_path):
         assert gateway.buffer_stats().log_size == 1
 
 
-def test_two_processes_of_one_store_flush_side_by_side(clock, tmp_path, postgres_uri):
+def test_two_processes_of_one_store_flush_concurrently(clock, tmp_path, postgres_uri):
     """Each has an engine of its own over one Postgres; batches are planned by the store, so none is carried twice."""
     import psycopg
 
@@ -178,7 +178,7 @@ def test_flushing_a_table_flushes_earlier_pushes_of_others(clock, tmp_path):
         assert gateway.flush_table("other").deltas == 2
 
 
-def test_objects_are_named_by_batch_and_readable_by_anyone(clock, tmp_path):
+def test_objects_are_named_by_batch_in_the_documented_format(clock, tmp_path):
     author = Author("a", clock)
     with gateway_over(clock, KINDS["json"](tmp_path)) as gateway:
         sent = author.push(gateway, author.delta("r1", {"x": 1}))

@@ -50,7 +50,7 @@ def push(gateway, table, hlc=1, client="c", **values):
 
 @pytest.mark.parametrize("first", ["registered", "pushed"])
 @pytest.mark.parametrize("other", ["shop", "shop_eu"])
-def test_a_table_that_differs_only_in_case_is_refused(engine, first, other):
+def test_a_table_that_differs_only_in_case_is_rejected(engine, first, other):
     shop, rival = engine.gateway("shop"), engine.gateway(other)
     if first == "registered":
         shop.register_schema(schema("notes", "title"))
@@ -66,7 +66,7 @@ def test_a_table_that_differs_only_in_case_is_refused(engine, first, other):
 
 @pytest.mark.parametrize("first", ["registered", "pushed"])
 @pytest.mark.parametrize("other", ["shop", "shop_eu"])
-def test_a_column_that_differs_only_in_case_is_refused(engine, first, other):
+def test_a_column_that_differs_only_in_case_is_rejected(engine, first, other):
     shop, rival = engine.gateway("shop"), engine.gateway(other)
     if first == "registered":
         shop.register_schema(schema("notes", "title"))
@@ -78,7 +78,7 @@ def test_a_column_that_differs_only_in_case_is_refused(engine, first, other):
         rival.register_schema(schema("notes", *(["title"] if other == "shop" else []), "Title"))
 
 
-def test_two_spellings_in_one_push_are_refused(engine):
+def test_two_spellings_in_one_push_are_rejected(engine):
     gateway = engine.gateway("shop")
     deltas = (make_delta("c", 1, "a", table="Todos", x=1), make_delta("c", 2, "b", table="todos", x=1))
     with pytest.raises(SchemaMismatchError) as refused:

@@ -70,7 +70,7 @@ def test_both_shards_are_flushed_to_the_adapter_and_rehydrated_from_it(tmp_path:
         engine.close()
 
 
-def test_a_change_that_reached_one_shard_alone_is_completed_on_opening(tmp_path: Path) -> None:
+def test_a_change_that_reached_only_one_shard_is_completed_on_opening(tmp_path: Path) -> None:
     engine = opened(tmp_path)
     engine.gateway("g").handle_push(both(1))
     engine.gateway("g").handle_push(both(2))
@@ -132,7 +132,7 @@ def test_a_store_of_another_shard_is_rejected_and_closed(tmp_path: Path) -> None
     again.close()
 
 
-def test_new_tables_may_be_given_a_shard_at_any_time(tmp_path: Path) -> None:
+def test_new_tables_may_be_assigned_to_a_shard_at_any_time(tmp_path: Path) -> None:
     engine = opened(tmp_path)
     engine.gateway("g").handle_push(both(1))
     cursor = engine.gateway("g").handle_pull(SyncPull("bob", 0)).server_hlc

@@ -89,7 +89,7 @@ def test_an_unregistered_table_is_followed_for_gateways_that_wrote_it():
     assert behind(both, marks, [file(), file(gateway="ewr")]).keys() == {"table/loose/nyc"}
 
 
-def test_tables_of_a_namespace_are_of_its_gateways_alone():
+def test_tables_of_a_namespace_follow_only_its_gateways():
     own = Namespaces("tables", {"ewr": "east"})
     tables = [*TABLES, StateTable("flights", "east")]
     marks = {**merged(flights=20, planes=20), "east.flights": {"ewr": at(10)}}

@@ -53,7 +53,7 @@ def test_columns_that_a_statement_may_read(sql, columns):
     assert parse_statement(sql).columns == columns
 
 
-def test_predicates_hold_for_every_row_that_is_used():
+def test_pushed_down_predicates_are_true_for_every_used_row():
     assert predicates(
         "SELECT a FROM t WHERE a = 'x' AND (b >= -3) AND 2 < c AND d IN (1, 2) AND e = DATE '2026-01-02'"
     ) == {
@@ -84,7 +84,7 @@ def test_predicates_hold_for_every_row_that_is_used():
         "SELECT a FROM t, u WHERE a = 1",
     ],
 )
-def test_conditions_that_do_not_hold_for_every_row_are_no_predicates(sql):
+def test_conditions_that_are_false_for_some_used_rows_are_not_pushed_down(sql):
     assert predicates(sql) == {}
 
 

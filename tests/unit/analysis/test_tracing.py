@@ -98,7 +98,7 @@ def test_no_catalogue_file_is_created_by_a_read(tmp_path):
     assert not (tmp_path / "nothing").exists()
 
 
-def test_the_commands_read_the_lake_and_say_who_did_not_answer(lake, monkeypatch):
+def test_the_commands_read_the_lake_and_report_unreachable_parts(lake, monkeypatch):
     place, _ = lake
     monkeypatch.setenv("LAKESYNC_CONFIG", "")
     monkeypatch.setenv("LAKESYNC_REMOTE_URL", "http://127.0.0.1:1")

@@ -51,7 +51,7 @@ def test_every_table_is_an_asset_before_the_log_and_a_connector_is_a_step(defini
     assert len({step.name for step in steps}) == len({step.definition.pool for step in steps}) == 2
 
 
-def test_an_erasure_waits_for_every_poll_and_forgets_what_landed(definitions):
+def test_an_erasure_excludes_polls_and_removes_landed_rows(definitions):
     erasure = definitions.resolve_asset_graph().get(dg.AssetKey("erasure"))
     polls = {node.definition.pool for node in definitions.resolve_job_def("poll").nodes}
     assert {*polls, "lakesync_landing", "lakesync_known"} <= erasure.pools
@@ -81,7 +81,7 @@ def test_a_connector_is_due_when_its_interval_has_passed_since_its_last_poll():
     assert due(marks, now - 3_600_000), "the clock was put back"
 
 
-def test_a_poll_that_was_cut_short_is_requested_again_and_never_beside_itself(tmp_path, monkeypatch):
+def test_an_interrupted_poll_is_requested_again_and_never_concurrently(tmp_path, monkeypatch):
     config = load({"data_dir": tmp_path})
     engine = Engine(open_store("memory://", wall_clock), wall_clock)
     engine.open()
@@ -204,7 +204,7 @@ def test_a_connector_all_of_whose_tables_fail_is_retried_after_growing_pauses(po
     assert polls.reported() == {}
 
 
-def test_a_table_that_fails_has_a_pause_of_its_own_and_the_others_are_polled_at_their_interval(polls):
+def test_a_failing_table_has_its_own_backoff_and_the_others_are_polled_at_their_interval(polls):
     issues, projects = DESK.tables
     found = polls.until(120, failing=[projects])
     assert found == {issues: [0, 30, 60, 90], projects: [0, 5, 15, 35, 75, 115], CRM.tables[0]: [0]}
@@ -215,7 +215,7 @@ def test_a_table_that_fails_has_a_pause_of_its_own_and_the_others_are_polled_at_
     assert polls.reported() == {}
 
 
-def test_a_table_whose_polls_hang_leaves_half_of_the_time_to_the_others(polls):
+def test_a_table_with_hanging_polls_leaves_half_of_the_time_to_the_others(polls):
     issues, projects = DESK.tables
     found = polls.until(480, failing=[projects], takes=120)
     assert found[projects] == [0, 240]

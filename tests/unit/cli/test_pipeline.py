@@ -22,7 +22,7 @@ def test_the_query_fits_the_installed_dagster(schema, name):
     assert validate(schema, parse(getattr(dagster_client, name))) == []
 
 
-def test_the_states_in_which_a_backfill_has_ended_are_there(schema):
+def test_the_final_states_of_a_backfill_exist_in_dagster(schema):
     known = set(schema.type_map["BulkActionStatus"].values)
     assert known >= dagster_client.FINISHED >= dagster_client.SUCCEEDED
 

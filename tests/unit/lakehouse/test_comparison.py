@@ -36,7 +36,7 @@ class Busy(Follower, frozen=True):
 
 
 @pytest.mark.parametrize(("moves", "is_consistent"), [(0, True), (4, True), (12, False)])
-def test_figures_of_a_destination_that_moved_in_between_are_not_taken(tmp_path, moves, is_consistent):
+def test_figures_of_a_destination_that_changed_during_the_comparison_are_discarded(tmp_path, moves, is_consistent):
     leaf = WriteTarget("copy", f"sqlite://{tmp_path / 'copy.db'}")
     follower = Busy("destinations/shop/copy", leaf, DeltaSelection(), left=iter(range(1, moves + 1)))
     (found,) = DigestTask(follower).run()

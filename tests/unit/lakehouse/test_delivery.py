@@ -90,7 +90,7 @@ FULL = BackpressureError("too much", retry_after=2.0)
 
 
 @pytest.mark.parametrize("batch", [1, 7, 100])
-def test_one_task_pushes_all_in_chunks_and_in_order(batch):
+def test_one_task_pushes_everything_in_ordered_chunks(batch):
     landed, gateway = Landed((1, 20), (2, 10), (5, 30), batch=batch), Gateway()
     done = deliver(landed, gateway)
     assert (done.inserted, done.pushes, done.waited_s) == (60, 4, 0)
@@ -98,7 +98,7 @@ def test_one_task_pushes_all_in_chunks_and_in_order(batch):
     assert (landed.rows.tasks, landed.noted, landed.settled) == (1, [5], 1)
 
 
-def test_a_full_gateway_is_waited_for_outside_of_tasks_and_nothing_is_pushed_twice():
+def test_a_delivery_waits_for_a_full_gateway_outside_of_tasks_and_repeats_no_push():
     landed, gateway, pauses = Landed((1, 20), (2, 10), (5, 30)), Gateway(None, None, FULL, FULL, None, FULL), []
     done = deliver(landed, gateway, pauses)
     assert (done.inserted, done.pushes, len(gateway.bodies)) == (60, 4, 4)
@@ -108,7 +108,7 @@ def test_a_full_gateway_is_waited_for_outside_of_tasks_and_nothing_is_pushed_twi
     assert gateway.flushes == 2, "asked for once a stop"
 
 
-def test_a_gateway_that_takes_nothing_is_given_up(monkeypatch):
+def test_a_delivery_to_a_gateway_that_stays_full_fails(monkeypatch):
     monkeypatch.setattr(delivery, "PATIENCE_SECONDS", 4.0)
     landed, gateway = Landed((1, 20)), Gateway(*[FULL] * 9)
     with pytest.raises(BackpressureError):
@@ -131,7 +131,7 @@ def test_a_rejected_delivery_fails_with_the_reason_and_accepted_deltas_are_recor
     assert landed.noted == [1]
 
 
-def test_nothing_is_asked_of_the_gateway_where_nothing_landed():
+def test_the_gateway_is_not_called_without_landed_rows():
     landed = Landed()
     done = deliver(landed, Gateway())
     assert (done.deltas, done.pushes, landed.rows.tasks) == (0, 0, 0)

@@ -105,7 +105,7 @@ def test_a_checkpoint_stream_reads_back(messages):
 
 
 @given(st.lists(st.binary(max_size=20), min_size=1, max_size=3), st.data())
-def test_a_checkpoint_cut_short_is_refused_unless_cut_between_frames(messages, data):
+def test_a_truncated_checkpoint_is_rejected_unless_cut_between_frames(messages, data):
     stream = b"".join(map(frames.encode_checkpoint_frame, messages))
     end = data.draw(st.integers(1, len(stream)))
     boundaries = {sum(4 + len(message) for message in messages[:count]) for count in range(len(messages) + 1)}

@@ -88,7 +88,7 @@ def test_a_malformed_delta_is_rejected_with_the_reason(change, message):
     assert rejected.message.startswith("deltas[0]")
 
 
-def test_every_delta_at_fault_is_named_and_no_other():
+def test_exactly_the_invalid_deltas_are_listed():
     deltas = [
         {**DELTA, "deltaId": "bad-1", "op": "X"},
         {**DELTA, "deltaId": "good"},

@@ -43,6 +43,6 @@ def test_ids_have_the_documented_layout():
     ],
     ids=["empty", "version alone", "another version", "cut short", "an object", "no delta", "no size"],
 )
-def test_a_damaged_body_is_refused(body):
+def test_a_damaged_body_is_rejected(body):
     with pytest.raises(ValidationError):
         log.decode_body(body)
