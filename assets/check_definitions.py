@@ -13,7 +13,7 @@ import msgspec
 from pyspark.sql import SparkSession
 
 from lakehouse.run_state import RunState
-from lakesync.staging.store import PipelineStore
+from lakesync.staging.store.pipeline import PipelineStore
 from resources.lake import LakeResource
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from lakehouse.erasure.declared import backend_erasures, flow_erasures, target_e
 from lakehouse.run_state import RunState
 from lakehouse.schema_snapshot import PolledConnector, SchemaSnapshot
 from lakesync.config import Config
-from lakesync.staging.store import PipelineStore
+from lakesync.staging.store.pipeline import GatewayStore, PipelineStore
 from resources.gateways import StagingResource
 from resources.lake import LakeResource
 from resources.spark import SparkConnectResource
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from lakesync.adapters.redaction import RedactionRequest
     from lakesync.staging.records import Erasure
 
-    Erasures = Callable[[PipelineStore, tuple[RedactionRequest, ...]], list[BackendErasure]]
+    Erasures = Callable[[GatewayStore, tuple[RedactionRequest, ...]], list[BackendErasure]]
 
 ERASE = "erase"
 """Name of the graph, and prefix of the names of its steps, which differ so from the steps of other assets."""

@@ -17,7 +17,7 @@ from lakehouse.run_state import RunState
 from lakesync.config import Config
 from lakesync.model.errors import LakeSyncError, TransientError
 from lakesync.staging.ledger import day_of
-from lakesync.staging.store import PipelineStore
+from lakesync.staging.store.pipeline import FlushStore
 from resources.gateways import StagingResource
 from resources.lake import LakeResource
 from resources.spark import SparkConnectResource
@@ -123,7 +123,7 @@ def _report_comparison(
     days: Sequence[date],
     pyspark: SparkConnectResource,
     lake: LakeResource,
-    store: PipelineStore,
+    store: FlushStore,
 ) -> None:
     """Add to each partition how many deltas staging's ledger and the lake have of it."""
     from lakehouse.checks import days_against_lake

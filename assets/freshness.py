@@ -14,7 +14,7 @@ from lakehouse.schema_snapshot import SchemaSnapshot, merged_tables
 from lakesync.analysis.arrival_days import ArrivalDay, arrival_days
 from lakesync.analysis.marks import Lag
 from lakesync.config import Config
-from lakesync.staging.store import PipelineStore
+from lakesync.staging.store.pipeline import FlushStore
 from resources.compat_dagster import AssetCheckEvaluationTargetMaterializationData
 from resources.gateways import StagingResource
 
@@ -51,7 +51,7 @@ def fresh_assets(snapshot: SchemaSnapshot, config: Config) -> list[dg.AssetKey]:
 
 
 def days_of_asset(
-    store: PipelineStore, key: dg.AssetKey, lags: Sequence[Lag], *, allowed: int, now_ms: int
+    store: FlushStore, key: dg.AssetKey, lags: Sequence[Lag], *, allowed: int, now_ms: int
 ) -> list[ArrivalDay]:
     """Return the days of arrival that have deltas, each with whether the asset is late with it.
 

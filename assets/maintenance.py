@@ -18,7 +18,7 @@ from lakehouse.run_state import RunState
 from lakehouse.schema_snapshot import SchemaSnapshot
 from lakesync.analysis.marks import Visit, flushed_state
 from lakesync.config.sections import MaintenanceSection
-from lakesync.staging.store import PipelineStore
+from lakesync.staging.store.pipeline import PipelineStore
 from resources.gateways import StagingResource
 from resources.lake import LakeResource
 from resources.spark import SparkConnectResource

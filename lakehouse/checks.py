@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row, SparkSession
 
     from lakesync.staging.records import LedgerDay
-    from lakesync.staging.store import PipelineStore
+    from lakesync.staging.store.pipeline import FlushStore
 
 
 _KEY = ("gateway", "client_id", "delta_id")
@@ -105,7 +105,7 @@ class HistoryFaults(msgspec.Struct, frozen=True):
 
 @lake_errors
 def history_faults(
-    spark: SparkSession, store: PipelineStore, names: LakeNames = NAMES, days: Collection[date] | None = None
+    spark: SparkSession, store: FlushStore, names: LakeNames = NAMES, days: Collection[date] | None = None
 ) -> HistoryFaults:
     """Check the history against staging's ledger, for duplicates and for future deltas, in one Spark job.
 
@@ -139,7 +139,7 @@ def history_faults(
 
 @lake_errors
 def ledger_against_lake(
-    spark: SparkSession, store: PipelineStore, names: LakeNames = NAMES, days: Collection[date] | None = None
+    spark: SparkSession, store: FlushStore, names: LakeNames = NAMES, days: Collection[date] | None = None
 ) -> list[LedgerDifference]:
     """Return the days on which `deltas` differs from what the ledger has as flushed; empty if they agree.
 
@@ -157,7 +157,7 @@ def ledger_against_lake(
 
 @lake_errors
 def days_against_lake(
-    spark: SparkSession, store: PipelineStore, days: Collection[date], names: LakeNames = NAMES
+    spark: SparkSession, store: FlushStore, days: Collection[date], names: LakeNames = NAMES
 ) -> list[DayCounts]:
     """Compare staging's ledger with the lake for each of these days. Call it while no flush runs.
 
@@ -326,7 +326,7 @@ def unfit_values(spark: SparkSession, table: str, names: LakeNames = NAMES, limi
     )
 
 
-def _differences(sums: Sequence[Row], store: PipelineStore, days: Collection[date] | None) -> list[LedgerDifference]:
+def _differences(sums: Sequence[Row], store: FlushStore, days: Collection[date] | None) -> list[LedgerDifference]:
     return _differing(_lake_sums(sums), _ledger(store, days))
 
 
@@ -340,7 +340,7 @@ def _lake_sums(sums: Sequence[Row]) -> dict[tuple[str, str], tuple[int, int]]:
     return lake
 
 
-def _ledger(store: PipelineStore, days: Collection[date] | None) -> dict[tuple[str, str], LedgerDay]:
+def _ledger(store: FlushStore, days: Collection[date] | None) -> dict[tuple[str, str], LedgerDay]:
     """Return (gateway, day) → the entry of staging's ledger."""
     asked = None if days is None else {day.isoformat() for day in days}
     return {

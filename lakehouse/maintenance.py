@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from lakehouse.table_definitions import LakeNames
     from lakesync.config.sections import MaintenanceSection
     from lakesync.staging.records import Backlog
-    from lakesync.staging.store import PipelineStore
+    from lakesync.staging.store.pipeline import FlushStore
 
 
 _REFUSED = (
@@ -149,7 +149,7 @@ class TrimReport(msgspec.Struct, frozen=True):
     deltas_waiting: int
 
 
-def trim_log(store: PipelineStore, backlog: Sequence[Backlog]) -> TrimReport:
+def trim_log(store: FlushStore, backlog: Sequence[Backlog]) -> TrimReport:
     """Delete the deltas in staging's log that a killed flush had confirmed and not trimmed.
 
     Args:

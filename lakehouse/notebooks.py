@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from lakesync.config import Config
     from lakesync.connectors import ConnectorConfig
-    from lakesync.staging.store import PipelineStore
+    from lakesync.staging.store.pipeline import FlushStore
 
 _log = structlog.get_logger(__name__)
 
@@ -123,7 +123,7 @@ class LogReader(DataSourceReader):
         yield from decode_log((row for row in log_rows(source, log_range) if row.body is not None), log_range, "")
 
 
-def register_log(spark: SparkSession, store: PipelineStore) -> None:
+def register_log(spark: SparkSession, store: FlushStore) -> None:
     """Register the log, up to its current end, as a data source of a session.
 
     Args:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from lakehouse.tables.increments import MergeReport
     from lakesync.config import Config
     from lakesync.staging.records import CutPoint
-    from lakesync.staging.store import PipelineStore
+    from lakesync.staging.store.pipeline import PipelineStore
 
 
 class SetAside(NamedTuple):

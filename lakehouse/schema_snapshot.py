@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from lakesync.config import Config
     from lakesync.model.namespaces import Namespaces
     from lakesync.model.types import StoredConnector
-    from lakesync.staging.store import PipelineStore
+    from lakesync.staging.store.pipeline import FlushStore, GatewayStore
 
 
 class PolledConnector(msgspec.Struct, frozen=True):
@@ -94,7 +94,7 @@ def merged_tables(snapshot: SchemaSnapshot, namespaces: Namespaces) -> list[Stat
 
 
 def registered(
-    store: PipelineStore, own: Mapping[str, str] = MappingProxyType({}), types: Connectors | None = None
+    store: GatewayStore, own: Mapping[str, str] = MappingProxyType({}), types: Connectors | None = None
 ) -> SchemaSnapshot:
     """Return what is registered now at all gateways of a store.
 
@@ -123,7 +123,7 @@ def registered(
     )
 
 
-def first_arrival_day(store: PipelineStore) -> str | None:
+def first_arrival_day(store: FlushStore) -> str | None:
     """Return the first UTC day on which a gateway of a store accepted a push; None before that.
 
     Raises:

@@ -10,7 +10,7 @@ from lakesync.model.clock import WallClock
 from lakesync.model.errors import ConfigurationError
 from lakesync.staging import configured_store
 from lakesync.staging.remote import RemoteStore
-from lakesync.staging.store import PipelineStore
+from lakesync.staging.store.pipeline import PipelineStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

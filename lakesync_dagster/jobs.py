@@ -11,7 +11,7 @@ from assets.maintenance import MAINTENANCE
 from lakehouse.schema_snapshot import SchemaSnapshot
 from lakesync.config import Config
 from lakesync.model.errors import LakeUnavailableError
-from lakesync.staging.store import OpenStaging
+from lakesync.staging.store.pipeline import OpenStaging
 from resources.compat_dagster import UnresolvedAssetJobDefinition
 from sensors.upkeep import assets_to_audit, parts_to_maintain
 

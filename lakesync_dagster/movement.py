@@ -16,7 +16,7 @@ from assets.migration import migrations
 from assets.tiering import tiers
 from lakehouse.backends.declared import destination_targets
 from lakesync.config import Config
-from lakesync.staging.store import OpenStaging
+from lakesync.staging.store.pipeline import OpenStaging
 from resources.compat_dagster import UnresolvedAssetJobDefinition
 from sensors.destinations import destination_sensor
 from sensors.lags import PipelineLags

@@ -6,7 +6,7 @@ import dagster as dg
 
 from assets.asset_metadata import DESTINATION_SENSOR, REQUESTED_BY, nearest_day, range_tags
 from lakesync.analysis.marks import Lag
-from lakesync.staging.store import OpenStaging, PipelineStore
+from lakesync.staging.store.pipeline import OpenStaging, PipelineStore
 from resources.compat_dagster import UnresolvedAssetJobDefinition
 from sensors.backoff import Attempts
 from sensors.lags import PipelineLags, is_under_way

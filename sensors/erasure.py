@@ -4,7 +4,7 @@ import dagster as dg
 
 from assets.asset_metadata import REQUESTED_BY
 from lakesync.analysis.marks import Lag
-from lakesync.staging.store import OpenStaging, PipelineStore
+from lakesync.staging.store.pipeline import ErasureStore, OpenStaging
 from resources.compat_dagster import UnresolvedAssetJobDefinition
 from sensors.backoff import Attempts
 from sensors.lags import PipelineLags, is_under_way
@@ -51,7 +51,7 @@ def erasure_sensor(
     return watch
 
 
-def open_erasures(store: PipelineStore) -> list[Lag]:
+def open_erasures(store: ErasureStore) -> list[Lag]:
     """Return the gateways with requests that the lake has not carried out. The mark is the request before."""
     found = []
     for gateway in store.gateways():

@@ -15,7 +15,7 @@ from lakesync.config import Config
 from lakesync.model.clock import WallClock
 from lakesync.model.errors import LakeUnavailableError
 from lakesync.staging.records import Backlog
-from lakesync.staging.store import OpenStaging, PipelineStore
+from lakesync.staging.store.pipeline import OpenStaging, PipelineStore
 from resources.compat_dagster import UnresolvedAssetJobDefinition
 from sensors.backoff import Attempts
 from sensors.lags import PipelineLags, is_under_way

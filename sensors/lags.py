@@ -31,7 +31,7 @@ from lakesync.analysis.marks import lags as compare
 from lakesync.config import Config
 from lakesync.model.clock import WallClock
 from lakesync.staging.records import Backlog
-from lakesync.staging.store import PipelineStore
+from lakesync.staging.store.pipeline import PipelineMarks, PipelineStore
 from sensors.backoff import Attempt, pause
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ UNSTARTED = (
 )
 UNFINISHED = (*UNSTARTED, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING)
 
-ReadFollowers = Callable[[PipelineStore], Sequence[Follower]]
+ReadFollowers = Callable[[PipelineMarks], Sequence[Follower]]
 
 
 class PipelineLags:
@@ -151,7 +151,7 @@ class PipelineLags:
 
     def _report(
         self,
-        store: PipelineStore,
+        store: PipelineMarks,
         instance: Callable[[], dg.DagsterInstance],
         failing: Iterable["FailingPoll"],
         dead_letters: Iterable[DeadLetters],

@@ -12,7 +12,7 @@ from lakehouse.backends.copied_days import CopiedDays, days_to_copy
 from lakesync.analysis.marks import Lag
 from lakesync.config import Config
 from lakesync.model.clock import WallClock
-from lakesync.staging.store import OpenStaging
+from lakesync.staging.store.pipeline import OpenStaging
 from resources.compat_dagster import UnresolvedAssetJobDefinition
 from sensors.backoff import Attempts
 from sensors.lags import PipelineLags, is_under_way

@@ -8,7 +8,7 @@ from assets.asset_metadata import CONNECTOR, POLL_SENSOR, REQUESTED_BY, nearest_
 from lakehouse.schema_snapshot import PolledConnector, SchemaSnapshot
 from lakesync.config import Config
 from lakesync.model.clock import WallClock
-from lakesync.staging.store import OpenStaging
+from lakesync.staging.store.pipeline import OpenStaging
 from resources.compat_dagster import UnresolvedAssetJobDefinition
 from sensors.backoff import Attempts
 from sensors.lags import PipelineLags, due_tables, is_under_way

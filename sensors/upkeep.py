@@ -15,7 +15,7 @@ from lakehouse.schema_snapshot import SchemaSnapshot
 from lakesync.analysis.marks import checkpoint_state, destination_state, flushed_state, is_changed
 from lakesync.config import Config
 from lakesync.model.clock import WallClock
-from lakesync.staging.store import PipelineStore
+from lakesync.staging.store.pipeline import PipelineStore
 
 WEEK_MS = 7 * 86_400_000
 """Milliseconds between two audits of an asset that does not change."""

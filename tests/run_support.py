@@ -7,7 +7,7 @@ from typing import Any
 import dagster as dg
 
 from lakesync.config import Config
-from lakesync.staging.store import PipelineStore
+from lakesync.staging.store.pipeline import PipelineStore
 from lakesync_dagster.definitions import run_resources
 from resources.gateways import StagingResource
 

@@ -19,7 +19,8 @@ from lakehouse.history.flush import MAX_DELTAS, flush_due
 from lakesync.engine import Engine
 from lakesync.model.types import ColumnValue, Op, RowDelta
 from lakesync.staging import open_store
-from lakesync.staging.store import Commit, StagingStore
+from lakesync.staging.store import TransactionStore
+from lakesync.staging.store.push import PushCommit
 from lakesync.wire.log import pack
 
 _A_PUSH = 100
@@ -74,13 +75,13 @@ def _wall() -> int:
     return time.time_ns() // 1_000_000
 
 
-def _push(store: StagingStore, first: int, count: int) -> None:
+def _push(store: TransactionStore, first: int, count: int) -> None:
     """Write log rows only, because a flush reads nothing else."""
     for begin in range(first, first + count, _A_PUSH):
         client = f"client-{begin // _A_PUSH % 16}"
         deltas = [_delta(number, client) for number in range(begin, min(begin + _A_PUSH, first + count))]
 
-        def work(commit: Commit, client: str = client, deltas: list[RowDelta] = deltas) -> None:
+        def work(commit: PushCommit, client: str = client, deltas: list[RowDelta] = deltas) -> None:
             commit.append(client, pack(deltas), commit.next_arrivals(1)[-1], {"sub": client})
 
         store.submit(GATEWAY, work).result()

@@ -16,7 +16,7 @@ from lakehouse.staging_connection import pipeline_store
 from lakehouse.table_definitions import LakeNames
 from lakehouse.tables.increments import forget_marks
 from lakesync.config import Config
-from lakesync.staging.store import PipelineStore
+from lakesync.staging.store.pipeline import GatewayStore, PipelineStore
 
 POLL = 0.5
 
@@ -59,7 +59,7 @@ def wait_until_carried(store: PipelineStore, patience: float, told: Callable[[in
         time.sleep(POLL)
 
 
-def states_as_of(config: Config, store: PipelineStore, milliseconds: int) -> dict[str, pa.Table]:
+def states_as_of(config: Config, store: GatewayStore, milliseconds: int) -> dict[str, pa.Table]:
     """Return each table's rows as of a server time in milliseconds, reduced by the lake from its history."""
     schemas = store.gateway_config(GATEWAY).schemas
     arrival = milliseconds << 16

@@ -16,7 +16,7 @@ from lakesync.auth.keys import Key
 from lakesync.engine import SyncGateway
 from lakesync.model.errors import BackpressureError
 from lakesync.staging.notices import Notice
-from lakesync.staging.store import StagingStore
+from lakesync.staging.store.feed import NoticeSource
 
 
 class ConnectionLimits(NamedTuple):
@@ -40,7 +40,7 @@ class Hub:
     Use it from the event loop's thread. The store calls `_on_commit` in a thread of its own.
     """
 
-    def __init__(self, store: StagingStore, limits: ConnectionLimits, on_broadcast: Callable[[int], None]) -> None:
+    def __init__(self, store: NoticeSource, limits: ConnectionLimits, on_broadcast: Callable[[int], None]) -> None:
         """Create the hub, without channels.
 
         Args:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from lakesync.config.backends import DeclaredMigration
-    from lakesync.staging.store import PipelineStore
+    from lakesync.staging.store.pipeline import PipelineMarks
 
 MIGRATIONS = "migrations"
 """Group of the marks, and of the assets."""
@@ -62,7 +62,7 @@ class CopiedDays(msgspec.Struct, frozen=True):
         return CopiedDays({**self.tables, table: joined})
 
 
-def record_copied(store: PipelineStore, name: str, copied: Iterable[tuple[str, date]], today: date) -> None:
+def record_copied(store: PipelineMarks, name: str, copied: Iterable[tuple[str, date]], today: date) -> None:
     """Write a migration's mark. A day that had not ended when the run began is not recorded, so it is copied again.
 
     Args:

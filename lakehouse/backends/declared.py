@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from lakehouse.backends.moves import Migration
     from lakesync.config import Config
     from lakesync.config.backends import DeclaredFlow, DeclaredMigration
-    from lakesync.staging.store import PipelineStore
+    from lakesync.staging.store.pipeline import GatewayStore, PipelineMarks
 
 
 class DestinationTarget(NamedTuple):
@@ -60,7 +60,7 @@ def destination_targets(config: Config) -> Iterator[DestinationTarget]:
             yield DestinationTarget(name, declared, target)
 
 
-def followers(config: Config, store: PipelineStore, wall: Callable[[], int] = wall_clock) -> list[Follower]:
+def followers(config: Config, store: PipelineMarks, wall: Callable[[], int] = wall_clock) -> list[Follower]:
     """Return the progress of each destination's adapter, as its latest run reported it to staging.
 
     An adapter that never ran, or whose selection of tables has changed, has no progress. One that continues without a
@@ -83,7 +83,7 @@ def followers(config: Config, store: PipelineStore, wall: Callable[[], int] = wa
     return found
 
 
-def follower_task(store: PipelineStore, each: DestinationTarget) -> destinations.Follower:
+def follower_task(store: GatewayStore, each: DestinationTarget) -> destinations.Follower:
     """Return the task that writes to one adapter of a destination.
 
     Args:
@@ -98,7 +98,7 @@ def follower_task(store: PipelineStore, each: DestinationTarget) -> destinations
     return Task(each.mark_name, each.target, selection, schemas)
 
 
-def flow_tasks(config: Config, store: PipelineStore, name: str, declared: DeclaredFlow) -> list[Flow]:
+def flow_tasks(config: Config, store: GatewayStore, name: str, declared: DeclaredFlow) -> list[Flow]:
     """Return a flow's task for each adapter that it writes to.
 
     Args:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from lakesync.model.schema import TableSchema
     from lakesync.staging.records import CutPoint
-    from lakesync.staging.store import PipelineStore
+    from lakesync.staging.store.pipeline import ErasureStore, PipelineStore
 
 
 def make_checkpoint(
@@ -174,7 +174,7 @@ class _Target(NamedTuple):
     """Of its tags, as an SQL clause."""
 
 
-def _reusable(store: PipelineStore, newest: Checkpoint | None, cut_point: CutPoint) -> Checkpoint | None:
+def _reusable(store: ErasureStore, newest: Checkpoint | None, cut_point: CutPoint) -> Checkpoint | None:
     """Return the newest checkpoint unless its rules, epoch or shards have changed or an erasure has withdrawn it."""
     if newest is None or (newest.epoch, newest.rules_version, newest.shards) != (
         cut_point.epoch,

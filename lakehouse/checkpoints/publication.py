@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from lakehouse.table_definitions import LakeNames
     from lakesync.config import Config
     from lakesync.staging.records import Checkpoint, CutPoint
-    from lakesync.staging.store import PipelineStore
+    from lakesync.staging.store.pipeline import CheckpointStore, GatewayStore, PipelineStore
 
 
 def make_checkpoints(
@@ -123,7 +123,7 @@ def tables_named(spark: SparkSession, gateway: str, after: int, upto: int, names
     return {row["table_name"] for row in deltas.select("table_name").distinct().collect()}
 
 
-def _tables(spark: SparkSession, store: PipelineStore, cut_point: CutPoint, names: LakeNames) -> set[str]:
+def _tables(spark: SparkSession, store: CheckpointStore, cut_point: CutPoint, names: LakeNames) -> set[str]:
     """Return a gateway's tables: registered, in its newest checkpoint, or named by a delta since (without a schema)."""
     gateway, arrival = cut_point.gateway, cut_point.arrival
     newest = store.newest_checkpoint(gateway)
@@ -134,7 +134,7 @@ def _tables(spark: SparkSession, store: PipelineStore, cut_point: CutPoint, name
 
 
 def _schema(
-    registered_now: SchemaSnapshot, store: PipelineStore, gateway: str, table: str, config: Config
+    registered_now: SchemaSnapshot, store: GatewayStore, gateway: str, table: str, config: Config
 ) -> TableSchema:
     """Return a table's schema: of a frozen table the gateway's own, so that no other gateway's schema stops it."""
     if config.contracts.get(table) == "freeze":

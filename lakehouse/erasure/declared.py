@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from lakesync.adapters.redaction import RedactionRequest
     from lakesync.config import Config
     from lakesync.config.backends import DeclaredFlow
-    from lakesync.staging.store import PipelineStore
+    from lakesync.staging.store.pipeline import GatewayStore
 
 
 def target_erasures(
-    each: DestinationTarget, store: PipelineStore, requests: tuple[RedactionRequest, ...]
+    each: DestinationTarget, store: GatewayStore, requests: tuple[RedactionRequest, ...]
 ) -> list[BackendErasure]:
     """Return the erasure at one adapter of a destination, with the cold tiers behind it.
 
@@ -42,7 +42,7 @@ def flow_erasures(
     config: Config,
     name: str,
     declared: DeclaredFlow,
-    store: PipelineStore,
+    store: GatewayStore,
     requests: tuple[RedactionRequest, ...],
 ) -> list[BackendErasure]:
     """Return the erasures at the adapters that a flow writes and reads. The lake itself is not among them.
@@ -67,7 +67,7 @@ def flow_erasures(
 
 
 def backend_erasures(
-    config: Config, backends: Sequence[str], _store: PipelineStore, requests: tuple[RedactionRequest, ...]
+    config: Config, backends: Sequence[str], _store: GatewayStore, requests: tuple[RedactionRequest, ...]
 ) -> list[BackendErasure]:
     """Return the erasures at every adapter of some backends, each once. The lake itself is not among them.
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from lakehouse.table_definitions import LakeNames
     from lakesync.staging.records import Backlog, Erasure
-    from lakesync.staging.store import OpenStaging, PipelineStore
+    from lakesync.staging.store.pipeline import ErasureStore, OpenStaging, PipelineStore
 
 RESTORED_AT_ONCE = 5_000
 """Number of deltas in one message to staging."""
@@ -84,7 +84,7 @@ def due_requests(store: PipelineStore) -> dict[str, list[Erasure]]:
     return {gateway: mine for gateway, mine in due.items() if mine}
 
 
-def open_requests(store: PipelineStore) -> dict[str, list[Erasure]]:
+def open_requests(store: ErasureStore) -> dict[str, list[Erasure]]:
     """Return gateway → the requests that staging has carried out and the lake has not.
 
     Raises:
@@ -111,7 +111,7 @@ def reached(requests: Iterable[Erasure], backlog: Iterable[Backlog]) -> list[Era
 @lake_errors
 def conclude(
     spark: SparkSession,
-    store: PipelineStore,
+    store: ErasureStore,
     requests: Sequence[Erasure],
     names: LakeNames,
     checkpoints_uri: str,
@@ -166,7 +166,7 @@ def tables_of(spark: SparkSession, requests: Sequence[Erasure], names: LakeNames
 
 @lake_errors
 def restore_hidden(
-    spark: SparkSession, store: PipelineStore, erasure: Erasure, names: LakeNames, open_staging: OpenStaging
+    spark: SparkSession, store: ErasureStore, erasure: Erasure, names: LakeNames, open_staging: OpenStaging
 ) -> Erasure:
     """Restore in staging the values that erased deltas had hidden, and return the request with its new arrival.
 

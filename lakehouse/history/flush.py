@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from lakesync.staging.records import Backlog, Batch, CutPoint, LogSource
-    from lakesync.staging.store import PipelineStore
+    from lakesync.staging.store.pipeline import FlushStore
 
 MAX_DELTAS = 1_000_000
 """Deltas in one batch, and so in one commit to the lake, at most; a single push may be larger. Tasks share them, so a
@@ -65,7 +65,7 @@ class FlushReport(msgspec.Struct, frozen=True):
 
 
 @lake_errors
-def flush(spark: SparkSession, store: PipelineStore, batch: Batch, names: LakeNames = NAMES) -> FlushReport:
+def flush(spark: SparkSession, store: FlushStore, batch: Batch, names: LakeNames = NAMES) -> FlushReport:
     """Write a planned batch to `deltas` and read it back, without confirming it to staging.
 
     Args:
@@ -84,7 +84,7 @@ def flush(spark: SparkSession, store: PipelineStore, batch: Batch, names: LakeNa
 
 
 @lake_errors
-def _carry(spark: SparkSession, store: PipelineStore, batch: Batch, names: LakeNames) -> FlushReport:
+def _carry(spark: SparkSession, store: FlushStore, batch: Batch, names: LakeNames) -> FlushReport:
     """Do the work of `flush`. The table exists."""
     started = time.perf_counter()
     snapshot, held = _held(spark, batch, names)
@@ -127,7 +127,7 @@ def _carry(spark: SparkSession, store: PipelineStore, batch: Batch, names: LakeN
 
 def flush_due(
     spark: SparkSession,
-    store: PipelineStore,
+    store: FlushStore,
     *,
     gateways: Collection[str] | None = None,
     max_deltas: int = MAX_DELTAS,
@@ -192,7 +192,7 @@ def flush_due(
     return reports
 
 
-def require_flushed(store: PipelineStore, days: Collection[date]) -> None:
+def require_flushed(store: FlushStore, days: Collection[date]) -> None:
     """Raise unless staging's ledger says that some days are flushed as far as the order of the log allows.
 
     Args:
@@ -257,7 +257,7 @@ def _highest_in_files(table: Table, shards: Collection[str] | None) -> dict[str,
 
 def _flush_shard(
     spark: SparkSession,
-    store: PipelineStore,
+    store: FlushStore,
     waiting: Backlog,
     max_deltas: int,
     names: LakeNames,

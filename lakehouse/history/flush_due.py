@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from lakesync.config.sections import FlushSection
     from lakesync.staging.records import Backlog
-    from lakesync.staging.store import PipelineStore
+    from lakesync.staging.store.pipeline import FlushStore
 
 Reason = Literal["request", "bytes", "wide", "table", "age", "rules", "behind"]
 
@@ -55,7 +55,7 @@ class BacklogReader:
         )
         self._stats: dict[str, BacklogStats] = {}
 
-    def exceeded(self, store: PipelineStore, backlog: Sequence[Backlog]) -> ExceededBounds:
+    def exceeded(self, store: FlushStore, backlog: Sequence[Backlog]) -> ExceededBounds:
         """Return the gateways with too many bytes of one table, or too many wide rows, in their backlog.
 
         The log is read only if the settings have such bounds.

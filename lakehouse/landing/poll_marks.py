@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from lakehouse.schema_snapshot import PolledConnector
-    from lakesync.staging.store import PipelineStore
+    from lakesync.staging.store.pipeline import PipelineMarks
 
 
 def record_poll(
-    store: PipelineStore, connector: PolledConnector, succeeded: Mapping[str, bool], begun_ms: int, ended_ms: int
+    store: PipelineMarks, connector: PolledConnector, succeeded: Mapping[str, bool], begun_ms: int, ended_ms: int
 ) -> None:
     """Write a connector's marks after a poll of some of its tables.
 

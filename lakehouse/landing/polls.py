@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from lakehouse.table_definitions import LakeNames
     from lakesync.config import Config
     from lakesync.connectors.source import Table
-    from lakesync.staging.store import PipelineStore
+    from lakesync.staging.store.pipeline import FlushStore
 
 
 class Connection(NamedTuple):
@@ -34,7 +34,7 @@ class Connection(NamedTuple):
     config: Config
     spark: SparkSession
     names: LakeNames
-    store: PipelineStore
+    store: FlushStore
     now_ms: Callable[[], int]
     """Server wall time in milliseconds, by the gateways' clock."""
     open_intake: OpenIntake

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from lakesync.model.schema import TableSchema
-    from lakesync.staging.store import PipelineStore
+    from lakesync.staging.store.pipeline import GatewayStore
 
 
 class MergeReport(msgspec.Struct, frozen=True):
@@ -188,7 +188,7 @@ def merged_by_day(
 
 @lake_errors
 def gateways_with_new_columns(
-    spark: SparkSession, store: PipelineStore, gateways: Iterable[str], table: str, names: LakeNames = NAMES
+    spark: SparkSession, store: GatewayStore, gateways: Iterable[str], table: str, names: LakeNames = NAMES
 ) -> frozenset[str]:
     """Return the gateways whose schema of a table has columns that the lake's table lacks.
 

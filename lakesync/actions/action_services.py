@@ -13,7 +13,7 @@ from lakesync.connectors.registry import Connectors
 from lakesync.model.action_handlers import ActionDiscovery, ActionHandler
 from lakesync.model.errors import ConfigurationError
 from lakesync.model.types import StoredConnector
-from lakesync.staging.store import StagingStore
+from lakesync.staging.store import TransactionStore
 
 
 class ActionService(NamedTuple):
@@ -27,7 +27,7 @@ class ActionService(NamedTuple):
 class ActionServices:
     """The action services of one gateway. Handlers registered here take precedence over connectors of the same name."""
 
-    def __init__(self, gateway_id: str, store: StagingStore, connectors: Connectors) -> None:
+    def __init__(self, gateway_id: str, store: TransactionStore, connectors: Connectors) -> None:
         """Create the services of a gateway.
 
         Args:
@@ -67,7 +67,8 @@ class ActionServices:
 
     def describe(self) -> ActionDiscovery:
         """Return all supported actions by connector."""
-        found = {service.actions.name: service for service in self._services_of(self._store.connectors(self._gateway))}
+        stored = self._store.read(self._gateway, lambda view: view.connectors()).result()
+        found = {service.actions.name: service for service in self._services_of(stored)}
         found |= self._registered
         return ActionDiscovery({name: found[name].actions.descriptors for name in sorted(found)})
 

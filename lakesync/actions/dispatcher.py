@@ -25,7 +25,8 @@ from lakesync.model.errors import StagingUnavailableError
 from lakesync.model.hlc import HLC
 from lakesync.model.types import Action, ActionFailure, ActionPush, ActionResponse, Claims
 from lakesync.staging.records import ActionEntry, ActionRecord
-from lakesync.staging.store import Commit, StagingStore, View
+from lakesync.staging.store import TransactionStore
+from lakesync.staging.store.operations import ActionCommit, ActionView
 
 T = TypeVar("T")
 
@@ -47,7 +48,7 @@ class Dispatcher:
     def __init__(
         self,
         gateway_id: str,
-        store: StagingStore,
+        store: TransactionStore,
         wall: Callable[[], int],
         services: ActionServices,
         runner: ActionRunner,
@@ -234,10 +235,10 @@ class Dispatcher:
         )
         return refusal
 
-    async def _read(self, work: Callable[[View], T]) -> T:
+    async def _read(self, work: Callable[[ActionView], T]) -> T:
         return await asyncio.wrap_future(self._store.read(self._gateway, work))
 
-    async def _commit(self, work: Callable[[Commit], T]) -> T:
+    async def _commit(self, work: Callable[[ActionCommit], T]) -> T:
         return await asyncio.wrap_future(self._store.submit(self._gateway, work))
 
 

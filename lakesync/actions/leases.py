@@ -7,7 +7,7 @@ import msgspec
 from lakesync.actions.limits import ActionLimits
 from lakesync.model.types import Action, ActionFailure, ActionResult
 from lakesync.staging.records import ActionEntry, ActionRecord
-from lakesync.staging.store import Commit
+from lakesync.staging.store.operations import ActionCommit
 
 Outcome = ActionResult | ActionFailure
 """An action's result or failure; a retryable failure may also mean that it is still running."""
@@ -26,7 +26,7 @@ class _Kept(msgspec.Struct, frozen=True, omit_defaults=True):
 _decode = msgspec.json.Decoder(_Kept).decode
 
 
-def claim(commit: Commit, action: Action, holder: str, now_ms: int, limits: ActionLimits) -> ActionRecord:
+def claim(commit: ActionCommit, action: Action, holder: str, now_ms: int, limits: ActionLimits) -> ActionRecord:
     """Claim an action unless it is done or claimed by another process. Returns the record after that.
 
     Args:
@@ -65,7 +65,7 @@ def is_done_or_claimed(record: ActionRecord, now_ms: int, limits: ActionLimits) 
     return record.lease_ms > now_ms
 
 
-def renew(commit: Commit, record: ActionRecord, now_ms: int, limits: ActionLimits) -> None:
+def renew(commit: ActionCommit, record: ActionRecord, now_ms: int, limits: ActionLimits) -> None:
     """Extend the lease of an action that its holder is still executing.
 
     Args:
@@ -80,7 +80,7 @@ def renew(commit: Commit, record: ActionRecord, now_ms: int, limits: ActionLimit
 
 
 def record_outcome(
-    commit: Commit, record: ActionRecord, outcome: Outcome, entry: ActionEntry, now_ms: int, limits: ActionLimits
+    commit: ActionCommit, record: ActionRecord, outcome: Outcome, entry: ActionEntry, now_ms: int, limits: ActionLimits
 ) -> None:
     """Store an action's outcome and a log entry. A retryable failure only releases the claim.
 
@@ -124,6 +124,6 @@ def decode(kept: bytes, action_id: str) -> Outcome:
     return ActionResult(action_id, found.data, found.hlc)
 
 
-def _is_held(commit: Commit, record: ActionRecord) -> bool:
+def _is_held(commit: ActionCommit, record: ActionRecord) -> bool:
     known = commit.action(record.client_id, record.action_id)
     return known is not None and known.claim == record.claim

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lakesync.analysis.marks import Lag
-    from lakesync.staging.store import PipelineStore
+    from lakesync.staging.store.pipeline import FlushStore
 
 
 class ArrivalDay(msgspec.Struct, frozen=True):
@@ -32,7 +32,7 @@ class ArrivalDay(msgspec.Struct, frozen=True):
     """Whether the asset lacks deltas that arrived on the day and should be in it by now."""
 
 
-def arrival_days(store: PipelineStore, asset_lags: Sequence[Lag], due_ms: int) -> list[ArrivalDay]:
+def arrival_days(store: FlushStore, asset_lags: Sequence[Lag], due_ms: int) -> list[ArrivalDay]:
     """Return the days of arrival, each with whether an asset is late with it.
 
     Every asset is late with a day with which the lake's history is late.
@@ -50,7 +50,7 @@ def arrival_days(store: PipelineStore, asset_lags: Sequence[Lag], due_ms: int) -
     return [msgspec.structs.replace(day, late=day.late or first <= day.day <= last) for day in history]
 
 
-def _days_of_history(store: PipelineStore, due_ms: int) -> list[ArrivalDay]:
+def _days_of_history(store: FlushStore, due_ms: int) -> list[ArrivalDay]:
     """Return the days, late if a gateway has unflushed deltas of the day and its oldest ones came before `due_ms`."""
     overdue = {lag.gateway for lag in lags(store.backlog(), (), ()) if lag.since_ms < due_ms}
     last = _day_of(due_ms)

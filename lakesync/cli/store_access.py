@@ -11,7 +11,7 @@ from lakesync.model.errors import ConfigurationError, StagingUnavailableError
 
 if TYPE_CHECKING:
     from lakesync.config import Config
-    from lakesync.staging.store import PipelineStore
+    from lakesync.staging.store.pipeline import PipelineStore
 
 _RETRY_SECONDS = 30.0
 """How long requests to a gateway that does not answer are retried."""

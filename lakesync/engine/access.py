@@ -10,7 +10,7 @@ from lakesync.model.types import Claims
 from lakesync.rules.keys import BucketIndex
 from lakesync.rules.model import SyncRules
 from lakesync.staging.records import GatewayConfig, StoredRow
-from lakesync.staging.store import View
+from lakesync.staging.store.feed import ClientView
 
 _NO_RULES = SyncRules(version=1, buckets=())
 
@@ -35,7 +35,7 @@ class RulesCache:
             self._known = known
         return known[1]
 
-    def access(self, view: View, claims: Claims) -> Access:
+    def access(self, view: ClientView, claims: Claims) -> Access:
         """Return what a client may see.
 
         Args:
@@ -48,7 +48,7 @@ class RulesCache:
         directly = None if self.is_in_line(view) else _row_test(index, claims)
         return Access(index.relevant(claims), keys, config.rules_version, directly)
 
-    def is_in_line(self, view: View) -> bool:
+    def is_in_line(self, view: ClientView) -> bool:
         """Return whether all rows have the bucket keys of the active rules."""
         config = view.config
         rules = (config.rules_version, config.rules)

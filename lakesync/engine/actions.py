@@ -12,7 +12,8 @@ from lakesync.model.action_handlers import ActionDiscovery, ActionHandler, Conne
 from lakesync.model.errors import DuplicateError, NotFoundError
 from lakesync.model.types import ActionPush, ActionResponse, Claims, StoredConnector
 from lakesync.staging.records import ActionEntry
-from lakesync.staging.store import Commit, StagingStore
+from lakesync.staging.store import StagingStore
+from lakesync.staging.store.operations import ActionCommit
 
 
 class ActionGateway:
@@ -114,7 +115,7 @@ class ActionGateway:
         """
         connector = self._connectors.take(self.gateway_id, body)
 
-        def work(commit: Commit) -> StoredConnector:
+        def work(commit: ActionCommit) -> StoredConnector:
             if connector.name in {each.name for each in commit.connectors()} | set(self._services.names()):
                 raise DuplicateError(f"connector {connector.name!r} exists already: unregister it first")
             commit.put_connector(connector)
@@ -133,7 +134,7 @@ class ActionGateway:
         """
         connector = self._connectors.take(self.gateway_id, body)
 
-        def work(commit: Commit) -> bool:
+        def work(commit: ActionCommit) -> bool:
             if connector in commit.connectors():
                 return False
             commit.put_connector(connector)
@@ -157,7 +158,7 @@ class ActionGateway:
     def reseal_connectors(self) -> None:
         """Seal secrets with the current key that are sealed with the previous one."""
 
-        def work(commit: Commit) -> None:
+        def work(commit: ActionCommit) -> None:
             for connector in commit.connectors():
                 resealed = self._connectors.resealed(connector)
                 if resealed != connector:

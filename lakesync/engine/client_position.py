@@ -14,7 +14,7 @@ from lakesync.feed.positions import Access, Position, for_full_pull, locate, res
 from lakesync.model.types import Claims
 from lakesync.model.validation import user_of
 from lakesync.staging.records import ClientRecord
-from lakesync.staging.store import View
+from lakesync.staging.store.feed import ClientView
 
 
 class ClientPosition(NamedTuple):
@@ -56,7 +56,12 @@ def claims_of(
 
 
 def position_of(
-    view: View, known: ClientRecord | None, client_id: str, access: Access, rules: RulesCache, position: ClientPosition
+    view: ClientView,
+    known: ClientRecord | None,
+    client_id: str,
+    access: Access,
+    rules: RulesCache,
+    position: ClientPosition,
 ) -> Position:
     """Return the feed position of a client that has received everything sent to it.
 
@@ -83,7 +88,7 @@ def position_of(
 
 
 def place_at(
-    view: View, known: ClientRecord | None, client_id: str, cursor: int, access: Access, position: ClientPosition
+    view: ClientView, known: ClientRecord | None, client_id: str, cursor: int, access: Access, position: ClientPosition
 ) -> Position:
     """Return the feed position of a pull from a cursor; the other arguments are those of `position_of`."""
     with_sent = known if known is None else with_broadcasts(known, view.arrival)

@@ -29,7 +29,8 @@ from lakesync.model.namespaces import Namespaces
 from lakesync.model.validation import check_gateway_id
 from lakesync.staging.records import LogEntry, StoredRow, WriteScope
 from lakesync.staging.sharded import ShardedStore
-from lakesync.staging.store import Commit, StagingStore
+from lakesync.staging.store import StagingStore
+from lakesync.staging.store.push import RowCommit
 from lakesync.wire.log import decode_body
 
 ACTION_SECONDS = 5.0
@@ -142,7 +143,7 @@ class Engine:
         """Return the store that contains a table's rows."""
         return self.store.home(table) if isinstance(self.store, ShardedStore) else self.store
 
-    def replay(self, commit: Commit, entry: LogEntry) -> None:
+    def replay(self, commit: RowCommit, entry: LogEntry) -> None:
         """Apply a committed log row again, exactly as its push did; see `Replayer`."""
         if entry.body is None:
             raise NotFoundError(f"log row {entry.seq} of gateway {entry.gateway!r} was trimmed and cannot be replayed")
@@ -152,14 +153,14 @@ class Engine:
         sender = Sender(entry.client_id, access.keys, reindexed=access.directly is None)
         apply(commit, by_row(deltas), sender, entry.arrival, rules.index(commit.config))
 
-    def reindex(self, commit: Commit) -> None:
+    def reindex(self, commit: RowCommit) -> None:
         """Do nothing: a re-index starts in the background when the store is open."""
 
-    def rewrite_rows(self, commit: Commit, rows: Sequence[StoredRow]) -> None:
+    def rewrite_rows(self, commit: RowCommit, rows: Sequence[StoredRow]) -> None:
         """Store rows that were changed without a push; see `Replayer`."""
         rewrite_rows(commit, rows, self._rules_of(commit).index(commit.config))
 
-    def _rules_of(self, commit: Commit) -> RulesCache:
+    def _rules_of(self, commit: RowCommit) -> RulesCache:
         known = self._gateways.get(commit.gateway)
         return (known or self._gateways.setdefault(commit.gateway, self._make(commit.gateway))).rules
 

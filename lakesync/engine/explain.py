@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import cast
 
 from msgspec.structs import replace
 
@@ -32,6 +31,7 @@ from lakesync.rules.model import Bucket
 from lakesync.staging.encoded_feed import FullRow, full_rows
 from lakesync.staging.records import ClientRecord, Entry, GatewayConfig, StoredRow
 from lakesync.staging.store import View
+from lakesync.staging.store.feed import ClientView, FeedView
 
 _NO_LIMIT = 1 << 30
 
@@ -88,7 +88,7 @@ def explain(
 
 
 def _unconfirmed(
-    view: View, key: RowKey, client_id: str, record: ClientRecord | None, access: Access, position: ClientPosition
+    view: ClientView, key: RowKey, client_id: str, record: ClientRecord | None, access: Access, position: ClientPosition
 ) -> tuple[Op, ...]:
     """Return the operations on the row that were sent, and that no later request of the client confirms yet."""
     if record is None or position.state is not None:
@@ -98,9 +98,9 @@ def _unconfirmed(
 
 
 class _OneRow:
-    """A view that contains one row only, with the methods of `View` from which a page is read."""
+    """A `FeedView` that contains one row only."""
 
-    def __init__(self, view: View, key: RowKey) -> None:
+    def __init__(self, view: FeedView, key: RowKey) -> None:
         self._view = view
         self._key = key
         self.arrival = view.arrival
@@ -126,7 +126,7 @@ class _OneRow:
         return
 
 
-def next_pull(view: View, key: RowKey, client_id: str, at: Position, access: Access) -> tuple[Op, ...]:
+def next_pull(view: FeedView, key: RowKey, client_id: str, at: Position, access: Access) -> tuple[Op, ...]:
     """Return the operations on one row that the client's next pull returns.
 
     Args:
@@ -136,7 +136,7 @@ def next_pull(view: View, key: RowKey, client_id: str, at: Position, access: Acc
         at: the position from which it pulls.
         access: the bucket keys that it may see.
     """
-    page = pull_page(cast("View", _OneRow(view, key)), client_id, at, access, _NO_LIMIT)
+    page = pull_page(_OneRow(view, key), client_id, at, access, _NO_LIMIT)
     return tuple(delta.op for delta in page.deltas)
 
 

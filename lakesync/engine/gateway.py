@@ -38,6 +38,8 @@ from lakesync.rules.model import SyncRules
 from lakesync.staging.notices import Presence
 from lakesync.staging.records import Backlog, Checkpoint, GatewayConfig, WriteScope
 from lakesync.staging.store import Commit, StagingStore
+from lakesync.staging.store.operations import ConfigCommit
+from lakesync.staging.store.push import PushCommit
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -301,7 +303,7 @@ class SyncGateway(ActionGateway, Embedding):
         """
         parsed = parse_schema(schema)
 
-        def work(commit: Commit) -> int:
+        def work(commit: ConfigCommit) -> int:
             self.names.check_schema(commit, parsed)
             return commit.put_schema(parsed)
 
@@ -390,7 +392,7 @@ class SyncGateway(ActionGateway, Embedding):
     def _push(self, request: CheckedPush) -> Future[PushResult]:
         ready = request.made_ready()
 
-        def work(commit: Commit) -> PushResult:
+        def work(commit: PushCommit) -> PushResult:
             self.newest_arrival = commit.arrival
             return push_work(commit, ready, self.rules, self._limits, self.names)
 

@@ -17,7 +17,7 @@ from lakesync.feed.client_state import current
 from lakesync.feed.positions import Position, Range
 from lakesync.model.types import RowDelta, RowKey
 from lakesync.staging.records import DELETED, ClientRecord, Entry, StoredRow
-from lakesync.staging.store import View
+from lakesync.staging.store.feed import ClientView, FeedView
 
 _MAX_ROWS = 32
 """Unsent rows among which the oldest change is found."""
@@ -57,7 +57,7 @@ class LagQuery(NamedTuple):
     """The result of the query before, if the client was sent nothing since."""
 
 
-def oldest_unsent(view: View, query: LagQuery, rules: RulesCache) -> Unsent | None:
+def oldest_unsent(view: ClientView, query: LagQuery, rules: RulesCache) -> Unsent | None:
     """Return the oldest change by others that a client may see and was not sent; None if it never pulled.
 
     A row that the client lacks counts from when it became visible to the client, a row that the client has from the
@@ -101,7 +101,7 @@ def _has_pulled(record: ClientRecord | None) -> bool:
     return record is not None and (record.last > 0 or any(scope.start >= 0 for scope in record.scopes))
 
 
-def _lacking(view: View, client_id: str, deltas: Sequence[RowDelta], at: Position) -> list[tuple[int, RowKey]]:
+def _lacking(view: FeedView, client_id: str, deltas: Sequence[RowDelta], at: Position) -> list[tuple[int, RowKey]]:
     """Return, for each row of a page, since when the client has lacked a change of it.
 
     Rows that the client deleted itself are left out, although a pull may return the DELETE once more.

@@ -12,7 +12,7 @@ from lakesync.model.errors import Rejection, SchemaError, SchemaMismatchError
 from lakesync.model.schema import TableSchema
 from lakesync.model.types import RowDelta
 from lakesync.staging.records import GatewayConfig
-from lakesync.staging.store import Commit, View
+from lakesync.staging.store.push import NameCommit, NameView
 
 _KNOWN = 100_000
 
@@ -30,7 +30,7 @@ class Names:
         self._known: set[tuple[str, str]] = set()
         """Namespace and name, spelled as in a durable commit."""
 
-    def check_push(self, commit: Commit, deltas: Sequence[RowDelta]) -> None:
+    def check_push(self, commit: NameCommit, deltas: Sequence[RowDelta]) -> None:
         """Reject deltas whose table or column has a name that differs from a known one only in case.
 
         Tables with a schema are skipped: their names were checked when it was registered.
@@ -63,7 +63,7 @@ class Names:
         ]
         raise SchemaMismatchError(f"{len(refused)} of {len(deltas)} deltas refused: {refused[0].message}", refused)
 
-    def check_schema(self, commit: Commit, schema: TableSchema) -> None:
+    def check_schema(self, commit: NameCommit, schema: TableSchema) -> None:
         """Reject a schema whose table or columns differ from known names only in case.
 
         Args:
@@ -79,16 +79,16 @@ class Names:
         if faults:
             raise SchemaError(faults[min(faults)])
 
-    def missing(self, view: View) -> bool:
+    def missing(self, view: NameView) -> bool:
         """Return whether names of a gateway's schemas are missing in the store: earlier versions did not store them."""
         names = set(_names_of_schemas(view.config))
         return len(view.spelled_names(self._namespace_of(view.gateway), names)) < len({each.lower() for each in names})
 
-    def add_registered(self, commit: Commit) -> None:
+    def add_registered(self, commit: NameCommit) -> None:
         """Add the names of a gateway's schemas."""
         commit.spell_names(self._namespace_of(commit.gateway), set(_names_of_schemas(commit.config)))
 
-    def _faults(self, commit: Commit, names: set[str]) -> Mapping[str, str]:
+    def _faults(self, commit: NameCommit, names: set[str]) -> Mapping[str, str]:
         """Return, by name, what is wrong with names; those of tables must be among them."""
         namespace = self._namespace_of(commit.gateway)
         new = {name for name in names if (namespace, name) not in self._known}

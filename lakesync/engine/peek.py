@@ -14,7 +14,7 @@ from lakesync.feed import pull_page
 from lakesync.feed.positions import NOTHING, Access, Position, SentPeriod
 from lakesync.model.errors import ResyncRequiredError, ValidationError
 from lakesync.model.types import Claims, RowDelta
-from lakesync.staging.store import View
+from lakesync.staging.store.feed import ClientView
 
 _NO_CLIENT = ""
 """A client that wrote nothing, so every visible row is returned; no client id is empty."""
@@ -54,7 +54,7 @@ class _PeekCursor(NamedTuple):
         return self.rules_version == access.rules_version and known
 
 
-def peek(view: View, claims: Claims, since: str | None, limit: int, rules: RulesCache) -> PeekPage:
+def peek(view: ClientView, claims: Claims, since: str | None, limit: int, rules: RulesCache) -> PeekPage:
     """Return a page of the rows that claims may see, or of their changes.
 
     Args:

@@ -30,7 +30,8 @@ from lakesync.model.errors import ResyncRequiredError
 from lakesync.model.types import Claims, SyncPage, SyncPull
 from lakesync.staging.notices import PULLS_OVER_HTTP, Presence
 from lakesync.staging.records import ClientRecord, Page
-from lakesync.staging.store import Commit, View
+from lakesync.staging.store.feed import ClientView
+from lakesync.staging.store.push import ClientCommit
 
 
 class PullRequest(NamedTuple):
@@ -78,7 +79,7 @@ class Reading(NamedTuple):
         return SyncPage(self.page.deltas, cursor, self.page.has_more)
 
 
-def read_page(view: View, request: PullRequest, rules: RulesCache) -> Reading:
+def read_page(view: ClientView, request: PullRequest, rules: RulesCache) -> Reading:
     """Read what the client lacks.
 
     Args:
@@ -141,7 +142,7 @@ def unrecorded_cursor(request: PullRequest, reading: Reading) -> int | None:
 
 
 def remember_page(
-    commit: Commit, request: PullRequest, reading: Reading, read: Callable[[View, PullRequest], Reading]
+    commit: ClientCommit, request: PullRequest, reading: Reading, read: Callable[[ClientView, PullRequest], Reading]
 ) -> SyncPage:
     """Store what the answer's cursor means; return the answer.
 
@@ -179,7 +180,7 @@ def remember_page(
     return reading.answer(cursor)
 
 
-def begin_again(commit: Commit, request: PullRequest, rules: RulesCache) -> bool:
+def begin_again(commit: ClientCommit, request: PullRequest, rules: RulesCache) -> bool:
     """Record that a client starts again, before it is sent anything; return whether there is anything to send.
 
     Otherwise a push before its next page would count it at its earlier position.
@@ -201,7 +202,7 @@ def begin_again(commit: Commit, request: PullRequest, rules: RulesCache) -> bool
     return bool(reading.page.deltas)
 
 
-def tell_followers(commit: Commit, record: ClientRecord, *, live: bool) -> None:
+def tell_followers(commit: ClientCommit, record: ClientRecord, *, live: bool) -> None:
     """Notify all processes that a client with broadcasts was sent rows elsewhere, so they count as possibly there.
 
     Args:
@@ -213,7 +214,7 @@ def tell_followers(commit: Commit, record: ClientRecord, *, live: bool) -> None:
         commit.announce_presence((Presence(record.client_id, PULLS_OVER_HTTP),))
 
 
-def first_contact(commit: Commit, client_id: str, arrival: int, access: Access, now_ms: int) -> None:
+def first_contact(commit: ClientCommit, client_id: str, arrival: int, access: Access, now_ms: int) -> None:
     """Record that a client was given a checkpoint, which it may or may not receive.
 
     Args:

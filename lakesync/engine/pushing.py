@@ -33,7 +33,8 @@ from lakesync.feed.positions import Access, is_complete_page, max_sent
 from lakesync.model.delta import id_identity
 from lakesync.model.types import Claims, PushResult, RowDelta, RowKey, SyncPush
 from lakesync.staging.records import ClientRecord, Page, StoredRow
-from lakesync.staging.store import Commit
+from lakesync.staging.store.feed import FeedView
+from lakesync.staging.store.push import PushCommit
 from lakesync.wire.log import PackedDeltas, old_identity, pack
 
 NEVER_PULLED = 1
@@ -76,7 +77,7 @@ class CheckedPush(NamedTuple):
 
 
 def push_work(
-    commit: Commit, request: CheckedPush, rules: RulesCache, limits: EngineLimits, names: Names
+    commit: PushCommit, request: CheckedPush, rules: RulesCache, limits: EngineLimits, names: Names
 ) -> PushResult:
     """Commit the new deltas of a push.
 
@@ -130,7 +131,7 @@ def push_work(
     return PushResult(cursor, len(push.deltas))
 
 
-def check_work(commit: Commit, request: CheckedPush, rules: RulesCache, limits: EngineLimits, names: Names) -> None:
+def check_work(commit: PushCommit, request: CheckedPush, rules: RulesCache, limits: EngineLimits, names: Names) -> None:
     """Check whether `push_work` would accept a push, without changing anything.
 
     Args:
@@ -160,7 +161,7 @@ _NOTHING = _Admitted([], {}, {})
 
 
 def _admitted(
-    commit: Commit, request: CheckedPush, access: Access, rules: RulesCache, limits: EngineLimits, names: Names
+    commit: PushCommit, request: CheckedPush, access: Access, rules: RulesCache, limits: EngineLimits, names: Names
 ) -> _Admitted:
     """Return the checked deltas of a push that are to be stored.
 
@@ -223,7 +224,7 @@ def _certain(record: ClientRecord, seen: int | None) -> ClientRecord:
     return record if seen == record.seen or find_page(record, seen) is None else replace(record, seen=seen)
 
 
-def _covered(commit: Commit, record: ClientRecord, access: Access) -> _Covered:
+def _covered(commit: FeedView, record: ClientRecord, access: Access) -> _Covered:
     at = find_page(record, record.seen)
     if at is None:
         return _Covered(NEVER_PULLED)
@@ -240,7 +241,7 @@ def _covered(commit: Commit, record: ClientRecord, access: Access) -> _Covered:
     return _Covered(record.seen)
 
 
-def _unknown(commit: Commit, request: CheckedPush) -> Sequence[RowDelta]:
+def _unknown(commit: PushCommit, request: CheckedPush) -> Sequence[RowDelta]:
     """Return the deltas that were not accepted before, each once."""
     deltas, client, ready = request.push.deltas, request.push.client_id, request.ready
     if not deltas:

@@ -15,7 +15,8 @@ from lakesync.engine.names import Names
 from lakesync.engine.pushing import CheckedPush, push_work
 from lakesync.model.types import RowDelta, SyncPush
 from lakesync.model.validation import user_of
-from lakesync.staging.store import Commit, StagingStore
+from lakesync.staging.store import TransactionStore
+from lakesync.staging.store.push import PushCommit
 
 _CHUNK = 1000
 _LIMITS = EngineLimits()
@@ -23,7 +24,9 @@ _NAMES = Names()
 """Empty: these deltas were accepted once, so no name is checked again."""
 
 
-def rehydrate(store: StagingStore, gateway_id: str, rules: RulesCache, deltas: Iterable[RowDelta], now_ms: int) -> int:
+def rehydrate(
+    store: TransactionStore, gateway_id: str, rules: RulesCache, deltas: Iterable[RowDelta], now_ms: int
+) -> int:
     """Commit deltas as pushes of their clients, without checks.
 
     Known deltas are recognised by their ids and change nothing. The clients count as seen before.
@@ -72,7 +75,7 @@ class _Restored:
         self._request = CheckedPush(push, {"sub": user_of(client_id)}, now_ms, admitted=True)
         self._rules = rules
 
-    def __call__(self, commit: Commit) -> None:
+    def __call__(self, commit: PushCommit) -> None:
         push_work(commit, self._request, self._rules, _LIMITS, _NAMES)
 
 

@@ -11,7 +11,8 @@ from lakesync.engine.access import RulesCache
 from lakesync.feed.reindex import reindex_some
 from lakesync.model.errors import StagingUnavailableError
 from lakesync.staging.records import Reindex
-from lakesync.staging.store import Commit, StagingStore
+from lakesync.staging.store import TransactionStore
+from lakesync.staging.store.push import RowCommit
 
 _log = structlog.get_logger("gateway")
 
@@ -19,7 +20,7 @@ _log = structlog.get_logger("gateway")
 class Reindexer:
     """Updates the rows of one gateway; it continues where any process stopped. Thread-safe."""
 
-    def __init__(self, gateway_id: str, store: StagingStore, rules: RulesCache, rows: int) -> None:
+    def __init__(self, gateway_id: str, store: TransactionStore, rules: RulesCache, rows: int) -> None:
         """Create it; nothing runs yet.
 
         Args:
@@ -57,5 +58,5 @@ class Reindexer:
         if error is not None and not isinstance(error, StagingUnavailableError):
             _log.error("re-index stopped, the next request starts it again", gateway=self._gateway_id, exc_info=error)
 
-    def _work(self, commit: Commit, last: Reindex | None) -> Reindex:
+    def _work(self, commit: RowCommit, last: Reindex | None) -> Reindex:
         return reindex_some(commit, self._rules.index(commit.config), last, self._rows)

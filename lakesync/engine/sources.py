@@ -19,7 +19,9 @@ from lakesync.model.errors import NotFoundError
 from lakesync.model.types import Claims, SyncPull, SyncResponse
 from lakesync.rules.model import pass_all
 from lakesync.staging.records import ClientRecord
-from lakesync.staging.store import Commit, StagingStore, View
+from lakesync.staging.store import TransactionStore
+from lakesync.staging.store.feed import ClientView
+from lakesync.staging.store.push import ClientCommit
 
 log = structlog.get_logger("gateway")
 
@@ -30,7 +32,7 @@ _WORKERS = 4
 class Sources:
     """Registers adapters by name and serves pulls from them. All methods may be called from any thread."""
 
-    def __init__(self, gateway_id: str, store: StagingStore, wall: Callable[[], int], rules: RulesCache) -> None:
+    def __init__(self, gateway_id: str, store: TransactionStore, wall: Callable[[], int], rules: RulesCache) -> None:
         """Create it without sources.
 
         Args:
@@ -90,7 +92,7 @@ class Sources:
                 self._pool = ThreadPoolExecutor(_WORKERS, f"sources of {self._gateway_id}")
             return self._pool.submit(self._pull, adapter, source, pull, claims, live)
 
-    def read_page(self, view: View, request: PullRequest) -> Reading:
+    def read_page(self, view: ClientView, request: PullRequest) -> Reading:
         """Read a page of the gateway's own feed, for a client that may have cursors and rows of sources.
 
         Args:
@@ -140,7 +142,7 @@ class Sources:
         if update(record) == record:
             return
 
-        def work(commit: Commit) -> None:
+        def work(commit: ClientCommit) -> None:
             known = current(commit.client(pull.client_id), commit.epoch)
             if known is not None:
                 commit.put_client(update(known))
@@ -152,7 +154,9 @@ class Sources:
         return NotFoundError(f"no source {name!r} is registered at gateway {self._gateway_id!r} (known: {known})")
 
 
-def _keep(commit: Commit, start: positions.Start, pull: SyncPull, page: SourcePage, now_ms: int, *, live: bool) -> int:
+def _keep(
+    commit: ClientCommit, start: positions.Start, pull: SyncPull, page: SourcePage, now_ms: int, *, live: bool
+) -> int:
     """Store a client's position in a source, and return its cursor."""
     record = current(commit.client(pull.client_id), commit.epoch)
     known, cursor = positions.end(start, record, pull.since_hlc, page.end, page.tables, more=page.more)

@@ -29,7 +29,8 @@ from lakesync.feed.client_state import (
 from lakesync.feed.positions import Access, Position, SentPeriod, max_sent
 from lakesync.model.types import Claims, SyncResponse
 from lakesync.staging.records import ARRIVAL_STEP, ClientRecord
-from lakesync.staging.store import Commit, View
+from lakesync.staging.store.feed import ClientView
+from lakesync.staging.store.push import ClientCommit
 
 _NO_CLIENT = ""
 """A client that wrote nothing; no client id is empty."""
@@ -172,7 +173,7 @@ class ScanResult(NamedTuple):
 
 
 def subscribe(
-    commit: Commit, newcomers: Sequence[tuple[str, Claims, SubscriptionState]], rules: RulesCache, now_ms: int
+    commit: ClientCommit, newcomers: Sequence[tuple[str, Claims, SubscriptionState]], rules: RulesCache, now_ms: int
 ) -> list[SubscriptionState]:
     """Return the state of new subscribers with what they may see, if they got their cursors under the same access.
 
@@ -190,7 +191,7 @@ def subscribe(
 
 
 def _subscribe_one(
-    commit: Commit, client_id: str, claims: Claims, state: SubscriptionState, rules: RulesCache, now_ms: int
+    commit: ClientCommit, client_id: str, claims: Claims, state: SubscriptionState, rules: RulesCache, now_ms: int
 ) -> SubscriptionState:
     access = rules.access(commit, claims)
     subscription = subscription_of(commit, claims, access, state.subscription, rules)
@@ -216,7 +217,7 @@ def _subscribe_one(
     )
 
 
-def resume(commit: Commit, client_id: str) -> int | None:
+def resume(commit: ClientCommit, client_id: str) -> int | None:
     """Return a cursor from which a client can get broadcasts before it pulls: the last one that it confirmed.
 
     The client may have all, a part or nothing of what it was sent after that cursor.
@@ -240,14 +241,14 @@ def resume(commit: Commit, client_id: str) -> int | None:
 
 
 def subscription_of(
-    view: View, claims: Claims, access: Access, before: Subscription, rules: RulesCache
+    view: ClientView, claims: Claims, access: Access, before: Subscription, rules: RulesCache
 ) -> Subscription:
     """Return a subscription extended by the bucket keys of an access."""
     prefixes = rules.index(view.config).client_prefixes(claims)
     return Subscription(before.buckets | access.keys, before.prefixes | prefixes)
 
 
-def scan(view: View, groups: Sequence[SubscriberGroup], rules: RulesCache) -> list[ScanResult]:
+def scan(view: ClientView, groups: Sequence[SubscriberGroup], rules: RulesCache) -> list[ScanResult]:
     """Return what each group lacks, in the order of the groups.
 
     Args:
@@ -284,7 +285,7 @@ def subscriber_position(state: SubscriptionState, access: Access, newest: int) -
 
 
 def _scan_group(
-    view: View, group: SubscriberGroup, rules: RulesCache, known: dict[tuple[object, ...], SubscriptionState]
+    view: ClientView, group: SubscriberGroup, rules: RulesCache, known: dict[tuple[object, ...], SubscriptionState]
 ) -> ScanResult:
     state = refreshed(view, group.state, rules)
     access = state.access
@@ -318,12 +319,12 @@ def _scan_group(
     return ScanResult(known.setdefault(after.value(), after), page, own_pages, with_other_claims)
 
 
-def _owns_cursors(view: View, client_id: str, access: Access) -> bool:
+def _owns_cursors(view: ClientView, client_id: str, access: Access) -> bool:
     record = current(view.client(client_id), view.epoch)
     return record is not None and owns_cursors(record, access)
 
 
-def refreshed(view: View, state: SubscriptionState, rules: RulesCache) -> SubscriptionState:
+def refreshed(view: ClientView, state: SubscriptionState, rules: RulesCache) -> SubscriptionState:
     """Return the state with what its subscribers may see now.
 
     Without access if the rules changed, or if bucket keys came into use: the clients' records must name those before

@@ -18,7 +18,7 @@ from lakesync.model.types import RowDelta, RowKey, Stamp
 from lakesync.rules.keys import EVERYTHING, BucketIndex
 from lakesync.staging.records import ARRIVAL_STEP, Move, MoveKind, StoredRow, Writer
 from lakesync.staging.records.rows import COLUMNS_WAITING, NARROW
-from lakesync.staging.store import Commit
+from lakesync.staging.store.push import RowCommit
 from lakesync.wire.encoded import NO_STAMP
 
 _EVERYTHING = (EVERYTHING,)
@@ -141,7 +141,7 @@ def too_wide(stored: Mapping[RowKey, StoredRow], rows: DeltasByRow, most: int) -
 
 
 def apply(
-    commit: Commit,
+    commit: RowCommit,
     rows: DeltasByRow,
     sender: Sender,
     arrival: int,
@@ -196,7 +196,7 @@ def apply(
     return Applied(clean)
 
 
-def repeated(commit: Commit, deltas: Iterable[RowDelta], sender: Sender, seen: int) -> bool:
+def repeated(commit: RowCommit, deltas: Iterable[RowDelta], sender: Sender, seen: int) -> bool:
     """Record that a client repeated deltas: it may have been restored from a backup, and have old rows again.
 
     Args:

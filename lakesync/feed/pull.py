@@ -24,7 +24,7 @@ from lakesync.model.merge import LiveDelta
 from lakesync.model.types import RowDelta, RowKey
 from lakesync.staging.encoded_feed import FeedRange, Reader, encode_client_id
 from lakesync.staging.records import Entry, StoredRow
-from lakesync.staging.store import View
+from lakesync.staging.store.feed import FeedView
 from lakesync.wire.encoded import EncodedDeltas
 from lakesync.wire.json import encode_delta
 
@@ -56,7 +56,7 @@ class PulledPage(NamedTuple):
 
 
 def pull_page(
-    view: View,
+    view: FeedView,
     client_id: str,
     at: Position,
     access: Access,
@@ -95,7 +95,7 @@ class _Walk:
 
     def __init__(
         self,
-        view: View,
+        view: FeedView,
         client_id: str,
         at: Position,
         access: Access,

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from lakesync.feed.apply import keys_of, move
 from lakesync.rules.keys import BucketIndex
 from lakesync.staging.records import Move, Reindex, StoredRow
-from lakesync.staging.store import Commit
+from lakesync.staging.store.push import RowCommit
 
 
-def reindex_some(commit: Commit, index: BucketIndex, last: Reindex | None, limit: int) -> Reindex:
+def reindex_some(commit: RowCommit, index: BucketIndex, last: Reindex | None, limit: int) -> Reindex:
     """Update the next rows to the active rules, each at a new arrival.
 
     The position is stored only when the rows up to it are durable, that is, by the next work.
@@ -42,7 +42,7 @@ def reindex_some(commit: Commit, index: BucketIndex, last: Reindex | None, limit
     return Reindex(version, rows[-1].key if rows else after, done=not rows)
 
 
-def _bring_in_line(commit: Commit, rows: list[StoredRow], index: BucketIndex) -> None:
+def _bring_in_line(commit: RowCommit, rows: list[StoredRow], index: BucketIndex) -> None:
     changed: list[tuple[StoredRow, tuple[str, ...]]] = []
     for row in rows:
         keys = keys_of(row, index)
@@ -56,7 +56,7 @@ def _bring_in_line(commit: Commit, rows: list[StoredRow], index: BucketIndex) ->
     commit.put_rows([row for row, _ in changed], moves)
 
 
-def rewrite_rows(commit: Commit, rows: Sequence[StoredRow], index: BucketIndex) -> None:
+def rewrite_rows(commit: RowCommit, rows: Sequence[StoredRow], index: BucketIndex) -> None:
     """Store rows with the bucket keys of their states, and the resulting moves at each row's arrival.
 
     Args:

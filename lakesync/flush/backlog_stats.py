@@ -11,7 +11,7 @@ import msgspec
 from lakesync.model.types import RowDelta, RowKey
 from lakesync.staging.log_reader import LoggedPush, LogRange, read_log
 from lakesync.staging.records import Backlog
-from lakesync.staging.store import PipelineStore
+from lakesync.staging.store.pipeline import FlushStore
 
 
 class BufferStats(msgspec.Struct, frozen=True, rename="camel"):
@@ -58,7 +58,7 @@ class _Shard:
 class BacklogStats:
     """The backlog of one gateway in detail. Safe to use from several threads."""
 
-    def __init__(self, gateway: str, store: PipelineStore) -> None:
+    def __init__(self, gateway: str, store: FlushStore) -> None:
         """Create the statistics of a gateway.
 
         Args:

@@ -27,7 +27,8 @@ from lakesync.model.crash_points import crash_point
 from lakesync.model.errors import AdapterError, FlushError
 from lakesync.staging.log_reader import LogRange, read_log
 from lakesync.staging.records import Backlog, Batch
-from lakesync.staging.store import PipelineStore, StagingStore
+from lakesync.staging.store import TransactionStore
+from lakesync.staging.store.pipeline import FlushStore
 
 log = structlog.get_logger("flush")
 
@@ -65,7 +66,7 @@ class Outlet(NamedTuple):
         """
         return Outlet(as_database(adapter, settings.flush_format), settings, queue)
 
-    def kept_by(self, store: StagingStore) -> Outlet:
+    def kept_by(self, store: TransactionStore) -> Outlet:
         """Return the outlet with a queue in the staging store, if it needs a queue and has none."""
         database = as_database(self.adapter, self.settings.flush_format) if self.queue is None else None
         return self._replace(queue=StagingFlushQueue(store)) if isinstance(database, Materialisable) else self
@@ -147,7 +148,7 @@ class Thresholds:
 class Flusher:
     """Flushes one gateway, one flush at a time. Safe to use from several threads and processes."""
 
-    def __init__(self, gateway_id: str, store: PipelineStore, wall: Callable[[], int], outlet: Outlet | None) -> None:
+    def __init__(self, gateway_id: str, store: FlushStore, wall: Callable[[], int], outlet: Outlet | None) -> None:
         """Create a flusher.
 
         Args:

@@ -8,7 +8,8 @@ import msgspec
 
 from lakesync.flush.queue import FlushContext, Job, TableWork, jobs_of
 from lakesync.model.errors import NotFoundError
-from lakesync.staging.store import Commit, StagingStore
+from lakesync.staging.store import TransactionStore
+from lakesync.staging.store.operations import FlushJobCommit
 from lakesync.wire.json import encode_json
 
 _NO_LIMIT = 1 << 31
@@ -19,7 +20,7 @@ _decode = msgspec.json.Decoder(Job, strict=False).decode
 class StagingFlushQueue:
     """`FlushQueue` in a staging store."""
 
-    def __init__(self, store: StagingStore) -> None:
+    def __init__(self, store: TransactionStore) -> None:
         """Create a queue.
 
         Args:
@@ -31,7 +32,7 @@ class StagingFlushQueue:
         """Add one job per table."""
         jobs = jobs_of(work, context)
 
-        def add(commit: Commit) -> None:
+        def add(commit: FlushJobCommit) -> None:
             for job in jobs:
                 commit.add_flush_job(job.job_id, encode_json(job), set_aside=False)
 
@@ -46,7 +47,7 @@ class StagingFlushQueue:
         """Count an attempt."""
         begun = msgspec.structs.replace(job, attempts=job.attempts + 1)
 
-        def count(commit: Commit) -> None:
+        def count(commit: FlushJobCommit) -> None:
             commit.take_flush_job(job.job_id, set_aside=False)
             commit.add_flush_job(job.job_id, encode_json(begun), set_aside=False)
 
@@ -56,7 +57,7 @@ class StagingFlushQueue:
     def done(self, job: Job) -> None:
         """Remove a job."""
 
-        def end(commit: Commit) -> None:
+        def end(commit: FlushJobCommit) -> None:
             commit.take_flush_job(job.job_id, set_aside=False)
 
         self._commit(job.context.gateway_id, end)
@@ -65,7 +66,7 @@ class StagingFlushQueue:
         """Set a job aside."""
         failed = msgspec.structs.replace(job, failure=failure)
 
-        def move(commit: Commit) -> None:
+        def move(commit: FlushJobCommit) -> None:
             commit.take_flush_job(job.job_id, set_aside=False)
             commit.take_flush_job(job.job_id, set_aside=True)
             commit.add_flush_job(job.job_id, encode_json(failed), set_aside=True)
@@ -83,7 +84,7 @@ class StagingFlushQueue:
             NotFoundError: the job was not set aside.
         """
 
-        def back(commit: Commit) -> None:
+        def back(commit: FlushJobCommit) -> None:
             fresh = msgspec.structs.replace(_decode(_take_failed(commit, job)), attempts=0, failure=None)
             commit.take_flush_job(job.job_id, set_aside=False)
             commit.add_flush_job(job.job_id, encode_json(fresh), set_aside=False)
@@ -97,7 +98,7 @@ class StagingFlushQueue:
             NotFoundError: the job was not set aside.
         """
 
-        def forget(commit: Commit) -> None:
+        def forget(commit: FlushJobCommit) -> None:
             _take_failed(commit, job)
 
         self._commit(job.context.gateway_id, forget)
@@ -106,11 +107,11 @@ class StagingFlushQueue:
         found = self._store.read(gateway_id, lambda view: view.flush_jobs(set_aside=set_aside, limit=limit)).result()
         return [_decode(body) for body in found]
 
-    def _commit(self, gateway_id: str, work: Callable[[Commit], None]) -> None:
+    def _commit(self, gateway_id: str, work: Callable[[FlushJobCommit], None]) -> None:
         self._store.submit(gateway_id, work).result()
 
 
-def _take_failed(commit: Commit, job: Job) -> bytes:
+def _take_failed(commit: FlushJobCommit, job: Job) -> bytes:
     found = commit.take_flush_job(job.job_id, set_aside=True)
     if found is None:
         raise NotFoundError(f"no job {job.job_id!r} was set aside")

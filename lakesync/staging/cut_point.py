@@ -15,6 +15,8 @@ from typing import TypeVar
 from lakesync.model.errors import StagingUnavailableError
 from lakesync.staging.records import ARRIVAL_STEP, CutPoint, ShardCutPoint
 from lakesync.staging.store import Commit, StagingStore, View
+from lakesync.staging.store.feed import ClientView
+from lakesync.staging.store.push import RowCommit
 
 T = TypeVar("T")
 
@@ -66,7 +68,7 @@ def common_cut_point(gateway: str, stores: Mapping[str, StagingStore]) -> CutPoi
     )
 
 
-def _held(view: View) -> CutPoint:
+def _held(view: ClientView) -> CutPoint:
     config, mark = view.config, view.reindexing()
     done = mark is not None and mark.done and mark.rules_version == config.rules_version
     rules_version = config.rules_version if done or config.rules_version == 0 else None
@@ -74,7 +76,7 @@ def _held(view: View) -> CutPoint:
 
 
 def _going_on_to(there: int) -> Callable[[Commit], CutPoint]:
-    def go(commit: Commit) -> CutPoint:
+    def go(commit: RowCommit) -> CutPoint:
         behind = (there - commit.arrival) // ARRIVAL_STEP
         if behind > 0:
             here = commit.next_arrivals(1)[-1]  # the current time

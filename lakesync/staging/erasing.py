@@ -21,7 +21,8 @@ from lakesync.model.errors import NotFoundError
 from lakesync.model.hlc import start_of
 from lakesync.model.types import RowDelta, RowKey, Stamp
 from lakesync.staging.records import LOST, ClientRecord, Erasure, Move, StoredRow
-from lakesync.staging.store import Commit, Replayer, View
+from lakesync.staging.store import Commit, View
+from lakesync.staging.store.push import Replayer
 from lakesync.wire.log import pack
 
 T = TypeVar("T")

@@ -45,7 +45,7 @@ _ERASED_OUTCOME = msgspec.json.encode(
 _AT_ONCE = 500
 
 
-class ErasureView(SqlQueries):
+class ErasureQueries(SqlQueries):
     """The methods of a `View` that read erasures."""
 
     def erasures(self) -> list[Erasure]:
@@ -65,7 +65,7 @@ class ErasureView(SqlQueries):
         )
 
 
-class ErasingCommit(ErasureView):
+class ErasureStatements(ErasureQueries):
     """The methods of a `Commit` that erase."""
 
     @property

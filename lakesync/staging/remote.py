@@ -19,7 +19,7 @@ from lakesync.model.errors import LakeSyncError, NotFoundError, StagingUnavailab
 from lakesync.model.types import RowDelta, StoredConnector
 from lakesync.staging.head import MAIN_SHARD
 from lakesync.staging.records import Backlog, Batch, Checkpoint, CutPoint, Erasure, GatewayConfig, LedgerDay, LogSource
-from lakesync.staging.store import PipelineStore
+from lakesync.staging.store.pipeline import PipelineStore
 from lakesync.wire.http_auth import BearerAuth
 
 
@@ -35,7 +35,7 @@ class Method(NamedTuple):
 @cache
 def methods() -> dict[str, Method]:
     """Return every method of `PipelineStore`, by name."""
-    return {name: _typed(name) for name in vars(PipelineStore) if not name.startswith("_")}
+    return {name: _typed(name) for name in dir(PipelineStore) if not name.startswith("_")}
 
 
 def _typed(name: str) -> Method:

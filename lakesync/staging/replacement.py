@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 
 from lakesync.model.errors import ConfigurationError
 from lakesync.staging.restored_log import ReplacementStore
-from lakesync.staging.store import Replayer
+from lakesync.staging.store.push import Replayer
 
 
 @contextmanager

@@ -16,7 +16,9 @@ from lakesync.staging.notices import Listener
 from lakesync.staging.open import open_store
 from lakesync.staging.sharded_pipeline import ShardedPipeline
 from lakesync.staging.shards import ShardMap, shard_map, shard_urls
-from lakesync.staging.store import Commit, Replayer, StagingStore, View
+from lakesync.staging.store import Commit, StagingStore, TransactionStore, View
+from lakesync.staging.store.pipeline import FlushStore
+from lakesync.staging.store.push import Replayer
 
 if TYPE_CHECKING:
     from lakesync.config import Config
@@ -88,7 +90,7 @@ class ShardedStore(ShardedPipeline):
         """Return the store of a table's shard."""
         return self.stores[self.shards.of(table)]
 
-    def _check_name(self, name: str, store: StagingStore) -> None:
+    def _check_name(self, name: str, store: FlushStore) -> None:
         allowed = (name, MAIN_SHARD) if name == self.shards.default else (name,)
         for waiting in store.backlog():
             if waiting.shard not in allowed:
@@ -148,7 +150,7 @@ def configured_store(config: Config, wall: Callable[[], int]) -> StagingStore:
     return open_staging(config.staging.url, shard_map(config.shard_config), wall)
 
 
-def _tables(store: StagingStore, gateway: str) -> Iterator[str]:
+def _tables(store: TransactionStore, gateway: str) -> Iterator[str]:
     """Yield the tables of which a gateway has rows, deleted ones included."""
     after = None
     while True:

@@ -2,7 +2,7 @@
 
 They contain actions and attempts at them, connectors, re-index positions, broadcast cursors of sharded gateways, the
 spelling of names in the lake, and jobs that follow a flush without a pipeline. The views and commits of both stores
-inherit from `SideView` and `SideCommit`.
+inherit from `SideQueries` and `SideStatements`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 import msgspec
 
 from lakesync.model.types import StoredConnector
-from lakesync.staging.erasures import ErasingCommit, ErasureView
+from lakesync.staging.erasures import ErasureQueries, ErasureStatements
 from lakesync.staging.records import ActionEntry, ActionRecord, Reindex
 from lakesync.staging.sql_query import SqlQueries
 from lakesync.staging.table_values import decode_client
@@ -25,7 +25,7 @@ _GET_NAMES = "SELECT folded, spelled FROM spelled_name WHERE ? <> '' AND namespa
 _NAMES_AT_ONCE = 500
 
 
-class SpelledNamesView(SqlQueries):
+class NameQueries(SqlQueries):
     """Reads the case in which tables and columns are spelled in each namespace of the lake."""
 
     def spelled_names(self, namespace: str, names: Collection[str]) -> dict[str, str]:
@@ -43,7 +43,7 @@ class SpelledNamesView(SqlQueries):
         return found
 
 
-class SpelledNamesCommit(SpelledNamesView):
+class NameStatements(NameQueries):
     """Adds spellings; `engine.names` calls it, because the engines that read the lake ignore case."""
 
     def spell_names(self, namespace: str, names: Collection[str]) -> Mapping[str, str]:
@@ -74,7 +74,7 @@ _NOTHING_YET = 1
 _decode_parts = msgspec.json.Decoder(dict[str, int]).decode
 
 
-class SharedCursorView(SqlQueries):
+class SharedCursorQueries(SqlQueries):
     """Reads broadcast cursors of a sharded gateway.
 
     A broadcast to many clients has one cursor, which stands for a cursor in each shard.
@@ -105,7 +105,7 @@ class SharedCursorView(SqlQueries):
         )
 
 
-class SharedCursorCommit(SharedCursorView):
+class SharedCursorStatements(SharedCursorQueries):
     """Writes broadcast cursors of a sharded gateway."""
 
     def put_shared_cursor(self, cursor: int, parts: Mapping[str, int], *, forget_below: int) -> None:
@@ -127,7 +127,7 @@ _PUT_REINDEX = (
 )
 
 
-class ReindexView(SqlQueries):
+class ReindexQueries(SqlQueries):
     """Reads the gateway's re-index position."""
 
     def reindexing(self) -> Reindex | None:
@@ -139,7 +139,7 @@ class ReindexView(SqlQueries):
         return Reindex(version, None if table is None else (table, row_id), bool(done))
 
 
-class ReindexCommit(ReindexView):
+class ReindexStatements(ReindexQueries):
     """Writes the gateway's re-index position."""
 
     def put_reindexing(self, mark: Reindex) -> None:
@@ -154,7 +154,7 @@ _GET_JOB = "SELECT body FROM flush_job WHERE gateway = ? AND set_aside = ? AND j
 _LIST_JOBS = "SELECT body FROM flush_job WHERE gateway = ? AND set_aside = ? ORDER BY job_id LIMIT ?"
 
 
-class FlushJobView(SqlQueries):
+class FlushJobQueries(SqlQueries):
     """Reads jobs that follow a flush without a pipeline."""
 
     def flush_jobs(self, *, set_aside: bool, limit: int) -> list[bytes]:
@@ -167,7 +167,7 @@ class FlushJobView(SqlQueries):
         return [bytes(body) for (body,) in self._query(_LIST_JOBS, int(set_aside), limit)]
 
 
-class FlushJobCommit(FlushJobView):
+class FlushJobStatements(FlushJobQueries):
     """Writes jobs that follow a flush without a pipeline."""
 
     def add_flush_job(self, job_id: str, body: bytes, *, set_aside: bool) -> None:
@@ -201,7 +201,7 @@ _FOREVER = (1 << 63) - 1
 _decode_connector = msgspec.json.Decoder(StoredConnector).decode
 
 
-class SideView(ErasureView, ReindexView, SharedCursorView, SpelledNamesView, FlushJobView):
+class SideQueries(ErasureQueries, ReindexQueries, SharedCursorQueries, NameQueries, FlushJobQueries):
     """The methods of a `View` that read these tables."""
 
     def action(self, client_id: str, action_id: str, idempotency_key: str | None = None) -> ActionRecord | None:
@@ -233,7 +233,9 @@ class SideView(ErasureView, ReindexView, SharedCursorView, SpelledNamesView, Flu
         return [_decode_connector(body) for (body,) in rows]
 
 
-class SideCommit(SideView, ErasingCommit, ReindexCommit, SharedCursorCommit, SpelledNamesCommit, FlushJobCommit):
+class SideStatements(
+    SideQueries, ErasureStatements, ReindexStatements, SharedCursorStatements, NameStatements, FlushJobStatements
+):
     """The methods of a `Commit` that write these tables."""
 
     def put_action(self, record: ActionRecord) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from lakesync.staging import open_store
-from lakesync.staging.store import Replayer, StagingStore
+from lakesync.staging.store import StagingStore
+from lakesync.staging.store.push import Replayer
 from lakesync.testing.clock import ManualClock
 from tests.postgres_server import empty
 

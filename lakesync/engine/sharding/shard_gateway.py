@@ -12,7 +12,8 @@ from lakesync.engine.pushing import CheckedPush, check_work
 from lakesync.feed.client_state import current
 from lakesync.model.schema import TableSchema
 from lakesync.model.types import Claims, PushResult, SyncPage, SyncPull, SyncPush
-from lakesync.staging.store import Commit, View
+from lakesync.staging.store.feed import ClientView
+from lakesync.staging.store.push import PushCommit
 
 
 class ShardGateway(SyncGateway):
@@ -31,7 +32,7 @@ class ShardGateway(SyncGateway):
         """
         request = CheckedPush(push, claims, self._wall(), trusted=trusted)
 
-        def work(commit: Commit) -> None:
+        def work(commit: PushCommit) -> None:
             self.newest_arrival = commit.arrival
             check_work(commit, request, self.rules, self._limits, self.names)
 
@@ -111,7 +112,7 @@ class ShardGateway(SyncGateway):
     def submit_knows(self, client_id: str) -> Future[bool]:
         """Return whether this shard has a record of a client."""
 
-        def look(view: View) -> bool:
+        def look(view: ClientView) -> bool:
             return current(view.client(client_id), view.epoch) is not None
 
         return self._store.read(self.gateway_id, look)

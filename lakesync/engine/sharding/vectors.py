@@ -22,7 +22,10 @@ from lakesync.engine.sharding.cursors import (
 from lakesync.feed.client_state import current
 from lakesync.staging.records import ARRIVAL_STEP, ClientRecord
 from lakesync.staging.records.clients import CursorVector
-from lakesync.staging.store import Commit, StagingStore, View
+from lakesync.staging.store import TransactionStore, View
+from lakesync.staging.store.feed import ClientView
+from lakesync.staging.store.operations import SharedCursorCommit
+from lakesync.staging.store.push import ClientCommit
 
 
 class Place(NamedTuple):
@@ -52,7 +55,7 @@ class BroadcastCursor(NamedTuple):
 class Vectors:
     """The stored cursors of one gateway's clients."""
 
-    def __init__(self, gateway_id: str, store: StagingStore, wall: Callable[[], int]) -> None:
+    def __init__(self, gateway_id: str, store: TransactionStore, wall: Callable[[], int]) -> None:
         """Create it over the default shard.
 
         Args:
@@ -78,7 +81,7 @@ class Vectors:
         """Create durable cursors, each for many clients."""
         now = self._wall()
 
-        def work(commit: Commit) -> list[int]:
+        def work(commit: SharedCursorCommit) -> list[int]:
             cursors = []
             for each in wanted:
                 cursor = next_above(max(each.above, commit.newest_shared_cursor()), now) + BROADCAST_OFFSET
@@ -104,7 +107,7 @@ class Vectors:
     def submit_surely(self, client_id: str) -> Future[dict[str, int]]:
         """Return the cursors by shard of the last cursor that a client confirmed."""
 
-        def look(view: View) -> dict[str, int]:
+        def look(view: ClientView) -> dict[str, int]:
             record = current(view.client(client_id), view.epoch)
             sent_cursors = record.sent_cursors if record is not None else None
             vector = find_vector(sent_cursors, sent_cursors.confirmed) if sent_cursors is not None else None
@@ -131,7 +134,7 @@ class Vectors:
         """
         now = self._wall()
 
-        def work(commit: Commit) -> int:
+        def work(commit: ClientCommit) -> int:
             known = current(commit.client(client_id), commit.epoch)
             record = known or ClientRecord(client_id, commit.epoch, now)
             if came_from is not None:

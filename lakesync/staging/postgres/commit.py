@@ -23,11 +23,11 @@ from lakesync.staging.postgres.journal import Journal, client
 from lakesync.staging.records import ClientRecord, Entry, GatewayConfig, LogEntry, Move, StoredRow, WriteScope
 from lakesync.staging.records.configuration import with_rules, with_schema, with_write_scope, without_schema
 from lakesync.staging.restored_log import RestoringCommit
-from lakesync.staging.side_tables import SideCommit, SideView
+from lakesync.staging.side_tables import SideQueries, SideStatements
 from lakesync.wire.log import PackedDeltas
 
 
-class PostgresView(HeadView, SideView):
+class PostgresView(HeadView, SideQueries):
     """`View` of one gateway: the snapshot of its transaction."""
 
     def __init__(self, connection: Connection, head: Head) -> None:
@@ -81,7 +81,7 @@ class PostgresView(HeadView, SideView):
         return cursor.fetchall() if cursor.description else []
 
 
-class PostgresCommit(PostgresView, RestoringCommit, SideCommit):
+class PostgresCommit(PostgresView, RestoringCommit, SideStatements):
     """`Commit` of one gateway, with the lock of the gateway's row."""
 
     def __init__(self, journal: Journal) -> None:

@@ -17,7 +17,8 @@ from lakesync.staging.postgres.journal import ConfigCache, ensure_gateway
 from lakesync.staging.postgres.listening import Listening
 from lakesync.staging.postgres.pipeline import Pipeline
 from lakesync.staging.records import Backlog, Batch, Checkpoint, GatewayConfig, LedgerDay, LogSource
-from lakesync.staging.store import Commit, Replayer, View
+from lakesync.staging.store import Commit, View
+from lakesync.staging.store.push import Replayer
 
 T = TypeVar("T")
 

@@ -17,7 +17,7 @@ from lakesync.staging.head import Head, HeadView
 from lakesync.staging.notices import Announcement, Presence
 from lakesync.staging.records import ClientRecord, Entry, LogEntry, Move, StoredRow, WriteScope
 from lakesync.staging.records.configuration import with_rules, with_schema, with_write_scope, without_schema
-from lakesync.staging.side_tables import SideCommit, SideView
+from lakesync.staging.side_tables import SideQueries, SideStatements
 from lakesync.staging.sqlite.journal import Journal, MustRunAloneError
 from lakesync.staging.sqlite.state import State
 from lakesync.wire.log import PackedDeltas
@@ -27,7 +27,7 @@ _ASKED_BY_EVERY_PUSH = ("SELECT max(hlc) FROM erasure ",)
 queried table is written."""
 
 
-class SqliteView(HeadView, SideView):
+class SqliteView(HeadView, SideQueries):
     """`View` of one gateway, used in the owner thread between groups."""
 
     def __init__(self, journal: Journal, state: State, gateway: str) -> None:
@@ -97,7 +97,7 @@ class SqliteView(HeadView, SideView):
         return self._journal.sql.execute(statement, (self.gateway, *values)).fetchall()
 
 
-class SqliteCommit(SqliteView, SideCommit):
+class SqliteCommit(SqliteView, SideStatements):
     """`Commit` of one gateway; the group that it belongs to begins and commits the transactions."""
 
     def __init__(

@@ -7,7 +7,7 @@ from lakesync.staging.head import Head
 from lakesync.staging.sqlite.commit import SqliteCommit
 from lakesync.staging.sqlite.journal import Journal
 from lakesync.staging.sqlite.state import Applied, State
-from lakesync.staging.store import Replayer
+from lakesync.staging.store.push import Replayer
 
 _ROWS_AT_ONCE = 100_000
 _NOTHING = Applied(0, 0, 0)

@@ -20,7 +20,7 @@ from lakesync.staging.restored_log import ReplacementStore, Restoring, Restoring
 from lakesync.staging.sqlite.commit import SqliteCommit
 from lakesync.staging.sqlite.files import LOG_FILE, OwnerLock, draft_of
 from lakesync.staging.sqlite.store import SqliteStore
-from lakesync.staging.store import Replayer
+from lakesync.staging.store.push import Replayer
 
 T = TypeVar("T")
 

@@ -27,7 +27,8 @@ from lakesync.staging.sqlite.pipeline import Pipeline
 from lakesync.staging.sqlite.recovery import Recovery
 from lakesync.staging.sqlite.state import State
 from lakesync.staging.sqlite.write_behind import WriteBehind, WriteBehindLimits
-from lakesync.staging.store import Commit, Replayer, View
+from lakesync.staging.store import Commit, View
+from lakesync.staging.store.push import Replayer
 
 
 def purge(journal: Journal, state: State, behind: WriteBehind) -> None:

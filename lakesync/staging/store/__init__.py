@@ -1,0 +1,85 @@
+"""The protocols of a staging store, one module for each caller.
+
+`feed` has what a pull reads, `push` what a push writes, `operations` what actions, connectors, erasures and the
+configuration need, `pipeline` what pipelines call. Callers declare the smallest protocol that they use. `View`,
+`Commit` and `StagingStore` join the protocols for whoever opens a store.
+
+`SqliteStore`, `PostgresStore`, `MemoryStore` and `ShardedStore` implement all of them, `RemoteStore` those of
+`pipeline`. Each module has a conformance suite of its name, `tests/conformance/test_staging_*.py`, which runs over
+every implementation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Protocol, TypeVar
+
+from lakesync.staging.store.feed import ClientView, NoticeSource
+from lakesync.staging.store.operations import (
+    ActionCommit,
+    ActionView,
+    ConfigCommit,
+    ErasureCommit,
+    ErasureView,
+    FlushJobCommit,
+    FlushJobView,
+    SharedCursorCommit,
+    SharedCursorView,
+)
+from lakesync.staging.store.pipeline import PipelineStore
+from lakesync.staging.store.push import NameView, PushCommit, Replayer
+
+T = TypeVar("T")
+
+
+class View(ClientView, NameView, ActionView, FlushJobView, SharedCursorView, ErasureView, Protocol):
+    """A consistent read of one gateway: everything up to `arrival`, nothing that may be rolled back."""
+
+
+class Commit(View, PushCommit, ConfigCommit, ActionCommit, FlushJobCommit, SharedCursorCommit, ErasureCommit, Protocol):
+    """One transaction: it becomes durable and visible as a whole, or not at all.
+
+    The commits of one gateway run one after another, in arrival order, also across processes. A commit reads its own
+    writes. If the work raises, its writes are rolled back; other work of the same group commit is not affected.
+    """
+
+
+class TransactionStore(Protocol):
+    """Runs work in transactions of one gateway."""
+
+    def submit(self, gateway: str, work: Callable[[Commit], T]) -> Future[T]:
+        """Run `work` in a commit; the future completes when that is durable, with what `work` returned or raised.
+
+        Work of one gateway runs in order of submission; several works may share one commit (group commit). A work may
+        be run again from its start if it was rolled back, so it must change nothing but its commit.
+
+        Raises (in the future):
+            NotFoundError: there is no such gateway.
+            StagingUnavailableError: the commit failed, or its outcome is unknown; a repeat is safe.
+        """
+
+    def read(self, gateway: str, work: Callable[[View], T]) -> Future[T]:
+        """Run `work` over a consistent view, which contains everything that was acknowledged before the call."""
+
+
+class StagingStore(TransactionStore, NoticeSource, PipelineStore, Protocol):
+    """A complete store, as the engine opens it."""
+
+    @property
+    def shared(self) -> bool:
+        """Whether other processes may use the store at the same time."""
+
+    def open(self, replayer: Replayer) -> None:
+        """Apply migrations, and replay what the last owner did not write to `state.db`.
+
+        Raises:
+            StagingVersionError: the store was written by a newer version.
+            StagingUnavailableError: it cannot be reached, or has another owner.
+        """
+
+    def close(self) -> None:
+        """Complete what was submitted, write behind, and release everything."""
+
+    def ensure_gateway(self, gateway: str) -> None:
+        """Create a gateway with a new epoch, unless it exists."""

@@ -1,0 +1,146 @@
+"""What operations read and write in a gateway's transactions, one pair of protocols for each caller.
+
+The engine changes the configuration, registers connectors and orders the shards' cursors. `lakesync.actions` executes
+actions, `lakesync.flush` keeps its queue here, and `staging.erasing` executes erasures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from lakesync.model.schema import TableSchema
+from lakesync.model.types import RowDelta, StoredConnector
+from lakesync.rules.model import SyncRules
+from lakesync.staging.records import ActionEntry, ActionRecord, Checkpoint, Erasure, WriteScope
+from lakesync.staging.store.push import NameCommit
+
+
+class ConfigCommit(NameCommit, Protocol):
+    """Changes schemas, rules and the write scope."""
+
+    def put_schema(self, schema: TableSchema) -> int:
+        """Register or evolve a schema, and return its version.
+
+        Raises:
+            SchemaError: the change is not additive; the message names the column.
+        """
+
+    def retire_schema(self, table: str) -> int:
+        """Retire a table's schema, and return the version of that; a schema registered later has a higher version.
+
+        Raises:
+            NotFoundError: the table has no schema.
+        """
+
+    def put_rules(self, rules: SyncRules) -> int:
+        """Activate sync rules, and return their version. The caller re-indexes rows in the same commit."""
+
+    def put_write_scope(self, scope: WriteScope) -> None:
+        """Set which rows clients may push to."""
+
+
+class ActionView(Protocol):
+    """Reads actions, the attempts at them, and the connectors that execute them."""
+
+    def action(self, client_id: str, action_id: str, idempotency_key: str | None = None) -> ActionRecord | None:
+        """Return a client's action by its id, otherwise by its idempotency key."""
+
+    def action_log(self, before: int | None, limit: int) -> list[ActionEntry]:
+        """Return attempts at actions, newest first.
+
+        Args:
+            before: only attempts with a lower `seq`; None for all.
+            limit: the most attempts.
+        """
+
+    def connectors(self) -> list[StoredConnector]:
+        """Return the connectors that were registered at run time, ordered by name."""
+
+
+class ActionCommit(ActionView, Protocol):
+    """Stores actions, the attempts at them, and the connectors that execute them."""
+
+    def put_action(self, record: ActionRecord) -> None:
+        """Store an action's record; it replaces records of its client with the same id or idempotency key."""
+
+    def drop_actions(self, touched_before_ms: int) -> None:
+        """Delete the actions whose `touched_ms` is lower."""
+
+    def note_action(self, entry: ActionEntry, keep: int) -> int:
+        """Record an attempt at an action, keep the newest `keep`, and return its `seq`, which counts from 1."""
+
+    def put_connector(self, connector: StoredConnector) -> None:
+        """Register a connector; it replaces one with its name."""
+
+    def drop_connector(self, name: str) -> bool:
+        """Delete a connector; return False if there is none with this name."""
+
+
+class FlushJobView(Protocol):
+    """Reads the jobs that follow a flush without a pipeline."""
+
+    def flush_jobs(self, *, set_aside: bool, limit: int) -> list[bytes]:
+        """Return jobs for a destination's tables, ordered by id: those that wait, or those that were set aside."""
+
+
+class FlushJobCommit(FlushJobView, Protocol):
+    """Adds and takes jobs that follow a flush without a pipeline."""
+
+    def add_flush_job(self, job_id: str, body: bytes, *, set_aside: bool) -> None:
+        """Add a job for a destination's table, unless one with its id exists."""
+
+    def take_flush_job(self, job_id: str, *, set_aside: bool) -> bytes | None:
+        """Delete a job and return its body; None if there is none."""
+
+
+class SharedCursorView(Protocol):
+    """Reads the cursors of a sharded gateway, each of which stands for a cursor in each shard."""
+
+    def shared_cursor(self, cursor: int) -> dict[str, int] | None:
+        """Return the cursors by shard of a broadcast cursor; None if it is unknown."""
+
+    def newest_shared_cursor(self) -> int:
+        """Return the highest broadcast cursor; 0 if there is none."""
+
+    def told_of_shard(self, shard: str) -> bool:
+        """Return whether any client has a cursor that stands for rows of this shard."""
+
+
+class SharedCursorCommit(SharedCursorView, Protocol):
+    """Stores the cursors of a sharded gateway."""
+
+    def put_shared_cursor(self, cursor: int, parts: Mapping[str, int], *, forget_below: int) -> None:
+        """Store the cursors by shard of a broadcast cursor; delete broadcast cursors below `forget_below`."""
+
+
+class ErasureView(Protocol):
+    """Reads erasures."""
+
+    def erasures(self) -> list[Erasure]:
+        """Return every erasure, in order."""
+
+    def predates_erasure(self, checkpoint: Checkpoint) -> bool:
+        """Return whether a checkpoint may contain values that were erased after it was made."""
+
+
+class ErasureCommit(ErasureView, Protocol):
+    """Records erasures, and removes what they cover from the log."""
+
+    def put_erasure(self, erasure: Erasure) -> None:
+        """Store an erasure; it replaces the one with its `seq`."""
+
+    def redact(self, after: int, limit: int, covers: Callable[[RowDelta], bool]) -> tuple[int | None, int]:
+        """Remove the values of covered deltas from the next `limit` log rows that have a body.
+
+        Args:
+            after: the `seq` after which to continue; 0 at first.
+            limit: the most log rows to read.
+            covers: returns whether a delta is covered.
+
+        Returns:
+            The `seq` after which to continue, None at the end, and the number of redacted deltas.
+        """
+
+    def forget_client(self, client_id: str) -> None:
+        """Remove a client's claims from the log, and the results of its actions."""

@@ -1,0 +1,125 @@
+"""What a push writes, and what replays and re-indexes write in the same way.
+
+`engine.pushing` commits pushes through a `PushCommit`. `lakesync.feed` writes rows through a `RowCommit` only, and a
+pull records its client's position through a `ClientCommit`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Protocol
+
+from lakesync.model.types import Claims, RowDelta, RowKey
+from lakesync.staging.notices import Presence
+from lakesync.staging.records import ClientRecord, LogEntry, Move, Reindex, StoredRow
+from lakesync.staging.store.feed import ClientView, GatewayView
+from lakesync.wire.log import PackedDeltas
+
+
+class ClientCommit(ClientView, Protocol):
+    """Writes a client's record and presence."""
+
+    def put_client(self, record: ClientRecord) -> None:
+        """Store a client's record."""
+
+    def announce_presence(self, presence: Collection[Presence]) -> None:
+        """Notify all processes of the gateway which clients are connected, once the commit is visible."""
+
+
+class RowCommit(ClientView, Protocol):
+    """Writes rows and feed entries."""
+
+    def next_arrivals(self, count: int) -> range:
+        """Return `count` new arrivals, `ARRIVAL_STEP` apart, above all earlier ones, by the server's clock."""
+
+    def unfolded_rows(self, keys: Collection[RowKey]) -> Mapping[RowKey, StoredRow]:
+        """Return rows like `rows`; some of them may still have UPDATEs that `StoredRow.fold` has to merge."""
+
+    def put_rows(self, rows: Collection[StoredRow], moves: Collection[Move] = ()) -> None:
+        """Store rows and feed entries.
+
+        The entry under each key of a row changes at least to the row's arrival. The store keeps the row objects, so
+        they must not be changed afterwards.
+
+        Args:
+            rows: each key once.
+            moves: changes of entries that the rows do not imply, as for `put_moves`.
+        """
+
+    def put_moves(self, moves: Collection[Move]) -> None:
+        """Store changes of feed entries, applied in this order.
+
+        `join` sets since = changed = arrival and inside, and first if it was 0. `stay` sets changed. `leave` sets left
+        = changed = arrival and not inside. `own` sets changed = arrival, and first if it was 0, never inside.
+        """
+
+    def scan_rows(self, after: RowKey | None, limit: int) -> list[StoredRow]:
+        """Return rows in key order, after a key: a re-index reads all rows this way."""
+
+    def put_reindexing(self, mark: Reindex) -> None:
+        """Store the position of a re-index."""
+
+    def run_alone(self) -> None:
+        """Require that this work is a commit of its own, with rows as durable as the log before and after it.
+
+        Call it early: the store may undo what the work did and run it again from its start. Readers see such work's
+        changes to rows only once they are durable, so it may make changes that no log row records.
+        """
+
+
+class NameView(GatewayView, Protocol):
+    """Reads the case in which tables and columns are spelled in the lake."""
+
+    def spelled_names(self, namespace: str, names: Collection[str]) -> Mapping[str, str]:
+        """Return the stored spelling of tables and columns in a namespace of the lake, by their lower-case forms."""
+
+
+class NameCommit(NameView, Protocol):
+    """Adds spellings: two names of one namespace may not differ in case alone."""
+
+    def spell_names(self, namespace: str, names: Collection[str]) -> Mapping[str, str]:
+        """Add names of tables and columns that a namespace lacks; return all spellings, by lower-case form."""
+
+
+class PushCommit(ClientCommit, RowCommit, NameCommit, Protocol):
+    """Everything that a push reads and writes."""
+
+    @property
+    def backlog_bytes(self) -> int:
+        """Stored bytes of this gateway's bodies that the lake has not confirmed."""
+
+    def known_ids(self, client_id: str, low: int, high: int) -> set[tuple[int, bytes]]:
+        """Return `(hlc, id digest)` of the client's accepted deltas with `low <= hlc <= high`, also of trimmed ones."""
+
+    def highest_hlc(self, client_id: str) -> int:
+        """Return the client's highest accepted hlc; -1 if it has none."""
+
+    def append(self, client_id: str, deltas: PackedDeltas, arrival: int, claims: Claims) -> LogEntry:
+        """Add a log row with the next `seq`, its ids, and its share of the ledger.
+
+        Args:
+            client_id: of the sender.
+            deltas: of the push.
+            arrival: the push's last arrival.
+            claims: of the sender, as far as the rules read them.
+        """
+
+    def filter_erased(self, deltas: Sequence[RowDelta]) -> Sequence[RowDelta]:
+        """Return one client's deltas as they may be stored; the same sequence if no erasure covers any of them.
+
+        Covered deltas lose their values. They are still stored, because the client may have their rows and must be sent
+        the DELETE.
+        """
+
+
+class Replayer(Protocol):
+    """The functions of the engine that a store calls: to replay its journal, and to write rows outside of a push."""
+
+    def replay(self, commit: RowCommit, entry: LogEntry) -> None:
+        """Apply a log row's deltas to rows and entries, with their original arrivals."""
+
+    def reindex(self, commit: RowCommit) -> None:
+        """Start a re-index of all rows by the active rules, now or when the store is open."""
+
+    def rewrite_rows(self, commit: RowCommit, rows: Sequence[StoredRow]) -> None:
+        """Store rows that were changed without a push, with their bucket keys and moves."""
