@@ -390,13 +390,15 @@ class SyncGateway(ActionGateway, Embedding):
         )
 
     def _push(self, request: CheckedPush) -> Future[PushResult]:
-        ready = request.made_ready()
+        ready, names = request.made_ready(), self.names.of_push()
 
         def work(commit: PushCommit) -> PushResult:
             self.newest_arrival = commit.arrival
-            return push_work(commit, ready, self.rules, self._limits, self.names)
+            return push_work(commit, ready, self.rules, self._limits, names)
 
-        return self._store.submit(self.gateway_id, work)
+        pushing = self._store.submit(self.gateway_id, work)
+        pushing.add_done_callback(names.add_durable)
+        return pushing
 
     def _page(self, request: PullRequest) -> Future[SyncPage]:
         reading = self._store.read(self.gateway_id, lambda view: self.sources.read_page(view, request))

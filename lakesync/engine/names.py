@@ -7,6 +7,8 @@ lake has one spelling of each name: that of the gateway that used it first. Push
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any
 
 from lakesync.model.errors import Rejection, SchemaError, SchemaMismatchError
 from lakesync.model.schema import TableSchema
@@ -30,7 +32,11 @@ class Names:
         self._known: set[tuple[str, str]] = set()
         """Namespace and name, spelled as in a durable commit."""
 
-    def check_push(self, commit: NameCommit, deltas: Sequence[RowDelta]) -> None:
+    def of_push(self) -> PushNames:
+        """Return a check of one push, which adds its names here once they are durable."""
+        return PushNames(self)
+
+    def check_push(self, commit: NameCommit, deltas: Sequence[RowDelta]) -> set[tuple[str, str]]:
         """Reject deltas whose table or column has a name that differs from a known one only in case.
 
         Tables with a schema are skipped: their names were checked when it was registered.
@@ -39,22 +45,27 @@ class Names:
             commit: of the push.
             deltas: of the push.
 
+        Returns:
+            Pairs of namespace and name that were not known. Pass them to `add` once the commit is durable.
+
         Raises:
             SchemaMismatchError: names every rejected delta.
         """
         used = {delta.table for delta in deltas}
         tables = used - commit.config.schemas.keys()
         if not tables:
-            return
+            return set()
         if len(used) == 1:  # mostly so, and quicker than with pairs
             (table,) = used
             named = {f"{table}.{column}" for column in {cell.column for delta in deltas for cell in delta.columns}}
         else:
             cells = {(delta.table, cell.column) for delta in deltas for cell in delta.columns}
             named = {f"{table}.{column}" for table, column in cells if table in tables}
-        faults = self._faults(commit, tables | named)
+        namespace = self._namespace_of(commit.gateway)
+        new = {name for name in tables | named if (namespace, name) not in self._known}
+        faults = _faults(commit, namespace, new)
         if not faults:
-            return
+            return {(namespace, name) for name in new}
         refused = [
             Rejection(delta.delta_id, SchemaMismatchError.code, fault)
             for delta in deltas
@@ -75,7 +86,7 @@ class Names:
         """
         registered = commit.config.schemas.get(schema.table)
         before = set(_names_in(registered.schema)) if registered is not None else set()
-        faults = self._faults(commit, set(_names_in(schema)) - before)
+        faults = _faults(commit, self._namespace_of(commit.gateway), set(_names_in(schema)) - before)
         if faults:
             raise SchemaError(faults[min(faults)])
 
@@ -88,22 +99,62 @@ class Names:
         """Add the names of a gateway's schemas."""
         commit.spell_names(self._namespace_of(commit.gateway), set(_names_of_schemas(commit.config)))
 
-    def _faults(self, commit: NameCommit, names: set[str]) -> Mapping[str, str]:
-        """Return, by name, what is wrong with names; those of tables must be among them."""
-        namespace = self._namespace_of(commit.gateway)
-        new = {name for name in names if (namespace, name) not in self._known}
-        if not new:
-            return {}
-        there = commit.spelled_names(namespace, new)
-        spelled = there if len(there) == len(new) else commit.spell_names(namespace, new)
-        faults: dict[str, str] = {}
-        for name in new:
-            held = spelled[name.lower()]
-            if held.rpartition(".")[2] != name.rpartition(".")[2]:
-                faults[name] = f"{_told(name)} differs from {_told(held)} only in case: use that name, or another one"
-            elif there.get(name.lower()) == name and len(self._known) < _KNOWN:
-                self._known.add((namespace, name))
-        return faults
+    def add(self, names: set[tuple[str, str]]) -> None:
+        """Add names that were stored by a durable commit; nothing is added once 100,000 are known.
+
+        Args:
+            names: pairs of a namespace and a name.
+        """
+        if len(self._known) < _KNOWN:
+            self._known |= names
+
+
+class PushNames:
+    """Checks the names of one push. `SyncGateway` creates it for each push, because a commit may fail after the check.
+
+    `engine.pushing` calls `check` in the commit. The gateway adds `add_durable` to the push's future.
+    """
+
+    def __init__(self, names: Names) -> None:
+        """Create the check.
+
+        Args:
+            names: known names of the engine, to which those of the push are added.
+        """
+        self._names = names
+        self._checked: set[tuple[str, str]] = set()
+
+    def check(self, commit: NameCommit, deltas: Sequence[RowDelta]) -> None:
+        """Reject deltas by their names; see `Names.check_push` for arguments and errors."""
+        self._checked = self._names.check_push(commit, deltas)
+
+    def add_durable(self, push: Future[Any]) -> None:
+        """Add the checked names to the known ones if the push was committed.
+
+        Args:
+            push: the completed future of the push; it may have failed or be cancelled.
+        """
+        if self._checked and not push.cancelled() and push.exception() is None:
+            self._names.add(self._checked)
+
+
+def _faults(commit: NameCommit, namespace: str, names: set[str]) -> Mapping[str, str]:
+    """Store names that the namespace lacks, and return an error message for each whose stored spelling differs.
+
+    Args:
+        commit: of the push or registration that uses the names.
+        namespace: of the gateway's tables in the lake.
+        names: tables, and columns as `table.column`; the table of each column must be among them.
+    """
+    if not names:
+        return {}
+    spelled = commit.spell_names(namespace, names)
+    faults: dict[str, str] = {}
+    for name in names:
+        held = spelled[name.lower()]
+        if held.rpartition(".")[2] != name.rpartition(".")[2]:
+            faults[name] = f"{_told(name)} differs from {_told(held)} only in case: use that name, or another one"
+    return faults
 
 
 def _names_of(delta: RowDelta) -> Iterator[str]:

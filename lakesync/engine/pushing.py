@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from lakesync.engine.access import RulesCache
 from lakesync.engine.checks import check_backlog, check_column_counts, check_schemas
 from lakesync.engine.limits import EngineLimits
-from lakesync.engine.names import Names
+from lakesync.engine.names import PushNames
 from lakesync.engine.pulling import tell_followers
 from lakesync.engine.scope import check_scope
 from lakesync.feed import Sender, apply
@@ -77,7 +77,7 @@ class CheckedPush(NamedTuple):
 
 
 def push_work(
-    commit: PushCommit, request: CheckedPush, rules: RulesCache, limits: EngineLimits, names: Names
+    commit: PushCommit, request: CheckedPush, rules: RulesCache, limits: EngineLimits, names: PushNames
 ) -> PushResult:
     """Commit the new deltas of a push.
 
@@ -86,7 +86,7 @@ def push_work(
         request: the push.
         rules: the gateway's sync rules.
         limits: of the engine.
-        names: of tables and columns.
+        names: checks the names of the push's tables and columns.
 
     Raises:
         BackpressureError: too much is unflushed.
@@ -131,7 +131,9 @@ def push_work(
     return PushResult(cursor, len(push.deltas))
 
 
-def check_work(commit: PushCommit, request: CheckedPush, rules: RulesCache, limits: EngineLimits, names: Names) -> None:
+def check_work(
+    commit: PushCommit, request: CheckedPush, rules: RulesCache, limits: EngineLimits, names: PushNames
+) -> None:
     """Check whether `push_work` would accept a push, without changing anything.
 
     Args:
@@ -139,7 +141,7 @@ def check_work(commit: PushCommit, request: CheckedPush, rules: RulesCache, limi
         request: the push.
         rules: the gateway's sync rules.
         limits: of the engine.
-        names: of tables and columns.
+        names: checks the names of the push's tables and columns.
 
     Raises:
         As `push_work`.
@@ -161,7 +163,7 @@ _NOTHING = _Admitted([], {}, {})
 
 
 def _admitted(
-    commit: PushCommit, request: CheckedPush, access: Access, rules: RulesCache, limits: EngineLimits, names: Names
+    commit: PushCommit, request: CheckedPush, access: Access, rules: RulesCache, limits: EngineLimits, names: PushNames
 ) -> _Admitted:
     """Return the checked deltas of a push that are to be stored.
 
@@ -179,7 +181,7 @@ def _admitted(
     rows = whole.rows if whole is not None else by_row(new)
     if kept:
         check_schemas(kept, commit.config)
-        names.check_push(commit, kept)
+        names.check(commit, kept)
         check_backlog(commit.backlog_bytes, limits)
     stored = commit.unfolded_rows(rows.keys())
     scope = commit.config.write_scope or limits.write_scope

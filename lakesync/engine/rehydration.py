@@ -20,7 +20,7 @@ from lakesync.staging.store.push import PushCommit
 
 _CHUNK = 1000
 _LIMITS = EngineLimits()
-_NAMES = Names()
+_NAMES = Names().of_push()
 """Empty: these deltas were accepted once, so no name is checked again."""
 
 

@@ -30,13 +30,15 @@ class ShardGateway(SyncGateway):
         Raises (in the future):
             SchemaMismatchError, ForbiddenError, BackpressureError: as `submit_push`.
         """
-        request = CheckedPush(push, claims, self._wall(), trusted=trusted)
+        request, names = CheckedPush(push, claims, self._wall(), trusted=trusted), self.names.of_push()
 
         def work(commit: PushCommit) -> None:
             self.newest_arrival = commit.arrival
-            check_work(commit, request, self.rules, self._limits, self.names)
+            check_work(commit, request, self.rules, self._limits, names)
 
-        return self._store.submit(self.gateway_id, work)
+        checking = self._store.submit(self.gateway_id, work)
+        checking.add_done_callback(names.add_durable)
+        return checking
 
     def submit_part(
         self, push: SyncPush, claims: Claims, seen: int | None, *, admitted: bool, trusted: bool = False

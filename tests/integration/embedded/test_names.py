@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from threading import Event
+
 import pytest
 
 from lakesync.engine import Engine
-from lakesync.model.errors import SchemaError, SchemaMismatchError
+from lakesync.model.errors import SchemaError, SchemaMismatchError, StagingUnavailableError
 from lakesync.model.namespaces import Namespaces
 from lakesync.model.types import SyncPush
 from lakesync.staging import open_store
@@ -13,6 +15,7 @@ from lakesync.staging.sharded import open_staging
 from lakesync.staging.shards import ShardMap
 from lakesync.testing.clock import ManualClock
 from tests.conformance.book import make_delta
+from tests.property.test_full_disk import files_end_at, whole_disk
 
 NAMESPACES = Namespaces("tables", {"apart": "own"})
 
@@ -145,3 +148,29 @@ def test_one_spelling_of_two_concurrent_processes_is_accepted(own_database):
     finally:
         for engine in engines:
             engine.close()
+
+
+def test_a_name_of_a_group_that_was_not_committed_is_not_known(tmp_path):
+    """Two pushes share a commit, which the disk refuses; then another spelling is the first."""
+    engine = opened(open_store(f"sqlite://{tmp_path}", ManualClock(1_700_000_000_000)))
+    try:
+        gateway, full = engine.gateway("shop"), Event()
+        with whole_disk():
+            blocked = engine.store.read("shop", lambda _: full.wait(20))
+            asked = [
+                gateway.submit_push(
+                    SyncPush(client, (make_delta(client, 1, "r", table="Notes", x=1),)), {"sub": client}
+                )
+                for client in "cd"
+            ]
+            files_end_at((tmp_path / "log.db-wal").stat().st_size)
+            full.set()
+            blocked.result(20)
+            for each in asked:
+                with pytest.raises(StagingUnavailableError):
+                    each.result(20)
+        push(gateway, "notes", 2, x=1)
+        with pytest.raises(SchemaMismatchError, match="'Notes' differs from table 'notes'"):
+            push(gateway, "Notes", 3, x=1)
+    finally:
+        engine.close()
