@@ -262,7 +262,6 @@ class Channel:
             unchanged = connection.follower is follower and follower.state is before and connection.is_ready
             known = follower.client_id in group.multi_connected or follower.client_id not in self._multi_connected
             if not (unchanged and same_index and known) or follower.has_own_changes:  # the read may be too old
-                follower.has_own_changes |= follower.client_id in group.with_own_changes
                 self._requeue((connection,))
                 continue
             if follower.client_id in found.with_other_claims:
@@ -338,7 +337,12 @@ class Channel:
             self._unindexed.discard(connection)
 
     def _requeue(self, connections: Iterable[LiveConnection]) -> None:
-        self._due.update(dict.fromkeys(each for each in connections if each in self._connections))
+        """Mark connections as due again. What was read for them was not sent, their clients' own changes included."""
+        for each in connections:
+            if each in self._connections:
+                self._due[each] = None
+                if each.follower is not None:
+                    each.follower.has_own_changes = True
 
 
 def _broadcast_frame(page: SyncResponse, state: SubscriptionState) -> bytes:

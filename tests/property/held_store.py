@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, NamedTuple, TypeVar, cast
 
+from lakesync.model.errors import StagingUnavailableError
 from lakesync.staging.head import MAIN_SHARD
 from lakesync.staging.memory import MemoryStore
 from lakesync.staging.notices import Listener, Notice
@@ -16,6 +17,9 @@ from lakesync.staging.shards import ShardMap
 from lakesync.staging.store import View
 
 T = TypeVar("T")
+
+_OWN = ("scan", "subscribe")
+"""Works that a server submits for its lines, and submits again where they fail."""
 
 
 class Event(NamedTuple):
@@ -64,6 +68,8 @@ class HeldStore:
         self.held = False
         self.loose = False
         """Readings run and end in any order and notices come late, as on Postgres; otherwise as on SQLite."""
+        self.away = False
+        """A work that a server submits for its lines may fail, as where the store cannot be reached for a moment."""
         self.waiting: list[_Work] = []
         self.done: list[_Done] = []
         self._listeners: list[tuple[Listener, deque[Notice]]] = []
@@ -102,6 +108,8 @@ class HeldStore:
             if work.writes not in first or (self.loose and not work.writes):
                 first.add(work.writes)
                 yield Event(f"run {work.name}", partial(self._run, work))
+            if self.away and work.name in _OWN:
+                yield Event(f"lose {work.name}", partial(self._lose, work))
         for place, (listener, notices) in enumerate(self._listeners):
             if notices:
                 yield Event(f"notice {place}", partial(_pass_on, listener, notices))
@@ -129,6 +137,10 @@ class HeldStore:
         ended.exception()
         self._store.gateways()  # a reading behind it: its notices are told
         self.done.append(_Done(work.name, work.answer, ended))
+
+    def _lose(self, work: _Work) -> None:
+        self.waiting.remove(work)
+        work.answer.set_exception(StagingUnavailableError("the connection was lost"))
 
     def _tell(self, place: int) -> None:
         _, answer, ended = self.done.pop(place)
@@ -172,6 +184,16 @@ class HeldShards(ShardedStore):
     def loose(self, loose: bool) -> None:
         for store in self._held:
             store.loose = loose
+
+    @property
+    def away(self) -> bool:
+        """As `HeldStore.away`, of all."""
+        return self._held[0].away
+
+    @away.setter
+    def away(self, away: bool) -> None:
+        for store in self._held:
+            store.away = away
 
     @property
     def waiting(self) -> list[Any]:

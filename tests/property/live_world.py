@@ -282,7 +282,13 @@ class Places:
         return self._engine.gateway(f"g{self._made}")
 
     def crowd(
-        self, gateway: SyncGateway, clients: Sequence[LiveClient], processes: int = 1, *, loose: bool = False
+        self,
+        gateway: SyncGateway,
+        clients: Sequence[LiveClient],
+        processes: int = 1,
+        *,
+        loose: bool = False,
+        away: bool = False,
     ) -> Crowd:
         """Clients around so many servers.
 
@@ -291,13 +297,14 @@ class Places:
             clients: without a line yet.
             processes: servers.
             loose: as `HeldStore.loose`.
+            away: as `HeldStore.away`.
         """
         limits = ConnectionLimits(1000, 1000, 1000)
         hubs = [Hub(cast("Any", self._store), limits, lambda _: None) for _ in range(processes)]
         services = [
             (replace(self._services, gate=RequestGate(), connected_clients=hub.connected_clients), hub) for hub in hubs
         ]
-        self._store.held, self._store.loose = True, loose
+        self._store.held, self._store.loose, self._store.away = True, loose, away
         return Crowd(self._store, services, gateway, clients)
 
 

@@ -111,6 +111,7 @@ def play_out(
     *,
     filtered: bool,
     loose: bool,
+    away: bool,
     most: int = 5000,
 ) -> None:
     """Play a history, and compare everybody with the model in the end.
@@ -127,7 +128,7 @@ def play_out(
         client.tables = TABLES
 
     async def play() -> None:
-        crowd = places.crowd(gateway, clients, processes, loose=loose)
+        crowd = places.crowd(gateway, clients, processes, loose=loose, away=away)
         try:
             await crowd.play(order, most)
             await end(crowd, filtered)
@@ -142,6 +143,7 @@ histories = {
     "order": order,
     "filtered": st.booleans(),
     "loose": st.booleans(),
+    "away": st.booleans(),
     "processes": st.integers(1, 2),
 }
 
@@ -197,6 +199,49 @@ def test_l5_a_value_that_won_over_a_push_reaches_its_client_during_broadcasts_to
         ann.script.extend([("edit", "UPDATE", "r", {"x": 7}), ("push",)])
         await crowd.follow("edit ann", "push ann", "arrive ann", "run push", "tell push", "run scan", "tell scan", "…")
         assert ann.rows == ben.rows == {"r": {"x": 5}, "q": {"x": 1}}
+        await crowd.close()
+
+    run(play())
+
+
+def test_what_concerns_a_client_alone_is_told_after_the_store_was_away(places: Places) -> None:
+    ann, ben = LiveClient("ann", "a", clock=0), LiveClient("ben", "a", clock=100)
+
+    async def play() -> None:
+        crowd = places.crowd(places.gateway(), (ann, ben), away=True)
+        ann.script.append(("pull",))
+        ben.script.extend([("pull",), ("edit", "INSERT", "r", {"x": 5}), ("push",)])
+        await crowd.follow("…")
+        ann.script.extend([("edit", "UPDATE", "r", {"x": 7}), ("push",)])
+        await crowd.follow("edit ann", "push ann", "arrive ann", "run push", "tell push", "notice 0", "lose scan")
+        await crowd.play()
+        assert ann.rows == ben.rows == {"r": {"x": 5}}
+        await crowd.close()
+
+    run(play())
+
+
+def test_what_concerns_a_client_alone_is_told_after_its_line_was_full(places: Places) -> None:
+    ann, ben = LiveClient("ann", "a", page=3, clock=0), LiveClient("ben", "a", batch=3, clock=100)
+
+    async def play() -> None:
+        crowd = places.crowd(places.gateway(), (ann, ben))
+        ann.script.append(("pull",))
+        ben.script.extend([("pull",), ("edit", "INSERT", "r", {"x": 5}), ("push",)])
+        await crowd.follow("…")
+        ben.script.extend([*(("edit", "INSERT", row, {"x": 1}) for row in ("q1", "q2", "q3")), ("push",)])
+        await crowd.follow(*["edit ben"] * 3, "push ben", "arrive ben")
+        ann.script.extend([("edit", "UPDATE", "r", {"x": 7}), ("push",)])
+        await crowd.follow("edit ann", "push ann", "arrive ann", "run push", "run push", "tell push", "tell push")
+        await crowd.follow("notice 0", "take ann", "take ben", *["run scan", "tell scan"] * 2)
+        (line,) = [each.line for each in crowd._connected if each.client is ann]
+        line.is_writable = False
+        await crowd.follow("run page", "tell page", "run answer", "tell answer")
+        line.is_writable = True
+        line.on_writable()
+        await crowd.play()
+        assert ann.rows == ben.rows
+        assert ann.rows["r"] == {"x": 5}
         await crowd.close()
 
     run(play())
