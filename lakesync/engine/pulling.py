@@ -15,6 +15,7 @@ from lakesync.feed import MAX_PAGE_BYTES, PulledPage, pull_page
 from lakesync.feed.client_state import (
     complete_page,
     current,
+    ends_scope,
     find_page,
     follows,
     has_other_access,
@@ -150,13 +151,18 @@ def remember_page(
         commit: of the gateway.
         request: the pull.
         reading: the page.
-        read: like `read_page`; reads the page again if the client was sent something meanwhile.
+        read: like `read_page`; reads the page again if the client was sent something meanwhile. A page that begins a
+            scope is also read again if anything arrived: cursors of the scope before may have been sent since, which
+            does not change the record, and they must be below the new scope's.
     """
     client_id = request.pull.client_id
     latest = current(commit.client(client_id), commit.epoch, reading.access.keys)
     others = latest is not None and has_other_access(latest, reading.access)
-    if others or (latest is not None and _sent_state(latest) != _sent_state(reading.record)):
-        reading = read(commit, request)  # cursors of other connections must be below this page's
+    if latest is not None and (
+        _sent_state(latest) != _sent_state(reading.record)
+        or (ends_scope(latest, reading.access) and commit.arrival > reading.newest)
+    ):
+        reading = read(commit, request)
     record = latest or reading.record or ClientRecord(client_id, commit.epoch, request.now_ms)
     record = replace(
         record,

@@ -1,0 +1,100 @@
+"""Requests of one client that are under way at once, in the order in which they can disturb one another."""
+
+from __future__ import annotations
+
+from threading import Event
+
+import pytest
+
+from lakesync.model.types import SyncPull, SyncPush
+from lakesync.rules.model import parse_rules
+from lakesync.testing.clock import ManualClock
+from tests.conformance.book import make_delta
+from tests.integration.embedded.embedded_support import gateway_over
+
+RULES = {
+    "version": 1,
+    "buckets": [{"name": "mine", "tables": [], "filters": [{"column": "team", "op": "eq", "value": "jwt:team"}]}],
+}
+A, B = ({"sub": "ann", "team": team} for team in "ab")
+
+
+@pytest.fixture
+def gateway():
+    with gateway_over(ManualClock(1_700_000_000_000)) as gateway:
+        gateway.set_rules(parse_rules(RULES))
+        yield gateway
+
+
+def push(client, hlc, row, team):
+    return SyncPush(client, (make_delta(client, hlc, row, table="notes", team=team),))
+
+
+def pull(gateway, claims, since):
+    return gateway.submit_pull(SyncPull("ann", since, 100), claims).result(20)
+
+
+class Client:
+    """Rows and a cursor, changed as plain SQL does."""
+
+    def __init__(self, gateway, *claims):
+        self.gateway = gateway
+        self.rows = set()
+        self.cursor = 0
+        for each in claims:
+            self.pull(each)
+
+    def pull(self, claims):
+        self.take(self.gateway.submit_pull(SyncPull("ann", self.cursor, 100), claims).result(20))
+
+    def take(self, page):
+        for delta in page.deltas:
+            if delta.op == "DELETE":
+                self.rows.discard(delta.row_id)
+            elif delta.op == "INSERT":
+                assert delta.row_id not in self.rows, f"{delta.row_id} comes twice"
+                self.rows.add(delta.row_id)
+        self.cursor = page.server_hlc
+
+    def push(self, hlc, row, team, claims):
+        """The push's future; its row is there at once."""
+        self.rows.add(row)
+        return self.gateway.submit_push(push("ann", hlc, row, team), claims, seen=self.cursor)
+
+
+@pytest.fixture
+def ann(gateway):
+    """A client of A that wrote and pulled everything."""
+    gateway.handle_push(push("ben", 1, "r-a", "a"))
+    gateway.handle_push(push("ben", 2, "r-b", "b"))
+    ann = Client(gateway, A)
+    ann.cursor = ann.push(3, "r-1", "a", A).result(20).server_hlc
+    ann.pull(A)
+    return ann
+
+
+def while_pulling(ann, claims, request):
+    """The page of a pull, and the answer to a request that is served after the page was read, before it is stored.
+
+    The store's thread reads the page in the round in which the request is made, and stores it behind the request.
+    """
+    made, reading = [], Event()
+    blocked = ann.gateway._store.submit("shop", lambda _: reading.wait(20))
+    ann.gateway._store.read("shop", lambda _: made.append(request()))
+    page = ann.gateway.submit_pull(SyncPull("ann", ann.cursor, 100), claims)
+    reading.set()
+    blocked.result(20)
+    page = page.result(20)
+    return page, made[0].result(20)
+
+
+@pytest.mark.parametrize("then", [A, B], ids=["before", "new"])
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_push_under_earlier_claims_crosses_a_pull_under_new_ones(ann, then, lost):
+    page, pushed = while_pulling(ann, B, lambda: ann.push(4, "r-2", "a", A))
+    ann.cursor = pushed.server_hlc
+    if not lost:
+        ann.take(page)
+    ann.pull(then)
+    ann.pull(then)
+    assert ann.rows == ({"r-a", "r-1", "r-2"} if then is A else {"r-b"})
