@@ -269,6 +269,8 @@ def subscriber_position(state: SubscriptionState, access: Access, newest: int) -
         newest: the gateway's newest arrival.
     """
     keys = state.subscription.buckets | access.keys
+    # they were sent nothing since, but may have written rows under these keys that store them as writers no more
+    visible = (SentPeriod(state.cursor, 0, newest),)
     return Position(
         state.cursor,
         state.cursor,
@@ -277,7 +279,7 @@ def subscriber_position(state: SubscriptionState, access: Access, newest: int) -
         origin=0,
         old_keys=keys,
         new_keys=keys,
-        sent={},
+        sent=dict.fromkeys(access.keys, visible),
         sent_up_to=0,
         may_hold_unknown_rows=state.may_hold_unknown_rows,
         no_retry=not state.knows_resync,

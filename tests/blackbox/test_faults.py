@@ -375,6 +375,12 @@ CASES = {
         edit(1, "INSERT", "notes/r2", team="a"), push(1), pull(0), edit(1, "INSERT", "notes/r3", team="a"), push(1),
         edit(0, "INSERT", "tasks/r1", team="a"), push(0), *NINE, edit(1, "UPDATE", "tasks/r1", team="z"), push(1),
     ),
+    "a row that its client deleted, but no other, gets more writers than are kept": case(
+        "stock stock", 1,
+        edit(1, "INSERT", "tasks/r1", team="a"), edit(1, "DELETE", "tasks/r1"), edit(1, "INSERT", "tasks/r1", team="a"),
+        push(1), pull(0), pull(0), edit(0, "DELETE", "tasks/r1"), push(0), *NINE,
+        clients=[("stock", A, -30), ("stock", B, 0)],
+    ),
 }  # fmt: skip
 
 

@@ -131,3 +131,44 @@ def test_l4_a_deleted_row_that_returns_is_not_broadcast_as_a_plain_insert(ours):
             assert told == [*([] if ours else [("r1", "DELETE")]), ("r1", "INSERT"), ("r2", "INSERT")]
     finally:
         engine.close()
+
+
+CROWD = [f"p{number}" for number in range(9)]
+"""More clients than a row stores writers."""
+
+
+@pytest.mark.parametrize(
+    ("before", "own", "after", "told"),
+    [
+        ([], ("INSERT", {"group": "a"}), ("UPDATE", {"group": "b"}), ["DELETE"]),
+        ([], ("INSERT", {"group": "a"}), ("DELETE", {}), ["DELETE"]),
+        ([], ("INSERT", {"group": "a"}), ("UPDATE", {"y": "b"}), ["DELETE", "INSERT"]),
+        ([("DELETE", {}), ("INSERT", {"group": "a"})], ("DELETE", {}), ("UPDATE", {"y": "b"}), ["DELETE", "INSERT"]),
+    ],
+    ids=["it is hidden", "it is deleted", "it stays", "its writer has deleted its own"],
+)
+def test_w2_a_writer_that_its_row_does_not_store_any_more_is_told_of_it(before, own, after, told):
+    now = START
+    engine = Engine(open_store("memory://", lambda: now), lambda: now, EngineLimits(write_scope="any"))
+    engine.open()
+    try:
+        gateway = engine.gateway("g")
+        gateway.set_rules(parse_rules(RULES))
+        for place, (op, values) in enumerate(before):
+            push(engine, now, ("ben", op, "r1", values, place))
+        since = ended(engine.store.read("g", lambda view: view.arrival))
+        newcomer = ("ann", {"sub": "ann", "group": "a"}, SubscriptionState(since, 100))
+        (state,) = ended(engine.store.submit("g", lambda commit: subscribe(commit, [newcomer], gateway.rules, now)))
+        access = ended(engine.store.read("g", lambda view: gateway.rules.access(view, newcomer[1])))
+        push(engine, now, ("ann", own[0], "r1", own[1], -9 if before else 2))
+        for place, name in enumerate(CROWD):
+            push(engine, now, (name, "UPDATE", "r1", {"x": "a"}, 3 + place))
+        push(engine, now, ("ben", after[0], "r1", after[1], 99))
+        for with_own_changes in (frozenset[str](), frozenset({"ann"})):
+            group = SubscriberGroup(replace(state, access=access), frozenset({"ann"}), with_own_changes, frozenset())
+            (found,) = ended(engine.store.read("g", lambda view, group=group: scan(view, [group], gateway.rules)))
+            page = found.own_pages["ann"] if with_own_changes else found.page
+            ops = [delta.op for delta in (page.deltas if page is not None else ())]
+            assert [op for op in ops if op != "UPDATE"] == told
+    finally:
+        engine.close()

@@ -86,6 +86,7 @@ class StoredRow(msgspec.Struct, gc=False):
     """Bucket keys that the row is inside of, sorted."""
     emptied: int = 0
     """Arrival at which it last lost columns, by a tombstone or an erasure: clients that had it before must drop them.
+    Also the latest delta of a removed writer that inserted or deleted its own copy: nothing else tells of that.
     """
     updates: Update | None = None
     """The newest UPDATE that `fold` has not merged yet. Each is newer than everything that the row had before it. So a
@@ -193,7 +194,10 @@ class StoredRow(msgspec.Struct, gc=False):
             place = -at  # astray: the client may have created a row from this write alone
         writers[client_id] = Writer(place, at)  # last, as writers are ordered by their latest deltas
         if len(writers) > WRITERS_KEPT:
-            self.writers_floor = max(self.writers_floor, writers.pop(next(iter(writers))).latest)
+            removed = writers.pop(next(iter(writers)))
+            self.writers_floor = max(self.writers_floor, removed.latest)
+            if removed.inserted:  # an UPDATE of what it had before would not make its copy right
+                self.emptied = max(self.emptied, removed.latest)
 
 
 class _Encoded(msgspec.Struct, array_like=True, gc=False):
