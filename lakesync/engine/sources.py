@@ -19,6 +19,7 @@ from lakesync.model.errors import NotFoundError
 from lakesync.model.types import Claims, SyncPull, SyncResponse
 from lakesync.rules.model import pass_all
 from lakesync.staging.records import ClientRecord
+from lakesync.staging.records.clients import SourcePosition
 from lakesync.staging.store import TransactionStore
 from lakesync.staging.store.feed import ClientView
 from lakesync.staging.store.push import ClientCommit
@@ -116,6 +117,15 @@ class Sources:
             self._pool.shutdown()
 
     def _pull(self, adapter: DatabaseAdapter, source: str, pull: SyncPull, claims: Claims, live: bool) -> SyncResponse:
+        """Read a page, again if another request of the client changed its position in the source meanwhile."""
+        while (page := self._try_pull(adapter, source, pull, claims, live)) is None:
+            pass
+        return page
+
+    def _try_pull(
+        self, adapter: DatabaseAdapter, source: str, pull: SyncPull, claims: Claims, live: bool
+    ) -> SyncResponse | None:
+        """Return a page; None if the client's position in the source changed while the page was read."""
         record, config = self._store.read(
             self._gateway_id,
             lambda view: (current(view.client(pull.client_id), view.epoch), view.config),
@@ -125,12 +135,15 @@ class Sources:
         start = positions.begin(record, source, pull.since_hlc, rules, relevant, adapter.newest_position)
         page = read_source(adapter, start.after, start.known.access_periods, pull.max_deltas)
         known, cursor = positions.end(start, record, pull.since_hlc, page.end, page.tables, more=page.more)
-        if record is None or known != positions.position_in(record, source):
+        before = positions.position_in(record, source)
+        if record is None or known != before:
             now = self._wall()
-            keeping = self._store.submit(
-                self._gateway_id, lambda commit: _keep(commit, start, pull, page, now, live=live)
-            )
-            cursor = keeping.result()
+            kept = self._store.submit(
+                self._gateway_id, lambda commit: _keep(commit, before, start, pull, page, now, live=live)
+            ).result()
+            if kept is None:
+                return None
+            cursor = kept
         return SyncResponse(tuple(page.deltas), cursor, page.more)
 
     def _note(self, pull: SyncPull, again: Callable[[ClientRecord], ClientRecord] | None, record: ClientRecord) -> None:
@@ -155,10 +168,32 @@ class Sources:
 
 
 def _keep(
-    commit: ClientCommit, start: positions.Start, pull: SyncPull, page: SourcePage, now_ms: int, *, live: bool
-) -> int:
-    """Store a client's position in a source, and return its cursor."""
+    commit: ClientCommit,
+    before: SourcePosition,
+    start: positions.Start,
+    pull: SyncPull,
+    page: SourcePage,
+    now_ms: int,
+    *,
+    live: bool,
+) -> int | None:
+    """Store a client's position in a source after a page, and return the client's cursor.
+
+    Args:
+        commit: of the gateway.
+        before: the position that was stored when the page was read.
+        start: the position at which the page starts.
+        pull: the request.
+        page: the page.
+        now_ms: server wall time in milliseconds since 1970.
+        live: whether the pull came over a connection that also receives broadcasts.
+
+    Returns:
+        None if another position is stored now; nothing is changed then.
+    """
     record = current(commit.client(pull.client_id), commit.epoch)
+    if positions.position_in(record, start.known.source) != before:
+        return None
     known, cursor = positions.end(start, record, pull.since_hlc, page.end, page.tables, more=page.more)
     record = record or ClientRecord(pull.client_id, commit.epoch, now_ms)
     seen = positions.after_request(replace(record, last_seen_ms=now_ms), pull.since_hlc)

@@ -285,3 +285,32 @@ def test_source_pages_skip_rows_that_no_client_may_see(gateway, writer):
     writer.put(("a", {"team": "a"}))
     since = cursor_of(gateway, claims={"sub": "reader", "team": "a"})
     assert told(pull(gateway, since, limit=10, team="a")) == [("DELETE", "a"), ("INSERT", "a")]
+
+
+class Crossing:
+    """An adapter whose next read waits until another request was served."""
+
+    def __init__(self, inner):
+        self.inner = inner
+        self.request = None
+
+    def query_deltas_since(self, query):
+        request, self.request = self.request, None
+        found = self.inner.query_deltas_since(query)
+        if request is not None:
+            request()
+        return found
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+
+
+def test_a_row_that_other_claims_showed_while_a_page_was_read_is_deleted(gateway, source, writer):
+    gateway.set_rules(parse_rules(MINE))
+    crossing, pages = Crossing(source), []
+    gateway.register_source("reports", crossing)
+    writer.put(("r1", {"team": "b"}))
+    since = cursor_of(gateway, claims={"sub": "reader", "team": "a"})
+    crossing.request = lambda: pages.append(pull(gateway, since, team="b"))
+    assert told(pull(gateway, since, team="a")) == [("DELETE", "r1")]
+    assert told(pages[0]) == [("DELETE", "r1"), ("INSERT", "r1")]
