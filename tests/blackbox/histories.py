@@ -49,12 +49,13 @@ FATES = ["whole"] * 5 + ["answer lost", "request lost"]
 _EVEN = {
     "edit": 10, "pull": 10, "push": 6, "claims": 3, "rules": 1, "wipe": 0.4, "reload": 0.6, "backup": 0.6,
     "restore": 0.6, "old pull": 0.5, "old push": 0.5, "odd pull": 0.3, "odd push": 0.3, "flush": 0.4,
-    "other token": 0.5, "device": 0.3, "start again": 0.2, "return": 0.3, "overwritten": 0.2,
+    "other token": 0.5, "device": 0.3, "start again": 0.2, "return": 0.3, "overwritten": 0.2, "at once": 0.4,
 }  # fmt: skip
 PROFILES: list[dict[str, float]] = [
     _EVEN,
     {"edit": 10, "pull": 12, "push": 6, "claims": 6},
     {"edit": 10, "pull": 10, "push": 6, "other token": 6},
+    {"edit": 6, "pull": 6, "push": 4, "at once": 6, "claims": 1, "other token": 1},
     {"edit": 8, "pull": 12, "push": 6, "rules": 4, "claims": 2},
     {"edit": 10, "pull": 10, "push": 8, "wipe": 1, "reload": 2, "backup": 2, "restore": 2, "old pull": 1},
     {"edit": 10, "pull": 8, "push": 8, "claims": 1, "rules": 0.5},
@@ -179,6 +180,8 @@ def _made(random: Random, kind: str, who: int, world: World) -> list[Step]:
             return [(kind, who, _claims(random, world))]
         case "other token":
             return [(kind, who, _claims(random, world), random.choice(world.limits))]
+        case "at once":
+            return _at_once(random, who, world)
         case "rules":
             return [(kind, who, random.choice(world.rules))]
         case "rules, then others":
@@ -202,6 +205,15 @@ def _made(random: Random, kind: str, who: int, world: World) -> list[Step]:
         case "tokens in turns":
             return _in_turns(random, who, world)
     return [(kind, who)]
+
+
+def _at_once(random: Random, who: int, world: World) -> list[Step]:
+    """A push and a pull with another token at the same time, of a client that often lacks nothing by its own token."""
+    steps: list[Step] = random.choice([[], [("pull", who, 1000, "whole")], [("pull", who, 1000, "whole")] * 2])
+    steps += [_edit(random, who, world) for _ in range(random.choice([1, 1, 2]))]
+    fate = random.choice(["whole", "answer lost"])
+    steps.append(("at once", who, _claims(random, world), random.choice([*world.limits, 1000]), fate))
+    return [*steps, *random.choice([[], [("pull", who, random.choice(world.limits), "whole")]])]
 
 
 def _between_pages(random: Random, who: int, world: World) -> list[Step]:

@@ -6,6 +6,7 @@ import hashlib
 import json
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from tests.blackbox.clients import Client, NamedClient, Page, StockClient, WrongError
@@ -132,6 +133,8 @@ class Game:
                 self._push(client, "whole", odd=True)
             case "other token":
                 self._ask_as_another(client, *detail)
+            case "at once":
+                self._at_once(client, *detail)
             case "flush":
                 self._flush()
             case "connect":
@@ -212,6 +215,38 @@ class Game:
             raise WrongError(f"a pull is answered with {answer.status} {answer.body!r}")
         client.claims = before
         client.answer_lost(push=False)
+
+    def _at_once(self, client: Client, claims: dict[str, Any], limit: int, fate: str) -> None:
+        """A push and a pull with another token at the same time: the server may serve them in either order.
+
+        The client takes the page after the answer to its push, and has the new token from then on. It drops a page that
+        names a row of the push, as it drops one that names an unpushed edit.
+        """
+        self._cut(client)
+        push = self._push_request(client) if isinstance(client, StockClient) else None
+        if push is None:
+            return
+        pull, token = {**client.pull_fields(), "maxDeltas": limit}, self._show_token(client)
+        client.shown = claims
+        self._look()
+        path, other_token = f"/sync/{self.gateway}", self._token(client.name, claims)
+        with ThreadPoolExecutor(1) as thread:
+            pulling = thread.submit(self._call, "POST", f"{path}/pull", other_token, pull)
+            pushed = self._call("POST", f"{path}/push", token, push)
+        pulled = pulling.result()
+        self._note(f"{client.name} {_spell(client.claims)} pushes {_brief(push)}", pushed)
+        self._note(f"  and meanwhile {_spell(claims)} pulls {_brief(pull)}", pulled)
+        if (pushed.status, pulled.status) != (200, 200):
+            raise WrongError(f"two requests at once are answered with {pushed.body!r} and {pulled.body!r}")
+        self._acknowledged(push["deltas"])
+        page: Page = pulled.json
+        self._check_page(client, page, now=False)
+        client.pushed(push["deltas"], int(pushed.json["serverHlc"]))
+        rows = {key_of(each) for each in push["deltas"]}
+        if fate == "whole":
+            client.claims, client.shown = claims, client.claims
+        if fate != "whole" or not rows.isdisjoint(map(key_of, page["deltas"])) or not client.take(page):
+            client.answer_lost(push=False)
 
     def _odd_pull(self, client: Client, kind: str, limit: int) -> None:
         """A cursor that was never handed out."""
