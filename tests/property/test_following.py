@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import hypothesis.strategies as st
+import msgspec
 import pytest
 from hypothesis import given, settings
 
@@ -17,7 +18,7 @@ from lakesync.feed.apply import own_bucket
 from lakesync.feed.positions import Position
 from lakesync.model import hlc
 from lakesync.model.delta import delta_id
-from lakesync.model.types import ColumnValue, RowDelta, SyncPush
+from lakesync.model.types import ColumnValue, RowDelta, SyncPull, SyncPush
 from lakesync.rules.model import parse_rules
 from lakesync.staging import open_store
 
@@ -172,3 +173,32 @@ def test_w2_a_writer_that_its_row_does_not_store_any_more_is_told_of_it(before, 
             assert [op for op in ops if op != "UPDATE"] == told
     finally:
         engine.close()
+
+
+@pytest.mark.parametrize("restarted", [False, True], ids=["in memory", "in the file"])
+def test_l7_a_row_that_left_is_deleted_for_a_writer_that_it_does_not_store_any_more(tmp_path, restarted):
+    """A range of the feed that is read from the file decides like the walk over rows in memory."""
+    engine = opened(tmp_path)
+    engine.gateway("g").set_rules(parse_rules(RULES))
+    pull = SyncPull("ann", 0, 100)
+    claims = {"sub": "ann", "group": "a"}
+    push(engine, START, ("ben", "INSERT", "r0", {"group": "a"}, 0))
+    since = engine.gateway("g").handle_pull(pull, claims).server_hlc
+    push(engine, START, ("ann", "INSERT", "r1", {"group": "a"}, 1))
+    for place, name in enumerate(CROWD):
+        push(engine, START, (name, "UPDATE", "r1", {"x": "a"}, 3 + place))
+    push(engine, START, (CROWD[0], "UPDATE", "r1", {"group": "b"}, 99))
+    if restarted:
+        engine.close()
+        engine = opened(tmp_path)
+    try:
+        page = engine.gateway("g").handle_pull(msgspec.structs.replace(pull, since_hlc=since), claims)
+        assert [(delta.op, delta.row_id) for delta in page.deltas] == [("DELETE", "r1")]
+    finally:
+        engine.close()
+
+
+def opened(folder):
+    engine = Engine(open_store(f"sqlite://{folder}", lambda: START), lambda: START, EngineLimits(write_scope="any"))
+    engine.open()
+    return engine

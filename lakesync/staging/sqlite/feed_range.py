@@ -34,11 +34,10 @@ _PART = "changed > :since AND changed <= :until ORDER BY changed, number"
 
 _HELD = "(e.first > 0 AND iif(e.since <= :base, e.inside OR e.changed > :base, e.first <= :base AND e.left_at > :base))"
 """SQL: whether the reader may have had the row at its base, by an entry; the same as `Entry.may_be_inside_at`."""
-_WHOLE = (
-    f"iif(r.spelled IS NOT NULL AND r.deltas <= {_MOST_DELTAS} AND r.writers_floor <= :known_from"
-    f" AND instr(r.writers, :writer) = 0, r.deltas, {_OTHER_KIND})"
-)
-_NOTHING = f"iif(instr(r.writers, :writer) = 0, 0, {_OTHER_KIND})"
+_NOT_WRITTEN = "r.writers_floor <= :known_from AND instr(r.writers, :writer) = 0"
+"""SQL: whether the reader certainly did not write to the row since its base."""
+_WHOLE = f"iif(r.spelled IS NOT NULL AND r.deltas <= {_MOST_DELTAS} AND {_NOT_WRITTEN}, r.deltas, {_OTHER_KIND})"
+_NOTHING = f"iif({_NOT_WRITTEN}, 0, {_OTHER_KIND})"
 
 _OF_ONE = f"""
 SELECT r.table_name, r.row_id, e.changed, r.spelled,
