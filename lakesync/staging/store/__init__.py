@@ -5,8 +5,7 @@ configuration need, `pipeline` what pipelines call. Callers declare the smallest
 `Commit` and `StagingStore` join the protocols for whoever opens a store.
 
 `SqliteStore`, `PostgresStore`, `MemoryStore` and `ShardedStore` implement all of them, `RemoteStore` those of
-`pipeline`. Each module has a conformance suite of its name, `tests/conformance/test_staging_*.py`, which runs over
-every implementation.
+`pipeline`. The suites in `tests/conformance/staging/`, a folder for each module, run over every implementation.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the feed and the engine read of a store: pages of the feed, and what one client's request reads besides.
+"""Protocols for reads of a gateway: pages of the feed, and the record and rules that a client's request needs.
 
 `lakesync.feed` computes pages from a `FeedView`. The engine reads clients, rules and subscriptions from a `ClientView`,
 and passes on the notices of a `NoticeSource`.

@@ -1,7 +1,7 @@
-"""What operations read and write in a gateway's transactions, one pair of protocols for each caller.
+"""Protocols for a gateway's other transactions: one to read and one to write for each caller.
 
-The engine changes the configuration, registers connectors and orders the shards' cursors. `lakesync.actions` executes
-actions, `lakesync.flush` keeps its queue here, and `staging.erasing` executes erasures.
+The engine changes the configuration, registers connectors and stores the cursors of sharded gateways.
+`lakesync.actions` stores actions, `lakesync.flush` its queue, and `staging.erasing` the progress of erasures.
 """
 
 from __future__ import annotations

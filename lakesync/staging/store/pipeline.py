@@ -1,6 +1,7 @@
-"""What pipelines need of a store. Every call can be repeated, and `staging.remote` offers all of them over HTTP.
+"""Protocols for the data pipeline: the Spark jobs, Dagster assets and sensors that bring staging's log to the lake.
 
-A process opens a `PipelineStore`; each step declares the part that it uses.
+Every call can be repeated, and `staging.remote` offers all of them over HTTP. A process opens a `PipelineStore`; each
+step declares the part that it uses.
 """
 
 from __future__ import annotations
@@ -151,7 +152,7 @@ class ErasureStore(GatewayStore, Protocol):
 
 
 class PipelineStore(FlushStore, CheckpointStore, ErasureStore, PipelineMarks, Protocol):
-    """Everything that pipelines need of a store."""
+    """All protocols of this module: a store as the pipeline opens it."""
 
 
 OpenStaging = Callable[[], AbstractContextManager[PipelineStore]]

@@ -1,4 +1,4 @@
-"""What a push writes, and what replays and re-indexes write in the same way.
+"""Protocols for transactions that write rows: pushes, replays of the journal, and re-indexes.
 
 `engine.pushing` commits pushes through a `PushCommit`. `lakesync.feed` writes rows through a `RowCommit` only, and a
 pull records its client's position through a `ClientCommit`.

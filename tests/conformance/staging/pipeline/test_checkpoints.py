@@ -1,4 +1,4 @@
-"""Cuts of every staging store."""
+"""Published checkpoints of every staging store."""
 
 from __future__ import annotations
 

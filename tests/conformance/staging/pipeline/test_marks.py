@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.conformance.calls import read
-from tests.conformance.test_staging_checkpoints import make_checkpoint
+from tests.conformance.staging.pipeline.test_checkpoints import make_checkpoint
 
 
 def test_a_mark_is_kept_until_it_is_replaced(place, store, book):
