@@ -158,10 +158,17 @@ def _beyond(known: SourcePosition, pending: PendingPage) -> SourcePosition:
 def _in_access_period(
     known: SourcePosition, rules: SyncRules, claims: Claims, newest: Callable[[], Position | None]
 ) -> SourcePosition:
-    """Return the position under these rules and claims: new ones show other rows, so the source is read again."""
-    if known.access_periods and (known.access_periods[-1].rules, known.access_periods[-1].claims) == (rules, claims):
+    """Return the position under these rules and claims: other ones show other rows, so the source is read again.
+
+    A client that uses two tokens in turn changes its claims often. So an earlier period with the same rules and claims
+    is continued; otherwise such a client would use up the kept periods, and rows sent in the first would stay with it.
+    """
+    periods = known.access_periods
+    if periods and (periods[-1].rules, periods[-1].claims) == (rules, claims):
         return known
-    access_periods = (*known.access_periods, AccessPeriod(rules, claims, newest()))[-_PERIODS_KEPT:]
+    same = next((each for each in periods if (each.rules, each.claims) == (rules, claims)), None)
+    others = [each for each in periods if each is not same]
+    access_periods = (*others, same or AccessPeriod(rules, claims, newest()))[-_PERIODS_KEPT:]
     return msgspec.structs.replace(
         known, access_periods=access_periods, confirmed=None, pending=None, pass_position=None
     )

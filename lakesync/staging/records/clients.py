@@ -14,7 +14,7 @@ from lakesync.rules.model import SyncRules
 
 
 class AccessPeriod(msgspec.Struct, frozen=True, array_like=True):
-    """A period in which a client's rules and claims did not change."""
+    """A period in which a client had certain rules and claims. It may have had others in between."""
 
     rules: SyncRules
     claims: Claims
@@ -57,7 +57,7 @@ class SourcePosition(msgspec.Struct, frozen=True, array_like=True):
     tables: tuple[str, ...] = ()
     """Tables of the rows that the client was sent."""
     access_periods: tuple[AccessPeriod, ...] = ()
-    """Newest last; only the newest few."""
+    """The current one is last; only the latest few, each with other rules or claims."""
 
 
 class CursorVector(msgspec.Struct, frozen=True, array_like=True):

@@ -314,3 +314,15 @@ def test_a_row_that_other_claims_showed_while_a_page_was_read_is_deleted(gateway
     crossing.request = lambda: pages.append(pull(gateway, since, team="b"))
     assert told(pull(gateway, since, team="a")) == [("DELETE", "r1")]
     assert told(pages[0]) == [("DELETE", "r1"), ("INSERT", "r1")]
+
+
+def test_a_row_is_deleted_after_the_client_changed_its_claims_more_often_than_periods_are_kept(gateway, writer):
+    gateway.set_rules(parse_rules(MINE))
+    writer.put(("r1", {"team": "b"}))
+    writer.put(("r2", {"team": "a"}))
+    page = pull(gateway, cursor_of(gateway, claims={"sub": "reader", "team": "a"}), limit=1, team="a")
+    assert told(page) == [("DELETE", "r2"), ("INSERT", "r2")]
+    for turn in range(9):
+        page = pull(gateway, page.server_hlc, limit=1, team="bc"[turn % 2])
+        assert {row for _, row in told(page)} == {"r1"}
+    assert told(pull(gateway, page.server_hlc, team="b")) == [("DELETE", "r2")]
