@@ -50,6 +50,7 @@ _EVEN = {
     "edit": 10, "pull": 10, "push": 6, "claims": 3, "rules": 1, "wipe": 0.4, "reload": 0.6, "backup": 0.6,
     "restore": 0.6, "old pull": 0.5, "old push": 0.5, "odd pull": 0.3, "odd push": 0.3, "flush": 0.4,
     "other token": 0.5, "device": 0.3, "start again": 0.2, "return": 0.3, "overwritten": 0.2, "at once": 0.4,
+    "crowd": 0.1,
 }  # fmt: skip
 PROFILES: list[dict[str, float]] = [
     _EVEN,
@@ -76,6 +77,7 @@ PROFILES: list[dict[str, float]] = [
     {"edit": 6, "pull": 6, "push": 4, "start again": 3, "claims": 0.5},
     {"edit": 6, "pull": 6, "push": 4, "return": 4, "claims": 1, "rules": 0.3},
     {"edit": 6, "pull": 6, "push": 4, "overwritten": 4, "claims": 0.5},
+    {"edit": 4, "pull": 4, "push": 4, "claims": 1, "crowd": 1},
     {"edit": 2, "pull": 2, "push": 2, "three scopes": 4},
     {"edit": 2, "pull": 2, "push": 2, "tokens in turns": 3},
     {**_EVEN, "tokens in turns": 3},
@@ -182,6 +184,8 @@ def _made(random: Random, kind: str, who: int, world: World) -> list[Step]:
             return [(kind, who, _claims(random, world), random.choice(world.limits))]
         case "at once":
             return _at_once(random, who, world)
+        case "crowd":
+            return _crowd(random, who, world)
         case "rules":
             return [(kind, who, random.choice(world.rules))]
         case "rules, then others":
@@ -214,6 +218,22 @@ def _at_once(random: Random, who: int, world: World) -> list[Step]:
     fate = random.choice(["whole", "answer lost"])
     steps.append(("at once", who, _claims(random, world), random.choice([*world.limits, 1000]), fate))
     return [*steps, *random.choice([[], [("pull", who, random.choice(world.limits), "whole")]])]
+
+
+def _crowd(random: Random, who: int, world: World) -> list[Step]:
+    """A row that its client writes, and then more clients than a row stores; often it leaves somebody's sight then."""
+    key = random.choice([*world.keys, _new_row(random)])
+    steps = _written(random, who, world, key)
+    for x in range(9):
+        steps += [
+            ("device", who + 1, "stock"),
+            ("edit", who + 1, "UPDATE", *key, {"x": x}, 1),
+            ("push", who + 1, "whole"),
+        ]
+    if random.random() < 0.7:
+        op = random.choice(["UPDATE", "UPDATE", "DELETE"])
+        steps += [_set(random, who + 1, op, key, team=random.choice(world.letters)), ("push", who + 1, "whole")]
+    return [*steps, *random.choice([[], [("pull", who, random.choice(world.limits), random.choice(FATES))]])]
 
 
 def _between_pages(random: Random, who: int, world: World) -> list[Step]:
