@@ -340,6 +340,31 @@ def test_the_migrate_command_resumes_after_a_kill(tmp_path):
     source.close()
 
 
+class _ClosingFails(SqliteAdapter):
+    """An adapter that counts its closes, the first of which fails after the connections are closed."""
+
+    closes = 0
+
+    def close(self):
+        super().close()
+        self.closes += 1
+        if self.closes == 1:
+            raise AdapterError(f"{self.path.name} cannot be closed")
+
+
+@pytest.mark.parametrize("kind", ["routes", "fan-out", "tiers"])
+def test_every_adapter_is_closed_although_one_fails(kind, tmp_path):
+    first, second, third = (_ClosingFails(tmp_path / f"{name}.db") for name in "abc")
+    composed = {
+        "routes": lambda: CompositeAdapter([Route(frozenset({"x"}), second), Route(frozenset({"y"}), third)], first),
+        "fan-out": lambda: FanOutAdapter(first, {"b": second, "c": third}),
+        "tiers": lambda: LifecycleAdapter(first, CompositeAdapter([Route(frozenset({"x"}), second)], third), DAY),
+    }[kind]()
+    with pytest.raises(AdapterError, match="cannot be closed"):
+        composed.close()
+    assert (first.closes, second.closes, third.closes) == (1, 1, 1)
+
+
 def test_a_page_position_is_valid_across_composed_adapters(databases):
     """Pages of several adapters end where the one that ends first does."""
     tiers = LifecycleAdapter(databases("hot"), databases("cold"), 0)

@@ -1,1 +1,1 @@
-"""Several adapters used as one: routed by table, copied, or tiered by age."""
+"""Several adapters used as one: routed by table, replicated, or tiered by age."""

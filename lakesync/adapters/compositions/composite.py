@@ -1,4 +1,7 @@
-"""Routes tables to adapters, for example append-heavy tables to the lake and looked-up tables to a database."""
+"""`CompositeAdapter`: stores each table in the adapter that a route names, e.g. events in S3 and orders in Postgres.
+
+`backend_config` creates it for `[routes]`; programs with an embedded gateway create it themselves.
+"""
 
 from __future__ import annotations
 
@@ -52,11 +55,11 @@ class CompositeAdapter(CompositeBase):
         super().__init__(list({id(each): each for each in (default, *self._routes.values())}.values()))
 
     def insert_deltas(self, batch: DeltaBatch) -> BatchChecksum:
-        """Insert each table's deltas into its adapter."""
+        """Split a batch by adapter and insert each part under the id `BATCH.INDEX`."""
         return self.insert_arrow(batch.batch_id, batch.gateway, to_arrow(batch.deltas))
 
     def insert_arrow(self, batch_id: str, gateway: str, deltas: pa.Table) -> BatchChecksum:
-        """Insert each table's deltas into its adapter."""
+        """Like `insert_deltas`, from an Arrow table."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -65,9 +68,9 @@ class CompositeAdapter(CompositeBase):
             by_adapter.setdefault(self.adapters.index(self._adapter_of(table)), []).append(table)
         count, total = 0, 0
         for index, tables in sorted(by_adapter.items()):
-            some = deltas.filter(pc.is_in(deltas.column("table_name"), pa.array(tables, pa.string())))
-            held = write_arrow(self.adapters[index], f"{batch_id}.{index}", gateway, some)
-            count, total = count + held.deltas, total + held.id_sum
+            part = deltas.filter(pc.is_in(deltas.column("table_name"), pa.array(tables, pa.string())))
+            stored = write_arrow(self.adapters[index], f"{batch_id}.{index}", gateway, part)
+            count, total = count + stored.deltas, total + stored.id_sum
         return BatchChecksum(count, total % 2**64)
 
     def get_latest_state(self, gateway: str | None, table: str, row_ids: Collection[str]) -> dict[str, RowState]:
@@ -75,18 +78,18 @@ class CompositeAdapter(CompositeBase):
         return self._adapter_of(table).get_latest_state(gateway, table, row_ids)
 
     def ensure_schema(self, schema: TableSchema) -> None:
-        """Create the table in its adapter, if that has destination tables."""
+        """Create the destination table in the table's adapter; nothing if that adapter has no destination tables."""
         adapter = self._adapter_of(schema.table)
         if isinstance(adapter, Materialisable):
             adapter.ensure_schema(schema)
 
     def materialise(self, gateway: str, schema: TableSchema, row_ids: Sequence[str]) -> int:
-        """Rewrite rows in the table's adapter, if that has destination tables."""
+        """Rewrite rows in the table's adapter; returns 0 if that adapter has no destination tables."""
         adapter = self._adapter_of(schema.table)
         return adapter.materialise(gateway, schema, row_ids) if isinstance(adapter, Materialisable) else 0
 
     def write_states(self, schema: TableSchema, read: Callable[[], Mapping[RowId, RowContent]]) -> int:
-        """Write rows in the table's adapter, if that has destination tables."""
+        """Write rows in the table's adapter; returns 0 if that adapter does not accept row states."""
         adapter = self._adapter_of(schema.table)
         return adapter.write_states(schema, read) if isinstance(adapter, StateWriter) else 0
 

@@ -1,8 +1,9 @@
-"""Fan-out: writes wait for a primary adapter only; secondaries replicate it asynchronously.
+"""`FanOutAdapter`: writes wait for a primary adapter only; secondaries replicate it asynchronously.
 
 Each secondary has a thread that applies batches in order and retries until they succeed. Batches that were not
 replicated when the process ended, or did not fit into the queue, are read from the primary again: from a day before the
-secondary's newest delta, when its thread starts.
+secondary's newest delta, when its thread starts. Programs with an embedded gateway create it. The pipeline does not: it
+writes each adapter of a `[fan_out]` as a follower of its own.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import msgspec
@@ -35,19 +37,20 @@ log = structlog.get_logger("adapters")
 MAX_QUEUED_DELTAS = 200_000
 """Limit of deltas queued in memory per secondary. Above it they are read from the primary again."""
 LOOK_BACK_MS = 24 * 3600 * 1000
-"""How much older than a secondary's newest delta a missing delta may be."""
+"""By how much the arrival of a missing delta may precede a secondary's newest delta, for the catch-up to find it."""
 _FIRST_RETRY_SECONDS = 0.5
 _MAX_RETRY_SECONDS = 60.0
 
 
 class Lag(msgspec.Struct, frozen=True):
-    """How far a secondary lags behind."""
+    """How far a secondary lags behind the primary."""
 
     name: str
+    """The secondary's name."""
     deltas: int
     """Deltas queued in memory."""
     catching_up: bool
-    """Whether it also reads from the primary what it may have missed."""
+    """Whether the secondary also lacks deltas that are read from the primary again, or may lack some."""
     failures: int
     """Consecutive failed attempts."""
     error: str | None
@@ -55,7 +58,7 @@ class Lag(msgspec.Struct, frozen=True):
 
 
 class FanOutAdapter(CompositeBase):
-    """`DatabaseAdapter` and `StateWriter` that reads and writes the primary, and replicates writes to secondaries."""
+    """`DatabaseAdapter` and `StateWriter` that reads and writes the primary, and queues writes for the secondaries."""
 
     def __init__(
         self,
@@ -67,8 +70,8 @@ class FanOutAdapter(CompositeBase):
         """Start one replication thread for each secondary.
 
         Args:
-            primary: answers all calls.
-            secondaries: by name.
+            primary: serves all reads, and confirms all writes.
+            secondaries: name → adapter.
             first_wait: seconds before the first retry; doubled for each further one.
         """
         super().__init__((primary,))
@@ -80,49 +83,54 @@ class FanOutAdapter(CompositeBase):
         return self.insert_arrow(batch.batch_id, batch.gateway, to_arrow(batch.deltas))
 
     def insert_arrow(self, batch_id: str, gateway: str, deltas: pa.Table) -> BatchChecksum:
-        """Insert a batch into the primary and queue it for the secondaries."""
-        held = write_arrow(self._primary, batch_id, gateway, deltas)
+        """Like `insert_deltas`, from an Arrow table."""
+        stored = write_arrow(self._primary, batch_id, gateway, deltas)
         for secondary in self._secondaries:
-            secondary.enqueue(_Task(len(deltas), lambda to: write_arrow(to, batch_id, gateway, deltas)))
-        return held
+            secondary.enqueue(_Task(len(deltas), lambda adapter: write_arrow(adapter, batch_id, gateway, deltas)))
+        return stored
 
     def ensure_schema(self, schema: TableSchema) -> None:
         """Create the table in the primary, then in the secondaries, if they have destination tables."""
-        self._run_on_all(lambda to: to.ensure_schema(schema) if isinstance(to, Materialisable) else None)
+        self._run_on_all(lambda each: each.ensure_schema(schema) if isinstance(each, Materialisable) else None)
 
     def materialise(self, gateway: str, schema: TableSchema, row_ids: Sequence[str]) -> int:
         """Rewrite rows in the primary, then in the secondaries, if they have destination tables."""
         return self._run_on_all(
-            lambda to: to.materialise(gateway, schema, row_ids) if isinstance(to, Materialisable) else 0
+            lambda each: each.materialise(gateway, schema, row_ids) if isinstance(each, Materialisable) else 0
         )
 
     def write_states(self, schema: TableSchema, read: Callable[[], Mapping[RowId, RowContent]]) -> int:
         """Write rows in the primary, then in the secondaries, if they have destination tables."""
-        return self._run_on_all(lambda to: to.write_states(schema, read) if isinstance(to, StateWriter) else 0)
+        return self._run_on_all(lambda each: each.write_states(schema, read) if isinstance(each, StateWriter) else 0)
 
     def lags(self) -> list[Lag]:
         """Return the lag of each secondary."""
         return [secondary.lag() for secondary in self._secondaries]
 
     def wait_until_replicated(self, seconds: float) -> bool:
-        """Wait until every secondary is up to date; return False after a timeout in seconds."""
+        """Wait until every secondary is up to date; return False if one needs longer than `seconds`."""
         return all(secondary.wait_until_replicated(seconds) for secondary in self._secondaries)
 
     def close(self) -> None:
-        """Stop replication and close all adapters. A reopened adapter replicates what is missing."""
-        for secondary in self._secondaries:
-            secondary.stop()
-        super().close()
+        """Stop replication and close all adapters. A fan-out that is opened again catches up on what is queued now."""
+        with ExitStack() as closing:
+            closing.callback(super().close)
+            for secondary in reversed(self._secondaries):
+                closing.callback(secondary.stop)
 
     def _run_on_all(self, work: Callable[[DatabaseAdapter], _R]) -> _R:
-        done = work(self._primary)
+        """Run work on the primary, queue it for the secondaries, and return the primary's result."""
+        result = work(self._primary)
         for secondary in self._secondaries:
             secondary.enqueue(_Task(0, work))
-        return done
+        return result
 
 
 class _Task(NamedTuple):
+    """A write to repeat on a secondary."""
+
     deltas: int
+    """Number of deltas that it inserts; 0 if it writes destination tables."""
     work: Callable[[DatabaseAdapter], object]
 
 
@@ -146,7 +154,7 @@ class _Secondary:
         self._thread.start()
 
     def enqueue(self, task: _Task) -> None:
-        """Queue a task after all earlier ones."""
+        """Queue a task after all earlier ones. An insert that does not fit is dropped and a catch-up requested."""
         with self._changed:
             if task.deltas and self._deltas + task.deltas > MAX_QUEUED_DELTAS:
                 self._must_catch_up = True
@@ -190,6 +198,7 @@ class _Secondary:
                     self._changed.notify_all()
 
     def _attempt(self, work: Callable[[], object]) -> bool:
+        """Run work and return whether it succeeded. After a failure, wait before returning."""
         try:
             work()
         except LakeSyncError as error:
@@ -205,10 +214,10 @@ class _Secondary:
         return True
 
     def _catch_up(self) -> None:
-        """Copy everything that may be missing from the primary."""
+        """Copy from the primary every delta that the secondary may lack."""
         with self._changed:
-            self._must_catch_up, self._is_catching_up = False, True  # a task rejected meanwhile sets it again
-        whole = False
+            self._must_catch_up, self._is_catching_up = False, True  # `enqueue` may request another one meanwhile
+        is_complete = False
         try:
             newest = self._adapter.newest_position()
             since = -1 if newest is None else max(-1, newest.value - (LOOK_BACK_MS << hlc.COUNTER_BITS))
@@ -219,8 +228,8 @@ class _Secondary:
                     return
                 if len(page.deltas):
                     copy_page(self._adapter, "fan-out", page.deltas)
-            whole = True
+            is_complete = True
         finally:
             with self._changed:
-                self._must_catch_up, self._is_catching_up = self._must_catch_up or not whole, False
+                self._must_catch_up, self._is_catching_up = self._must_catch_up or not is_complete, False
                 self._changed.notify_all()

@@ -1,7 +1,8 @@
-"""Hot and cold tiers by age, read as one.
+"""`LifecycleAdapter`: a hot tier for recent deltas and a cold tier for old ones, read as one adapter.
 
-Moving a page copies it, reads it back, and only then deletes it from the hot tier. Readers query the hot tier first: a
-delta missing there was already in the cold tier when it was deleted. So reads are complete while days move.
+`migrate_to_tier` moves a page of deltas in three steps: copy it, read it back, delete it from the hot tier. Readers
+query the hot tier first: a delta that was deleted there is already in the cold tier. So reads are complete while deltas
+move. `backend_config` creates it for `[tiers]`, and the pipeline calls `move_range`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-_LAST = hlc.encode(hlc.MAX_WALL_MS, hlc.MAX_COUNTER)
+_GREATEST_HLC = hlc.encode(hlc.MAX_WALL_MS, hlc.MAX_COUNTER)
 
 
 class TierReport(msgspec.Struct, frozen=True):
@@ -33,9 +34,10 @@ class TierReport(msgspec.Struct, frozen=True):
 
     deltas: int
     id_sum: int
+    """Sum of the ids of these deltas, as in `BatchChecksum`."""
     pages: int
     until: int
-    """The hlc up to which deltas were moved."""
+    """The hlc up to which deltas were moved, inclusive."""
 
 
 class LifecycleAdapter(CompositeBase):
@@ -67,11 +69,11 @@ class LifecycleAdapter(CompositeBase):
         return self.hot.insert_deltas(batch)
 
     def insert_arrow(self, batch_id: str, gateway: str, deltas: pa.Table) -> BatchChecksum:
-        """Insert a batch into the hot tier."""
+        """Like `insert_deltas`, from an Arrow table."""
         return write_arrow(self.hot, batch_id, gateway, deltas)
 
     def ensure_schema(self, schema: TableSchema) -> None:
-        """Create the table in the hot tier, if that has destination tables."""
+        """Create the destination table in the hot tier; nothing if that tier has no destination tables."""
         if isinstance(self.hot, StateWriter):
             self.hot.ensure_schema(schema)
 
@@ -81,7 +83,7 @@ class LifecycleAdapter(CompositeBase):
         return self.write_states(schema, lambda: read_contents(self, schema.table, rows))
 
     def write_states(self, schema: TableSchema, read: Callable[[], Mapping[RowId, RowContent]]) -> int:
-        """Write rows in the hot tier, if that has destination tables."""
+        """Write rows in the hot tier; returns 0 if that tier does not accept row states."""
         return self.hot.write_states(schema, read) if isinstance(self.hot, StateWriter) else 0
 
     def migrate_to_tier(self, until_ms: int | None = None) -> TierReport:
@@ -92,7 +94,7 @@ class LifecycleAdapter(CompositeBase):
 
         Raises:
             AdapterError: a tier cannot be reached; completed pages stay moved.
-            IntegrityError: the cold tier does not store what it was given; nothing of that page was deleted.
+            IntegrityError: the cold tier did not store a page as it was written; nothing of that page was deleted.
             ConfigurationError: the hot tier does not support deleting deltas.
         """
         until = hlc.encode(until_ms if until_ms is not None else self._wall() - self._max_age_ms, hlc.MAX_COUNTER)
@@ -116,4 +118,4 @@ class LifecycleAdapter(CompositeBase):
             delete_arrow(self.hot, deltas)
             crash_point("tier.after_delete")
             count, total, pages = count + copied.deltas, total + copied.id_sum, pages + 1
-        return TierReport(count, total % 2**64, pages, _LAST if until is None else until)
+        return TierReport(count, total % 2**64, pages, _GREATEST_HLC if until is None else until)
