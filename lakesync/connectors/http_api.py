@@ -192,7 +192,7 @@ def retry_after(answer: requests.Response, now: Callable[[], datetime] = lambda:
         now: the current time.
     """
     value = answer.headers.get("Retry-After", "").strip()
-    if value.replace(".", "", 1).isdigit():
+    if value.replace(".", "", 1).isdecimal():
         return float(value)
     try:
         at = parsedate_to_datetime(value)
@@ -204,7 +204,7 @@ def retry_after(answer: requests.Response, now: Callable[[], datetime] = lambda:
 
 def int_header(value: str | None) -> int | None:
     """Parse a header as an integer; None if it is not one."""
-    return int(value) if value is not None and value.strip().isdigit() else None
+    return int(value) if value is not None and value.strip().isdecimal() else None
 
 
 def _reason(error: BaseException) -> str:

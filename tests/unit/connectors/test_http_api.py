@@ -19,6 +19,7 @@ from lakesync.connectors.http_api import retry_after
         ("Sun, 22 Nov 2026 10:01:30 -0000", 90.0),
         ("Sun, 22 Nov 2026 09:00:00 GMT", 0.0),
         ("soon", None),
+        ("\u00b2", None),  # a digit to `str.isdigit`, but not to `float`
         (None, None),
     ],
 )
