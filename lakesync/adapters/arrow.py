@@ -2,7 +2,7 @@
 
 The column `columns` has two forms. As a **map** from column name to the value's JSON text, as in the lake and in
 Parquet files; and as **text**, one JSON object, as in SQL databases. `columns_as_map` and `columns_as_text` convert
-between them. Functions that take a table of deltas accept both forms.
+between them. Functions that take a table of deltas accept both forms. Adapters, transfers and the pipeline use them.
 
 Needs pyarrow and numpy: `pip install 'lakesync[parquet]'`.
 """
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 C = TypeVar("C")
+"""The type in which a backend stores the columns of a delta, for example a JSON text."""
 
 DELTA_COLUMNS = ("gateway", "arrival", "table_name", "row_id", "op", "client_id", "hlc", "delta_id", "columns")
 
@@ -65,8 +66,8 @@ def from_flat_row(row: FlatRow[tuple[ColumnValue, ...]]) -> StoredDelta:
 
 HASH_BYTES = 32
 """Bytes of a delta id that is a SHA-256 hash. Its text has twice as many hexadecimal digits."""
-_NUMBER = 8
-"""How many of these bytes form the id's number."""
+_ID_NUMBER_BYTES = 8
+"""How many of these bytes form the `id_number` that checksums add up."""
 _HEX_DIGITS = b"0123456789abcdef"
 _decode_object = msgspec.json.Decoder(dict[str, Raw]).decode
 
@@ -99,7 +100,7 @@ def to_arrow(deltas: Sequence[StoredDelta]) -> pa.Table:
     """Return deltas as an Arrow table, in their order."""
     import pyarrow as pa
 
-    rows = [to_flat_row(stored, _cells(stored.delta)) for stored in deltas]
+    rows = [to_flat_row(stored, _columns_to_map(stored.delta)) for stored in deltas]
     columns = zip(*rows, strict=True) if rows else [()] * len(DELTA_COLUMNS)
     schema = arrow_schema()
     arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
@@ -109,8 +110,8 @@ def to_arrow(deltas: Sequence[StoredDelta]) -> pa.Table:
 def from_arrow(table: pa.Table) -> list[StoredDelta]:
     """Return the deltas of a table in either form."""
     rows: Iterable[FlatRow[Any]] = zip(*(table.column(name).to_pylist() for name in DELTA_COLUMNS), strict=True)
-    read = _columns_of_text if has_text_columns(table) else _columns
-    return [from_flat_row((*row[:-1], read(row[-1]))) for row in rows]
+    decode = _columns_from_text if has_text_columns(table) else _columns_from_map
+    return [from_flat_row((*row[:-1], decode(row[-1]))) for row in rows]
 
 
 def has_text_columns(table: pa.Table) -> bool:
@@ -128,16 +129,16 @@ def columns_as_text(table: pa.Table) -> pa.Table:
 
     if has_text_columns(table):
         return table
-    place = table.schema.get_field_index("columns")
+    index = table.schema.get_field_index("columns")
     chunks = []
-    for chunk in table.column(place).chunks:
+    for chunk in table.column(index).chunks:
         first, last = chunk.offsets[0].as_py(), chunk.offsets[-1].as_py()
-        offsets = pc.subtract(chunk.offsets, first)  # `keys` and `items` of a slice are those of the whole
+        offsets = pc.subtract(chunk.offsets, first)  # a slice's `keys` and `items` are those of the unsliced array
         keys, items = chunk.keys.slice(first, last - first), chunk.items.slice(first, last - first)
         cells = pc.binary_join_element_wise('"', keys, '":', items, "")
         joined = pc.binary_join(pa.ListArray.from_arrays(offsets, cells), ",")
         chunks.append(pc.binary_join_element_wise("{", joined, "}", ""))
-    return table.set_column(place, "columns", pa.chunked_array(chunks, pa.string()))
+    return table.set_column(index, "columns", pa.chunked_array(chunks, pa.string()))
 
 
 def columns_as_map(table: pa.Table) -> pa.Table:
@@ -146,13 +147,13 @@ def columns_as_map(table: pa.Table) -> pa.Table:
 
     if not has_text_columns(table):
         return table
-    place = table.schema.get_field_index("columns")
+    index = table.schema.get_field_index("columns")
     cells = [
         [(name, bytes(raw).decode()) for name, raw in _decode_object(text).items()]
-        for text in table.column(place).to_pylist()
+        for text in table.column(index).to_pylist()
     ]
     field = arrow_schema().field("columns")
-    return table.set_column(place, field, pa.array(cells, field.type))
+    return table.set_column(index, field, pa.array(cells, field.type))
 
 
 def select_deltas(
@@ -201,7 +202,7 @@ def id_numbers(delta_ids: pa.Array) -> npt.NDArray[np.uint64]:
     rows = np.frombuffer(hashes.buffers()[1], np.uint8).reshape(-1, HASH_BYTES)[
         hashes.offset : hashes.offset + len(hashes)
     ]
-    return np.ascontiguousarray(rows[:, :_NUMBER]).view(">u8").ravel().astype(np.uint64)
+    return np.ascontiguousarray(rows[:, :_ID_NUMBER_BYTES]).view(">u8").ravel().astype(np.uint64)
 
 
 def hashes_of(delta_ids: pa.Array) -> pa.FixedSizeBinaryArray | None:
@@ -214,8 +215,8 @@ def hashes_of(delta_ids: pa.Array) -> pa.FixedSizeBinaryArray | None:
         return None
     offset, data = delta_ids.offset, delta_ids.buffers()[2]
     begin = np.frombuffer(delta_ids.buffers()[1], np.int32)[offset]
-    letters = np.frombuffer(data, np.uint8)[begin : begin + count * 2 * HASH_BYTES].tobytes()
-    return None if letters.translate(None, _HEX_DIGITS) else hashes_from_bytes(binascii.unhexlify(letters))
+    digits = np.frombuffer(data, np.uint8)[begin : begin + count * 2 * HASH_BYTES].tobytes()
+    return None if digits.translate(None, _HEX_DIGITS) else hashes_from_bytes(binascii.unhexlify(digits))
 
 
 def hashes_from_bytes(joined: bytes) -> pa.FixedSizeBinaryArray:
@@ -232,7 +233,7 @@ def encode_parquet(deltas: pa.Table, about: dict[str, str]) -> bytes:
 
     Args:
         deltas: in order, in either form.
-        about: key-value metadata of the file.
+        about: the file's key-value metadata; the keys start with `lakesync.`.
     """
     import pyarrow.parquet as pq
 
@@ -252,11 +253,11 @@ def decode_parquet(data: bytes) -> pa.Table:
 
 
 def parquet_metadata(data: bytes) -> dict[str, str]:
-    """Return the metadata that `encode_parquet` wrote to a file."""
+    """Return the metadata that `encode_parquet` wrote to a file, without that of Arrow."""
     import pyarrow.parquet as pq
 
-    found = pq.read_schema(io.BytesIO(data)).metadata or {}
-    return {name.decode(): value.decode() for name, value in found.items() if name.startswith(b"lakesync.")}
+    metadata = pq.read_schema(io.BytesIO(data)).metadata or {}
+    return {name.decode(): value.decode() for name, value in metadata.items() if name.startswith(b"lakesync.")}
 
 
 def parquet_checksum(data: bytes) -> BatchChecksum:
@@ -283,13 +284,13 @@ def _read_columns(data: bytes, columns: Sequence[str]) -> pa.Table:
     return table
 
 
-def _cells(delta: RowDelta) -> list[tuple[str, str]]:
+def _columns_to_map(delta: RowDelta) -> list[tuple[str, str]]:
     return [(cell.column, jcs_raw(cell.value)) for cell in delta.columns]
 
 
-def _columns_of_text(text: str) -> tuple[ColumnValue, ...]:
+def _columns_from_text(text: str) -> tuple[ColumnValue, ...]:
     return tuple(ColumnValue(column, Raw(bytes(raw))) for column, raw in _decode_object(text).items())
 
 
-def _columns(cells: Iterable[tuple[str, str]]) -> tuple[ColumnValue, ...]:
+def _columns_from_map(cells: Iterable[tuple[str, str]]) -> tuple[ColumnValue, ...]:
     return tuple(ColumnValue(column, Raw(text.encode())) for column, text in cells)

@@ -1,4 +1,7 @@
-"""Arrow access to any adapter: calls an optional protocol if the adapter implements it, and falls back otherwise."""
+"""Arrow access to any adapter: calls an optional protocol if the adapter implements it, and falls back otherwise.
+
+Compositions, transfers and the pipeline read and write adapters through it.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from lakesync.model.errors import ConfigurationError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_ROWS_AT_ONCE = 500
+_ROW_IDS_PER_QUERY = 500
 
 
 def read_arrow(adapter: DatabaseAdapter, query: DeltaQuery) -> ArrowPage:
@@ -32,17 +35,19 @@ def read_contents(adapter: DatabaseAdapter, table: str, rows: Sequence[RowId]) -
     """Return the merged content of rows of one table. Rows without deltas are absent.
 
     Args:
-        adapter: stores the deltas.
+        adapter: stores the rows' deltas.
         table: the rows' table.
-        rows: the rows to read.
+        rows: the rows to read, of any gateways.
     """
     by_gateway: dict[str, list[str]] = {}
     for gateway, row_id in rows:
         by_gateway.setdefault(gateway, []).append(row_id)
     found: dict[RowId, RowContent] = {}
     for gateway, row_ids in by_gateway.items():
-        for start in range(0, len(row_ids), _ROWS_AT_ONCE):
-            query = DeltaQuery(gateway=gateway, tables=(table,), rows=tuple(row_ids[start : start + _ROWS_AT_ONCE]))
+        for start in range(0, len(row_ids), _ROW_IDS_PER_QUERY):
+            query = DeltaQuery(
+                gateway=gateway, tables=(table,), rows=tuple(row_ids[start : start + _ROW_IDS_PER_QUERY])
+            )
             pages = read_pages(partial(read_arrow, adapter), query)
             found |= contents_of(stored for page in pages for stored in from_arrow(page.deltas))
     return found
@@ -80,12 +85,12 @@ def delete_arrow(adapter: DatabaseAdapter, deltas: pa.Table) -> int:
 
 
 def split_points(adapter: DatabaseAdapter, query: DeltaQuery, size: int) -> list[int]:
-    """Return the adapter's split points for a query; empty if it does not support splitting."""
+    """Call `Splittable.split_points`; an adapter that does not support splitting has none."""
     return adapter.split_points(query, size) if isinstance(adapter, Splittable) else []
 
 
 def max_writers(adapter: DatabaseAdapter) -> int:
-    """Return the adapter's `max_writers`; 1 if it does not declare any."""
+    """Return the adapter's `ConcurrentWriters.max_writers`; 1 if it does not implement that protocol."""
     return adapter.max_writers if isinstance(adapter, ConcurrentWriters) else 1
 
 

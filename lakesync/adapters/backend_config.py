@@ -1,4 +1,7 @@
-"""The backends of `lakesync.toml`: resolved to plain values that can be sent to a Spark task, and opened there."""
+"""The backends of `lakesync.toml`: resolved to plain values that can be sent to a Spark task, and opened there.
+
+The pipeline and the commands for backends use it.
+"""
 
 from __future__ import annotations
 
@@ -26,14 +29,18 @@ class SingleBackend(msgspec.Struct, frozen=True, tag=True):
     """One adapter."""
 
     name: str
+    """Its name in `[adapters]`, or `lake`."""
     uri: str
+    """As `open_adapter` reads it."""
 
 
 class RoutedBackend(msgspec.Struct, frozen=True, tag=True):
     """Tables routed to different backends."""
 
     tables: dict[str, Backend]
+    """Table → backend."""
     default: Backend
+    """Stores all other tables."""
 
 
 class ReplicatedBackend(msgspec.Struct, frozen=True, tag=True):
@@ -49,6 +56,7 @@ class TieredBackend(msgspec.Struct, frozen=True, tag=True):
     hot: Backend
     cold: Backend
     max_age_ms: int
+    """Age by hlc above which deltas move to the cold tier."""
 
 
 Backend = SingleBackend | RoutedBackend | ReplicatedBackend | TieredBackend
@@ -87,51 +95,51 @@ def resolve_backend(config: Config, name: str) -> Backend:
         return RoutedBackend(tables, resolve_backend(config, routes.default))
     if name in config.fan_out:
         fan_out = config.fan_out[name]
-        followers = tuple(resolve_backend(config, inner) for inner in fan_out.secondaries)
-        return ReplicatedBackend(resolve_backend(config, fan_out.primary), followers)
+        secondaries = tuple(resolve_backend(config, inner) for inner in fan_out.secondaries)
+        return ReplicatedBackend(resolve_backend(config, fan_out.primary), secondaries)
     if name in config.tiers:
         tiers = config.tiers[name]
-        age = round(tiers.max_age_days * DAY_MS)
-        return TieredBackend(resolve_backend(config, tiers.hot), resolve_backend(config, tiers.cold), age)
+        max_age_ms = round(tiers.max_age_days * DAY_MS)
+        return TieredBackend(resolve_backend(config, tiers.hot), resolve_backend(config, tiers.cold), max_age_ms)
     raise ConfigurationError(f"no backend {name!r} is declared: add it to [adapters], [routes], [fan_out] or [tiers]")
 
 
-def write_targets(place: Backend, tables: tuple[str, ...] = ()) -> list[WriteTarget]:
-    """Return the adapters that a backend writes to: routes, the primary, each secondary, and hot tiers only.
+def write_targets(backend: Backend, tables: tuple[str, ...] = ()) -> list[WriteTarget]:
+    """Return the adapters that a backend writes to. Those include secondaries, but not cold tiers.
 
     Args:
-        place: the backend.
+        backend: the backend.
         tables: only these tables; empty means every table.
 
     Raises:
-        ConfigurationError: one adapter is reached twice, so that it would have two marks.
+        ConfigurationError: the backend contains an adapter twice, so that it would have two marks.
     """
-    found = [leaf for leaf in _targets(place, WriteTarget("", "", tables)) if not tables or leaf.tables]
-    names = [leaf.name for leaf in found]
+    targets = [target for target in _targets(backend, WriteTarget("", "", tables)) if not tables or target.tables]
+    names = [target.name for target in targets]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise ConfigurationError(
             f"the adapter {twice!r} would be written twice: name it once, or declare a second adapter"
         )
-    return found
+    return targets
 
 
-def single_backends(place: Backend) -> list[SingleBackend]:
+def single_backends(backend: Backend) -> list[SingleBackend]:
     """Return every adapter of a backend, each once."""
-    match place:
+    match backend:
         case SingleBackend():
-            found = [place]
+            found = [backend]
         case ReplicatedBackend():
-            found = [each for inner in (place.primary, *place.secondaries) for each in single_backends(inner)]
+            found = [each for inner in (backend.primary, *backend.secondaries) for each in single_backends(inner)]
         case TieredBackend():
-            found = [*single_backends(place.hot), *single_backends(place.cold)]
+            found = [*single_backends(backend.hot), *single_backends(backend.cold)]
         case RoutedBackend():
-            found = [each for inner in (*place.tables.values(), place.default) for each in single_backends(inner)]
+            found = [each for inner in (*backend.tables.values(), backend.default) for each in single_backends(inner)]
     return list({each.name: each for each in found}.values())
 
 
-def open_backend(place: Backend) -> DatabaseAdapter:
-    """Open a backend as one adapter; of a replicated one, the primary.
+def open_backend(backend: Backend) -> DatabaseAdapter:
+    """Open a backend as one adapter. Of a replicated backend only the primary is opened.
 
     Raises:
         ConfigurationError: no adapter has the scheme, or its package cannot be loaded.
@@ -140,54 +148,56 @@ def open_backend(place: Backend) -> DatabaseAdapter:
     with ExitStack() as opening:
         opened: dict[str, DatabaseAdapter] = {}
 
-        def open_once(backend: SingleBackend) -> DatabaseAdapter:
-            if backend.name not in opened:
-                opened[backend.name] = as_database(open_adapter(backend.uri))
-                opening.callback(opened[backend.name].close)
-            return opened[backend.name]
+        def open_once(single: SingleBackend) -> DatabaseAdapter:
+            if single.name not in opened:
+                opened[single.name] = as_database(open_adapter(single.uri))
+                opening.callback(opened[single.name].close)
+            return opened[single.name]
 
-        adapter = _open(place, open_once)
+        adapter = _open(backend, open_once)
         opening.pop_all()
         return adapter
 
 
-def _open(place: Backend, open_once: Callable[[SingleBackend], DatabaseAdapter]) -> DatabaseAdapter:
-    match place:
+def _open(backend: Backend, open_once: Callable[[SingleBackend], DatabaseAdapter]) -> DatabaseAdapter:
+    match backend:
         case SingleBackend():
-            return open_once(place)
+            return open_once(backend)
         case ReplicatedBackend():
-            return _open(place.primary, open_once)
+            return _open(backend.primary, open_once)
         case TieredBackend():
-            return LifecycleAdapter(_open(place.hot, open_once), _open(place.cold, open_once), place.max_age_ms)
+            return LifecycleAdapter(_open(backend.hot, open_once), _open(backend.cold, open_once), backend.max_age_ms)
         case RoutedBackend():
-            routes = [Route(frozenset({table}), _open(inner, open_once)) for table, inner in place.tables.items()]
-            return CompositeAdapter(routes, _open(place.default, open_once))
+            routes = [Route(frozenset({table}), _open(inner, open_once)) for table, inner in backend.tables.items()]
+            return CompositeAdapter(routes, _open(backend.default, open_once))
 
 
-def _targets(place: Backend, above: WriteTarget) -> Iterator[WriteTarget]:
-    match place:
+def _targets(backend: Backend, enclosing: WriteTarget) -> Iterator[WriteTarget]:
+    """Yield a backend's write targets, with the tables and cold tiers of the backends that enclose it."""
+    match backend:
         case SingleBackend():
-            yield msgspec.structs.replace(above, name=place.name, uri=place.uri)
+            yield msgspec.structs.replace(enclosing, name=backend.name, uri=backend.uri)
         case ReplicatedBackend():
-            for inner in (place.primary, *place.secondaries):
-                yield from _targets(inner, above)
+            for inner in (backend.primary, *backend.secondaries):
+                yield from _targets(inner, enclosing)
         case TieredBackend():
-            yield from _targets(place.hot, msgspec.structs.replace(above, cold=(*above.cold, place.cold)))
+            yield from _targets(backend.hot, msgspec.structs.replace(enclosing, cold=(*enclosing.cold, backend.cold)))
         case RoutedBackend():
-            yield from _routed_targets(place, above)
+            yield from _routed_targets(backend, enclosing)
 
 
-def _routed_targets(place: RoutedBackend, above: WriteTarget) -> Iterator[WriteTarget]:
-    by_place: dict[bytes, tuple[Backend, list[str]]] = {}
-    for table, inner in place.tables.items():
-        if table not in above.without and (not above.tables or table in above.tables):
-            by_place.setdefault(msgspec.json.encode(inner), (inner, []))[1].append(table)
-    for inner, tables in by_place.values():
-        yield from _targets(inner, msgspec.structs.replace(above, tables=tuple(sorted(tables)), without=()))
-    left = tuple(table for table in above.tables if table not in place.tables)
-    if left or not above.tables:
-        without = () if left else tuple(sorted({*above.without, *place.tables}))
-        yield from _targets(place.default, msgspec.structs.replace(above, tables=left, without=without))
+def _routed_targets(backend: RoutedBackend, enclosing: WriteTarget) -> Iterator[WriteTarget]:
+    """Yield the write targets of routes: each backend with its tables, the default with all others."""
+    by_content: dict[bytes, tuple[Backend, list[str]]] = {}
+    for table, inner in backend.tables.items():
+        if table not in enclosing.without and (not enclosing.tables or table in enclosing.tables):
+            by_content.setdefault(msgspec.json.encode(inner), (inner, []))[1].append(table)
+    for inner, tables in by_content.values():
+        yield from _targets(inner, msgspec.structs.replace(enclosing, tables=tuple(sorted(tables)), without=()))
+    other_tables = tuple(table for table in enclosing.tables if table not in backend.tables)
+    if other_tables or not enclosing.tables:
+        without = () if other_tables else tuple(sorted({*enclosing.without, *backend.tables}))
+        yield from _targets(backend.default, msgspec.structs.replace(enclosing, tables=other_tables, without=without))
 
 
 def _lake_uri(config: Config) -> str:
@@ -197,5 +207,5 @@ def _lake_uri(config: Config) -> str:
     uri = lake.catalog_uri.replace("postgresql://", "postgresql+psycopg://", 1) if kind == "sql" else lake.catalog_uri
     options = {"catalogue": lake.catalog, "type": kind, "uri": uri, "warehouse": lake.warehouse}
     if kind == "sql":
-        options["init_catalog_tables"] = "false"  # Spark made them
+        options["init_catalog_tables"] = "false"  # Spark has created them
     return f"iceberg://{lake.system_namespace}?{urlencode(options)}"

@@ -71,7 +71,7 @@ class DatabaseAdapter(Protocol):
         """Store a batch atomically and durably.
 
         A delta that is already stored, by `StoredDelta.identity`, is left unchanged, whichever batch it came from. So a
-        batch can be inserted again after a lost answer or a crash.
+        batch can be inserted again after a lost response or a crash.
 
         Returns:
             Count and id sum of the batch's deltas, read back after the commit.
@@ -83,7 +83,8 @@ class DatabaseAdapter(Protocol):
     def query_deltas_since(self, query: DeltaQuery) -> DeltaPage:
         """Return one page of the deltas that match a query.
 
-        Following `end` returns each delta once. A value is returned as its RFC 8785 text or as it was written.
+        Passing each page's `end` as the next query's `after` returns each delta once. A column's value is returned as
+        its RFC 8785 text or as it was written.
 
         Raises:
             AdapterError: the backend cannot be read.
@@ -93,7 +94,7 @@ class DatabaseAdapter(Protocol):
         """Return the merged state of each row, including deleted rows. Rows without deltas are absent.
 
         Args:
-            gateway: None merges the deltas of every gateway as if they were one gateway's.
+            gateway: the gateway id; None merges the deltas of every gateway as if they were one gateway's.
             table: the rows' table.
             row_ids: the rows to return.
 
@@ -155,7 +156,10 @@ class StateWriter(Materialisable, Protocol):
 
         Args:
             schema: the table's schema; `ensure_schema` was called with it.
-            read: returns the contents by row. Called once, after the table has been locked against other writers.
+            read: returns row → content. Called once, after the table has been locked against other writers.
+
+        Returns:
+            The number of contents.
 
         Raises:
             AdapterError: the backend rejected the write; nothing was changed.
@@ -176,7 +180,7 @@ class ArrowAdapter(Protocol):
         """
 
     def query_arrow(self, query: DeltaQuery) -> ArrowPage:
-        """Return a page like `query_deltas_since`, as a table."""
+        """Return a page like `query_deltas_since`, as an Arrow table."""
 
 
 @runtime_checkable
@@ -222,7 +226,7 @@ class ConcurrentWriters(Protocol):
 
     @property
     def max_writers(self) -> int:
-        """The number of processes up to which parallel writes are faster; 1 if they would only wait."""
+        """The number of processes up to which parallel writes are faster; 1 if writers would wait for each other."""
 
 
 class ContentTransform(Protocol):
@@ -236,7 +240,7 @@ class ContentTransform(Protocol):
         Args:
             schema: the table's schema.
             rows: the rows to write.
-            contents: the merge of the deltas that the destination stores of them.
+            contents: row → the merge of the deltas that the destination stores of the row.
         """
 
 
@@ -256,7 +260,10 @@ UNCHANGED: ContentTransform = _Unchanged()
 
 @runtime_checkable
 class MarkStore(Protocol):
-    """A `DatabaseAdapter` that stores followers' marks, so that deltas and mark change in one transaction."""
+    """A `DatabaseAdapter` that stores followers' marks, so that deltas and mark change in one transaction.
+
+    A follower copies the lake's deltas to the adapter. Its mark is a text that says how far it has read them.
+    """
 
     def read_mark(self, name: str) -> str | None:
         """Return the value of a mark; None if it was never written."""
@@ -272,7 +279,7 @@ class MarkStore(Protocol):
     def apply_batch(self, batch: DeltaBatch, mark: MarkUpdate, schemas: Sequence[TableSchema] = ()) -> BatchChecksum:
         """Insert a batch, rewrite its rows in destination tables, and move the mark, all in one transaction.
 
-        Each written row is the merge of all deltas of its gateway and row id. Can be repeated after a lost answer: a
+        Each written row is the merge of all deltas of its gateway and row id. Can be repeated after a lost response: a
         mark that already has the new value is left unchanged. A backend without transactions writes the mark last, so
         that a crash repeats work and loses none.
 
@@ -297,11 +304,11 @@ class MarkStore(Protocol):
         schemas: Sequence[TableSchema] = (),
         transform: ContentTransform = UNCHANGED,
     ) -> BatchChecksum:
-        """Apply a batch like `apply_batch`, given as a table as in `ArrowAdapter`, of any gateways.
+        """Apply a batch like `apply_batch`, from an Arrow table.
 
         Args:
             batch_id: identifies this exact set of deltas permanently.
-            deltas: at least one.
+            deltas: a table as in `ArrowAdapter`, with at least one delta, of any gateways.
             mark: the follower's mark.
             schemas: the tables whose rows are rewritten.
             transform: changes row contents before they are written.
@@ -318,6 +325,7 @@ class ObjectInfo(msgspec.Struct, frozen=True):
     size: int
     """Bytes."""
     modified_ms: int
+    """Milliseconds since 1970."""
     etag: str
     """Changes when the content changes, as far as the store can tell."""
 

@@ -1,7 +1,7 @@
 """Queries over deltas in immutable files whose minimum and maximum arrivals and hlcs are known.
 
-`ObjectDeltas` and `IcebergDeltas` use it. Files are read in the order of their minimum, until the page is complete
-below the minimum of all remaining files. So a page costs what it returns plus the files that overlap it.
+`ObjectDeltas` and `IcebergDeltas` use it. Files are read in ascending order of their minimum, until a full page lies
+below the minimum of every remaining file. So a page costs only the files that overlap it.
 """
 
 from __future__ import annotations
@@ -22,18 +22,21 @@ _SORT_COLUMNS = {
     "arrival": ("arrival", "hlc", "client_id", "delta_id", "gateway"),
     "hlc": ("hlc", "client_id", "delta_id", "gateway"),
 }
+"""The columns of a `Position` by the query's order, most significant first."""
 
 _INTEGER_COLUMNS = ("arrival", "hlc")
 
 P = TypeVar("P")
+"""What identifies a file to its reader: a parsed object key, or a scan task of pyiceberg."""
 
 
 class Segment(NamedTuple, Generic[P]):
-    """A file of deltas and the range of its values in the query's order."""
+    """A file of deltas and the range of its arrivals or hlcs, depending on the query's order."""
 
     source: P
     low: int
     high: int
+    """Inclusive."""
 
     def overlaps(self, query: DeltaQuery) -> bool:
         """Return whether the file may contain deltas that match the query."""
@@ -51,25 +54,25 @@ def read_page(segments: Iterable[Segment[P]], read: Callable[[P], pa.Table], que
     """
     import pyarrow as pa
 
-    left = sorted(segments, key=lambda segment: segment.low)
+    ascending = sorted(segments, key=lambda segment: segment.low)
     found: list[pa.Table] = [arrow_schema().empty_table()]
     count = 0
-    for place, segment in enumerate(left):
-        some = matching(read(segment.source), query)
-        found.append(some)
-        count += len(some)
-        if count > query.limit and place + 1 < len(left):
-            together = sort_unique(pa.concat_tables(found), query.order)
-            found, count = [together], len(together)
-            if count > query.limit and together.column(query.order)[query.limit].as_py() < left[place + 1].low:
+    for index, segment in enumerate(ascending):
+        deltas = matching(read(segment.source), query)
+        found.append(deltas)
+        count += len(deltas)
+        if count > query.limit and index + 1 < len(ascending):
+            merged = sort_unique(pa.concat_tables(found), query.order)
+            found, count = [merged], len(merged)
+            if count > query.limit and merged.column(query.order)[query.limit].as_py() < ascending[index + 1].low:
                 break
-    whole = sort_unique(pa.concat_tables(found), query.order) if len(found) > 1 else found[0]
-    page = whole.slice(0, query.limit)
-    return ArrowPage(page, last_position(page, query.order) if len(whole) > query.limit else None)
+    merged = sort_unique(pa.concat_tables(found), query.order) if len(found) > 1 else found[0]
+    page = merged.slice(0, query.limit)
+    return ArrowPage(page, last_position(page, query.order) if len(merged) > query.limit else None)
 
 
 def split_points(segments: Iterable[tuple[Segment[P], int]], query: DeltaQuery, size: int) -> list[int]:
-    """Return the values that divide a query's result into ranges of about `size` deltas.
+    """Return the values that divide a query's result into ranges of about `size` deltas, see `Splittable`.
 
     Args:
         segments: the files that overlap the query, each with its number of deltas. Deltas are assumed to be evenly
@@ -77,21 +80,21 @@ def split_points(segments: Iterable[tuple[Segment[P], int]], query: DeltaQuery, 
         query: the query to divide.
         size: deltas per range.
     """
-    steps: list[tuple[int, float]] = []
+    steps: list[tuple[int, float]] = []  # (first value, estimated number of deltas)
     for segment, count in segments:
         low, high = (
             max(segment.low, query.since + 1),
             segment.high if query.until is None else min(segment.high, query.until),
         )
-        reached = count * (high - low + 1) / (segment.high - segment.low + 1)
-        parts = max(1, round(reached / size))
-        steps += ((low + (high - low) * number // parts, reached / parts) for number in range(parts))
-    points, held = list[int](), 0.0
-    for low, some in sorted(steps):
-        if held and held + some > size and low - 1 > (points[-1] if points else query.since):
+        selected = count * (high - low + 1) / (segment.high - segment.low + 1)
+        parts = max(1, round(selected / size))
+        steps += ((low + (high - low) * number // parts, selected / parts) for number in range(parts))
+    points, in_range = list[int](), 0.0
+    for low, deltas in sorted(steps):
+        if in_range and in_range + deltas > size and low - 1 > (points[-1] if points else query.since):
             points.append(low - 1)
-            held = 0
-        held += some
+            in_range = 0
+        in_range += deltas
     return points
 
 
@@ -101,23 +104,23 @@ def matching(deltas: pa.Table, query: DeltaQuery) -> pa.Table:
     import pyarrow.compute as pc
 
     value = deltas.column(query.order)
-    keep = [pc.greater(value, query.since)] if query.since >= 0 else []
+    masks = [pc.greater(value, query.since)] if query.since >= 0 else []
     if query.until is not None:
-        keep.append(pc.less_equal(value, query.until))
+        masks.append(pc.less_equal(value, query.until))
     if query.gateway is not None:
-        keep.append(pc.equal(deltas.column("gateway"), query.gateway))
-    for name, wanted in (("table_name", query.tables), ("row_id", query.rows)):
-        if wanted:
-            keep.append(pc.is_in(deltas.column(name), pa.array(wanted, pa.string())))
+        masks.append(pc.equal(deltas.column("gateway"), query.gateway))
+    for name, selected in (("table_name", query.tables), ("row_id", query.rows)):
+        if selected:
+            masks.append(pc.is_in(deltas.column(name), pa.array(selected, pa.string())))
     if query.after is not None:
-        keep.append(_is_after(deltas, query.order, query.after))
-    for mask in keep[1:]:
-        keep[0] = pc.and_(keep[0], mask)
-    return deltas.filter(keep[0]) if keep else deltas
+        masks.append(_is_after(deltas, query.order, query.after))
+    for mask in masks[1:]:
+        masks[0] = pc.and_(masks[0], mask)
+    return deltas.filter(masks[0]) if masks else deltas
 
 
 def sort_unique(deltas: pa.Table, order: Order) -> pa.Table:
-    """Sort deltas by position and drop duplicates; of duplicates the earliest arrival is kept.
+    """Sort deltas by position and keep one of each position. In hlc order that is the one that arrived first.
 
     Args:
         deltas: a table in either form.
@@ -158,34 +161,35 @@ def _is_ascending(deltas: pa.Table, numbers: Sequence[str]) -> bool:
     """Return whether each delta is greater than the one before, comparing integer columns only."""
     import pyarrow.compute as pc
 
-    above: Any = None
+    mask: Any = None
     for name in reversed(numbers):
-        here, before = deltas.column(name).slice(1), deltas.column(name).slice(0, len(deltas) - 1)
-        greater = pc.greater(here, before)
-        above = greater if above is None else pc.or_(greater, pc.and_(pc.equal(here, before), above))
-    return bool(pc.all(above).as_py())
+        values, previous = deltas.column(name).slice(1), deltas.column(name).slice(0, len(deltas) - 1)
+        greater = pc.greater(values, previous)
+        mask = greater if mask is None else pc.or_(greater, pc.and_(pc.equal(values, previous), mask))
+    return bool(pc.all(mask).as_py())
 
 
 def _is_after(deltas: pa.Table, order: Order, after: Position) -> Any:
     """Return a mask of the deltas after a position."""
     import pyarrow.compute as pc
 
-    place = {
+    bounds = {
         "arrival": after.value,
         "hlc": after.hlc,
         "client_id": after.client_id,
         "delta_id": after.delta_id,
         "gateway": after.gateway,
     }
-    behind: Any = None
+    mask: Any = None
     for name in reversed(_SORT_COLUMNS[order]):
         column = deltas.column(name)
-        above = pc.greater(column, place[name])
-        behind = above if behind is None else pc.or_(above, pc.and_(pc.equal(column, place[name]), behind))
-    return behind
+        greater = pc.greater(column, bounds[name])
+        mask = greater if mask is None else pc.or_(greater, pc.and_(pc.equal(column, bounds[name]), mask))
+    return mask
 
 
 MAX_CACHED_DELTAS = 100_000
+"""Default limit of a `BatchCache`."""
 
 
 class BatchCache:
@@ -206,7 +210,12 @@ class BatchCache:
         self._lock = threading.Lock()
 
     def get(self, key: str, read: Callable[[str], pa.Table]) -> pa.Table:
-        """Return the deltas under a key, calling `read` on a miss."""
+        """Return the deltas of a file, calling `read(key)` if they are not cached.
+
+        Args:
+            key: identifies the file and its content.
+            read: reads the file.
+        """
         with self._lock:
             if key in self._entries:
                 self._entries.move_to_end(key)

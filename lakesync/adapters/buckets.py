@@ -1,4 +1,8 @@
-"""Hash buckets of row ids and batch ids: they divide a large load among writers and a destination table among locks."""
+"""Hash buckets of row ids and batch ids.
+
+They divide a load among parallel writers (`transfer/loads.py`), and a destination table among locks
+(`sql/row_tables.py`).
+"""
 
 from __future__ import annotations
 
@@ -20,13 +24,14 @@ def bucket_of(text: str) -> int:
 
 
 class Part(msgspec.Struct, frozen=True, rename={"count": "of"}):
-    """One part of a load: the deltas that one writer applies."""
+    """One part of a load, which is a follower's large backlog: the deltas that one writer applies."""
 
     load: str
-    """The load's id. Marks of another load's parts do not apply."""
+    """The load's id; part of the names of its parts' marks."""
     number: int
+    """From 0."""
     count: int
-    """Number of parts."""
+    """Number of the load's parts; stored as `of`."""
     by_batch: bool = False
     """Whether deltas are divided by batch id, as object stores store whole batches; otherwise by row id."""
 
@@ -39,8 +44,8 @@ class Part(msgspec.Struct, frozen=True, rename={"count": "of"}):
         import pyarrow as pa
 
         keys = deltas.column("batch_id" if self.by_batch else "row_id")
-        coded = pa.chunked_array(keys, pa.string()).combine_chunks().dictionary_encode()
-        mine = pa.array(
-            [bucket_of(text) % self.count == self.number for text in coded.dictionary.to_pylist()], pa.bool_()
+        encoded = pa.chunked_array(keys, pa.string()).combine_chunks().dictionary_encode()
+        belongs = pa.array(
+            [bucket_of(text) % self.count == self.number for text in encoded.dictionary.to_pylist()], pa.bool_()
         )
-        return pa.chunked_array([mine.take(coded.indices)])
+        return pa.chunked_array([belongs.take(encoded.indices)])

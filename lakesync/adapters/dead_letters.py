@@ -8,11 +8,11 @@ from typing import Protocol, runtime_checkable
 import msgspec
 
 WHOLE_ROW = ""
-"""Stands for the column name if the database rejects the row regardless of its values."""
+"""Stands for the column name if the database rejects the row even with null in all columns of the schema."""
 
 
 class DeadLetter(msgspec.Struct, frozen=True):
-    """A value that is null in its row, or a row that is not written, with the reason."""
+    """A value that was replaced by null in the destination table, or a row that was not written, with the reason."""
 
     gateway: str
     table: str
@@ -55,7 +55,7 @@ class TableIsolation(Protocol):
         """
 
     def resume_table(self, follower: str, table: str) -> None:
-        """Write a table with each batch again, after all of its rows have been rewritten.
+        """End a table's suspension: each batch writes it again. The caller has rewritten all of its rows.
 
         Raises:
             AdapterError: the backend cannot be reached.

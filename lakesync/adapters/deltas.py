@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 DEFAULT_PAGE = 10_000
+"""Deltas per page, unless a query sets a limit."""
 
 
 class StoredDelta(msgspec.Struct, frozen=True, gc=False):
@@ -72,7 +73,7 @@ class DeltaQuery(msgspec.Struct, frozen=True):
     """Selects deltas and their order. All conditions must hold."""
 
     order: Order = "arrival"
-    """`arrival` misses nothing that one gateway's flushes write; `hlc` sorts deltas by age."""
+    """`arrival` to follow a gateway: later flushes only add greater arrivals. `hlc` to select deltas by age."""
     since: int = -1
     """Exclusive lower bound on the arrival or the hlc, depending on `order`."""
     until: int | None = None
@@ -86,6 +87,7 @@ class DeltaQuery(msgspec.Struct, frozen=True):
     rows: tuple[str, ...] = ()
     """Row ids; empty selects every row."""
     limit: int = DEFAULT_PAGE
+    """Deltas per page, at most."""
 
 
 class DeltaPage(msgspec.Struct, frozen=True):
@@ -107,7 +109,7 @@ class ArrowPage(msgspec.Struct, frozen=True):
 
 
 class MarkUpdate(msgspec.Struct, frozen=True):
-    """A compare-and-set of a follower's mark: how far the follower has read."""
+    """A compare-and-set of a follower's mark, the stored text that says how far the follower has read the lake."""
 
     name: str
     """The mark's name: 1 to 512 characters."""

@@ -1,7 +1,7 @@
-"""Digests of a destination by table and day, computed at the destination and compared with the lake's.
+"""Digests (counts and checksums) by table and day, computed at a destination and in the lake to compare the two.
 
-A day is a UTC day of arrival: of the delta, or of a row's newest delta. Sums add 32-bit checksums, so
-that a database can add them without overflow.
+A day is a UTC day of arrival: of the delta, or of a row's newest delta. Sums add 32-bit checksums, so that a database
+can add them without overflow. The pipeline's comparison of destinations (`lakehouse.backends.comparison`) calls it.
 """
 
 from __future__ import annotations
@@ -33,14 +33,15 @@ class Digest(msgspec.Struct, frozen=True):
     day: int
     """Days since 1970."""
     deltas: int = 0
+    """Number of stored deltas."""
     delta_sum: int = 0
-    """Sum of the checksums of `ID|OP|COLUMNS`."""
+    """Sum over these of `text_checksum` of `ID|OP|COLUMNS`."""
     rows: int = 0
     """Rows of the destination table."""
     deleted: int = 0
-    """Rows of these that are marked as deleted."""
+    """Those of these rows that are marked as deleted."""
     row_sum: int = 0
-    """Sum of the checksums of `GATEWAY/ROW ID`."""
+    """Sum over the rows of `text_checksum` of `GATEWAY/ROW ID`."""
     arrival_sum: int = 0
     """Sum of the rows' newest arrivals, each modulo `ARRIVAL_MODULUS`."""
     altered: int = 0
@@ -61,6 +62,7 @@ class DigestScope(msgspec.Struct, frozen=True):
     tables: tuple[str, ...] = ()
     """Empty selects every table."""
     without: tuple[str, ...] = ()
+    """Excludes these tables."""
     gateways: tuple[str, ...] = ()
     """Empty selects every gateway."""
     schemas: tuple[TableSchema, ...] = ()
@@ -122,30 +124,30 @@ class Difference(msgspec.Struct, frozen=True):
     day: str
     """`YYYY-MM-DD`, UTC."""
     lake: Digest
-    there: Digest
+    destination: Digest
 
     def __str__(self) -> str:
         """Describe the figures that differ."""
         names = {"deltas": "deltas", "rows": "rows", "deleted": "deleted rows", "altered": "altered rows"}
         parts = [
-            f"{getattr(self.there, name)} {words} of {getattr(self.lake, name)}"
+            f"{getattr(self.destination, name)} {words} of {getattr(self.lake, name)}"
             for name, words in names.items()
-            if getattr(self.there, name) != getattr(self.lake, name)
+            if getattr(self.destination, name) != getattr(self.lake, name)
         ]
         return f"{self.table} on {self.day}: {', '.join(parts) or 'other contents'}"
 
 
-def diff_digests(lake: Iterable[Digest], there: Iterable[Digest]) -> list[Difference]:
+def diff_digests(lake: Iterable[Digest], destination: Iterable[Digest]) -> list[Difference]:
     """Return the tables and days that differ, ordered by day and table.
 
     Args:
         lake: digests of the lake.
-        there: digests of the destination.
+        destination: digests of the destination.
     """
-    wanted, found = merge_digests(lake), merge_digests(there)
-    keys = sorted({*wanted, *found}, key=lambda key: (key[1], key[0]))
-    pairs = [(wanted.get(key, Digest(*key)), found.get(key, Digest(*key))) for key in keys]
-    return [Difference(one.table, day_text(one.day), one, other) for one, other in pairs if one != other]
+    expected, found = merge_digests(lake), merge_digests(destination)
+    keys = sorted({*expected, *found}, key=lambda key: (key[1], key[0]))
+    pairs = [(expected.get(key, Digest(*key)), found.get(key, Digest(*key))) for key in keys]
+    return [Difference(want.table, day_text(want.day), want, have) for want, have in pairs if want != have]
 
 
 def day_of(arrival: int) -> int:

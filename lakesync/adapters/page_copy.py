@@ -1,4 +1,7 @@
-"""Copies a page of deltas to an adapter under content-derived batch ids, and verifies it."""
+"""`copy_page`: copies a page of deltas to an adapter, under batch ids derived from its content, and verifies it.
+
+Tiers, fan-out and migrations call it.
+"""
 
 from __future__ import annotations
 
@@ -14,23 +17,23 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 PAGE_DELTAS = 10_000
-"""Deltas copied at once."""
+"""Deltas per page: the limit of the queries whose pages are copied."""
 
 
-def copy_page(to: DatabaseAdapter, why: str, deltas: pa.Table) -> BatchChecksum:
-    """Write deltas, one batch per gateway. The same deltas always get the same batch ids.
+def copy_page(target: DatabaseAdapter, kind: str, deltas: pa.Table) -> BatchChecksum:
+    """Write a page of deltas, one batch per gateway. A repeated copy has the same batch ids, and so changes nothing.
 
     Args:
-        to: the adapter to write to.
-        why: the kind of copy; part of the batch id.
-        deltas: at least one, in order.
+        target: the adapter to write to.
+        kind: `tier`, `fan-out` or `migration`; part of the batch ids.
+        deltas: at least one, in the order of the query that returned them.
 
     Returns:
         Count and id sum of all deltas, as read back.
 
     Raises:
         AdapterError: the deltas may or may not be written; retry.
-        IntegrityError: the adapter stores fewer or other deltas than it was given.
+        IntegrityError: the target stores fewer or other deltas than were written.
     """
     import pyarrow.compute as pc
 
@@ -39,7 +42,8 @@ def copy_page(to: DatabaseAdapter, why: str, deltas: pa.Table) -> BatchChecksum:
         own = deltas.filter(pc.equal(deltas.column("gateway"), gateway))
         expected = table_checksum(own)
         first = own.column("hlc")[0].as_py()
-        stored = write_arrow(to, f"{gateway}.{why}.{first:016x}-{expected.deltas}-{expected.id_sum:016x}", gateway, own)
+        batch_id = f"{gateway}.{kind}.{first:016x}-{expected.deltas}-{expected.id_sum:016x}"
+        stored = write_arrow(target, batch_id, gateway, own)
         if stored != expected:
             raise IntegrityError(
                 f"{expected.deltas} deltas of gateway {gateway!r} were written (id sum {expected.id_sum}), but "

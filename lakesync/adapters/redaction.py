@@ -1,7 +1,8 @@
-"""Erasure at an adapter: covered deltas keep their place, but lose their content.
+"""Erasure at an adapter: a delta that a request covers stays stored, but loses its content.
 
-The rule is the lake's: a covered delta becomes an UPDATE without columns, with the same hlc, client and id. It changes
-nothing when merged, counts and id sums stay the same, and a repeated batch still finds it.
+The same rule holds in the lake: a covered delta becomes an UPDATE without columns, with the same hlc, client and id. It
+changes nothing in a merge, counts and id sums stay the same, and a repeated batch recognises it as stored. The
+pipeline's erasure calls `Redactable.redact`; adapters use the other functions.
 """
 
 from __future__ import annotations
@@ -20,22 +21,23 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 NO_COLUMNS = "{}"
+"""The JSON text of a delta's columns after its erasure."""
 TouchedRow = tuple[str, str, str]
 """`(gateway, table, row id)`."""
 
 
 class RedactionRequest(msgspec.Struct, frozen=True):
-    """What to erase of one gateway: a row, or everything that a client wrote."""
+    """The deltas of one gateway to erase: those of a row, or all that a client wrote."""
 
     gateway: str
     hlc: int
-    """Covers deltas with an hlc up to this one."""
+    """The request covers deltas with an hlc up to this one."""
     table: str | None = None
     row_id: str | None = None
     client_id: str | None = None
     """Set either this, or `table` and `row_id`."""
     tables: tuple[str, ...] = ()
-    """Restricts a client's deltas to these tables; empty covers every table."""
+    """Restricts a client's deltas to these tables; empty for every table."""
 
 
 class RedactionResult(msgspec.Struct, frozen=True):
@@ -63,7 +65,8 @@ class Redactable(Protocol):
         """Erase covered deltas and rebuild their rows, durably.
 
         Can be repeated, also after a crash: rows are rebuilt even if their deltas are already empty. A row that is no
-        longer visible is removed together with `props`, also with soft delete. No one may write older deltas meanwhile.
+        longer visible is removed together with its `props`, also with soft delete. The caller ensures that no process
+        writes covered deltas meanwhile.
 
         Args:
             requests: what to erase.
@@ -94,7 +97,7 @@ def require_redactable(adapter: DatabaseAdapter, name: str) -> Redactable:
     return adapter
 
 
-def covered_mask(deltas: pa.Table, requests: Sequence[RedactionRequest]) -> pa.Table:
+def covered_mask(deltas: pa.Table, requests: Sequence[RedactionRequest]) -> pa.ChunkedArray:
     """Return a mask of the deltas that any request covers.
 
     Args:
@@ -109,8 +112,8 @@ def covered_mask(deltas: pa.Table, requests: Sequence[RedactionRequest]) -> pa.T
         covered = pc.and_(
             pc.equal(deltas.column("gateway"), each.gateway), pc.less_equal(deltas.column("hlc"), each.hlc)
         )
-        wanted = {"client_id": each.client_id, "table_name": each.table, "row_id": each.row_id}
-        for name, value in wanted.items():
+        conditions = {"client_id": each.client_id, "table_name": each.table, "row_id": each.row_id}
+        for name, value in conditions.items():
             if value is not None:
                 covered = pc.and_(covered, pc.equal(deltas.column(name), value))
         if each.tables:
@@ -120,16 +123,21 @@ def covered_mask(deltas: pa.Table, requests: Sequence[RedactionRequest]) -> pa.T
 
 
 def redact_table(deltas: pa.Table, requests: Sequence[RedactionRequest]) -> tuple[pa.Table, RedactionResult]:
-    """Return deltas with the covered ones emptied, `columns` as text, and what was erased."""
+    """Return all deltas with the covered ones emptied, and what was erased. `columns` becomes text.
+
+    Args:
+        deltas: a table in either form.
+        requests: what to erase.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
     deltas = columns_as_text(deltas)
     covered = covered_mask(deltas, requests)
     not_empty = pc.and_(covered, pc.not_equal(deltas.column("columns"), NO_COLUMNS))
-    named = ["gateway", "table_name", "row_id"]
-    keys = deltas.filter(covered).select(named).group_by(named).aggregate([])
-    touched = tuple(zip(*(keys.column(name).to_pylist() for name in named), strict=True))
+    row_columns = ["gateway", "table_name", "row_id"]
+    rows = deltas.filter(covered).select(row_columns).group_by(row_columns).aggregate([])
+    touched = tuple(zip(*(rows.column(name).to_pylist() for name in row_columns), strict=True))
     for name, value in (("op", "UPDATE"), ("columns", NO_COLUMNS)):
         column = pc.if_else(not_empty, pa.scalar(value, pa.string()), deltas.column(name).cast(pa.string()))
         deltas = deltas.set_column(deltas.schema.get_field_index(name), name, column)

@@ -22,8 +22,10 @@ from lakesync.model.errors import ConfigurationError
 from lakesync.model.redaction import without_password
 
 GROUP = "lakesync.adapters"
+"""The group of entry points in which packages declare adapters."""
 
 Factory = Callable[[str], Adapter]
+"""Opens an adapter by its URI."""
 
 
 def open_adapter(uri: str) -> Adapter:
@@ -56,13 +58,14 @@ def as_database(adapter: Adapter, flush_format: FlushFormat = "parquet") -> Data
     """Return an adapter as a `DatabaseAdapter`; an object store is wrapped in `ObjectDeltas`.
 
     Args:
-        adapter: the adapter.
-        flush_format: of new objects in an object store.
+        adapter: a database, which is returned as it is, or an object store.
+        flush_format: how new objects in an object store are encoded.
     """
     return ObjectDeltas(adapter, flush_format) if is_object_store(adapter) else adapter
 
 
 def _installed(scheme: str) -> Factory | None:
+    """Return the factory that an installed package declares for a scheme; None if none does."""
     for point in entry_points(group=GROUP, name=scheme):
         try:
             factory: Factory = point.load()
@@ -73,6 +76,7 @@ def _installed(scheme: str) -> Factory | None:
 
 
 def _path(uri: str) -> Path:
+    """Return the absolute path of a `file:` or `sqlite:` URI."""
     parts, _ = split_uri(uri)
     if parts.netloc or not parts.path.startswith("/") or not parts.path.strip("/"):
         raise ConfigurationError(

@@ -1,4 +1,7 @@
-"""The content of one row in a destination table: a function of the set of the row's deltas alone."""
+"""The content of one row in a destination table: the merge of the row's deltas, in any order.
+
+Adapters with destination tables, flows and tiers use it.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ class RowContent(msgspec.Struct, frozen=True, gc=False):
 
     state: RowState
     arrival: int = -1
-    """The greatest arrival among its deltas."""
+    """The greatest arrival of its deltas; -1 if there are none."""
     without_deletes: RowState | None = None
     """The merge without DELETEs, for a row that has any: the values that a soft-deleted row keeps."""
     is_hidden: bool = False
@@ -37,11 +40,11 @@ class RowContent(msgspec.Struct, frozen=True, gc=False):
 
     def merged_with(self, other: RowContent) -> RowContent:
         """Return the content of the union of both sets of deltas."""
-        is_split = self.without_deletes is not None or other.without_deletes is not None
+        has_deletes = self.without_deletes is not None or other.without_deletes is not None
         return RowContent(
             merge_states(self.state, other.state),
             max(self.arrival, other.arrival),
-            merge_states(self.retained, other.retained) if is_split else None,
+            merge_states(self.retained, other.retained) if has_deletes else None,
             self.is_hidden or other.is_hidden,
         )
 
@@ -51,21 +54,21 @@ NO_CONTENT = RowContent(RowState())
 
 
 def merge_states(first: RowState, second: RowState) -> RowState:
-    """Merge two states of one row.
+    """Merge two states of one row, by merging deltas that would give each of them.
 
     Args:
         first: a state.
         second: another state of the same row.
     """
-    whole = RowState()
+    merged = RowState()
     for state in (first, second):
         for op, stamp in (("DELETE", state.tombstone), ("INSERT", state.inserted)):
             if stamp is not None:
-                whole.merge(RowDelta(op, "", "", stamp[1], (), stamp[0], ""))  # type: ignore[arg-type]
-        for part in state.live:
-            cells = tuple(ColumnValue(column, value) for column, value in part.columns.items())
-            whole.merge(RowDelta("UPDATE", "", "", part.client_id, cells, part.hlc, part.delta_id))
-    return whole
+                merged.merge(RowDelta(op, "", "", stamp[1], (), stamp[0], ""))  # type: ignore[arg-type]
+        for write in state.live:
+            cells = tuple(ColumnValue(column, value) for column, value in write.columns.items())
+            merged.merge(RowDelta("UPDATE", "", "", write.client_id, cells, write.hlc, write.delta_id))
+    return merged
 
 
 def states_of(deltas: Iterable[RowDelta]) -> dict[str, RowState]:
@@ -81,14 +84,15 @@ def contents_of(deltas: Iterable[StoredDelta]) -> dict[RowId, RowContent]:
     by_row: dict[RowId, list[StoredDelta]] = {}
     for stored in deltas:
         by_row.setdefault((stored.gateway, stored.delta.row_id), []).append(stored)
-    return {row: _content(some) for row, some in by_row.items()}
+    return {row: _content(row_deltas) for row, row_deltas in by_row.items()}
 
 
 def _content(deltas: Sequence[StoredDelta]) -> RowContent:
+    """Merge the deltas of one row."""
     state, without_deletes = RowState(), RowState()
-    is_split = any(stored.delta.op == "DELETE" for stored in deltas)
+    has_deletes = any(stored.delta.op == "DELETE" for stored in deltas)
     for stored in deltas:
         state.merge(stored.delta)
-        if is_split and stored.delta.op != "DELETE":
+        if has_deletes and stored.delta.op != "DELETE":
             without_deletes.merge(stored.delta)
-    return RowContent(state, max(stored.arrival for stored in deltas), without_deletes if is_split else None)
+    return RowContent(state, max(stored.arrival for stored in deltas), without_deletes if has_deletes else None)

@@ -21,6 +21,7 @@ class BackendUri(msgspec.Struct, frozen=True):
     path: str
     """Without the leading slash."""
     options: dict[str, str]
+    """The query's options."""
 
     @classmethod
     def parse(cls, uri: str, allowed_options: frozenset[str] = frozenset()) -> BackendUri:
@@ -28,14 +29,14 @@ class BackendUri(msgspec.Struct, frozen=True):
 
         Args:
             uri: the URI to parse.
-            allowed_options: names of query options.
+            allowed_options: the names of the query options that the backend knows.
 
         Raises:
             ConfigurationError: the URI is invalid, or has an unknown option.
         """
         parts, port = split_uri(uri)
-        given = dict(parse_qsl(parts.query, keep_blank_values=True))
-        if unknown := given.keys() - allowed_options:
+        options = dict(parse_qsl(parts.query, keep_blank_values=True))
+        if unknown := options.keys() - allowed_options:
             raise ConfigurationError(
                 f"{without_password(uri)!r} has the option {min(unknown)!r}, which is unknown "
                 f"(known: {', '.join(sorted(allowed_options)) or 'none'})"
@@ -47,7 +48,7 @@ class BackendUri(msgspec.Struct, frozen=True):
             parts.hostname or "",
             port,
             unquote(parts.path).lstrip("/"),
-            given,
+            options,
         )
 
 
@@ -60,7 +61,7 @@ def split_uri(uri: str) -> tuple[SplitResult, int | None]:
     try:
         parts = urlsplit(uri)
         return parts, parts.port
-    except ValueError:  # its text may contain a part of the password
+    except ValueError:  # its message may contain a part of the password
         raise ConfigurationError(
             f"{without_password(uri)!r} is not a valid URI: check its host and port, and write /, ?, #, @ and the"
             " like in the password as %2F, %3F, %23, %40"

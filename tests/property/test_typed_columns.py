@@ -56,7 +56,7 @@ def at_a_destination(values, kind):
         delta = RowDelta("INSERT", "t", str(number), "ann", columns, 1, identity)
         deltas.append(StoredDelta("g", 1, delta))
     found = row_values(schema, contents_of(deltas), now_ms=0)
-    shown = dict(zip(found.shown["row_id"].to_pylist(), found.shown["c"].to_pylist(), strict=True))
+    shown = dict(zip(found.rows["row_id"].to_pylist(), found.rows["c"].to_pylist(), strict=True))
     unfit = {int(letter.row_id) for letter in found.letters}
     return [shown[str(number)] for number in range(len(values))], unfit
 

@@ -39,10 +39,11 @@ _TYPES: dict[Kind, str] = {
 }
 _OPTIONS = frozenset({"location", "endpoint"})
 _SCRATCH = re.compile(r"\blakesync_(?:incoming|rows|keys|letters)\b")
-_SECONDS = 60.0
-"""For a request, with its repetitions."""
+"""Names of scratch tables in statements. Each connection appends its own suffix."""
+_REQUEST_SECONDS = 60.0
+"""Timeout of an HTTP request, including its retries."""
 _JOB_SECONDS = 300.0
-"""For a job; BigQuery ends one that takes longer."""
+"""Timeout of a job. BigQuery cancels a job that takes longer."""
 
 
 class BigQueryAdapter(SqlAdapter):
@@ -70,20 +71,20 @@ class BigQueryDialect(Dialect):
         return _TYPES.get(kind, "STRING")
 
     def create_scratch(self, name: str, columns: Sequence[Column], key: Sequence[str]) -> Sequence[str]:  # noqa: ARG002
-        """Create a table that the executor renames per connection and drops; after a crash it expires in a day."""
-        defined = ", ".join(f"{column.name} {self.column_type(column.kind)}" for column in columns)
-        gone = "expiration_timestamp = TIMESTAMP_ADD(CURRENT_TIMESTAMP(), INTERVAL 1 DAY)"
-        return [f"CREATE OR REPLACE TABLE {name} ({defined}) OPTIONS ({gone})"]
+        """Create a table, which the connection renames and drops. One that a crash leaves expires after a day."""
+        definitions = ", ".join(f"{column.name} {self.column_type(column.kind)}" for column in columns)
+        expiry = "expiration_timestamp = TIMESTAMP_ADD(CURRENT_TIMESTAMP(), INTERVAL 1 DAY)"
+        return [f"CREATE OR REPLACE TABLE {name} ({definitions}) OPTIONS ({expiry})"]
 
     def merge_statement(
         self, table: str, scratch: str, columns: Sequence[str], key: Sequence[str], update: Sequence[str]
     ) -> str:
         """Return a MERGE statement."""
-        same = " AND ".join(f"t.{column} = s.{column}" for column in key)
-        matched = ", ".join(f"{column} = s.{column}" for column in update)
+        is_same = " AND ".join(f"t.{column} = s.{column}" for column in key)
+        assignments = ", ".join(f"{column} = s.{column}" for column in update)
         return (
-            f"MERGE INTO {table} t USING {scratch} s ON {same}"
-            + (f" WHEN MATCHED THEN UPDATE SET {matched}" if matched else "")
+            f"MERGE INTO {table} t USING {scratch} s ON {is_same}"
+            + (f" WHEN MATCHED THEN UPDATE SET {assignments}" if assignments else "")
             + f" WHEN NOT MATCHED THEN INSERT ({', '.join(columns)})"
             + f" VALUES ({', '.join(f's.{column}' for column in columns)})"
         )
@@ -113,8 +114,8 @@ class BigQueryDialect(Dialect):
         key: Sequence[str],
     ) -> Sequence[str]:
         """Create a table clustered by its key."""
-        defined = ", ".join(self.column_definition(column) for column in columns)
-        return [f"CREATE TABLE IF NOT EXISTS {name} ({defined}) CLUSTER BY {', '.join(key)}"]
+        definitions = ", ".join(self.column_definition(column) for column in columns)
+        return [f"CREATE TABLE IF NOT EXISTS {name} ({definitions}) CLUSTER BY {', '.join(key)}"]
 
     def create_index(self, name: str, table: str, columns: Sequence[str]) -> Sequence[str]:  # noqa: ARG002
         """Return nothing: BigQuery has no indexes."""
@@ -127,7 +128,7 @@ class BigQueryDialect(Dialect):
 
 
 class BigQueryExecutor:
-    """Holds one client; a "connection" is a namespace for scratch tables."""
+    """`Executor` with one client, which all threads share. A connection is a set of scratch tables."""
 
     def __init__(self, uri: str) -> None:
         """Check the URI and the driver.
@@ -154,7 +155,7 @@ class BigQueryExecutor:
 
     @contextmanager
     def connect(self) -> Iterator[Connection]:
-        """Yield a namespace for scratch tables, and drop its tables afterwards."""
+        """Yield a connection, and drop its scratch tables afterwards."""
         try:
             if self._client is None:
                 self._client = self._create_client()
@@ -164,7 +165,7 @@ class BigQueryExecutor:
             finally:
                 connection.clear()
         except self._errors as error:
-            reason = f"no answer to a job within {_JOB_SECONDS:.0f} s" if isinstance(error, TimeoutError) else error
+            reason = f"a job did not end within {_JOB_SECONDS:.0f} s" if isinstance(error, TimeoutError) else error
             raise AdapterError(
                 f"BigQuery dataset {self._dataset!r} of project {self._project!r} failed: {reason}"
             ) from error
@@ -175,27 +176,29 @@ class BigQueryExecutor:
             self._client.close()  # type: ignore[no-untyped-call]
 
     def _create_client(self) -> bigquery.Client:
-        given: dict[str, Any] = {"project": self._project, "location": self._options.get("location")}
+        arguments: dict[str, Any] = {"project": self._project, "location": self._options.get("location")}
         if "endpoint" in self._options:
             from google.auth.credentials import AnonymousCredentials
 
-            given |= {
+            arguments |= {
                 "credentials": AnonymousCredentials(),  # type: ignore[no-untyped-call]
                 "client_options": {"api_endpoint": self._options["endpoint"]},
             }
-        return self._driver.Client(**given)
+        return self._driver.Client(**arguments)
 
 
 class _BigQueryConnection:
+    """`Connection` that runs each statement as a job."""
+
     def __init__(self, client: bigquery.Client, dataset: str) -> None:
         from google.cloud.bigquery import retry
 
         self._client = client
         self._dataset = dataset
-        self._token = uuid.uuid4().hex[:12]
+        self._suffix = uuid.uuid4().hex[:12]
         self._scratch: set[str] = set()
-        self._retry = retry.DEFAULT_RETRY.with_timeout(_SECONDS)
-        self._job_retry = retry.DEFAULT_JOB_RETRY.with_timeout(_SECONDS)
+        self._retry = retry.DEFAULT_RETRY.with_timeout(_REQUEST_SECONDS)
+        self._job_retry = retry.DEFAULT_JOB_RETRY.with_timeout(_REQUEST_SECONDS)
 
     def execute(self, statement: str, values: Sequence[Value] = ()) -> int:
         job = self._job(statement, values)
@@ -213,7 +216,7 @@ class _BigQueryConnection:
         from google.api_core.exceptions import NotFound
 
         try:
-            found = self._client.get_table(f"{self._dataset}.{table}", retry=self._retry, timeout=_SECONDS)
+            found = self._client.get_table(f"{self._dataset}.{table}", retry=self._retry, timeout=_REQUEST_SECONDS)
         except NotFound:
             return []
         return [field.name for field in found.schema]
@@ -227,16 +230,16 @@ class _BigQueryConnection:
             job_timeout_ms=int(_JOB_SECONDS * 1000),
         )
         name = self._scratch_name(table)
-        schema = self._client.get_table(f"{self._dataset}.{name}", retry=self._retry, timeout=_SECONDS).schema
+        schema = self._client.get_table(f"{self._dataset}.{name}", retry=self._retry, timeout=_REQUEST_SECONDS).schema
         job = self._client.load_table_from_file(
             io.BytesIO(_lines(rows, {field.name: field.field_type for field in schema})),
             f"{self._dataset}.{name}",
             job_config=config,
             rewind=True,
             num_retries=3,
-            timeout=_SECONDS,
+            timeout=_REQUEST_SECONDS,
         )
-        job.result(retry=self._retry, timeout=_JOB_SECONDS + _SECONDS)
+        job.result(retry=self._retry, timeout=_JOB_SECONDS + _REQUEST_SECONDS)
 
     def statement_error(self, error: BaseException) -> StatementError | None:
         from google.api_core.exceptions import BadRequest, ClientError
@@ -250,10 +253,13 @@ class _BigQueryConnection:
     def clear(self) -> None:
         """Drop the scratch tables of this connection."""
         for name in self._scratch:
-            self._client.delete_table(f"{self._dataset}.{name}", retry=self._retry, timeout=_SECONDS, not_found_ok=True)
+            self._client.delete_table(
+                f"{self._dataset}.{name}", retry=self._retry, timeout=_REQUEST_SECONDS, not_found_ok=True
+            )
 
     def _scratch_name(self, name: str) -> str:
-        own = f"{name}_{self._token}"
+        """Return this connection's name for a scratch table, and remember to drop that table."""
+        own = f"{name}_{self._suffix}"
         self._scratch.add(own)
         return own
 
@@ -271,13 +277,15 @@ class _BigQueryConnection:
         config = bigquery.QueryJobConfig(
             default_dataset=self._dataset, query_parameters=parameters, job_timeout_ms=int(_JOB_SECONDS * 1000)
         )
-        named = _SCRATCH.sub(lambda found: self._scratch_name(found[0]), statement)
+        renamed = _SCRATCH.sub(lambda name: self._scratch_name(name[0]), statement)
         # Without `job_retry=None` the driver tries for five minutes to start a job on an unreachable server.
-        return self._client.query(named, job_config=config, retry=self._retry, timeout=_SECONDS, job_retry=None)
+        return self._client.query(
+            renamed, job_config=config, retry=self._retry, timeout=_REQUEST_SECONDS, job_retry=None
+        )
 
     def _result(self, job: bigquery.QueryJob) -> Any:
         """Return a job's result; a job that failed for a transient reason is started again."""
-        return job.result(retry=self._retry, timeout=_JOB_SECONDS + _SECONDS, job_retry=self._job_retry)
+        return job.result(retry=self._retry, timeout=_JOB_SECONDS + _REQUEST_SECONDS, job_retry=self._job_retry)
 
 
 def _lines(rows: pa.Table, types: dict[str, str]) -> bytes:

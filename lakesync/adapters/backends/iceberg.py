@@ -1,4 +1,4 @@
-"""Read-only adapter for the lake's table `deltas`, through pyiceberg, using the file statistics in the manifests.
+"""Read-only adapter for the lake's table `deltas`, through pyiceberg. The statistics in the manifests select the files.
 
 Only the pipeline writes the lake, with Spark, so writes are rejected.
 Needs pyiceberg: `pip install 'lakesync[query]'`.
@@ -82,12 +82,12 @@ class IcebergDeltas:
         )
 
     def query_deltas_since(self, query: DeltaQuery) -> DeltaPage:
-        """Return a page, reading only files that may match."""
+        """Return a page, reading only data files that may contain matching deltas."""
         page = self.query_arrow(query)
         return DeltaPage(tuple(from_arrow(page.deltas)), page.end)
 
     def query_arrow(self, query: DeltaQuery) -> ArrowPage:
-        """Return a page, reading only files that may match."""
+        """Like `query_deltas_since`, as an Arrow table."""
         table = self._table()
         return read_page(self._segments(table, query), lambda task: self._read(table, task), query)
 
@@ -101,16 +101,17 @@ class IcebergDeltas:
         if not row_ids:
             return {}
         query, lake = DeltaQuery(gateway=gateway, tables=(table,), rows=tuple(row_ids)), self._table()
-        found = (matching(self._read(lake, segment.source), query) for segment in self._segments(lake, query))
-        return states_of(stored.delta for some in found for stored in from_arrow(some))
+        batches = (matching(self._read(lake, segment.source), query) for segment in self._segments(lake, query))
+        return states_of(stored.delta for batch in batches for stored in from_arrow(batch))
 
     def newest_position(self) -> Position | None:
         """Return the position after the last delta, reading only the files with the greatest arrival."""
         table = self._table()
         segments = list(self._segments(table, DeltaQuery()))
         latest = max((segment.high for segment in segments), default=0)
-        last = [self._read(table, segment.source) for segment in segments if segment.high == latest]
-        return max((last_position(sort_unique(some, "arrival"), "arrival") for some in last if len(some)), default=None)
+        batches = [self._read(table, segment.source) for segment in segments if segment.high == latest]
+        ends = (last_position(sort_unique(batch, "arrival"), "arrival") for batch in batches if len(batch))
+        return max(ends, default=None)
 
     def close(self) -> None:
         """Close the catalog."""
@@ -124,35 +125,36 @@ class IcebergDeltas:
             raise AdapterError(f"the lake's table {self._name} cannot be read: {error}") from error
 
     def _segments(self, table: Table, query: DeltaQuery) -> Iterator[Segment[FileScanTask]]:
-        """Yield the files that may match the query."""
+        """Yield the data files that may contain deltas that match the query."""
         from pyiceberg import expressions as ice
 
-        parts: list[tuple[Any, str, Any]] = [
+        conditions: list[tuple[Any, str, Any]] = [
             (ice.GreaterThanOrEqual, query.order, max(query.since, query.after.value if query.after else -1))
         ]
         if query.until is not None:
-            parts.append((ice.LessThanOrEqual, query.order, query.until))
+            conditions.append((ice.LessThanOrEqual, query.order, query.until))
         if query.gateway is not None:
-            parts.append((ice.EqualTo, "gateway", query.gateway))
+            conditions.append((ice.EqualTo, "gateway", query.gateway))
         if query.tables:
-            parts.append((ice.In, "table_name", query.tables))
-        wanted: ice.BooleanExpression = ice.AlwaysTrue()
-        for holds, column, value in parts:  # mypy does not understand pyiceberg's metaclass
-            wanted = ice.And(wanted, holds(column, value))
+            conditions.append((ice.In, "table_name", query.tables))
+        row_filter: ice.BooleanExpression = ice.AlwaysTrue()
+        for predicate, column, value in conditions:  # mypy does not understand pyiceberg's metaclass
+            row_filter = ice.And(row_filter, predicate(column, value))
         field = table.schema().find_field(query.order)
-        for task in table.scan(row_filter=wanted).plan_files():
+        for task in table.scan(row_filter=row_filter).plan_files():
             segment = Segment(task, *_value_range(task, field.field_id))
             if segment.overlaps(query):
                 yield segment
 
     def _read(self, table: Table, task: FileScanTask) -> pa.Table:
+        """Return a data file's deltas, from the cache if they were read with as many delete files."""
         key = f"{task.file.file_path} {len(task.delete_files)}"
         return self._cache.get(key, lambda _: _read_file(table, task))
 
 
-def _value_range(task: FileScanTask, field: int) -> tuple[int, int]:
-    """Return a file's minimum and maximum of a column; the whole range if it has no statistics."""
-    low, high = ((bounds or {}).get(field) for bounds in (task.file.lower_bounds, task.file.upper_bounds))
+def _value_range(task: FileScanTask, field_id: int) -> tuple[int, int]:
+    """Return a file's minimum and maximum of an int64 column, from its statistics; 0 to 2**63-1 if it has none."""
+    low, high = ((bounds or {}).get(field_id) for bounds in (task.file.lower_bounds, task.file.upper_bounds))
     if low is None or high is None:
         return 0, _MAX_INT64
     return int.from_bytes(low, "little", signed=True), int.from_bytes(high, "little", signed=True)

@@ -37,10 +37,11 @@ _TYPES: dict[Kind, str] = {
 }
 _LOOKUP_CHARS = 255
 """Indexed prefix of a text: InnoDB allows 3,072 bytes, four per character."""
-_SECONDS = 10
+_CONNECT_SECONDS = 10
 _STATEMENT_SECONDS = 300
-"""A longer statement is cancelled."""
+"""A longer statement is cancelled. Socket timeouts are `_CONNECT_SECONDS` longer, so that the server cancels first."""
 _LOCK_SECONDS = 30
+"""How long a statement waits for a lock before it fails."""
 _VALUE_ERRORS = frozenset(
     {
         *(1048, 1062, 1264, 1265, 1292, 1364, 1366, 1406, 1451, 1452, 1525, 1690, 3819, 4025),
@@ -51,7 +52,7 @@ _VALUE_ERRORS = frozenset(
 _TRANSACTION_LOST = frozenset({1053, 1213, 2006, 2013, 2014, 2055})
 """Error codes that also end the transaction or its savepoints: lost connections and deadlocks."""
 _LOCAL_INFILE_DISABLED = frozenset({1148, 2068, 3948, 3950, 4166})
-"""Error codes if LOAD DATA LOCAL is disabled on either side."""
+"""Error codes for LOAD DATA LOCAL if the server or the client has disabled it."""
 _OPTIONS = frozenset({"ssl_ca"})
 
 
@@ -92,24 +93,24 @@ class MySqlDialect(Dialect):
 
     def create_scratch(self, name: str, columns: Sequence[Column], key: Sequence[str]) -> Sequence[str]:
         """Create a temporary table."""
-        defined = ", ".join([*map(self.column_definition, columns), f"PRIMARY KEY ({', '.join(key)})"])
-        return [f"DROP TEMPORARY TABLE IF EXISTS {name}", f"CREATE TEMPORARY TABLE {name} ({defined})"]
+        definitions = ", ".join([*map(self.column_definition, columns), f"PRIMARY KEY ({', '.join(key)})"])
+        return [f"DROP TEMPORARY TABLE IF EXISTS {name}", f"CREATE TEMPORARY TABLE {name} ({definitions})"]
 
     def merge_statement(
         self, table: str, scratch: str, columns: Sequence[str], key: Sequence[str], update: Sequence[str]
     ) -> str:
         """Return an INSERT … ON DUPLICATE KEY UPDATE that fails on a conflict with another unique key.
 
-        MySQL would update the row with that key, whichever row it is. The guard sets that row's own key to null, which
-        MySQL rejects.
+        Without the guard, MySQL would update the other row that has the unique key. The guard sets that row's primary
+        key to null, which MySQL rejects.
         """
         names = ", ".join(columns)
         is_same = " AND ".join(f"{table}.{column} = VALUES({column})" for column in key)
         guard = f"{key[0]} = IF({is_same}, {table}.{key[0]}, NULL)"
-        do = ", ".join([guard, *(f"{column} = VALUES({column})" for column in update)])
+        assignments = ", ".join([guard, *(f"{column} = VALUES({column})" for column in update)])
         if not update:
-            do = f"{key[0]} = {table}.{key[0]}"
-        return f"INSERT INTO {table} ({names}) SELECT {names} FROM {scratch} s ON DUPLICATE KEY UPDATE {do}"
+            assignments = f"{key[0]} = {table}.{key[0]}"  # changes nothing
+        return f"INSERT INTO {table} ({names}) SELECT {names} FROM {scratch} s ON DUPLICATE KEY UPDATE {assignments}"
 
     def quote(self, name: str) -> str:
         """Quote with backticks."""
@@ -147,7 +148,7 @@ class MySqlDialect(Dialect):
 
 
 class MySqlExecutor:
-    """Connections through pymysql."""
+    """`Executor` with a pool of pymysql connections."""
 
     def __init__(self, uri: str) -> None:
         """Check the URI and the driver.
@@ -193,29 +194,29 @@ class MySqlExecutor:
         self._pool.close()
 
     def _connect(self) -> Driver[Any]:
-        where = self._address
+        address = self._address
         connection = self._driver.connect(
-            host=where.host,
-            port=where.port or 3306,
-            user=where.user or None,
-            password=where.password,
-            database=where.path,
+            host=address.host,
+            port=address.port or 3306,
+            user=address.user or None,
+            password=address.password,
+            database=address.path,
             charset="utf8mb4",
             autocommit=True,
             local_infile=True,
-            connect_timeout=_SECONDS,
+            connect_timeout=_CONNECT_SECONDS,
             init_command="SET SESSION time_zone = '+00:00',"
             " sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION,NO_BACKSLASH_ESCAPES,PIPES_AS_CONCAT',"
             f" innodb_lock_wait_timeout = {_LOCK_SECONDS}, lock_wait_timeout = {_LOCK_SECONDS}",
-            read_timeout=_STATEMENT_SECONDS + _SECONDS,
-            write_timeout=_STATEMENT_SECONDS + _SECONDS,
-            ssl={"ca": where.options["ssl_ca"]} if "ssl_ca" in where.options else None,
+            read_timeout=_STATEMENT_SECONDS + _CONNECT_SECONDS,
+            write_timeout=_STATEMENT_SECONDS + _CONNECT_SECONDS,
+            ssl={"ca": address.options["ssl_ca"]} if "ssl_ca" in address.options else None,
         )
         with connection.cursor() as cursor:
             cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
             cursor.execute("SELECT VERSION()")
             ((self._version,),) = cursor.fetchall()
-            if self.is_mariadb:  # MySQL bounds SELECTs alone; there the connection's own timeout does
+            if self.is_mariadb:  # MySQL's own limit covers SELECTs only; there `read_timeout` ends a statement
                 cursor.execute(f"SET SESSION max_statement_time = {_STATEMENT_SECONDS}")
                 # On since MariaDB 11.6.2: two writers of one row would then fail with error 1020 rather than wait.
                 if cursor.execute("SHOW VARIABLES LIKE 'innodb_snapshot_isolation'"):
@@ -235,6 +236,8 @@ class MySqlExecutor:
 
 
 class _MySqlConnection:
+    """`Connection` over pymysql."""
+
     def __init__(self, connection: Driver[Any]) -> None:
         self._sql = connection
 
@@ -301,12 +304,12 @@ class _MySqlConnection:
             )
 
     def _insert(self, table: str, rows: pa.Table) -> None:
-        places = ", ".join(["%s"] * rows.num_columns)
+        placeholders = ", ".join(["%s"] * rows.num_columns)
         values = [
             [_naive(value) for value in row] for row in zip(*(each.to_pylist() for each in rows.columns), strict=True)
         ]
         with self._sql.cursor() as cursor:
-            cursor.executemany(f"INSERT INTO {table} VALUES ({places})", values)
+            cursor.executemany(f"INSERT INTO {table} VALUES ({placeholders})", values)
 
 
 def _lines(rows: pa.Table) -> bytes:
@@ -319,6 +322,7 @@ def _lines(rows: pa.Table) -> bytes:
 
 
 def _escaped(column: pa.ChunkedArray) -> Any:
+    """Return a column as text for LOAD DATA; nulls stay null."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -328,14 +332,16 @@ def _escaped(column: pa.ChunkedArray) -> Any:
         return column.cast(pa.int8()).cast(pa.string())
     text = column.cast(pa.string())
     if pa.types.is_string(column.type):
-        for plain, spelled in (("\\", "\\\\"), ("\t", "\\t"), ("\n", "\\n")):
-            text = pc.replace_substring(text, plain, spelled)
+        for plain, escape in (("\\", "\\\\"), ("\t", "\\t"), ("\n", "\\n")):
+            text = pc.replace_substring(text, plain, escape)
     return text
 
 
 def _naive(value: Value) -> Value:
+    """Drop the time zone of a time, which is UTC like that of the session."""
     return value.replace(tzinfo=None) if isinstance(value, datetime) else value
 
 
 def _with_placeholders(statement: str) -> str:
+    """Replace `?` with pymysql's `%s`. Statements contain no literal `?`."""
     return statement.replace("%", "%%").replace("?", "%s")

@@ -39,6 +39,7 @@ _CONNECT_SECONDS = 10
 _STATEMENT_SECONDS = 300
 """A longer statement is cancelled, unless the URI or the role sets a limit."""
 _LOCK_SECONDS = 30
+"""How long a statement waits for a lock before it fails, unless the URI or the role sets a limit."""
 _VALUE_ERRORS = ("22", "23", "54")
 """SQLSTATE classes for rejected values: data exceptions, constraint violations, and program limits."""
 
@@ -58,7 +59,7 @@ class PostgresAdapter(SqlAdapter):
         super().__init__(PostgresExecutor(uri), PostgresDialect())
 
     def _reclaim_space(self, connection: Connection, tables: Sequence[str]) -> None:
-        """Remove old row versions."""
+        """Remove dead row versions, so that erased content is no longer in the tables' files."""
         connection.execute("SET statement_timeout = 0")
         for table in tables:
             connection.execute(f"VACUUM {table}")
@@ -76,8 +77,8 @@ class PostgresDialect(Dialect):
 
     def create_scratch(self, name: str, columns: Sequence[Column], key: Sequence[str]) -> Sequence[str]:  # noqa: ARG002
         """Create a temporary table."""
-        defined = ", ".join(self.column_definition(column) for column in columns)
-        return [f"DROP TABLE IF EXISTS pg_temp.{name}", f"CREATE TEMPORARY TABLE {name} ({defined})"]
+        definitions = ", ".join(self.column_definition(column) for column in columns)
+        return [f"DROP TABLE IF EXISTS pg_temp.{name}", f"CREATE TEMPORARY TABLE {name} ({definitions})"]
 
     def merge_statement(
         self, table: str, scratch: str, columns: Sequence[str], key: Sequence[str], update: Sequence[str]
@@ -99,7 +100,7 @@ class PostgresDialect(Dialect):
 
 
 class PostgresExecutor:
-    """Connections through psycopg."""
+    """`Executor` with a pool of psycopg connections."""
 
     def __init__(self, uri: str) -> None:
         """Check the driver.
@@ -141,6 +142,8 @@ class PostgresExecutor:
 
 
 class _PostgresConnection:
+    """`Connection`, `DirectAppend` and `HashReader` over psycopg."""
+
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
         self._sql = connection
 
@@ -157,7 +160,7 @@ class _PostgresConnection:
             with self._sql.transaction():  # a savepoint if a transaction is open
                 return read_columns(self._sql, _with_placeholders(statement), values, schema)
         except (OutOfMemory, ProgramLimitExceeded):  # a column exceeds one gigabyte
-            return self._copied_out(statement, values, schema)
+            return self._query_with_copy(statement, values, schema)
 
     def read_hashes(self, statement: str, values: Sequence[Value]) -> pa.FixedSizeBinaryArray | None:
         from psycopg.errors import DataError, OutOfMemory, ProgramLimitExceeded
@@ -174,9 +177,10 @@ class _PostgresConnection:
             return None
         return hashes_from_bytes(joined or b"") if len(joined or b"") == HASH_BYTES * count else None
 
-    def _copied_out(self, statement: str, values: Sequence[Value], schema: pa.Schema) -> pa.Table:
+    def _query_with_copy(self, statement: str, values: Sequence[Value], schema: pa.Schema) -> pa.Table:
         from psycopg import ClientCursor
 
+        """Run a query whose result is too large for one value per column."""
         query = ClientCursor(self._sql).mogrify(_with_placeholders(statement), list(values))  # COPY takes no parameters
         return read_csv(copy_out(self._sql, f"COPY ({query}) TO STDOUT (FORMAT csv)".encode()), schema)
 
@@ -225,6 +229,7 @@ class _PostgresConnection:
 
 
 def _with_placeholders(statement: str) -> bytes:
+    """Replace `?` with psycopg's `%s`. Statements contain no literal `?`."""
     return statement.replace("%", "%%").replace("?", "%s").encode()
 
 

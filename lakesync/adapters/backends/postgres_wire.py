@@ -1,7 +1,6 @@
-"""Bulk transfer over Postgres' wire protocol, column by column, because each row handled in Python costs microseconds.
+"""Bulk reads and writes for the Postgres adapter, column by column, because Python needs microseconds for each row.
 
-Writes with COPY, in binary format if all columns are text or 64-bit integers. Reads one value per column. The Postgres
-adapter calls it.
+Writes use COPY, in binary format if all columns are text or 64-bit integers. Reads fetch one value per column.
 """
 
 from __future__ import annotations
@@ -16,9 +15,13 @@ if TYPE_CHECKING:
     import psycopg
     import pyarrow as pa
 
-_BEGIN = b"PGCOPY\n\xff\r\n\0" + bytes(8)
-_END = b"\xff\xff"
+_HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
+"""The header of COPY's binary format: signature, no flags, no extension."""
+_TRAILER = b"\xff\xff"
 _NULL = b"\xff\xff\xff\xff"
+"""The length -1: a field that is null."""
+_LENGTH_BYTES = 4
+_INT64_BYTES = 8
 
 
 def encode_binary(rows: Iterator[pa.Table]) -> Iterator[memoryview | bytes]:
@@ -28,21 +31,21 @@ def encode_binary(rows: Iterator[pa.Table]) -> Iterator[memoryview | bytes]:
         rows: chunks of strings and 64-bit integers; integers must not be null.
     """
 
-    def ready() -> memoryview | None:
-        part = next(rows, None)
-        return None if part is None else _rows_of(part)
+    def encode_next() -> memoryview | None:
+        chunk = next(rows, None)
+        return None if chunk is None else _encode_chunk(chunk)
 
-    with ThreadPoolExecutor(1) as ahead:
-        coming = ahead.submit(ready)
-        yield _BEGIN
-        while (part := coming.result()) is not None:
-            coming = ahead.submit(ready)
-            yield part
-        yield _END
+    with ThreadPoolExecutor(1) as executor:
+        next_chunk = executor.submit(encode_next)
+        yield _HEADER
+        while (encoded := next_chunk.result()) is not None:
+            next_chunk = executor.submit(encode_next)
+            yield encoded
+        yield _TRAILER
 
 
-def _rows_of(rows: pa.Table) -> memoryview:
-    """Return the bytes of some rows: the number of fields, then length and content of each."""
+def _encode_chunk(rows: pa.Table) -> memoryview:
+    """Return rows in COPY's binary format: for each row the number of fields, then length and content of each field."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -53,21 +56,22 @@ def _rows_of(rows: pa.Table) -> memoryview:
         if column.null_count == count:
             fields.append(pa.scalar(_NULL, pa.binary()))
         elif pa.types.is_integer(column.type):
-            numbers = np.empty((count, 12), np.uint8)
-            numbers[:, :4] = (0, 0, 0, 8)
-            numbers[:, 4:] = column.to_numpy().astype(">i8").view(np.uint8).reshape(count, 8)
-            fields.append(_fixed(numbers, 12))
+            numbers = np.empty((count, _LENGTH_BYTES + _INT64_BYTES), np.uint8)
+            numbers[:, :_LENGTH_BYTES] = (0, 0, 0, _INT64_BYTES)
+            numbers[:, _LENGTH_BYTES:] = column.to_numpy().astype(">i8").view(np.uint8).reshape(count, _INT64_BYTES)
+            fields.append(_binary_array(numbers, _LENGTH_BYTES + _INT64_BYTES))
         else:
             values = column.combine_chunks().cast(pa.string())
             lengths = pc.fill_null(pc.binary_length(values), -1).to_numpy(zero_copy_only=False).astype(">i4")
-            fields += [_fixed(lengths, 4), pc.fill_null(values, "").cast(pa.binary())]
+            fields += [_binary_array(lengths, _LENGTH_BYTES), pc.fill_null(values, "").cast(pa.binary())]
     joined = pc.binary_join_element_wise(*fields, b"")
     _, offsets, data = joined.buffers()
     ends = np.frombuffer(offsets, np.int32)
     return memoryview(data)[ends[joined.offset] : ends[joined.offset + count]]
 
 
-def _fixed(values: Any, width: int) -> pa.Array:
+def _binary_array(values: Any, width: int) -> pa.Array:
+    """Return a numpy array's bytes as one binary value of `width` bytes per row."""
     import pyarrow as pa
 
     buffers = [None, pa.py_buffer(values)]
@@ -86,9 +90,7 @@ def encode_csv(rows: pa.Table) -> memoryview:
 def read_columns(
     connection: psycopg.Connection[Any], statement: bytes, values: Sequence[object], schema: pa.Schema
 ) -> pa.Table:
-    """Return a query's result with each column aggregated by the server into one value and its lengths: Arrow's layout.
-
-    Rows fetched one by one would cost microseconds each in Python.
+    """Return a query's result. The server joins each column to one value and its lengths, which is Arrow's layout.
 
     Args:
         connection: an open connection.
@@ -99,35 +101,35 @@ def read_columns(
     import numpy as np
     import pyarrow as pa
 
-    asked = []
+    expressions = []
     for field in schema:
         name = f'"{field.name}"'
         if pa.types.is_integer(field.type):
-            asked.append(f"string_agg(int8send({name}), ''::bytea)")
+            expressions.append(f"string_agg(int8send({name}), ''::bytea)")
         else:
-            asked += [f"string_agg(int4send(octet_length({name})), ''::bytea)", f"string_agg({name}, '')"]
-    query = f"SELECT count(*), {', '.join(asked)} FROM (".encode() + statement + b") AS page"
+            expressions += [f"string_agg(int4send(octet_length({name})), ''::bytea)", f"string_agg({name}, '')"]
+    query = f"SELECT count(*), {', '.join(expressions)} FROM (".encode() + statement + b") AS page"
     with connection.cursor(binary=True) as cursor:
         result = cursor.execute(query, list(values)).pgresult
         assert result is not None
-        first, *parts = [result.get_value(0, place) for place in range(1 + len(asked))]
-    count = int.from_bytes(first or b"", "big")
+        row_count, *parts = [result.get_value(0, index) for index in range(1 + len(expressions))]
+    count = int.from_bytes(row_count or b"", "big")
     if not count:
         return schema.empty_table()
-    left = iter(parts)
+    values_of_columns = iter(parts)
     arrays = []
     for field in schema:
         if pa.types.is_integer(field.type):
-            arrays.append(pa.array(np.frombuffer(next(left) or b"", ">i8").astype(np.int64)))
+            arrays.append(pa.array(np.frombuffer(next(values_of_columns) or b"", ">i8").astype(np.int64)))
             continue
-        ends = np.cumsum(np.frombuffer(next(left) or b"", ">i4"), dtype=np.int64)
+        ends = np.cumsum(np.frombuffer(next(values_of_columns) or b"", ">i4"), dtype=np.int64)
         offsets = pa.py_buffer(np.concatenate([[0], ends]).astype(np.int32))
-        arrays.append(pa.StringArray.from_buffers(count, offsets, pa.py_buffer(next(left) or b"")))
+        arrays.append(pa.StringArray.from_buffers(count, offsets, pa.py_buffer(next(values_of_columns) or b"")))
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
 def copy_out(connection: psycopg.Connection[Any], statement: bytes) -> bytes:
-    """Run a `COPY … TO STDOUT` statement and return its bytes. psycopg's own reader polls before each row: slow."""
+    """Run a `COPY … TO STDOUT` statement and return its bytes. psycopg's own reader is slow: it polls for each row."""
     from psycopg import errors, pq
 
     pgconn = connection.pgconn
@@ -143,8 +145,8 @@ def copy_out(connection: psycopg.Connection[Any], statement: bytes) -> bytes:
                 pgconn.consume_input()
             else:
                 break
-        while (ended := pgconn.get_result()) is not None:
-            result = ended
+        while (final := pgconn.get_result()) is not None:
+            result = final
     if result.status != pq.ExecStatus.COMMAND_OK:
         raise errors.error_from_result(result, encoding="utf-8")
     return b"".join(parts)

@@ -23,7 +23,7 @@ _TYPES: dict[Kind, str] = {"integer": "INTEGER", "number": "NUMERIC", "boolean":
 
 
 class SqliteAdapter(SqlAdapter):
-    """Adapter for a file. One process writes it at a time; any number may read."""
+    """Adapter for one file. One process writes it at a time; any number may read."""
 
     def __init__(self, path: Path | str) -> None:
         """Open or create the file.
@@ -58,8 +58,8 @@ class SqliteDialect(Dialect):
 
     def create_scratch(self, name: str, columns: Sequence[Column], key: Sequence[str]) -> Sequence[str]:
         """Create a temporary table."""
-        defined = ", ".join([*map(self.column_definition, columns), f"PRIMARY KEY ({', '.join(key)})"])
-        return [f"DROP TABLE IF EXISTS temp.{name}", f"CREATE TEMP TABLE {name} ({defined})"]
+        definitions = ", ".join([*map(self.column_definition, columns), f"PRIMARY KEY ({', '.join(key)})"])
+        return [f"DROP TABLE IF EXISTS temp.{name}", f"CREATE TEMP TABLE {name} ({definitions})"]
 
     def merge_statement(
         self, table: str, scratch: str, columns: Sequence[str], key: Sequence[str], update: Sequence[str]
@@ -68,7 +68,7 @@ class SqliteDialect(Dialect):
         return on_conflict_statement(table, columns, f"FROM {scratch} s WHERE true", key, update)
 
     def checksum_expression(self, text: str) -> str:
-        """Call a function that each connection registers."""
+        """Call the function `lakesync_checksum`, which each connection registers."""
         return f"lakesync_checksum({text})"
 
     def create_table(self, name: str, columns: Sequence[Column], key: Sequence[str]) -> Sequence[str]:
@@ -77,7 +77,7 @@ class SqliteDialect(Dialect):
 
 
 class SqliteExecutor:
-    """Connections to a file."""
+    """`Executor` with a pool of connections to one file."""
 
     def __init__(self, path: Path) -> None:
         """Create the executor.
@@ -114,6 +114,8 @@ class SqliteExecutor:
 
 
 class _SqliteConnection:
+    """`Connection` over the standard library's sqlite3."""
+
     def __init__(self, sql: sqlite3.Connection) -> None:
         self._sql = sql
 
@@ -136,12 +138,12 @@ class _SqliteConnection:
         for column in rows.columns:
             values = column.to_pylist()
             columns.append([_to_sqlite(value) for value in values] if pa.types.is_timestamp(column.type) else values)
-        places = ", ".join("?" * len(columns))
-        alone = not self._sql.in_transaction
-        if alone:
+        placeholders = ", ".join("?" * len(columns))
+        needs_transaction = not self._sql.in_transaction
+        if needs_transaction:
             self._sql.execute("BEGIN")
-        self._sql.executemany(f"INSERT INTO temp.{table} VALUES ({places})", zip(*columns, strict=True))
-        if alone:
+        self._sql.executemany(f"INSERT INTO temp.{table} VALUES ({placeholders})", zip(*columns, strict=True))
+        if needs_transaction:
             self._sql.execute("COMMIT")
 
     def statement_error(self, error: BaseException) -> StatementError | None:
@@ -162,4 +164,5 @@ class _SqliteConnection:
 
 
 def _to_sqlite(value: Value) -> str | int | None:
+    """Return a time as ISO 8601 text, because SQLite has no type for times; other values unchanged."""
     return value.isoformat(timespec="milliseconds") if isinstance(value, datetime) else value

@@ -1,4 +1,4 @@
-"""Objects that contain deltas: their keys, and their content as Parquet or JSON.
+"""Objects that contain deltas, for `ObjectDeltas`: their keys, and their content as Parquet or JSON.
 
 `PREFIX/GATEWAY/DAY/ARRIVALS-HLCS.BATCH.parquet`: UTC day of the first arrival, least and greatest arrival, least and
 greatest hlc (16 hexadecimal digits each), batch id.
@@ -24,14 +24,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 FlushFormat = Literal["parquet", "json"]
-
+"""How new objects are encoded. JSON is the reference's `FlushEnvelope`."""
 
 DELTAS_PREFIX = "deltas"
-
-
-_PARQUET = b"PAR1"
-
-
+_PARQUET_MAGIC = b"PAR1"
 _KEY = re.compile(
     r"(?P<gateway>[^/]+)/\d{4}-\d\d-\d\d/(?P<spans>[0-9a-f]{16}(-[0-9a-f]{16}){3})\.[^/]+\.(?P<ending>parquet|json)"
 )
@@ -43,7 +39,9 @@ class DeltaFile(NamedTuple):
     key: str
     gateway: str
     arrivals: tuple[int, int]
+    """Least and greatest; of a JSON object twice the greatest, because its deltas get that arrival."""
     hlcs: tuple[int, int]
+    """Least and greatest."""
     etag: str = ""
     """From the listing; an erasure changes it."""
     size: int = 0
@@ -68,11 +66,14 @@ def value_range(deltas: pa.Table, name: Order) -> tuple[int, int]:
 
 
 def envelope_deltas(data: bytes, file: DeltaFile) -> list[StoredDelta]:
-    """Return the deltas of an envelope. It has no arrivals, so all deltas get the batch's last one.
+    """Return the deltas of a `FlushEnvelope`. It contains no arrivals, so all deltas get the batch's greatest one.
 
     Args:
         data: the object's content.
-        file: the object's key.
+        file: the object's parsed key.
+
+    Raises:
+        IntegrityError: the envelope is damaged, or has another version.
     """
     envelope = decode_envelope(data)
     return [StoredDelta(envelope.gateway_id, file.arrivals[1], delta) for delta in envelope.deltas]
@@ -83,7 +84,10 @@ def decode_file(data: bytes, file: DeltaFile) -> pa.Table:
 
     Args:
         data: the object's content.
-        file: the object's key.
+        file: the object's parsed key.
+
+    Raises:
+        IntegrityError: the content is damaged.
     """
     return decode_parquet(data) if file.key.endswith(".parquet") else to_arrow(envelope_deltas(data, file))
 
@@ -95,7 +99,7 @@ def reencode_file(old: bytes, deltas: pa.Table) -> bytes:
         old: the object's old content.
         deltas: the new deltas.
     """
-    if old.startswith(_PARQUET):
+    if old.startswith(_PARQUET_MAGIC):
         return encode_parquet(deltas, parquet_metadata(old))
     envelope = decode_envelope(old)
     created = datetime.fromisoformat(envelope.created_at)

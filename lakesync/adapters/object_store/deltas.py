@@ -3,8 +3,8 @@
 The key of an object contains its gateway, day and value ranges (`delta_files.py`), so that a query skips objects by
 name. Objects are rewritten only by an erasure, so any other tool may read them. Objects with other names are ignored.
 
-Objects do not identify single deltas. A delta in two batches is stored twice and, in arrival order, returned twice;
-merging is not affected. Reading rows by id reads every object of the gateway.
+A delta that is in two batches is stored twice and, in arrival order, returned twice; the merge of its row is not
+affected. Reading rows by id reads every object of the gateway. `registry.as_database` wraps object stores in it.
 """
 
 from __future__ import annotations
@@ -66,12 +66,12 @@ from lakesync.model.types import Position
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_DELTA_BYTES = 100
-"""About as many bytes of an object are one delta."""
+_BYTES_PER_DELTA = 100
+"""An estimate, to derive the number of an object's deltas from its size."""
 
 
 class ObjectDeltas:
-    """`DatabaseAdapter` over a `LakeAdapter`."""
+    """`DatabaseAdapter` and `MarkStore` over a `LakeAdapter`; it has no destination tables."""
 
     def __init__(
         self, objects: LakeAdapter, flush_format: FlushFormat = "parquet", prefix: str = DELTAS_PREFIX
@@ -103,24 +103,24 @@ class ObjectDeltas:
         return self._put(file, encode_envelope(batch.gateway, batch.deltas, hlc.wall_clock()))
 
     def insert_arrow(self, batch_id: str, gateway: str, deltas: pa.Table) -> BatchChecksum:
-        """Write a batch as one object, and read it back."""
+        """Like `insert_deltas`, from an Arrow table."""
         if self._format == "json":
             return self.insert_deltas(DeltaBatch(batch_id, gateway, tuple(from_arrow(deltas))))
         file = self._delta_file(batch_id, gateway, value_range(deltas, "arrival"), value_range(deltas, "hlc"))
         return self._put(file, encode_parquet(deltas, {"lakesync.batch_id": batch_id}))
 
     def query_deltas_since(self, query: DeltaQuery) -> DeltaPage:
-        """Return a page, reading only objects that may match."""
+        """Return a page, reading only objects that may contain matching deltas."""
         page = self.query_arrow(query)
         return DeltaPage(tuple(from_arrow(page.deltas)), page.end)
 
     def query_arrow(self, query: DeltaQuery) -> ArrowPage:
-        """Return a page, reading only objects that may match."""
+        """Like `query_deltas_since`, as an Arrow table."""
         return read_page(self._segments(query), self._read, query)
 
     def split_points(self, query: DeltaQuery, size: int) -> list[int]:
         """Return split points of a query, estimated from the objects' keys and sizes."""
-        segments = ((segment, 1 + segment.source.size // _DELTA_BYTES) for segment in self._segments(query))
+        segments = ((segment, 1 + segment.source.size // _BYTES_PER_DELTA) for segment in self._segments(query))
         return split_points(segments, query, size)
 
     @property
@@ -133,15 +133,15 @@ class ObjectDeltas:
         query = DeltaQuery(gateway=gateway, tables=(table,), rows=tuple(row_ids))
         if not row_ids:
             return {}
-        found = (matching(self._read(segment.source), query) for segment in self._segments(query))
-        return states_of(stored.delta for some in found for stored in from_arrow(some))
+        batches = (matching(self._read(segment.source), query) for segment in self._segments(query))
+        return states_of(stored.delta for batch in batches for stored in from_arrow(batch))
 
     def newest_position(self) -> Position | None:
         """Return the position after the last delta, reading only the objects with the greatest arrival."""
         segments = list(self._segments(DeltaQuery()))
         latest = max((segment.high for segment in segments), default=0)
-        last = [self._read(segment.source) for segment in segments if segment.high == latest]
-        return max((last_position(sort_unique(some, "arrival"), "arrival") for some in last), default=None)
+        batches = [self._read(segment.source) for segment in segments if segment.high == latest]
+        return max((last_position(sort_unique(batch, "arrival"), "arrival") for batch in batches), default=None)
 
     def read_mark(self, name: str) -> str | None:
         """Return the value of a follower's mark, which is an object."""
@@ -166,11 +166,11 @@ class ObjectDeltas:
     ) -> BatchChecksum:
         """Write one object for each gateway and table, then the mark.
 
-        An object does not depend on which tables the follower selects. The same batch under another selection finds the
-        existing objects and adds those of further tables.
+        So a follower that later selects more tables can repeat a batch: it keeps the existing objects and adds those of
+        the new tables.
         """
-        # There are no transactions. What a follower writes is named by its batch and written once (`If-None-Match`), so
-        # a repeat after a crash finds the objects that were written without a mark.
+        # There are no transactions. An object is named by its batch and written once (`If-None-Match`). So a repeat
+        # after a crash keeps the objects that were written before the mark.
         mark.check(self.read_mark(mark.name))
         count, total = 0, 0
         for gateway, table, own in _by_table(deltas):
@@ -257,7 +257,7 @@ class ObjectDeltas:
         )
 
     def _segments(self, query: DeltaQuery) -> Iterator[Segment[DeltaFile]]:
-        """Yield the objects that may match a query."""
+        """Yield the objects that may contain deltas that match a query."""
         for info in self._list(f"{self._prefix}/{query.gateway}/" if query.gateway else f"{self._prefix}/"):
             file = self._parse_info(info)
             if file is None:
@@ -279,6 +279,7 @@ class ObjectDeltas:
             more = page.more
 
     def _read(self, file: DeltaFile) -> pa.Table:
+        """Return an object's deltas, from the cache if the object is unchanged."""
         key = f"{file.key} {file.etag}"
         return self._cache.get(key, lambda _: decode_file(self.objects.get_object(file.key), file))
 
@@ -294,13 +295,13 @@ def _by_table(deltas: pa.Table) -> Iterator[tuple[str, str, pa.Table]]:
         yield gateway, table, deltas.filter(own)
 
 
-_PREFIX = "marks"
+_MARKS_PREFIX = "marks"
 
 
 def read_mark_object(objects: LakeAdapter, name: str) -> str | None:
     """Return the value of a mark; None if it was never written."""
     try:
-        return objects.get_object(_key(name)).decode()
+        return objects.get_object(_mark_key(name)).decode()
     except NotFoundError:
         return None
 
@@ -312,11 +313,11 @@ def write_mark_object(objects: LakeAdapter, mark: MarkUpdate) -> None:
         objects: the object store.
         mark: the update.
     """
-    objects.put_object(_key(mark.name), mark.value.encode())
+    objects.put_object(_mark_key(mark.name), mark.value.encode())
 
 
-def _key(name: str) -> str:
-    return f"{_PREFIX}/{quote(name, safe='')}"
+def _mark_key(name: str) -> str:
+    return f"{_MARKS_PREFIX}/{quote(name, safe='')}"
 
 
 def redact_objects(
@@ -326,17 +327,17 @@ def redact_objects(
     encode: Callable[[bytes, pa.Table], bytes],
     requests: Sequence[RedactionRequest],
 ) -> RedactionResult:
-    """Rewrite the objects that contain covered deltas.
+    """Rewrite the objects that contain deltas that a request covers, without their content.
 
     Args:
         objects: the object store.
-        keys: of objects that may contain covered deltas.
-        decode: (key, content) → deltas.
-        encode: (old content, deltas) → content.
+        keys: the keys of the objects that may contain covered deltas.
+        decode: decodes deltas from `(key, content)`.
+        encode: encodes deltas from `(old content, deltas)`, in the old content's format.
         requests: what to erase.
 
     Raises:
-        IntegrityError: an object does not contain what was written.
+        IntegrityError: an object reads back differently from what was written.
         AdapterError: the store cannot be reached; retry.
     """
     count = 0

@@ -1,4 +1,4 @@
-"""`FlushEnvelope`: a batch as one JSON object.
+"""`FlushEnvelope`: a batch as one JSON object, as the reference (the TypeScript system) writes it.
 
 `{version: 1, gatewayId, createdAt, hlcRange: {min, max}, deltaCount, byteSize, deltas}`; every hlc is a decimal string.
 """
@@ -39,6 +39,8 @@ class FlushEnvelope(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class _EncodedEnvelope(msgspec.Struct, rename="camel"):
+    """A `FlushEnvelope` for encoding: hlcs are texts, and the deltas are encoded already."""
+
     version: int
     gateway_id: str
     created_at: str
@@ -49,11 +51,11 @@ class _EncodedEnvelope(msgspec.Struct, rename="camel"):
 
 
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(FlushEnvelope, strict=False).decode
+_decode = msgspec.json.Decoder(FlushEnvelope, strict=False).decode  # not strict: hlcs are decimal strings
 
 
 def encode_envelope(gateway: str, deltas: Sequence[StoredDelta], now_ms: int) -> bytes:
-    """Encode a batch.
+    """Encode a batch as a `FlushEnvelope`.
 
     Args:
         gateway: the gateway id.
@@ -63,12 +65,12 @@ def encode_envelope(gateway: str, deltas: Sequence[StoredDelta], now_ms: int) ->
     text = encode_deltas([stored.delta for stored in deltas])
     hlcs = [stored.delta.hlc for stored in deltas]
     created = datetime.fromtimestamp(now_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    between = {"min": str(min(hlcs)), "max": str(max(hlcs))}
-    return _encode(_EncodedEnvelope(1, gateway, created, between, len(deltas), len(text), msgspec.Raw(text)))
+    hlc_range = {"min": str(min(hlcs)), "max": str(max(hlcs))}
+    return _encode(_EncodedEnvelope(1, gateway, created, hlc_range, len(deltas), len(text), msgspec.Raw(text)))
 
 
 def decode_envelope(data: bytes) -> FlushEnvelope:
-    """Decode an envelope.
+    """Decode a `FlushEnvelope`.
 
     Raises:
         IntegrityError: the envelope is damaged, or has another version.

@@ -1,4 +1,4 @@
-"""Validates object keys."""
+"""Validation of object keys. Every `LakeAdapter` calls it."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ def check_key(key: str) -> str:
 
 
 def _fault(key: str) -> str | None:
+    """Return what is wrong with a key, as the end of a sentence; None if it is valid."""
     try:
         size = len(key.encode())
     except UnicodeEncodeError:

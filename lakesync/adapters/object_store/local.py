@@ -19,7 +19,7 @@ from lakesync.model.crash_points import crash_point
 from lakesync.model.errors import AdapterError, NotFoundError, ValidationError
 
 _SCRATCH = ".lakesync-scratch"
-"""Folder of files before they become objects. A file left by a crash is never listed."""
+"""Folder of files that are being written. A file that a crash leaves there is never listed."""
 
 
 class LocalDisk:
@@ -110,6 +110,7 @@ class LocalDisk:
         return placed
 
     def _write_scratch(self, data: bytes) -> Path:
+        """Write a file into the scratch folder and sync it."""
         scratch = self.folder / _SCRATCH / uuid.uuid4().hex
         scratch.parent.mkdir(parents=True, exist_ok=True)
         with scratch.open("xb") as file:
@@ -120,6 +121,7 @@ class LocalDisk:
 
     @staticmethod
     def _place(scratch: Path, path: Path, *, if_absent: bool) -> bool:
+        """Give a scratch file its final name. Return False if `if_absent` is set and the name is taken."""
         path.parent.mkdir(parents=True, exist_ok=True)
         if not if_absent:
             scratch.replace(path)
@@ -141,6 +143,7 @@ class LocalDisk:
 
 
 def _sync(folder: Path) -> None:
+    """Sync a folder, so that names that were added or removed in it survive a crash."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -148,15 +151,18 @@ def _sync(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _walk(folder: Path, at: str, prefix: str, after: str) -> Iterator[tuple[str, Path]]:
-    """Yield `(key, path)` below a folder whose own key is `at`, in key order. Skips folders outside the range."""
+def _walk(folder: Path, folder_key: str, prefix: str, after: str) -> Iterator[tuple[str, Path]]:
+    """Yield `(key, path)` of the files below a folder, in key order. Skips folders outside the range.
+
+    `folder_key` is what their keys begin with: empty, or ending with a slash.
+    """
     try:
         with os.scandir(folder) as scan:
             entries = [(entry.name + "/" * entry.is_dir(), entry.path) for entry in scan]
     except FileNotFoundError:
         return
     for name, path in sorted(entries):
-        key = at + name
+        key = folder_key + name
         if key == f"{_SCRATCH}/":
             continue
         if not name.endswith("/"):
@@ -167,6 +173,7 @@ def _walk(folder: Path, at: str, prefix: str, after: str) -> Iterator[tuple[str,
 
 
 def _info(key: str, path: Path) -> ObjectInfo | None:
+    """Return the metadata of an object; None if there is no file at its path."""
     try:
         status = path.stat()
     except (FileNotFoundError, NotADirectoryError):

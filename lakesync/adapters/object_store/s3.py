@@ -25,6 +25,7 @@ _PRECONDITION_FAILED = "PreconditionFailed"
 _CONFLICT = "ConditionalRequestConflict"
 _KEYS_PER_DELETE = 1000
 _ATTEMPTS = 4
+"""Attempts of a request, and of a conditional write that conflicts with a concurrent one."""
 
 _client_lock = threading.Lock()
 """Creating clients is not thread safe; using them is."""
@@ -56,10 +57,10 @@ class S3Objects:
         Args:
             bucket: must exist.
             prefix: prepended to every key, without a trailing slash; empty for none.
-            endpoint: of a service other than Amazon's; it is addressed with path-style URLs.
-            region: default: from the environment.
-            access_key: default: boto3's own search (environment, files, instance role).
-            secret_key: belongs to `access_key`.
+            endpoint: URL of a service other than Amazon's, which gets path-style requests; None for Amazon's.
+            region: None for the region of the environment.
+            access_key: None for the credentials that boto3 finds (environment, files, instance role).
+            secret_key: the secret of `access_key`.
 
         Raises:
             ConfigurationError: boto3 is not installed.
@@ -70,7 +71,7 @@ class S3Objects:
         self.bucket = bucket
         self._prefix = f"{prefix}/" if prefix else ""
         self._errors = (BotoCoreError, ClientError)
-        self._refused = ClientError
+        self._client_error = ClientError
         config = Config(
             retries={"max_attempts": _ATTEMPTS, "mode": "standard"},
             connect_timeout=10,
@@ -113,13 +114,13 @@ class S3Objects:
             for _ in range(_ATTEMPTS):
                 try:
                     self._s3.put_object(Bucket=self.bucket, Key=self._key(key), Body=data, **condition)
-                except self._refused as error:
+                except self._client_error as error:
                     if _error_code(error) == _CONFLICT:
                         continue  # a concurrent request is in progress
                     if _error_code(error) != _PRECONDITION_FAILED:
                         raise
-                    again = error.response["ResponseMetadata"].get("RetryAttempts", 0) > 0
-                    return again and self.get_object(key) == data  # our own first attempt may have succeeded
+                    was_retried = error.response["ResponseMetadata"].get("RetryAttempts", 0) > 0
+                    return was_retried and self.get_object(key) == data  # boto3's first attempt may have succeeded
                 return True
         raise AdapterError(
             f"object {key!r} cannot be written in bucket {self.bucket!r}: concurrent writers conflict; retry later"
@@ -143,12 +144,12 @@ class S3Objects:
         start = self._prefix + after if after else ""
         with self._convert_errors("the objects cannot be listed"):
             while True:
-                answer = self._s3.list_objects_v2(
+                response = self._s3.list_objects_v2(
                     Bucket=self.bucket, Prefix=self._prefix + prefix, StartAfter=start, MaxKeys=limit - len(found)
                 )
-                keys = answer.get("Contents", [])
+                keys = response.get("Contents", [])
                 found += [_info(each["Key"].removeprefix(self._prefix), each) for each in keys]
-                more = bool(answer["IsTruncated"])
+                more = bool(response["IsTruncated"])
                 if not more or len(found) >= limit or not keys:
                     return ObjectPage(tuple(found), more=more)
                 start = keys[-1]["Key"]

@@ -1,7 +1,7 @@
 """`SqlAdapter`: deltas, destination tables and marks in a SQL database, independent of SQL dialect and driver.
 
-A batch is loaded into a scratch table by the driver's bulk path and merged by one statement in one transaction.
-Afterwards its stored deltas are read back.
+Loads a batch into a scratch table by the driver's bulk path, merges it by one statement in one transaction, and reads
+the stored deltas back. Each SQL database has a subclass in `backends/`.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger("adapters")
 
 _ROWS_PER_REBUILD = 5_000
+"""Rows whose contents an erasure reads and writes at once."""
 
 
 class SqlAdapter:
@@ -78,7 +79,7 @@ class SqlAdapter:
         return self.insert_arrow(batch.batch_id, batch.gateway, to_arrow(batch.deltas))
 
     def insert_arrow(self, batch_id: str, gateway: str, deltas: pa.Table) -> BatchChecksum:  # noqa: ARG002 deltas carry their gateway
-        """Insert a batch in one transaction, and read it back."""
+        """Like `insert_deltas`, from an Arrow table."""
         with self._connect() as connection:
             writer = DeltaWriter(connection, self._dialect, deltas)
             writer.stage()
@@ -88,12 +89,12 @@ class SqlAdapter:
             return writer.stored_checksum()
 
     def query_deltas_since(self, query: DeltaQuery) -> DeltaPage:
-        """Return a page, using the index of its order."""
+        """Return a page, using the index for the query's order."""
         page = self.query_arrow(query)
         return DeltaPage(tuple(from_arrow(page.deltas)), page.end)
 
     def query_arrow(self, query: DeltaQuery) -> ArrowPage:
-        """Return a page, using the index of its order."""
+        """Like `query_deltas_since`, as an Arrow table."""
         with self._connect() as connection:
             return delta_reads.read_page(connection, query)
 
@@ -108,7 +109,7 @@ class SqlAdapter:
             return delta_reads.newest_position(connection)
 
     def split_points(self, query: DeltaQuery, size: int) -> list[int]:
-        """Return split points of a query, using the index of its order."""
+        """Return split points of a query, using the index for its order."""
         with self._connect() as connection:
             return delta_reads.split_points(connection, query, size)
 
@@ -122,7 +123,7 @@ class SqlAdapter:
         with self._connect() as connection:
             return DeltaWriter(connection, self._dialect, deltas).delete()
 
-    # -- tables of rows ------------------------------------------------------------------------------------------------
+    # -- destination tables --------------------------------------------------------------------------------------------
 
     def ensure_schema(self, schema: TableSchema) -> None:
         """Create the destination table, or add its missing columns."""
@@ -139,7 +140,7 @@ class SqlAdapter:
             )
 
     def write_states(self, schema: TableSchema, read: Callable[[], Mapping[RowId, RowContent]]) -> int:
-        """Write rows of the destination table from contents, in one transaction."""
+        """Write rows of the destination table from contents, in one transaction. Returns the number of contents."""
         with self._connect() as connection:
             return self._write(connection, schema, read)
 
@@ -182,20 +183,20 @@ class SqlAdapter:
         schemas: Sequence[TableSchema] = (),
         transform: ContentTransform = UNCHANGED,
     ) -> BatchChecksum:
-        """Insert deltas, write their rows and move the mark in one transaction."""
-        failed = self._ensure_tables(schemas)
+        """Like `apply_batch`, from an Arrow table. A table that cannot be written is suspended."""
+        uncreated = self._ensure_tables(schemas)
         with self._connect() as connection:
             writer = DeltaWriter(connection, self._dialect, deltas)
             writer.stage()
             with connection.transaction():
                 if self._dialect.has_transactions:
-                    marks.move(connection, mark)  # makes a concurrent run wait here; it then fails
+                    marks.move(connection, mark)  # first: a concurrent run waits for this transaction, and then fails
                 else:
                     mark.check(marks.read(connection, mark.name))
                 writer.insert()
                 crash_point("sql.before_rows")
-                self._write_followed(
-                    connection, deltas, schemas, transform, dead_letters.follower_of(mark.name), failed
+                self._write_rows_or_suspend(
+                    connection, deltas, schemas, transform, dead_letters.follower_of(mark.name), uncreated
                 )
                 crash_point("sql.before_mark")
                 if not self._dialect.has_transactions:
@@ -221,7 +222,7 @@ class SqlAdapter:
             return dead_letters.suspend_table(connection, follower, table, reason)
 
     def resume_table(self, follower: str, table: str) -> None:
-        """Write a table with each batch again."""
+        """End a table's suspension."""
         with self._connect() as connection, connection.transaction():
             dead_letters.resume_table(connection, follower, table)
 
@@ -244,26 +245,26 @@ class SqlAdapter:
         scope: DigestScope,
         transform: ContentTransform = UNCHANGED,
     ) -> None:
-        """Replace deltas and write their rows, in one transaction."""
+        """Replace deltas and rewrite their rows, in one transaction."""
         self._delete_deltas(follower, deltas, scope, transform, are_replaced=True)
 
     def remove_surplus(
         self, follower: str, deltas: pa.Table, scope: DigestScope, transform: ContentTransform = UNCHANGED
     ) -> None:
-        """Delete deltas and write their rows, in one transaction."""
+        """Delete deltas and rewrite their rows from the remaining ones, in one transaction."""
         self._delete_deltas(follower, deltas, scope, transform, are_replaced=False)
 
     def _delete_deltas(
         self, follower: str, deltas: pa.Table, scope: DigestScope, transform: ContentTransform, *, are_replaced: bool
     ) -> None:
-        failed = self._ensure_tables(scope.schemas)
+        uncreated = self._ensure_tables(scope.schemas)
         with self._connect() as connection:
             writer = DeltaWriter(connection, self._dialect, deltas)
             with connection.transaction():
                 writer.delete()
                 if are_replaced:
                     writer.insert()
-                self._write_followed(connection, deltas, scope.schemas, transform, follower, failed)
+                self._write_rows_or_suspend(connection, deltas, scope.schemas, transform, follower, uncreated)
 
     def remove_orphan_rows(self, scope: DigestScope) -> int:
         """Delete rows without stored deltas, table by table."""
@@ -289,9 +290,9 @@ class SqlAdapter:
             self.ensure_schema(schema)
         with self._connect() as connection:
             with connection.transaction():
-                done = redact_deltas(connection, requests)
+                redacted = redact_deltas(connection, requests)
                 crash_point("sql.redacted_deltas")
-                touched = {*done.touched, *also}
+                touched = {*redacted.touched, *also}
                 rows = sum(self._rebuild_rows(connection, schema, touched, transform) for schema in schemas)
             crash_point("sql.redacted")
             self._reclaim_space(
@@ -302,10 +303,10 @@ class SqlAdapter:
                     *(self._dialect.quote(row_tables.table_name(each)) for each in schemas),
                 ],
             )
-        return replace(done, rows=rows)
+        return replace(redacted, rows=rows)
 
     def _reclaim_space(self, connection: Connection, tables: Sequence[str]) -> None:
-        """Physically remove old row versions of quoted tables, if the database keeps them until asked."""
+        """Physically remove old row versions of tables, whose names are quoted. Does nothing unless overridden."""
 
     def _rebuild_rows(
         self, connection: Connection, schema: TableSchema, touched: Collection[TouchedRow], transform: ContentTransform
@@ -314,9 +315,9 @@ class SqlAdapter:
         if rows:
             marks.take_locks(connection, row_tables.locks_of(self._dialect, schema, rows))
         for start in range(0, len(rows), _ROWS_PER_REBUILD):
-            some = rows[start : start + _ROWS_PER_REBUILD]
-            contents = delta_reads.read_contents(connection, schema.table, some)
-            row_tables.rebuild_rows(connection, self._dialect, schema, some, transform.apply(schema, some, contents))
+            chunk = rows[start : start + _ROWS_PER_REBUILD]
+            contents = delta_reads.read_contents(connection, schema.table, chunk)
+            row_tables.rebuild_rows(connection, self._dialect, schema, chunk, transform.apply(schema, chunk, contents))
         return len(rows)
 
     # -- closing -------------------------------------------------------------------------------------------------------
@@ -329,12 +330,14 @@ class SqlAdapter:
 
     @contextmanager
     def _connect(self) -> Iterator[Connection]:
+        """Yield a connection; on the first call, create LakeSync's own tables before."""
         with self._executor.connect() as connection:
             if not self._is_prepared.is_set():
                 self._prepare(connection)
             yield connection
 
     def _prepare(self, connection: Connection) -> None:
+        """Create LakeSync's own tables, as far as they are missing."""
         dialect = self._dialect
         statements: list[str] = []
         if not connection.column_names(MARKS_TABLE):  # the last of these tables to be created
@@ -351,27 +354,27 @@ class SqlAdapter:
         self._is_prepared.set()
 
     def _ensure_tables(self, schemas: Sequence[TableSchema]) -> dict[str, str]:
-        """Create the destination tables. Returns the error of each table that cannot be created."""
-        failed: dict[str, str] = {}
+        """Create the destination tables. Returns table → error for tables that cannot be created."""
+        uncreated: dict[str, str] = {}
         for schema in schemas:
             try:
                 self.ensure_schema(schema)
             except (SchemaError, AdapterError) as error:
-                failed[schema.table] = str(error)
-        return failed
+                uncreated[schema.table] = str(error)
+        return uncreated
 
-    def _write_followed(
+    def _write_rows_or_suspend(
         self,
         connection: Connection,
         deltas: pa.Table,
         schemas: Sequence[TableSchema],
         transform: ContentTransform,
         follower: str,
-        failed: Mapping[str, str],
+        uncreated: Mapping[str, str],
     ) -> None:
-        """Write the rows of each table, or suspend the table. Tables are written in the order of their names.
+        """Write the rows of some deltas, and suspend each table that was not created or whose rows are rejected.
 
-        The fixed order prevents deadlocks between two writers.
+        Tables are written in the order of their names, so that two writers cannot deadlock.
         """
         suspended = dead_letters.suspended_tables(connection, follower)
         reasons: dict[str, str] = {}
@@ -379,8 +382,8 @@ class SqlAdapter:
             rows = rows_of_table(deltas, schema.table)
             if not rows or schema.table in suspended:
                 continue
-            if schema.table in failed:
-                reasons[schema.table] = failed[schema.table]
+            if schema.table in uncreated:
+                reasons[schema.table] = uncreated[schema.table]
                 continue
             try:
                 with row_tables.savepoint(connection, self._dialect):
@@ -391,10 +394,10 @@ class SqlAdapter:
                     contents = {**absent, **transform.apply(schema, rows, stored)}
                     row_tables.write_contents(connection, self._dialect, schema, contents)
             except Exception as error:
-                refusal = connection.statement_error(error)
-                if refusal is None:
+                rejection = connection.statement_error(error)
+                if rejection is None:
                     raise
-                reasons[schema.table] = refusal.reason
+                reasons[schema.table] = rejection.reason
         for table, reason in reasons.items():
             log.warning("a destination table was suspended", follower=follower, table=table, reason=reason)
             dead_letters.suspend_table(connection, follower, table, reason)
@@ -406,6 +409,7 @@ class SqlAdapter:
         read: Callable[[], Mapping[RowId, RowContent]],
         rows: Collection[RowId] | None = None,
     ) -> int:
+        """Write what `read` returns, under the locks of these rows; None locks the whole table."""
         with connection.transaction():
             marks.take_locks(connection, row_tables.locks_of(self._dialect, schema, rows))
             contents = read()

@@ -1,6 +1,7 @@
 """Dead letters and suspended tables of a SQL destination, updated in the transaction that writes the rows.
 
-A suspended table is a mark `FOLLOWER!TABLE`.
+`SqlAdapter` and `row_tables` call it. A suspended table is stored as a mark named `FOLLOWER!TABLE`, whose value is a
+`SuspendedTable` in JSON; it is empty once the table is no longer suspended.
 """
 
 from __future__ import annotations
@@ -17,22 +18,23 @@ from lakesync.adapters.sql.executor import Connection
 from lakesync.model.hlc import wall_clock
 
 ROW_KEYS_TABLE = "lakesync_keys"
+"""A scratch table of row ids, to delete many rows by one statement."""
 _KEY_COLUMNS = (Column("gateway", "name"), Column("row_id", "id"))
 
 
 def load_row_keys(connection: Connection, dialect: Dialect, rows: Collection[RowId]) -> None:
-    """Load row keys into the scratch table `ROW_KEYS_TABLE` with the columns `gateway` and `row_id`.
+    """Load row ids into the scratch table `ROW_KEYS_TABLE` with the columns `gateway` and `row_id`.
 
     Args:
         connection: an open connection.
         dialect: the database's dialect.
-        rows: the row keys.
+        rows: `(gateway, row id)` of each row.
     """
     import pyarrow as pa
 
     for statement in dialect.create_scratch(ROW_KEYS_TABLE, _KEY_COLUMNS, ("gateway", "row_id")):
         connection.execute(statement)
-    columns = [pa.array([row[place] for row in rows], pa.string()) for place in range(2)]
+    columns = [pa.array([row[index] for row in rows], pa.string()) for index in range(2)]
     connection.load_scratch(ROW_KEYS_TABLE, pa.table(columns, ["gateway", "row_id"]))
 
 
@@ -59,16 +61,16 @@ def replace_dead_letters(
         dialect: the database's dialect.
         table: the synced table's name.
         rows: the rows that were written.
-        letters: their values that do not fit.
+        letters: the dead letters of these rows, which replace all earlier ones.
     """
     import pyarrow as pa
 
     if connection.query(f"SELECT 1 FROM {DEAD_LETTERS_TABLE} WHERE table_name = ? LIMIT 1", [table]):
         load_row_keys(connection, dialect, rows)
-        same = f"k.gateway = {DEAD_LETTERS_TABLE}.gateway AND k.row_id = {DEAD_LETTERS_TABLE}.row_id"
+        is_same = f"k.gateway = {DEAD_LETTERS_TABLE}.gateway AND k.row_id = {DEAD_LETTERS_TABLE}.row_id"
         connection.execute(
             f"DELETE FROM {DEAD_LETTERS_TABLE} WHERE table_name = ?"
-            f" AND EXISTS (SELECT 1 FROM {ROW_KEYS_TABLE} k WHERE {same})",
+            f" AND EXISTS (SELECT 1 FROM {ROW_KEYS_TABLE} k WHERE {is_same})",
             [table],
         )
     if not letters:
@@ -91,13 +93,13 @@ def read_dead_letters(connection: Connection, limit: int) -> list[DeadLetter]:
 
 
 FIRST_PAUSE_MS = 60_000
-"""Pause before the second attempt; doubled for each further one."""
+"""Pause before the second attempt to write a suspended table; doubled for each further one."""
 LONGEST_PAUSE_MS = 3_600_000
-_LONGEST_REASON = 2_000
+_MAX_REASON_CHARS = 2_000
 
 
 def follower_of(mark_name: str) -> str:
-    """Return the follower of a mark: its own mark, or that of a part of its load."""
+    """Return the follower that a mark belongs to: `F` for its own mark `F`, and for `F#2`, part 2 of its load."""
     return mark_name.partition("#")[0]
 
 
@@ -109,45 +111,58 @@ def suspended_tables(connection: Connection, follower: str) -> dict[str, Suspend
         follower: the follower's name.
     """
     found = marks.read_prefix(connection, f"{follower}!")
-    asides = (msgspec.json.decode(text, type=SuspendedTable) for text in found.values() if text)
-    return {each.table: each for each in asides}
+    suspended = (msgspec.json.decode(text, type=SuspendedTable) for text in found.values() if text)
+    return {each.table: each for each in suspended}
 
 
 def suspend_table(connection: Connection, follower: str, table: str, reason: str) -> SuspendedTable:
-    """Suspend a table, within the caller's transaction."""
-    name = _name(follower, table)
+    """Suspend a table, within the caller's transaction. Each further failure doubles the pause.
+
+    Args:
+        connection: with an open transaction.
+        follower: the follower's name.
+        table: the synced table.
+        reason: why the table cannot be written.
+    """
+    name = _mark_name(follower, table)
     text = marks.read(connection, name)
     failures = 1 + (msgspec.json.decode(text, type=SuspendedTable).failures if text else 0)
-    pause = min(FIRST_PAUSE_MS * 2 ** min(failures - 1, 10), LONGEST_PAUSE_MS)
-    aside = SuspendedTable(table, reason[:_LONGEST_REASON], failures, wall_clock() + pause)
-    marks.put(connection, name, msgspec.json.encode(aside).decode())
-    return aside
+    pause_ms = min(FIRST_PAUSE_MS * 2 ** min(failures - 1, 10), LONGEST_PAUSE_MS)
+    suspended = SuspendedTable(table, reason[:_MAX_REASON_CHARS], failures, wall_clock() + pause_ms)
+    marks.put(connection, name, msgspec.json.encode(suspended).decode())
+    return suspended
 
 
 def retry_table(connection: Connection, follower: str, table: str) -> None:
-    """Make the follower's next run rewrite a table's rows.
+    """Suspend a table with a retry that is due now, so that the follower's next run rewrites its rows.
 
     Args:
         connection: an open connection.
         follower: the follower's name.
         table: the synced table.
     """
-    name = _name(follower, table)
+    name = _mark_name(follower, table)
     text = marks.read(connection, name)
-    was = (
+    suspended = (
         msgspec.json.decode(text, type=SuspendedTable) if text else SuspendedTable(table, "a retry was requested", 0, 0)
     )
-    aside = msgspec.structs.replace(was, retry_ms=0)
-    marks.put(connection, name, msgspec.json.encode(aside).decode())
+    due_now = msgspec.structs.replace(suspended, retry_ms=0)
+    marks.put(connection, name, msgspec.json.encode(due_now).decode())
 
 
 def resume_table(connection: Connection, follower: str, table: str) -> None:
-    """Write a table with each batch again. Its mark remains, empty."""
-    name = _name(follower, table)
+    """End a table's suspension. Its mark remains, with an empty value.
+
+    Args:
+        connection: with an open transaction.
+        follower: the follower's name.
+        table: the synced table.
+    """
+    name = _mark_name(follower, table)
     text = marks.read(connection, name)
     if text:
         marks.put(connection, name, "")
 
 
-def _name(follower: str, table: str) -> str:
+def _mark_name(follower: str, table: str) -> str:
     return f"{follower}!{table}"

@@ -1,4 +1,4 @@
-"""Reads the table of deltas: pages, row states, and the newest position."""
+"""Reads the table of deltas: pages, row states, and the newest position. `SqlAdapter` calls it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SORT_COLUMNS = {
     "arrival": ("arrival", "hlc", "client_id", ID_EXPRESSION, "gateway"),
     "hlc": ("hlc", "client_id", ID_EXPRESSION, "gateway"),
 }
-"""The columns of each sort order."""
+"""The columns of a `Position` by the query's order, most significant first."""
 
 
 def conditions(query: DeltaQuery) -> tuple[str, list[Value]]:
@@ -38,50 +38,50 @@ def conditions(query: DeltaQuery) -> tuple[str, list[Value]]:
     if query.after is not None:
         where.append(f"{query.order} >= ?")  # redundant, but lets the index be used
         values.append(query.after.value)
-        behind, places = _after_condition(query.order, query.after)
-        where.append(behind)
-        values += places
+        condition, bounds = _after_condition(query.order, query.after)
+        where.append(condition)
+        values += bounds
     if query.gateway is not None:
         where.append("gateway = ?")
         values.append(query.gateway)
-    for column, wanted in (("table_name", query.tables), ("row_id", query.rows)):
-        if wanted:
-            where.append(f"{column} IN ({', '.join('?' * len(wanted))})")
-            values += wanted
+    for column, selected in (("table_name", query.tables), ("row_id", query.rows)):
+        if selected:
+            where.append(f"{column} IN ({', '.join('?' * len(selected))})")
+            values += selected
     return " AND ".join(where) or "1 = 1", values
 
 
 def _after_condition(order: Order, after: Position) -> tuple[str, list[Value]]:
     """Return the condition for deltas after a position.
 
-    It is spelled out because not every database compares row values, or uses an index for that.
+    It compares column by column, because not every database compares tuples, or uses an index for that.
     """
     names = SORT_COLUMNS[order]
-    place: dict[str, Value] = {
+    bounds: dict[str, Value] = {
         "arrival": after.value,
         "hlc": after.hlc,
         "client_id": after.client_id,
         ID_EXPRESSION: after.delta_id,
         "gateway": after.gateway,
     }
-    behind, values = f"{names[-1]} > ?", [place[names[-1]]]
+    condition, values = f"{names[-1]} > ?", [bounds[names[-1]]]
     for name in reversed(names[:-1]):
-        behind = f"({name} > ? OR ({name} = ? AND {behind}))"
-        values = [place[name], place[name], *values]
-    return behind, values
+        condition = f"({name} > ? OR ({name} = ? AND {condition}))"
+        values = [bounds[name], bounds[name], *values]
+    return condition, values
 
 
 _SELECT = ", ".join(f"{ID_EXPRESSION} AS delta_id" if name == "delta_id" else name for name in DELTA_COLUMNS)
 _MAX_EQUAL_VALUES = 10_001
 """Deltas with the same arrival that are sorted in memory; more than one push can contain."""
-_ROWS_AT_ONCE = 500
+_ROW_IDS_PER_QUERY = 500
 
 
 def read_page(connection: Connection, query: DeltaQuery) -> ArrowPage:
-    """Return a page, using the index of its order.
+    """Return a page, using the index for the query's order.
 
-    First an index-only query finds the value at which the page ends; then all deltas up to it are read in index order.
-    Deltas with the same value are sorted here, unless there are too many.
+    An index-only query finds the value at which the page ends. A second query reads all deltas up to that value in the
+    index's order. This function then sorts deltas with the same value; if there are too many, the database does.
     """
     where, values = conditions(query)
     order = query.order
@@ -91,18 +91,18 @@ def read_page(connection: Connection, query: DeltaQuery) -> ArrowPage:
     if last:
         where, values = conditions(replace(query, until=last[0][0]))
     statement = f"SELECT {_SELECT} FROM {DELTAS_TABLE} WHERE {where} ORDER BY"
-    most = query.limit + _MAX_EQUAL_VALUES
-    found = connection.query_arrow(f"{statement} {order} LIMIT {most}", values, _schema())
-    if len(found) == most:
-        place = ", ".join(SORT_COLUMNS[order])
-        found = connection.query_arrow(f"{statement} {place} LIMIT {query.limit + 1}", values, _schema())
+    max_rows = query.limit + _MAX_EQUAL_VALUES
+    found = connection.query_arrow(f"{statement} {order} LIMIT {max_rows}", values, _schema())
+    if len(found) == max_rows:
+        sort_columns = ", ".join(SORT_COLUMNS[order])
+        found = connection.query_arrow(f"{statement} {sort_columns} LIMIT {query.limit + 1}", values, _schema())
     found = sort_unique(found, order)
-    given = found.slice(0, query.limit)
-    return ArrowPage(given, last_position(given, order) if len(found) > query.limit else None)
+    page = found.slice(0, query.limit)
+    return ArrowPage(page, last_position(page, order) if len(found) > query.limit else None)
 
 
 def split_points(connection: Connection, query: DeltaQuery, size: int) -> list[int]:
-    """Return the last value of each range of `size` deltas, except the last range.
+    """Return the last value of each range of about `size` deltas, except the last range.
 
     Args:
         connection: an open connection.
@@ -121,7 +121,14 @@ def split_points(connection: Connection, query: DeltaQuery, size: int) -> list[i
 
 
 def read_states(connection: Connection, gateway: str | None, table: str, row_ids: Sequence[str]) -> dict[str, RowState]:
-    """Return the merged state of each row. Rows without deltas are absent."""
+    """Return the merged state of each row, see `DatabaseAdapter.get_latest_state`.
+
+    Args:
+        connection: an open connection.
+        gateway: None merges the deltas of every gateway as if they were one gateway's.
+        table: the rows' table.
+        row_ids: the rows to read.
+    """
     found: dict[str, RowState] = {}
     for deltas in _deltas_of(connection, gateway, table, row_ids):
         found |= states_of(stored.delta for stored in from_arrow(deltas))
@@ -129,7 +136,13 @@ def read_states(connection: Connection, gateway: str | None, table: str, row_ids
 
 
 def read_contents(connection: Connection, table: str, rows: Sequence[RowId]) -> dict[RowId, RowContent]:
-    """Return the merged content of rows of one table. Rows without deltas are absent."""
+    """Return the merged content of rows of one table. Rows without deltas are absent.
+
+    Args:
+        connection: an open connection.
+        table: the rows' table.
+        rows: the rows to read, of any gateways.
+    """
     by_gateway: dict[str, list[str]] = {}
     for gateway, row_id in rows:
         by_gateway.setdefault(gateway, []).append(row_id)
@@ -141,9 +154,9 @@ def read_contents(connection: Connection, table: str, rows: Sequence[RowId]) -> 
 
 
 def _deltas_of(connection: Connection, gateway: str | None, table: str, row_ids: Sequence[str]) -> Iterator[pa.Table]:
-    """Yield all deltas of some rows; the deltas of one row are in the same table."""
-    for start in range(0, len(row_ids), _ROWS_AT_ONCE):
-        query = DeltaQuery(gateway=gateway, tables=(table,), rows=tuple(row_ids[start : start + _ROWS_AT_ONCE]))
+    """Yield all deltas of some rows, in Arrow tables. One row's deltas are never in two of them."""
+    for start in range(0, len(row_ids), _ROW_IDS_PER_QUERY):
+        query = DeltaQuery(gateway=gateway, tables=(table,), rows=tuple(row_ids[start : start + _ROW_IDS_PER_QUERY]))
         where, values = conditions(query)
         yield connection.query_arrow(f"SELECT {_SELECT} FROM {DELTAS_TABLE} WHERE {where}", values, _schema())
 

@@ -1,8 +1,8 @@
-"""The table of deltas: its columns, and the conversion of Arrow tables to its rows.
+"""The table of deltas: its columns, and the conversion of Arrow tables to its rows. `delta_writes` calls it.
 
-It is unique by (hlc, client id, delta id, gateway): a delta's identity, ordered as reads by hlc need it. Delta ids are
-chosen by clients and may be too long for a key. A long id is stored in the column `long_id`; the key contains `#` and
-its SHA-256 instead, which no short id can equal.
+Its primary key is a delta's identity (hlc, client id, delta id, gateway), in the order that reads by hlc need. Clients
+choose delta ids, which may be too long for a key. A long id is stored in the column `long_id`; the key contains `#` and
+63 digits of its SHA-256 instead, which no short id can equal.
 """
 
 from __future__ import annotations
@@ -35,14 +35,15 @@ TABLE_COLUMNS = (
 KEY = ("hlc", "client_id", "delta_id", "gateway")
 INDEXES = {"lakesync_by_arrival": ("arrival",), "lakesync_by_row": ("row_id", "table_name")}
 ID_EXPRESSION = "COALESCE(long_id, delta_id)"
-"""SQL expression for a delta's real id."""
+"""SQL expression for the delta id that the client chose."""
 
-_SHORT = 64
+_MIN_LONG_CHARS = 64
+"""An id of this length or more is long, unless it is a SHA-256."""
 _HASH = r"^[0-9a-f]{64}$"
 
 
 def to_table_rows(deltas: pa.Table) -> pa.Table:
-    """Return deltas as rows of the table, sorted by its key, without duplicates. `columns` stays in the form given."""
+    """Return deltas as rows of the table, sorted by its key, without duplicates. `columns` keeps its form."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -50,9 +51,14 @@ def to_table_rows(deltas: pa.Table) -> pa.Table:
     ids = table.column("delta_id").cast(pa.string())
     absent = pa.nulls(len(table), pa.string())
     if not _are_short(ids):
-        long = pc.and_(pc.greater_equal(pc.utf8_length(ids), _SHORT), pc.invert(pc.match_substring_regex(ids, _HASH)))
+        long = pc.and_(
+            pc.greater_equal(pc.utf8_length(ids), _MIN_LONG_CHARS), pc.invert(pc.match_substring_regex(ids, _HASH))
+        )
         keys = pa.array(
-            [_key(text) if is_long else text for text, is_long in zip(ids.to_pylist(), long.to_pylist(), strict=True)],
+            [
+                _key_of_long_id(text) if is_long else text
+                for text, is_long in zip(ids.to_pylist(), long.to_pylist(), strict=True)
+            ],
             pa.string(),
         )
         table = table.append_column("long_id", pc.if_else(long, ids, absent))
@@ -68,7 +74,7 @@ def _are_short(ids: pa.ChunkedArray) -> bool:
 
     return (
         all(hashes_of(chunk) is not None for chunk in ids.chunks)
-        or not pc.any(pc.greater_equal(pc.utf8_length(ids), _SHORT)).as_py()
+        or not pc.any(pc.greater_equal(pc.utf8_length(ids), _MIN_LONG_CHARS)).as_py()
     )
 
 
@@ -85,5 +91,5 @@ def rows_of_table(deltas: pa.Table, table: str) -> list[RowId]:
     return list(dict.fromkeys(zip(own.column("gateway").to_pylist(), own.column("row_id").to_pylist(), strict=True)))
 
 
-def _key(delta_id: str) -> str:
+def _key_of_long_id(delta_id: str) -> str:
     return "#" + hashlib.sha256(delta_id.encode()).hexdigest()[1:]

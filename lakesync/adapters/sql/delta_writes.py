@@ -1,4 +1,4 @@
-"""Writes to the table of deltas: inserts, deletes and redactions."""
+"""Writes to the table of deltas: inserts, deletes and redactions. `SqlAdapter` calls it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _SCRATCH = "lakesync_incoming"
 _FIRST_CHUNK_ROWS = 1_000
 _CHUNK_ROWS = 10_000
-"""Rows encoded while the previous chunk is sent."""
+"""Rows per chunk of a direct append. A chunk is encoded while the previous one is sent."""
 _HLC_RANGE = "hlc >= ? AND hlc <= ?"
 """Lets the database skip older and newer deltas."""
 
@@ -50,8 +50,9 @@ class DeltaWriter:
     def insert(self) -> None:
         """Insert the deltas within the caller's transaction; stored deltas are left unchanged.
 
-        Usually none is stored yet, so a direct append is tried first where the connection supports it. Rows are sorted
-        by key, so that two writers of the same rows cannot deadlock.
+        A direct append, where the connection supports it, succeeds only if none of the deltas is stored yet. That is
+        the usual case, so it is tried first. Rows are sorted by key, so that two writers of the same rows cannot
+        deadlock.
         """
         connection = self._connection
         if isinstance(connection, DirectAppend):
@@ -64,17 +65,20 @@ class DeltaWriter:
 
     def stored_checksum(self) -> BatchChecksum:
         """Return the count and id sum of the batch's deltas that the table contains."""
-        found = None if self._loaded else self._checksum_by_ids()
-        return found if found is not None else self._checksum_by_keys()
+        checksum = None if self._loaded else self._checksum_by_ids()
+        return checksum if checksum is not None else self._checksum_by_keys()
 
     def delete(self) -> int:
         """Delete the deltas in one statement, and return how many were stored."""
         self._load()
-        same = " AND ".join(f"i.{name} = {DELTAS_TABLE}.{name}" for name in KEY)
-        there = f"EXISTS (SELECT 1 FROM {_SCRATCH} i WHERE {same})"
-        return self._connection.execute(f"DELETE FROM {DELTAS_TABLE} WHERE {_HLC_RANGE} AND {there}", self._bounds)
+        is_same = " AND ".join(f"i.{name} = {DELTAS_TABLE}.{name}" for name in KEY)
+        is_in_batch = f"EXISTS (SELECT 1 FROM {_SCRATCH} i WHERE {is_same})"
+        return self._connection.execute(
+            f"DELETE FROM {DELTAS_TABLE} WHERE {_HLC_RANGE} AND {is_in_batch}", self._bounds
+        )
 
     def _load(self) -> None:
+        """Load the batch into the scratch table."""
         for statement in self._dialect.create_scratch(_SCRATCH, TABLE_COLUMNS, KEY):
             self._connection.execute(statement)
         self._connection.load_scratch(_SCRATCH, columns_as_text(self._rows))
@@ -88,30 +92,33 @@ class DeltaWriter:
         self._own_hashes  # noqa: B018 computed while the last chunk is sent
 
     def _checksum_by_ids(self) -> BatchChecksum | None:
-        """Compare ids only. Returns None if the hlc range contains many other deltas, or the result is ambiguous."""
+        """Return the checksum of those stored ids in the batch's hlc range that belong to the batch.
+
+        None if the range contains many other deltas, or if ids alone cannot tell which deltas are stored.
+        """
         import pyarrow.compute as pc
 
-        most = 2 * len(self._rows)
-        found, wanted = self._stored_and_own_hashes(most + 1) or self._stored_and_own_texts(most + 1)
-        if len(found) > most:
+        max_stored = 2 * len(self._rows)
+        stored, own = self._stored_and_own_hashes(max_stored + 1) or self._stored_and_own_texts(max_stored + 1)
+        if len(stored) > max_stored:
             return None
-        if not found.equals(wanted):
-            found = found.filter(pc.is_in(found, wanted))
-        if len(found) != len(wanted):
+        if not stored.equals(own):
+            stored = stored.filter(pc.is_in(stored, own))
+        if len(stored) != len(own):
             return None  # a delta is missing, or two clients share an id
-        return ids_checksum(found)
+        return ids_checksum(stored)
 
-    def _stored_and_own_hashes(self, most: int) -> tuple[pa.ChunkedArray, pa.ChunkedArray] | None:
-        """Return the ids stored in the hlc range and the batch's ids, if all of them are hashes."""
+    def _stored_and_own_hashes(self, limit: int) -> tuple[pa.ChunkedArray, pa.ChunkedArray] | None:
+        """Return the ids stored in the hlc range, and the batch's ids, as hashes; None if any id is not a hash."""
         import pyarrow as pa
 
         if not isinstance(self._connection, HashReader):
             return None
         if self._own_hashes is None:
             return None
-        query = f"SELECT delta_id AS id FROM {DELTAS_TABLE} WHERE {_HLC_RANGE} LIMIT {most}"
-        found = self._connection.read_hashes(query, self._bounds)
-        return None if found is None else (pa.chunked_array([found]), self._own_hashes)
+        query = f"SELECT delta_id AS id FROM {DELTAS_TABLE} WHERE {_HLC_RANGE} LIMIT {limit}"
+        stored = self._connection.read_hashes(query, self._bounds)
+        return None if stored is None else (pa.chunked_array([stored]), self._own_hashes)
 
     @cached_property
     def _own_hashes(self) -> pa.ChunkedArray | None:
@@ -121,28 +128,29 @@ class DeltaWriter:
         hashes = [hashes_of(chunk) for chunk in self._rows.column("delta_id").chunks]
         return None if any(each is None for each in hashes) else pa.chunked_array(hashes)
 
-    def _stored_and_own_texts(self, most: int) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
-        """Return the ids stored in the hlc range and the batch's ids."""
+    def _stored_and_own_texts(self, limit: int) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
+        """Return the ids stored in the hlc range, and the batch's ids, as texts."""
         import pyarrow.compute as pc
 
-        query = f"SELECT {ID_EXPRESSION} AS delta_id FROM {DELTAS_TABLE} WHERE {_HLC_RANGE} LIMIT {most}"
-        found = self._connection.query_arrow(query, self._bounds, _ids()).column("delta_id")
-        return found, pc.coalesce(self._rows.column("long_id"), self._rows.column("delta_id"))
+        query = f"SELECT {ID_EXPRESSION} AS delta_id FROM {DELTAS_TABLE} WHERE {_HLC_RANGE} LIMIT {limit}"
+        stored = self._connection.query_arrow(query, self._bounds, _id_schema()).column("delta_id")
+        return stored, pc.coalesce(self._rows.column("long_id"), self._rows.column("delta_id"))
 
     def _checksum_by_keys(self) -> BatchChecksum:
+        """Return the checksum of the stored deltas that have the key of a delta of the batch."""
         if not self._loaded:
             self._load()
-        same = " AND ".join(f"i.{name} = d.{name}" for name in KEY)
-        found = self._connection.query_arrow(
-            f"SELECT COALESCE(d.long_id, d.delta_id) AS delta_id FROM {_SCRATCH} i JOIN {DELTAS_TABLE} d ON {same}"
+        is_same = " AND ".join(f"i.{name} = d.{name}" for name in KEY)
+        stored = self._connection.query_arrow(
+            f"SELECT COALESCE(d.long_id, d.delta_id) AS delta_id FROM {_SCRATCH} i JOIN {DELTAS_TABLE} d ON {is_same}"
             " WHERE d.hlc >= ? AND d.hlc <= ?",
             self._bounds,
-            _ids(),
+            _id_schema(),
         )
-        return ids_checksum(found.column("delta_id"))
+        return ids_checksum(stored.column("delta_id"))
 
 
-def _ids() -> pa.Schema:
+def _id_schema() -> pa.Schema:
     import pyarrow as pa
 
     return pa.schema([pa.field("delta_id", pa.string())])
@@ -152,12 +160,17 @@ def _bounds(rows: pa.Table) -> list[int]:
     """Return the least and the greatest hlc."""
     import pyarrow.compute as pc
 
-    between = pc.min_max(rows.column("hlc")).as_py()
-    return [between["min"], between["max"]]
+    bounds = pc.min_max(rows.column("hlc")).as_py()
+    return [bounds["min"], bounds["max"]]
 
 
 def redact_deltas(connection: Connection, requests: Sequence[RedactionRequest]) -> RedactionResult:
-    """Empty the covered deltas, within the caller's transaction."""
+    """Empty the deltas that the requests cover, within the caller's transaction.
+
+    Args:
+        connection: with an open transaction.
+        requests: what to erase.
+    """
     count = 0
     touched: dict[TouchedRow, None] = {}
     for each in requests:
@@ -172,10 +185,11 @@ def redact_deltas(connection: Connection, requests: Sequence[RedactionRequest]) 
 
 
 def _covered_condition(request: RedactionRequest) -> tuple[str, list[Value]]:
-    parts: list[tuple[str, Value]] = [("gateway = ?", request.gateway), ("hlc <= ?", request.hlc)]
-    wanted = {"client_id": request.client_id, "table_name": request.table, "row_id": request.row_id}
-    parts += [(f"{name} = ?", value) for name, value in wanted.items() if value is not None]
-    where = " AND ".join(condition for condition, _ in parts)
+    """Return the condition for the deltas that a request covers, and its values."""
+    conditions: list[tuple[str, Value]] = [("gateway = ?", request.gateway), ("hlc <= ?", request.hlc)]
+    optional = {"client_id": request.client_id, "table_name": request.table, "row_id": request.row_id}
+    conditions += [(f"{name} = ?", value) for name, value in optional.items() if value is not None]
+    where = " AND ".join(condition for condition, _ in conditions)
     if request.tables:
         where += f" AND table_name IN ({', '.join('?' * len(request.tables))})"
-    return where, [*(value for _, value in parts), *request.tables]
+    return where, [*(value for _, value in conditions), *request.tables]

@@ -1,4 +1,4 @@
-"""`Dialect`: the SQL that differs between databases."""
+"""`Dialect`: the SQL that differs between databases. Each SQL backend has a subclass, which `SqlAdapter` uses."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ class Column(NamedTuple):
     name: str
     kind: Kind
     required: bool = True
+    """Whether it is NOT NULL."""
     default: str | None = None
-    """SQL expression."""
+    """SQL expression; None for no default."""
 
 
 def on_conflict_statement(
@@ -32,13 +33,13 @@ def on_conflict_statement(
     Args:
         table: the table to merge into.
         columns: the columns to write.
-        rows: FROM clause and the clauses after it that select the rows.
+        rows: the FROM clause of the rows to insert, with all clauses after it.
         key: columns of the primary key.
-        update: columns to replace in an existing row; empty: existing rows stay as they are.
+        update: columns to replace in an existing row; empty leaves existing rows unchanged.
     """
     names = ", ".join(columns)
-    do = f"UPDATE SET {', '.join(f'{column} = excluded.{column}' for column in update)}" if update else "NOTHING"
-    return f"INSERT INTO {table} ({names}) SELECT {names} {rows} ON CONFLICT ({', '.join(key)}) DO {do}"
+    action = f"UPDATE SET {', '.join(f'{column} = excluded.{column}' for column in update)}" if update else "NOTHING"
+    return f"INSERT INTO {table} ({names}) SELECT {names} {rows} ON CONFLICT ({', '.join(key)}) DO {action}"
 
 
 class Dialect:
@@ -66,7 +67,7 @@ class Dialect:
         Args:
             name: the scratch table's name.
             columns: its columns.
-            key: the columns that it is unique and looked up by.
+            key: the columns by which rows are unique and looked up.
         """
         raise NotImplementedError
 
@@ -98,11 +99,19 @@ class Dialect:
         raise NotImplementedError
 
     def text_expression(self, column: Column) -> str:
-        """Return a column's value as text, null if it is null. Must be equal for a scratch table and its target."""
+        """Return a SQL expression for a column's value as text; null stays null.
+
+        A value must have the same text in a scratch table and in the destination table.
+        """
         return f"CAST({column.name} AS TEXT)"
 
     def integer_division(self, number: str, by: int) -> str:
-        """Return the integer quotient of two positive integers."""
+        """Return a SQL expression for an integer quotient.
+
+        Args:
+            number: a SQL expression for a positive integer.
+            by: the positive divisor.
+        """
         return f"({number} / {by})"
 
     def create_table(self, name: str, columns: Sequence[Column], key: Sequence[str]) -> Sequence[str]:

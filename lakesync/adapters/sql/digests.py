@@ -1,4 +1,4 @@
-"""Digests of a SQL destination: its deltas and rows, summed by queries."""
+"""Digests of a SQL destination: its deltas and rows, summed by queries. `SqlAdapter` calls it."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from lakesync.model.schema import TableSchema
 def digests(connection: Connection, dialect: Dialect, scope: DigestScope) -> list[Digest]:
     """Return the digests of deltas and of destination rows by table and day.
 
-    A table that LakeSync did not create is skipped. Cells are compared only if the table has all columns of the schema;
-    the follower adds missing ones.
+    A table that LakeSync did not create is skipped. `altered` is always 0 while the table lacks columns of the schema,
+    which the follower adds in its next run.
 
     Args:
         connection: an open connection.
@@ -35,7 +35,9 @@ def digests(connection: Connection, dialect: Dialect, scope: DigestScope) -> lis
 
 
 def delete_orphan_rows(connection: Connection, dialect: Dialect, scope: DigestScope, schema: TableSchema) -> int:
-    """Delete rows of the scope's days, or without a day, for which no delta is stored. Returns the number of rows.
+    """Delete destination rows for which no delta is stored, and return their number.
+
+    Only rows whose last arrival is on one of the scope's days, or is unknown.
 
     Args:
         connection: an open connection.
@@ -49,21 +51,21 @@ def delete_orphan_rows(connection: Connection, dialect: Dialect, scope: DigestSc
     table = dialect.quote(name)
     gateway, row_id = (f"{table}.{dialect.quote(column)}" for column in key_of(schema))
     arrival = f"COALESCE({dialect.quote(system_column(schema, 'last_arrival'))}, 0)"
-    where, values = _scope_condition(replace(scope, days=(0, *scope.days)), gateway, arrival)
-    held = f"SELECT 1 FROM {DELTAS_TABLE} d WHERE d.row_id = {row_id} AND d.table_name = ? AND d.gateway = {gateway}"
-    return connection.execute(f"DELETE FROM {table} WHERE {where} AND NOT EXISTS ({held})", [*values, schema.table])
+    where, values = _scope_condition(replace(scope, days=(0, *scope.days)), gateway, arrival)  # day 0: unknown arrival
+    stored = f"SELECT 1 FROM {DELTAS_TABLE} d WHERE d.row_id = {row_id} AND d.table_name = ? AND d.gateway = {gateway}"
+    return connection.execute(f"DELETE FROM {table} WHERE {where} AND NOT EXISTS ({stored})", [*values, schema.table])
 
 
 def _delta_digests(connection: Connection, dialect: Dialect, scope: DigestScope) -> list[Digest]:
     day = dialect.integer_division("arrival", ARRIVALS_PER_DAY)
-    summed = dialect.checksum_expression(f"{ID_EXPRESSION} || '|' || op || '|' || columns")
+    checksum = dialect.checksum_expression(f"{ID_EXPRESSION} || '|' || op || '|' || columns")
     where, values = _scope_condition(scope, "gateway", "arrival")
     for names, negated in ((scope.tables, ""), (scope.without, "NOT ")):
         if names:
             where += f" AND table_name {negated}IN ({', '.join('?' * len(names))})"
             values += names
     rows = connection.query(
-        f"SELECT table_name, {day}, COUNT(*), SUM({summed}) FROM {DELTAS_TABLE} WHERE {where}"
+        f"SELECT table_name, {day}, COUNT(*), SUM({checksum}) FROM {DELTAS_TABLE} WHERE {where}"
         f" GROUP BY table_name, {day}",
         values,
     )
@@ -73,19 +75,18 @@ def _delta_digests(connection: Connection, dialect: Dialect, scope: DigestScope)
 def _row_digests(
     connection: Connection, dialect: Dialect, scope: DigestScope, schema: TableSchema, checksum: str
 ) -> list[Digest]:
+    """Return the digests of a destination table; `checksum` is the SQL expression that an unaltered row equals."""
     quote = dialect.quote
     gateway, row_id = (quote(name) for name in key_of(schema))
     arrival = f"COALESCE({quote(system_column(schema, 'last_arrival'))}, 0)"
-    day, rest = (
-        dialect.integer_division(arrival, ARRIVALS_PER_DAY),
-        f"({arrival} - {dialect.integer_division(arrival, ARRIVAL_MODULUS)} * {ARRIVAL_MODULUS})",
-    )
+    day = dialect.integer_division(arrival, ARRIVALS_PER_DAY)
+    remainder = f"({arrival} - {dialect.integer_division(arrival, ARRIVAL_MODULUS)} * {ARRIVAL_MODULUS})"
     is_deleted = f"{quote(system_column(schema, 'deleted_at'))} IS NOT NULL" if schema.soft_delete else "1 = 0"
     is_intact = f"{quote(system_column(schema, 'checksum'))} = {checksum}"
     where, values = _scope_condition(scope, gateway, arrival)
     row_sum = dialect.checksum_expression(f"{gateway} || '/' || {row_id}")
     rows = connection.query(
-        f"SELECT {day}, COUNT(*), SUM(CASE WHEN {is_deleted} THEN 1 ELSE 0 END), SUM({row_sum}), SUM({rest}),"
+        f"SELECT {day}, COUNT(*), SUM(CASE WHEN {is_deleted} THEN 1 ELSE 0 END), SUM({row_sum}), SUM({remainder}),"
         f" SUM(CASE WHEN {is_intact} THEN 0 ELSE 1 END)"
         f" FROM {quote(table_name(schema))} WHERE {where} GROUP BY {day}",
         values,

@@ -1,4 +1,4 @@
-"""`Executor` and `Connection`: how statements reach a database through its driver."""
+"""`Executor` and `Connection`: how statements reach a database through its driver. SQL backends implement them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,13 @@ class Connection(Protocol):
         """Execute a query with a small result."""
 
     def query_arrow(self, statement: str, values: Sequence[Value], schema: pa.Schema) -> pa.Table:
-        """Execute a query with a large result: strings and 64-bit integers without nulls, named as in the schema."""
+        """Execute a query with a large result.
+
+        Args:
+            statement: the query. Its columns are named as in the schema.
+            values: the query's parameters.
+            schema: the result's columns: strings and 64-bit integers, without nulls.
+        """
 
     def column_names(self, table: str) -> list[str]:
         """Return the names of a table's columns; empty if there is no such table."""
@@ -41,19 +47,17 @@ class Connection(Protocol):
     def load_scratch(self, table: str, rows: pa.Table) -> None:
         """Append rows to a scratch table by the driver's fastest path.
 
-        The columns have the scratch table's names and order: strings, 64-bit integers, booleans and `timestamp("ms",
-        "UTC")`, with nulls. Numbers and JSON are passed as text.
-
         Args:
             table: the scratch table.
-            rows: the rows to append.
+            rows: the rows to append, with the scratch table's columns in its order: strings, 64-bit integers, booleans
+                and `timestamp("ms", "UTC")`, with nulls. Numbers and JSON are passed as text.
         """
 
     def statement_error(self, error: BaseException) -> StatementError | None:
         """Classify an error. Returns None if it is not the database's, or if the connection is lost."""
 
     def transaction(self) -> AbstractContextManager[None]:
-        """Run the statements inside atomically. The first query sees everything committed before it."""
+        """Run the statements of a `with` block atomically. Its first query sees everything committed before."""
 
 
 @runtime_checkable
@@ -64,18 +68,18 @@ class DirectAppend(Protocol):
         """Append rows to a table within the caller's transaction, unless a unique key conflicts.
 
         Args:
-            table: with text and 64-bit integer columns only.
-            columns: the rows' columns.
-            rows: in chunks, each encoded while the previous one is sent. Integers must not be null.
+            table: the table, which has only text and 64-bit integer columns.
+            columns: the names of the rows' columns.
+            rows: chunks of rows. A chunk is encoded while the previous one is sent. Integers must not be null.
 
         Returns:
-            Whether the rows were appended. If not, none was, and the transaction remains open.
+            Whether all rows were appended. If not, none was, and the transaction remains open.
         """
 
 
 @runtime_checkable
 class HashReader(Protocol):
-    """A `Connection` that can read many ids in half their size."""
+    """A `Connection` that can read hexadecimal delta ids as bytes, which halves the transfer."""
 
     def read_hashes(self, statement: str, values: Sequence[Value]) -> pa.FixedSizeBinaryArray | None:
         """Return `arrow.hashes_of` of a query's column `id`, whose texts are at most 64 characters long.
@@ -91,8 +95,7 @@ class Executor(Protocol):
     def connect(self) -> AbstractContextManager[Connection]:
         """Return a live connection for the duration of a `with` block, also after a restart of the database.
 
-        A second connection can be requested meanwhile, also by the same thread; it reads independently of the first
-        one's transaction.
+        The same thread may request a second connection meanwhile, which is independent of the first one's transaction.
 
         Raises:
             AdapterError: any driver error raised inside the block; names the database and the cause.

@@ -1,6 +1,7 @@
-"""The table of marks: how far followers have read, and locks for destination tables.
+"""The table of marks: one row for each follower, with how far it has read, and for each lock of a destination table.
 
-An updated row stays locked until the end of the transaction in every database that has transactions.
+A lock is a row that its owner updates: in every database with transactions, the row then stays locked until the
+transaction ends. `SqlAdapter` calls this module.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from lakesync.adapters.sql.executor import Connection
 
 MARKS_TABLE = "lakesync_marks"
 _SCRATCH = "lakesync_incoming"
-"""Recreated by each of its users."""
+"""The scratch table that `delta_writes` also uses; each use creates it again."""
 COLUMNS = (Column("name", "id"), Column("mark", "text"), Column("turn", "integer"))
+"""`turn` counts a row's updates, so that taking a lock changes the row."""
 
 _INSERT_IF_ABSENT = (
     f"INSERT INTO {MARKS_TABLE} (name, mark, turn) SELECT ?, ?, 0 FROM (SELECT 1 AS one) AS single"
@@ -29,7 +31,7 @@ def read(connection: Connection, name: str) -> str | None:
 
 
 def read_prefix(connection: Connection, prefix: str) -> dict[str, str]:
-    """Return the marks whose names start with a prefix."""
+    """Return name → value of the marks whose names start with a prefix, which is not empty."""
     end = f"{prefix[:-1]}{chr(ord(prefix[-1]) + 1)}"
     return dict(connection.query(f"SELECT name, mark FROM {MARKS_TABLE} WHERE name >= ? AND name < ?", [prefix, end]))
 
@@ -38,7 +40,7 @@ def put(connection: Connection, name: str, text: str) -> None:
     """Write a mark unconditionally, within the caller's transaction.
 
     Args:
-        connection: an open connection.
+        connection: with an open transaction.
         name: the mark's name.
         text: the new value.
     """
@@ -47,14 +49,14 @@ def put(connection: Connection, name: str, text: str) -> None:
 
 
 def move(connection: Connection, mark: MarkUpdate) -> None:
-    """Update a mark, within the caller's transaction.
+    """Update a mark, within the caller's transaction. Does nothing if it has the new value already.
 
     Args:
-        connection: an open connection.
+        connection: with an open transaction.
         mark: the update.
 
     Raises:
-        IntegrityError: the mark does not have the expected value.
+        IntegrityError: the mark has neither the expected nor the new value.
     """
     if mark.expected is None:
         changed = connection.execute(_INSERT_IF_ABSENT, [mark.name, mark.value, mark.name])
@@ -70,7 +72,7 @@ def move(connection: Connection, mark: MarkUpdate) -> None:
 
 
 def make_locks(connection: Connection, dialect: Dialect, names: Sequence[str]) -> None:
-    """Create the locks that are missing. Several writers may do so concurrently.
+    """Create the rows of missing locks. Several writers may do so concurrently.
 
     Args:
         connection: an open connection.

@@ -1,4 +1,4 @@
-"""A connection pool for any driver."""
+"""A connection pool for any driver. The executors of Postgres, MySQL and SQLite use it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Generic, TypeVar
 C = TypeVar("C")
 
 _MAX_IDLE = 4
+"""Idle connections that are kept; further ones are closed after use. The number of connections in use has no limit."""
 
 
 class Pool(Generic[C]):
@@ -18,16 +19,16 @@ class Pool(Generic[C]):
     A connection whose use failed is closed, because its state is unknown. An idle one is checked before it is reused.
     """
 
-    def __init__(self, make: Callable[[], C], alive: Callable[[C], bool], close: Callable[[C], None]) -> None:
+    def __init__(self, make: Callable[[], C], is_alive: Callable[[C], bool], close: Callable[[C], None]) -> None:
         """Create an empty pool.
 
         Args:
             make: opens a connection.
-            alive: returns whether an idle connection can be used.
+            is_alive: returns whether an idle connection can be used.
             close: closes a connection; never raises.
         """
         self._make = make
-        self._alive = alive
+        self._is_alive = is_alive
         self._close = close
         self._idle: list[C] = []
         self._lock = threading.Lock()
@@ -60,6 +61,6 @@ class Pool(Generic[C]):
                 if not self._idle:
                     return None
                 connection = self._idle.pop()
-            if self._alive(connection):
+            if self._is_alive(connection):
                 return connection
             self._close(connection)

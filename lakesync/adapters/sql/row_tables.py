@@ -1,8 +1,8 @@
-"""Destination tables in a SQL database: rows built from deltas, next to columns that belong to the user.
+"""Destination tables in a SQL database: rows built from deltas, and a column `props` that belongs to the user.
 
-`props` belongs to the user: it gets its default when a row is inserted and is never written afterwards. A row is
-identified by `(gateway, row_id)`. The user's primary key and external id have non-unique indexes of unlimited length,
-because two devices may use one key offline.
+`props` gets its default when a row is inserted and is never written afterwards. A row is identified by `(gateway,
+row_id)`. The schema's primary key and external id have non-unique indexes on values of any length, because two devices
+may use one key offline. `SqlAdapter` calls this module.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _SCRATCH = "lakesync_rows"
-_SAVEPOINTS = count(1)
-"""Numbers savepoint names: in MySQL a second savepoint with the same name removes the first."""
+_SAVEPOINT_NUMBERS = count(1)
+"""Makes savepoint names unique: in MySQL a second savepoint with the same name removes the first."""
 
 
 def table_name(schema: TableSchema) -> str:
@@ -56,16 +56,16 @@ def locks_of(dialect: Dialect, schema: TableSchema, rows: Iterable[RowId] | None
 
 @contextmanager
 def savepoint(connection: Connection, dialect: Dialect) -> Iterator[None]:
-    """Roll back only the statements inside if one fails, and keep the transaction open.
+    """Roll back only the statements of a `with` block if one fails, and keep the transaction open.
 
     Args:
-        connection: an open connection.
+        connection: with an open transaction.
         dialect: the database's dialect.
     """
     if not dialect.has_transactions:
         yield
         return
-    name = f"lakesync_part_{next(_SAVEPOINTS)}"
+    name = f"lakesync_part_{next(_SAVEPOINT_NUMBERS)}"
     connection.execute(f"SAVEPOINT {name}")
     try:
         yield
@@ -123,15 +123,15 @@ def ensure_table(connection: Connection, dialect: Dialect, schema: TableSchema) 
 
 
 def key_of(schema: TableSchema) -> tuple[str, str]:
-    """Return the columns that make a row of the table unique."""
+    """Return the columns of the table's primary key: those of the gateway and the row id."""
     return (system_column(schema, "gateway"), "row_id")
 
 
 def _indexes(dialect: Dialect, schema: TableSchema, present: Collection[str]) -> Iterator[str]:
-    """Yield statements that create the indexes of the user's keys, one column each, except for columns that exist."""
-    named = dict.fromkeys((*schema.primary_key, *filter(None, [schema.external_id_column])))
+    """Yield statements that index each column of the schema's primary key and external id, unless it is `present`."""
+    key_columns = dict.fromkeys((*schema.primary_key, *filter(None, [schema.external_id_column])))
     columns = {column.name: column for column in table_columns(schema)}
-    for name in named:
+    for name in key_columns:
         if name == "row_id" or name in present:
             continue
         text = f"{table_name(schema)}.{name}"
@@ -145,12 +145,12 @@ def _indexes(dialect: Dialect, schema: TableSchema, present: Collection[str]) ->
 def _check_system_columns(schema: TableSchema, present: Collection[str]) -> None:
     """Check that no column of the schema collides with a system column of an existing table."""
     name = table_name(schema)
-    for own in ("props", "synced_at", "last_arrival", "checksum", *(("deleted_at",) if schema.soft_delete else ())):
-        elsewhere = system_column(schema, own)
-        if elsewhere != own and own in present and elsewhere not in present:
+    for usual in ("props", "synced_at", "last_arrival", "checksum", *(("deleted_at",) if schema.soft_delete else ())):
+        new_name = system_column(schema, usual)
+        if new_name != usual and usual in present and new_name not in present:
             raise SchemaError(
-                f"the schema of {schema.table!r} has a new column {own!r}, which is a system column of the "
-                f"destination's table {name!r}. Run: ALTER TABLE {name} RENAME COLUMN {own} TO {elsewhere}"
+                f"the schema of {schema.table!r} has a new column {usual!r}, which is a system column of the "
+                f"destination's table {name!r}. Run: ALTER TABLE {name} RENAME COLUMN {usual} TO {new_name}"
             )
 
 
@@ -163,13 +163,13 @@ def write_contents(
         connection: with an open transaction.
         dialect: the database's dialect.
         schema: the table's schema.
-        contents: by row.
+        contents: row → content.
     """
     if not contents:
         return
-    rows = row_values(schema, contents, wall_clock(), dialect.max_json_depth)
-    letters = [*rows.letters, *_write_fitting_rows(connection, dialect, schema, rows.shown)]
-    remove_rows(connection, dialect, schema, rows.gone)
+    values = row_values(schema, contents, wall_clock(), dialect.max_json_depth)
+    letters = [*values.letters, *_write_fitting_rows(connection, dialect, schema, values.rows)]
+    remove_rows(connection, dialect, schema, values.removed)
     replace_dead_letters(connection, dialect, schema.table, contents, letters)
 
 
@@ -180,17 +180,17 @@ def remove_rows(connection: Connection, dialect: Dialect, schema: TableSchema, r
         connection: an open connection.
         dialect: the database's dialect.
         schema: the table's schema.
-        rows: row keys.
+        rows: `(gateway, row id)` of each row to delete.
     """
     if not rows:
         return
     load_row_keys(connection, dialect, rows)
     name = dialect.quote(table_name(schema))
-    same = " AND ".join(
+    is_same = " AND ".join(
         f"k.{key} = {name}.{dialect.quote(column)}"
         for key, column in zip(("gateway", "row_id"), key_of(schema), strict=True)
     )
-    connection.execute(f"DELETE FROM {name} WHERE EXISTS (SELECT 1 FROM {ROW_KEYS_TABLE} k WHERE {same})")
+    connection.execute(f"DELETE FROM {name} WHERE EXISTS (SELECT 1 FROM {ROW_KEYS_TABLE} k WHERE {is_same})")
 
 
 def rebuild_rows(
@@ -207,21 +207,21 @@ def rebuild_rows(
         dialect: the database's dialect.
         schema: the table's schema.
         rows: the rows to rebuild.
-        contents: their contents; absent for rows without deltas.
+        contents: row → content; rows without deltas are absent.
     """
-    gone = [row for row in rows if row not in contents or not contents[row].state.visible]
-    remove_rows(connection, dialect, schema, gone)
+    invisible = [row for row in rows if row not in contents or not contents[row].state.visible]
+    remove_rows(connection, dialect, schema, invisible)
     write_contents(connection, dialect, schema, {row: contents.get(row, NO_CONTENT) for row in rows})
 
 
 def load_rows(connection: Connection, dialect: Dialect, schema: TableSchema, rows: pa.Table) -> str:
-    """Load rows, as `rows_schema` describes, into a scratch table, and return its name.
+    """Load rows into a scratch table, and return that table's name.
 
     Args:
         connection: an open connection.
         dialect: the database's dialect.
         schema: the table's schema.
-        rows: as `rows_schema` describes.
+        rows: the rows, with the columns of `row_values.rows_schema`.
     """
     columns = [column._replace(name=dialect.quote(column.name), required=False) for column in _loaded_columns(schema)]
     for statement in dialect.create_scratch(_SCRATCH, columns, [dialect.quote(column) for column in key_of(schema)]):
@@ -237,7 +237,7 @@ def merge_rows(connection: Connection, dialect: Dialect, schema: TableSchema, sc
         connection: an open connection.
         dialect: the database's dialect.
         schema: the table's schema.
-        scratch: the scratch table.
+        scratch: the scratch table that `load_rows` returned.
     """
     columns = [dialect.quote(column.name) for column in table_columns(schema)]
     key = [dialect.quote(column) for column in key_of(schema)]
@@ -248,7 +248,7 @@ def merge_rows(connection: Connection, dialect: Dialect, schema: TableSchema, sc
 
 
 def checksum_of(dialect: Dialect, schema: TableSchema) -> str:
-    """Return the SQL expression for the checksum of a row's cells.
+    """Return the SQL expression for the checksum of a row's values and of whether it is marked as deleted.
 
     Args:
         dialect: the database's dialect.
@@ -264,7 +264,7 @@ def checksum_of(dialect: Dialect, schema: TableSchema) -> str:
 def _write_fitting_rows(
     connection: Connection, dialect: Dialect, schema: TableSchema, rows: pa.Table
 ) -> Iterator[DeadLetter]:
-    """Write rows and return dead letters for values that the database rejects. Bisects to find them."""
+    """Write rows and yield dead letters for values that the database rejects. Bisects the rows to find them."""
     if not len(rows) or _write_or_reason(connection, dialect, schema, rows) is None:
         return
     if len(rows) == 1:
@@ -281,26 +281,26 @@ def _write_fitting_cells(
     """Write a rejected row with those of its values that the database accepts."""
     import pyarrow as pa
 
-    gateway, row_id = (row.column(place)[0].as_py() for place in range(2))
+    gateway, row_id = (row.column(index)[0].as_py() for index in range(2))
     columns = [column for column in user_columns(schema) if row.column(column.name).null_count == 0]
-    places = {column.name: row.schema.get_field_index(column.name) for column in columns}
-    taken = row
-    for place in places.values():
-        taken = taken.set_column(place, row.schema.field(place), pa.nulls(1, row.schema.field(place).type))
-    refused = _write_or_reason(connection, dialect, schema, taken)
-    if refused is not None:  # a constraint that the row violates even without values
-        yield DeadLetter(gateway, schema.table, row_id, WHOLE_ROW, "null", refused)
+    indexes = {column.name: row.schema.get_field_index(column.name) for column in columns}
+    accepted = row
+    for index in indexes.values():
+        accepted = accepted.set_column(index, row.schema.field(index), pa.nulls(1, row.schema.field(index).type))
+    reason = _write_or_reason(connection, dialect, schema, accepted)
+    if reason is not None:  # a constraint that the row violates even without values
+        yield DeadLetter(gateway, schema.table, row_id, WHOLE_ROW, "null", reason)
         return
     for column in columns:
-        place = places[column.name]
-        fuller = taken.set_column(place, row.schema.field(place), row.column(place))
-        refused = _write_or_reason(connection, dialect, schema, fuller)
-        if refused is None:
-            taken = fuller
+        index = indexes[column.name]
+        candidate = accepted.set_column(index, row.schema.field(index), row.column(index))
+        reason = _write_or_reason(connection, dialect, schema, candidate)
+        if reason is None:
+            accepted = candidate
         else:
-            value = row.column(place)[0].as_py()
+            value = row.column(index)[0].as_py()
             text = value if column.type in ("number", "json") else msgspec.json.encode(value).decode()
-            yield DeadLetter(gateway, schema.table, row_id, column.name, text, refused)
+            yield DeadLetter(gateway, schema.table, row_id, column.name, text, reason)
 
 
 def _write_or_reason(connection: Connection, dialect: Dialect, schema: TableSchema, rows: pa.Table) -> str | None:
@@ -309,10 +309,10 @@ def _write_or_reason(connection: Connection, dialect: Dialect, schema: TableSche
         with savepoint(connection, dialect):
             merge_rows(connection, dialect, schema, load_rows(connection, dialect, schema, rows))
     except Exception as error:
-        refusal = connection.statement_error(error)
-        if refusal is None or not refusal.is_value_error:
+        rejection = connection.statement_error(error)
+        if rejection is None or not rejection.is_value_error:
             raise
-        return refusal.reason
+        return rejection.reason
     return None
 
 
@@ -322,6 +322,7 @@ def table_columns(schema: TableSchema) -> list[Column]:
 
 
 def _loaded_columns(schema: TableSchema) -> list[Column]:
+    """Return the columns of `rows_schema`; the database itself computes `checksum`."""
     gateway, row_id = key_of(schema)
     columns = [Column(gateway, "name"), Column(row_id, "id"), *_cell_columns(schema)]
     columns += [
@@ -334,6 +335,7 @@ def _loaded_columns(schema: TableSchema) -> list[Column]:
 
 
 def _cell_columns(schema: TableSchema) -> list[Column]:
+    """Return the columns with the user's values."""
     return [
         Column(column.name, "string" if column.type == "null" else column.type, required=False)
         for column in user_columns(schema)

@@ -1,6 +1,6 @@
-"""Typed values of destination rows, and the values that do not fit their column.
+"""Typed values of destination rows, and the values that do not fit their column. `row_tables` calls it.
 
-This projection differs from the lake's (`lakehouse.merge.typed`) on purpose: a string column takes any JSON value as
+This conversion differs from the lake's (`lakehouse.merge.typed`) on purpose: a string column accepts any JSON value as
 text, numbers stay exact decimal text for the database to parse, and values that a database cannot store are reported as
 dead letters. In everything else both agree: `tests/property/test_typed_columns.py`.
 """
@@ -32,27 +32,27 @@ _decode = msgspec.json.Decoder().decode
 
 
 class _Misfit(Exception):  # noqa: N818 private to this module
-    """A value does not fit its column. Never leaves this module."""
+    """A value does not fit its column. The message is the dead letter's reason."""
 
 
 class RowValues(NamedTuple):
-    """The rows to write and to delete."""
+    """The rows to write to a destination table, and those to delete from it."""
 
-    shown: pa.Table
-    """As `rows_schema` describes."""
-    gone: list[RowId]
+    rows: pa.Table
+    """With the columns of `rows_schema`."""
+    removed: list[RowId]
     """Rows to delete from the table."""
     letters: list[DeadLetter]
-    """Values that are null in `shown` because they do not fit their column."""
+    """Values that are null in `rows` because they do not fit their column."""
 
 
 def user_columns(schema: TableSchema) -> list[Column]:
-    """Return the schema's columns that a destination table has; the row's id takes the place of a column `row_id`."""
+    """Return the schema's columns without `row_id`: a destination table's `row_id` is the row's id."""
     return [column for column in schema.columns if column.name.lower() != "row_id"]
 
 
 def system_column(schema: TableSchema, name: str) -> str:
-    """Return the name of a system column, prefixed with `_` while the schema uses the name itself.
+    """Return the name of a system column, prefixed with `_` as often as needed to differ from the schema's columns.
 
     Args:
         schema: the table's schema.
@@ -67,8 +67,8 @@ def system_column(schema: TableSchema, name: str) -> str:
 def rows_schema(schema: TableSchema) -> pa.Schema:
     """Return the Arrow schema of destination rows.
 
-    `gateway`, `row_id`, the schema's columns, `synced_at`, `last_arrival` and, with soft delete, `deleted_at`. Strings,
-    numbers (as JSON text) and JSON are strings; timestamps are milliseconds in UTC.
+    Its columns are `gateway`, `row_id`, the schema's columns, `synced_at`, `last_arrival` and, with soft delete,
+    `deleted_at`. Numbers and JSON are JSON texts; times are milliseconds in UTC.
     """
     import pyarrow as pa
 
@@ -84,24 +84,24 @@ def rows_schema(schema: TableSchema) -> pa.Schema:
 def row_values(
     schema: TableSchema, contents: Mapping[RowId, RowContent], now_ms: int, max_json_depth: int | None = None
 ) -> RowValues:
-    """Convert contents to rows to write. Values that do not fit stay in the deltas.
+    """Convert contents to rows to write. A value that does not fit becomes null and a dead letter.
 
     Args:
         schema: the table's schema.
-        contents: by row.
+        contents: row → content.
         now_ms: value of `synced_at`, milliseconds since 1970.
         max_json_depth: the database's nesting limit for JSON; None if it has none.
     """
     import pyarrow as pa
 
-    shown = {row: each for row, each in contents.items() if _is_shown(schema, each)}
-    cells = [(each.state if each.state.visible else each.retained).values() for each in shown.values()]
+    written = {row: each for row, each in contents.items() if _is_written(schema, each)}
+    cells = [(each.state if each.state.visible else each.retained).values() for each in written.values()]
     letters: list[DeadLetter] = []
-    columns: list[list[Any]] = [[gateway for gateway, _ in shown], [row_id for _, row_id in shown]]
+    columns: list[list[Any]] = [[gateway for gateway, _ in written], [row_id for _, row_id in written]]
     for column in user_columns(schema):
-        read = _CONVERTERS[column.type]
+        convert = _CONVERTERS[column.type]
         values: list[str | bool | None] = []
-        for row, (gateway, row_id) in zip(cells, shown, strict=True):
+        for row, (gateway, row_id) in zip(cells, written, strict=True):
             raw = row.get(column.name)
             if raw is None:
                 values.append(None)
@@ -110,29 +110,33 @@ def row_values(
             try:
                 if max_json_depth is not None and column.type == "json" and _depth(text) > max_json_depth:
                     raise _Misfit(f"JSON is nested deeper than the database's limit of {max_json_depth} levels")
-                values.append(read(text))
+                values.append(convert(text))
             except _Misfit as misfit:
                 values.append(None)
                 letters.append(DeadLetter(gateway, schema.table, row_id, column.name, text.decode(), str(misfit)))
         columns.append(values)
-    columns.append([now_ms] * len(shown))
-    columns.append([each.arrival for each in shown.values()])
+    columns.append([now_ms] * len(written))
+    columns.append([each.arrival for each in written.values()])
     if schema.soft_delete:
-        columns.append([_deleted_ms(each) for each in shown.values()])
-    wanted = rows_schema(schema)
-    arrays = [pa.array(column, field.type) for column, field in zip(columns, wanted, strict=True)]
-    gone = [row for row in contents if row not in shown]
-    return RowValues(pa.Table.from_arrays(arrays, schema=wanted), gone, letters)
+        columns.append([_deleted_ms(each) for each in written.values()])
+    arrow_schema = rows_schema(schema)
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, arrow_schema, strict=True)]
+    removed = [row for row in contents if row not in written]
+    return RowValues(pa.Table.from_arrays(arrays, schema=arrow_schema), removed, letters)
 
 
-def _is_shown(schema: TableSchema, content: RowContent) -> bool:
+def _is_written(schema: TableSchema, content: RowContent) -> bool:
+    """Return whether a row is in the destination table, alive or marked as deleted."""
     if content.state.visible and not content.is_hidden:
         return True
     return schema.soft_delete and content.is_deleted
 
 
 def _deleted_ms(content: RowContent) -> int | None:
-    """Return when a row was deleted, by its writer's clock; if a filter hides it, by its gateway's."""
+    """Return when a row was deleted, in milliseconds since 1970; None if it is alive.
+
+    That is the hlc of its DELETE, or, if a flow's filter hides the row, the arrival of its newest delta.
+    """
     if content.is_hidden:
         return min(wall_of(content.arrival), _LAST_MS)
     if content.state.visible or content.state.tombstone is None:

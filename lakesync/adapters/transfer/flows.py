@@ -1,9 +1,9 @@
-"""Flows: copy new deltas from one backend to another incrementally, for rows that match a filter.
+"""Flows: incremental copies of new deltas from one backend to another, for rows that match a filter.
 
 The filter applies to rows, not to deltas. When a row starts to match, all of its deltas are copied. A row that has
 matched once continues to be copied, and is hidden in the destination table while it does not match. A backend orders
-deltas by arrival within each gateway only. Therefore a flow looks back to find deltas that a gateway wrote late, which
-costs reads and changes nothing.
+deltas by arrival within each gateway only: another gateway's older arrivals may be written later. Therefore each run
+reads the last hour before its mark again. `lakehouse.backends` runs flows in Spark tasks.
 """
 
 from __future__ import annotations
@@ -36,28 +36,37 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 PAGE_DELTAS = 10_000
+"""Deltas read at once."""
 LOOK_BACK_MS = 3_600_000
-"""How much later than another gateway's newest deltas a gateway's deltas may be written to a backend."""
-_ROWS_AT_ONCE = 500
-_ID = ("gateway", "client_id", "delta_id")
+"""By how much a gateway's deltas may lag behind those of another gateway in the same backend."""
+_ROW_IDS_PER_QUERY = 500
+_ID_COLUMNS = ("gateway", "client_id", "delta_id")
 
 
 class RowFilter(msgspec.Struct, frozen=True):
     """Selects the rows to copy. All conditions must hold."""
 
     tables: tuple[str, ...] = ()
+    """Empty selects every table."""
     without: tuple[str, ...] = ()
+    """Excludes these tables."""
     gateways: tuple[str, ...] = ()
+    """Empty selects every gateway."""
     where: tuple[tuple[str, str, str], ...] = ()
     """`(column, operator, value)` conditions on a row's state."""
 
     @classmethod
-    def from_conditions(cls, conditions: Sequence[Condition], **choice: tuple[str, ...]) -> RowFilter:
-        """From a declaration's conditions."""
-        return cls(where=tuple((each.column, each.op, each.value) for each in conditions), **choice)
+    def from_conditions(cls, conditions: Sequence[Condition], **selection: tuple[str, ...]) -> RowFilter:
+        """Create a filter from a declared flow.
+
+        Args:
+            conditions: the conditions on a row's state.
+            selection: `tables`, `without` and `gateways`.
+        """
+        return cls(where=tuple((each.column, each.op, each.value) for each in conditions), **selection)
 
     def matches(self, state: RowState) -> bool:
-        """Return whether the filter selects a row."""
+        """Return whether a row is visible and its state satisfies all conditions. Does not check the table."""
         values = state.values()
         return state.visible and all(
             column in values and holds(op, text_of_raw(values[column]), (value,))  # type: ignore[arg-type]
@@ -65,15 +74,17 @@ class RowFilter(msgspec.Struct, frozen=True):
         )
 
     def select_deltas(self, deltas: pa.Table) -> pa.Table:
-        """Deltas of its tables and gateways."""
+        """Return the deltas of the filter's tables and gateways, whatever their rows' states are."""
         return select_deltas(deltas, self.tables, self.without, self.gateways)
 
 
 class FlowProgress(msgspec.Struct, frozen=True, rename={"row_filter": "sieve"}):
-    """A flow's progress: the value of its mark."""
+    """A flow's progress, stored as JSON in its mark at the target."""
 
     row_filter: RowFilter
+    """Stored as `sieve`. A flow whose filter has changed starts again."""
     position: Position | None = None
+    """Everything up to this position of the source was copied; None before the first page."""
     deltas: int = 0
     """Deltas copied, including those copied again while looking back."""
 
@@ -82,9 +93,11 @@ class FlowStep(msgspec.Struct, frozen=True):
     """A page that was processed."""
 
     scanned: int
+    """Deltas read from the source."""
     deltas: int
     """Deltas copied."""
     mark: FlowProgress
+    """The flow's progress after the page."""
     days: dict[str, int] = {}
     """UTC day of arrival → deltas copied."""
     is_replay: bool = False
@@ -99,7 +112,7 @@ class FilteredContents:
 
         Args:
             row_filter: the flow's filter.
-            transform: applied first.
+            transform: changes the contents before the filter sees them.
         """
         self._row_filter = row_filter
         self._transform = transform
@@ -111,8 +124,8 @@ class FilteredContents:
 
         Args:
             schema: the table's schema.
-            rows: the rows.
-            contents: contents by row.
+            rows: the rows to write.
+            contents: row → content.
         """
         transformed = self._transform.apply(schema, rows, contents)
         return {
@@ -138,16 +151,19 @@ def run_flow(
     Args:
         source: the backend to read.
         target: the backend to write.
-        name: the flow's name, which is its mark's.
+        name: the flow's name, and the name of its mark.
         row_filter: the rows to copy.
-        schemas: of the target's destination tables.
+        schemas: the target's destination tables.
         page: deltas read at once.
         cold: cold tiers that may store older deltas of the target's rows.
         until: the last arrival to read; None for no bound.
 
+    Yields:
+        Each page that was processed, after its mark was moved.
+
     Raises:
         AdapterError: a backend cannot be reached; a retry continues.
-        IntegrityError: another run of the flow is active, or the target stores less than it was given.
+        IntegrityError: another run of the flow is active, or the target stores fewer deltas than were written.
         ConfigurationError: the target does not store marks.
     """
     marks = _require_marks(target)
@@ -156,7 +172,7 @@ def run_flow(
     transform = FilteredContents(row_filter, ColdTierContents(cold))
     query = new_deltas_query(progress, row_filter, page, until)
     for scanned, deltas, end in filtered_pages(
-        source, query, progress, row_filter, partial(_held_rows, (target, *cold))
+        source, query, progress, row_filter, partial(_stored_rows, (target, *cold))
     ):
         new_progress = replace(progress, position=end or progress.position, deltas=progress.deltas + len(deltas))
         new_text = msgspec.json.encode(new_progress).decode()
@@ -193,10 +209,10 @@ def replay_flow(
     Args:
         source: the backend to read.
         target: the backend to write.
-        name: the flow's name, which is its mark's.
+        name: the flow's name, and the name of its mark.
         row_filter: the rows to copy.
-        schemas: of the target's destination tables.
-        arrivals: the first and the last arrival.
+        schemas: the target's destination tables.
+        arrivals: the first and the last arrival, inclusive.
         page: deltas read at once.
         cold: cold tiers that may store older deltas of the target's rows.
 
@@ -210,7 +226,7 @@ def replay_flow(
     transform = FilteredContents(row_filter, ColdTierContents(cold))
     query = DeltaQuery(since=arrivals[0] - 1, until=arrivals[1], tables=row_filter.tables, limit=page)
     for scanned, page_deltas, _ in filtered_pages(
-        source, query, progress, row_filter, partial(_held_rows, (target, *cold))
+        source, query, progress, row_filter, partial(_stored_rows, (target, *cold))
     ):
         deltas = _missing_deltas(target, page_deltas) if isinstance(target, ObjectDeltas) else page_deltas
         if len(deltas):
@@ -222,49 +238,51 @@ def replay_flow(
 
 
 def new_deltas_query(
-    at: FlowProgress, row_filter: RowFilter, page: int = PAGE_DELTAS, until: int | None = None
+    progress: FlowProgress, row_filter: RowFilter, page: int = PAGE_DELTAS, until: int | None = None
 ) -> DeltaQuery:
     """Return the query for a flow's new deltas, including those that it looks back at.
 
     Args:
-        at: the flow's progress.
+        progress: the flow's progress.
         row_filter: the rows to copy.
         page: deltas read at once.
         until: the last arrival to read; None for no bound.
     """
-    if len(row_filter.gateways) == 1:  # a single gateway's deltas arrive in order
+    if len(row_filter.gateways) == 1:  # one gateway's deltas are written in order of arrival
         return DeltaQuery(
-            gateway=row_filter.gateways[0], tables=row_filter.tables, after=at.position, until=until, limit=page
+            gateway=row_filter.gateways[0], tables=row_filter.tables, after=progress.position, until=until, limit=page
         )
-    back = -1
-    if at.position is not None:
-        back = max(-1, at.position.value - (LOOK_BACK_MS << hlc.COUNTER_BITS))
-    return DeltaQuery(since=back, tables=row_filter.tables, until=until, limit=page)
+    since = -1
+    if progress.position is not None:
+        since = max(-1, progress.position.value - (LOOK_BACK_MS << hlc.COUNTER_BITS))
+    return DeltaQuery(since=since, tables=row_filter.tables, until=until, limit=page)
 
 
 def filtered_pages(
     source: DatabaseAdapter,
     query: DeltaQuery,
-    at: FlowProgress,
+    progress: FlowProgress,
     row_filter: RowFilter,
-    held: Callable[[str, str, Sequence[str]], set[str]],
+    stored_rows: Callable[[str, str, Sequence[str]], set[str]],
 ) -> Iterator[tuple[int, pa.Table, Position | None]]:
     """Yield for each page the number of deltas read, the deltas to copy, and the position after the page.
 
     Args:
         source: the backend to read.
         query: the deltas to read.
-        at: the flow's progress.
+        progress: the flow's progress.
         row_filter: the rows to copy.
-        held: returns which row ids of a gateway's table the target already has.
+        stored_rows: returns which row ids of a gateway's table the target already has.
     """
     import pyarrow as pa
 
     for page in read_pages(partial(read_arrow, source), query):
         deltas = columns_as_text(row_filter.select_deltas(page.deltas))
-        scanned, end = len(page.deltas), _position_after(page.deltas, at.position)
+        scanned, end = len(page.deltas), _position_after(page.deltas, progress.position)
         if row_filter.where and len(deltas):
-            deltas = pa.concat_tables([deltas.slice(0, 0), *_deltas_of_matching_rows(source, deltas, row_filter, held)])
+            deltas = pa.concat_tables(
+                [deltas.slice(0, 0), *_deltas_of_matching_rows(source, deltas, row_filter, stored_rows)]
+            )
         if scanned:
             yield scanned, deltas, end
 
@@ -273,9 +291,9 @@ def _deltas_of_matching_rows(
     source: DatabaseAdapter,
     deltas: pa.Table,
     row_filter: RowFilter,
-    held: Callable[[str, str, Sequence[str]], set[str]],
+    stored_rows: Callable[[str, str, Sequence[str]], set[str]],
 ) -> Iterator[pa.Table]:
-    """Yield deltas of rows that match or once matched the filter; for rows new to the target, all of their deltas."""
+    """Yield the deltas of rows that the target stores, and all deltas of matching rows that it does not store yet."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -287,11 +305,13 @@ def _deltas_of_matching_rows(
         rows = pc.unique(own.column("row_id")).to_pylist()
         states = source.get_latest_state(gateway, table, rows)
         matching = {row for row, state in states.items() if row_filter.matches(state)}
-        known = held(gateway, table, rows)
+        known = stored_rows(gateway, table, rows)
         yield own.filter(pc.is_in(own.column("row_id"), pa.array(sorted(known), pa.string())))
         new_rows = sorted(matching - known)
-        for start in range(0, len(new_rows), _ROWS_AT_ONCE):
-            query = DeltaQuery(gateway=gateway, tables=(table,), rows=tuple(new_rows[start : start + _ROWS_AT_ONCE]))
+        for start in range(0, len(new_rows), _ROW_IDS_PER_QUERY):
+            query = DeltaQuery(
+                gateway=gateway, tables=(table,), rows=tuple(new_rows[start : start + _ROW_IDS_PER_QUERY])
+            )
             for page in read_pages(partial(read_arrow, source), query):
                 yield columns_as_text(row_filter.select_deltas(page.deltas))
 
@@ -316,17 +336,20 @@ def _missing_deltas(target: DatabaseAdapter, deltas: pa.Table) -> pa.Table:
 
     if not len(deltas):
         return deltas
-    span = pc.min_max(deltas.column("arrival")).as_py()
-    query = DeltaQuery(since=span["min"] - 1, until=span["max"], limit=PAGE_DELTAS)
+    arrivals = pc.min_max(deltas.column("arrival")).as_py()
+    query = DeltaQuery(since=arrivals["min"] - 1, until=arrivals["max"], limit=PAGE_DELTAS)
     pages = read_pages(partial(read_arrow, target), query)
     stored = {
-        key for page in pages for key in zip(*(page.deltas.column(name).to_pylist() for name in _ID), strict=True)
+        key
+        for page in pages
+        for key in zip(*(page.deltas.column(name).to_pylist() for name in _ID_COLUMNS), strict=True)
     }
-    keys = zip(*(deltas.column(name).to_pylist() for name in _ID), strict=True)
+    keys = zip(*(deltas.column(name).to_pylist() for name in _ID_COLUMNS), strict=True)
     return deltas.filter(pa.array([key not in stored for key in keys], pa.bool_()))
 
 
-def _held_rows(tiers: Sequence[DatabaseAdapter], gateway: str, table: str, rows: Sequence[str]) -> set[str]:
+def _stored_rows(tiers: Sequence[DatabaseAdapter], gateway: str, table: str, rows: Sequence[str]) -> set[str]:
+    """Return those row ids of which a tier stores deltas."""
     return {row for tier in tiers for row in tier.get_latest_state(gateway, table, rows)}
 
 
@@ -341,5 +364,6 @@ def _position_after(deltas: pa.Table, before: Position | None) -> Position | Non
 
 
 def _decode(text: str | None, name: str, row_filter: RowFilter) -> FlowProgress:
+    """Return the progress that a mark stores; that of a new flow if there is none, or if the filter has changed."""
     found = decode_progress(text, FlowProgress, name)
     return found if found is not None and found.row_filter == row_filter else FlowProgress(row_filter)

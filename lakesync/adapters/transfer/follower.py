@@ -1,8 +1,10 @@
-"""Followers of the lake's history: a follower's mark says how far it is, and changes in the transaction of its rows.
+"""Followers of the lake's history, the Iceberg table of all deltas. A follower copies it to one destination.
 
-Deltas are read in order of (gateway, shard, arrival). A mark always covers whole arrivals, because one arrival is one
-push. A database applies many arrivals in one transaction. An object store applies the lake's own batches, one object
-each, because those stay the same on a retry. `loads.py` divides a large backlog among parts.
+Its mark at the destination says how far it has read, and changes in the transaction that writes the deltas. Deltas are
+read in order of (gateway, shard, arrival). A mark always covers whole arrivals, because one arrival is one push. A
+database applies many arrivals in one transaction. An object store applies the lake's own batches, one object each,
+because those stay the same on a retry. `loads.py` divides a large backlog among parts. The pipeline runs followers in
+Spark tasks (`lakehouse.backends.destinations`).
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ TRANSACTION_DELTAS = 25_000
 """A database's transaction ends at the first whole arrival after this many deltas."""
 HISTORY_COLUMNS = (*DELTA_COLUMNS, "shard", "batch_id")
 """The columns of the lake's `deltas` that followers read."""
-_PLACE = ("gateway", "shard", "arrival")
+_PUSH_COLUMNS = ("gateway", "shard", "arrival")
+"""The columns that identify a push."""
 NO_STREAMS: Mapping[str, int] = {}
 
 
@@ -58,12 +61,13 @@ class Load(msgspec.Struct, frozen=True, rename={"row_columns": "shown"}):
 
     id: str
     parts: int
+    """Number of parts."""
     until: dict[str, int]
     """`GATEWAY/SHARD` → the last arrival that belongs to the load."""
     by_batch: bool = False
     """As in `Part`."""
     row_columns: dict[str, tuple[str, ...]] = {}
-    """As in `FollowerProgress`, for the destination tables that the parts write."""
+    """As in `FollowerProgress`, for the destination tables that the parts write; stored as `shown`."""
 
     def part(self, number: int) -> Part:
         """Return one of its parts."""
@@ -71,9 +75,10 @@ class Load(msgspec.Struct, frozen=True, rename={"row_columns": "shown"}):
 
 
 class FollowerProgress(msgspec.Struct, frozen=True, rename={"selection": "choice", "row_columns": "shown"}):
-    """A follower's progress: the value of its mark."""
+    """A follower's progress, stored as JSON in its mark."""
 
     selection: DeltaSelection = DeltaSelection()
+    """Stored as `choice`. A follower whose selection has changed starts again."""
     streams: dict[str, int] = {}
     """`GATEWAY/SHARD` → arrival up to which everything was applied."""
     deltas: int = 0
@@ -81,12 +86,12 @@ class FollowerProgress(msgspec.Struct, frozen=True, rename={"selection": "choice
     id_sum: int = 0
     """Sum of their ids modulo 2**64."""
     row_columns: dict[str, tuple[str, ...]] = {}
-    """Destination table → columns that its rows have."""
+    """Synced table → columns that the rows of its destination table have; stored as `shown`."""
     load: Load | None = None
     """A load in progress. The deltas of its parts are not counted yet."""
 
     def after(self, gateway: str, shard: str) -> int:
-        """Return the arrival of a stream after which deltas are missing.
+        """Return the arrival up to which a stream was applied; -1 if nothing was.
 
         Args:
             gateway: the gateway id.
@@ -99,14 +104,15 @@ class FollowedPart(msgspec.Struct, frozen=True):
     """A part of the history that a follower has applied."""
 
     deltas: int
+    """Number of deltas applied."""
     progress: FollowerProgress
-    """After the part."""
+    """The progress after the part."""
     days: dict[str, int] = {}
     """UTC day of arrival, `YYYY-MM-DD` → number of deltas."""
 
 
 def stream_name(gateway: str, shard: str) -> str:
-    """Return the name of one shard of a gateway, which has arrivals of its own.
+    """Return the name of a stream: one shard of a gateway, whose arrivals ascend independently of other shards.
 
     Args:
         gateway: the gateway id.
@@ -122,8 +128,8 @@ def read_follower_progress(
 
     Args:
         adapter: the follower's destination.
-        name: the follower's name, which is its mark's.
-        selection: what it selects.
+        name: the follower's name, and the name of its mark.
+        selection: the deltas that the follower selects.
         since: `GATEWAY/SHARD` → arrival after which a follower without a mark starts.
 
     Raises:
@@ -149,19 +155,22 @@ def follow_history(
 
     Args:
         adapter: the follower's destination.
-        name: the follower's name, which is its mark's.
-        selection: what it selects; `history` contains nothing else.
+        name: the follower's name, and the name of its mark.
+        selection: the deltas that the follower selects; `history` contains no others.
         history: `HISTORY_COLUMNS` in order of gateway, shard and arrival. Deltas already applied are skipped.
-        schemas: of the destination tables.
+        schemas: the destination tables.
         transform: changes row contents before they are written.
         upto: `GATEWAY/SHARD` → arrival up to which `history` is complete.
-        at_once: deltas per transaction.
+        at_once: deltas per transaction, at least; it ends with a whole arrival.
         since: as in `read_follower_progress`.
+
+    Yields:
+        Each part, after its mark was moved.
 
     Raises:
         ConfigurationError: the adapter does not store marks.
         AdapterError: the adapter cannot be reached; a retry continues.
-        IntegrityError: another run moved the mark, or the adapter stores less than it was given.
+        IntegrityError: another run moved the mark, or the adapter stores fewer or other deltas than were written.
     """
     marks = require_marks(adapter)
     old_text = marks.read_mark(name)
@@ -171,7 +180,7 @@ def follow_history(
         for schema in _tables_to_rewrite(adapter, name, schemas, progress, row_columns):
             rewrite_or_suspend(adapter, name, schema, transform)
     progress = replace(progress, row_columns=row_columns, load=None)
-    key_columns = ("batch_id",) if isinstance(adapter, ObjectDeltas) else _PLACE
+    key_columns = ("batch_id",) if isinstance(adapter, ObjectDeltas) else _PUSH_COLUMNS
     for part in split_parts(
         _skip_applied(history, progress), key_columns, 1 if isinstance(adapter, ObjectDeltas) else at_once
     ):
@@ -194,7 +203,7 @@ def follow_history(
         old_text, progress = new_text, new_progress
         yield FollowedPart(expected.deltas, new_progress, count_by_day(part))
     streams = {**progress.streams, **{name: max(last, progress.streams.get(name, -1)) for name, last in upto.items()}}
-    progress = replace(progress, streams=streams)  # skip what was not selected in the next run
+    progress = replace(progress, streams=streams)  # the next run does not read deltas that are not selected again
     new_text = msgspec.json.encode(progress).decode()
     if progress.streams and new_text != old_text:
         marks.move_mark(MarkUpdate(name, old_text, new_text))
@@ -202,11 +211,11 @@ def follow_history(
 
 
 def columns_of_tables(adapter: DatabaseAdapter, schemas: Sequence[TableSchema]) -> dict[str, tuple[str, ...]]:
-    """Return the columns of the destination tables; empty if the adapter has none.
+    """Return synced table → columns of its destination table; empty if the adapter has no destination tables.
 
     Args:
         adapter: the follower's destination.
-        schemas: of the destination tables.
+        schemas: the destination tables.
     """
     if not isinstance(adapter, StateWriter):
         return {}
@@ -221,7 +230,7 @@ def _tables_to_rewrite(
     progress: FollowerProgress,
     row_columns: Mapping[str, tuple[str, ...]],
 ) -> list[TableSchema]:
-    """Return the destination tables that lack columns, and the suspended ones whose retry is due."""
+    """Return the destination tables whose rows lack columns, and the suspended tables whose retry is due."""
     suspended = (
         {each.table: each for each in adapter.suspended_tables(name)} if isinstance(adapter, TableIsolation) else {}
     )
@@ -274,16 +283,16 @@ def rewrite_rows(adapter: DatabaseAdapter, schema: TableSchema, transform: Conte
     Raises:
         AdapterError: the adapter cannot be reached; retry.
     """
-    read, contents = partial(read_arrow, adapter), partial(read_contents, adapter)
+    read_page, read_rows = partial(read_arrow, adapter), partial(read_contents, adapter)
     if not isinstance(adapter, StateWriter):
         return 0
     adapter.ensure_schema(schema)
     scanned = 0
-    for page in read_pages(read, DeltaQuery(tables=(schema.table,))):
-        names = (page.deltas.column(name).to_pylist() for name in ("gateway", "row_id"))
-        rows = list(dict.fromkeys(zip(*names, strict=True)))
+    for page in read_pages(read_page, DeltaQuery(tables=(schema.table,))):
+        ids = (page.deltas.column(name).to_pylist() for name in ("gateway", "row_id"))
+        rows = list(dict.fromkeys(zip(*ids, strict=True)))
         if rows:
-            scanned += adapter.write_states(schema, partial(_transformed, contents, schema, rows, transform))
+            scanned += adapter.write_states(schema, partial(_transformed, read_rows, schema, rows, transform))
     return scanned
 
 
@@ -294,7 +303,7 @@ class ColdTierContents:
         """Store the cold tiers.
 
         Args:
-            cold: where older deltas are.
+            cold: the adapters with older deltas.
         """
         self._cold = cold
 
@@ -305,8 +314,8 @@ class ColdTierContents:
 
         Args:
             schema: the table's schema.
-            rows: the rows.
-            contents: contents by row.
+            rows: the rows to write.
+            contents: row → content in the hot tier.
         """
         merged = dict(contents)
         for adapter in self._cold:
@@ -316,12 +325,13 @@ class ColdTierContents:
 
 
 def _transformed(
-    contents: Callable[[str, Sequence[RowId]], dict[RowId, RowContent]],
+    read_rows: Callable[[str, Sequence[RowId]], dict[RowId, RowContent]],
     schema: TableSchema,
     rows: Sequence[RowId],
     transform: ContentTransform,
 ) -> Mapping[RowId, RowContent]:
-    return transform.apply(schema, rows, contents(schema.table, rows))
+    """Return the contents to write for some rows."""
+    return transform.apply(schema, rows, read_rows(schema.table, rows))
 
 
 def require_marks(adapter: DatabaseAdapter) -> MarkStore:
@@ -341,6 +351,7 @@ def require_marks(adapter: DatabaseAdapter) -> MarkStore:
 def _decode(
     text: str | None, name: str, selection: DeltaSelection, since: Mapping[str, int] = NO_STREAMS
 ) -> FollowerProgress:
+    """Return the progress that a mark stores; that of a new follower if there is none, or if the selection changed."""
     found = decode_progress(text, FollowerProgress, name)
     return found if found is not None and found.selection == selection else FollowerProgress(selection, dict(since))
 
@@ -353,7 +364,7 @@ def _skip_applied(history: Iterable[pa.RecordBatch], progress: FollowerProgress)
     for batch in history:
         if not batch.num_rows:
             continue
-        applied = [progress.after(*place) for place in _streams(batch)]
+        applied = [progress.after(gateway, shard) for gateway, shard in _streams(batch)]
         missing = batch.filter(pc.greater(batch.column("arrival"), pa.array(applied, pa.int64())))
         if missing.num_rows:
             yield missing
@@ -370,16 +381,17 @@ def count_by_day(part: pa.Table) -> dict[str, int]:
 
 
 def _streams(batch: pa.RecordBatch) -> Iterator[tuple[str, str]]:
+    """Yield `(gateway, shard)` of each delta."""
     gateways, shards = (batch.column(name).to_pylist() for name in ("gateway", "shard"))
     return zip(gateways, shards, strict=True)
 
 
 def split_parts(history: Iterable[pa.RecordBatch], key_columns: Sequence[str], at_once: int) -> Iterator[pa.Table]:
-    """Split history into tables that never cut rows with equal `key_columns` columns.
+    """Split history into tables, of which each ends where a value of `key_columns` changes.
 
     Args:
-        history: in order.
-        key_columns: rows with equal values in these columns stay together.
+        history: sorted so that deltas with equal values in `key_columns` are adjacent.
+        key_columns: deltas with equal values in these columns stay in one table.
         at_once: the least number of deltas per table, except the last.
     """
     import pyarrow as pa
@@ -406,7 +418,7 @@ def split_parts(history: Iterable[pa.RecordBatch], key_columns: Sequence[str], a
 
 
 def _part_end(table: pa.Table, key_columns: Sequence[str], at_least: int) -> int | None:
-    """Return the end of the first part with at least this many rows; None if it may continue after the table."""
+    """Return where the first part with at least this many deltas ends; None if it may continue after the table."""
     import pyarrow.compute as pc
 
     start = at_least - 1
@@ -424,6 +436,7 @@ def _part_end(table: pa.Table, key_columns: Sequence[str], at_least: int) -> int
 def _progress_after(
     progress: FollowerProgress, selection: DeltaSelection, part: pa.Table, stored: BatchChecksum
 ) -> FollowerProgress:
+    """Return the progress after a part of the history was applied."""
     streams = dict(progress.streams)
     last = part.group_by(["gateway", "shard"]).aggregate([("arrival", "max")])
     for gateway, shard, arrival in zip(

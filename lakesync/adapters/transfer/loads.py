@@ -1,8 +1,9 @@
 """Loads: a follower's large backlog, divided into parts that several tasks apply in parallel.
 
 Each part is a follower with a mark of its own, so a killed load resumes part by part. When every part has ended, the
-follower's mark takes over their progress in one step. Until then the deltas of one gateway do not arrive in order;
-`LoadBarrier` keeps readers away that rely on this order.
+follower's mark takes over their progress in one step. Until then the deltas of one gateway are not written in order of
+arrival; `LoadBarrier` returns no deltas to readers that rely on this order. The pipeline (`lakehouse.backends`) begins
+and finishes loads, and runs each part as a Spark task.
 """
 
 from __future__ import annotations
@@ -39,15 +40,16 @@ if TYPE_CHECKING:
     from lakesync.model.schema import TableSchema
 
 LOADS = "loads"
-"""The mark with the names of followers whose loads are in progress."""
+"""The name of the mark that lists the followers whose loads are in progress."""
 _TRIES = 5
+"""Attempts to change this mark, which several followers change."""
 
 
 class ActiveLoads(msgspec.Struct, frozen=True):
     """The value of the mark `LOADS`."""
 
     begun: int = 0
-    """Loads ever started at this adapter."""
+    """Number of loads ever started at this adapter, so that a reader notices a load that started and ended."""
     names: tuple[str, ...] = ()
     """Followers whose load is in progress."""
 
@@ -65,10 +67,10 @@ def begin_load(
     Args:
         adapter: the follower's destination.
         name: the follower's name.
-        selection: what it selects.
+        selection: the deltas that the follower selects.
         until: `GATEWAY/SHARD` → last arrival of the load, for each stream with missing deltas.
         parts: number of tasks, at most `BUCKETS`.
-        schemas: of the destination tables that the parts write.
+        schemas: the destination tables that the parts write.
 
     Raises:
         IntegrityError: another run moved the mark.
@@ -77,31 +79,33 @@ def begin_load(
     marks = require_marks(adapter)
     text = marks.read_mark(name)
     progress = read_follower_progress(adapter, name, selection)
-    shown = columns_of_tables(adapter, schemas)
-    load = Load(secrets.token_hex(8), parts, dict(until), isinstance(adapter, ObjectDeltas), shown)
+    row_columns = columns_of_tables(adapter, schemas)
+    load = Load(secrets.token_hex(8), parts, dict(until), isinstance(adapter, ObjectDeltas), row_columns)
     if isinstance(adapter, Materialisable):
         for schema in schemas:
             with suppress(SchemaError, AdapterError):  # the parts suspend a table that cannot be created
                 adapter.ensure_schema(schema)
     _announce(marks, name)
     crash_point("load.announced")
-    new_progress = replace(progress, load=load, row_columns=progress.row_columns if progress.deltas else shown)
+    new_progress = replace(progress, load=load, row_columns=progress.row_columns if progress.deltas else row_columns)
     marks.move_mark(MarkUpdate(name, text, _encode(new_progress)))
     crash_point("load.begun")
     return load
 
 
-def load_to_resume(adapter: DatabaseAdapter, at: FollowerProgress, schemas: Sequence[TableSchema] = ()) -> Load | None:
+def load_to_resume(
+    adapter: DatabaseAdapter, progress: FollowerProgress, schemas: Sequence[TableSchema] = ()
+) -> Load | None:
     """Return a follower's load in progress; None if no load is in progress, or if its destination tables have changed.
 
-    A load that is not resumed is replaced by the next one, which applies everything again and changes nothing stored.
+    The next load replaces one that is not resumed. It applies all deltas again, which changes nothing that is stored.
 
     Args:
         adapter: the follower's destination.
-        at: the follower's progress.
-        schemas: of the destination tables.
+        progress: the follower's progress.
+        schemas: the destination tables.
     """
-    load = at.load
+    load = progress.load
     if load is None or load.row_columns != columns_of_tables(adapter, schemas):
         return None
     return load
@@ -123,7 +127,7 @@ def finish_load(adapter: DatabaseAdapter, name: str, selection: DeltaSelection) 
     Args:
         adapter: the follower's destination.
         name: the follower's name.
-        selection: what it selects.
+        selection: the deltas that the follower selects.
 
     Raises:
         IntegrityError: a part has not ended, or another run moved the mark.
@@ -152,12 +156,12 @@ def finish_load(adapter: DatabaseAdapter, name: str, selection: DeltaSelection) 
 
 
 def is_announced(adapter: DatabaseAdapter, name: str) -> bool:
-    """Return whether readers are kept away because of a follower's load."""
+    """Return whether a `LoadBarrier` returns no deltas because of this follower's load."""
     return name in _decode(require_marks(adapter).read_mark(LOADS)).names
 
 
 def withdraw_load(adapter: DatabaseAdapter, name: str) -> None:
-    """Admit readers again, after the follower has reached the end of its load.
+    """Remove a follower from the mark `LOADS`, so that readers get deltas again. Its load has ended.
 
     Raises:
         AdapterError: the adapter cannot be reached; retry.
@@ -166,10 +170,10 @@ def withdraw_load(adapter: DatabaseAdapter, name: str) -> None:
 
 
 class LoadBarrier:
-    """A `DatabaseAdapter` for readers that continue in arrival order.
+    """A `DatabaseAdapter` for readers that continue in arrival order, such as flows.
 
-    While a load is in progress, and for a page during which one started, it returns an empty last page: otherwise a
-    page might skip deltas that arrive later.
+    It returns an empty last page if a load was in progress at any time during the read. Otherwise a reader could
+    continue after deltas that a part of the load has not written yet.
     """
 
     def __init__(self, adapter: DatabaseAdapter) -> None:
@@ -181,7 +185,7 @@ class LoadBarrier:
         self._adapter = adapter
 
     def query_arrow(self, query: DeltaQuery) -> ArrowPage:
-        """Return a page; an empty last one while a load is in progress."""
+        """Like `query_deltas_since`, as an Arrow table."""
         before = self._loads(query)
         page = read_arrow(self._adapter, query)
         return page if self._is_safe(query, before) else ArrowPage(page.deltas.slice(0, 0), None)
@@ -209,7 +213,7 @@ class LoadBarrier:
         self._adapter.close()
 
     def _loads(self, query: DeltaQuery) -> list[ActiveLoads]:
-        """Return the loads that affect a query; none for a query by rows, which does not continue anywhere."""
+        """Return the loads that affect a query; none for a query in hlc order or by rows, which is not continued."""
         return [] if query.order != "arrival" or query.rows else list(_active_loads(self._adapter))
 
     def _is_safe(self, query: DeltaQuery, before: Sequence[ActiveLoads]) -> bool:
@@ -227,11 +231,12 @@ def _active_loads(adapter: DatabaseAdapter) -> Iterator[ActiveLoads]:
 
 
 def _announce(marks: MarkStore, name: str) -> None:
+    """Add a follower to the mark `LOADS`."""
     _change(marks, lambda now: ActiveLoads(now.begun + 1, tuple(sorted({*now.names, name}))))
 
 
 def _change(marks: MarkStore, change: Callable[[ActiveLoads], ActiveLoads]) -> None:
-    """Change the mark `LOADS`, with retries because other followers of the adapter change it too."""
+    """Change the mark `LOADS`. Retries if another follower of the adapter changes it at the same time."""
     for attempt in range(_TRIES):
         text = marks.read_mark(LOADS)
         changed = change(_decode(text))

@@ -1,7 +1,7 @@
-"""Migration of everything that one adapter stores to another: by hlc, page by page, resumable, verified at the end.
+"""Migration of all deltas of one adapter to another: in hlc order, page by page, resumable, verified at the end.
 
 Progress is stored after each page, so a killed migration resumes after the last stored page. The page after it may be
-written twice, which changes nothing.
+written twice, which changes nothing. `lakesync migrate` calls it, and the pipeline with ranges of a division.
 """
 
 from __future__ import annotations
@@ -29,15 +29,17 @@ class MigrationScope(msgspec.Struct, frozen=True):
     """The deltas to migrate. All conditions must hold."""
 
     gateway: str | None = None
+    """None selects every gateway."""
     tables: tuple[str, ...] = ()
+    """Empty selects every table."""
     since: int = -1
     """Exclusive lower bound on the hlc."""
     until: int | None = None
     """Inclusive upper bound on the hlc."""
 
     def query(self, limit: int) -> DeltaQuery:
-        """Return the scope as a query."""
-        return DeltaQuery("hlc", self.since, self.until, None, self.gateway, self.tables, (), limit)
+        """Return the query for the scope's deltas, in hlc order and `limit` per page."""
+        return DeltaQuery("hlc", self.since, self.until, gateway=self.gateway, tables=self.tables, limit=limit)
 
 
 class MigrationProgress(msgspec.Struct, frozen=True):
@@ -47,10 +49,11 @@ class MigrationProgress(msgspec.Struct, frozen=True):
     after: Position | None = None
     """Everything up to this position is at the destination."""
     deltas: int = 0
+    """Deltas copied, by all runs; likewise `id_sum` and `pages`."""
     id_sum: int = 0
     pages: int = 0
     division: str = ""
-    """The id of the division that this range belongs to; empty if the migration is not divided."""
+    """The id of the `ranges.Division` that this range belongs to; empty if the migration is not divided."""
     verified: bool = False
     """Whether the range is copied and verified, waiting for the other ranges."""
 
@@ -73,7 +76,7 @@ class MigrationStore(Protocol):
     """Stores a migration's progress for the next run."""
 
     def read(self, scope: MigrationScope) -> MigrationProgress:
-        """Return the progress of this scope."""
+        """Return the progress of a migration of this scope; that of a new one if none is stored."""
 
     def write(self, progress: MigrationProgress) -> None:
         """Store the progress durably."""
@@ -82,7 +85,7 @@ class MigrationStore(Protocol):
         """Record that everything was copied and verified."""
 
     def remove(self) -> None:
-        """Reset the progress."""
+        """Reset the progress, so that the next run starts at the beginning."""
 
 
 class MigrationInMark:
@@ -96,14 +99,14 @@ class MigrationInMark:
             name: the mark's name.
             division: the id of the division that the range belongs to; empty if the migration is not divided.
         """
-        self._kept = ProgressInMark(adapter, name, MigrationProgress)
+        self._stored = ProgressInMark(adapter, name, MigrationProgress)
         self._division = division
         self._scope: MigrationScope | None = None
 
     def read(self, scope: MigrationScope) -> MigrationProgress:
-        """Return the progress of this scope; nothing copied yet if the mark belongs to another scope."""
+        """Return the progress of this scope; that of a new migration if the mark belongs to another scope."""
         self._scope = scope
-        found = self._kept.read()
+        found = self._stored.read()
         fresh = MigrationProgress(scope, division=self._division)
         return found if found is not None and _is_same(found, fresh) else fresh
 
@@ -113,7 +116,7 @@ class MigrationInMark:
         Raises:
             IntegrityError: another run of the migration has moved the mark.
         """
-        self._kept.write(progress)
+        self._stored.write(progress)
 
     def end(self, progress: MigrationProgress) -> None:
         """Keep a range as verified; reset a whole migration, so that the next one copies new deltas."""
@@ -137,15 +140,15 @@ class MigrationInFile:
         """
         self.path = path
         self._division = division
-        self._kept = ProgressInFile(path, MigrationProgress)
+        self._stored = ProgressInFile(path, MigrationProgress)
 
     def read(self, scope: MigrationScope) -> MigrationProgress:
-        """Return the progress of this scope.
+        """Return the progress of this scope; that of a new migration if there is no file.
 
         Raises:
             ConfigurationError: the file belongs to another migration, or is damaged.
         """
-        found = self._kept.read()
+        found = self._stored.read()
         fresh = MigrationProgress(scope, division=self._division)
         if found is not None and found.scope != scope and not self._division:
             raise ConfigurationError(
@@ -155,7 +158,7 @@ class MigrationInFile:
 
     def write(self, progress: MigrationProgress) -> None:
         """Store the progress durably."""
-        self._kept.write(progress)
+        self._stored.write(progress)
 
     def end(self, progress: MigrationProgress) -> None:
         """Keep a range as verified; reset a whole migration, so that the next one copies new deltas."""
@@ -166,7 +169,7 @@ class MigrationInFile:
 
     def remove(self) -> None:
         """Delete the file."""
-        self._kept.remove()
+        self._stored.remove()
 
 
 def migrate_adapter(
@@ -180,8 +183,8 @@ def migrate_adapter(
 ) -> MigrationReport:
     """Copy what a source stores to a destination. The source is only read.
 
-    The destination may already store deltas of other scopes. Deltas that reach the source meanwhile may be missed; then
-    the verification fails, and another run copies them.
+    The destination may already store deltas of other scopes. A migration may miss deltas that are written to the source
+    meanwhile; then the verification fails, and another run copies them.
 
     Args:
         source: the adapter to read.
@@ -200,22 +203,22 @@ def migrate_adapter(
     current = progress.read(scope) if progress is not None else MigrationProgress(scope)
     if current.verified:
         return MigrationReport(current.deltas, 0, current.pages, current.id_sum, 0.0, verified=True)
-    for page_found in read_pages(
+    for page_read in read_pages(
         lambda query: read_arrow(source, query), replace(scope.query(page), after=current.after)
     ):
-        if not len(page_found.deltas):
+        if not len(page_read.deltas):
             break
-        copied_sum = copy_page(destination, "migration", page_found.deltas)
+        copied_sum = copy_page(destination, "migration", page_read.deltas)
         crash_point("migrate.after_copy")
         copied += copied_sum.deltas
         current = replace(
             current,
-            after=page_found.end or current.after,
+            after=page_read.end or current.after,
             deltas=current.deltas + copied_sum.deltas,
             id_sum=(current.id_sum + copied_sum.id_sum) % 2**64,
             pages=current.pages + 1,
         )
-        if progress is not None and page_found.end is not None:
+        if progress is not None and page_read.end is not None:
             progress.write(current)
         crash_point("migrate.after_page")
         if on_page is not None:
@@ -255,6 +258,6 @@ def scope_checksum(adapter: DatabaseAdapter, scope: MigrationScope, page: int = 
     """
     count, total = 0, 0
     for found in read_pages(lambda query: read_arrow(adapter, query), scope.query(page)):
-        held = table_checksum(found.deltas)
-        count, total = count + held.deltas, total + held.id_sum
+        checksum = table_checksum(found.deltas)
+        count, total = count + checksum.deltas, total + checksum.id_sum
     return BatchChecksum(count, total % 2**64)

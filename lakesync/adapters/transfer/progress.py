@@ -1,4 +1,4 @@
-"""Progress as JSON, stored in a mark of an adapter or in a file."""
+"""Progress of flows, followers, migrations and divisions as JSON, stored in an adapter's mark or in a file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def decode_progress(text: str | None, kind: type[T], name: str) -> T | None:
 
     Args:
         text: the mark's value.
-        kind: the type of the progress.
+        kind: the type of the progress, for example `FollowerProgress`.
         name: the mark's name, for the message.
 
     Raises:

@@ -1,7 +1,7 @@
-"""Divides a large move into ranges of hlcs, so that several tasks can move them in parallel.
+"""Divides a large migration or move to a cold tier into ranges of hlcs, so that several tasks can process them.
 
-A division is stored until every range is done. A killed move resumes in the same ranges, so pages that it repeats are
-pages that it had written.
+A division is stored until every range is done. A killed move resumes in the same ranges. So a page that it repeats is
+equal to the page that was written before, and is recognised by its batch id. The pipeline calls it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Division(msgspec.Struct, frozen=True):
     """A move divided into ranges."""
 
     id: str = ""
-    """Progress of ranges of another division is ignored. Empty if the move is not divided."""
+    """Ranges store their progress with this id; that of another division is ignored. Empty if not divided."""
     scope: MigrationScope = MigrationScope()
     points: tuple[int, ...] = ()
     """The last hlc of each range except the last."""
@@ -47,7 +47,7 @@ class Division(msgspec.Struct, frozen=True):
 def begin_division(
     source: DatabaseAdapter,
     scope: MigrationScope,
-    kept: ProgressStore[Division] | None,
+    store: ProgressStore[Division] | None,
     writers: int,
     size: int,
     *,
@@ -58,8 +58,8 @@ def begin_division(
     Args:
         source: the adapter to read.
         scope: the deltas to move.
-        kept: stores the division until `end_division`; None if the move must not be divided.
-        writers: how many tasks the target accepts in parallel.
+        store: stores the division until `end_division`; None if the move must not be divided.
+        writers: the target's `max_writers`; 1 if the move must not be divided.
         size: approximate deltas per range.
         any_scope: return a stored division even if its scope differs.
 
@@ -67,10 +67,10 @@ def begin_division(
         AdapterError: an adapter cannot be reached.
         IntegrityError: another run divides the same move.
     """
-    begun = kept.read() if kept is not None else None
-    if begun is not None and begun.id and (any_scope or begun.scope == scope):
-        return begun
-    if kept is None or writers == 1:
+    stored = store.read() if store is not None else None
+    if stored is not None and stored.id and (any_scope or stored.scope == scope):
+        return stored
+    if store is None or writers == 1:
         return Division(scope=scope)
     points = split_points(source, scope.query(size), size)
     if len(points) >= writers:
@@ -78,21 +78,21 @@ def begin_division(
     if not points:
         return Division(scope=scope)
     division = Division(secrets.token_hex(8), scope, tuple(points))
-    kept.write(division)
+    store.write(division)
     crash_point("ranges.begun")
     return division
 
 
-def end_division(division: Division, kept: ProgressStore[Division] | None) -> None:
+def end_division(division: Division, store: ProgressStore[Division] | None) -> None:
     """Delete a division whose ranges are all done.
 
     Args:
         division: the division.
-        kept: where it is stored; None if the move is not divided.
+        store: where it is stored; None if the move is not divided.
 
     Raises:
         AdapterError: the adapter that stores it cannot be reached; retry.
     """
-    if kept is not None and division.id:
+    if store is not None and division.id:
         crash_point("ranges.before_end")
-        kept.write(Division())
+        store.write(Division())

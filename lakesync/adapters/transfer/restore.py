@@ -1,6 +1,7 @@
 """Restores days of a destination from the lake: writes missing and altered deltas again and removes surplus ones.
 
-Marks keep their value, because restored deltas were applied before. A repeat, also after a crash, ends the same.
+The follower's mark keeps its value, because it had already passed these deltas. A repeat, also after a crash, has the
+same result. The pipeline calls it for the days on which a destination's digests differ from the lake's.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 AT_ONCE = 25_000
+"""Deltas written at once to a database, at least; whole batches of the lake."""
 
 
 @runtime_checkable
@@ -38,10 +40,10 @@ class Restorable(Protocol):
         scope: DigestScope,
         transform: ContentTransform = UNCHANGED,
     ) -> None:
-        """Replace deltas by their identity, and write their rows.
+        """Replace the stored deltas that have the same identity, or insert them, and rewrite their rows.
 
         Args:
-            follower: the follower whose tables are suspended if they cannot be written.
+            follower: the follower for which a destination table is suspended if it cannot be written.
             batch_id: the lake's batch, for adapters that store batches.
             deltas: a table as in `ArrowAdapter`.
             scope: the destination tables.
@@ -54,7 +56,13 @@ class Restorable(Protocol):
     def remove_surplus(
         self, follower: str, deltas: pa.Table, scope: DigestScope, transform: ContentTransform = UNCHANGED
     ) -> None:
-        """Delete deltas, and write their rows from the remaining ones.
+        """Delete deltas, and rewrite their rows from the remaining ones.
+
+        Args:
+            follower: as in `restore_arrow`.
+            deltas: the deltas to delete.
+            scope: the destination tables.
+            transform: changes row contents before they are written.
 
         Raises:
             AdapterError: the removal may be incomplete; retry.
@@ -99,22 +107,22 @@ def restore(
     if not isinstance(adapter, Restorable):
         return 0
     restorable: Restorable = adapter
-    is_whole = isinstance(adapter, ObjectDeltas)
-    written_ids: list[npt.NDArray[np.uint64]] = []
+    stores_batches = isinstance(adapter, ObjectDeltas)
+    lake_id_chunks: list[npt.NDArray[np.uint64]] = []
     cold_ids = _stored_ids(cold, scope)
     count = 0
-    for part in split_parts(history, ("batch_id",), 1 if is_whole else AT_ONCE):
-        written_ids += [id_numbers(chunk) for chunk in part.column("delta_id").chunks if len(chunk)]
+    for part in split_parts(history, ("batch_id",), 1 if stores_batches else AT_ONCE):
+        lake_id_chunks += [id_numbers(chunk) for chunk in part.column("delta_id").chunks if len(chunk)]
         if len(cold_ids):
             keep = [~np.isin(id_numbers(chunk), cold_ids) for chunk in part.column("delta_id").chunks if len(chunk)]
-            part = part.filter(np.concatenate(keep))  # noqa: PLW2901 skip deltas in a cold tier
+            part = part.filter(np.concatenate(keep))  # noqa: PLW2901 without the deltas in a cold tier
         if len(part):
             restorable.restore_arrow(
                 follower, part.column("batch_id")[0].as_py(), part.select(list(DELTA_COLUMNS)), scope, transform
             )
             crash_point("restore.after_part")
             count += len(part)
-    lake_ids = np.concatenate(written_ids) if written_ids else np.array([], np.uint64)
+    lake_ids = np.concatenate(lake_id_chunks) if lake_id_chunks else np.array([], np.uint64)
     for low, high in arrival_ranges(scope.days):
         query = DeltaQuery(since=low - 1, until=high - 1, tables=scope.tables)
         for page in read_pages(partial(read_arrow, adapter), query):
@@ -131,15 +139,15 @@ def restore(
     return count
 
 
-def _stored_ids(places: Sequence[DatabaseAdapter], scope: DigestScope) -> npt.NDArray[np.uint64]:
-    """Return the id numbers that adapters store of the scope's days."""
+def _stored_ids(adapters: Sequence[DatabaseAdapter], scope: DigestScope) -> npt.NDArray[np.uint64]:
+    """Return the `id_numbers` of all deltas that some adapters store of the scope's days."""
     import numpy as np
 
     from lakesync.adapters.arrow import id_numbers
 
     found: list[npt.NDArray[np.uint64]] = []
-    for place in places:
+    for adapter in adapters:
         for low, high in arrival_ranges(scope.days):
-            for page in read_pages(partial(read_arrow, place), DeltaQuery(since=low - 1, until=high - 1)):
+            for page in read_pages(partial(read_arrow, adapter), DeltaQuery(since=low - 1, until=high - 1)):
                 found += [id_numbers(chunk) for chunk in page.deltas.column("delta_id").chunks if len(chunk)]
     return np.concatenate(found) if found else np.array([], np.uint64)
