@@ -1,6 +1,6 @@
-"""Counts the deltas of each UTC day of arrival, and finds the days with which an asset is late.
+"""Counts the deltas of each UTC day of arrival, and finds the days whose deltas an asset should have and lacks.
 
-The counts come from the staging store's ledger. The freshness checks of assets call it.
+The counts come from the staging store's ledger, the ids of all accepted deltas. The freshness checks of assets call it.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ class ArrivalDay(msgspec.Struct, frozen=True):
 
 
 def arrival_days(store: FlushStore, asset_lags: Sequence[Lag], due_ms: int) -> list[ArrivalDay]:
-    """Return the days of arrival, each with whether an asset is late with it.
+    """Return the days of arrival, each with whether an asset is late.
 
-    Every asset is late with a day with which the lake's history is late.
+    If the lake's history is late, every asset is, because assets are made from the history.
 
     Args:
         store: the staging store, which has the ledger.
-        asset_lags: where the asset lags behind the history.
-        due_ms: server wall time in milliseconds; deltas acknowledged before it should be in the asset.
+        asset_lags: the asset's lags behind the history, by gateway; empty for the history itself.
+        due_ms: server wall time in milliseconds since 1970. Deltas acknowledged before it should be in the asset.
     """
     history = _days_of_history(store, due_ms)
     late = [lag.since_ms for lag in asset_lags if lag.since_ms < due_ms]
@@ -51,21 +51,21 @@ def arrival_days(store: FlushStore, asset_lags: Sequence[Lag], due_ms: int) -> l
 
 
 def _days_of_history(store: FlushStore, due_ms: int) -> list[ArrivalDay]:
-    """Return the days, late if a gateway has unflushed deltas of the day and its oldest ones came before `due_ms`."""
+    """Return the days. One is late if a gateway has unflushed deltas of it, and its oldest arrived before `due_ms`."""
     overdue = {lag.gateway for lag in lags(store.backlog(), (), ()) if lag.since_ms < due_ms}
     last = _day_of(due_ms)
     found: dict[str, ArrivalDay] = {}
     for gateway in store.gateways():
         for day in store.ledger(gateway):
-            so_far = found.get(day.day, ArrivalDay(day.day, 0, 0, late=False))
+            total = found.get(day.day, ArrivalDay(day.day, 0, 0, late=False))
             found[day.day] = ArrivalDay(
                 day.day,
-                so_far.acknowledged + day.count,
-                so_far.flushed + day.flushed_count,
-                late=so_far.late or (gateway in overdue and day.flushed_count < day.count and day.day <= last),
+                total.acknowledged + day.count,
+                total.flushed + day.flushed_count,
+                late=total.late or (gateway in overdue and day.flushed_count < day.count and day.day <= last),
             )
     return [found[day] for day in sorted(found)]
 
 
-def _day_of(moment_ms: int) -> str:
-    return datetime.fromtimestamp(moment_ms / 1000, UTC).date().isoformat()
+def _day_of(wall_ms: int) -> str:
+    return datetime.fromtimestamp(wall_ms / 1000, UTC).date().isoformat()

@@ -1,4 +1,4 @@
-"""The value of `--as-of`: a time, an arrival, or an Iceberg snapshot."""
+"""The value of `lakesync query --as-of`: a time, an arrival (the gateway's hlc of a commit), or an Iceberg snapshot."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from typing import NamedTuple
 from lakesync.model.errors import ValidationError
 from lakesync.model.hlc import MAX_COUNTER, encode, wall_of
 
-_EARLIEST_ARRIVAL = encode(946_684_800_000, 0)  # 2000
-_LATEST_ARRIVAL = encode(4_102_444_800_000, 0)  # 2100
+_EARLIEST_ARRIVAL = encode(946_684_800_000, 0)
+"""The year 2000. A number from here to `_LATEST_ARRIVAL` is an arrival, any other the id of a snapshot."""
+_LATEST_ARRIVAL = encode(4_102_444_800_000, 0)
+"""The year 2100."""
 
 
 class AsOf(NamedTuple):
@@ -30,14 +32,14 @@ def parse_as_of(text: str) -> AsOf:
     Raises:
         ValidationError: the text has none of these forms.
     """
-    given = text.strip()
-    number = given.removeprefix("snapshot:")
+    stripped = text.strip()
+    number = stripped.removeprefix("snapshot:")
     if number.isdecimal():
         value = int(number)
-        is_arrival = number == given and _EARLIEST_ARRIVAL <= value <= _LATEST_ARRIVAL
+        is_arrival = number == stripped and _EARLIEST_ARRIVAL <= value <= _LATEST_ARRIVAL
         return AsOf(arrival=value) if is_arrival else AsOf(snapshot=value)
     try:
-        time = datetime.fromisoformat(given)
+        time = datetime.fromisoformat(stripped)
     except ValueError:
         raise ValidationError(
             f"--as-of {text!r} is not a time, an arrival or a snapshot; write 2026-11-21T10:00:00 (UTC), 18 digits, or "

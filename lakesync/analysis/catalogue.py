@@ -1,4 +1,7 @@
-"""The lake's tables, read by pyiceberg. `LakeReader` loads each table once, so that a query sees one version of it."""
+"""The lake's tables, read by pyiceberg. The other modules of `lakesync.analysis` and `lakehouse` use it.
+
+`LakeReader` loads each table once, so that a query sees one version of it.
+"""
 
 from __future__ import annotations
 
@@ -40,11 +43,11 @@ def open_catalogue(config: Config) -> Catalog:
     """
     lake = config.lake
     prefix = f"spark.sql.catalog.{lake.catalog}."
-    settings = config.spark.settings.items()
-    own = {key.removeprefix(prefix): value for key, value in settings if key.startswith(prefix)}
+    spark_settings = config.spark.settings.items()
+    settings = {key.removeprefix(prefix): value for key, value in spark_settings if key.startswith(prefix)}
     uri = lake.catalog_uri.replace("postgresql://", "postgresql+psycopg://", 1)
     try:
-        return open_iceberg(lake.catalog, uri, {"warehouse": lake.warehouse, **own})
+        return open_iceberg(lake.catalog, uri, {"warehouse": lake.warehouse, **settings})
     except (RESTError, requests.ConnectionError) as error:
         raise _unavailable(config) from error
 
@@ -81,14 +84,16 @@ class LakeReader:
 
     @cached_property
     def state_tables(self) -> dict[str, tuple[str, str]]:
-        """Qualified name of each state table, `TABLE` or `NAMESPACE.TABLE` → its namespace and name.
+        """Qualified name of each state table → its namespace and name.
+
+        Qualified names are `TABLE`, or `NAMESPACE.TABLE` for a table in a gateway's own namespace.
 
         Raises:
             LakeUnavailableError: there is no catalogue.
         """
-        known = self.namespaces
-        found = ((space, name) for space in (known.shared, *known.apart) for name in sorted(self._names(space)))
-        return {known.called(space, name): (space, name) for space, name in found}
+        declared = self.namespaces
+        found = ((space, name) for space in (declared.shared, *declared.apart) for name in sorted(self._names(space)))
+        return {declared.called(space, name): (space, name) for space, name in found}
 
     @property
     def deltas(self) -> Table | None:
@@ -97,12 +102,12 @@ class LakeReader:
 
     @property
     def rejected(self) -> Table | None:
-        """Live values that do not fit their column; None if there never was one."""
+        """The table of live values that do not fit their column; None if there never was one."""
         return self._system_table("rejected")
 
     @property
     def gateways(self) -> Table | None:
-        """The configuration of gateways; None before the first checkpoint."""
+        """The table with the configuration of gateways; None before the first checkpoint."""
         return self._system_table("gateways")
 
     def state_table(self, qualified: str) -> Table | None:
@@ -128,6 +133,7 @@ class LakeReader:
         return self._loaded[namespace, name]
 
     def _names(self, namespace: str) -> list[str]:
+        """Return the names of a namespace's tables; empty if there is no such namespace."""
         if not self._may_exist:  # a connection to SQLite would create an empty file
             raise _unavailable(self._config)
         try:

@@ -1,8 +1,8 @@
 """The merge of `lakesync.model.merge` as DuckDB queries: merges deltas onto state rows and types their columns.
 
-The table `fragments` has the columns of `FRAGMENTS`. It contains deltas as in the history, and rows of a state table in
-the same form: one fragment per live cell, and one with tombstone and INSERT stamp. Any order, grouping and repetition
-of fragments gives the same rows.
+The input is the table `fragments`, with the columns of `FRAGMENTS`. A fragment is a delta of the history, or a part of
+a row of a state table: one of its live cells (a column's value with its stamp), or its tombstone and INSERT stamp. Any
+order, grouping and repetition of fragments gives the same rows. `duckdb_tables.py` fills the table and runs the query.
 
 This is a second implementation of the lake's merge, for `lakesync query`, which needs no Spark;
 `docs/decisions/09-duckdb-for-query.md` says why. `tests/property/test_duckdb_merge.py` compares it with
@@ -58,6 +58,8 @@ SELECT _gateway, _row, _arrival%s
 FROM heads LEFT JOIN gathered USING (_gateway, _row)
 WHERE texts IS NOT NULL OR (inserted IS NOT NULL AND (tombstone IS NULL OR inserted > tombstone))
 """
+"""The query for the visible rows. Its steps: a row's greatest arrival, tombstone and INSERT stamp (`heads`); all cells;
+the cell with the greatest stamp of each column (`best`); those above the tombstone (`alive`); and these as a map."""
 
 _TYPED = {
     "string": """CASE WHEN {0} LIKE '"%' THEN CAST({0} AS JSON) ->> '$' END""",
@@ -68,8 +70,8 @@ _TYPED = {
 }
 """Schema type → SQL that converts a value's JSON text to the typed column's value, as `lakehouse.merge.typed` does.
 
-Within the query this takes 0.36 to 0.45 of the processor time of passing numbers, booleans and JSON through Arrow and
-back (strings 0.76). `tests/property/test_typed_columns.py` compares both.
+A second implementation, because it takes less than half of the processor time of passing numbers, booleans and JSON
+through Arrow and back. `tests/property/test_typed_columns.py` compares both.
 """
 
 
@@ -87,16 +89,16 @@ def visible_rows(columns: Mapping[str, str | None]) -> tuple[str, dict[str, str]
     """Return the query over `fragments` for every visible row: `_gateway`, `_row`, `_arrival` and the columns.
 
     Args:
-        columns: name → schema type; None instead of a type: the JSON text.
+        columns: name → schema type. With None instead of a type, the query returns the values' JSON texts.
 
     Returns:
         The query, and its parameters by name.
     """
     texts = {name: f"texts[$column{index}]" for index, name in enumerate(columns)}
     values = {name: typed_value(kind, texts[name]) if kind else texts[name] for name, kind in columns.items()}
-    wanted = "".join(f", {value} AS {quoted(name)}" for name, value in values.items())
+    selected = "".join(f", {value} AS {quoted(name)}" for name, value in values.items())
     parameters = {f"column{index}": name for index, name in enumerate(columns) if columns[name] != "null"}
-    return _ROWS % wanted, parameters
+    return _ROWS % selected, parameters
 
 
 def quoted(identifier: str) -> str:

@@ -1,4 +1,7 @@
-"""The tables of a query in a DuckDB database: state tables with their visible rows, and the history as `deltas`."""
+"""The tables of a query in a DuckDB database: state tables with their visible rows, and the history as `deltas`.
+
+`query.py` creates them, by the plans of `plans.py`.
+"""
 
 from __future__ import annotations
 
@@ -30,19 +33,19 @@ if TYPE_CHECKING:
     from lakesync.analysis.statement import Statement, TableReference
 
 _INTERNAL = quoted("lakesync.own")
-"""Database with the tables that a statement cannot name: names of synced tables have no full stop."""
+"""The database with the tables that a statement cannot name, because names of synced tables contain no dot."""
 
 _TYPES = {"string": "VARCHAR", "number": "DOUBLE", "boolean": "BOOLEAN", "json": "VARCHAR", "null": "VARCHAR"}
 _DELTA_COLUMNS = ("gateway", "row_id", "arrival", "hlc", "client_id", "delta_id", "op", "columns")
 _STATE_COLUMNS = (*KEYS, "_cells", "_tombstone", "_inserted")
 _POSITION = ("gateway", "shard", "epoch", "seq", "ordinal")
 """The columns that identify a delta's position in staging's log."""
-_POSITION_COLUMNS = "gateway VARCHAR, shard VARCHAR, epoch BIGINT, seq BIGINT, ordinal INTEGER"
+_POSITION_DDL = "gateway VARCHAR, shard VARCHAR, epoch BIGINT, seq BIGINT, ordinal INTEGER"
 _SAME_POSITION = " AND ".join(f"unflushed.{name} = flushed.{name}" for name in _POSITION)
 _MAX_ROW_IDS = 500
 """Rows that a scan selects by a list of their ids; for more, the whole table is scanned."""
 
-_HISTORY = (
+_HISTORY_DDL = (
     "gateway VARCHAR, shard VARCHAR, epoch BIGINT, batch_id VARCHAR, seq BIGINT, ordinal INTEGER, arrival BIGINT, "
     "day DATE, table_name VARCHAR, row_id VARCHAR, op VARCHAR, client_id VARCHAR, hlc BIGINT, delta_id VARCHAR, "
     "width INTEGER, columns MAP(VARCHAR, VARCHAR)"
@@ -100,16 +103,16 @@ class DuckDbTables:
         return self.database.sql(statement.sql).to_arrow_table()
 
     def _create_history(self, reference: TableReference, plan: HistoryPlan, statement: Statement) -> str:
-        """Create the table of the history and return its name. Unflushed deltas have no batch."""
+        """Create the table of the history and return its name. It includes unflushed deltas, whose batch id is null."""
         target = self._new_name()
-        names = [column.split()[0] for column in _HISTORY.split(", ")]
+        names = [column.split()[0] for column in _HISTORY_DDL.split(", ")]
         self.columns[reference.qualified] = names
-        self.database.execute(f"CREATE TABLE {target} ({_HISTORY})")
+        self.database.execute(f"CREATE TABLE {target} ({_HISTORY_DDL})")
         columns = [name for name in names if statement.reads(name)] or ["seq"]
         bound = condition("arrival", "<=", plan.upto) if plan.upto is not None else ice.AlwaysTrue()
         if plan.table is not None and plan.snapshot is not None:
-            wanted = all_of(pushed_down(reference.predicates, plan.table.schema()), bound)
-            scan_into(self.database, f"{target} BY NAME", plan.table, columns, wanted, snapshot=plan.snapshot)
+            row_filter = all_of(pushed_down(reference.predicates, plan.table.schema()), bound)
+            scan_into(self.database, f"{target} BY NAME", plan.table, columns, row_filter, snapshot=plan.snapshot)
         if self._planner.snapshot_ms is None:
             self._drop_flushed(plan.table)
             self.database.execute(
@@ -121,8 +124,8 @@ class DuckDbTables:
     def _create_state(self, reference: TableReference, plan: StatePlan, statement: Statement) -> str:
         """Create the table of a state table's visible rows and return its name.
 
-        Columns without a schema type get the type that all their values fit. That depends on all rows, so no predicate
-        is applied to the scan if the statement may read such a column.
+        A column without a schema type gets the type that all of its values fit. That depends on all rows, so no
+        predicate limits the scan if the statement may read such a column.
         """
         may_read_untyped = plan.table is None or statement.reads_others([*KEYS, *plan.typed])
         self._load_fragments(plan, () if may_read_untyped else reference.predicates)
@@ -146,7 +149,7 @@ class DuckDbTables:
         return self._with_inferred_types(target, untyped_read) if untyped_read else target
 
     def _untyped_columns(self, plan: StatePlan) -> list[str]:
-        """Return the columns that have no type in the lake's table."""
+        """Return the columns that have values but no schema type."""
         query = "SELECT DISTINCT unnest(map_keys(columns)) FROM fragments"
         names = {name for (name,) in self.database.execute(query).fetchall()}
         if plan.table is not None:
@@ -174,7 +177,7 @@ class DuckDbTables:
         return view
 
     def _load_fragments(self, plan: StatePlan, predicates: tuple[Predicate, ...]) -> None:
-        """Load the deltas that are merged onto the bases, of the table's gateways, from the history and staging."""
+        """Load the deltas that are merged onto the plan's snapshots, from the history and from staging."""
         self.database.execute(f"CREATE OR REPLACE TABLE fragments ({FRAGMENTS})")
         merged_up_to, upto, gateways = plan.parts.merged_up_to, plan.parts.upto, plan.gateways
         if merged_up_to is None:
@@ -186,8 +189,8 @@ class DuckDbTables:
             if gateways.names:
                 own = condition("gateway", "not in" if gateways.others else "in", set(gateways.names))
             bound = condition("arrival", "<=", upto) if upto is not None else all_of()
-            wanted = all_of(condition("table_name", "=", plan.name), _later_than(merged_up_to), bound, keys, own)
-            scan_into(self.database, "fragments", deltas, _DELTA_COLUMNS, wanted, select=DELTA_FRAGMENTS)
+            row_filter = all_of(condition("table_name", "=", plan.name), _later_than(merged_up_to), bound, keys, own)
+            scan_into(self.database, "fragments", deltas, _DELTA_COLUMNS, row_filter, select=DELTA_FRAGMENTS)
         where, values = ["table_name = ?"], list[object]([plan.name])
         if upto is not None:
             where.append("arrival <= ?")
@@ -217,7 +220,7 @@ class DuckDbTables:
         own = condition("_gateway", "=", base.gateway) if base.gateway is not None else ice.AlwaysTrue()
         stored_names = {name.lower() for name in {*filled, *KEYS}}
         on_stored = [each for each in predicates if each.column.lower() in stored_names]
-        wanted = all_of(own, condition("_gone", "=", False), pushed_down(on_stored, state.schema()))
+        row_filter = all_of(own, condition("_gone", "=", False), pushed_down(on_stored, state.schema()))
         stored = [name for name in columns if name in filled]
         from_cells = {f"column{index}": name for index, name in enumerate(columns) if name not in filled}
         texts = {name: f"_cells[${parameter}].value" for parameter, name in from_cells.items()}
@@ -232,7 +235,7 @@ class DuckDbTables:
             f"{target} BY NAME",
             state,
             [*KEYS, *stored, *(["_cells"] if from_cells else [])],
-            wanted,
+            row_filter,
             snapshot=base.snapshot,
             select=f"SELECT {', '.join(map(quoted, [*KEYS, *stored]))}{select_cells}",
             where=f"NOT EXISTS ({is_touched})",
@@ -262,13 +265,13 @@ class DuckDbTables:
         if deltas is None or row is None or row[0] is None:
             return
         low, high, gateways = row
-        self.database.execute(f"CREATE OR REPLACE TABLE flushed ({_POSITION_COLUMNS})")
-        wanted = all_of(
+        self.database.execute(f"CREATE OR REPLACE TABLE flushed ({_POSITION_DDL})")
+        row_filter = all_of(
             condition("arrival", ">=", low),
             condition("arrival", "<=", high),
             any_of(condition("gateway", "=", gateway) for gateway in gateways),
         )
-        scan_into(self.database, "flushed BY NAME", deltas, _POSITION, wanted)
+        scan_into(self.database, "flushed BY NAME", deltas, _POSITION, row_filter)
         self.database.execute(f"DELETE FROM unflushed USING flushed WHERE {_SAME_POSITION}")
 
     def _new_name(self) -> str:
@@ -281,7 +284,7 @@ class DuckDbTables:
 
 
 def _later_than(marks: Mapping[str, int]) -> BooleanExpression:
-    """Return the condition for deltas later than their gateway's mark; without a mark, all of a gateway's deltas."""
+    """Return the condition for deltas that arrived after their gateway's mark; all deltas of gateways without one."""
     later = [
         all_of(condition("gateway", "=", gateway), condition("arrival", ">", mark)) for gateway, mark in marks.items()
     ]

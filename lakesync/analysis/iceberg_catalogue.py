@@ -16,36 +16,35 @@ if TYPE_CHECKING:
 _SHARED_SETTINGS = ("s3.", "header.", "oauth2-server-uri", "credential", "token", "scope", "prefix")
 """Prefixes of settings that Iceberg in Java and pyiceberg have in common."""
 _LOCAL_FILE_IO = {"py-io-impl": "pyiceberg.io.fsspec.FsspecFileIO"}
-"""Opens local files without pyarrow, whose import takes 80 MiB. Reading metadata needs none of it, a scan of rows does.
-"""
+"""Opens local files without pyarrow, whose import takes 80 MiB. Metadata can be read without it; a scan imports it."""
 
 
 def open_iceberg(name: str, uri: str, settings: Mapping[str, str]) -> Catalog:
-    """Open an Iceberg catalogue with the settings that Spark's catalogue has. A database is not connected to yet.
+    """Open an Iceberg catalogue with the settings of Spark's catalogue. Does not connect to a database yet.
 
     Args:
         name: the catalogue's name in Spark.
         uri: `http(s)://…` of a REST catalogue, or a database URL of SQLAlchemy.
-        settings: the settings below `spark.sql.catalog.NAME.`. What they omit about S3 comes from the AWS variables,
+        settings: the settings below `spark.sql.catalog.NAME.`. S3 settings that they omit come from the AWS variables,
             as in Spark's tasks.
 
     Raises:
         requests.ConnectionError: the REST catalogue does not answer.
     """
-    given = {
+    properties = {
         **_s3_settings(settings),
         **{key: each for key, each in settings.items() if key.startswith(_SHARED_SETTINGS)},
     }
-    given["warehouse"] = settings.get("warehouse", "")
-    if given["warehouse"].startswith("file:"):
-        given |= _LOCAL_FILE_IO
+    properties["warehouse"] = settings.get("warehouse", "")
+    if properties["warehouse"].startswith("file:"):
+        properties |= _LOCAL_FILE_IO
     if uri.startswith(("http://", "https://")):
         from pyiceberg.catalog.rest import RestCatalog
 
-        return RestCatalog(name, uri=uri, **given)
+        return RestCatalog(name, uri=uri, **properties)
     from pyiceberg.catalog.sql import SqlCatalog
 
-    return SqlCatalog(name, uri=uri, init_catalog_tables="false", **given)
+    return SqlCatalog(name, uri=uri, init_catalog_tables="false", **properties)
 
 
 def _s3_settings(settings: Mapping[str, str]) -> dict[str, str]:

@@ -1,4 +1,7 @@
-"""Reads the marks in the lake by pyiceberg and compares them with staging's, for sensors and freshness checks."""
+"""Reads the marks in the lake by pyiceberg and compares them with staging's, for sensors and freshness checks.
+
+A mark says how far a part of the pipeline is with a gateway's deltas.
+"""
 
 from __future__ import annotations
 
@@ -30,10 +33,11 @@ if TYPE_CHECKING:
 
 
 _UNREADABLE = (SQLAlchemyError, RESTError, NoSuchTableError, requests.ConnectionError, OSError)
+"""Errors of pyiceberg for a catalogue or a file that cannot be read."""
 
 
 class MarkReader:
-    """Reads the marks of one lake repeatedly. Files of an unchanged history are read once."""
+    """Reads the marks of one lake repeatedly. Caches what it read of an unchanged history."""
 
     def __init__(self, config: Config) -> None:
         """Open nothing yet.
@@ -43,10 +47,11 @@ class MarkReader:
         """
         self._config = config
         self._shards = shard_map(config.shard_config)
-        self._read: tuple[tuple[int | None, int], tuple[HistoryFile, ...]] | None = None
-        self._rejected_at: int | None = None
+        self._cached_files: tuple[tuple[int | None, int], tuple[HistoryFile, ...]] | None = None
+        """`(snapshot, least mark)` → the files of the history above that mark."""
+        self._rejected_snapshot: int | None = None
         self.rejected: Mapping[tuple[str, str], int] = {}
-        """(gateway, state table) → number of values that do not fit their columns, at the last reading."""
+        """(gateway, state table) → number of values that do not fit their columns, when `lags` was called last."""
 
     def lags(
         self,
@@ -59,11 +64,11 @@ class MarkReader:
         """Return every part that is behind the one upstream.
 
         Args:
-            backlog: staging's backlog, read before the lake, so that a flush in between counts as done.
+            backlog: staging's backlog. Read it before calling this, so that a flush in between is not counted twice.
             tables: tables that every flush merges.
             followers: destinations with their marks.
             timed: polls, flows and tiers.
-            now_ms: server wall time in milliseconds.
+            now_ms: server wall time in milliseconds since 1970.
 
         Raises:
             LakeUnavailableError: the catalogue or a file of it cannot be read.
@@ -86,22 +91,24 @@ class MarkReader:
         return lags(backlog, found, files, timed, now_ms)
 
     def _count_rejected(self, lake: LakeReader) -> None:
+        """Update `rejected`, if its table has changed."""
         table = lake.rejected
         snapshot = table.current_snapshot() if table is not None else None
-        if table is None or snapshot is None or snapshot.snapshot_id == self._rejected_at:
+        if table is None or snapshot is None or snapshot.snapshot_id == self._rejected_snapshot:
             return
         rows = table.scan(selected_fields=("gateway", "table_name")).to_arrow()
         keys = zip(rows["gateway"].to_pylist(), rows["table_name"].to_pylist(), strict=True)
-        self._rejected_at, self.rejected = snapshot.snapshot_id, Counter(keys)
+        self._rejected_snapshot, self.rejected = snapshot.snapshot_id, Counter(keys)
 
     def _files(self, deltas: Table | None, low: int) -> tuple[HistoryFile, ...]:
+        """Return the files of the history with deltas that arrived after `low`."""
         snapshot = deltas.current_snapshot() if deltas is not None else None
         if deltas is None or snapshot is None:
             return ()
         key = snapshot.snapshot_id, low
-        if self._read is None or self._read[0] != key:
-            self._read = key, tuple(history_files_after(deltas, low))
-        return self._read[1]
+        if self._cached_files is None or self._cached_files[0] != key:
+            self._cached_files = key, tuple(history_files_after(deltas, low))
+        return self._cached_files[1]
 
 
 def snapshots(config: Config, tables: Iterable[tuple[str, str]]) -> dict[tuple[str, str], int | None]:
@@ -126,8 +133,7 @@ def snapshots(config: Config, tables: Iterable[tuple[str, str]]) -> dict[tuple[s
 def history_files_after(deltas: Table, low: int) -> Iterator[HistoryFile]:
     """Yield the files of the history with deltas that arrived after `low`.
 
-    A file with more than one gateway or shard is left out. Flushes write no such files, and compaction does not mix
-    gateways.
+    Skips files with deltas of more than one gateway or shard. Neither flushes nor compactions write such files.
     """
     day = datetime.fromtimestamp(wall_of(low) / 1000, UTC).date().isoformat()
     for task in deltas.scan(all_of(condition("arrival", ">", low), condition("day", ">=", day))).plan_files():

@@ -19,7 +19,7 @@ from lakesync.staging.records import Backlog
 from lakesync.staging.shards import ShardMap
 
 Part = Literal["deltas", "table", "checkpoint", "destination", "flow", "tier", "migration", "poll", "erasure"]
-
+"""A kind of pipeline stage. `deltas` is the lake's history, which a flush extends; `table` is a state table."""
 
 REPORT = "pipeline"
 """Name of the mark in staging with the pipeline's latest report."""
@@ -35,6 +35,7 @@ class HistoryFile(msgspec.Struct, frozen=True):
     last: int
     """Greatest arrival."""
     deltas: int
+    """Number of deltas."""
     first_table: str
     """First table in alphabetical order; `last_table` is the last."""
     last_table: str
@@ -44,7 +45,7 @@ class HistoryFile(msgspec.Struct, frozen=True):
         return self.first_table <= table <= self.last_table
 
     def count_after(self, arrival: int) -> int:
-        """Return the number of deltas that arrived later, estimated if the arrival lies within the file."""
+        """Return the number of deltas that arrived later than `arrival`; an estimate if it lies within the file."""
         if arrival < self.first:
             return self.deltas
         return -(-self.deltas * (self.last - arrival) // (self.last - self.first + 1))
@@ -75,22 +76,22 @@ class Follower(NamedTuple):
     streams: Mapping[str, int]
     """`GATEWAY/SHARD` → the arrival up to which it has everything."""
     gateways: frozenset[str] = frozenset()
-    """The gateways that it follows; empty: all."""
+    """The gateways that it follows; empty for all."""
     part: Part = "destination"
 
 
 class Timed(NamedTuple):
-    """A part that is due by the clock, because what it reads has no mark: a poll, flow, tiers or migration."""
+    """A part that is due at a time, because its input has no mark: a poll, flow, tiers or migration."""
 
     part: Part
     name: str
     gateway: str
     """Empty if it belongs to no gateway."""
     mark: int
-    """Start of the last run that succeeded, in milliseconds of server wall time; 0 before the first. Of a connector:
-    moves with each poll that ended. Of a migration: start of the first day that is not copied yet."""
+    """Start of the last run that succeeded, in milliseconds of server wall time; 0 before the first. For a connector:
+    of the last poll that ended. For a migration: of the first day that is not copied yet."""
     next_ms: int
-    """When the next one is due."""
+    """When the next run is due, in milliseconds of server wall time."""
 
 
 class Position(NamedTuple):
@@ -103,9 +104,9 @@ class Position(NamedTuple):
     mark: int
     """The arrival up to which it has everything; 0 if it has nothing yet."""
     shards: frozenset[str] = frozenset()
-    """Only deltas of these count; empty: all."""
+    """The shards whose deltas the part needs; empty for all."""
     table: str = ""
-    """Only deltas of these count; empty: all."""
+    """The table whose deltas the part needs; empty for all."""
 
     def lacks(self, file: HistoryFile) -> bool:
         """Return whether a file may have deltas that the part needs and does not have."""
@@ -144,7 +145,9 @@ class QueuedRun(msgspec.Struct, frozen=True, rename="camel"):
 
     run_id: str
     job: str
+    """The Dagster job's name."""
     since_ms: int
+    """When it was requested, in milliseconds since 1970."""
 
 
 class DeadLetters(msgspec.Struct, frozen=True, rename="camel"):
@@ -154,24 +157,25 @@ class DeadLetters(msgspec.Struct, frozen=True, rename="camel"):
     name: str
     """The table; for destinations `NAME/ADAPTER`, and `NAME/ADAPTER!TABLE` for a table whose rows are not written."""
     gateway: str
-    """Empty: every gateway that the destination follows."""
+    """Empty for all gateways that the destination follows."""
     count: int
     since_ms: int
-    """Time of the first one, in milliseconds of server wall time."""
+    """When the first of them was recorded, in milliseconds of server wall time."""
 
 
 class Report(msgspec.Struct, frozen=True, rename="camel"):
     """The latest comparison of marks, which sensors write to staging so that others can show it."""
 
     at_ms: int
+    """When the marks were compared, in milliseconds since 1970."""
     lags: tuple[Lag, ...] = ()
     requests: dict[str, int] = {}
-    """Key of a part → runs that were requested since its mark moved. From `FAILING` on, they count as failing."""
+    """`Lag.key` of a part → runs that were requested since its mark moved. From `FAILING` on, the part is failing."""
     queued: tuple[QueuedRun, ...] = ()
     """Runs that have not started for longer than `QUEUED_SECONDS`."""
     dead_letters: tuple[DeadLetters, ...] = ()
     retries: dict[str, int] = {}
-    """Key of a part → when the next run is requested for it if its mark has not moved, in milliseconds since 1970."""
+    """`Lag.key` of a part → when the next run is requested, unless its mark moves, in milliseconds since 1970."""
 
     def of(self, gateway: str) -> list[Lag]:
         """Return the lags of one gateway, and those of flows, tiers and migrations, which belong to all gateways."""
@@ -183,7 +187,7 @@ class Report(msgspec.Struct, frozen=True, rename="camel"):
 
 
 FAILING = 3
-"""Requests without a move of the mark. At least two runs had no effect; the third may be in progress."""
+"""Requested runs without a move of the mark that make a part failing. Two had no effect; the third may be running."""
 QUEUED_SECONDS = 30
 """Seconds after which a run that has not started is reported."""
 
@@ -198,16 +202,17 @@ class FollowerMark(msgspec.Struct, frozen=True, rename="camel"):
     """Staging's copy of a destination's mark, from its latest run. The authoritative mark is at the destination."""
 
     choice: str
-    """The tables and gateways that it follows. A mark for another choice does not apply."""
+    """The tables and gateways that it follows, as text. A mark for another selection does not apply."""
     streams: dict[str, int]
     """`GATEWAY/SHARD` → the arrival up to which it has everything."""
     at_ms: int
+    """End of that run, in milliseconds since 1970."""
     retry_ms: int | None = None
-    """When a table that was set aside is retried, in milliseconds since 1970; None if no table was set aside."""
+    """When a suspended table is retried, in milliseconds since 1970; None if no table is suspended."""
     set_aside: tuple[str, ...] = ()
-    """Tables that were set aside."""
+    """Suspended tables."""
     dead_letters: dict[str, int] = {}
-    """Gateway → number of values that its tables of rows cannot store."""
+    """Gateway → number of values that its destination tables cannot store."""
 
 
 class FailingTable(msgspec.Struct, frozen=True, rename="camel"):
@@ -227,47 +232,50 @@ class FailedPolls(msgspec.Struct, frozen=True, rename="camel"):
     """Staging's mark of the failing tables of a connector. Each is polled again after a pause of its own."""
 
     tables: dict[str, FailingTable] = {}
+    """By table name."""
 
 
 class Visit(msgspec.Struct, frozen=True, rename="camel"):
-    """Staging's mark of the last maintenance or audit of a part, with the part's state then."""
+    """Staging's mark of the last maintenance or audit of a part."""
 
     state: str
+    """The part's state then, from a function such as `flushed_state`."""
     at_ms: int
+    """When it took place, in milliseconds since 1970."""
 
 
 def is_changed(text: str | None, state: str, now_ms: int, longest_ms: int) -> bool:
     """Return whether maintenance or audit of a part is due: its state has changed, or the last visit is too old.
 
     Args:
-        text: the mark of the last visit; None: there was none.
+        text: the mark of the last visit, a `Visit` in JSON; None if there was none.
         state: the part's state now.
-        now_ms: server wall time in milliseconds.
-        longest_ms: milliseconds between two visits at most.
+        now_ms: server wall time in milliseconds since 1970.
+        longest_ms: milliseconds between two visits, at most.
     """
     visit = msgspec.json.decode(text, type=Visit) if text is not None else None
     return visit is None or visit.state != state or not 0 <= now_ms - visit.at_ms < longest_ms
 
 
 def checkpoint_state(backlog: Iterable[Backlog]) -> str:
-    """Return the published checkpoints as a comparable text."""
+    """Return the published checkpoints as a text, for `is_changed`."""
     return msgspec.json.encode(
         sorted((each.gateway, each.shard, each.checkpoint_arrival or 0) for each in backlog)
     ).decode()
 
 
 def destination_state(text: str | None) -> str:
-    """Return the progress of a destination as a comparable text.
+    """Return the progress of a destination as a text, for `is_changed`.
 
     Args:
-        text: its mark in staging; None: it has no deltas yet.
+        text: its mark in staging, a `FollowerMark` in JSON; None if it has no deltas yet.
     """
     streams = msgspec.json.decode(text, type=FollowerMark).streams if text is not None else {}
     return msgspec.json.encode(streams, order="sorted").decode()
 
 
 def flushed_state(backlog: Iterable[Backlog]) -> str:
-    """Return the confirmed sequences of the log as a comparable text."""
+    """Return the flushed sequences of staging's log as a text, for `is_changed`."""
     return msgspec.json.encode(
         sorted((each.gateway, each.shard, each.epoch, each.flushed_seq) for each in backlog)
     ).decode()
@@ -289,7 +297,7 @@ def positions(
         tables: tables that every flush merges. Other tables in the lake are merged for gateways that wrote them.
         followers: destinations.
         namespaces: the namespaces of the gateways' tables.
-        shards: the shards; None: tables are not sharded.
+        shards: the shards; None if tables are not sharded.
     """
     merged = {gateway for marks in lake.tables.values() for gateway in marks}
     checkpoints: dict[str, int] = {}
@@ -338,7 +346,7 @@ def lags(
         found: the progress of the other parts.
         files: the files of `deltas` with deltas later than their least mark.
         timed: polls, flows, tiers and migrations.
-        now_ms: server wall time.
+        now_ms: server wall time in milliseconds since 1970.
     """
     behind = [
         Lag("deltas", each.shard, each.gateway, each.flushed_seq, each.deltas, each.oldest_ms)
@@ -354,7 +362,7 @@ def lags(
             since = min(max(file.first, each.mark) for file in lacking)
             deltas = sum(file.count_after(each.mark) for file in lacking)
             behind.append(Lag(each.part, each.name, each.gateway, each.mark, deltas, wall_of(since)))
-    # a clock that was set back must not delay anything
+    # a mark in the future counts as due: the clock was set back, which must not delay a run
     behind += [
         Lag(each.part, each.name, each.gateway, each.mark, 0, each.next_ms)
         for each in timed

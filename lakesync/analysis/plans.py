@@ -47,18 +47,19 @@ class SnapshotRows(NamedTuple):
 
     snapshot: int
     gateway: str | None
-    """Only the rows of this gateway; None: of all."""
+    """Only the rows of this gateway; None for all rows."""
 
 
 class StateParts(NamedTuple):
     """What a state table is made of: rows of snapshots, and deltas that are merged onto them."""
 
     bases: tuple[SnapshotRows, ...]
+    """The rows to start from."""
     merged_up_to: Mapping[str, int] | None
-    """Gateway → arrival; later deltas of the gateway are merged onto the bases. All deltas of a gateway that is not
-    listed are merged. None: no delta is."""
+    """Gateway → arrival up to which the bases contain its deltas; later ones are merged onto them, and all deltas of
+    other gateways. None if no deltas are merged."""
     upto: int | None
-    """Arrival of the last delta that is merged; None: no limit."""
+    """Arrival of the last delta that is merged; None for no limit."""
 
 
 class HistoryPlan(NamedTuple):
@@ -66,9 +67,9 @@ class HistoryPlan(NamedTuple):
 
     table: Table | None
     snapshot: int | None
-    """The snapshot to read; None: the lake has nothing to read."""
+    """The snapshot to read; None if the lake has no deltas."""
     upto: int | None
-    """Arrival of the last delta; None: no limit."""
+    """Arrival of the last delta; None for no limit."""
 
 
 class StatePlan(NamedTuple):
@@ -119,7 +120,7 @@ class Planner:
         Args:
             lake: opened after `unflushed` was read.
             unflushed: the deltas that are not flushed yet, in the columns of `unflushed.SCHEMA`.
-            as_of: the point in time; None: now.
+            as_of: the point in time; None for now.
             references: the tables that the statement names.
 
         Raises:
@@ -131,6 +132,7 @@ class Planner:
         self._as_of = as_of
         known = (None, lake.system_namespace, self._namespaces.shared, *self._namespaces.apart)
         self.references = [each for each in references if each.namespace in known]
+        """The tables of the lake that the statement names."""
         self.snapshot_ms: int | None = None
         """Commit time in milliseconds of the requested snapshot; None if no snapshot was requested."""
         if as_of is not None and as_of.snapshot is not None:
@@ -191,6 +193,7 @@ class Planner:
         return reference.namespace if reference.namespace in self._namespaces.apart else self._namespaces.shared
 
     def _state(self, reference: TableReference) -> Table | None:
+        """Return the state table that a reference means, regardless of upper and lower case."""
         wanted = self._namespaces.called(self._namespace(reference), reference.name)
         known = self._lake.state_tables
         return self._lake.state_table(next((name for name in known if name.lower() == wanted.lower()), wanted))
@@ -212,6 +215,11 @@ class Planner:
         return current.snapshot_id if current else None
 
     def _check_not_too_early(self, upto: int | None) -> None:
+        """Check that a delta had arrived by the requested time, if one was requested.
+
+        Raises:
+            NotFoundError: none had.
+        """
         first = self._first_arrival() if upto is not None else None
         if upto is not None and first is not None and upto < first:
             raise NotFoundError(
@@ -220,6 +228,7 @@ class Planner:
             )
 
     def _first_arrival(self) -> int | None:
+        """Return the smallest arrival of all deltas; None if there are none."""
         arrivals = [each for each in [pc.min(self._unflushed["arrival"]).as_py()] if each is not None]
         deltas = self._lake.deltas
         if deltas is not None and deltas.current_snapshot() is not None:
@@ -248,14 +257,14 @@ def cell_names(table: Table, snapshot: int) -> set[str]:
 
 
 def explain_unknown_column(column: str, tables: Mapping[str, Collection[str]]) -> str | None:
-    """Return an error message with a suggestion for an unknown column.
+    """Return an error message for an unknown column, with the known column that is most similar.
 
     Args:
         column: the name in the statement.
         tables: table of the statement → its columns.
 
     Returns:
-        The message; None if a table has the column, so that the cause is another one.
+        The message; None if a table has the column, so that the error has another cause.
     """
     known = {name.lower(): name for columns in tables.values() for name in columns}
     if column.lower() in known or not known:
@@ -267,7 +276,7 @@ def explain_unknown_column(column: str, tables: Mapping[str, Collection[str]]) -
 
 
 def _newest_parts(state: Table | None) -> StateParts:
-    """Return everything acknowledged: the current snapshot, and all deltas above the marks of its gateways."""
+    """Return the parts of the newest state: the current snapshot, and all deltas above the marks of its gateways."""
     current = state.current_snapshot() if state is not None else None
     if state is None or current is None:
         return StateParts((), {}, None)

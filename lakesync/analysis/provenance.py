@@ -1,4 +1,7 @@
-"""What became of every delta of a row: replays the merge in order of arrival and explains each column that lost."""
+"""What became of every delta of a row: replays the merge in order of arrival and explains each column that lost.
+
+`row_history.py` calls it for `lakesync row history`.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +21,15 @@ Outcome = Literal["live", "replaced", "lost", "deleted", "repeated"]
 delta had arrived before."""
 
 _Verdict = tuple[Outcome, str, str | None]
-"""Outcome, reason, and the id of the delta that won."""
+"""Outcome, reason, and the id of the delta that won, if one did."""
 
 
 class ColumnProvenance(msgspec.Struct, frozen=True):
-    """One column of a delta."""
+    """One column of a delta, and what became of its value."""
 
     column: str
     value: Raw
+    """JSON text."""
     outcome: Outcome
     reason: str
     """Empty for a live value."""
@@ -41,6 +45,7 @@ class DeltaProvenance(msgspec.Struct, frozen=True):
     arrived: str
     """The arrival as a time, UTC."""
     flushed: bool
+    """Whether it is in the lake."""
     op: str
     client_id: str
     hlc: int
@@ -49,7 +54,7 @@ class DeltaProvenance(msgspec.Struct, frozen=True):
     delta_id: str
     columns: tuple[ColumnProvenance, ...]
     note: str = ""
-    """What a delta without columns did."""
+    """The effect of a delta without columns; empty for any other."""
 
 
 class ArrivedDelta(msgspec.Struct, frozen=True):
@@ -73,7 +78,7 @@ def provenance(history: Sequence[ArrivedDelta]) -> list[DeltaProvenance]:
     state = RowState()
     verdicts: list[dict[str, _Verdict]] = [{} for _ in history]
     notes = ["" for _ in history]
-    owners: dict[str, int] = {}
+    owners: dict[str, int] = {}  # column → index of the delta whose value is current
     tombstone: RowDelta | None = None
     for index, arrived in enumerate(history):
         delta = arrived.delta
@@ -119,8 +124,8 @@ def _explain_loss(delta: RowDelta, owner: RowDelta) -> _Verdict:
 
 def _explain_delete(delta: RowDelta, tombstone: RowDelta | None, *, changed: bool, hides: bool) -> str:
     if not changed and tombstone is not None:
-        same = tombstone.delta_id == delta.delta_id
-        return "repeated" if same else f"no effect: {_author(tombstone)} deleted the row with a later stamp"
+        is_same = tombstone.delta_id == delta.delta_id
+        return "repeated" if is_same else f"no effect: {_author(tombstone)} deleted the row with a later stamp"
     return "deletes the row" if hides else "deletes older columns; the row had newer ones, or none"
 
 

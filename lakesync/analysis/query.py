@@ -30,7 +30,7 @@ def query(config: Config, sql: str, as_of: AsOf | None = None) -> pa.Table:
     Args:
         config: names the lake and the store.
         sql: a query in DuckDB's SQL.
-        as_of: the point in time; None: now, including unflushed deltas.
+        as_of: the point in time; None for now, including unflushed deltas.
 
     Returns:
         The result.
@@ -42,7 +42,7 @@ def query(config: Config, sql: str, as_of: AsOf | None = None) -> pa.Table:
         StagingUnavailableError: unflushed deltas cannot be read.
     """
     statement = parse_statement(sql)
-    unflushed = unflushed_table(config)  # before the lake: a delta flushed in between is seen twice, never missed
+    unflushed = unflushed_table(config)  # before the lake: a delta flushed in between is read twice, never missed
     with LakeReader(config) as lake:
         planner = Planner(lake, unflushed, as_of, statement.tables)
         tables = DuckDbTables(config.lake.catalog, planner, unflushed)

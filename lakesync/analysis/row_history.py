@@ -35,7 +35,7 @@ def row_history(config: Config, table: str, row: str, gateway: str | None = None
         config: names the lake and the store.
         table: the row's table.
         row: the row's id.
-        gateway: restricts the search to one gateway; None: every gateway that has such a row.
+        gateway: restricts the search to one gateway; None for every gateway that has such a row.
 
     Raises:
         NotFoundError: there is no such row, or no such table.
@@ -66,10 +66,11 @@ def row_history(config: Config, table: str, row: str, gateway: str | None = None
 
 
 def _flushed(deltas: Table, table: str, row: str, gateway: str | None) -> dict[_Position, ArrivedDelta]:
-    wanted = all_of(condition("table_name", "=", table), condition("row_id", "=", row))
+    """Return the row's deltas in the lake."""
+    row_filter = all_of(condition("table_name", "=", table), condition("row_id", "=", row))
     if gateway is not None:
-        wanted = all_of(wanted, condition("gateway", "=", gateway))
-    scan = deltas.scan(row_filter=wanted, selected_fields=_COLUMNS)
+        row_filter = all_of(row_filter, condition("gateway", "=", gateway))
+    scan = deltas.scan(row_filter=row_filter, selected_fields=_COLUMNS)
     return {
         (each["gateway"], each["shard"], each["epoch"], each["seq"], each["ordinal"]): ArrivedDelta(
             each["gateway"], each["arrival"], True, _delta(each)

@@ -30,7 +30,7 @@ _OPERATORS: dict[str, Callable[..., BooleanExpression]] = {
 
 
 class Predicate(NamedTuple):
-    """`column op value`: a condition of a SQL statement that every row it uses of a table meets."""
+    """`column op value`: a condition of a SQL statement, which every row meets that the statement uses of a table."""
 
     column: str
     op: str
@@ -51,18 +51,18 @@ def condition(column: str, op: str, value: object) -> BooleanExpression:
 
 def all_of(*conditions: BooleanExpression) -> BooleanExpression:
     """Return the conjunction of conditions; without any, a condition that every row meets."""
-    wanted: BooleanExpression = ice.AlwaysTrue()
+    row_filter: BooleanExpression = ice.AlwaysTrue()
     for each in conditions:
-        wanted = ice.And(wanted, each)
-    return wanted
+        row_filter = ice.And(row_filter, each)
+    return row_filter
 
 
 def any_of(conditions: Iterable[BooleanExpression]) -> BooleanExpression:
     """Return the disjunction of conditions; without any, a condition that no row meets."""
-    wanted: BooleanExpression = ice.AlwaysFalse()
+    row_filter: BooleanExpression = ice.AlwaysFalse()
     for each in conditions:
-        wanted = ice.Or(wanted, each)
-    return wanted
+        row_filter = ice.Or(row_filter, each)
+    return row_filter
 
 
 def pushed_down(
@@ -73,9 +73,10 @@ def pushed_down(
     DuckDB evaluates all predicates again, so a predicate that is left out costs time only.
 
     Args:
-        predicates: of one table of a statement.
-        schema: of the scanned table.
-        renamed: column in the statement → scanned column; others are left out. None: columns have the same names.
+        predicates: the predicates on one table of a statement.
+        schema: the scanned table's schema.
+        renamed: column in the statement → scanned column; predicates on others are left out. None if columns have the
+            same names.
     """
     fields = {field.name.lower(): field for field in schema.fields}
     conditions = []
@@ -93,7 +94,7 @@ def scan_into(
     target: str,
     table: Table,
     columns: Collection[str],
-    wanted: BooleanExpression,
+    row_filter: BooleanExpression,
     *,
     snapshot: int | None = None,
     select: str = "SELECT *",
@@ -108,16 +109,16 @@ def scan_into(
         target: name of the table, followed by ` BY NAME` if columns are matched by name instead of position.
         table: the Iceberg table.
         columns: the columns to read.
-        wanted: the condition on rows.
-        snapshot: id of the snapshot to read; None: the current one.
-        select: SELECT clause over the scanned rows, which are called `scanned`.
-        where: condition in DuckDB's SQL over the same rows.
+        row_filter: the condition on rows that the scan evaluates.
+        snapshot: id of the snapshot to read; None for the current one.
+        select: SELECT clause over the scanned rows, which are the table `scanned`.
+        where: further condition on these rows, in DuckDB's SQL.
         values: the parameters of `select`, by name.
         create: create the table instead of inserting into it.
     """
     if snapshot is None and table.current_snapshot() is None:
         return
-    scan = table.scan(row_filter=wanted, selected_fields=tuple(columns), snapshot_id=snapshot)
+    scan = table.scan(row_filter=row_filter, selected_fields=tuple(columns), snapshot_id=snapshot)
     database.register("scanned", scan.to_arrow_batch_reader())
     into = f"CREATE TABLE {target} AS" if create else f"INSERT INTO {target}"
     database.execute(f"{into} {select} FROM scanned WHERE {where}", values or None)
@@ -125,6 +126,7 @@ def scan_into(
 
 
 def _has_type(value: Literal, kind: object) -> bool:
+    """Return whether a scan can compare a value with a column of an Iceberg type."""
     match kind:
         case StringType():
             return isinstance(value, str)
@@ -148,7 +150,7 @@ def _is_date(text: str) -> bool:
 
 
 def _as_ice(value: Literal | tuple[Literal, ...]) -> object:
-    """Return a value in the form that pyiceberg's expressions take."""
+    """Return a value in the form that pyiceberg's expressions accept."""
     if isinstance(value, tuple):
         return {_as_ice(each) for each in value}
     return value.isoformat() if isinstance(value, date) else value

@@ -1,6 +1,7 @@
-"""What a SQL statement needs of the lake: its tables, the columns it may read, and predicates that a scan can take.
+"""What a SQL statement needs of the lake: its tables, the columns it may read, and predicates that limit the scans.
 
-Each result is a superset: the engine runs the whole statement over what was read, so too much costs time only.
+Results may include more than the statement needs, because the engine runs the whole statement over what was scanned.
+`lakesync query` calls it, for DuckDB and for Spark.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class TableReference(NamedTuple):
     namespace: str | None
     name: str
     predicates: tuple[Predicate, ...]
-    """Conditions that every row which the statement uses of the table meets."""
+    """Conditions that every row meets that the statement uses of the table."""
 
     @property
     def qualified(self) -> str:
@@ -53,7 +54,7 @@ class Statement(NamedTuple):
     tables: tuple[TableReference, ...]
     """Each table once."""
     columns: frozenset[str] | None
-    """Every column that the query may read, in lower case, and possibly other names; None: all columns."""
+    """Every column that the query may read, in lower case, and possibly other names; None for all columns."""
 
     def reads(self, column: str) -> bool:
         """Return whether the query may read a column."""
@@ -97,6 +98,7 @@ def parse_statement(sql: str, dialect: str = "duckdb") -> Statement:
 
 
 def _columns(tree: exp.Expr) -> frozenset[str] | None:
+    """Return the columns that a query may read, as `Statement.columns`."""
     tables = list(tree.find_all(exp.Table))
     names = {table.alias_or_name.lower() for table in tables}
     sources = names | {alias.name.lower() for alias in tree.find_all(exp.TableAlias)}
@@ -128,15 +130,16 @@ def _predicates(scope: Scope, alias: str) -> tuple[Predicate, ...]:
     where = scope.expression.args.get("where")
     if where is None:
         return ()
-    alone = len(scope.sources) == 1
+    is_only_source = len(scope.sources) == 1
     parts = where.this.flatten() if isinstance(where.this, exp.And) else [where.this]
-    found = (_predicate(part.unnest(), alias, alone=alone) for part in parts)
+    found = (_predicate(part.unnest(), alias, is_only_source=is_only_source) for part in parts)
     return tuple(each for each in found if each is not None)
 
 
-def _predicate(part: exp.Expr, alias: str, *, alone: bool) -> Predicate | None:
+def _predicate(part: exp.Expr, alias: str, *, is_only_source: bool) -> Predicate | None:
+    """Return a part of a WHERE clause as a predicate on the source `alias`; None if it is not one."""
     if isinstance(part, exp.In) and part.expressions:
-        column = _column(part.this, alias, alone=alone)
+        column = _column(part.this, alias, is_only_source=is_only_source)
         values = tuple(_literal(each) for each in part.expressions)
         if column is None or any(value is None for value in values):
             return None
@@ -144,21 +147,26 @@ def _predicate(part: exp.Expr, alias: str, *, alone: bool) -> Predicate | None:
     op = _COMPARISONS.get(type(part))
     if op is None:
         return None
-    column, value = _column(part.this, alias, alone=alone), _literal(part.expression)
+    column, value = _column(part.this, alias, is_only_source=is_only_source), _literal(part.expression)
     if column is None:
-        column, value, op = _column(part.expression, alias, alone=alone), _literal(part.this), _MIRRORED[op]
+        column, value, op = (
+            _column(part.expression, alias, is_only_source=is_only_source),
+            _literal(part.this),
+            _MIRRORED[op],
+        )
     return Predicate(column, op, value) if column is not None and value is not None else None
 
 
-def _column(node: exp.Expr, alias: str, *, alone: bool) -> str | None:
-    """Return the column of the source `alias` that an expression is; `alone`: the SELECT has no other source."""
+def _column(node: exp.Expr, alias: str, *, is_only_source: bool) -> str | None:
+    """Return the name of an expression that is a column of the source `alias`; None for any other expression."""
     if not isinstance(node, exp.Column) or not isinstance(node.this, exp.Identifier):
         return None
-    is_of_source = node.table.lower() == alias.lower() if node.table else alone
+    is_of_source = node.table.lower() == alias.lower() if node.table else is_only_source
     return str(node.name) if is_of_source else None
 
 
 def _literal(node: exp.Expr) -> Literal | None:
+    """Return the value of an expression that is a constant; None for any other expression, and for null."""
     if isinstance(node, exp.Boolean):
         return bool(node.this)
     if isinstance(node, exp.Neg):

@@ -25,7 +25,7 @@ _COLUMNS = (
     *("table_name", "row_id", "op", "client_id", "hlc", "delta_id", "width"),
 )
 _MIN_PREFIX = 8
-"""Characters of a delta id that are enough to look for it."""
+"""The fewest characters of a delta id to search for."""
 
 
 class TracedSnapshot(msgspec.Struct, frozen=True, rename="camel"):
@@ -33,7 +33,7 @@ class TracedSnapshot(msgspec.Struct, frozen=True, rename="camel"):
 
     snapshot_id: int
     committed_ms: int | None
-    """Commit time; None if the snapshot has expired. Its file stays."""
+    """Commit time in milliseconds since 1970; None if the snapshot has expired, which keeps its file."""
 
 
 class TracedTable(msgspec.Struct, frozen=True, rename="camel"):
@@ -44,11 +44,11 @@ class TracedTable(msgspec.Struct, frozen=True, rename="camel"):
     contains_delta: bool
     """Whether the delta is merged: `merged_hlc` is at or above its arrival."""
     checkpoint_hlc: int | None
-    """The earliest kept checkpoint that contains the delta; None if none does yet."""
+    """Arrival of the earliest stored checkpoint that contains the delta; None if none does yet."""
 
 
 class TracedDelta(msgspec.Struct, frozen=True, rename="camel"):
-    """A delta, and where it is."""
+    """A delta, and where it is stored."""
 
     delta_id: str
     gateway: str
@@ -77,7 +77,7 @@ def trace(config: Config, delta_id: str, gateway: str | None = None) -> TracedDe
     Args:
         config: names the lake and the store.
         delta_id: the delta's id, or its first characters, at least 8.
-        gateway: restricts the search to one gateway.
+        gateway: restricts the search to one gateway; None for all.
 
     Raises:
         NotFoundError: no delta has such an id.
@@ -113,17 +113,19 @@ def _deltas(lake: LakeReader) -> Table | None:
 def _find_flushed(deltas: Table, delta_id: str, gateway: str | None) -> dict[str, Any]:
     from pyiceberg.expressions import StartsWith
 
-    wanted: BooleanExpression = StartsWith(term="delta_id", value=delta_id)
+    row_filter: BooleanExpression = StartsWith(term="delta_id", value=delta_id)
     if gateway is not None:
-        wanted = all_of(wanted, condition("gateway", "=", gateway))
-    rows: list[dict[str, Any]] = deltas.scan(row_filter=wanted, selected_fields=_COLUMNS).to_arrow().to_pylist()
+        row_filter = all_of(row_filter, condition("gateway", "=", gateway))
+    rows: list[dict[str, Any]] = deltas.scan(row_filter=row_filter, selected_fields=_COLUMNS).to_arrow().to_pylist()
     if not rows:
         raise NotFoundError(
             f"no delta {delta_id!r} is in staging's log or in the lake; its push may have been rejected"
         )
     if len({(row["gateway"], row["delta_id"]) for row in rows}) > 1:
-        some = ", ".join(sorted({row["delta_id"] for row in rows})[:5])
-        raise ValidationError(f"{len(rows)} deltas start with {delta_id!r}: {some}, …; give more characters of the id")
+        first_ids = ", ".join(sorted({row["delta_id"] for row in rows})[:5])
+        raise ValidationError(
+            f"{len(rows)} deltas start with {delta_id!r}: {first_ids}, …; give more characters of the id"
+        )
     return rows[0]
 
 
@@ -146,8 +148,8 @@ def _table(state: Table, gateway: str, arrival: int) -> TracedTable:
 
 def _snapshot(deltas: Table, row: dict[str, Any]) -> TracedSnapshot | None:
     """Return the snapshot that added the file with the delta's batch; after a compaction, the compaction's snapshot."""
-    wanted = all_of(condition("batch_id", "=", row["batch_id"]), condition("gateway", "=", row["gateway"]))
-    files = {task.file.file_path for task in deltas.scan(row_filter=wanted).plan_files()}
+    row_filter = all_of(condition("batch_id", "=", row["batch_id"]), condition("gateway", "=", row["gateway"]))
+    files = {task.file.file_path for task in deltas.scan(row_filter=row_filter).plan_files()}
     current = deltas.current_snapshot()
     if current is None:
         return None

@@ -1,4 +1,7 @@
-"""Acknowledged deltas that are not in the lake yet, read from staging's log while its owner runs."""
+"""Acknowledged deltas that are not in the lake yet, read from staging's log while the store's owner runs.
+
+`query.py`, `row_history.py` and `tracing.py` add them to what the lake has.
+"""
 
 from __future__ import annotations
 
@@ -45,13 +48,14 @@ class UnflushedDelta(NamedTuple):
     ordinal: int
     """Position in the push."""
     arrival: int
+    """The gateway's hlc for the push."""
     delta: RowDelta
 
 
 def unflushed_table(config: Config) -> pa.Table:
     """Return the unflushed deltas of every shard in the columns of `SCHEMA`.
 
-    Call it before the lake is read: a delta that is flushed in between is then seen twice, and never missed.
+    Call it before the lake is read: a delta that is flushed in between is then read twice, and never missed.
 
     Args:
         config: names the store and its shards.

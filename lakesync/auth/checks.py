@@ -20,16 +20,18 @@ Role = Literal["client", "admin"]
 
 MAX_TOKEN_CHARS = 8192
 CLOCK_SKEW_SECONDS = 5
-"""How far an issuer's clock may be ahead: a token is accepted so many seconds before its `iat` and `nbf`."""
-LAST_SECOND = 253_402_300_799
-"""The end of the year 9999. A later `exp` is rejected: it is a mistake, such as milliseconds."""
+"""By how much an issuer's clock may be ahead: a token is accepted this long before its `iat` and `nbf`."""
+MAX_TIME_SECONDS = 253_402_300_799
+"""The last second of the year 9999. A later `exp`, `nbf` or `iat` is rejected: it is probably in milliseconds."""
 _QUOTED_CHARS = 60
+"""The length of a value in an error message."""
 _GATEWAY = "gw"
+"""The claim with the gateway id, unless the issuer sets another."""
 _ABSENT = object()
 
 
 class TokenRefusedError(AuthError):
-    """A token failed a check. The message names the check and holds no secret, key or signature."""
+    """A token failed a check. The message names the check and contains no secret, key or signature."""
 
     def __init__(self, check: str, message: str) -> None:
         """Create the error.
@@ -57,26 +59,28 @@ class UnknownKeyError(TokenRefusedError):
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """The caller of a verified token."""
+    """What a verified token says about its bearer."""
 
     client_id: str
     gateways: tuple[str, ...]
-    """The gateways that it may enter. Empty if `enter` admits it to none."""
+    """The ids of the gateways that the bearer may use; empty if no entry of the issuer's `enter` admits the token."""
     role: Role
     claims: Claims
     """Strings and lists of strings by path, for sync rules (`jwt:PATH`). `sub` is the client id."""
     expires: float
-    """Expiry in seconds since the epoch."""
+    """The token's expiry, in seconds since 1970."""
     key: Key
-    """The key that signed it."""
+    """The key that signed the token."""
 
 
 class Finding(NamedTuple):
-    """The result of one check."""
+    """The result of one check, for `lakesync token inspect`."""
 
     check: str
     state: Literal["ok", "failed", "skipped"]
+    """A check is skipped if its prerequisite did not succeed."""
     detail: str
+    """What was found, or what is wrong."""
 
 
 class TokenChecks:
@@ -88,8 +92,8 @@ class TokenChecks:
         Args:
             parts: the token, decoded but not verified.
             issuer: the issuer whose settings apply.
-            now: the time in seconds since the epoch.
-            sole_gateway: the server's only gateway; None if it may have several.
+            now: the time in seconds since 1970.
+            sole_gateway: the id of the server's only gateway, which tokens need not name; None if it may have several.
         """
         self._parts = parts
         self._issuer = issuer
@@ -105,7 +109,7 @@ class TokenChecks:
         self._rule_claims: Claims = {}
 
     def identity(self) -> Identity:
-        """Return the caller that the token identifies.
+        """Return what the token says, after all checks.
 
         Raises:
             TokenRefusedError: the token fails a check.
@@ -117,45 +121,48 @@ class TokenChecks:
         return Identity(self._client_id, self._gateways, self._role, self._rule_claims, expires, self._key)
 
     def findings(self) -> Iterator[Finding]:
-        """Return the result of every check. A check is skipped if the one that it depends on failed."""
-        failed: set[str] = set()
-        for check, condition in CHECKS:
-            if condition in failed:
-                failed.add(check)
-                yield Finding(check, "skipped", f"needs the check '{condition}'")
+        """Yield the result of every check. A check is skipped if its prerequisite failed or was skipped."""
+        not_ok: set[str] = set()
+        for check, prerequisite in CHECKS:
+            if prerequisite in not_ok:
+                not_ok.add(check)
+                yield Finding(check, "skipped", f"needs the check '{prerequisite}'")
                 continue
             try:
                 yield Finding(check, "ok", getattr(self, f"_check_{check}")())
             except TokenRefusedError as error:
-                failed.add(check)
+                not_ok.add(check)
                 yield Finding(check, "failed", str(error).partition(": ")[2])
 
+    # Each check returns a finding's detail, or raises TokenRefusedError.
+
     def _check_algorithm(self) -> str:
-        named = self._parts.header.get("alg")
-        if named not in self._issuer.algorithms:
-            what = f"its alg is {quote(named)}" if named in ALGORITHMS else "its alg is not supported"
+        algorithm = self._parts.header.get("alg")
+        if algorithm not in self._issuer.algorithms:
+            what = f"its alg is {quote(algorithm)}" if algorithm in ALGORITHMS else "its alg is not supported"
             raise TokenRefusedError("algorithm", f"{what}; this issuer signs with {', '.join(self._issuer.algorithms)}")
-        return str(named)
+        return str(algorithm)
 
     def _check_key(self) -> str:
-        named, algorithm = self._parts.header.get("kid"), self._parts.header["alg"]
-        if named is not None and not isinstance(named, str):
+        """Collect the keys that may have signed the token: those of its algorithm that have its kid, or no kid."""
+        kid, algorithm = self._parts.header.get("kid"), self._parts.header["alg"]
+        if kid is not None and not isinstance(kid, str):
             raise TokenRefusedError("key", "its kid is not a string")
         keys = [key for key in self._issuer.key_set.keys if key.algorithm == algorithm]
-        self._candidates = [key for key in keys if named is None or key.kid is None or key.kid == named]
+        self._candidates = [key for key in keys if kid is None or key.kid is None or key.kid == kid]
         if not keys:
             raise UnknownKeyError(f"no key of the issuer is known for {algorithm}", self._issuer)
         if not self._candidates:
             what = (
-                f"its kid {quote(named)} is not among the {len(keys)} keys of the issuer that are known for {algorithm}"
+                f"its kid {quote(kid)} is not among the {len(keys)} keys of the issuer that are known for {algorithm}"
             )
             raise UnknownKeyError(what, self._issuer)
-        return f"{quote(named)} is a key of the issuer" if self._names_a_key() else f"{len(self._candidates)} to try"
+        return f"{quote(kid)} is a key of the issuer" if self._has_known_kid() else f"{len(self._candidates)} to try"
 
-    def _names_a_key(self) -> bool:
+    def _has_known_kid(self) -> bool:
         """Return whether a known key of the issuer has the token's kid."""
-        named = self._parts.header.get("kid")
-        return named is not None and any(key.kid == named for key in self._candidates)
+        kid = self._parts.header.get("kid")
+        return kid is not None and any(key.kid == kid for key in self._candidates)
 
     def _check_signature(self) -> str:
         signatures = jwt.PyJWS(algorithms=[self._parts.header["alg"]])
@@ -169,24 +176,25 @@ class TokenChecks:
             self._key = key
             return f"by {key.algorithm}"
         fault = "another key signed it, or it was changed; request a new one"
-        if not self._names_a_key() and self._issuer.is_refreshable:  # the issuer may have a new key
+        if not self._has_known_kid() and self._issuer.is_refreshable:  # the issuer may have a new key
             raise UnknownKeyError(f"it names no known key, and {fault}", self._issuer)
         raise TokenRefusedError("signature", fault)
 
     def _check_audience(self) -> str:
+        """Check `aud` as the issuer's `audience` requires: ignored, absent, or one of some values."""
         if self._issuer.audience is None:
             return "not checked"
-        given = string_values(self._payload.get("aud", []))
-        if given is None:
+        audiences = string_values(self._payload.get("aud", []))
+        if audiences is None:
             raise TokenRefusedError("audience", "its aud is neither a string nor a list of strings")
-        if not self._issuer.audience and given:
+        if not self._issuer.audience and audiences:
             raise TokenRefusedError(
-                "audience", f"its aud is {quote(given[0])}, and no audience is configured for its issuer"
+                "audience", f"its aud is {quote(audiences[0])}, and no audience is configured for its issuer"
             )
-        if self._issuer.audience and self._issuer.audience.isdisjoint(given):
-            what = f"its aud is {quote(given[0])}" if given else "it has no aud"
+        if self._issuer.audience and self._issuer.audience.isdisjoint(audiences):
+            what = f"its aud is {quote(audiences[0])}" if audiences else "it has no aud"
             raise TokenRefusedError("audience", f"{what}; it must be {quote(min(self._issuer.audience))}")
-        return quote(given[0]) if given else "none is required"
+        return quote(audiences[0]) if audiences else "none is required"
 
     def _check_exp(self) -> str:
         expires = self._time("exp")
@@ -203,31 +211,34 @@ class TokenChecks:
         return self._check_start("iat")
 
     def _check_start(self, name: str) -> str:
-        begins = self._time(name)
-        if begins is None:
+        """Check that the time in a claim has passed; `nbf` and `iat` are optional."""
+        start = self._time(name)
+        if start is None:
             return "not given"
-        if begins > self._now + CLOCK_SKEW_SECONDS:
-            ahead = f"its {name} is {begins - self._now:.0f} s in the future"
+        if start > self._now + CLOCK_SKEW_SECONDS:
+            ahead = f"its {name} is {start - self._now:.0f} s in the future"
             raise TokenRefusedError(name, f"it is not yet valid: {ahead}; compare the clocks of issuer and gateway")
-        return f"{max(0.0, self._now - begins):.0f} s ago"
+        return f"{max(0.0, self._now - start):.0f} s ago"
 
     def _check_require(self) -> str:
-        for path, wanted in self._issuer.require.items():
-            if wanted.isdisjoint(string_values(self._claims.get(path)) or ()):
+        """Check the claims that the issuer's setting `require` names."""
+        for path, accepted in self._issuer.require.items():
+            if accepted.isdisjoint(string_values(self._claims.get(path)) or ()):
                 what = (
                     f"{quote(path)} is {quote(self._claims[path])}"
                     if path in self._claims
                     else f"it lacks {quote(path)}"
                 )
-                raise TokenRefusedError("require", f"{what}; the claim must be {quote(min(wanted, default=''))}")
+                raise TokenRefusedError("require", f"{what}; the claim must be {quote(min(accepted, default=''))}")
         return ", ".join(self._issuer.require) or "nothing is required"
 
     def _check_client(self) -> str:
+        """Derive the client id, and check that clients may have it."""
         path = self._issuer.client_claim
-        given = self._claims.get(path)
-        if not isinstance(given, str) or not given:
+        claim = self._claims.get(path)
+        if not isinstance(claim, str) or not claim:
             raise TokenRefusedError("client", f"its claim {quote(path)} must be a string that is not empty")
-        client = self._issuer.client_prefix + given
+        client = self._issuer.client_prefix + claim
         fault = check_id(f"its {path}", client)
         if fault is None and is_importer(client):
             fault = f"its {path} is {quote(client)}, which is reserved for imports; use {quote(user_of(client))}"
@@ -237,46 +248,50 @@ class TokenChecks:
         return client
 
     def _check_role(self) -> str:
+        """Derive the role: `admin` if the role claim contains one of the issuer's admin roles, else `client`."""
         path = self._issuer.role_claim
-        given = self._claims.get(path, "client") if path is not None else "client"
-        roles = string_values(given)
-        if self._issuer.strict_roles and given not in ("client", "admin"):
-            raise TokenRefusedError("role", f"its {path} is {quote(given)}; it must be 'client' or 'admin'")
+        claim = self._claims.get(path, "client") if path is not None else "client"
+        roles = string_values(claim)
+        if self._issuer.strict_roles and claim not in ("client", "admin"):
+            raise TokenRefusedError("role", f"its {path} is {quote(claim)}; it must be 'client' or 'admin'")
         self._role = "admin" if roles is not None and not self._issuer.admin_roles.isdisjoint(roles) else "client"
         return self._role
 
     def _check_gateway(self) -> str:
+        """Derive the gateways that the bearer may use: those that the token names and that `enter`, if set, admits."""
         path, enter = self._issuer.gateway_claim, self._issuer.enter
-        given = self._claims.get(path or _GATEWAY, _ABSENT)
+        claim = self._claims.get(path or _GATEWAY, _ABSENT)
         admitted = tuple(dict.fromkeys(rule.gateway for rule in enter if rule.admits(self._claims)))
-        if given is _ABSENT:
+        if claim is _ABSENT:
             if path is not None:
                 raise TokenRefusedError("gateway", f"it lacks the claim {quote(path)}, which names its gateway")
             if not enter and self._sole is None:
                 raise TokenRefusedError("gateway", f"it lacks the claim '{_GATEWAY}', which names its gateway")
             self._gateways = admitted if enter else (str(self._sole),)
         else:
-            named = string_values(given)
-            if not named or not all(named) or (path is None and not isinstance(given, str)):
+            named = string_values(claim)
+            if not named or not all(named) or (path is None and not isinstance(claim, str)):
                 form = "a string that is not empty" if path is None else "a gateway id, or a list of them"
                 raise TokenRefusedError("gateway", f"its claim {quote(path or _GATEWAY)} must be {form}")
             self._gateways = tuple(gateway for gateway in named if not enter or gateway in admitted)
         return ", ".join(self._gateways[:10]) or "none: no entry of `enter` admits it"
 
     def _check_claims(self) -> str:
+        """Collect the claims that sync rules can read, and check that they are valid Unicode."""
         claims = rule_claims(self._claims)
         try:
             msgspec.json.encode([claims, self._client_id])
         except UnicodeEncodeError as error:
-            raise TokenRefusedError("claims", "a claim holds a lone surrogate, which is not valid Unicode") from error
+            raise TokenRefusedError("claims", "a claim contains a lone surrogate: not valid Unicode") from error
         self._rule_claims = {**claims, "sub": self._client_id}
         return f"{len(claims)} claims for rules"
 
     def _time(self, name: str) -> float | None:
+        """Return the time in a claim, in seconds since 1970; None if the token lacks the claim."""
         value = self._payload.get(name, _ABSENT)
         if value is _ABSENT:
             return None
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= LAST_SECOND:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MAX_TIME_SECONDS:
             raise TokenRefusedError(name, f"its {name} must be a number of seconds since 1970, before the year 10000")
         return float(value)
 
@@ -295,15 +310,20 @@ CHECKS: tuple[tuple[str, str | None], ...] = (
     ("gateway", None),
     ("claims", "client"),
 )
-"""Each check, and the check that it depends on."""
+"""Each check, in order, and its prerequisite: a check whose result it needs. None: it needs none.
+
+`TokenChecks._check_NAME` implements the check.
+"""
 
 
 class TokenParts(NamedTuple):
     """A token, decoded but not verified."""
 
     token: str
+    """The encoded token."""
     header: Mapping[str, Any]
     payload: Mapping[str, Any]
+    """The claims."""
 
 
 def decode_parts(token: str) -> TokenParts:

@@ -1,4 +1,4 @@
-"""Claims by path: `app_metadata.team` is `team` in the object `app_metadata`. The checks and sync rules use them."""
+"""Claims by path: `app_metadata.team` is the claim `team` in the object `app_metadata`. The token checks call it."""
 
 from __future__ import annotations
 
@@ -10,34 +10,35 @@ from lakesync.model.types import Claims
 MAX_DEPTH = 8
 """Levels of nested objects that a path can reach."""
 MAX_PATHS = 256
-"""Most nested values of a token that get a path, so that a cached token stays small."""
+"""Nested values of a token that get a path, at most, so that a cached token stays small. Further ones are ignored."""
 MAX_PATH_CHARS = 256
+"""A value whose path would be longer is ignored."""
 
 
 def flatten_claims(payload: Mapping[str, Any]) -> dict[str, Any]:
     """Return every claim of a payload by its path, including objects.
 
-    A claim named `a.b` hides `b` in the object `a`, because the outer level has precedence. Names that contain full
-    stops, such as Auth0's `https://example.com/team`, are kept unchanged.
+    A claim named `a.b` hides `b` in the object `a`, because the outer level has precedence. So names that contain dots,
+    such as Auth0's `https://example.com/team`, can be used as paths.
     """
-    found: dict[str, Any] = dict(payload)
-    most = len(found) + MAX_PATHS
+    claims: dict[str, Any] = dict(payload)
+    max_claims = len(claims) + MAX_PATHS
     level: list[tuple[str, Mapping[str, Any]]] = [("", payload)]
     for _ in range(MAX_DEPTH - 1):
         inner = [
             (f"{prefix}{name}.", value)
-            for prefix, holder in level
-            for name, value in holder.items()
+            for prefix, parent in level
+            for name, value in parent.items()
             if isinstance(value, Mapping) and len(prefix) + len(name) < MAX_PATH_CHARS
         ]
         if not inner:
             break
-        for prefix, holder in inner:
-            for name, value in holder.items():
-                if len(prefix) + len(name) <= MAX_PATH_CHARS and len(found) < most:
-                    found.setdefault(prefix + name, value)
+        for prefix, parent in inner:
+            for name, value in parent.items():
+                if len(prefix) + len(name) <= MAX_PATH_CHARS and len(claims) < max_claims:
+                    claims.setdefault(prefix + name, value)
         level = inner
-    return found
+    return claims
 
 
 def string_values(value: Any) -> tuple[str, ...] | None:
@@ -49,10 +50,10 @@ def string_values(value: Any) -> tuple[str, ...] | None:
     return None
 
 
-def rule_claims(values: Mapping[str, Any]) -> Claims:
-    """Return the claims that sync rules can read: strings and lists of strings, by path."""
+def rule_claims(claims: Mapping[str, Any]) -> Claims:
+    """Return the claims that sync rules can read, by path: strings and lists of strings."""
     return {
         path: value
-        for path, value in values.items()
+        for path, value in claims.items()
         if isinstance(value, str) or (isinstance(value, list) and all(isinstance(item, str) for item in value))
     }

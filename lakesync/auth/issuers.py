@@ -1,4 +1,8 @@
-"""The issuers that a gateway trusts, from `[[gateway.issuers]]` and `jwt_secret`, and the meaning of their claims."""
+"""The issuers whose tokens a gateway accepts, and how it reads their claims.
+
+They come from `[[gateway.issuers]]` and `jwt_secret`. The gateway and `lakesync token inspect` create them;
+`checks.py` and `verifier.py` use them.
+"""
 
 from __future__ import annotations
 
@@ -30,14 +34,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EnterRule:
-    """An entry of `enter`: a gateway that admits every token of an issuer, or those with a value in a claim."""
+    """An entry of an issuer's setting `enter`: a gateway that its tokens may use, if a claim has one of some values."""
 
     gateway: str
     claim: str | None = None
+    """The claim's path; None admits every token of the issuer."""
     values: frozenset[str] = frozenset()
+    """The claim, a string or a list of strings, must contain one of these."""
 
     def admits(self, claims: Mapping[str, Any]) -> bool:
-        """Return whether a token with these claims, by path, may enter."""
+        """Return whether a token with these claims, by path, may use the gateway."""
         return self.claim is None or not self.values.isdisjoint(string_values(claims.get(self.claim)) or ())
 
 
@@ -46,27 +52,32 @@ class Issuer:
     """An issuer: its keys, and what the claims of its tokens mean."""
 
     issuer: str | None
-    """The `iss` of its tokens; None for the server's own secrets, whose tokens may have any."""
+    """The `iss` of its tokens; None for the server's own secrets, whose tokens may have any `iss`."""
     key_set: KeySet
     algorithms: tuple[Algorithm, ...] = PUBLIC_ALGORITHMS
+    """The algorithms that its tokens may be signed with."""
     audience: frozenset[str] | None = frozenset()
-    """Accepted values of `aud`. Empty: tokens must have no `aud`. None: it is not checked."""
+    """Values of `aud`, of which a token must have one. Empty: a token must have no `aud`. None: `aud` is ignored."""
     client_claim: str = "sub"
+    """Path of the claim with the client id."""
     client_prefix: str = ""
+    """Prepended to this claim to form the client id, so that two issuers cannot name the same client."""
     gateway_claim: str | None = None
-    """Path of the required claim that names the gateways; None: `gw`, which is optional."""
+    """Path of the required claim with one gateway id or a list of them. None: the optional claim `gw`, with one id."""
     role_claim: str | None = None
-    """Path of the roles; None: every token has the role `client`."""
+    """Path of the claim with the role or roles; None: every token has the role `client`."""
     admin_roles: frozenset[str] = frozenset({"admin"})
+    """A token with one of these roles has the role `admin`."""
     strict_roles: bool = False
-    """Whether an unknown role is rejected instead of treated as `client`."""
+    """Whether a role other than `client` and `admin` is rejected instead of treated as `client`."""
     enter: tuple[EnterRule, ...] = ()
+    """The gateways that its tokens may use. Empty: those that the token's claims name."""
     require: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """Path → accepted values, of which a token must have one."""
+    """Path → values. A token must have one of the values in each of these claims."""
 
     @staticmethod
     def of_secrets(secrets: Sequence[str]) -> Issuer:
-        """Return the issuer of `jwt_secret` and `jwt_secret_previous`."""
+        """Return the issuer of the tokens that the server's own secrets sign: `jwt_secret`, `jwt_secret_previous`."""
         keys = [Key.of_secret(secret) for secret in secrets]
         return Issuer(
             None,

@@ -1,4 +1,4 @@
-"""The keys of issuers: parsed, fetched, cached and refreshed.
+"""The keys of issuers: parsed, fetched, cached and refreshed. `issuers.py` and `verifier.py` use them.
 
 Keys come from a JSON Web Key Set at a URL, from a file, or from an HS256 secret. A token cannot supply a key or its
 location: its `kid` only selects among the issuer's keys, and its `jku`, `x5u`, `jwk` and `x5c` are ignored.
@@ -34,7 +34,7 @@ PUBLIC_ALGORITHMS: tuple[Algorithm, ...] = ("RS256", "ES256", "EdDSA")
 ALGORITHMS: tuple[Algorithm, ...] = get_args(Algorithm)
 
 REFRESH_SECONDS = 300.0
-"""Interval between two fetches. A key that the issuer withdrew stays valid for no longer than this."""
+"""Interval between two fetches. A key that the issuer no longer publishes stays valid for no longer than this."""
 COOLDOWN_SECONDS = 10.0
 """Minimum time between two fetches, however many tokens have an unknown `kid`."""
 FILE_COOLDOWN_SECONDS = 1.0
@@ -42,17 +42,19 @@ FILE_COOLDOWN_SECONDS = 1.0
 FETCH_SECONDS = 5.0
 """Time limit of a fetch."""
 MAX_SET_BYTES = 256 << 10
+"""Limit of a fetched document."""
 MAX_KEYS = 64
 MIN_RSA_BITS = 2048
 _CHUNK_BYTES = 64
-"""Small, so that the time limit also ends a response that arrives slowly."""
+"""Bytes read before each check of the time limit; few, because a server may send slowly on purpose."""
 _PEM = b"-----BEGIN PUBLIC KEY-----"
 _PEM_END = b"-----END PUBLIC KEY-----"
-_KINDS = {"RSA": "RS256", "EC": "ES256", "OKP": "EdDSA"}
+_ALGORITHM_OF_KEY_TYPE = {"RSA": "RS256", "EC": "ES256", "OKP": "EdDSA"}
+"""A JSON Web Key's `kty` → the algorithm that its tokens are signed with."""
 
 
 class KeysUnavailableError(Exception):
-    """The keys of an issuer cannot be fetched, or none of them is usable."""
+    """The keys of an issuer cannot be fetched or read, or none of them is usable."""
 
 
 @dataclass(frozen=True)
@@ -60,11 +62,12 @@ class Key:
     """A verification key for one algorithm."""
 
     kid: str | None
-    """None: the key is tried for every token of its algorithm."""
+    """The key's id; None if it has none: then it is tried for every token of its algorithm."""
     algorithm: Algorithm
     digest: str
     """SHA-256 of the key, which identifies it."""
     material: Any = field(compare=False, repr=False)
+    """The secret, or a public key object of `cryptography`."""
 
     @staticmethod
     def of_secret(secret: str) -> Key:
@@ -73,10 +76,10 @@ class Key:
 
     @staticmethod
     def of_public(kid: str | None, public: Any) -> Key:
-        """Return the key of a public key.
+        """Return the verification key of a public key.
 
         Args:
-            kid: its name; None if it has none.
+            kid: the key's id; None if it has none.
             public: a public key object of `cryptography`.
 
         Raises:
@@ -100,12 +103,12 @@ class Key:
 def parse_keys(content: bytes) -> tuple[Key, ...]:
     """Parse a JSON Web Key Set, or public keys in PEM.
 
-    Keys of a set with another use or algorithm are ignored, because providers publish them too.
+    Keys of a set that are for encryption or another algorithm are ignored, because providers publish them too.
 
     Raises:
         KeysUnavailableError: the content is neither, or has no usable key.
     """
-    found = _pem_keys(content) if _PEM in content else _set_keys(content)
+    found = _parse_pem(content) if _PEM in content else _parse_key_set(content)
     if not found:
         raise KeysUnavailableError("it has no key for RS256, ES256 or EdDSA")
     if len(found) > MAX_KEYS:
@@ -113,7 +116,7 @@ def parse_keys(content: bytes) -> tuple[Key, ...]:
     return tuple(found)
 
 
-def _pem_keys(content: bytes) -> list[Key]:
+def _parse_pem(content: bytes) -> list[Key]:
     found = []
     for part in content.split(_PEM)[1:]:
         block = _PEM + part.partition(_PEM_END)[0] + _PEM_END
@@ -125,7 +128,7 @@ def _pem_keys(content: bytes) -> list[Key]:
     return found
 
 
-def _set_keys(content: bytes) -> list[Key]:
+def _parse_key_set(content: bytes) -> list[Key]:
     try:
         document = json.loads(content)
     except (ValueError, RecursionError) as error:
@@ -135,7 +138,7 @@ def _set_keys(content: bytes) -> list[Key]:
         raise KeysUnavailableError('the JSON has no list "keys": it is not a JSON Web Key Set')
     found = []
     for entry in entries:
-        algorithm = _KINDS.get(str(entry.get("kty"))) if isinstance(entry, dict) else None
+        algorithm = _ALGORITHM_OF_KEY_TYPE.get(str(entry.get("kty"))) if isinstance(entry, dict) else None
         if algorithm is None or entry.get("use", "sig") != "sig":
             continue
         if entry.get("alg", algorithm) not in ({"EdDSA", "Ed25519"} if algorithm == "EdDSA" else {algorithm}):
@@ -166,7 +169,7 @@ class KeySet:
         Args:
             load: fetches or reads the keys, in a worker thread; raises KeysUnavailableError.
             keys: the keys that are known at the start.
-            name: the issuer, for the log.
+            name: the issuer's name, for the log.
             cooldown: minimum seconds between two fetches.
             clock: returns seconds of a monotonic clock.
         """
@@ -177,7 +180,7 @@ class KeySet:
         self._name = name
         self._cooldown = cooldown
         self._clock = clock
-        self._tried: float | None = None
+        self._last_try: float | None = None
         self._loading: asyncio.Task[bool] | None = None
 
     async def refresh(self) -> bool:
@@ -186,13 +189,13 @@ class KeySet:
         If the fetch fails, the known keys stay valid, so that an outage of the issuer ends no session.
 
         Returns:
-            Whether the keys were fetched; False also within the cooldown.
+            Whether the keys were fetched; False if the fetch failed, or within the cooldown.
         """
         if self._loading is None:
             now = self._clock()
-            if self._tried is not None and now - self._tried < self._cooldown:
+            if self._last_try is not None and now - self._last_try < self._cooldown:
                 return False
-            self._tried = now
+            self._last_try = now
             self._loading = asyncio.create_task(self._refresh())
             self._loading.add_done_callback(self._loaded)
         return await asyncio.shield(self._loading)
@@ -204,8 +207,8 @@ class KeySet:
         try:
             found = tuple(await asyncio.wait_for(asyncio.to_thread(self.load), FETCH_SECONDS + 1))
         except Exception as error:  # the next refresh may succeed
-            known = isinstance(error, KeysUnavailableError)
-            reason = str(error) if known else f"no answer within {FETCH_SECONDS:g} s ({type(error).__name__})"
+            is_expected = isinstance(error, KeysUnavailableError)
+            reason = str(error) if is_expected else f"no response within {FETCH_SECONDS:g} s ({type(error).__name__})"
             log.warning(
                 "the keys of an issuer cannot be fetched", issuer=self._name, reason=reason, kept=len(self.keys)
             )
@@ -213,7 +216,7 @@ class KeySet:
         removed = frozenset(self.keys) - frozenset(found)
         self.keys = found
         if removed:
-            log.info("an issuer withdrew keys", issuer=self._name, kids=[key.kid for key in removed])
+            log.info("an issuer no longer publishes keys", issuer=self._name, kids=[key.kid for key in removed])
             self.on_removed(removed)
         return True
 
@@ -284,6 +287,11 @@ def load_key_file(path: Path) -> tuple[Key, ...]:
 
 
 def _get(url: str) -> bytes:
+    """Return the body of a response with status 200, without following redirects.
+
+    Raises:
+        KeysUnavailableError: the response is late, too large, or has another status.
+    """
     deadline = time.monotonic() + FETCH_SECONDS
     body = bytearray()
     try:
@@ -304,7 +312,7 @@ def _get(url: str) -> bytes:
                 if time.monotonic() > deadline:
                     raise KeysUnavailableError(f"the response takes longer than {FETCH_SECONDS:g} s")
     except requests.RequestException as error:
-        raise KeysUnavailableError(f"it does not answer ({type(error).__name__})") from error
+        raise KeysUnavailableError(f"it does not respond ({type(error).__name__})") from error
     return bytes(body)
 
 

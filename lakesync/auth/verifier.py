@@ -1,4 +1,7 @@
-"""Verification of tokens for a gateway. Verified tokens are cached until they expire or their key is withdrawn."""
+"""Verification of tokens for the gateway and for `lakesync token inspect`.
+
+Verified tokens are cached until they expire, or until their issuer no longer publishes the key that signed them.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +28,7 @@ from lakesync.auth.keys import REFRESH_SECONDS, Key, KeysUnavailableError
 log = structlog.get_logger("gateway")
 
 CACHED_TOKENS = 10_000
+"""Verified tokens in memory, at most; above it the oldest is dropped."""
 _CHECK_NAMES = [name for name, _ in CHECKS]
 
 
@@ -45,7 +49,7 @@ class TokenVerifier:
             secrets: HS256 secrets of the server's own tokens: one, or two during a rotation.
             now: returns seconds since the epoch.
             issuers: selected by a token's `iss`. A token with any other `iss`, or none, must be signed by a secret.
-            sole_gateway: the server's only gateway, which tokens need not name.
+            sole_gateway: the id of the server's only gateway, which tokens need not name; None if it may have several.
         """
         self._own = Issuer.of_secrets(secrets) if secrets else None
         self._issuers = tuple(issuers)
@@ -53,12 +57,12 @@ class TokenVerifier:
         self._sole = sole_gateway
         self._verified: dict[str, Identity] = {}
         self.on_withdrawn: Callable[[frozenset[Key]], None] = _ignore
-        """Called with keys that an issuer withdrew, after their tokens left the cache."""
+        """Called with keys that an issuer no longer publishes, after their tokens were removed from the cache."""
         for issuer in self._issuers:
             issuer.key_set.on_removed = self._evict
 
     async def identify(self, token: str) -> Identity:
-        """Return the caller of a token. An unknown key is looked up at the issuer, at most every ten seconds.
+        """Verify a token. If its key is unknown, the issuer's keys are fetched again, at most every ten seconds.
 
         Raises:
             TokenRefusedError: the token fails a check.
@@ -72,7 +76,7 @@ class TokenVerifier:
         return self.verify(token)
 
     def verify(self, token: str) -> Identity:
-        """Return the caller of a token, by the known keys.
+        """Verify a token with the known keys; fetches none.
 
         Raises:
             TokenRefusedError: the token fails a check.
@@ -89,7 +93,7 @@ class TokenVerifier:
         return identity
 
     def findings(self, token: str) -> list[Finding]:
-        """Return the result of every check of a token, by the known keys."""
+        """Return the result of every check of a token, with the known keys; fetches none."""
         try:
             parts = decode_parts(token)
         except TokenRefusedError as error:
@@ -101,14 +105,14 @@ class TokenVerifier:
             known = ", ".join(quote(each.issuer) for each in self._issuers) or "no issuer"
             detail = f"{_reason(error)}; [[gateway.issuers]] has {known}"
             return [*found, Finding("issuer", "failed", detail), *_skipped("issuer", _CHECK_NAMES)]
-        tries = [list(self._checks(parts, issuer).findings()) for issuer in candidates]
-        best = max(range(len(tries)), key=lambda index: sum(finding.state == "ok" for finding in tries[index]))
-        named = candidates[best].issuer
-        detail = "the server's own secret" if named is None else quote(named)
-        return [*found, Finding("issuer", "ok", detail), *tries[best]]
+        results = [list(self._checks(parts, issuer).findings()) for issuer in candidates]
+        best = max(range(len(results)), key=lambda index: sum(finding.state == "ok" for finding in results[index]))
+        issuer_name = candidates[best].issuer
+        detail = "the server's own secret" if issuer_name is None else quote(issuer_name)
+        return [*found, Finding("issuer", "ok", detail), *results[best]]
 
     def is_in_use(self, key: Key) -> bool:
-        """Return whether an issuer still has a key."""
+        """Return whether a key is among the known keys of any issuer."""
         return any(key in issuer.key_set.keys for issuer in (*self._issuers, *filter(None, [self._own])))
 
     async def keep_keys_fresh(self) -> None:
@@ -137,39 +141,45 @@ class TokenVerifier:
         return failed
 
     def _check(self, parts: TokenParts) -> Identity:
-        refused: list[TokenRefusedError] = []
+        """Run the checks with each issuer that may have issued the token.
+
+        If all reject it, raises the error of the issuer whose checks got furthest.
+        """
+        errors: list[TokenRefusedError] = []
         for issuer in self._candidates(parts):
             try:
                 return self._checks(parts, issuer).identity()
             except TokenRefusedError as error:
-                refused.append(error)
-        raise max(refused, key=lambda error: _CHECK_NAMES.index(error.check))
+                errors.append(error)
+        raise max(errors, key=lambda error: _CHECK_NAMES.index(error.check))
 
     def _checks(self, parts: TokenParts, issuer: Issuer) -> TokenChecks:
         return TokenChecks(parts, issuer, self._now(), self._sole)
 
     def _candidates(self, parts: TokenParts) -> list[Issuer]:
         """Return the issuers that may have issued a token: those with its `iss`, else the server's own secrets."""
-        named = parts.payload.get("iss")
-        found = [issuer for issuer in self._issuers if issuer.issuer == named]
+        claim = parts.payload.get("iss")
+        found = [issuer for issuer in self._issuers if issuer.issuer == claim]
         if found:
             return found
         if self._own is not None:
             return [self._own]
-        what = "it has no iss" if named is None else f"its iss {quote(named)} is not an issuer of this gateway"
+        what = "it has no iss" if claim is None else f"its iss {quote(claim)} is not an issuer of this gateway"
         raise TokenRefusedError("issuer", what)
 
     def _evict(self, keys: frozenset[Key]) -> None:
+        """Remove the tokens that these keys signed from the cache."""
         for token in [token for token, identity in self._verified.items() if identity.key in keys]:
             del self._verified[token]
         self.on_withdrawn(keys)
 
 
-def _skipped(condition: str, checks: Sequence[str]) -> list[Finding]:
-    return [Finding(check, "skipped", f"needs the check '{condition}'") for check in checks]
+def _skipped(prerequisite: str, checks: Sequence[str]) -> list[Finding]:
+    return [Finding(check, "skipped", f"needs the check '{prerequisite}'") for check in checks]
 
 
 def _reason(error: TokenRefusedError) -> str:
+    """Return an error's message without the name of the check."""
     return str(error).partition(": ")[2]
 
 
