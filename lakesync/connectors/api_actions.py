@@ -1,4 +1,4 @@
-"""Actions executed through a vendor's API, with one client per action."""
+"""`ApiActions`: executes actions through a vendor's API, with one client per action. Jira and Salesforce use it."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ class Closable(Protocol):
 
 
 C = TypeVar("C", bound=Closable)
+"""The vendor's client."""
 
 Params = Mapping[str, Any]
 ActionFunction = Callable[[C, Action, Params, ActionContext], Mapping[str, Any]]
@@ -28,25 +29,27 @@ ActionFunction = Callable[[C, Action, Params, ActionContext], Mapping[str, Any]]
 class ApiActions(Generic[C]):
     """The `ActionHandler` of one connector."""
 
-    def __init__(self, connect: Callable[[], C], does: Sequence[tuple[ActionDescriptor, ActionFunction[C]]]) -> None:
+    def __init__(
+        self, connect: Callable[[], C], functions: Sequence[tuple[ActionDescriptor, ActionFunction[C]]]
+    ) -> None:
         """Register the actions.
 
         Args:
             connect: creates a client; must not send requests yet.
-            does: each action's descriptor and function.
+            functions: each action's descriptor, and the function that executes it.
         """
-        self.supported_actions = tuple(descriptor for descriptor, _ in does)
+        self.supported_actions = tuple(descriptor for descriptor, _ in functions)
         self._connect = connect
-        self._does = {descriptor.action_type: do for descriptor, do in does}
+        self._functions = {descriptor.action_type: function for descriptor, function in functions}
 
     def execute_action(self, action: Action, context: ActionContext) -> Mapping[str, Any]:
-        """Execute an action.
+        """Execute an action and return its result.
 
         Raises:
             LakeSyncError: the vendor rejected it. The error's class says whether a retry may help.
         """
         client = self._connect()
         try:
-            return self._does[action.action_type](client, action, msgspec.json.decode(action.params), context)
+            return self._functions[action.action_type](client, action, msgspec.json.decode(action.params), context)
         finally:
             client.close()

@@ -1,4 +1,4 @@
-"""`ConnectorType`, and the configuration of one connector."""
+"""`ConnectorType`, which a package implements to add a type of connector, and the configuration of one connector."""
 
 from __future__ import annotations
 
@@ -18,10 +18,13 @@ class ConnectorConfig:
     """A connector's configuration with secrets in plain text. Its `repr` does not show them."""
 
     gateway: str
+    """The id of the gateway that it belongs to."""
     name: str
     type: str
     settings: Mapping[str, Any] = field(repr=False)
+    """As the type's `config_schema` describes."""
     ingest: Mapping[str, Any] | None = None
+    """As the type's `ingest_schema` describes; None if the connector is not polled."""
     hosts: HostPolicy = field(default_factory=HostPolicy)
     """The hosts that connectors of this server may call."""
     own_identity: bool = False
@@ -48,14 +51,14 @@ class ConnectorType:
     open_source: Callable[[ConnectorConfig], Source] = _no_source
     """Called for each poll, which closes the source."""
     switches: Mapping[str, str] = field(default_factory=dict)
-    """By output table, the setting that turns its polling off."""
+    """Output table → the boolean setting that turns its polling off."""
 
     def polled(self, settings: Mapping[str, Any], ingest: Mapping[str, Any] | None) -> tuple[str, ...]:
         """Return the tables that a connector's polls fill, according to its settings; empty if it is not polled.
 
         Args:
             settings: the connector's settings.
-            ingest: its ingest settings; None if it is not polled.
+            ingest: its `ingest` settings; None if it is not polled.
         """
         if ingest is None:
             return ()
@@ -70,7 +73,7 @@ def text_table(name: str, columns: str, **references: str) -> TableSchema:
 
     Args:
         name: the table.
-        columns: column names separated by blanks.
-        references: by column, the `TABLE.COLUMN` that it references.
+        columns: column names separated by spaces.
+        references: column → the `TABLE.COLUMN` that it references.
     """
     return TableSchema(name, tuple(Column(each, "string", references.get(each)) for each in columns.split()))

@@ -1,6 +1,7 @@
 """The built-in connector types: descriptors with their settings as JSON Schema, actions and sources.
 
-A type's code is imported when one of its connectors is first used.
+`registry.installed` returns them with those of installed packages. A type's code is imported when one of its connectors
+is first used.
 """
 
 from __future__ import annotations
@@ -46,22 +47,25 @@ def _object(properties: dict[str, Any], *required: str, **more: Any) -> dict[str
     }
 
 
-_PACE = {
-    "intervalMs": _count("Milliseconds between two polls.", default=10_000),
-    "chunkSize": _count("Deltas in one push.", default=500, maximum=10_000),
-    "memoryBudgetBytes": _count("A quarter of the bytes that a task lands at once of a long reading."),
-    "maxCalls": _count("Calls that a poll may make, retries included; the next poll continues."),
+_POLL_SETTINGS = {
+    "intervalMs": _count("Milliseconds between the starts of two polls.", default=10_000),
+    "chunkSize": _count("Deltas per push.", default=500, maximum=10_000),
+    "memoryBudgetBytes": _count(
+        "Bytes of rows that a poll keeps in memory. A task of a long read lands four times as much at once."
+    ),
+    "maxCalls": _count("API calls that a poll may make, including retries. The next poll continues."),
 }
 
-_CENSUS = {
+_CENSUS_SETTINGS = {
     "censusIntervalMs": _count(
-        "Milliseconds between two counts of what is still there, for deletes.", default=86_400_000
+        "Milliseconds between two censuses, which list all rows to find deleted ones.", default=86_400_000
     ),
     "deletedShare": {
         "type": "number",
         "minimum": 0,
         "maximum": 1,
-        "description": "The share of a table's rows that a count may delete; above it, it stops and says so.",
+        "description": "Share of a table's rows that a census may delete. Above it, nothing is deleted and the poll"
+        " reports an error.",
         "default": 0.2,
     },
 }
@@ -71,8 +75,13 @@ _STRATEGY = {
     "description": "How changes are found.",
     "properties": {
         "type": {"enum": ["cursor", "diff"]},
-        "cursorColumn": _text("A column that grows with every change; for cursor."),
-        "lookbackMs": {"type": "integer", "minimum": 0, "description": "How far behind the cursor to look again."},
+        "cursorColumn": _text("For `cursor`: a column whose value grows with every change."),
+        "lookbackMs": {
+            "type": "integer",
+            "minimum": 0,
+            "description": "For `cursor`: how far before the cursor each poll reads again, in milliseconds or, for"
+            " numbers, in units of the column.",
+        },
     },
     "required": ["type"],
     "if": {"properties": {"type": {"const": "cursor"}}},
@@ -85,16 +94,16 @@ DATABASE_INGEST = _object(
         "tables": {
             "type": "array",
             "minItems": 1,
-            "description": "What is polled.",
+            "description": "The queries to poll.",
             "items": {
                 "type": "object",
                 "properties": {
                     "table": {
                         "type": "string",
                         "pattern": _IDENTIFIER,
-                        "description": "The table that it becomes.",
+                        "description": "The synced table that receives the rows.",
                     },
-                    "query": _text("SQL that gives the row id and the columns."),
+                    "query": _text("SQL query for the row id and the columns."),
                     "rowIdColumn": _text("The column that identifies a row.", default="id"),
                     "strategy": _STRATEGY,
                 },
@@ -102,13 +111,13 @@ DATABASE_INGEST = _object(
                 "additionalProperties": False,
             },
         },
-        **_PACE,
-        **_CENSUS,
+        **_POLL_SETTINGS,
+        **_CENSUS_SETTINGS,
     },
     "tables",
 )
 
-API_INGEST = _object({**_PACE, **_CENSUS})
+API_INGEST = _object({**_POLL_SETTINGS, **_CENSUS_SETTINGS})
 
 
 def _database(kind: str, name: str, config: dict[str, Any]) -> ConnectorDescriptor:
@@ -132,11 +141,14 @@ DESCRIPTORS = (
                 "projectId": _text("The Google Cloud project."),
                 "dataset": _text("The dataset."),
                 "keyFilename": _text(
-                    "File of a service account's key; without one, the machine's own identity.", format=SERVER_FILE
+                    "File with a service account's key. Without it, the server's own identity, if allowed.",
+                    format=SERVER_FILE,
                 ),
-                "location": _text("Where the dataset is.", default="US"),
+                "location": _text("The dataset's location.", default="US"),
                 "endpoint": _text(
-                    "An emulator's address, asked without credentials.", pattern="^https?://[^/]+/?$", format="uri"
+                    "URL of an emulator, which is called without credentials.",
+                    pattern="^https?://[^/]+/?$",
+                    format="uri",
                 ),
             },
             "projectId",
@@ -151,13 +163,13 @@ DESCRIPTORS = (
         _object(
             {
                 "domain": _text("SITE of SITE.atlassian.net.", pattern=_SITE),
-                "email": _text("Whose token it is."),
-                "apiToken": _secret("An API token of that account."),
-                "jql": _text("Which issues; all, unless given."),
+                "email": _text("E-mail address of the account."),
+                "apiToken": _secret("An API token of the account."),
+                "jql": _text("JQL filter of the issues to poll. Without it, all issues."),
                 "includeComments": _flag("Whether comments are polled.", default=True),
                 "includeProjects": _flag("Whether projects are polled.", default=True),
                 "baseUrl": _text(
-                    "Where the site is, if not at atlassian.net.", pattern="^https?://[^/]+/?$", format="uri"
+                    "URL of a site that is not at atlassian.net.", pattern="^https?://[^/]+/?$", format="uri"
                 ),
             },
             "domain",
@@ -177,14 +189,16 @@ DESCRIPTORS = (
                 "instanceUrl": _text("https://NAME.my.salesforce.com.", pattern="^https?://[^/]+/?$", format="uri"),
                 "clientId": _text("Consumer key of the connected app."),
                 "clientSecret": _secret("Consumer secret of the connected app."),
-                "username": _text("Who signs in; without, the app itself does, by the client credentials flow."),
-                "password": _secret("That user's password, followed by the security token."),
+                "username": _text("User to sign in as. Without it, the app signs in by the client credentials flow."),
+                "password": _secret("The user's password, followed by the security token."),
                 "loginUrl": _text(
-                    "Where to sign in, if not where isSandbox says.", pattern="^https?://[^/]+/?$", format="uri"
+                    "URL of the login server, if not the one that isSandbox selects.",
+                    pattern="^https?://[^/]+/?$",
+                    format="uri",
                 ),
-                "apiVersion": _text("Of the REST API.", default="v62.0", pattern="^v[0-9]{1,3}\\.[0-9]$"),
-                "isSandbox": _flag("Whether it is a sandbox, which signs in elsewhere.", default=False),
-                "soqlFilter": _text("A condition that every query gets besides its own."),
+                "apiVersion": _text("Version of the REST API.", default="v62.0", pattern="^v[0-9]{1,3}\\.[0-9]$"),
+                "isSandbox": _flag("Whether the organisation is a sandbox, with its own login server.", default=False),
+                "soqlFilter": _text("SOQL condition that is added to every query."),
                 "includeAccounts": _flag("Whether accounts are polled.", default=True),
                 "includeContacts": _flag("Whether contacts are polled.", default=True),
                 "includeOpportunities": _flag("Whether opportunities are polled.", default=True),
@@ -201,12 +215,12 @@ DESCRIPTORS = (
     ConnectorDescriptor(
         "webhook",
         "Webhook",
-        "Posts what clients send to one address, signed.",
+        "Posts signed events of clients to a URL.",
         "api",
         _object(
             {
-                "url": _text("Where it is posted.", pattern="^https?://", format="uri"),
-                "secret": _secret("By which the receiver knows that it came from here."),
+                "url": _text("URL that receives the events.", pattern="^https?://", format="uri"),
+                "secret": _secret("Key of the signature by which the receiver verifies an event."),
             },
             "url",
             "secret",
@@ -221,6 +235,7 @@ _ACTIONS: dict[str, tuple[str, tuple[ActionDescriptor, ...]]] = {
     "salesforce": ("lakesync.connectors.salesforce.actions:handler", (CREATE_RECORD, UPDATE_RECORD)),
     "webhook": ("lakesync.connectors.webhook.actions:WebhookActions", (SEND,)),
 }
+"""Type → `MODULE:NAME` of the function or class that makes its handler, and its actions."""
 _SOURCES = {
     "postgres": "lakesync.connectors.sql.postgres:source",
     "mysql": "lakesync.connectors.sql.mysql:source",
@@ -228,31 +243,32 @@ _SOURCES = {
     "jira": "lakesync.connectors.jira.source:JiraSource",
     "salesforce": "lakesync.connectors.salesforce.source:SalesforceSource",
 }
+"""Type → `MODULE:NAME` of the function or class that opens its source."""
 _SWITCHES = {"jira": JIRA_SWITCHES, "salesforce": SALESFORCE_SWITCHES}
 
 
 class _LazyFactory:
     """A factory that imports its module on the first call."""
 
-    def __init__(self, place: str) -> None:
-        self._place = place
+    def __init__(self, location: str) -> None:
+        self._location = location
 
     def __call__(self, config: ConnectorConfig) -> Any:
-        module, _, name = self._place.partition(":")
+        module, _, name = self._location.partition(":")
         return getattr(import_module(module), name)(config)
 
 
 def _connector_type(descriptor: ConnectorDescriptor) -> ConnectorType:
-    more: dict[str, Any] = {}
+    optional: dict[str, Any] = {}
     if descriptor.type in _ACTIONS:
-        place, offered = _ACTIONS[descriptor.type]
-        more |= {"actions": offered, "make_handler": _LazyFactory(place)}
+        location, actions = _ACTIONS[descriptor.type]
+        optional |= {"actions": actions, "make_handler": _LazyFactory(location)}
     if descriptor.type in _SOURCES:
-        more["open_source"] = _LazyFactory(_SOURCES[descriptor.type])
+        optional["open_source"] = _LazyFactory(_SOURCES[descriptor.type])
     if descriptor.type in _SWITCHES:
-        more["switches"] = _SWITCHES[descriptor.type]
-    return ConnectorType(descriptor, **more)
+        optional["switches"] = _SWITCHES[descriptor.type]
+    return ConnectorType(descriptor, **optional)
 
 
 BUILT_IN = tuple(_connector_type(descriptor) for descriptor in DESCRIPTORS)
-"""postgres, mysql, bigquery, jira, salesforce, webhook."""
+"""The types postgres, mysql, bigquery, jira, salesforce and webhook."""

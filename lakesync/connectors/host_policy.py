@@ -1,7 +1,8 @@
-"""Which hosts connectors may call. Tenants choose addresses, so requests into the server's own network must be blocked.
+"""Which hosts connectors may call. Tenants choose the URLs, so requests into the server's own network must be blocked.
 
 A name is resolved once, its addresses are checked, and the connection goes to a checked address. So a name that later
-resolves to another address (DNS rebinding) cannot bypass the check.
+resolves to another address (DNS rebinding) cannot bypass the check. `HttpApi`, the database sources and the connector
+registry call it.
 """
 
 from __future__ import annotations
@@ -42,15 +43,15 @@ class HostPolicy(msgspec.Struct, frozen=True):
 
         Args:
             setting: the setting's name, for the message.
-            url: as given by a tenant.
+            url: the URL that a tenant set.
 
         Raises:
             ConfigurationError: the URL is not plain http or https, or its host is not allowed.
         """
         host = _parse_url(setting, url).hostname or ""
         literal = _parse_address(host)
-        may = self._allows(literal) if literal is not None else self._may_allow_by_address
-        if not may and not self._is_named(host):
+        is_possible = self._allows(literal) if literal is not None else self._may_allow_by_address
+        if not is_possible and not self._is_named(host):
             raise ConfigurationError(f"{setting}: {_not_allowed(host)}")
 
     def address(self, host: str, port: int) -> str:
@@ -64,14 +65,14 @@ class HostPolicy(msgspec.Struct, frozen=True):
             ConfigurationError: the host, or one of its addresses, is not allowed.
             OSError: the host cannot be resolved.
         """
-        named = self._is_named(host)
-        if not named and not self._may_allow_by_address:
+        is_named = self._is_named(host)
+        if not is_named and not self._may_allow_by_address:
             raise ConfigurationError(_not_allowed(host))
-        found = [str(entry[4][0]) for entry in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
-        for each in found:
-            if not named and not self._allows(ipaddress.ip_address(each.partition("%")[0])):
+        addresses = [str(entry[4][0]) for entry in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+        for each in addresses:
+            if not is_named and not self._allows(ipaddress.ip_address(each.partition("%")[0])):
                 raise ConfigurationError(_not_allowed(host))
-        return found[0]
+        return addresses[0]
 
     @property
     def _may_allow_by_address(self) -> bool:
@@ -96,7 +97,10 @@ class HostPolicy(msgspec.Struct, frozen=True):
 
 
 class PinnedAdapter(HTTPAdapter):
-    """`requests` adapter that connects to the checked address under the host's own name. Proxies resolve hosts."""
+    """Transport adapter of `requests` that connects to the address that the policy has checked.
+
+    The Host header and TLS use the host's name. With a proxy, which resolves hosts itself, only the name is checked.
+    """
 
     def __init__(self, hosts: HostPolicy) -> None:
         """Store the policy.
@@ -144,6 +148,11 @@ class PinnedAdapter(HTTPAdapter):
 
 
 def _parse_url(setting: str, url: str) -> SplitResult:
+    """Return the parts of a URL.
+
+    Raises:
+        ConfigurationError: the URL is not plain http or https, or contains a user, a password or a fragment.
+    """
     try:
         parts = urlsplit(url)
         plain = parts.scheme in _PORTS and parts.hostname and parts.port != 0

@@ -1,4 +1,4 @@
-"""HTTP client for connectors: allowed hosts, bounded answers, retries by class of error, a count of calls."""
+"""HTTP client for connectors: checks hosts, limits responses, retries by class of error, and counts calls."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ from lakesync.model.errors import (
 from lakesync.wire.http_auth import no_auth
 
 ErrorMapper = Callable[[requests.Response], LakeSyncError | None]
-"""Maps an answer to a LakeSync error; None if the answer is a success."""
+"""Maps a response to a LakeSync error; None if the response is a success."""
 
 TIMEOUT_S = (10, 60)
-"""Seconds to connect, and between two reads."""
+"""Time limits in seconds: to connect, and between two reads."""
 TOTAL_S = 300.0
-"""Seconds for a whole answer."""
-MAX_ANSWER_BYTES = 256 << 20
-"""Of one answer, decompressed."""
+"""Time limit in seconds of a whole response."""
+MAX_RESPONSE_BYTES = 256 << 20
+"""Limit of a response's body after decompression."""
 _CHUNK_BYTES = 65_536
 
 
 class CursorLostError(AdapterError):
-    """The API has discarded the position in a result. Retrying the call is useless; the query must be started again."""
+    """The API no longer knows the position in a paged result. A retry is useless: the query must be started again."""
 
 
 class HttpApi:
-    """Calls one API. Transient errors are retried unless the API asks for a longer wait than the retry timeout."""
+    """Calls one API. Retries transient errors, unless the API asks for a longer wait than the retry timeout."""
 
     def __init__(
         self,
@@ -51,17 +51,17 @@ class HttpApi:
         attempts: int = 6,
         retry_timeout_s: float = 60.0,
         hosts: HostPolicy | None = None,
-        max_bytes: int = MAX_ANSWER_BYTES,
+        max_bytes: int = MAX_RESPONSE_BYTES,
     ) -> None:
         """Create a session; nothing is sent yet.
 
         Args:
             base_url: prefix of all paths.
-            map_error: maps the API's own errors.
+            map_error: maps the API's error responses.
             attempts: maximum attempts per call.
             retry_timeout_s: seconds for all attempts of a call together.
             hosts: the hosts that may be called; None allows every public host.
-            max_bytes: maximum size of an answer.
+            max_bytes: maximum size of a response's body.
         """
         self.base_url = base_url.rstrip("/")
         self.session = requests.Session()
@@ -85,26 +85,27 @@ class HttpApi:
         headers: Mapping[str, str] | None = None,
         data: Mapping[str, str] | bytes | None = None,
     ) -> requests.Response:
-        """Send a request and return the successful answer.
+        """Send a request and return the successful response.
 
         Args:
             method: the HTTP method.
             path: below the base URL, or an absolute URL.
-            repeatable: whether the call may be repeated after a lost answer. Calls rejected by a rate limit are always
-                repeated.
-            params: of the query string.
-            json: the body as JSON.
-            headers: in addition to the session's.
-            data: the body as form or bytes.
+            repeatable: whether the call may be repeated if the response was lost. Calls that a rate limit rejected are
+                always repeated.
+            params: parameters of the query string.
+            json: the body, to encode as JSON.
+            headers: headers in addition to the session's.
+            data: the body as form fields or bytes, instead of `json`.
 
         Raises:
             LakeSyncError: the API's error, after all attempts.
-            AdapterError: the API cannot be reached, or its answer is too large or too slow.
+            AdapterError: the API cannot be reached, or its response is too large or too slow.
             ConfigurationError: the host is not allowed.
         """
         url = path if path.startswith(("https://", "http://")) else self.base_url + path
 
-        def again(error: Exception) -> bool | float:
+        def should_retry(error: Exception) -> bool | float:
+            """Return whether to retry, or after how many seconds, as `stamina` expects it."""
             if not isinstance(error, TransientError) or isinstance(error, CursorLostError):
                 return False
             if not (repeatable or isinstance(error, RateLimitedError)):
@@ -114,92 +115,97 @@ class HttpApi:
             return error.retry_after if error.retry_after <= self._retry_timeout else False
 
         for attempt in stamina.retry_context(
-            on=again, attempts=self._attempts, timeout=self._retry_timeout, wait_initial=0.2, wait_max=15.0
+            on=should_retry, attempts=self._attempts, timeout=self._retry_timeout, wait_initial=0.2, wait_max=15.0
         ):
             with attempt:
-                return self._once(method, url, params=params, json=json, headers=headers, data=data)
-        raise AssertionError("the loop ends with an answer or an error")
+                return self._send_once(method, url, params=params, json=json, headers=headers, data=data)
+        raise AssertionError("the loop ends with a response or an error")
 
     def close(self) -> None:
         """Close the connections."""
         self.session.close()
 
-    def _once(self, method: str, url: str, **more: Any) -> requests.Response:
+    def _send_once(self, method: str, url: str, **arguments: Any) -> requests.Response:
         self.calls += 1
         try:
-            answer = self.session.request(method, url, timeout=TIMEOUT_S, allow_redirects=False, stream=True, **more)
-            answer.raw = BytesIO(self._read(answer))
+            response = self.session.request(
+                method, url, timeout=TIMEOUT_S, allow_redirects=False, stream=True, **arguments
+            )
+            response.raw = BytesIO(self._read(response))
         except (OSError, HTTPError) as error:
             raise AdapterError(
-                f"{method} {url} got no answer ({_reason(error)}): check that the address is correct and reachable "
+                f"{method} {url} got no response ({_reason(error)}): check that the address is correct and reachable "
                 "from this machine"
             ) from error
-        if (fault := self._map_error(answer)) is not None:
-            raise fault
-        return answer
+        if (mapped := self._map_error(response)) is not None:
+            raise mapped
+        return response
 
-    def _read(self, answer: requests.Response) -> bytes:
-        """Read an answer's body.
+    def _read(self, response: requests.Response) -> bytes:
+        """Read a response's body.
 
         Raises:
             AdapterError: the body is too large or too slow.
         """
-        until = time.monotonic() + TOTAL_S
+        deadline = time.monotonic() + TOTAL_S
         chunks, size = [], 0
-        with answer:
-            for chunk in answer.raw.stream(_CHUNK_BYTES, decode_content=True):
+        with response:
+            for chunk in response.raw.stream(_CHUNK_BYTES, decode_content=True):
                 chunks.append(chunk)
                 size += len(chunk)
                 if size > self._max_bytes:
-                    raise AdapterError(f"{answer.url} returned more than {self._max_bytes} bytes, which is the limit")
-                if time.monotonic() > until:
-                    raise AdapterError(f"{answer.url} took more than {TOTAL_S:.0f} s to answer")
+                    raise AdapterError(f"{response.url} returned more than {self._max_bytes} bytes, which is the limit")
+                if time.monotonic() > deadline:
+                    raise AdapterError(f"{response.url} took more than {TOTAL_S:.0f} s to respond")
         return b"".join(chunks)
 
 
 StatusMessages = Mapping[int, tuple[type[LakeSyncError], str]]
-"""By status: an error class, and its message with the fields `{path}` and `{said}`."""
+"""HTTP status → an error class, and its message with the placeholders `{path}` and `{reason}`."""
 
 
-def error_for_status(answer: requests.Response, vendor: str, said: str, words: StatusMessages) -> LakeSyncError:
-    """Return the error for an answer's status.
+def error_for_status(response: requests.Response, vendor: str, reason: str, messages: StatusMessages) -> LakeSyncError:
+    """Return the error for a response with an error status.
 
     Args:
-        answer: the answer.
+        response: the response.
         vendor: the API's name, for the message.
-        said: the vendor's own message.
-        words: the vendor's meaning of statuses; others have their usual meaning.
+        reason: the vendor's own message.
+        messages: errors for statuses with a special meaning; others get an error by their class.
     """
-    status, path = answer.status_code, answer.request.path_url.partition("?")[0]
-    kind, text = words.get(status) or _usual(status, vendor)
-    message = text.format(path=path, said=said, status=status, url=answer.url, to=answer.headers.get("Location"))
-    return kind(message, retry_after=retry_after(answer)) if issubclass(kind, TransientError) else kind(message)
+    status, path = response.status_code, response.request.path_url.partition("?")[0]
+    kind, template = messages.get(status) or _error_by_class(status, vendor)
+    message = template.format(
+        path=path, reason=reason, status=status, url=response.url, to=response.headers.get("Location")
+    )
+    return kind(message, retry_after=retry_after(response)) if issubclass(kind, TransientError) else kind(message)
 
 
-def _usual(status: int, vendor: str) -> tuple[type[LakeSyncError], str]:
+def _error_by_class(status: int, vendor: str) -> tuple[type[LakeSyncError], str]:
+    """Return the error class and message of a redirect, a client error or a server error."""
     if status < 400:
         return ConfigurationError, "{url} redirects to {to!r}: check the address"
     if status < 500:
-        return ValidationError, vendor + " rejects {path} with status {status} ({said})"
-    return AdapterError, vendor + " failed at {path} with status {status} ({said})"
+        return ValidationError, vendor + " rejects {path} with status {status} ({reason})"
+    return AdapterError, vendor + " failed at {path} with status {status} ({reason})"
 
 
-def retry_after(answer: requests.Response, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> float | None:
-    """Return the seconds of an answer's `Retry-After` (a number or a date); None if it is absent or invalid.
+def retry_after(response: requests.Response, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> float | None:
+    """Return the seconds of a response's `Retry-After` (a number or a date); None if it is absent or invalid.
 
     Args:
-        answer: the answer.
-        now: the current time.
+        response: the response.
+        now: returns the current time.
     """
-    value = answer.headers.get("Retry-After", "").strip()
+    value = response.headers.get("Retry-After", "").strip()
     if value.replace(".", "", 1).isdecimal():
         return float(value)
     try:
-        at = parsedate_to_datetime(value)
+        until = parsedate_to_datetime(value)
     except ValueError:
         return None
     # a date with the zone -0000 is in UTC, and is parsed without a zone
-    return max(0.0, (at.replace(tzinfo=at.tzinfo or UTC) - now()).total_seconds())
+    return max(0.0, (until.replace(tzinfo=until.tzinfo or UTC) - now()).total_seconds())
 
 
 def int_header(value: str | None) -> int | None:
@@ -208,7 +214,7 @@ def int_header(value: str | None) -> int | None:
 
 
 def _reason(error: BaseException) -> str:
-    """Return the innermost cause, without the URL that every layer repeats."""
+    """Return the innermost cause of an error, because the outer messages only repeat the URL."""
     while (inner := error.__cause__ or error.__context__) is not None:
         error = inner
     return f"{type(error).__name__}: {error}"

@@ -1,4 +1,8 @@
-"""Settings and reports of polls, and the census that finds rows added or deleted without a change."""
+"""Settings and reports of polls, and the census: a list of all ids that a source has.
+
+A census finds rows that were added or deleted without a reported change. The pipeline's poll tasks
+(`lakehouse.landing`) and `lakesync.testing.landing` call it.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +16,12 @@ from lakesync.connectors.source import Census, Cursor, Page, Source, SourceRow, 
 from lakesync.model.errors import CensusError, LakeSyncError
 
 MEMORY_BUDGET_BYTES = 16 << 20
-"""Default bytes of JSON that a poll holds before it lands them."""
+"""Default bytes of JSON that a poll keeps in memory before it lands them."""
 
 MAX_DELETED_SHARE = 0.2
+"""Default share of a table's known rows that a census may delete."""
 ALWAYS_DELETABLE_ROWS = 20
-"""A census may delete this many rows of a table, or `MAX_DELETED_SHARE` of them, whichever is more."""
+"""A census may delete this many rows of a table, even if they are more than the allowed share."""
 
 
 class CensusComparison(NamedTuple):
@@ -27,7 +32,7 @@ class CensusComparison(NamedTuple):
     absent: Sequence[SourceRow]
     """Known rows that are not in the census."""
     unknown: Sequence[str]
-    """Row ids that are only in the census; empty if it counts another column."""
+    """Row ids that are only in the census; empty if the census lists another column."""
 
 
 Compare = Callable[[str, Census], CensusComparison]
@@ -40,10 +45,15 @@ class TableReport:
 
     table: str
     pages: int = 0
+    """Pages read."""
     rows: int = 0
+    """Rows read."""
     deleted: int = 0
+    """Rows reported as deleted."""
     landings: int = 0
+    """How often rows were written to the lake."""
     cursor: Cursor | None = None
+    """The cursor after the poll."""
     counted: bool = False
     """Whether a census was due."""
     error: LakeSyncError | None = None
@@ -68,48 +78,48 @@ def census_pages(source: Source, table: str, compare: Compare, deleted_share: fl
     """Yield pages for rows that a census found without a change: new rows, then deleted ones.
 
     Args:
-        source: the source to count.
+        source: the source to list.
         table: one of its tables.
         compare: compares the census with the known rows.
-        deleted_share: the share of the known rows that may be deleted.
+        deleted_share: the share of the known rows, 0 to 1, that may be deleted.
 
     Raises:
-        CensusError: more rows would be deleted; nothing is.
+        CensusError: more rows would be deleted. None is.
         LakeSyncError: as the source's methods.
     """
-    counted = source.census(table)
-    if counted is None:
+    census = source.census(table)
+    if census is None:
         return
-    found = compare(table, counted)
+    found = compare(table, census)
     if found.unknown:
         yield from source.read(table, found.unknown)
-    gone = sorted(source.gone(table, found.absent)) if found.absent else []
-    if len(gone) > max(ALWAYS_DELETABLE_ROWS, found.known * deleted_share):
+    deleted = sorted(source.gone(table, found.absent)) if found.absent else []
+    if len(deleted) > max(ALWAYS_DELETABLE_ROWS, found.known * deleted_share):
         raise CensusError(
-            f"the census of {table} would delete {len(gone)} of {found.known} rows, more than {deleted_share:.0%}: if "
-            "they are really deleted at the source, raise deletedShare of its ingest once; nothing was deleted"
+            f"the census of {table} would delete {len(deleted)} of {found.known} rows, more than {deleted_share:.0%}: "
+            "if they are really deleted at the source, raise deletedShare of its ingest once; nothing was deleted"
         )
-    if gone:
-        yield Page(table, [], deleted=gone)
+    if deleted:
+        yield Page(table, [], deleted=deleted)
 
 
 class IngestSettings(msgspec.Struct, frozen=True, rename="camel"):
     """The `ingest` settings that all connector types share."""
 
     interval_ms: int = 10_000
-    """Between the starts of two polls."""
+    """Milliseconds between the starts of two polls."""
     chunk_size: int = 500
     """Deltas per push."""
     memory_budget_bytes: int = MEMORY_BUDGET_BYTES
-    """Bytes of deltas that a poll holds. A task of a long read lands four times as much at once."""
+    """Bytes of rows that a poll keeps in memory. A task of a long read lands four times as much at once."""
     max_calls: int | None = None
-    """Calls of all tasks of a poll, repeats included; None for no limit."""
+    """API calls of all tasks of a poll, including retries; None for no limit."""
     census_interval_ms: int = 86_400_000
-    """Between two censuses."""
+    """Milliseconds between two censuses."""
     deleted_share: float = MAX_DELETED_SHARE
-    """Share of a table's rows that a census may delete."""
+    """Share of a table's rows, 0 to 1, that a census may delete."""
 
     @classmethod
     def of(cls, ingest: Mapping[str, Any]) -> IngestSettings:
-        """Parse the shared settings. A type's tables are parsed by the type."""
+        """Parse the shared settings. Settings of one type only, such as `tables`, are ignored."""
         return msgspec.convert(ingest, cls)

@@ -14,13 +14,13 @@ class Probe(NamedTuple):
     """One check."""
 
     name: str
-    """`credentials`, `clock`, `permissions`, or the table that a page is read of."""
+    """`credentials`, `clock`, `permissions`, or the table of which a page is read."""
     run: Callable[[], str]
-    """Returns the result in words, or raises an error of `lakesync.model.errors`."""
+    """Returns the result as a sentence, or raises an error of `lakesync.model.errors`."""
 
 
 def probes_of(source: Source) -> Sequence[Probe]:
-    """Return the source's own probes; by default, reading the first page of each table."""
+    """Return the probes of the source's method `probes`; if it has none, a probe that reads a page of each table."""
     own = getattr(source, "probes", None)
     if own is not None:
         return tuple(own())
@@ -28,20 +28,20 @@ def probes_of(source: Source) -> Sequence[Probe]:
 
 
 def describe_clock_skew(theirs_ms: float, whose: str, now_ms: Callable[[], float] = lambda: time.time() * 1000) -> str:
-    """Describe the difference between two clocks.
+    """Describe the difference between a source's clock and this machine's.
 
     Args:
-        theirs_ms: the other clock, milliseconds since 1970.
-        whose: the other clock's owner, in the possessive.
-        now_ms: this machine's clock.
+        theirs_ms: the source's time, in milliseconds since 1970.
+        whose: the clock's owner in the possessive, such as "the site's".
+        now_ms: returns this machine's time, in milliseconds since 1970.
     """
     seconds = round((theirs_ms - now_ms()) / 1000)
     if abs(seconds) < 5:
         return f"{whose} clock agrees with this machine's"
     relation = "ahead of" if seconds > 0 else "behind"
     return (
-        f"{whose} clock is {abs(seconds)} s {relation} this machine's: polls go by theirs alone, so nothing is missed; "
-        "see which one is wrong"
+        f"{whose} clock is {abs(seconds)} s {relation} this machine's. Polls use {whose} clock only, so no change is "
+        "missed. Check which clock is wrong."
     )
 
 

@@ -1,4 +1,7 @@
-"""The registry of connector types: validates configurations and opens them for the connector's code."""
+"""The registry of connector types: validates connectors' configurations, and opens them for the types' code.
+
+The gateway validates and stores them; actions and the pipeline's polls open them.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +30,12 @@ GROUP = "lakesync.connectors"
 """Entry point group of further types; each entry is a `ConnectorType`, under its type's name."""
 
 _FIELDS = ("name", "type", "ingest")
+"""The fields of a connector that all types share."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
 class Connectors:
-    """Validates and seals configurations when they are stored, and opens them when they are used."""
+    """Validates configurations and seals their secrets before they are stored, and opens them when they are used."""
 
     def __init__(
         self,
@@ -43,7 +47,7 @@ class Connectors:
 
         Args:
             secrets: seals and opens the connectors' secrets.
-            types: the connector types; the default is the built-in and installed ones.
+            types: the connector types; None for the built-in and installed ones.
             hosts: the hosts that connectors may call; None allows every public host.
         """
         self._hosts = hosts or HostPolicy()
@@ -52,25 +56,25 @@ class Connectors:
 
     @classmethod
     def configured(cls, config: Config) -> Connectors:
-        """Create a registry of installed types with the keys and references of a configuration.
+        """Create a registry of installed types with the secret keys, allowed references and hosts of a configuration.
 
         Raises:
             ConfigurationError: a key is too short, or an installed type cannot be loaded.
         """
         keys = [key.get_secret_value() for key in (config.secret_key, config.secret_key_previous) if key is not None]
-        made = cls(
+        registry = cls(
             Secrets([key for key in keys if key], config.connectors.allowed_references),
             hosts=HostPolicy(config.connectors.allowed_hosts),
         )
-        made.descriptors()  # fail at the start if a package cannot be loaded
-        return made
+        registry.descriptors()  # fail at the start if a package cannot be loaded
+        return registry
 
     @cached_property
     def _types(self) -> Mapping[str, ConnectorType]:
         return _by_name(installed() if self._given is None else self._given)
 
     def find(self, kind: str) -> ConnectorType | None:
-        """Return a type by name."""
+        """Return a type by name; None if it is not installed."""
         return self._types.get(kind)
 
     def descriptors(self) -> list[ConnectorDescriptor]:
@@ -81,7 +85,7 @@ class Connectors:
         """Validate a decoded JSON body `{name, type, TYPE: {…}, ingest?}` and return the connector with sealed secrets.
 
         Args:
-            gateway: the gateway id.
+            gateway: the id of the gateway that registers the connector.
             body: the decoded body.
 
         Raises:
@@ -109,34 +113,35 @@ class Connectors:
             raise ValidationError(fault)
         for field in sorted(descriptor.urls & settings.keys()):
             self._check_url(f"{kind}.{field}", settings[field])
-        kept = {
+        stored = {
             field: self._secrets.keep(gateway, name, field, value) if field in descriptor.secrets else value
             for field, value in settings.items()
         }
-        return StoredConnector(name, kind, kept, ingest)
+        return StoredConnector(name, kind, stored, ingest)
 
     def open(self, gateway: str, stored: StoredConnector) -> ConnectorConfig:
         """Return a connector's configuration with its secrets in plain text.
 
         Args:
             gateway: the gateway id.
-            stored: the connector.
+            stored: the connector as `take` returned it.
 
         Raises:
-            ConfigurationError: the type is not installed, or a secret or file cannot be read; names it.
+            ConfigurationError: the type is not installed, or a secret or file cannot be read. The message names the
+                setting.
         """
         known = self.find(stored.type)
         if known is None:
             raise ConfigurationError(f"connector {stored.name!r} has the type {stored.type!r}, which is not installed")
-        secret = known.descriptor.secrets
+        secret_fields = known.descriptor.secrets
         for field in known.descriptor.files & stored.settings.keys():
             self._secrets.check_file(gateway, stored.name, field, stored.settings[field])
         settings = {
-            field: self._secrets.reveal(gateway, stored.name, field, value) if field in secret else value
+            field: self._secrets.reveal(gateway, stored.name, field, value) if field in secret_fields else value
             for field, value in stored.settings.items()
         }
-        lent = self._secrets.lends_identity(gateway)
-        return ConnectorConfig(gateway, stored.name, stored.type, settings, stored.ingest, self._hosts, lent)
+        own_identity = self._secrets.lends_identity(gateway)
+        return ConnectorConfig(gateway, stored.name, stored.type, settings, stored.ingest, self._hosts, own_identity)
 
     def _check_url(self, setting: str, url: str) -> None:
         try:
@@ -152,9 +157,9 @@ class Connectors:
     def resealed(self, stored: StoredConnector) -> StoredConnector:
         """Return the connector with its secrets sealed with the current key, as far as they can be opened."""
         known = self.find(stored.type)
-        secret = known.descriptor.secrets if known is not None else frozenset()
+        secret_fields = known.descriptor.secrets if known is not None else frozenset()
         settings = {
-            field: self._secrets.resealed(value) if field in secret else value
+            field: self._secrets.resealed(value) if field in secret_fields else value
             for field, value in stored.settings.items()
         }
         return msgspec.structs.replace(stored, settings=settings)
@@ -169,20 +174,25 @@ def installed() -> list[ConnectorType]:
     found = list(BUILT_IN)
     for entry in entry_points(group=GROUP):
         try:
-            named = entry.load()
+            loaded = entry.load()
         except Exception as error:
             raise ConfigurationError(
                 f"the connector type {entry.name!r} ({entry.value}) cannot be loaded: {error}"
             ) from error
-        if not isinstance(named, ConnectorType) or named.descriptor.type != entry.name:
+        if not isinstance(loaded, ConnectorType) or loaded.descriptor.type != entry.name:
             raise ConfigurationError(
                 f"the entry point {entry.name!r} ({entry.value}) is not a connector type of that name"
             )
-        found.append(named)
+        found.append(loaded)
     return found
 
 
 def _by_name(types: Iterable[ConnectorType]) -> dict[str, ConnectorType]:
+    """Return the types by name.
+
+    Raises:
+        ConfigurationError: a name is reserved or used twice, or a type's JSON Schema is invalid.
+    """
     known: dict[str, ConnectorType] = {}
     for each in types:
         name = each.descriptor.type
@@ -197,9 +207,10 @@ def _by_name(types: Iterable[ConnectorType]) -> dict[str, ConnectorType]:
 
 
 def _table_fault(ingest: Mapping[str, Any]) -> str | None:
-    for place, table in enumerate(ingest.get("tables", ())):
+    """Return an error message if a table's name is not an identifier; otherwise None."""
+    for index, table in enumerate(ingest.get("tables", ())):
         if not is_identifier(table["table"]):
             return (
-                f"ingest.tables[{place}].table must be an identifier: letters, digits and _, at most 64, no digit first"
+                f"ingest.tables[{index}].table must be an identifier: letters, digits and _, at most 64, no digit first"
             )
     return None

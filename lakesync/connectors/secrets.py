@@ -1,4 +1,7 @@
-"""Secrets of connectors: sealed where they are stored, or references to where they are."""
+"""Secrets of connectors: stored encrypted ("sealed"), or as references to a variable or file of the server.
+
+`Connectors` calls it.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,9 @@ from lakesync.model.secret_references import KINDS, read_reference
 MIN_KEY_CHARS = 32
 
 _SEALED = "sealed"
+"""The field of a stored secret with its ciphertext."""
 _GATEWAY = "{gateway}"
+"""Stands for the gateway id in patterns of allowed references."""
 
 
 class Secrets:
@@ -52,7 +57,7 @@ class Secrets:
         self._references = tuple(references)
 
     def keep(self, gateway: str, connector: str, setting: str, value: str) -> Any:
-        """Return what is stored for a secret: a reference unchanged, or the sealed text.
+        """Return what to store for a secret: a reference unchanged, or the sealed text.
 
         Args:
             gateway: the gateway id.
@@ -72,8 +77,8 @@ class Secrets:
                 f"{where} is a secret and this server has no key to seal it: set LAKESYNC_SECRET_KEY, "
                 "or give a reference, env:NAME or file:PATH"
             )
-        text = msgspec.json.encode((gateway, connector, setting, value))
-        return {_SEALED: self._newest.encrypt(text).decode()}
+        plaintext = msgspec.json.encode((gateway, connector, setting, value))
+        return {_SEALED: self._newest.encrypt(plaintext).decode()}
 
     def check_file(self, gateway: str, connector: str, setting: str, path: str) -> None:
         """Check that a setting may name a file on the server, by the rules for references to files.
@@ -96,50 +101,50 @@ class Secrets:
         """Return whether the operator allows a gateway's connectors to use this server's cloud identity."""
         return any(_matches(f"google:{gateway}", pattern, gateway) for pattern in self._references)
 
-    def reveal(self, gateway: str, connector: str, setting: str, kept: Any) -> str:
+    def reveal(self, gateway: str, connector: str, setting: str, stored: Any) -> str:
         """Return the secret in plain text.
 
         Args:
             gateway: the gateway id.
             connector: the connector's name.
             setting: the setting's name.
-            kept: what `keep` returned.
+            stored: the value that `keep` returned.
 
         Raises:
             ConfigurationError: the secret cannot be opened, or its reference is not allowed or does not exist.
         """
         where = f"{setting} of connector {connector!r}"
-        if isinstance(kept, str):
+        if isinstance(stored, str):
             try:
-                self._check_reference(gateway, where, kept)
+                self._check_reference(gateway, where, stored)
             except ValidationError as error:
                 raise ConfigurationError(str(error)) from None
-            return read_reference(where, kept, Path("/"))
+            return read_reference(where, stored, Path("/"))
         try:
             if self._all is None:
                 raise InvalidToken
-            found = msgspec.json.decode(self._all.decrypt(kept[_SEALED]), type=tuple[str, str, str, str])
+            opened = msgspec.json.decode(self._all.decrypt(stored[_SEALED]), type=tuple[str, str, str, str])
         except InvalidToken:
             raise ConfigurationError(
                 f"{where} was sealed with another key: set LAKESYNC_SECRET_KEY or LAKESYNC_SECRET_KEY_PREVIOUS to that "
                 "one, or register the connector again"
             ) from None
-        if found[:3] != (gateway, connector, setting):
+        if opened[:3] != (gateway, connector, setting):
             raise ConfigurationError(
                 f"{where} was sealed for another gateway, connector or setting: register the connector again"
             )
-        return found[3]
+        return opened[3]
 
     @property
     def rotating(self) -> bool:
         """Whether there is an older key."""
         return self._older
 
-    def resealed(self, kept: Any) -> Any:
+    def resealed(self, stored: Any) -> Any:
         """Return a secret sealed with the current key; references and unreadable secrets stay as they are."""
-        if isinstance(kept, str) or self._newest is None or self._all is None:
-            return kept
-        token = kept[_SEALED].encode()
+        if isinstance(stored, str) or self._newest is None or self._all is None:
+            return stored
+        token = stored[_SEALED].encode()
         try:
             self._newest.decrypt(token)
         except InvalidToken:
@@ -151,12 +156,17 @@ class Secrets:
                 structlog.get_logger(__name__).warning(
                     "a connector's secret cannot be opened with any key of this server"
                 )
-        return kept
+        return stored
 
     def _check_reference(self, gateway: str, where: str, reference: str) -> None:
-        plain = not reference.startswith("file:") or _is_plain(reference.removeprefix("file:"))
+        """Check that a gateway may use a reference.
+
+        Raises:
+            ValidationError: no pattern allows it, or it is a file whose path is not normalised.
+        """
+        is_plain = not reference.startswith("file:") or _is_plain(reference.removeprefix("file:"))
         patterns = [pattern.replace("{gateway}", gateway) for pattern in self._references]
-        if not plain or not any(_matches(reference, pattern, gateway) for pattern in self._references):
+        if not is_plain or not any(_matches(reference, pattern, gateway) for pattern in self._references):
             allowed = ", ".join(patterns) or "none"
             raise ValidationError(
                 f"{where} refers to {reference!r}, which this server does not allow: allowed are {allowed} "
@@ -167,8 +177,8 @@ class Secrets:
 def _matches(reference: str, pattern: str, gateway: str) -> bool:
     """Return whether a pattern allows a gateway's reference.
 
-    A variable's name has only characters that a gateway id may have, too. Therefore `*` does not match `_` in a pattern
-    with `{gateway}`: `CONNECTOR_shop_eu_TOKEN` belongs to `shop_eu`, and is not `eu_TOKEN` of `shop`.
+    In a pattern for variables with `{gateway}`, `*` does not match `_`, because gateway ids may contain `_`. So with
+    `CONNECTOR_{gateway}_*`, the variable `CONNECTOR_shop_eu_TOKEN` belongs to the gateway `shop_eu`, not to `shop`.
     """
     if not pattern.startswith("env:") or _GATEWAY not in pattern:
         return fnmatch.fnmatchcase(reference, pattern.replace(_GATEWAY, gateway))
@@ -180,19 +190,19 @@ def _matches(reference: str, pattern: str, gateway: str) -> bool:
 
 
 def _check_pattern(pattern: str) -> None:
-    """Reject a pattern with which one variable could belong to two gateways.
+    """Check that with a pattern, no variable or file can belong to two gateways.
 
     Raises:
         ConfigurationError: `{gateway}` is not followed by `_`, or there are wildcards other than `*`.
     """
-    _, gateway, behind = pattern.partition(_GATEWAY)
+    _, gateway, rest = pattern.partition(_GATEWAY)
     if not gateway:
         return
     if pattern.startswith("env:"):
-        unclear = behind[:1] not in ("", "_") or behind.count("*") > 1 or any(sign in pattern for sign in "?[]")
+        is_ambiguous = rest[:1] not in ("", "_") or rest.count("*") > 1 or any(sign in pattern for sign in "?[]")
     else:
-        unclear = re.match(r"[A-Za-z0-9_*?\[-]", behind) is not None
-    if unclear:
+        is_ambiguous = re.match(r"[A-Za-z0-9_*?\[-]", rest) is not None
+    if is_ambiguous:
         raise ConfigurationError(
             f"allowed_references in [connectors] has {pattern!r}, which does not separate gateways: write "
             "env:PREFIX_{gateway}_* or file:/FOLDER/{gateway}/*"
@@ -200,9 +210,10 @@ def _check_pattern(pattern: str) -> None:
 
 
 def _cipher(key: str) -> Fernet:
+    """Return the cipher of a key, which is hashed to the length that Fernet needs."""
     return Fernet(base64.urlsafe_b64encode(hashlib.sha256(b"lakesync connector secrets " + key.encode()).digest()))
 
 
 def _is_plain(path: str) -> bool:
-    """Return whether a path is absolute and normalised, without parts that a pattern would miss."""
+    """Return whether a path is absolute and normalised, so that a pattern can be compared with it."""
     return path.startswith("/") and ".." not in PurePosixPath(path).parts and str(PurePosixPath(path)) == path

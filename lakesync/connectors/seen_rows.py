@@ -1,6 +1,7 @@
-"""Remembers the newest rows of a table by digest, so that unchanged rows do not land again.
+"""`SeenRows` remembers the digests of a table's newest rows, so that unchanged rows are not written to the lake again.
 
-Connectors re-read a little before their cursor, so an idle poll returns the same few rows each time.
+Sources read some time before their cursor again, so an idle poll returns the same few rows each time. The pipeline's
+poll tasks call it, and store it beside the cursor.
 """
 
 from __future__ import annotations
@@ -15,38 +16,45 @@ import msgspec
 from lakesync.connectors.source import Page
 
 MAX_REMEMBERED = 500
-"""Number of rows, and of claims, that are remembered. Larger pages, or pages with duplicate rows, land unchanged."""
+"""Number of rows, and of claims, that are remembered. Larger pages, and pages with duplicate rows, stay unchanged."""
 
-_GONE = ""
-_spelled = msgspec.json.Encoder(order="sorted").encode
+_DELETED = ""
+"""The digest of a deleted row."""
+_encode_sorted = msgspec.json.Encoder(order="sorted").encode
 
 
 class SeenRow(msgspec.Struct, frozen=True, array_like=True):
-    """A row as it landed last."""
+    """A row as it was written last."""
 
     digest: str
     """Empty if the row is deleted."""
     values: dict[str, Any] = {}
-    """Values by column, of columns in which an equal value lets another row replace this one."""
+    """Column → value, for the columns of identities and claims: a row with an equal value may replace this one."""
 
 
 _UNSEEN = SeenRow("unseen")
 
 
 class SeenRows(msgspec.Struct):
-    """Rows by id, and claims (`Page.whole`) by column and value, with a digest of everything that they claim."""
+    """The remembered rows and claims of a table.
+
+    A claim is a pair of `Page.whole`, `(column, value)`: the page has all rows with this value. A row's identity is its
+    value in the column `Table.identity`: a row replaces another row with the same value.
+    """
 
     rows: dict[str, SeenRow] = {}
+    """By row id."""
     claims: dict[str, str] = {}
+    """`COLUMN=VALUE` → digest of all rows with this value."""
     columns: set[str] = set()
-    """Columns of identities and claims."""
+    """The columns of identities and claims."""
 
     def news(self, page: Page, identity: str | None) -> Page:
-        """Return the page without rows that change nothing, and remember it as landed.
+        """Return a page without the rows and claims that change nothing, and remember it as written.
 
         Args:
             page: a page that was read.
-            identity: as in `Table`.
+            identity: the table's `Table.identity`.
         """
         watched = {column for column, _ in page.whole} | ({identity} if identity else set())
         digests = {row.row_id: _digest(row.columns) for row in page.rows} if len(page.rows) <= MAX_REMEMBERED else {}
@@ -66,7 +74,7 @@ class SeenRows(msgspec.Struct):
             for claim, ids in claimed.items()
             if self.claims.get(_name(*claim)) != claims[claim] or not changed_ids.isdisjoint(ids)
         ]
-        # report a claim with everything that it claims, and an identity with everyone who has it
+        # return a changed claim with all of its rows, and a changed row with all rows of the same identity
         changed_ids |= {each for claim in changed_claims for each in claimed[claim]}
         identities = (
             {row.columns.get(identity) for row in page.rows if row.row_id in changed_ids} if identity else set()
@@ -77,32 +85,32 @@ class SeenRows(msgspec.Struct):
             if row.row_id in changed_ids or (identity and row.columns.get(identity) in identities)
         ]
         deleted = [
-            each for each in page.deleted if each not in digests and self.rows.get(each, _UNSEEN).digest != _GONE
+            each for each in page.deleted if each not in digests and self.rows.get(each, _UNSEEN).digest != _DELETED
         ]
 
-        replacing = [*changed_claims, *((identity, value) for value in identities if identity)]
-        self.forget(each for each in self._with(replacing) if each not in digests)
+        replaced = [*changed_claims, *((identity, value) for value in identities if identity)]
+        self.forget(each for each in self._rows_with(replaced) if each not in digests)
         for row in rows:
             values = {column: row.columns.get(column) for column in self.columns}
             for column, value in values.items():
-                self.claims.pop(_name(column, value), None)  # it may be more now than was claimed
+                self.claims.pop(_name(column, value), None)  # the claim may not have included this row
             self.rows.pop(row.row_id, None)
             self.rows[row.row_id] = SeenRow(digests[row.row_id], values)
-        if identity:  # of rows that came with one identity, the next page that has fewer of them ends the others
+        if identity:  # several rows of a page share an identity: a later page with fewer of them deletes the others
             rows_per_identity = Counter(row.columns.get(identity) for row in page.rows)
             self.forget(row.row_id for row in page.rows if rows_per_identity[row.columns.get(identity)] > 1)
-        self.rows |= dict.fromkeys(deleted, SeenRow(_GONE))
+        self.rows |= dict.fromkeys(deleted, SeenRow(_DELETED))
         self.claims |= {_name(*claim): claims[claim] for claim in changed_claims}
         self.rows, self.claims = _newest(self.rows), _newest(self.claims)
         return Page(page.table, rows, page.cursor, deleted, changed_claims)
 
     def forget(self, row_ids: Iterable[str]) -> None:
-        """Forget rows, so that they land when they come next."""
+        """Forget rows, so that they are returned when they are read next."""
         for row_id in list(row_ids):
             self.rows.pop(row_id, None)
 
-    def _with(self, pairs: Iterable[tuple[str, Any]]) -> Iterable[str]:
-        """Return the rows that have one of these values in its column."""
+    def _rows_with(self, pairs: Iterable[tuple[str, Any]]) -> Iterable[str]:
+        """Return the ids of remembered rows that have the value of a `(column, value)` pair in its column."""
         wanted = {_name(*pair) for pair in pairs}
         return [
             row_id
@@ -111,8 +119,8 @@ class SeenRows(msgspec.Struct):
         ]
 
 
-def _newest(kept: Mapping[str, Any]) -> dict[str, Any]:
-    return dict(list(kept.items())[-MAX_REMEMBERED:])
+def _newest(remembered: Mapping[str, Any]) -> dict[str, Any]:
+    return dict(list(remembered.items())[-MAX_REMEMBERED:])
 
 
 def _name(column: str, value: Any) -> str:
@@ -120,4 +128,4 @@ def _name(column: str, value: Any) -> str:
 
 
 def _digest(value: Any) -> str:
-    return hashlib.blake2b(_spelled(value), digest_size=8).hexdigest()
+    return hashlib.blake2b(_encode_sorted(value), digest_size=8).hexdigest()

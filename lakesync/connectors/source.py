@@ -1,4 +1,4 @@
-"""The source protocol: what a connector implements to be polled."""
+"""The source protocol: what a connector implements to be polled. The pipeline's poll tasks call it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class SourceRow(NamedTuple):
 
     row_id: str
     columns: Mapping[str, Any]
-    """JSON values by column."""
+    """Column → JSON value."""
 
 
 def changed_columns(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
@@ -43,12 +43,12 @@ def _differ(before: Any, after: Any) -> bool:
 
 @dataclass(frozen=True)
 class Page:
-    """Some changes of one table. A page lands completely with its cursor, or not at all."""
+    """Some changes of one table. The poll writes a page with its cursor to the lake completely, or not at all."""
 
     table: str
     rows: Sequence[SourceRow]
     cursor: Cursor | None = None
-    """Where to continue after this page has landed; None keeps the previous cursor."""
+    """Where to continue after this page was written; None keeps the previous cursor."""
     deleted: Sequence[str] = ()
     """Row ids that the source reports as deleted."""
     whole: Sequence[tuple[str, str]] = ()
@@ -56,12 +56,12 @@ class Page:
 
 
 class Census(NamedTuple):
-    """All rows that a table has now."""
+    """A list of all rows that a table has now."""
 
     column: str | None
     """The column whose values are listed; None for the row id."""
     values: Iterator[Sequence[str]]
-    """Every value, in pages."""
+    """All values, in pages."""
 
 
 class Usage(NamedTuple):
@@ -69,8 +69,9 @@ class Usage(NamedTuple):
 
     calls: int
     left: int | None = None
-    """Calls remaining, if the source reports a budget."""
+    """Remaining calls; None if the source reports no budget."""
     limit: int | None = None
+    """The whole budget; None if the source reports none."""
 
 
 def _no_schema() -> TableSchema | None:
@@ -84,9 +85,9 @@ class Table(NamedTuple):
     identity: str | None = None
     """A column that identifies a row even when its row id changes: a row with the same value replaces the other row."""
     schema: Callable[[], TableSchema | None] = _no_schema
-    """Returns the schema to register if the gateway has none yet; called after something has landed."""
+    """Returns the schema to register if the gateway has none yet; called after the first rows were written."""
     counted: bool = False
-    """Whether every poll takes a census, because deletes are not reported otherwise."""
+    """Whether every poll takes a census, because `changes` does not report deletes."""
 
 
 class Source(Protocol):
@@ -94,6 +95,10 @@ class Source(Protocol):
 
     Methods raise errors of `lakesync.model.errors`: terminal ones that a person must fix (`AuthError`,
     `ForbiddenError`, `ConfigurationError`), and transient ones (`RateLimitedError`, `AdapterError`).
+
+    Three members are optional: `probes()`, see `lakesync.connectors.probes`; `split`, see `ParallelSource`; and
+    `resumable = True` for a source that can continue after any page from that page's cursor, so that a long read is
+    written in parts.
     """
 
     @property
@@ -114,20 +119,20 @@ class Source(Protocol):
         """Return all rows that are there now; None if `changes` reports deletes."""
 
     def read(self, table: str, row_ids: Sequence[str]) -> Iterator[Page]:
-        """Yield rows that only the census has, with dependent rows of other tables."""
+        """Yield rows by id, which a census found, with their dependent rows in other tables."""
 
     def gone(self, table: str, rows: Sequence[SourceRow]) -> set[str]:
-        """Return which rows missing in a census are certainly deleted or outside the filter.
+        """Return the ids of those rows that are certainly deleted or outside the filter.
 
         Rows that may exist but are hidden from this account must not be returned.
+
+        Args:
+            table: one of `tables`.
+            rows: known rows that a census does not list.
         """
 
     def close(self) -> None:
         """Close the connections."""
-
-
-# A source may have `probes() -> Iterable[Probe]` as well, see `lakesync.connectors.probes`, `spread`, see below, and
-# `resumable = True`, if reading goes on behind any page from that page's cursor: a long reading lands in pieces then.
 
 
 class TablePart(Protocol):
@@ -142,7 +147,7 @@ class ParallelRead(NamedTuple):
 
     parts: Sequence[TablePart]
     cursor: Cursor
-    """Where to continue after all parts have landed."""
+    """Where to continue after all parts were written."""
 
 
 @runtime_checkable
@@ -150,4 +155,4 @@ class ParallelSource(Protocol):
     """A source that can divide a read."""
 
     def split(self, table: str, cursor: Cursor | None) -> ParallelRead | None:
-        """Return all of a table in parts; None if it must be read with `changes`."""
+        """Return a whole table in parts; None if it must be read with `changes`."""

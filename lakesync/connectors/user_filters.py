@@ -1,6 +1,7 @@
-"""Filters written by users, embedded as one condition in a generated query.
+"""Users' filters in JQL and SOQL, and escaped texts, for the queries of the Jira and Salesforce connectors.
 
-Brackets and quotation marks must be balanced, so that the filter cannot change the rest of the query.
+A filter becomes one condition in parentheses. Its own parentheses and quotation marks must be balanced, so that it
+cannot change the rest of the query.
 """
 
 from __future__ import annotations
@@ -11,59 +12,70 @@ from collections.abc import Iterator, Mapping
 from lakesync.model.errors import ConfigurationError
 
 _TOKEN = re.compile(r"""\s+|"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[()]|(?:[^\s"'()\\]|\\.)+""")
-"""A token. Outside of quotation marks a backslash escapes the next character, as in JQL."""
+"""A token: whitespace, a quoted text, a parenthesis, or anything up to one of these.
+
+Outside of quotation marks too, a backslash escapes the next character, as in JQL.
+"""
 
 
 def balanced_condition(text: str, setting: str, *, stop: tuple[str, str] | None = None) -> str:
-    """Return the filter up to two given words outside of brackets, such as ORDER BY.
+    """Return a filter without leading and trailing whitespace, and without what follows `stop`.
 
     Args:
         text: the filter.
         setting: the setting's name, for the message.
-        stop: the two words.
+        stop: two words in upper case, such as `("ORDER", "BY")`. The filter ends before these words, in any case, where
+            they follow each other outside of parentheses. None keeps the whole filter.
 
     Raises:
-        ConfigurationError: quotation marks or brackets are not balanced.
+        ConfigurationError: quotation marks or parentheses are not balanced.
     """
-    depth, kept, words = 0, list[str](), list(_tokens(text, setting))
-    for place, word in enumerate(words):
-        if depth == 0 and stop is not None and (word.upper(), _next(words, place)) == stop:
+    depth, kept, tokens = 0, list[str](), list(_tokens(text, setting))
+    for index, part in enumerate(tokens):
+        if depth == 0 and stop is not None and (part.upper(), _next_word(tokens, index)) == stop:
             break
-        depth += (word == "(") - (word == ")")
+        depth += (part == "(") - (part == ")")
         if depth < 0:
-            raise ConfigurationError(f"{setting} {text!r} closes a bracket that is not open: correct the filter")
-        kept.append(word)
+            raise ConfigurationError(f"{setting} {text!r} closes a parenthesis that is not open: correct the filter")
+        kept.append(part)
     if depth:
-        raise ConfigurationError(f"{setting} {text!r} does not close a bracket: correct the filter")
-    while kept and kept[-1].isspace():  # but not a space that a backslash keeps
+        raise ConfigurationError(f"{setting} {text!r} does not close a parenthesis: correct the filter")
+    while kept and kept[-1].isspace():  # a token, so never a space that a backslash escapes
         kept.pop()
     return "".join(kept).lstrip()
 
 
-def escape(text: str, special: re.Pattern[str], names: Mapping[str, str]) -> str:
-    """Escape special characters in a text.
+def escape(text: str, special: re.Pattern[str], short_escapes: Mapping[str, str]) -> str:
+    r"""Escape special characters in a text: a line break as `\n`, a NUL as `\u0000`.
 
     Args:
         text: the text.
-        special: matches each character to escape.
-        names: the letters of escapes other than `u` and four hexadecimal digits.
+        special: matches each character to escape. It must match none above U+FFFF, which do not fit `\uXXXX`.
+        short_escapes: character → letter after the backslash, such as `ESCAPES`. Other characters become `\uXXXX`.
     """
-    return special.sub(lambda found: "\\" + names.get(found[0], f"u{ord(found[0]):04x}"), text)
+    return special.sub(lambda found: "\\" + short_escapes.get(found[0], f"u{ord(found[0]):04x}"), text)
 
 
 ESCAPES = {each: each for each in "\"'\\"} | {"\n": "n", "\r": "r", "\t": "t"}
-"""The escapes that JQL and SOQL share."""
+"""The short escapes that JQL and SOQL share."""
 
 
 def _tokens(text: str, setting: str) -> Iterator[str]:
-    at = 0
-    while at < len(text):
-        found = _TOKEN.match(text, at)
+    """Yield all tokens of a filter.
+
+    Raises:
+        ConfigurationError: a quotation mark is not closed, or the filter ends with a backslash.
+    """
+    start = 0
+    while start < len(text):
+        found = _TOKEN.match(text, start)
         if found is None:
-            raise ConfigurationError(f"{setting} {text!r} has an unmatched quotation mark: correct the filter")
+            fault = "a backslash at its end" if text[start] == "\\" else "an unmatched quotation mark"
+            raise ConfigurationError(f"{setting} {text!r} has {fault}: correct the filter")
         yield found.group()
-        at = found.end()
+        start = found.end()
 
 
-def _next(words: list[str], place: int) -> str:
-    return next((word.upper() for word in words[place + 1 :] if not word.isspace()), "")
+def _next_word(tokens: list[str], index: int) -> str:
+    """Return the next token that is not whitespace, in upper case; empty at the end."""
+    return next((token.upper() for token in tokens[index + 1 :] if not token.isspace()), "")

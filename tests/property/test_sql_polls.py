@@ -191,7 +191,7 @@ def test_values_are_encoded_as_json(value, json):
 
 @pytest.mark.parametrize("value", [2**53 + 1, Decimal("0.12345678901234567890"), -(2**60)])
 def test_a_number_that_json_would_round_is_rejected(value):
-    with pytest.raises(ConfigurationError, match="column 'c' holds"):
+    with pytest.raises(ConfigurationError, match="column 'c' has"):
         to_json_value(value, "c")
 
 

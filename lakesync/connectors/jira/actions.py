@@ -13,6 +13,7 @@ from lakesync.connectors.jira.jql import build_jql, quote
 from lakesync.connectors.jira.schemas import ADD_COMMENT, CREATE_ISSUE, TRANSITION
 from lakesync.model.action_handlers import ActionContext
 from lakesync.model.errors import ValidationError
+from lakesync.model.hlc import wall_of
 from lakesync.model.types import Action
 
 ACTION_PROPERTY = "lakesync.action"
@@ -22,6 +23,7 @@ DAY_MS = 86_400_000
 
 
 def _create_issue(client: JiraClient, action: Action, params: Params, context: ActionContext) -> Mapping[str, Any]:
+    """Create an issue, unless an earlier attempt at the action has created it."""
     if context.attempt > 1 and (found := _find_created(client, action, params)) is not None:
         return found
     fields: dict[str, Any] = {
@@ -35,14 +37,15 @@ def _create_issue(client: JiraClient, action: Action, params: Params, context: A
         fields["priority"] = {"name": params["priority"]}
     if "labels" in params:
         fields["labels"] = list(params["labels"])
-    made = client.post("/issue", {"fields": fields, **_action_property(action)}, repeatable=False)
-    return {"key": made["key"], "id": made["id"]}
+    created = client.post("/issue", {"fields": fields, **_action_property(action)}, repeatable=False)
+    return {"key": created["key"], "id": created["id"]}
 
 
 def _find_created(client: JiraClient, action: Action, params: Params) -> Mapping[str, Any] | None:
-    """Return the issue that an earlier attempt created, if there is one."""
+    """Return the issue that an earlier attempt at the action created; None if there is none."""
     issues = chain(
-        _newest_issues(client, params["project"]), _searchable_issues(client, params["project"], action.hlc >> 16)
+        _newest_issues(client, params["project"]),
+        _searchable_issues(client, params["project"], wall_of(action.hlc)),
     )
     for issue in issues:
         if issue.get("properties", {}).get(ACTION_PROPERTY) == action.action_id:
@@ -51,13 +54,16 @@ def _find_created(client: JiraClient, action: Action, params: Params) -> Mapping
 
 
 def _newest_issues(client: JiraClient, project: str) -> Iterator[Json]:
-    """Yield a project's newest issues by key, because the search may not find them yet. Keys are assigned in order."""
+    """Yield a project's newest issues, by guessing their keys, which Jira numbers in order.
+
+    The search may not find new issues yet, so it is only used for a number to start from.
+    """
     newest = client.search(build_jql(None, f"project = {quote(project)}", order="key DESC"), ("summary",), 1)["issues"]
     number = max((int(issue["key"].rpartition("-")[2]) for issue in newest), default=0)
     first = max(number - PAGE, 0) + 1
     while True:
         found = client.fetch(
-            [f"{project}-{first + place}" for place in range(PAGE)], ("summary",), properties=(ACTION_PROPERTY,)
+            [f"{project}-{first + index}" for index in range(PAGE)], ("summary",), properties=(ACTION_PROPERTY,)
         )
         yield from found
         first += PAGE
@@ -65,38 +71,41 @@ def _newest_issues(client: JiraClient, project: str) -> Iterator[Json]:
             return
 
 
-def _searchable_issues(client: JiraClient, project: str, asked_ms: int) -> Iterator[Json]:
-    """Yield issues that the search finds, from a day before the action's time, because its clock may be wrong."""
-    jql = build_jql(None, f"project = {quote(project)}", f"created >= {asked_ms - DAY_MS}", order="created ASC")
-    return chain.from_iterable(client.searched(jql, ("summary",), properties=(ACTION_PROPERTY,)))
+def _searchable_issues(client: JiraClient, project: str, action_ms: int) -> Iterator[Json]:
+    """Yield issues created since a day before the action's time, which is that of the client's clock."""
+    jql = build_jql(None, f"project = {quote(project)}", f"created >= {action_ms - DAY_MS}", order="created ASC")
+    return chain.from_iterable(client.search_pages(jql, ("summary",), properties=(ACTION_PROPERTY,)))
 
 
 def _add_comment(client: JiraClient, action: Action, params: Params, context: ActionContext) -> Mapping[str, Any]:
+    """Add a comment, unless an earlier attempt at the action has added it."""
     path = f"/issue/{params['issue']}/comment"
     if context.attempt > 1:
         for page in client.pages(path, "comments", expand="properties", orderBy="-created"):
             for comment in page:
                 if {"key": ACTION_PROPERTY, "value": action.action_id} in comment.get("properties", ()):
                     return {"id": comment["id"]}
-    made = client.post(path, {"body": to_document(params["body"]), **_action_property(action)}, repeatable=False)
-    return {"id": made["id"]}
+    created = client.post(path, {"body": to_document(params["body"]), **_action_property(action)}, repeatable=False)
+    return {"id": created["id"]}
 
 
 def _transition(client: JiraClient, _: Action, params: Params, __: ActionContext) -> Mapping[str, Any]:
+    """Change an issue's status, unless it has that status already."""
     key, status = params["issue"], params["status"]
-    now = client.get(f"/issue/{key}", fields="status")["fields"]["status"]["name"]
-    if now.casefold() == status.casefold():
-        return {"status": now}
+    current = client.get(f"/issue/{key}", fields="status")["fields"]["status"]["name"]
+    if current.casefold() == status.casefold():
+        return {"status": current}
     transitions = client.get(f"/issue/{key}/transitions")["transitions"]
     for transition in transitions:
         if transition["to"]["name"].casefold() == status.casefold():
             client.post(f"/issue/{key}/transitions", {"transition": {"id": transition["id"]}}, repeatable=False)
             return {"status": transition["to"]["name"]}
     possible = ", ".join(repr(transition["to"]["name"]) for transition in transitions) or "nowhere"
-    raise ValidationError(f"{key} has the status {now!r} and cannot change to {status!r}: possible are {possible}")
+    raise ValidationError(f"{key} has the status {current!r} and cannot change to {status!r}: possible are {possible}")
 
 
 def _action_property(action: Action) -> dict[str, Any]:
+    """Return the part of a request that stores the action's id with what it creates."""
     return {"properties": [{"key": ACTION_PROPERTY, "value": action.action_id}]}
 
 
@@ -115,5 +124,5 @@ def handler(config: ConnectorConfig) -> ApiActions[JiraClient]:
 
     Results: `{key, id}` of an issue, `{id}` of a comment, `{status}` of a transition.
     """
-    does = ((CREATE_ISSUE, _create_issue), (ADD_COMMENT, _add_comment), (TRANSITION, _transition))
-    return ApiActions(lambda: JiraClient(config.settings, hosts=config.hosts), does)
+    functions = ((CREATE_ISSUE, _create_issue), (ADD_COMMENT, _add_comment), (TRANSITION, _transition))
+    return ApiActions(lambda: JiraClient(config.settings, hosts=config.hosts), functions)

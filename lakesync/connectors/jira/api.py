@@ -1,4 +1,4 @@
-"""The parts of Jira Cloud's REST API v3 that the connector uses."""
+"""The parts of Jira Cloud's REST API v3 that the Jira source and actions use."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ class JiraClient:
         """Create a client; nothing is sent yet.
 
         Args:
-            settings: the connector's settings.
+            settings: the connector's settings, as `built_in.py` describes them.
             http_options: keyword arguments of `HttpApi`.
         """
         base = settings.get("baseUrl") or f"https://{site_name(settings['domain'])}.atlassian.net"
         self._api = HttpApi(f"{base.rstrip('/')}/rest/api/3", _map_error, **http_options)
         self._api.session.auth = (settings["email"], settings["apiToken"])
         self._api.session.headers["Accept"] = "application/json"
-        self._left: int | None = None
+        self._remaining: int | None = None
         self._limit: int | None = None
 
     @property
     def usage(self) -> Usage:
         """Calls made, and the remainder of the site's rate limit."""
-        return Usage(self._api.calls, self._left, self._limit)
+        return Usage(self._api.calls, self._remaining, self._limit)
 
     def get(self, path: str, **params: Any) -> Json:
         """GET a path.
@@ -60,7 +60,7 @@ class JiraClient:
         return self._json("GET", path, params=params)
 
     def post(self, path: str, body: Json, *, repeatable: bool = True) -> Json:
-        """POST a body; returns an empty object if there is no answer body.
+        """POST a body and return the response's body; an empty object if there is none.
 
         Args:
             path: below the API's base URL.
@@ -84,17 +84,17 @@ class JiraClient:
             jql: the query.
             fields: the fields to return.
             size: issues per page.
-            token: of the next page.
+            token: the `nextPageToken` of the previous page; None for the first page.
             properties: the issue properties to return.
         """
-        asked: Json = {"jql": jql, "fields": list(fields), "maxResults": size}
+        body: Json = {"jql": jql, "fields": list(fields), "maxResults": size}
         if token is not None:
-            asked["nextPageToken"] = token
+            body["nextPageToken"] = token
         if properties:
-            asked["properties"] = list(properties)
-        return self.post("/search/jql", asked)
+            body["properties"] = list(properties)
+        return self.post("/search/jql", body)
 
-    def searched(
+    def search_pages(
         self, jql: str, fields: Sequence[str], size: int = PAGE, *, properties: Sequence[str] = ()
     ) -> Iterator[list[Json]]:
         """Yield the issues of a search, page by page.
@@ -113,10 +113,10 @@ class JiraClient:
                 return
 
     def fetch(self, keys: Sequence[str], fields: Sequence[str], *, properties: Sequence[str] = ()) -> list[Json]:
-        """Return those of at most 100 issues that exist and are visible to the account.
+        """Return issues by key; those that do not exist, or that the account cannot see, are left out.
 
         Args:
-            keys: issue keys.
+            keys: at most `PAGE` issue keys.
             fields: the fields to return.
             properties: the issue properties to return.
         """
@@ -131,7 +131,7 @@ class JiraClient:
 
         Args:
             path: below the API's base URL.
-            field: the field with the values.
+            field: the field of the response with the list's values.
             **params: further parameters of the query.
         """
         start = 0
@@ -147,21 +147,22 @@ class JiraClient:
         """Close the connections."""
         self._api.close()
 
-    def _json(self, method: str, path: str, **more: Any) -> Json:
-        answer = self._api.call(method, path, **more)
-        self._limit = int_header(answer.headers.get("X-RateLimit-Limit")) or self._limit
-        left = int_header(answer.headers.get("X-RateLimit-Remaining"))
-        self._left = self._left if left is None else left
-        if not answer.content:
+    def _json(self, method: str, path: str, **arguments: Any) -> Json:
+        """Send a request and return the body of the response, which must be a JSON object or empty."""
+        response = self._api.call(method, path, **arguments)
+        self._limit = int_header(response.headers.get("X-RateLimit-Limit")) or self._limit
+        remaining = int_header(response.headers.get("X-RateLimit-Remaining"))
+        self._remaining = self._remaining if remaining is None else remaining
+        if not response.content:
             return {}
         try:
-            body = answer.json()
+            body = response.json()
         except requests.JSONDecodeError:
             body = None
         if not isinstance(body, dict):
             raise AdapterError(
-                f"{answer.url} did not return a JSON object but {answer.text[:80]!r}: is this the address of a Jira "
-                "site?"
+                f"{response.url} did not return a JSON object but {response.text[:80]!r}: is this the address of a "
+                "Jira site?"
             )
         return body
 
@@ -172,32 +173,33 @@ def site_name(domain: str) -> str:
 
 
 _STATUS_MESSAGES: StatusMessages = {
-    401: (AuthError, "Jira rejects this account ({said}): check email and apiToken, or make a new token"),
-    403: (ForbiddenError, "Jira forbids {path} ({said}): give the account's role that permission"),
-    404: (NotFoundError, "Jira has nothing at {path} that this account can see ({said})"),
-    410: (ConfigurationError, "Jira has removed {path} ({said}): this version of LakeSync is too old for the site"),
-    429: (RateLimitedError, "Jira's rate limit is reached ({said})"),
+    401: (AuthError, "Jira rejects this account ({reason}): check email and apiToken, or make a new token"),
+    403: (ForbiddenError, "Jira forbids {path} ({reason}): give the account's role that permission"),
+    404: (NotFoundError, "Jira has nothing at {path} that this account can see ({reason})"),
+    410: (ConfigurationError, "Jira has removed {path} ({reason}): this version of LakeSync is too old for the site"),
+    429: (RateLimitedError, "Jira's rate limit is reached ({reason})"),
 }
 
 
-def _map_error(answer: requests.Response) -> LakeSyncError | None:
-    status = answer.status_code
+def _map_error(response: requests.Response) -> LakeSyncError | None:
+    status = response.status_code
     if status < 300:
         return None
-    said = _error_text(answer)
-    if status == 400 and "page token" in said.lower():
-        return CursorLostError(f"Jira's search lost its position ({said}): the poll continues from its last page")
-    if status == 400 and "jql" in answer.request.path_url:
-        return ConfigurationError(f"Jira rejects the query ({said}): correct the connector's jql")
-    return error_for_status(answer, "Jira", said, _STATUS_MESSAGES)
+    reason = _error_text(response)
+    if status == 400 and "page token" in reason.lower():
+        return CursorLostError(f"Jira's search lost its position ({reason}): the poll continues from its last page")
+    if status == 400 and "jql" in response.request.path_url:
+        return ConfigurationError(f"Jira rejects the query ({reason}): correct the connector's jql")
+    return error_for_status(response, "Jira", reason, _STATUS_MESSAGES)
 
 
-def _error_text(answer: requests.Response) -> str:
+def _error_text(response: requests.Response) -> str:
+    """Return Jira's own messages of an error response."""
     try:
-        body = answer.json()
+        body = response.json()
     except requests.JSONDecodeError:
-        return answer.text[:200].strip() or answer.reason
+        return response.text[:200].strip() or response.reason
     if not isinstance(body, dict):
         return str(body)[:200]
     messages = [*body.get("errorMessages", ()), *(f"{field}: {text}" for field, text in body.get("errors", {}).items())]
-    return "; ".join(messages) or body.get("message") or answer.reason
+    return "; ".join(messages) or body.get("message") or response.reason

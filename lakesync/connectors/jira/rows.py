@@ -1,4 +1,4 @@
-"""Converts Jira's issues, comments and projects to rows; all columns are text, objects are JSON."""
+"""Converts Jira's issues, comments and projects to rows. All columns are text; objects and lists are JSON text."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def issue_row(issue: Json) -> SourceRow:
             "jira_id": issue["id"],
             "key": issue["key"],
             "summary": fields.get("summary"),
-            "description": _object(fields.get("description")),
+            "description": _json_text(fields.get("description")),
             "status": _field(fields.get("status"), "name"),
             "priority": _field(fields.get("priority"), "name"),
             "issue_type": _field(fields.get("issuetype"), "name"),
@@ -44,7 +44,7 @@ def issue_row(issue: Json) -> SourceRow:
             "assignee_email": _field(fields.get("assignee"), "emailAddress"),
             "reporter_name": _field(fields.get("reporter"), "displayName"),
             "reporter_email": _field(fields.get("reporter"), "emailAddress"),
-            "labels": _object(fields.get("labels")),
+            "labels": _json_text(fields.get("labels")),
             "project_key": _field(fields.get("project"), "key"),
             "project_name": _field(fields.get("project"), "name"),
             "created": fields.get("created"),
@@ -58,14 +58,14 @@ def comment_row(key: str, comment: Json) -> SourceRow:
 
     Args:
         key: the issue's key.
-        comment: as returned by Jira.
+        comment: the comment in Jira's JSON.
     """
     return SourceRow(
         f"{key}:{comment['id']}",
         {
             "jira_id": comment["id"],
             "issue_key": key,
-            "body": _object(comment.get("body")),
+            "body": _json_text(comment.get("body")),
             "author_name": _field(comment.get("author"), "displayName"),
             "author_email": _field(comment.get("author"), "emailAddress"),
             "created": comment.get("created"),
@@ -88,15 +88,15 @@ def project_row(project: Json) -> SourceRow:
     )
 
 
-def to_milliseconds(moment: str) -> int:
+def to_milliseconds(timestamp: str) -> int:
     """Parse Jira's timestamps (`2026-01-02T03:04:05.678+0100`) to milliseconds since 1970."""
-    at = datetime.fromisoformat(moment)
-    return int(at.timestamp()) * 1000 + at.microsecond // 1000
+    time = datetime.fromisoformat(timestamp)
+    return int(time.timestamp()) * 1000 + time.microsecond // 1000
 
 
 def _field(value: Json | None, name: str) -> Any:
     return None if value is None else value.get(name)
 
 
-def _object(value: Any) -> str | None:
+def _json_text(value: Any) -> str | None:
     return None if value is None else jcs(value)

@@ -26,7 +26,7 @@ JIRA = (
 
 
 JIRA_SWITCHES = {"jira_comments": "includeComments", "jira_projects": "includeProjects"}
-"""By table, the setting that turns its polling off. Tables without a setting are always polled."""
+"""Table → the setting that turns its polling off. Tables without a setting are always polled."""
 
 
 _TEXT = {"type": "string", "minLength": 1}
@@ -55,6 +55,6 @@ ADD_COMMENT = ActionDescriptor(
 )
 TRANSITION = ActionDescriptor(
     "transition_issue",
-    "Bring an issue to another status",
+    "Change an issue's status",
     _params(("issue", "status"), issue=_KEY, status={**_TEXT, "description": "The name of the status."}),
 )

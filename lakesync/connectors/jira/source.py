@@ -1,4 +1,4 @@
-"""Jira source: issues and comments by update time, projects completely, deletes by census."""
+"""Jira source: reads issues and comments by update time and all projects; finds deleted issues by a census."""
 
 from __future__ import annotations
 
@@ -19,13 +19,16 @@ OVERLAP_MS = 120_000
 """How far before the newest change a poll reads again, because Jira's search finds changes up to a minute late."""
 
 COMMENTS_PAGE = 1_000
-"""Comments held at once; the comments of one issue are never split."""
+"""Comments per page, about: an issue's comments are never split between pages."""
 
 ISSUES, COMMENTS, PROJECTS = "jira_issues", "jira_comments", "jira_projects"
 
 
 class JiraSource:
-    """Polls a site as one account sees it. A cursor stores its filter; with another filter the poll starts again."""
+    """Polls a site as one account sees it. The cursor contains the filter; with another filter the poll starts again.
+
+    `Source` documents the methods.
+    """
 
     resumable = True
 
@@ -52,14 +55,14 @@ class JiraSource:
         return self._client.usage
 
     def changes(self, table: str, cursor: Cursor | None) -> Iterator[Page]:
-        """Yield issues or comments updated since a cursor; projects always completely."""
+        """Yield issues, or comments of issues, that were updated since a cursor; all projects."""
         if table == PROJECTS:
             return self._projects()
-        place = cursor["updated"] if cursor is not None and cursor["jql"] == self._jql else 0
-        return self._issues(place) if table == ISSUES else self._comments(place)
+        since_ms = cursor["updated"] if cursor is not None and cursor["jql"] == self._jql else 0
+        return self._issues(since_ms) if table == ISSUES else self._comments(since_ms)
 
     def census(self, table: str) -> Census | None:
-        """List the keys of all issues; comments are counted by their issue; projects report deletes themselves."""
+        """List the keys of all issues, for issues and for comments; None for projects, whose deletes Jira reports."""
         if table == PROJECTS:
             return None
         return Census(None if table == ISSUES else "issue_key", self._keys())
@@ -70,7 +73,7 @@ class JiraSource:
             issues = self._client.fetch(row_ids[start : start + PAGE], FIELDS)
             yield Page(table, [issue_row(issue) for issue in issues])
             if any(each.name == COMMENTS for each in self.tables):
-                yield from self._comments_among(issues)
+                yield from self._comments_of_issues(issues)
 
     def gone(self, table: str, rows: Sequence[SourceRow]) -> set[str]:
         """Return rows whose issue is deleted or no longer matches the filter.
@@ -79,8 +82,8 @@ class JiraSource:
         level in a visible project looks like a deleted one.
         """
         if table == COMMENTS:
-            gone = self._deleted_issues({row.columns["issue_key"] for row in rows})
-            return {row.row_id for row in rows if row.columns["issue_key"] in gone}
+            deleted = self._deleted_issues({row.columns["issue_key"] for row in rows})
+            return {row.row_id for row in rows if row.columns["issue_key"] in deleted}
         return self._deleted_issues({row.row_id for row in rows})
 
     def probes(self) -> Iterator[Probe]:
@@ -120,16 +123,17 @@ class JiraSource:
             return "no issue found: check jql and the account's permissions"
         return f"{len(found)} issues on the first page, the first is {found[0]['key']}"
 
-    def _issues(self, place: int) -> Iterator[Page]:
-        for issues, newest in self._updated(place, FIELDS):
-            yield Page(ISSUES, [issue_row(issue) for issue in issues], self._cursor(newest))
+    def _issues(self, since_ms: int) -> Iterator[Page]:
+        for issues, newest_ms in self._updated(since_ms, FIELDS):
+            yield Page(ISSUES, [issue_row(issue) for issue in issues], self._cursor(newest_ms))
 
-    def _comments(self, place: int) -> Iterator[Page]:
-        for issues, newest in self._updated(place, ("updated",)):
-            yield from self._comments_among(issues)
-            yield Page(COMMENTS, [], self._cursor(newest))
+    def _comments(self, since_ms: int) -> Iterator[Page]:
+        for issues, newest_ms in self._updated(since_ms, ("updated",)):
+            yield from self._comments_of_issues(issues)
+            yield Page(COMMENTS, [], self._cursor(newest_ms))
 
-    def _comments_among(self, issues: Sequence[Mapping[str, Any]]) -> Iterator[Page]:
+    def _comments_of_issues(self, issues: Sequence[Mapping[str, Any]]) -> Iterator[Page]:
+        """Yield all comments of some issues; a page is complete for the issues that it names in `whole`."""
         rows: list[SourceRow] = []
         whole: list[tuple[str, str]] = []
         for issue in issues:
@@ -155,18 +159,18 @@ class JiraSource:
     def _projects(self) -> Iterator[Page]:
         for page in self._client.pages("/project/search", "values", expand="lead", status="live,archived"):
             yield Page(PROJECTS, [project_row(project) for project in page], {})
-        trash = sorted(self._deleted_projects())
-        if trash:
-            yield Page(PROJECTS, [], {}, deleted=trash)
+        deleted = sorted(self._deleted_projects())
+        if deleted:
+            yield Page(PROJECTS, [], {}, deleted=deleted)
 
-    def _updated(self, place: int, fields: Sequence[str]) -> Iterator[tuple[list[dict[str, Any]], int]]:
-        """Yield issues updated since a position, oldest first, with the newest time so far.
+    def _updated(self, since_ms: int, fields: Sequence[str]) -> Iterator[tuple[list[dict[str, Any]], int]]:
+        """Yield pages of issues updated since a time, oldest first, each with the newest update time so far.
 
-        `fields` must include `updated`. Each page starts at the last time of the previous one instead of at its token,
-        because a token is an offset into a result that changes while it is read. Only issues with equal times are paged
-        by token. This machine's clock is not used.
+        `fields` must include `updated`. A page's token is an offset into a result that changes while it is read.
+        Therefore each query starts at the last update time of the previous page. Only among issues with one update time
+        the token is used. All times are those of Jira's clock.
         """
-        start, newest_ms, token = max(place - OVERLAP_MS, 0), place, None
+        start, newest_ms, token = max(since_ms - OVERLAP_MS, 0), since_ms, None
         previous: set[tuple[str, str]] = set()
         while True:
             jql = build_jql(self._jql, f"updated >= {start}", order="updated ASC, key ASC")
@@ -182,11 +186,13 @@ class JiraSource:
             start, previous = last, versions
 
     def _keys(self) -> Iterator[Sequence[str]]:
+        """Yield the keys of all issues that match the filter."""
         jql = build_jql(self._jql, "updated >= 0", order="key ASC")
-        for issues in self._client.searched(jql, ("key",), KEYS_PAGE):
+        for issues in self._client.search_pages(jql, ("key",), KEYS_PAGE):
             yield [issue["key"] for issue in issues]
 
     def _deleted_issues(self, keys: set[str]) -> set[str]:
+        """Return which issues are deleted or no longer match the filter, except in projects that may be hidden."""
         sorted_keys, existing, visible_before = sorted(keys), set[str](), self._visible_projects()
         for start in range(0, len(sorted_keys), PAGE):
             batch = sorted_keys[start : start + PAGE]
@@ -195,7 +201,7 @@ class JiraSource:
         absent = keys - existing
         if not absent:
             return set()
-        # a project that was shown or hidden meanwhile says nothing of its issues
+        # if a project became visible or hidden meanwhile, absent issues of it may only have been hidden
         visible = (visible_before & self._visible_projects()) | self._deleted_projects()
         return {key for key in absent if key.rpartition("-")[0] in visible}
 
@@ -216,5 +222,5 @@ class JiraSource:
             return set()
         return {project["key"] for page in pages for project in page}
 
-    def _cursor(self, updated: int) -> Mapping[str, Any]:
-        return {"updated": updated, "jql": self._jql}
+    def _cursor(self, updated_ms: int) -> Mapping[str, Any]:
+        return {"updated": updated_ms, "jql": self._jql}

@@ -12,24 +12,29 @@ from lakesync.connectors.salesforce.api import SalesforceClient
 from lakesync.connectors.salesforce.rows import datetime_literal, soql_literal
 from lakesync.connectors.salesforce.schemas import CREATE_RECORD, UPDATE_RECORD
 from lakesync.model.action_handlers import ActionContext
+from lakesync.model.hlc import wall_of
 from lakesync.model.types import Action
+
+_CLOCK_SKEW_MS = 60_000
+"""By how much the client's clock, which sets an action's hlc, may be ahead of Salesforce's."""
 
 
 def _create(client: SalesforceClient, action: Action, params: Params, context: ActionContext) -> Mapping[str, Any]:
+    """Create a record. With an external id the call can be repeated; otherwise a retry looks for the record first."""
     kind, fields = params["object"], dict(params["fields"])
     if "externalIdField" in params:
-        way = f"/sobjects/{kind}/{params['externalIdField']}/{quote(params['externalId'], safe='')}"
-        return {"id": client.call("PATCH", way, json=fields).json()["id"]}
+        path = f"/sobjects/{kind}/{params['externalIdField']}/{quote(params['externalId'], safe='')}"
+        return {"id": client.call("PATCH", path, json=fields).json()["id"]}
     if context.attempt > 1 and (found := _find_created(client, action, kind, fields)) is not None:
         return {"id": found}
     return {"id": client.call("POST", f"/sobjects/{kind}", json=fields, repeatable=False).json()["id"]}
 
 
 def _find_created(client: SalesforceClient, action: Action, kind: str, fields: Mapping[str, Any]) -> str | None:
-    """Return the id of the record that an earlier attempt created: the newest one with equal values."""
-    since = datetime_literal(max((action.hlc >> 16) - 60_000, 0))
-    same = " AND ".join(f"{name} = {soql_literal(value)}" for name, value in fields.items())
-    soql = f"SELECT Id FROM {kind} WHERE CreatedDate >= {since} AND {same} ORDER BY CreatedDate DESC LIMIT 1"
+    """Return the id of the record that an earlier attempt may have created: the newest one with these values."""
+    since = datetime_literal(max(wall_of(action.hlc) - _CLOCK_SKEW_MS, 0))
+    has_values = " AND ".join(f"{name} = {soql_literal(value)}" for name, value in fields.items())
+    soql = f"SELECT Id FROM {kind} WHERE CreatedDate >= {since} AND {has_values} ORDER BY CreatedDate DESC LIMIT 1"
     records = next(client.query(soql))["records"]
     return records[0]["Id"] if records else None
 

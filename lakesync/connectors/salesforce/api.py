@@ -1,4 +1,4 @@
-"""The parts of Salesforce's REST API and Bulk API 2.0 that the connector uses."""
+"""The parts of Salesforce's REST API and Bulk API 2.0 that the Salesforce source and actions use."""
 
 from __future__ import annotations
 
@@ -26,12 +26,16 @@ _ADVICE = {
     "invalid_grant": "check username and password (with its security token behind it), and that the app may sign in so",
     "unsupported_grant_type": "allow the connected app this flow",
 }
+"""Error code of the login → what to do."""
 
 
 def login_url(settings: Mapping[str, Any]) -> str:
-    """Return where a connector signs in: a user at the login server of `isSandbox`, an app at its organisation."""
-    if named := settings.get("loginUrl"):
-        return str(named)
+    """Return the URL of a connector's login server.
+
+    That is `loginUrl`; otherwise Salesforce's server for users (or sandboxes), or the organisation's own for an app.
+    """
+    if login := settings.get("loginUrl"):
+        return str(login)
     if settings.get("username"):
         return f"https://{'test' if settings.get('isSandbox') else 'login'}.salesforce.com"
     return str(settings["instanceUrl"])
@@ -47,7 +51,8 @@ def sign_in(settings: Mapping[str, Any], **http_options: Any) -> tuple[str, str]
         http_options: keyword arguments of `HttpApi`.
 
     Raises:
-        AuthError: Salesforce rejected the credentials; names which.
+        AuthError: Salesforce rejected the credentials; the message says which setting to check.
+        AdapterError: Salesforce cannot be reached, or returned no token.
     """
     form = {"client_id": settings["clientId"], "client_secret": settings["clientSecret"]}
     if settings.get("username"):
@@ -57,41 +62,42 @@ def sign_in(settings: Mapping[str, Any], **http_options: Any) -> tuple[str, str]
     login = login_url(settings)
     api = HttpApi(login, _map_login_error, **http_options)
     try:
-        answer = api.call("POST", "/services/oauth2/token", data=form).json()
-        return str(answer["instance_url"]), str(answer["access_token"])
+        response = api.call("POST", "/services/oauth2/token", data=form).json()
+        return str(response["instance_url"]), str(response["access_token"])
     except (requests.JSONDecodeError, KeyError, TypeError) as error:
         raise AdapterError(f"{login} returned no token: is this the address of Salesforce?") from error
     finally:
         api.close()
 
 
-def _map_login_error(answer: requests.Response) -> LakeSyncError | None:
-    if answer.status_code < 300:
+def _map_login_error(response: requests.Response) -> LakeSyncError | None:
+    if response.status_code < 300:
         return None
     try:
-        said = answer.json()
-        code, words = str(said["error"]), str(said.get("error_description"))
+        body = response.json()
+        code, description = str(body["error"]), str(body.get("error_description"))
     except (requests.JSONDecodeError, KeyError, TypeError):
-        return AdapterError(f"Salesforce's login failed with status {answer.status_code}")
-    if answer.status_code >= 500:
-        return AdapterError(f"Salesforce's login failed with status {answer.status_code} ({code}: {words})")
-    if words == "login rate exceeded":
-        return RateLimitedError(f"Salesforce rejects more logins for now ({words})")
-    return AuthError(f"Salesforce rejects the login ({code}: {words}): {_ADVICE.get(code, 'check the settings')}")
+        return AdapterError(f"Salesforce's login failed with status {response.status_code}")
+    if response.status_code >= 500:
+        return AdapterError(f"Salesforce's login failed with status {response.status_code} ({code}: {description})")
+    if description == "login rate exceeded":
+        return RateLimitedError(f"Salesforce rejects more logins for now ({description})")
+    return AuthError(f"Salesforce rejects the login ({code}: {description}): {_ADVICE.get(code, 'check the settings')}")
 
 
 RESERVED_SHARE = 0.05
-"""Share of the daily calls that the connector leaves to others."""
+"""Share of the organisation's daily calls that the connector leaves to other clients."""
 
 _USAGE = re.compile(r"api-usage=(\d+)/(\d+)")
-_QUERY = {"MALFORMED_QUERY", "INVALID_FIELD", "INVALID_QUERY_FILTER_OPERATOR"}
-_BUSY = {"SERVER_UNAVAILABLE", "QUERY_TIMEOUT", "UNABLE_TO_LOCK_ROW", "OPERATION_TOO_LARGE"}
+"""Calls used and allowed, in a response's header."""
+_QUERY_ERRORS = {"MALFORMED_QUERY", "INVALID_FIELD", "INVALID_QUERY_FILTER_OPERATOR"}
+_BUSY_ERRORS = {"SERVER_UNAVAILABLE", "QUERY_TIMEOUT", "UNABLE_TO_LOCK_ROW", "OPERATION_TOO_LARGE"}
 
 Json = dict[str, Any]
 
 
 class SessionExpiredError(AuthError):
-    """The token has expired; a new one is requested once."""
+    """The access token has expired. `SalesforceClient.call` signs in again once."""
 
 
 class BulkJobLostError(CursorLostError):
@@ -99,7 +105,7 @@ class BulkJobLostError(CursorLostError):
 
 
 class SalesforceClient:
-    """A client for one connected app; signs in on the first call and when its session expires."""
+    """A client for one connected app. It signs in on the first call, and again when its session expires."""
 
     def __init__(self, settings: Mapping[str, Any], **http_options: Any) -> None:
         """Create a client; nothing is sent yet.
@@ -131,7 +137,7 @@ class SalesforceClient:
             deleted: whether to include the recycle bin.
 
         Raises:
-            CursorLostError: reading took so long that Salesforce discarded the rest.
+            CursorLostError: reading took so long that Salesforce discarded the remaining pages.
         """
         page = self.call("GET", f"/{'queryAll' if deleted else 'query'}", params={"q": soql}).json()
         while True:
@@ -140,28 +146,29 @@ class SalesforceClient:
                 return
             page = self.call("GET", page["nextRecordsUrl"]).json()
 
-    def call(self, method: str, path: str, *, repeatable: bool = True, **more: Any) -> requests.Response:
-        """Send a request and return the successful answer.
+    def call(self, method: str, path: str, *, repeatable: bool = True, **arguments: Any) -> requests.Response:
+        """Send a request and return the successful response.
 
         Args:
             method: the HTTP method.
             path: below `/services/data/VERSION`, or starting with `/services`.
             repeatable: as in `HttpApi.call`.
-            more: further arguments of `HttpApi.call`.
+            arguments: further arguments of `HttpApi.call`.
 
         Raises:
+            RateLimitedError: the daily calls are used, except for `RESERVED_SHARE`.
             LakeSyncError: the API's error.
         """
         self._check_budget()
-        whole = path if path.startswith("/services/") else f"/services/data/{self._version}{path}"
+        full_path = path if path.startswith("/services/") else f"/services/data/{self._version}{path}"
         try:
-            answer = self._session().call(method, whole, repeatable=repeatable, **more)
+            response = self._session().call(method, full_path, repeatable=repeatable, **arguments)
         except SessionExpiredError:
             self.close()
-            answer = self._session().call(method, whole, repeatable=repeatable, **more)
-        if found := _USAGE.search(answer.headers.get("Sforce-Limit-Info", "")):
+            response = self._session().call(method, full_path, repeatable=repeatable, **arguments)
+        if found := _USAGE.search(response.headers.get("Sforce-Limit-Info", "")):
             self._used, self._limit = int(found[1]), int(found[2])
-        return answer
+        return response
 
     def close(self) -> None:
         """Close the connections; the next call signs in again."""
@@ -171,6 +178,7 @@ class SalesforceClient:
             self._api = None
 
     def _session(self) -> HttpApi:
+        """Return the client of the signed-in session; signs in if there is none."""
         if self._api is None:
             url, token = sign_in(self._settings, **self._http_options)
             self._calls += 1
@@ -188,39 +196,39 @@ class SalesforceClient:
 
 
 _STATUS_MESSAGES: StatusMessages = {
-    401: (AuthError, "Salesforce rejects this user ({said})"),
-    403: (ForbiddenError, "Salesforce forbids {path} ({said}): give the user that permission"),
-    404: (NotFoundError, "Salesforce has nothing at {path} ({said}): check apiVersion, and what is named there"),
+    401: (AuthError, "Salesforce rejects this user ({reason})"),
+    403: (ForbiddenError, "Salesforce forbids {path} ({reason}): give the user that permission"),
+    404: (NotFoundError, "Salesforce has nothing at {path} ({reason}): check apiVersion, and what is named there"),
 }
 
 
-def _map_error(answer: requests.Response) -> LakeSyncError | None:
-    if answer.status_code < 300:
+def _map_error(response: requests.Response) -> LakeSyncError | None:
+    if response.status_code < 300:
         return None
-    code, words = _error_text(answer)
-    said = f"{code}: {words}"
-    if answer.status_code in (404, 409) and "/jobs/query/" in answer.request.path_url:
-        return BulkJobLostError(f"Salesforce has discarded the bulk job ({said}): the next poll starts another")
+    code, message = _error_code_and_message(response)
+    reason = f"{code}: {message}"
+    if response.status_code in (404, 409) and "/jobs/query/" in response.request.path_url:
+        return BulkJobLostError(f"Salesforce has discarded the bulk job ({reason}): the next poll starts another")
     match code:
         case "INVALID_SESSION_ID":
-            return SessionExpiredError(f"Salesforce has ended the session ({said}), also a new one")
+            return SessionExpiredError(f"Salesforce has ended the session ({reason}), also a new one")
         case "REQUEST_LIMIT_EXCEEDED":
-            return RateLimitedError(f"Salesforce's daily limit of calls is reached ({said})", retry_after=3600.0)
+            return RateLimitedError(f"Salesforce's daily limit of calls is reached ({reason})", retry_after=3600.0)
         case "INVALID_QUERY_LOCATOR":
-            return CursorLostError(f"Salesforce has discarded the rest of the result ({said}): the query is repeated")
+            return CursorLostError(f"Salesforce has discarded the rest of the result ({reason}): the query is repeated")
         case "INVALID_TYPE":
-            return ForbiddenError(f"this user cannot see the object in Salesforce ({said}): give it read access")
-    if code in _QUERY and "query" in answer.request.path_url.partition("?")[0]:
-        return ConfigurationError(f"Salesforce rejects the query ({said}): correct the connector's soqlFilter")
-    if code in _BUSY:
-        return AdapterError(f"Salesforce is busy ({said})", retry_after=retry_after(answer))
-    return error_for_status(answer, "Salesforce", said, _STATUS_MESSAGES)
+            return ForbiddenError(f"this user cannot see the object in Salesforce ({reason}): give it read access")
+    if code in _QUERY_ERRORS and "query" in response.request.path_url.partition("?")[0]:
+        return ConfigurationError(f"Salesforce rejects the query ({reason}): correct the connector's soqlFilter")
+    if code in _BUSY_ERRORS:
+        return AdapterError(f"Salesforce is busy ({reason})", retry_after=retry_after(response))
+    return error_for_status(response, "Salesforce", reason, _STATUS_MESSAGES)
 
 
-def _error_text(answer: requests.Response) -> tuple[str, str]:
+def _error_code_and_message(response: requests.Response) -> tuple[str, str]:
     try:
-        body = answer.json()
+        body = response.json()
         first = body[0] if isinstance(body, list) else body
         return str(first.get("errorCode", "UNKNOWN")), str(first.get("message", ""))[:300]
     except (requests.JSONDecodeError, LookupError, AttributeError):
-        return "UNKNOWN", answer.text[:200].strip() or answer.reason
+        return "UNKNOWN", response.text[:200].strip() or response.reason

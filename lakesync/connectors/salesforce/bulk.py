@@ -1,4 +1,7 @@
-"""Large queries through Bulk API 2.0: one job whose result is CSV in pages."""
+"""Large queries through Bulk API 2.0: a job on Salesforce's side, whose result is read as pages of CSV.
+
+The Salesforce source uses it for large first loads.
+"""
 
 from __future__ import annotations
 
@@ -13,26 +16,31 @@ from lakesync.connectors.salesforce.api import BulkJobLostError, SalesforceClien
 from lakesync.model.errors import AdapterError
 
 RECORDS_PER_PAGE = 20_000
-"""Records per page of a result, held in memory as text."""
+"""Records per page of a result, which is kept in memory as text."""
 
 _JOB_TIMEOUT_S = 1_800.0
+_FIRST_PAUSE_S, _MAX_PAUSE_S = 0.5, 15.0
+"""Bounds of the pause between two checks of a job."""
 
 
 class ResultPage(NamedTuple):
     """One page of a job's records."""
 
     lines: Iterator[Mapping[str, str]]
-    """Fields as text, parsed lazily."""
+    """Each record as field → text, parsed lazily."""
     locator: str | None
     """Position of the next page; None after the last one."""
 
 
 def start_job(client: SalesforceClient, soql: str) -> tuple[str, str]:
-    """Start a job. Returns its id and the time at which Salesforce created it.
+    """Start a job and return its id and its creation time, by Salesforce's clock.
 
     Args:
         client: the client.
         soql: the query.
+
+    Raises:
+        LakeSyncError: the API's error.
     """
     body = {"operation": "query", "query": soql}
     job = client.call("POST", "/jobs/query", json=body, repeatable=False).json()
@@ -51,7 +59,7 @@ def wait_for_job(client: SalesforceClient, job: str, *, timeout_s: float = _JOB_
         BulkJobLostError: the job failed, or Salesforce has deleted it (after seven days).
         AdapterError: the job is not complete in time.
     """
-    until, pause = time.monotonic() + timeout_s, 0.5
+    deadline, pause = time.monotonic() + timeout_s, _FIRST_PAUSE_S
     while True:
         status = client.call("GET", f"/jobs/query/{job}").json()
         match status["state"]:
@@ -62,21 +70,30 @@ def wait_for_job(client: SalesforceClient, job: str, *, timeout_s: float = _JOB_
                 raise BulkJobLostError(
                     f"Salesforce's bulk job {job} is {status['state']} ({reason}): the next poll starts another"
                 )
-        if time.monotonic() > until:
+        if time.monotonic() > deadline:
             raise AdapterError(f"Salesforce's job {job} is still {status['state']} after {timeout_s:.0f} s")
         time.sleep(pause)
-        pause = min(pause * 1.5, 15.0)
+        pause = min(pause * 1.5, _MAX_PAUSE_S)
 
 
 def read_results(client: SalesforceClient, job: str, locator: str | None = None) -> Iterator[ResultPage]:
-    """Yield a complete job's records from a position."""
+    """Yield the pages of a complete job's result.
+
+    Args:
+        client: the client.
+        job: the job's id.
+        locator: where to start, from an earlier page; None for the beginning.
+
+    Raises:
+        BulkJobLostError: Salesforce has deleted the job.
+    """
     while True:
-        where = {"maxRecords": str(RECORDS_PER_PAGE)} | ({} if locator is None else {"locator": locator})
-        answer = client.call("GET", f"/jobs/query/{job}/results", params=where, headers={"Accept": "text/csv"})
-        answer.encoding = "utf-8"
-        following = answer.headers.get("Sforce-Locator", "null")
-        locator = None if following == "null" else following
-        yield ResultPage(csv.DictReader(io.StringIO(answer.text)), locator)
+        params = {"maxRecords": str(RECORDS_PER_PAGE)} | ({} if locator is None else {"locator": locator})
+        response = client.call("GET", f"/jobs/query/{job}/results", params=params, headers={"Accept": "text/csv"})
+        response.encoding = "utf-8"
+        next_locator = response.headers.get("Sforce-Locator", "null")
+        locator = None if next_locator == "null" else next_locator
+        yield ResultPage(csv.DictReader(io.StringIO(response.text)), locator)
         if locator is None:
             return
 

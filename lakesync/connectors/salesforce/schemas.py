@@ -41,7 +41,7 @@ SALESFORCE_SWITCHES = {
     "sf_opportunities": "includeOpportunities",
     "sf_leads": "includeLeads",
 }
-"""By table, the setting that turns its polling off."""
+"""Table → the setting that turns its polling off."""
 
 
 _NAME = {"type": "string", "pattern": "^[A-Za-z][A-Za-z0-9_]{0,79}$"}
@@ -61,7 +61,10 @@ CREATE_RECORD = ActionDescriptor(
         "properties": {
             "object": {**_NAME, "description": "The object: Account, Contact, …"},
             "fields": _FIELDS,
-            "externalIdField": {**_NAME, "description": "A field that identifies the record: then it is made once."},
+            "externalIdField": {
+                **_NAME,
+                "description": "A field that identifies the record, so that a retry cannot create it twice.",
+            },
             "externalId": {"type": "string", "minLength": 1},
         },
         "required": ["object", "fields"],

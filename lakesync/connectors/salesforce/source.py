@@ -1,4 +1,4 @@
-"""Salesforce source: records by `SystemModstamp` including deleted ones; large first loads as a bulk job."""
+"""Salesforce source: reads records by `SystemModstamp`, including deleted ones; a large first load uses a bulk job."""
 
 from __future__ import annotations
 
@@ -35,14 +35,18 @@ BULK_ROWS = 20_000
 """A first load of more records uses a bulk job."""
 
 ROWS_PER_PAGE = 2_000
-"""Rows of a bulk job held at once."""
+"""Rows per page of a bulk job's result."""
 
 _IDS_PER_QUERY = 200
 _DELETED_LOG_MS = 29 * 86_400_000
+"""How far back the log of deletes is read. Salesforce keeps 30 days."""
 
 
 class SalesforceSource:
-    """Polls an organisation as one user sees it. A cursor stores its filter; another filter starts the poll again."""
+    """Polls an organisation as one user sees it. The cursor contains the filter; another filter starts the poll again.
+
+    `Source` documents the methods.
+    """
 
     resumable = True
 
@@ -51,7 +55,7 @@ class SalesforceSource:
 
         Args:
             config: the connector's configuration.
-            bulk_rows: overrides `BULK_ROWS`.
+            bulk_rows: a first load of more records uses a bulk job; None for `BULK_ROWS`.
             http_options: keyword arguments of `HttpApi`.
         """
         settings = config.settings
@@ -97,21 +101,21 @@ class SalesforceSource:
         """
         ids = {row.row_id for row in rows}
         logged = self._deleted_log(table) & ids
-        deleted, here = self._deleted_and_existing(table, ids - logged)
-        if self._filter and here and (outside := here - self._matching(table, here)):
-            # what was hidden between the two questions is not outside of the filter
-            deleted |= set().union(*self._deleted_and_existing(table, outside))
+        deleted, existing = self._deleted_and_existing(table, ids - logged)
+        if self._filter and existing and (unmatched := existing - self._matching(table, existing)):
+            # query again: a record that was hidden between the two queries does not match either
+            deleted |= set().union(*self._deleted_and_existing(table, unmatched))
         return logged | deleted
 
     def _deleted_and_existing(self, table: str, ids: set[str]) -> tuple[set[str], set[str]]:
-        """Return which of these records are deleted and which exist, as far as the user sees them."""
-        deleted, here = set[str](), set[str]()
+        """Return which of these records are deleted and which exist; those that the user cannot see are in neither."""
+        deleted, existing = set[str](), set[str]()
         for batch in _batches(sorted(ids)):
             soql = f"SELECT Id, IsDeleted FROM {OBJECTS[table].name} WHERE Id IN ({_soql_list(batch)})"
             for page in self._client.query(soql, deleted=True):
                 for record in page["records"]:
-                    (deleted if record["IsDeleted"] else here).add(record["Id"])
-        return deleted, here
+                    (deleted if record["IsDeleted"] else existing).add(record["Id"])
+        return deleted, existing
 
     def probes(self) -> Iterator[Probe]:
         """Check that the user can read what the connector polls."""
@@ -130,9 +134,9 @@ class SalesforceSource:
         return "signed in" + (f", {usage.left} of {usage.limit} calls a day are left" if usage.limit else "")
 
     def _check_clock(self) -> str:
-        answer = self._client.call("GET", "/limits")
+        response = self._client.call("GET", "/limits")
         return describe_clock_skew(
-            parsedate_to_datetime(answer.headers["Date"]).timestamp() * 1000, "the organisation's"
+            parsedate_to_datetime(response.headers["Date"]).timestamp() * 1000, "the organisation's"
         )
 
     def _check_page(self, table: str) -> str:
@@ -142,14 +146,14 @@ class SalesforceSource:
         return f"readable, but empty: check {'soqlFilter, and ' if self._filter else ''}what is shared with the user"
 
     def _first_load(self, table: str) -> Iterator[Page]:
+        """Yield all records."""
         count = next(self._client.query(self._where(f"SELECT COUNT() FROM {OBJECTS[table].name}")))["totalSize"]
         if count <= self._bulk_rows:
             yield from self._changed_since(table, 0)
             return
-        job, made = bulk.start_job(self._client, self._select(table))
-        # a kill from here on costs nothing: the job is found again
-        cursor = {**self._cursor(to_milliseconds(made)), "job": job, "locator": None}
-        yield Page(table, [], cursor)
+        job, created = bulk.start_job(self._client, self._select(table))
+        cursor = {**self._cursor(to_milliseconds(created)), "job": job, "locator": None}
+        yield Page(table, [], cursor)  # stores the job's id, so that a poll after a crash resumes it
         yield from self._read_job(table, cursor)
 
     def _resume_load(self, table: str, cursor: Cursor) -> Iterator[Page]:
@@ -160,46 +164,52 @@ class SalesforceSource:
             yield from self._first_load(table)
 
     def _read_job(self, table: str, cursor: Cursor) -> Iterator[Page]:
+        """Yield the records of a cursor's job, then those that changed since the job was created."""
         bulk.wait_for_job(self._client, cursor["job"])
-        for batch in bulk.read_results(self._client, cursor["job"], cursor["locator"]):
-            done = self._cursor(cursor["modified"])
-            place = done if batch.locator is None else {**cursor, "locator": batch.locator}
-            rows = (csv_row(table, line) for line in batch.lines)
-            some = list(islice(rows, ROWS_PER_PAGE))
-            while following := list(islice(rows, ROWS_PER_PAGE)):
-                yield Page(table, some)
-                some = following
-            yield Page(table, some, place)
+        for result in bulk.read_results(self._client, cursor["job"], cursor["locator"]):
+            finished = self._cursor(cursor["modified"])
+            next_cursor = finished if result.locator is None else {**cursor, "locator": result.locator}
+            rows = (csv_row(table, line) for line in result.lines)
+            page_rows = list(islice(rows, ROWS_PER_PAGE))
+            while next_rows := list(islice(rows, ROWS_PER_PAGE)):
+                yield Page(table, page_rows)
+                page_rows = next_rows
+            yield Page(table, page_rows, next_cursor)
         bulk.delete_job(self._client, cursor["job"])
         yield from self._changed_since(table, cursor["modified"])
 
-    def _changed_since(self, table: str, place: int) -> Iterator[Page]:
-        """Yield records modified since a position, oldest first. This machine's clock is not used."""
-        newest = place
+    def _changed_since(self, table: str, modified_ms: int) -> Iterator[Page]:
+        """Yield records modified since a time, oldest first. All times are those of Salesforce's clock.
+
+        If Salesforce discards the rest of a result, queries again from the newest record.
+        """
+        newest_ms = modified_ms
         while True:
-            begun = newest
-            since = datetime_literal(max(newest - OVERLAP_MS, 0))
-            soql = self._select(table, f"SystemModstamp >= {since}", more=", IsDeleted, SystemModstamp")
+            start_ms = newest_ms
+            since = datetime_literal(max(newest_ms - OVERLAP_MS, 0))
+            soql = self._select(table, f"SystemModstamp >= {since}", further_fields=", IsDeleted, SystemModstamp")
             try:
                 for page in self._client.query(f"{soql} ORDER BY SystemModstamp ASC, Id ASC", deleted=True):
                     records = page["records"]
-                    newest = max([newest, *(to_milliseconds(record["SystemModstamp"]) for record in records)])
+                    newest_ms = max([newest_ms, *(to_milliseconds(record["SystemModstamp"]) for record in records)])
                     yield Page(
                         table,
                         [record_row(table, record) for record in records if not record["IsDeleted"]],
-                        self._cursor(newest),
+                        self._cursor(newest_ms),
                         deleted=[record["Id"] for record in records if record["IsDeleted"]],
                     )
                 return
             except CursorLostError:
-                if newest == begun:
+                if newest_ms == start_ms:
                     raise
 
     def _ids(self, table: str) -> Iterator[Sequence[str]]:
+        """Yield the ids of all records that match the filter."""
         for page in self._client.query(self._where(f"SELECT Id FROM {OBJECTS[table].name}")):
             yield [record["Id"] for record in page["records"]]
 
     def _matching(self, table: str, ids: set[str]) -> set[str]:
+        """Return which of these records match the filter."""
         name = OBJECTS[table].name
         found = set()
         for batch in _batches(sorted(ids)):
@@ -210,22 +220,25 @@ class SalesforceSource:
     def _deleted_log(self, table: str) -> set[str]:
         """Return the ids in an object's log of deletes, by Salesforce's clock."""
         name = OBJECTS[table].name
-        answer = self._client.call("GET", "/limits")
-        now = int(parsedate_to_datetime(answer.headers["Date"]).timestamp() * 1000)
-        span = {"start": datetime_literal(now - _DELETED_LOG_MS), "end": datetime_literal(now + 60_000)}
-        answer_body = self._client.call("GET", f"/sobjects/{name}/deleted", params=span).json()
-        return {record["id"] for record in answer_body["deletedRecords"]}
+        response = self._client.call("GET", "/limits")
+        now_ms = int(parsedate_to_datetime(response.headers["Date"]).timestamp() * 1000)
+        params = {"start": datetime_literal(now_ms - _DELETED_LOG_MS), "end": datetime_literal(now_ms + 60_000)}
+        body = self._client.call("GET", f"/sobjects/{name}/deleted", params=params).json()
+        return {record["id"] for record in body["deletedRecords"]}
 
-    def _select(self, table: str, *conditions: str, more: str = "") -> str:
-        found = OBJECTS[table]
-        return self._where(f"SELECT {', '.join(found.fields.values())}{more} FROM {found.name}", *conditions)
+    def _select(self, table: str, *conditions: str, further_fields: str = "") -> str:
+        """Return the query for a table's fields under the filter and all conditions."""
+        sf_object = OBJECTS[table]
+        fields = ", ".join(sf_object.fields.values())
+        return self._where(f"SELECT {fields}{further_fields} FROM {sf_object.name}", *conditions)
 
     def _where(self, select: str, *conditions: str) -> str:
+        """Append a WHERE clause with the filter and all conditions."""
         parts = [*([f"({self._condition})"] if self._condition else []), *conditions]
         return f"{select} WHERE {' AND '.join(parts)}" if parts else select
 
-    def _cursor(self, modified: int) -> dict[str, Any]:
-        return {"modified": modified, "filter": self._filter}
+    def _cursor(self, modified_ms: int) -> dict[str, Any]:
+        return {"modified": modified_ms, "filter": self._filter}
 
 
 def _batches(ids: Sequence[str]) -> Iterator[Sequence[str]]:

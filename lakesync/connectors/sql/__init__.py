@@ -1,5 +1,5 @@
-"""SQL databases as sources: the result of a query, polled by a growing column or compared completely.
+"""SQL databases as sources: a query's result, polled by a column that grows with each change, or compared completely.
 
-The drivers' code is separate from the adapters': an adapter reads its own tables of strings and integers, a source
-reads any query with any types in pages.
+The code for the drivers is separate from that of the adapters (`lakesync.adapters.sql`): an adapter reads only its own
+tables of strings and integers, a source reads any query with any types in pages.
 """

@@ -1,4 +1,4 @@
-"""BigQuery source: each statement is a job whose result is read in pages."""
+"""BigQuery reader for `SqlSource`: each statement is a job whose result is read in pages."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ _TYPES: dict[str, ColumnType] = {
     **dict.fromkeys(("BOOLEAN", "BOOL"), "boolean"),
     **dict.fromkeys(("JSON", "RECORD", "STRUCT"), "json"),
 }
+"""BigQuery's type → the schema's; other types become strings."""
 
 
 def source(config: ConnectorConfig) -> SqlSource:
@@ -44,10 +45,16 @@ def reader(config: ConnectorConfig) -> BigQueryReader:
 
 
 def _client(config: ConnectorConfig) -> bigquery.Client:
+    """Create a client with the connector's credentials.
+
+    Raises:
+        ConfigurationError: google-cloud-bigquery is not installed, the endpoint is not allowed, or there are no
+            credentials.
+    """
     settings = config.settings
     with extra("bigquery", "BigQuery needs its client"):
         from google.cloud import bigquery
-    place = {"project": settings["projectId"], "location": settings.get("location") or "US"}
+    location = {"project": settings["projectId"], "location": settings.get("location") or "US"}
     if endpoint := settings.get("endpoint"):
         config.hosts.check("bigquery.endpoint", endpoint)
         from google.auth.credentials import AnonymousCredentials
@@ -58,19 +65,21 @@ def _client(config: ConnectorConfig) -> bigquery.Client:
         session.auth = no_auth
         for scheme in ("http://", "https://"):
             session.mount(scheme, PinnedAdapter(config.hosts))
-        return bigquery.Client(**place, credentials=anonymous, client_options={"api_endpoint": endpoint}, _http=session)
+        return bigquery.Client(
+            **location, credentials=anonymous, client_options={"api_endpoint": endpoint}, _http=session
+        )
     if key := settings.get("keyFilename"):
-        return bigquery.Client.from_service_account_json(key, **place)  # type: ignore[no-untyped-call,no-any-return]
+        return bigquery.Client.from_service_account_json(key, **location)  # type: ignore[no-untyped-call,no-any-return]
     if not config.own_identity:
         raise ConfigurationError(
             f"bigquery.keyFilename is missing: name a key file, or ask the operator to allow this server's Google "
             f"identity: allowed_references in [connectors] with google:{config.gateway}"
         )
-    return bigquery.Client(**place)
+    return bigquery.Client(**location)
 
 
 class BigQueryReader:
-    """Opens snapshots of a dataset."""
+    """`Reader` of a dataset."""
 
     def __init__(self, client: bigquery.Client, dataset: str) -> None:
         """Store the client.
@@ -84,7 +93,7 @@ class BigQueryReader:
 
     @contextmanager
     def snapshot(self) -> Iterator[BigQuerySnapshot]:
-        """Yield a connection. Each statement sees the time at which it starts."""
+        """Yield a snapshot. BigQuery has none over several statements: each statement sees the data at its start."""
         from google.api_core.exceptions import GoogleAPIError
         from google.auth.exceptions import GoogleAuthError
         from requests import RequestException
@@ -108,7 +117,7 @@ class BigQueryReader:
 
 
 class BigQuerySnapshot:
-    """Statements in one dataset."""
+    """`Snapshot` of a dataset."""
 
     horizon = None
 
@@ -133,7 +142,7 @@ class BigQuerySnapshot:
     def query_pages(
         self, statement: str, values: Sequence[Any] = ()
     ) -> Iterator[tuple[list[str], list[tuple[Any, ...]]]]:
-        """Yield rows page by page."""
+        """Yield the pages of a statement's result."""
         result = self._run(statement, values)
         names = [each.name for each in result.schema]
         for page in result.pages:
@@ -145,7 +154,7 @@ class BigQuerySnapshot:
 
         config = bigquery.QueryJobConfig(
             default_dataset=f"{self._client.project}.{self._dataset}",
-            query_parameters=[bigquery.ScalarQueryParameter(None, _kind(value), value) for value in values],
+            query_parameters=[bigquery.ScalarQueryParameter(None, _parameter_type(value), value) for value in values],
         )
         return self._client.query(statement, job_config=config).result(page_size=ROWS_PER_PAGE)
 
@@ -157,28 +166,28 @@ _TRANSIENT_REASONS = frozenset(
 
 
 def map_error(error: Exception) -> LakeSyncError:
-    """Map an error of the client library."""
+    """Return LakeSync's error for an error of the client library."""
     from google.api_core import exceptions
     from google.auth.exceptions import GoogleAuthError, TransportError
 
-    said = str(getattr(error, "message", "") or error).partition("\n")[0][:300]
+    reason = str(getattr(error, "message", "") or error).partition("\n")[0][:300]
     reasons = {str(each.get("reason")) for each in getattr(error, "errors", ()) if isinstance(each, dict)}
     if reasons & _TRANSIENT_REASONS:
         return RateLimitedError(
-            f"BigQuery rejects more requests for now ({said}): poll less often, or ask for a higher quota"
+            f"BigQuery rejects more requests for now ({reason}): poll less often, or ask for a higher quota"
         )
     if isinstance(error, exceptions.Unauthorized) or (
         isinstance(error, GoogleAuthError) and not isinstance(error, TransportError)
     ):
-        return AuthError(f"BigQuery rejects this identity ({said}): check keyFilename")
+        return AuthError(f"BigQuery rejects this identity ({reason}): check keyFilename")
     if isinstance(error, exceptions.Forbidden):
-        return ForbiddenError(f"BigQuery denies permission ({said}): give the identity Data Viewer and Job User")
+        return ForbiddenError(f"BigQuery denies permission ({reason}): give the identity Data Viewer and Job User")
     if isinstance(error, exceptions.BadRequest | exceptions.NotFound):
-        return ConfigurationError(f"BigQuery rejects the query ({said}): correct the connector's query")
-    return AdapterError(f"BigQuery failed ({said})")
+        return ConfigurationError(f"BigQuery rejects the query ({reason}): correct the connector's query")
+    return AdapterError(f"BigQuery failed ({reason})")
 
 
-def _kind(value: Any) -> str:
+def _parameter_type(value: Any) -> str:
     match value:
         case datetime():
             return "TIMESTAMP" if value.tzinfo is not None else "DATETIME"

@@ -1,4 +1,4 @@
-"""MySQL source: one consistent snapshot per read, rows streamed from the server."""
+"""MySQL reader for `SqlSource`: one consistent snapshot per read, rows streamed from the server."""
 
 from __future__ import annotations
 
@@ -25,21 +25,23 @@ if TYPE_CHECKING:
 _CONNECT_SECONDS = 10
 _READ_SECONDS = 300
 _JSON = 245
-_FORBIDDEN = (1044, 1142, 1143, 1227)
+"""The protocol's type code of JSON."""
+_DENIED = (1044, 1142, 1143, 1227)
+"""Error codes for a missing privilege."""
 
-_OLDEST = """
+_OLDEST_TRANSACTION = """
 SELECT MAX(TIMESTAMPDIFF(SECOND, trx_started, CONVERT_TZ(UTC_TIMESTAMP(), '+00:00', 'SYSTEM')))
 FROM information_schema.innodb_trx WHERE trx_is_read_only = 0 AND trx_mysql_thread_id <> CONNECTION_ID()
 """
-"""Start times of transactions are in the time zone of the server's machine."""
+"""The age in seconds of the oldest transaction that may write. MySQL reports start times in its machine's time zone."""
 
 _INEXACT_SECONDS = 2.0
-"""They are whole seconds, and up to a tenth of a second old."""
+"""Added to that age, because start times are whole seconds, and MySQL's list is up to a tenth of a second old."""
 _TYPES: dict[int, ColumnType] = {
     **dict.fromkeys((0, 1, 2, 3, 4, 5, 8, 9, 13, 246), "number"),
     _JSON: "json",
 }
-"""By type code of the protocol; others are text."""
+"""The protocol's type code → the schema's type; other types become strings."""
 
 
 def source(config: ConnectorConfig) -> SqlSource:
@@ -53,7 +55,7 @@ def reader(config: ConnectorConfig) -> MySqlReader:
 
 
 class MySqlReader:
-    """Opens snapshots of a database, with one connection each."""
+    """`Reader` of a database. Each snapshot has a connection of its own."""
 
     def __init__(self, uri: str, hosts: HostPolicy) -> None:
         """Parse a connection string; connects to nothing yet.
@@ -73,11 +75,11 @@ class MySqlReader:
         try:
             parts = urlsplit(uri)
             host, port = parts.hostname, parts.port or 3306
-        except ValueError:  # whose text may show a part of the password
+        except ValueError:  # its message may contain a part of the password
             host = None
         if not host or not parts.path.strip("/"):
             raise ConfigurationError("connectionString must be mysql://USER:PASSWORD@HOST:PORT/DATABASE")
-        self._place: dict[str, Any] = {
+        self._address: dict[str, Any] = {
             "host": host,
             "port": port,
             "user": unquote(parts.username or "root"),
@@ -91,13 +93,13 @@ class MySqlReader:
         try:
             with closing(self._connect()) as connection:
                 with connection.cursor() as cursor:
-                    asked = time.monotonic()
+                    asked_at = time.monotonic()
                     oldest = self._oldest_transaction_seconds(cursor)
                     cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
                     cursor.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
-                    since = time.monotonic() - asked
+                    elapsed = time.monotonic() - asked_at
                 yield MySqlSnapshot(
-                    connection, None if oldest is None else AgeHorizon(oldest + since + _INEXACT_SECONDS)
+                    connection, None if oldest is None else AgeHorizon(oldest + elapsed + _INEXACT_SECONDS)
                 )
         except self._driver.Error as error:
             raise map_error(error) from error
@@ -105,21 +107,21 @@ class MySqlReader:
     def _connect(self) -> pymysql.connections.Connection[Any]:
         """Connect to an address that the policy has checked; TLS verifies the host's name."""
         connection = self._driver.connect(
-            **self._place,
+            **self._address,
             charset="utf8mb4",
             read_timeout=_READ_SECONDS,
             cursorclass=self._driver.cursors.SSCursor,
             init_command="SET time_zone = '+00:00'",
             defer_connect=True,
         )
-        port = self._place["port"]
+        port = self._address["port"]
         try:
-            address = self._hosts.address(self._place["host"], port)
-            line = socket.create_connection((address, port), _CONNECT_SECONDS)
+            address = self._hosts.address(self._address["host"], port)
+            connected = socket.create_connection((address, port), _CONNECT_SECONDS)
         except OSError as error:
             raise AdapterError(f"MySQL cannot be reached: {error}") from error
-        line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection.connect(line)
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.connect(connected)
         return connection
 
     def quoted(self, name: str) -> str:
@@ -134,26 +136,26 @@ class MySqlReader:
         """Do nothing: each snapshot closes its connection."""
 
     def _oldest_transaction_seconds(self, cursor: pymysql.cursors.Cursor) -> float | None:
-        """Return the age of the oldest transaction that may write; None if the user may not see it."""
+        """Return the age of the oldest transaction that may write; None if the user lacks the privilege to see it."""
         try:
-            cursor.execute(_OLDEST)
+            cursor.execute(_OLDEST_TRANSACTION)
             ((seconds,),) = cursor.fetchall()
         except self._driver.Error as error:
-            if error.args and error.args[0] in _FORBIDDEN:
+            if error.args and error.args[0] in _DENIED:
                 return None
             raise
         return max(0.0, float(seconds or 0))
 
 
 class MySqlSnapshot:
-    """One transaction."""
+    """`Snapshot` in a read-only transaction."""
 
     def __init__(self, connection: pymysql.connections.Connection[Any], horizon: AgeHorizon | None) -> None:
         """Wrap a connection.
 
         Args:
             connection: with an open transaction.
-            horizon: what the transaction cannot have seen.
+            horizon: which changes the transaction may not see; None if it is unknown.
         """
         self._connection = connection
         self.horizon = horizon
@@ -169,26 +171,26 @@ class MySqlSnapshot:
     ) -> Iterator[tuple[list[str], list[tuple[Any, ...]]]]:
         """Yield rows as they are streamed."""
         with self._connection.cursor() as cursor:
-            given = [_naive(value) for value in values]
-            cursor.execute(format_placeholders(statement) if given else statement, given or None)
-            described = cursor.description or ()
-            names = [each[0] for each in described]
-            documents = [place for place, each in enumerate(described) if each[1] == _JSON]
+            parameters = [_naive(value) for value in values]
+            cursor.execute(format_placeholders(statement) if parameters else statement, parameters or None)
+            description = cursor.description or ()
+            names = [each[0] for each in description]
+            json_indexes = [index for index, each in enumerate(description) if each[1] == _JSON]
             while rows := cursor.fetchmany(ROWS_PER_PAGE):
-                yield names, [_decoded(row, documents) for row in rows]
+                yield names, [_with_decoded_json(row, json_indexes) for row in rows]
 
 
 def map_error(error: pymysql.Error) -> LakeSyncError:
-    """Map an error of the driver."""
+    """Return LakeSync's error for an error of the driver."""
     number = error.args[0] if error.args else None
-    said = str(error.args[1] if len(error.args) > 1 else error)
+    reason = str(error.args[1] if len(error.args) > 1 else error)
     if number in (1045, 1698):
-        return AuthError(f"MySQL rejects the login ({said}): check the user and the password")
-    if number in _FORBIDDEN:
-        return ForbiddenError(f"MySQL denies permission ({said}): grant the user SELECT")
+        return AuthError(f"MySQL rejects the login ({reason}): check the user and the password")
+    if number in _DENIED:
+        return ForbiddenError(f"MySQL denies permission ({reason}): grant the user SELECT")
     if number in (1049, 1054, 1060, 1064, 1146, 1248):
-        return ConfigurationError(f"MySQL rejects the query ({said}): correct the connector's query")
-    return AdapterError(f"MySQL failed ({said})")
+        return ConfigurationError(f"MySQL rejects the query ({reason}): correct the connector's query")
+    return AdapterError(f"MySQL failed ({reason})")
 
 
 def _naive(value: Any) -> Any:
@@ -196,8 +198,8 @@ def _naive(value: Any) -> Any:
     return value.replace(tzinfo=None) if hasattr(value, "tzinfo") else value
 
 
-def _decoded(row: Sequence[Any], documents: Sequence[int]) -> tuple[Any, ...]:
+def _with_decoded_json(row: Sequence[Any], json_indexes: Sequence[int]) -> tuple[Any, ...]:
     values = list(row)
-    for place in documents:
-        values[place] = None if values[place] is None else msgspec.json.decode(values[place])
+    for index in json_indexes:
+        values[index] = None if values[index] is None else msgspec.json.decode(values[index])
     return tuple(values)

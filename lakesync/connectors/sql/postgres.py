@@ -1,4 +1,4 @@
-"""Postgres source: one transaction per read, one server-side cursor per statement."""
+"""Postgres reader for `SqlSource`: one transaction per read, one server-side cursor per statement."""
 
 from __future__ import annotations
 
@@ -41,6 +41,7 @@ _TYPES: dict[str, ColumnType] = {
     **dict.fromkeys(("int2", "int4", "int8", "oid", "float4", "float8", "numeric"), "number"),
     **dict.fromkeys(("json", "jsonb"), "json"),
 }
+"""Postgres' type → the schema's; other types become strings."""
 
 
 def source(config: ConnectorConfig) -> SqlSource:
@@ -54,7 +55,7 @@ def reader(config: ConnectorConfig) -> PostgresReader:
 
 
 class PostgresReader:
-    """Opens snapshots of a database, with one transaction each."""
+    """`Reader` of a database. Each snapshot has a connection and a transaction of its own."""
 
     def __init__(self, uri: str, hosts: HostPolicy) -> None:
         """Parse a connection string; connects to nothing yet.
@@ -73,24 +74,24 @@ class PostgresReader:
         self._driver = psycopg
         self._hosts = hosts
         try:
-            self._given: dict[str, Any] = {name: str(value) for name, value in conninfo_to_dict(uri).items()}
-        except psycopg.Error:  # whose text may show a part of the password
+            self._parameters: dict[str, Any] = {name: str(value) for name, value in conninfo_to_dict(uri).items()}
+        except psycopg.Error:  # its message may contain a part of the password
             raise ConfigurationError(
                 "connectionString cannot be read: write postgresql://USER:PASSWORD@HOST:PORT/DATABASE"
             ) from None
-        public = {"sslrootcert"} if self._given.get("sslrootcert") == "system" else set()
-        if forbidden := sorted(self._given.keys() - _PARAMETERS - public):
+        also_allowed = {"sslrootcert"} if self._parameters.get("sslrootcert") == "system" else set()
+        if forbidden := sorted(self._parameters.keys() - _PARAMETERS - also_allowed):
             raise ConfigurationError(
                 f"connectionString has {', '.join(forbidden)}, which a connector must not set: remove it"
             )
-        names, ports = self._given.get("host", "").split(","), self._given.get("port", "").split(",")
+        names, ports = self._parameters.get("host", "").split(","), self._parameters.get("port", "").split(",")
         if not all(host and host[0] not in "/@" for host in names):
             raise ConfigurationError(
                 "connectionString names no host: write postgresql://USER:PASSWORD@HOST:PORT/DATABASE"
             )
         try:
-            each = zip(names, ports if len(ports) > 1 else ports * len(names), strict=True)
-            self._places = [(host, int(port or _PORT)) for host, port in each]
+            pairs = zip(names, ports if len(ports) > 1 else ports * len(names), strict=True)
+            self._hosts_and_ports = [(host, int(port or _PORT)) for host, port in pairs]
         except ValueError:
             raise ConfigurationError(
                 "connectionString has ports that do not match its hosts: give one number for each host"
@@ -100,7 +101,7 @@ class PostgresReader:
     def snapshot(self) -> Iterator[PostgresSnapshot]:
         """Yield a read-only transaction with a consistent snapshot."""
         try:
-            with self._driver.connect(**self._pinned()) as connection:
+            with self._driver.connect(**self._pinned_parameters()) as connection:
                 connection.read_only = True
                 connection.isolation_level = self._driver.IsolationLevel.REPEATABLE_READ
                 connection.execute("SET TIME ZONE 'UTC'")
@@ -108,13 +109,13 @@ class PostgresReader:
         except self._driver.Error as error:
             raise map_error(error) from error
 
-    def _pinned(self) -> dict[str, Any]:
+    def _pinned_parameters(self) -> dict[str, Any]:
         """Return connection parameters with checked addresses; TLS verifies the hosts' names."""
         try:
-            addresses = [self._hosts.address(host, port) for host, port in self._places]
+            addresses = [self._hosts.address(host, port) for host, port in self._hosts_and_ports]
         except OSError as error:
             raise AdapterError(f"Postgres' host cannot be resolved: {error}") from error
-        return {"password": "", **self._given, **_NO_SERVER_CREDENTIALS, "hostaddr": ",".join(addresses)}
+        return {"password": "", **self._parameters, **_NO_SERVER_CREDENTIALS, "hostaddr": ",".join(addresses)}
 
     def quoted(self, name: str) -> str:
         """Quote a name with double quotes."""
@@ -168,13 +169,13 @@ def _type(known: psycopg.types.TypeInfo | None, code: int) -> ColumnType:
 
 
 def map_error(error: psycopg.Error) -> LakeSyncError:
-    """Map an error of the driver; the message does not contain the server's address."""
-    said = str(error).strip().partition("\n")[0]
+    """Return LakeSync's error for an error of the driver."""
+    reason = str(error).strip().partition("\n")[0]
     state = error.sqlstate or ""
-    if state.startswith("28") or "authentication failed" in said or "no password" in said:
-        return AuthError(f"Postgres rejects the login ({said}): check the user and the password")
+    if state.startswith("28") or "authentication failed" in reason or "no password" in reason:
+        return AuthError(f"Postgres rejects the login ({reason}): check the user and the password")
     if state == "42501":
-        return ForbiddenError(f"Postgres denies permission ({said}): grant the user SELECT")
+        return ForbiddenError(f"Postgres denies permission ({reason}): grant the user SELECT")
     if state.startswith(("42", "22", "3D")):
-        return ConfigurationError(f"Postgres rejects the query ({said}): correct the connector's query")
-    return AdapterError(f"Postgres failed ({said})")
+        return ConfigurationError(f"Postgres rejects the query ({reason}): correct the connector's query")
+    return AdapterError(f"Postgres failed ({reason})")

@@ -1,4 +1,4 @@
-"""The interface of a database driver for SQL sources."""
+"""`Reader` and `Snapshot`: what `SqlSource` needs of a database. Postgres, MySQL and BigQuery implement them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any, NamedTuple, Protocol
 from lakesync.model.schema import ColumnType
 
 ROWS_PER_PAGE = 5_000
-"""Rows held at once."""
+"""Rows per page."""
 
 
 class TransactionHorizon(NamedTuple):
-    """Which transactions a snapshot cannot have seen completely."""
+    """Which transactions a snapshot may not see: those that were open when it was taken, and later ones."""
 
     oldest_open: int
     """All transactions with a lower number have ended."""
@@ -22,14 +22,14 @@ class TransactionHorizon(NamedTuple):
 
 
 class AgeHorizon(NamedTuple):
-    """The same for databases that only report the age of transactions."""
+    """Which changes a snapshot may not see, for databases that only report the age of open transactions."""
 
     seconds: float
-    """Unseen changes were stamped at most this long before the newest seen change, by the database's clock."""
+    """A change that the snapshot does not see has a time of at most this long before the newest change that it sees."""
 
 
 class Column(NamedTuple):
-    """A column of a query."""
+    """A column of a query's result."""
 
     name: str
     type: ColumnType
@@ -40,7 +40,7 @@ class Snapshot(Protocol):
 
     @property
     def horizon(self) -> TransactionHorizon | AgeHorizon | None:
-        """What the snapshot cannot have seen; None if the database does not report it."""
+        """Which changes the snapshot may not see; None if the database does not report it."""
 
     def columns(self, query: str) -> list[Column]:
         """Return the columns of a query without running it."""
@@ -48,7 +48,12 @@ class Snapshot(Protocol):
     def query_pages(
         self, statement: str, values: Sequence[Any] = ()
     ) -> Iterator[tuple[list[str], list[tuple[Any, ...]]]]:
-        """Yield column names and at most `ROWS_PER_PAGE` rows; `?` is the placeholder for a value."""
+        """Yield the pages of a statement's result, each as the column names and at most `ROWS_PER_PAGE` rows.
+
+        Args:
+            statement: the SQL, with `?` as the placeholder for a value.
+            values: the values.
+        """
 
 
 class Reader(Protocol):
@@ -67,7 +72,7 @@ class Reader(Protocol):
         """Quote a column name."""
 
     def text(self, expression: str) -> str:
-        """Return an expression for a value as text."""
+        """Return a SQL expression for the value of a SQL expression as text."""
 
     def close(self) -> None:
         """Close all connections."""
@@ -76,7 +81,7 @@ class Reader(Protocol):
 def format_placeholders(statement: str) -> str:
     """Replace `?` with the `%s` of psycopg and pymysql, and escape other `%`.
 
-    The user's query is in brackets before `polled`; placeholders come after it.
+    Only after `(QUERY) polled`: a `?` in the user's query is not a placeholder.
     """
-    head, bracket, tail = statement.rpartition(") polled")
-    return head.replace("%", "%%") + bracket + tail.replace("%", "%%").replace("?", "%s")
+    query, separator, rest = statement.rpartition(") polled")
+    return query.replace("%", "%%") + separator + rest.replace("%", "%%").replace("?", "%s")

@@ -1,4 +1,4 @@
-"""SQL source: each table is a query, read by a cursor column or completely."""
+"""`SqlSource`: polls SQL databases. Each table is a query, read from a cursor column's last value or completely."""
 
 from __future__ import annotations
 
@@ -18,51 +18,57 @@ from lakesync.model.errors import ConfigurationError
 from lakesync.model.schema import Column, TableSchema, is_identifier
 
 LOOKBACK_MS = 60_000
-"""Default overlap before a cursor that is a time."""
+"""How far before a cursor that is a time a poll reads again, by default."""
 
 LOOKBACK = 1_000
-"""Overlap before a cursor that is a number."""
+"""How far before a cursor that is a number a poll reads again, by default."""
 
 _MAX_PENDING = 50
-"""Cursor values waiting for open transactions; more wait for the next poll."""
+"""Cursor values that wait for open transactions, at most. Later values are recorded by a later poll."""
 
 PARALLEL_ROWS = 200_000
-"""A complete read of a table with at least this many rows is divided."""
+"""A complete read of a table with at least this many rows is divided into parts."""
 
 ROWS_PER_PART = 100_000
 MAX_PARTS = 32
 
 _IDS_PER_STATEMENT = 500
-"""Row ids per statement."""
 
 
 class PolledTable(NamedTuple):
     """An entry of `ingest.tables`."""
 
     table: str
+    """The synced table that receives the rows."""
     query: str
     row_id: str
+    """The column with the row id."""
     cursor: str | None
-    """None if the table is read completely and compared."""
+    """The cursor column; None if the table is read completely and compared."""
     lookback_ms: int | None
+    """How far before the cursor to read again, or in units of a cursor that is a number; None for the default."""
 
     @classmethod
     def of(cls, entry: Mapping[str, Any]) -> PolledTable:
         """Parse an entry."""
-        how = entry["strategy"]
-        by = how["cursorColumn"] if how["type"] == "cursor" else None
+        strategy = entry["strategy"]
+        cursor = strategy["cursorColumn"] if strategy["type"] == "cursor" else None
         query = entry["query"].strip().rstrip(";")
-        return cls(entry["table"], query, entry.get("rowIdColumn", "id"), by, how.get("lookbackMs"))
+        return cls(entry["table"], query, entry.get("rowIdColumn", "id"), cursor, strategy.get("lookbackMs"))
 
 
 class SqlSource:
-    """Polls the tables of one connector from a database.
+    """Polls the tables of one connector from a database. `Source` documents the methods.
 
-    A cursor stores the highest value read, and whether rows may still appear below it: a transaction stamps rows when
-    it writes them, and shows them when it commits. With a transaction horizon (Postgres), a value is settled only when
-    every transaction open at the time of reading has ended, however long that takes; the lookback covers transactions
-    that were open before they first wrote. With an age horizon (MySQL), a time is settled except for the age of the
-    oldest transaction. Without a horizon only the lookback protects against missed rows.
+    A transaction sets a row's cursor column when it writes the row, but others see the row only after the commit. So
+    rows may appear below the highest value that a poll has read. A value is *settled* if none can appear at or below it
+    any more; the next poll starts at the settled value, minus the lookback:
+
+    - With a `TransactionHorizon` (Postgres), a value is settled once every transaction that was open when it was read
+      has ended, however long that takes. The lookback covers transactions that had no number yet, because they had not
+      written anything.
+    - With an `AgeHorizon` (MySQL), the settled value is the highest one minus the age of the oldest transaction.
+    - Without a horizon, every value counts as settled, and only the lookback protects against missed rows.
     """
 
     def __init__(self, make: Callable[[ConnectorConfig], Reader], config: ConnectorConfig) -> None:
@@ -88,7 +94,7 @@ class SqlSource:
         return Usage(self._calls)
 
     def changes(self, table: str, cursor: Cursor | None) -> Iterator[Page]:
-        """Yield rows at or above the cursor, lowest first; every row if the table is compared."""
+        """Yield rows at or above the cursor, lowest first; all rows if the table has no cursor column."""
         polled = self._polled[table]
         if cursor is not None and cursor.get("query") != polled.query:
             cursor = None
@@ -99,7 +105,7 @@ class SqlSource:
                 yield from self._read_above_cursor(snapshot, polled, polled.cursor, cursor)
 
     def split(self, table: str, cursor: Cursor | None) -> ParallelRead | None:
-        """Divide a complete read of a large table by ranges of its row ids, if these are integers."""
+        """Divide a complete read of a large table into ranges of its row ids, if these are integers."""
         polled = self._polled[table]
         if polled.cursor is not None and cursor is not None and cursor.get("query") == polled.query:
             return None
@@ -111,15 +117,16 @@ class SqlSource:
                 return None
             self._calls += 1
             query = f"SELECT COUNT(*), MIN({key}), MAX({key}), {newest} FROM ({polled.query}) polled"
-            count, low, high, last = next(snapshot.query_pages(query))[1][0]
-            at = to_json_value(last, polled.cursor or "")
-            passed = _cursor_progress(None, snapshot.horizon, at) if polled.cursor is not None else {}
+            count, low, high, highest = next(snapshot.query_pages(query))[1][0]
+            at = to_json_value(highest, polled.cursor or "")
+            progress = _cursor_progress(None, snapshot.horizon, at) if polled.cursor is not None else {}
         if count < PARALLEL_ROWS or not isinstance(low, int) or not isinstance(high, int):
             return None
         parts = min(-(-count // ROWS_PER_PART), MAX_PARTS)
         bounds = [low + (high + 1 - low) * part // parts for part in range(parts + 1)]
-        pieces = [KeyRange(self._make, self._config, table, *each) for each in pairwise(bounds)]
-        return ParallelRead(pieces, {"query": polled.query, "at": at, **passed} if passed else {"query": polled.query})
+        ranges = [KeyRange(self._make, self._config, table, *each) for each in pairwise(bounds)]
+        cursor_after = {"query": polled.query, "at": at, **progress} if progress else {"query": polled.query}
+        return ParallelRead(ranges, cursor_after)
 
     def within(self, table: str, low: int, high: int) -> Iterator[list[SourceRow]]:
         """Yield rows with `low` <= row id < `high`.
@@ -149,11 +156,11 @@ class SqlSource:
     def gone(self, table: str, rows: Sequence[SourceRow]) -> set[str]:
         """Return rows that the query no longer returns."""
         polled = self._polled[table]
-        there: set[str] = set()
+        existing: set[str] = set()
         with self._reader.snapshot() as snapshot:
             for found in self._rows_by_id(snapshot, polled, [row.row_id for row in rows], self._quoted(polled.row_id)):
-                there |= {row.row_id for row in found}
-        return {row.row_id for row in rows} - there
+                existing |= {row.row_id for row in found}
+        return {row.row_id for row in rows} - existing
 
     def probes(self) -> Iterator[Probe]:
         """Check that the user can run the connector's queries."""
@@ -199,14 +206,14 @@ class SqlSource:
         begin = _start_value(cursor, polled.lookback_ms)
         where = f" WHERE {by} >= ?" if begin is not None else ""
         statement = f"SELECT * FROM ({polled.query}) polled{where} ORDER BY {by}, {self._quoted(polled.row_id)}"
-        newest, place = (cursor["at"] if cursor is not None else None), None
+        highest, reached = (cursor["at"] if cursor is not None else None), None
         for rows in self._rows(snapshot, polled, statement, [] if begin is None else [begin]):
             last = next((value for row in reversed(rows) if (value := row.columns.get(column)) is not None), None)
-            newest, place = _greater(newest, last), _greater(place, last)
+            highest, reached = _greater(highest, last), _greater(reached, last)
             yield Page(
                 polled.table,
                 rows,
-                {"query": polled.query, "at": newest, **_cursor_progress(cursor, snapshot.horizon, place)},
+                {"query": polled.query, "at": highest, **_cursor_progress(cursor, snapshot.horizon, reached)},
             )
 
     def _ids(self, polled: PolledTable) -> Iterator[Sequence[str]]:
@@ -233,6 +240,11 @@ class SqlSource:
     def _rows(
         self, snapshot: Snapshot, polled: PolledTable, statement: str, values: Sequence[Any] = ()
     ) -> Iterator[list[SourceRow]]:
+        """Yield the rows of a statement, page by page.
+
+        Raises:
+            ConfigurationError: the query has no column with the row id, or a row has none.
+        """
         self._calls += 1
         for names, rows in snapshot.query_pages(statement, values):
             if polled.row_id not in names:
@@ -257,13 +269,15 @@ class SqlSource:
 
 @dataclass(frozen=True)
 class KeyRange:
-    """The rows of a table between two row ids, read with a connection of its own."""
+    """`TablePart`: the rows of a table between two row ids, read with a connection of its own."""
 
     make: Callable[[ConnectorConfig], Reader]
     config: ConnectorConfig
     table: str
     low: int
+    """Inclusive."""
     high: int
+    """Exclusive."""
 
     def pages(self) -> Iterator[list[SourceRow]]:
         """Yield its rows."""
@@ -275,38 +289,43 @@ class KeyRange:
 
 
 def _cursor_progress(
-    cursor: Cursor | None, horizon: TransactionHorizon | AgeHorizon | None, reached_now: Any
+    cursor: Cursor | None, horizon: TransactionHorizon | AgeHorizon | None, reached: Any
 ) -> dict[str, Any]:
-    """Return the settled value, and the values that wait for open transactions.
+    """Return the part of a cursor that says which values are settled (see `SqlSource`).
 
-    A value is settled by the first snapshot that sees all transactions that were open when it was read. The next poll
-    starts at the settled value.
+    `settled` is the highest settled value. `pending` has `[transaction number, value]` pairs: the value is settled once
+    all transactions with lower numbers have ended.
+
+    Args:
+        cursor: the cursor that the poll started from; None for the first poll.
+        horizon: the horizon of the poll's snapshot.
+        reached: the highest value that the poll has read so far; None if it has read none.
     """
     if not isinstance(horizon, TransactionHorizon):
-        moment = _parse_time(reached_now) if isinstance(reached_now, str) else None
-        if horizon is not None and moment is not None:
-            reached_now = format_time(moment - timedelta(seconds=horizon.seconds))
-        return {"settled": reached_now, "pending": []}
+        time = _parse_time(reached) if isinstance(reached, str) else None
+        if horizon is not None and time is not None:
+            reached = format_time(time - timedelta(seconds=horizon.seconds))
+        return {"settled": reached, "pending": []}
     settled = cursor["settled"] if cursor is not None else None
     pending: list[list[Any]] = []
-    for number, reached in [*(cursor["pending"] if cursor is not None else ()), [horizon.next, reached_now]]:
-        if number <= horizon.oldest_open and _greater(reached, reached_now) == reached_now:
-            settled = _greater(settled, reached)
+    for number, value in [*(cursor["pending"] if cursor is not None else ()), [horizon.next, reached]]:
+        if number <= horizon.oldest_open and _greater(value, reached) == reached:
+            settled = _greater(settled, value)
         elif not pending or pending[-1][0] != number:
-            pending.append([number, reached])
+            pending.append([number, value])
     return {"settled": settled, "pending": pending[:_MAX_PENDING]}
 
 
 def _start_value(cursor: Cursor | None, lookback_ms: int | None) -> Any:
-    """Return where to start reading; None for the beginning."""
-    at = cursor["settled"] if cursor is not None else None
-    if at is None:
+    """Return the value at which to start reading: the settled value minus the lookback; None for the beginning."""
+    settled = cursor["settled"] if cursor is not None else None
+    if settled is None:
         return None
-    if isinstance(at, str):
-        moment = _parse_time(at)
-        back = timedelta(milliseconds=LOOKBACK_MS if lookback_ms is None else lookback_ms)
-        return at if moment is None else moment - back
-    return at - (LOOKBACK if lookback_ms is None else lookback_ms)
+    if isinstance(settled, str):
+        time = _parse_time(settled)
+        lookback = timedelta(milliseconds=LOOKBACK_MS if lookback_ms is None else lookback_ms)
+        return settled if time is None else time - lookback
+    return settled - (LOOKBACK if lookback_ms is None else lookback_ms)
 
 
 def _greater(one: Any, other: Any) -> Any:
@@ -326,6 +345,11 @@ def _parse_time(text: str) -> datetime | None:
 
 
 def _row(names: Sequence[str], row: tuple[Any, ...], polled: PolledTable) -> SourceRow:
+    """Convert a database row.
+
+    Raises:
+        ConfigurationError: the row id is null, or a number cannot be represented exactly.
+    """
     columns = {name: to_json_value(value, name) for name, value in zip(names, row, strict=True)}
     key = columns[polled.row_id]
     if key is None:

@@ -1,4 +1,4 @@
-"""Converts database values to JSON without rounding."""
+"""Converts values of database drivers to JSON without rounding. `SqlSource` calls it."""
 
 from __future__ import annotations
 
@@ -11,25 +11,26 @@ from typing import Any, NoReturn
 
 from lakesync.model.errors import ConfigurationError
 
-_EXACT = 2**53
+_MAX_EXACT_INTEGER = 2**53
+"""Up to here, every integer can be represented as a double."""
 
 
 def to_json_value(value: Any, column: str) -> Any:
     """Convert a value: times to ISO 8601 (in UTC if they have a zone), bytes to base64.
 
     Args:
-        value: the driver's value.
+        value: the driver's value. NaN and infinite numbers become null.
         column: its column, for the message.
 
     Raises:
-        ConfigurationError: a number cannot be represented exactly as a double.
+        ConfigurationError: a number cannot be represented exactly as a double, as JSON readers do.
     """
     match value:
         case None | bool() | str():
             return value
         case int():
-            if abs(value) > _EXACT:
-                _refuse(value, column)
+            if abs(value) > _MAX_EXACT_INTEGER:
+                _raise_inexact(value, column)
             return value
         case float():
             return value if math.isfinite(value) else None
@@ -60,11 +61,11 @@ def _decimal(value: Decimal, column: str) -> float | int | None:
         return None
     double = float(value)
     if Decimal(repr(double)) != value:
-        _refuse(value, column)
-    return int(double) if double.is_integer() and abs(double) <= _EXACT else double
+        _raise_inexact(value, column)
+    return int(double) if double.is_integer() and abs(double) <= _MAX_EXACT_INTEGER else double
 
 
-def _refuse(value: Any, column: str) -> NoReturn:
+def _raise_inexact(value: Any, column: str) -> NoReturn:
     raise ConfigurationError(
-        f"column {column!r} holds {value}, which a JSON number cannot represent exactly: cast it to text in the query"
+        f"column {column!r} has {value}, which a JSON number cannot represent exactly: cast it to text in the query"
     )

@@ -21,7 +21,7 @@ from lakesync.model.types import Action
 MAX_RESPONSE_BYTES = 1 << 20
 """Maximum size of a response. It becomes the action's result, which is sent to the client."""
 _ATTEMPTS, _ATTEMPTS_SECONDS = 3, 20.0
-"""Maximum attempts of one call of the action, and seconds for all of them."""
+"""Maximum attempts to send the request, and seconds for all of them."""
 
 
 class WebhookActions:
@@ -51,7 +51,7 @@ class WebhookActions:
             AdapterError, RateLimitedError: the last attempt failed (408, 409, 425, 429, 5xx); the caller may retry.
             ForbiddenError, ValidationError: the receiver rejected the event.
         """
-        settings, at = self._config.settings, str(int(self._clock()))
+        settings, timestamp = self._config.settings, str(int(self._clock()))
         params = msgspec.json.decode(action.params)
         content = {"event": params["event"], "payload": params.get("payload")}
         origin = {"actionId": action.action_id, "clientId": action.client_id, "gateway": context.gateway}
@@ -68,8 +68,8 @@ class WebhookActions:
             {
                 "Content-Type": "application/json",
                 "X-LakeSync-Action": action.action_id,
-                "X-LakeSync-Timestamp": at,
-                "X-LakeSync-Signature": sign(settings["secret"], at, body),
+                "X-LakeSync-Timestamp": timestamp,
+                "X-LakeSync-Signature": sign(settings["secret"], timestamp, body),
             }
         )
         try:
@@ -91,23 +91,26 @@ def sign(secret: str, timestamp: str, body: bytes) -> str:
     return "sha256=" + hmac.digest(secret.encode(), timestamp.encode() + b"." + body, hashlib.sha256).hex()
 
 
-def _object(answer: requests.Response) -> Mapping[str, Any]:
+def _object(response: requests.Response) -> Mapping[str, Any]:
+    """Return a response's JSON object; an empty one for any other body."""
     try:
-        body = answer.json()
+        body = response.json()
     except requests.JSONDecodeError:
         return {}
     return body if isinstance(body, dict) else {}
 
 
-def _map_error(answer: requests.Response) -> LakeSyncError | None:
-    status = answer.status_code
+def _map_error(response: requests.Response) -> LakeSyncError | None:
+    status = response.status_code
     if status < 300:
         return None
-    said = f"status {status}: {answer.text[:200].strip() or answer.reason}"
+    reason = f"status {status}: {response.text[:200].strip() or response.reason}"
     if status == 429:
-        return RateLimitedError(f"the webhook rejects more requests for now ({said})", retry_after=retry_after(answer))
+        return RateLimitedError(
+            f"the webhook rejects more requests for now ({reason})", retry_after=retry_after(response)
+        )
     if status in (401, 403):
-        return ForbiddenError(f"the webhook rejects the credentials ({said}): check its secret")
+        return ForbiddenError(f"the webhook rejects the credentials ({reason}): check its secret")
     if status >= 500 or status in (408, 409, 425):
-        return AdapterError(f"the webhook failed ({said})", retry_after=retry_after(answer))
-    return ValidationError(f"the webhook rejects the event ({said})")
+        return AdapterError(f"the webhook failed ({reason})", retry_after=retry_after(response))
+    return ValidationError(f"the webhook rejects the event ({reason})")
