@@ -1,12 +1,19 @@
-"""Bucket keys: a row has some keys, a client may see some keys, and it sees the rows with one of them.
+"""Bucket keys: rows have keys, a client's claims give it keys, and the client sees the rows with one of its keys.
 
-The feed is indexed by these keys, so a pull reads only what its client may see. `docs/feed.md` explains them.
+The feed is indexed by these keys, so a pull reads only what its client may see. The feed and the engine call this
+module; `docs/feed.md` explains the keys.
 
-A key is a JSON list: `[bucket#digest, [texts compared for equality], [texts of other filters]]`. The digest is of the
-bucket's definition. A filter on a constant decides only whether a row has the bucket's key. A filter by equality on a
-claim puts the row's text in the key, so a client's keys follow from its claims. Any other filter on a claim puts the
-row's text behind the others; the client's keys are then found by their prefix among the keys in use. The same is done
-if the lists in a client's claims would give more than `MAX_COMPUTED_KEYS` keys of one bucket.
+A key is a JSON list: `[bucket#digest, [texts of equality filters], [texts of other filters]]`. The digest is that of
+the bucket's definition. Each filter of a bucket has one of three effects:
+
+- A filter on a constant decides whether a row has a key of the bucket at all.
+- An equality filter on a claim puts the row's value in the key, so that a client's keys can be computed from its
+  claims.
+- Any other filter on a claim puts the row's value at the end of the key. A client's keys are then searched for among
+  the keys that rows have, by their prefix.
+
+Keys are also searched for if a client's claims have lists from which more than `MAX_COMPUTED_KEYS` keys of one bucket
+would be computed.
 """
 
 from __future__ import annotations
@@ -23,12 +30,14 @@ from lakesync.rules.evaluation import ORDER_CHARS, holds, operands_of, text_of_r
 from lakesync.rules.model import Bucket, Filter, SyncRules
 
 EVERYTHING = "*"
-"""The only key if there are no buckets."""
+"""The only key if the rules have no buckets."""
 
 _MAX_TEXT_BYTES = 64
+"""A longer text of a `neq` filter is replaced by its digest."""
 _MAX_GROUP_BYTES = 256
+"""Longer texts of equality filters, as a JSON list, are replaced by their digest."""
 MAX_COMPUTED_KEYS = 1000
-"""Most keys of one bucket that are computed from a client's claims."""
+"""The most keys of one bucket that are computed from a client's claims."""
 
 
 class BucketIndex:
@@ -39,7 +48,7 @@ class BucketIndex:
 
         Args:
             rules: the rules.
-            max_computed_keys: most keys of one bucket that are computed from a client's claims.
+            max_computed_keys: the most keys of one bucket that are computed from a client's claims.
         """
         self._plans = [_Plan(bucket, max_computed_keys) for bucket in rules.buckets]
         self._claims = frozenset(
@@ -50,15 +59,15 @@ class BucketIndex:
 
     @property
     def everything(self) -> bool:
-        """Whether there are no rules: every visible row has the key `*`."""
+        """Whether the rules have no buckets, so that every visible row has the key `*`."""
         return not self._plans
 
     def row_keys(self, table: str, values: Mapping[str, msgspec.Raw]) -> frozenset[str]:
         """Return the keys of a visible row.
 
         Args:
-            table: of the row.
-            values: column to JSON value.
+            table: the row's table.
+            values: column → JSON value.
         """
         if not self._plans:
             return _ALL
@@ -70,19 +79,19 @@ class BucketIndex:
 
         Args:
             claims: the client's claims.
-            existing: returns the keys in use that start with a prefix; called only for buckets that compare a claim by
-                other than equality, or that would have too many keys.
+            existing: returns the keys that rows have and that start with a prefix. Called only for buckets whose keys
+                cannot be computed from the claims.
         """
         if not self._plans:
             return _ALL
         return frozenset(key for plan in self._plans for key in plan.client_keys(claims, existing))
 
     def client_prefixes(self, claims: Claims) -> frozenset[str]:
-        """Return prefixes of keys that a client may see once they come into use.
+        """Return prefixes of keys that no row has yet and that the client may see once a row has them.
 
-        `prefixes_of` returns those of a key.
+        `prefixes_of` returns the prefixes of a new key, to find the clients that it concerns.
         """
-        return frozenset(prefix for plan in self._plans for prefix in plan.awaited(claims))
+        return frozenset(prefix for plan in self._plans for prefix in plan.client_prefixes(claims))
 
     def relevant(self, claims: Claims) -> Claims:
         """Return the claims that the rules read."""
@@ -90,7 +99,7 @@ class BucketIndex:
 
 
 class _Texts:
-    """A row's compared texts, each computed once."""
+    """The texts by which a row's values are compared, each computed once."""
 
     __slots__ = ("_known", "_values")
 
@@ -99,6 +108,7 @@ class _Texts:
         self._known: dict[str, str | None] = {}
 
     def get(self, column: str) -> str | None:
+        """Return the text of a column; None if the row has no value in it."""
         if column not in self._known:
             value = self._values.get(column)
             self._known[column] = None if value is None else text_of_raw(value)
@@ -106,7 +116,7 @@ class _Texts:
 
 
 class _Plan:
-    """One bucket, with its filters sorted by their effect on keys."""
+    """One bucket, with its filters grouped by their effect on keys."""
 
     def __init__(self, bucket: Bucket, max_computed_keys: int) -> None:
         self.max_computed_keys = max_computed_keys
@@ -117,6 +127,7 @@ class _Plan:
         self.other_filters = [item for item in bucket.filters if item.claim is not None and not item.equality]
 
     def row_key(self, table: str, texts: _Texts) -> str | None:
+        """Return the bucket's key of a row; None if the row is not in the bucket."""
         if self.tables and table not in self.tables:
             return None
         for condition in self.constant:
@@ -138,13 +149,14 @@ class _Plan:
         return self._prefix(equal) + (_json(parts)[1:] + "]" if self.other_filters else "")
 
     def client_keys(self, claims: Claims, existing: Callable[[str], Iterable[str]]) -> Iterator[str]:
+        """Yield the bucket's keys that a client may see; see `BucketIndex.client_keys`."""
         operands = [operands_of(condition, claims) for condition in self.other_filters]
         if not all(operands):
             return
         choices = self._choices(claims)
         if self._are_many(choices):
-            known = self._known_groups(choices, found := list(existing(self._start)))
-            yield from (key for key in found if known(key) and self._shows(key, operands))
+            is_accepted = self._accepts_equal_texts(choices, found := list(existing(self._start)))
+            yield from (key for key in found if is_accepted(key) and self._shows(key, operands))
             return
         for prefix in map(self._prefix, product(*choices)):
             if not self.other_filters:
@@ -154,41 +166,42 @@ class _Plan:
                 if self._shows(key, operands):
                     yield key
 
-    def awaited(self, claims: Claims) -> Iterable[str]:
-        """Return prefixes of keys that must come into use before a client with these claims can see them."""
+    def client_prefixes(self, claims: Claims) -> Iterable[str]:
+        """Return the bucket's part of `BucketIndex.client_prefixes`."""
         choices = self._choices(claims)
         if self._are_many(choices):
             return (self._start,)
         return map(self._prefix, product(*choices)) if self.other_filters else ()
 
     def _choices(self, claims: Claims) -> list[Mapping[str, None]]:
-        """Return the texts that each filter by equality accepts."""
+        """Return the texts that each equality filter accepts."""
         return [dict.fromkeys(operands_of(condition, claims)) for condition in self.equal]
 
     def _are_many(self, choices: Sequence[Mapping[str, None]]) -> bool:
-        """Return whether the texts give more keys than are computed."""
+        """Return whether the combinations of these texts are too many keys to compute."""
         return prod(map(len, choices)) > self.max_computed_keys
 
     @property
     def _start(self) -> str:
-        """The prefix of all its keys."""
+        """The prefix of all keys of the bucket."""
         return f"[{_json(self.label)},"
 
-    def _known_groups(self, choices: Sequence[Mapping[str, None]], keys: Iterable[str]) -> Callable[[str], bool]:
-        """Return a function that tells whether a key in use has texts that the filters by equality accept."""
+    def _accepts_equal_texts(self, choices: Sequence[Mapping[str, None]], keys: Iterable[str]) -> Callable[[str], bool]:
+        """Return a predicate for `keys`: whether the equality filters accept the texts in a key."""
         hashed: set[str] = set()
         if any(isinstance(_decode_any(key)[1], str) for key in keys):  # keys of long texts contain a digest
             hashed = {_json(group) for texts in product(*choices) if isinstance(group := _group(texts), str)}
 
-        def is_known(key: str) -> bool:
+        def is_accepted(key: str) -> bool:
             group = _decode_any(key)[1]
             if isinstance(group, str):
                 return _json(group) in hashed
             return all(text in allowed for text, allowed in zip(group, choices, strict=True))
 
-        return is_known
+        return is_accepted
 
     def _shows(self, key: str, operands: Sequence[Sequence[str]]) -> bool:
+        """Return whether the other filters accept the texts in a key, given what each of them compares with."""
         if not self.other_filters:
             return True
         parts = _decode(key)[2]
@@ -203,7 +216,10 @@ class _Plan:
 
 
 def prefixes_of(key: str) -> tuple[str, ...]:
-    """Return the prefix of a key's bucket and, if it has texts of other filters, the key up to these; none for `*`."""
+    """Return the prefixes of a key: that of its bucket, and the key up to the texts of other filters, if it has any.
+
+    The key `*` has no prefixes.
+    """
     if not key.startswith("["):
         return ()
     parts = _decode_any(key)
@@ -212,19 +228,19 @@ def prefixes_of(key: str) -> tuple[str, ...]:
 
 
 def _group(equal: Sequence[str]) -> Sequence[str] | str:
-    """Return what a key contains of the texts compared for equality: long ones as a digest."""
-    spelled = _json(equal).encode()
-    return equal if len(spelled) <= _MAX_GROUP_BYTES else hashlib.sha256(spelled).hexdigest()
+    """Return the part of a key for the texts of equality filters: the texts, or a digest if they are long."""
+    encoded = _json(equal).encode()
+    return equal if len(encoded) <= _MAX_GROUP_BYTES else hashlib.sha256(encoded).hexdigest()
 
 
 def _label(bucket: Bucket) -> str:
     """Return a bucket's name with a digest of its definition, so that a key never changes its meaning."""
-    said = (sorted(bucket.tables), [(item.column, item.op, item.value) for item in bucket.filters])
-    return f"{bucket.name}#{hashlib.sha256(_encode(said)).hexdigest()[:12]}"
+    definition = (sorted(bucket.tables), [(item.column, item.op, item.value) for item in bucket.filters])
+    return f"{bucket.name}#{hashlib.sha256(_encode(definition)).hexdigest()[:12]}"
 
 
 _Part = str | list[str]
-"""A text, or a list with the digest of a long one."""
+"""The part of a key for one other filter: a text, or a list with the digest of a long text."""
 
 _ALL = frozenset((EVERYTHING,))
 _encode = msgspec.json.Encoder().encode
@@ -237,7 +253,7 @@ def _json(value: object) -> str:
 
 
 def _part(condition: Filter, text: str) -> _Part:
-    """Return what a key contains of the text of another filter."""
+    """Return the part of a key for the row's text of a filter that does not compare for equality."""
     if condition.op != "neq":
         return text[:ORDER_CHARS]
     if len(text.encode()) <= _MAX_TEXT_BYTES:
@@ -246,6 +262,7 @@ def _part(condition: Filter, text: str) -> _Part:
 
 
 def _part_holds(condition: Filter, part: _Part, operands: Sequence[str]) -> bool:
+    """Return whether a filter accepts the text that a key's part stands for."""
     if condition.op == "neq":
         return all(_part(condition, operand) != part for operand in operands)
     return isinstance(part, str) and holds(condition.op, part, operands)

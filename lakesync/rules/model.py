@@ -15,9 +15,10 @@ from lakesync.model.schema import is_identifier
 Operator = Literal["eq", "neq", "in", "gt", "lt", "gte", "lte"]
 
 CLAIM_PREFIX = "jwt:"
+"""A filter's value that starts with it names a claim."""
 MAX_NAME_CHARS = 64
 MAX_OTHER_FILTERS = 3
-"""Most filters of a bucket that compare with a claim by other than equality: their values are part of its keys."""
+"""The most filters of a bucket that compare with a claim other than by `eq` or `in`, because its keys contain them."""
 
 _OPERATORS = get_args(Operator)
 
@@ -36,20 +37,21 @@ class Filter(msgspec.Struct, frozen=True):
 
     @property
     def equality(self) -> bool:
-        """Whether it compares by equality: `eq` and `in` mean the same."""
+        """Whether it compares for equality: `eq` and `in` mean the same."""
         return self.op in ("eq", "in")
 
 
 class Bucket(msgspec.Struct, frozen=True):
-    """Rows of some tables that meet every filter; without tables, of all tables."""
+    """Rows of some tables that satisfy every filter."""
 
     name: str
     tables: tuple[str, ...]
+    """Empty for all tables."""
     filters: tuple[Filter, ...]
 
 
 class SyncRules(msgspec.Struct, frozen=True):
-    """A client sees the rows of all its buckets; without buckets, everyone sees everything."""
+    """A client sees the rows of all buckets whose filters its claims satisfy. Without buckets it sees every row."""
 
     version: int
     buckets: tuple[Bucket, ...]
@@ -62,55 +64,57 @@ def parse_rules(obj: Any) -> SyncRules:
         ValidationError: it has another form; the message has the index and name of the invalid part.
     """
     if not isinstance(obj, dict):
-        raise ValidationError("sync rules are no object: send {version, buckets}")
+        raise ValidationError("sync rules are not a JSON object: send {version, buckets}")
     version = obj.get("version")
     if isinstance(version, float) and version.is_integer():
         version = int(version)  # JSON does not distinguish 1.0 from 1
     if type(version) is not int or version < 1:
-        raise ValidationError(f'version {version!r} is no positive integer: send {{"version": 1, "buckets": […]}}')
-    buckets = tuple(_bucket(item, place) for place, item in enumerate(_list(obj, "buckets", "sync rules")))
-    seen: dict[str, int] = {}
-    for place, bucket in enumerate(buckets):
-        first = seen.setdefault(bucket.name, place)
-        if first != place:
-            raise ValidationError(f"buckets[{place}] has the name {bucket.name!r} of buckets[{first}]: rename one")
+        raise ValidationError(f'version {version!r} is not a positive integer: send {{"version": 1, "buckets": […]}}')
+    buckets = tuple(_bucket(item, index) for index, item in enumerate(_list(obj, "buckets", "sync rules")))
+    index_of_name: dict[str, int] = {}
+    for index, bucket in enumerate(buckets):
+        first = index_of_name.setdefault(bucket.name, index)
+        if first != index:
+            raise ValidationError(f"buckets[{index}] has the name {bucket.name!r} of buckets[{first}]: rename one")
     return SyncRules(version, buckets)
 
 
-def _bucket(obj: Any, place: int) -> Bucket:
-    where = f"buckets[{place}]"
+def _bucket(obj: Any, position: int) -> Bucket:
+    where = f"buckets[{position}]"
     if not isinstance(obj, dict):
-        raise ValidationError(f"{where} is no object: send {{name, tables, filters}}")
+        raise ValidationError(f"{where} is not a JSON object: send {{name, tables, filters}}")
     name = obj.get("name")
     if not isinstance(name, str) or not name:
-        raise ValidationError(f"{where}: name {name!r} is no text")
+        raise ValidationError(f"{where}: name {name!r} is not a text, or is empty")
     if len(name) > MAX_NAME_CHARS:
-        raise ValidationError(f"{where}: name has {len(name)} characters, at most {MAX_NAME_CHARS} are taken")
+        raise ValidationError(f"{where}: name has {len(name)} characters, at most {MAX_NAME_CHARS} are allowed")
     where = f"{where} {name!r}"
     tables = _list(obj, "tables", where)
     for index, table in enumerate(tables):
         if not isinstance(table, str) or not is_identifier(table):
-            raise ValidationError(f"{where}: tables[{index}] {table!r} is no table name")
-    filters = tuple(_filter(item, f"{where}: filters[{at}]") for at, item in enumerate(_list(obj, "filters", where)))
+            raise ValidationError(f"{where}: tables[{index}] {table!r} is not a table name")
+    filters = tuple(
+        _filter(item, f"{where}: filters[{index}]") for index, item in enumerate(_list(obj, "filters", where))
+    )
     other_filters = sum(item.claim is not None and not item.equality for item in filters)
     if other_filters > MAX_OTHER_FILTERS:
         raise ValidationError(
-            f"{where}: {other_filters} filters compare with claims by other than eq and in, "
-            f"at most {MAX_OTHER_FILTERS} are taken: split the bucket"
+            f"{where}: {other_filters} filters compare with claims by other operators than eq and in, "
+            f"at most {MAX_OTHER_FILTERS} are allowed: split the bucket"
         )
     return Bucket(name, tuple(tables), filters)
 
 
 def _filter(obj: Any, where: str) -> Filter:
     if not isinstance(obj, dict):
-        raise ValidationError(f"{where} is no object: send {{column, op, value}}")
+        raise ValidationError(f"{where} is not a JSON object: send {{column, op, value}}")
     column, op, value = obj.get("column"), obj.get("op"), obj.get("value")
     if not isinstance(column, str) or not is_identifier(column):
-        raise ValidationError(f"{where}: column {column!r} is no column name")
+        raise ValidationError(f"{where}: column {column!r} is not a column name")
     if not _is_operator(op):
-        raise ValidationError(f"{where} on {column!r}: op {op!r} is none of {', '.join(_OPERATORS)}")
+        raise ValidationError(f"{where} on {column!r}: op {op!r} is unknown: use one of {', '.join(_OPERATORS)}")
     if not isinstance(value, str):
-        raise ValidationError(f"{where} on {column!r}: value {value!r} is no string: write numbers as text too")
+        raise ValidationError(f"{where} on {column!r}: value {value!r} is not a string: write numbers as text too")
     if value == CLAIM_PREFIX:
         raise ValidationError(f"{where} on {column!r}: value {value!r} names no claim")
     return Filter(column, op, value)
@@ -123,7 +127,7 @@ def _is_operator(op: object) -> TypeGuard[Operator]:
 def _list(obj: dict[str, Any], name: str, where: str) -> list[Any]:
     value = obj.get(name)
     if not isinstance(value, list):
-        raise ValidationError(f"{where}: {name} is no list")
+        raise ValidationError(f"{where}: {name} is not a list")
     return value
 
 
@@ -136,7 +140,7 @@ def user_scoped(column: str, tables: tuple[str, ...] = ()) -> SyncRules:
     """Return rules that show a client the rows whose `column` contains its token's `sub`.
 
     Args:
-        column: compared with `sub`.
-        tables: to which the rules apply; empty for all.
+        column: the column that is compared with `sub`.
+        tables: the tables to which the rules apply; empty for all.
     """
     return SyncRules(1, (Bucket("user", tables, (Filter(column, "eq", "jwt:sub"),)),))

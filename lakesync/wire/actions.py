@@ -1,6 +1,6 @@
 """Encodes and decodes actions and their outcomes, in JSON and protobuf (`lakesync.proto`).
 
-Gateway and client call it.
+Gateway and client call it. An action is a request to an external system, which the gateway executes once.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ from lakesync.wire.malformed import hlc_problem
 from lakesync.wire.protobuf import check_range, parse
 
 
-class _Stamped(msgspec.Struct):
+class _UntypedHlc(msgspec.Struct):
+    """An action's hlc as it is written, because `_decode_push` accepts more than plain decimals."""
+
     hlc: Any
 
 
 class _Envelope(msgspec.Struct):
-    actions: list[_Stamped]
+    actions: list[_UntypedHlc]
 
 
 _decode_push = msgspec.json.Decoder(ActionPush, strict=False).decode
@@ -38,16 +40,16 @@ def decode_push_json(body: bytes) -> ActionPush:
     """
     try:
         push = _decode_push(body)
-        stamps = [action.hlc for action in _decode_envelope(body).actions]
+        hlcs = [action.hlc for action in _decode_envelope(body).actions]
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise ValidationError(f"actions: {error}") from None
     except RecursionError:
         raise ValidationError("actions: the JSON is nested too deeply: flatten it") from None
-    for place, (action, stamp) in enumerate(zip(push.actions, stamps, strict=True)):
-        fault = hlc_problem("hlc", stamp)
-        if fault is not None:
-            raise ValidationError(f"actions[{place}]: {fault}")
-        _check(action, f"actions[{place}]")
+    for index, (action, hlc) in enumerate(zip(push.actions, hlcs, strict=True)):
+        problem = hlc_problem("hlc", hlc)
+        if problem is not None:
+            raise ValidationError(f"actions[{index}]: {problem}")
+        _check(action, f"actions[{index}]")
     return push
 
 
@@ -105,8 +107,8 @@ def decode_push(data: bytes) -> ActionPush:
         )
         for item in message.actions
     )
-    for place, action in enumerate(actions):
-        _check(action, f"actions[{place}]")
+    for index, action in enumerate(actions):
+        _check(action, f"actions[{index}]")
     return ActionPush(message.client_id, actions)
 
 
@@ -126,18 +128,18 @@ def decode_response(data: bytes) -> ActionResponse:
     message = parse(pb.ActionResponse(), data)
     check_range("serverHlc", message.server_hlc)
     results: list[ActionResult | ActionFailure] = []
-    for place, item in enumerate(message.results):
+    for index, item in enumerate(message.results):
         kind = item.WhichOneof("outcome")
         if kind == "result":
-            done = item.result
-            result = ActionResult(done.action_id, _raw(done.data), done.server_hlc)
-            _check_json(result.data, f"results[{place}].data")
+            succeeded = item.result
+            result = ActionResult(succeeded.action_id, _raw(succeeded.data), succeeded.server_hlc)
+            _check_json(result.data, f"results[{index}].data")
             results.append(result)
         elif kind == "error":
             failed = item.error
             results.append(ActionFailure(failed.action_id, failed.code, failed.message, failed.retryable))
         else:
-            raise ValidationError(f"results[{place}] is neither a result nor an error")
+            raise ValidationError(f"results[{index}] is neither a result nor an error")
     return ActionResponse(tuple(results), message.server_hlc)
 
 
@@ -154,13 +156,19 @@ def _outcome(result: ActionResult | ActionFailure) -> pb.ActionOutcome:
 
 
 def _raw(data: bytes) -> msgspec.Raw:
+    """Return a message's JSON bytes; an empty object for none."""
     return msgspec.Raw(data.strip(b" \t\r\n") or b"{}")
 
 
 def _check(action: Action, where: str) -> None:
+    """Check that an action's hlc is in range, and that its params are a JSON object with a canonical form.
+
+    Raises:
+        ValidationError: they are not; the message starts with `where`.
+    """
     check_range(f"{where}.hlc", action.hlc)
     if memoryview(action.params)[0] != ord("{"):
-        raise ValidationError(f"{where}.params is no JSON object")
+        raise ValidationError(f"{where}.params is not a JSON object")
     _check_json(action.params, f"{where}.params")
 
 

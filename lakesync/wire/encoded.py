@@ -17,17 +17,18 @@ from lakesync.model.types import ColumnValue, Op, RowDelta, Stamp, SyncPage
 from lakesync.wire.json import decode_deltas, encode_deltas, encode_response
 
 NO_STAMP: Stamp = (0, "")
+"""Less than every stamp of a delta."""
 
 
 class EncodedDeltas(Sequence[RowDelta]):
     """Deltas as parts of a JSON array, decoded only when they are read."""
 
     def __init__(self, parts: list[bytes], count: int) -> None:
-        """Keep encoded deltas.
+        """Store encoded deltas.
 
         Args:
-            parts: each contains one delta, or several separated by commas.
-            count: of all deltas.
+            parts: JSON texts, each with one delta, or several separated by commas.
+            count: the number of deltas in all parts.
         """
         self._parts = parts
         self._count = count
@@ -47,11 +48,11 @@ class EncodedDeltas(Sequence[RowDelta]):
         return self._count
 
     @overload
-    def __getitem__(self, place: int) -> RowDelta: ...
+    def __getitem__(self, index: int) -> RowDelta: ...
     @overload
-    def __getitem__(self, place: slice) -> list[RowDelta]: ...
-    def __getitem__(self, place: int | slice) -> RowDelta | list[RowDelta]:
-        return self._deltas()[place]
+    def __getitem__(self, index: slice) -> list[RowDelta]: ...
+    def __getitem__(self, index: int | slice) -> RowDelta | list[RowDelta]:
+        return self._deltas()[index]
 
     def __iter__(self) -> Iterator[RowDelta]:
         return iter(self._deltas())
@@ -63,7 +64,7 @@ class EncodedDeltas(Sequence[RowDelta]):
 
 
 def encode_page(page: SyncPage) -> bytes:
-    """Encode the answer to a pull, like `wire.json.encode_response`."""
+    """Encode the response to a pull, like `wire.json.encode_response`, without decoding `EncodedDeltas`."""
     if not isinstance(page.deltas, EncodedDeltas):
         return encode_response(page)
     more = b"true" if page.has_more else b"false"
@@ -71,12 +72,12 @@ def encode_page(page: SyncPage) -> bytes:
 
 
 def encode_array(deltas: Sequence[RowDelta]) -> bytes:
-    """Encode deltas as a JSON array; encoded ones are not decoded."""
+    """Encode deltas as a JSON array, without decoding `EncodedDeltas`."""
     return b"[%b]" % deltas.text if isinstance(deltas, EncodedDeltas) else encode_deltas(deltas)
 
 
 def encoded_size(deltas: Sequence[RowDelta]) -> int:
-    """Return the bytes that deltas take in a page."""
+    """Return about how many bytes deltas add to a page."""
     return deltas.size if isinstance(deltas, EncodedDeltas) else len(encode_array(deltas))
 
 
@@ -105,10 +106,10 @@ def delta_of(op: Op, table: str, row_id: str, group: Group) -> RowDelta:
     """Return a group of a row as a delta, with the original delta's id if it has exactly its columns.
 
     Args:
-        op: of the delta.
-        table: of the row.
-        row_id: of the row.
-        group: the columns.
+        op: the delta's operation.
+        table: the row's table.
+        row_id: the row's id.
+        group: the columns, as `stamp_groups` returns them.
     """
     hlc, client_id = group.stamp
     columns = tuple([ColumnValue(column, value) for column, value in group.columns.items()])
@@ -120,47 +121,48 @@ def row_deltas(table: str, row_id: str, state: RowState) -> list[RowDelta]:
     """Return a visible row as deltas: an INSERT with the oldest stamp, then UPDATEs in order of their stamps.
 
     Args:
-        table: of the row.
-        row_id: of the row.
-        state: of the row.
+        table: the row's table.
+        row_id: the row's id.
+        state: the row's merged state.
     """
     groups = stamp_groups(state) or [Group(state.inserted or NO_STAMP, {}, None)]
-    return [delta_of("UPDATE" if place else "INSERT", table, row_id, group) for place, group in enumerate(groups)]
+    return [delta_of("UPDATE" if index else "INSERT", table, row_id, group) for index, group in enumerate(groups)]
 
 
 def encode_row(table: str, row_id: str, state: RowState, live: list[LiveDelta] | None = None) -> tuple[bytes, int]:
-    """Encode `row_deltas` as a part of a JSON array; return it with the number of deltas.
+    """Encode a visible row's deltas (`row_deltas`) as a part of a JSON array; return it with the number of deltas.
 
-    It writes the text directly, because stores encode every row that they write. `tests/property/test_encoded_rows.py`
-    holds it equal to `row_deltas`.
+    A second implementation, which writes the text directly, because stores encode every row that they write.
+    `tests/property/test_encoded_rows.py` compares it with `row_deltas`.
 
     Args:
-        table: of the row.
-        row_id: of the row.
-        state: of the row.
-        live: `state.live`, where the caller has it.
+        table: the row's table.
+        row_id: the row's id.
+        state: the row's merged state.
+        live: `state.live`, if the caller has it already.
     """
-    named, row = encode_basestring(table), encode_basestring(row_id)
+    encoded_table, encoded_id = encode_basestring(table), encode_basestring(row_id)
     texts: list[str] = []
     op, stamp = "INSERT", None
     for part in state.live if live is None else live:
-        if stamp == (stamp := (part.hlc, part.client_id)):  # deltas with the same stamp are joined
-            return _encode_deltas_of(table, row_id, state)
+        if stamp == (stamp := (part.hlc, part.client_id)):  # same stamp as the previous one: they become one delta
+            return _encode_row_slowly(table, row_id, state)
         client = encode_basestring(part.client_id)
         cells = _cells(part.columns)
         if part.whole:
             identity = part.delta_id
         else:
-            identity = delta_id_of_texts(client, part.hlc, named, row, _cells(part.columns, jcs_raw))
+            identity = delta_id_of_texts(client, part.hlc, encoded_table, encoded_id, _cells(part.columns, jcs_raw))
         texts.append(
-            f'{{"op":"{op}","table":{named},"rowId":{row},"clientId":{client},"columns":[{cells}],'
+            f'{{"op":"{op}","table":{encoded_table},"rowId":{encoded_id},"clientId":{client},"columns":[{cells}],'
             f'"hlc":"{part.hlc}","deltaId":{encode_basestring(identity)}}}'
         )
         op = "UPDATE"
-    return (",".join(texts).encode(), len(texts)) if texts else _encode_deltas_of(table, row_id, state)
+    return (",".join(texts).encode(), len(texts)) if texts else _encode_row_slowly(table, row_id, state)
 
 
-def _encode_deltas_of(table: str, row_id: str, state: RowState) -> tuple[bytes, int]:
+def _encode_row_slowly(table: str, row_id: str, state: RowState) -> tuple[bytes, int]:
+    """Encode a row through delta objects."""
     deltas = row_deltas(table, row_id, state)
     return encode_deltas(deltas)[1:-1], len(deltas)
 
@@ -170,6 +172,7 @@ def _text(value: Raw) -> str:
 
 
 def _cells(columns: Mapping[str, Raw], text: Callable[[Raw], str] = _text) -> str:
+    """Return the content of a delta's JSON list `columns`; `text` converts each value."""
     return ",".join(
         [f'{{"column":{encode_basestring(name)},"value":{text(value)}}}' for name, value in columns.items()]
     )

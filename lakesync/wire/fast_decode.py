@@ -1,7 +1,8 @@
 """Fast decoding of log bodies to the columns of the history, with numpy and without an object for each delta.
 
-A body is the output of `encode_body`: compact JSON with its keys in one order. So quotes and brackets alone show where
-each string begins and ends, and Arrow extracts all of them at once. Other bodies are left to the JSON decoder.
+A body is the output of `wire.log.encode_body`: compact JSON with its keys in one order. So the positions of quotes and
+brackets show where each string begins and ends, and Arrow extracts all strings at once. Flush tasks call it, and decode
+other bodies as JSON (`wire.history`).
 """
 
 from __future__ import annotations
@@ -25,16 +26,19 @@ if TYPE_CHECKING:
 
 _QUOTE, _BACKSLASH = ord('"'), ord("\\")
 _OPENS, _CLOSES, _CASE = 0x7B, 0x7D, 0x20
-"""`{` and `}`; `[` and `]` differ from them in one bit."""
-_CONTROL = 0x20
+"""`{`, `}`, and the one bit in which `[` and `]` differ from them."""
+_FIRST_PRINTABLE = 0x20
+"""Bytes below are control characters."""
 _CERTAIN = np.isin(np.arange(256), list(b'"tfn'))
-"""First bytes of values that are always canonical: a string without escapes, true, false, null."""
+"""Byte → whether a value that starts with it is certainly canonical: a string without escapes, true, false, null."""
 _PUSH, _DELTA, _CELLS, _CELL = 1, 2, 3, 4
-"""The nesting depth of the brackets of each."""
+"""The nesting depths: of a body's list of deltas, a delta, a delta's list of columns, and a column with its value."""
 _BEFORE_CELLS, _AFTER_CELLS, _IN_CELL = 18, 6, 6
 """The number of quotes of a delta before and after its columns, and of a cell without its value."""
 _PADDING = bytes(32)
+"""Appended to the text, so that words can be read at every position."""
 _WORD = 8
+"""Bytes that are compared at once, as one 64-bit number."""
 _OPS = pa.array(["INSERT", "UPDATE", "DELETE"])
 
 
@@ -72,9 +76,9 @@ def decode_columns(bodies: Sequence[bytes]) -> DecodedLog | None:
         return _slices(text, first, last)
 
     def quoted(number: int) -> pa.Array:
-        """Return the string that begins at the delta's quote with this number."""
-        found = between(quotes[deltas.quote + number] + 1, quotes[deltas.quote + number + 1])
-        return _unescaped(found) if escaped else found
+        """Return each delta's string that begins at its quote with this number, counted from 0."""
+        strings = between(quotes[deltas.quote + number] + 1, quotes[deltas.quote + number + 1])
+        return _unescaped(strings) if escaped else strings
 
     op, table, row_id, client_id = (quoted(number) for number in (2, 6, 10, 14))
     if not pc.all(pc.is_in(op, _OPS)).as_py() and len(op):
@@ -89,7 +93,7 @@ def decode_columns(bodies: Sequence[bytes]) -> DecodedLog | None:
     names = between(quotes[cells.quote + 2] + 1, quotes[cells.quote + 3])
     first = quotes[cells.quote + 5] + 2
     raw = np.frombuffer(text, np.uint8)
-    plain = not escaped and int(raw[: begins[-1]].min(initial=_CONTROL)) >= _CONTROL
+    plain = not escaped and int(raw[: begins[-1]].min(initial=_FIRST_PRINTABLE)) >= _FIRST_PRINTABLE
     doubtful = np.flatnonzero(~_CERTAIN[raw[first]]) if plain else None
     values = canonical_texts(between(first, cells.end), doubtful)
     offsets = pa.array(np.concatenate([[0], np.cumsum(counted)]), pa.int32())
@@ -109,9 +113,10 @@ def decode_columns(bodies: Sequence[bytes]) -> DecodedLog | None:
 
 
 class _Spans(NamedTuple):
-    """Objects of one kind, in order."""
+    """All objects or lists of one nesting depth, in order."""
 
     begin: Ints
+    """Position of the opening bracket."""
     end: Ints
     """Position of the closing bracket."""
     quote: Ints
@@ -119,8 +124,8 @@ class _Spans(NamedTuple):
     last_quote: Ints
     """Number of the last quote in it, plus one."""
 
-    def where(self, kept: npt.NDArray[np.bool_]) -> _Spans:
-        return _Spans(*(each[kept] for each in self))
+    def where(self, mask: npt.NDArray[np.bool_]) -> _Spans:
+        return _Spans(*(each[mask] for each in self))
 
 
 class _Marks(NamedTuple):
@@ -128,7 +133,7 @@ class _Marks(NamedTuple):
 
     quotes: Ints
     """Positions where strings begin and end."""
-    places: Ints
+    brackets: Ints
     """Positions of brackets outside of strings."""
     before: Ints
     """The number of quotes before each bracket."""
@@ -136,11 +141,13 @@ class _Marks(NamedTuple):
     """The nesting depth before a closing bracket; for an opening bracket, the depth after it, as a negative number."""
 
     def spans(self, depth: int) -> _Spans:
+        """Return what the brackets of one nesting depth enclose."""
         begin, end = np.flatnonzero(self.depth == -depth), np.flatnonzero(self.depth == depth)
-        return _Spans(self.places[begin], self.places[end], self.before[begin], self.before[end])
+        return _Spans(self.brackets[begin], self.brackets[end], self.before[begin], self.before[end])
 
 
 def _marks(text: bytes, *, escaped: bool) -> _Marks:
+    """Find the quotes and brackets of a text; `escaped` says whether it contains backslashes."""
     raw = np.frombuffer(text, np.uint8)
     folded = raw | _CASE
     marked = (raw == _QUOTE) | (folded == _OPENS) | (folded == _CLOSES)
@@ -149,14 +156,16 @@ def _marks(text: bytes, *, escaped: bool) -> _Marks:
         begins = np.flatnonzero(np.diff(backslashes, prepend=-2) != 1)
         lengths = np.diff(begins, append=len(backslashes))
         marked[(backslashes[begins] + lengths)[lengths % 2 == 1]] = False
-    places = np.flatnonzero(marked)
-    kinds = folded[places]
+    positions = np.flatnonzero(marked)
+    kinds = folded[positions]
     are_quotes = kinds == _QUOTE | _CASE
     quotes_before = np.cumsum(are_quotes)
     brackets = np.flatnonzero(~are_quotes & (quotes_before & 1 == 0))
     opens = kinds[brackets] == _OPENS
     depth = np.cumsum(np.where(opens, 1, -1))
-    return _Marks(places[are_quotes], places[brackets], quotes_before[brackets], np.where(opens, -depth, depth + 1))
+    return _Marks(
+        positions[are_quotes], positions[brackets], quotes_before[brackets], np.where(opens, -depth, depth + 1)
+    )
 
 
 def _fill(objects: _Spans, lists: _Spans) -> bool:
@@ -174,13 +183,13 @@ def _are_deltas(words: Words, deltas: _Spans, quotes: Ints) -> bool:
     if not (last - first >= _BEFORE_CELLS + _AFTER_CELLS).all():
         return False
     return (
-        _read(words, begin, b'{"op":"')
-        and _read(words, quotes[first + 3], b'","table":"')
-        and _read(words, quotes[first + 7], b'","rowId":"')
-        and _read(words, quotes[first + 11], b'","clientId":"')
-        and _read(words, quotes[first + 15], b'","columns":[')
-        and _read(words, quotes[last - 6] - 2, b'],"hlc":')
-        and _read(words, quotes[last - 4] - 1, b',"deltaId":"')
+        _is_at(words, begin, b'{"op":"')
+        and _is_at(words, quotes[first + 3], b'","table":"')
+        and _is_at(words, quotes[first + 7], b'","rowId":"')
+        and _is_at(words, quotes[first + 11], b'","clientId":"')
+        and _is_at(words, quotes[first + 15], b'","columns":[')
+        and _is_at(words, quotes[last - 6] - 2, b'],"hlc":')
+        and _is_at(words, quotes[last - 4] - 1, b',"deltaId":"')
         and bool((quotes[last - 1] + 1 == end).all())
     )
 
@@ -190,7 +199,7 @@ def _are_cells(words: Words, cells: _Spans, quotes: Ints) -> bool:
     begin, _, first, last = cells
     if not (last - first >= _IN_CELL).all():
         return False
-    return _read(words, begin, b'{"column":"') and _read(words, quotes[first + 3], b'","value":')
+    return _is_at(words, begin, b'{"column":"') and _is_at(words, quotes[first + 3], b'","value":')
 
 
 def _words(text: bytes) -> Words:
@@ -198,13 +207,13 @@ def _words(text: bytes) -> Words:
     return np.ndarray(len(text) - _WORD + 1, np.uint64, text, strides=(1,))
 
 
-def _read(words: Words, places: Ints, text: bytes) -> bool:
+def _is_at(words: Words, positions: Ints, text: bytes) -> bool:
     """Return whether this text, of 7 to 16 bytes, is at each of these positions."""
     if len(text) < _WORD:
-        return bool((words[places] << np.uint64(8) == _words(b"\0" + text)).all())
-    if not (words[places] == _words(text[:_WORD])).all():
+        return bool((words[positions] << np.uint64(8) == _words(b"\0" + text)).all())
+    if not (words[positions] == _words(text[:_WORD])).all():
         return False
-    return len(text) == _WORD or bool((words[places + len(text) - _WORD] == _words(text[-_WORD:])).all())
+    return len(text) == _WORD or bool((words[positions + len(text) - _WORD] == _words(text[-_WORD:])).all())
 
 
 def _slices(text: bytes, first: Ints, last: Ints) -> pa.Array:
@@ -222,5 +231,5 @@ def _unescaped(texts: pa.Array) -> pa.Array:
     has_escape = pc.match_substring(texts, "\\")
     if not pc.any(has_escape).as_py():
         return texts
-    read = [msgspec.json.decode(f'"{text}"', type=str) for text in texts.filter(has_escape).to_pylist()]
-    return pc.replace_with_mask(texts, has_escape, pa.array(read, pa.string()))
+    decoded = [msgspec.json.decode(f'"{text}"', type=str) for text in texts.filter(has_escape).to_pylist()]
+    return pc.replace_with_mask(texts, has_escape, pa.array(decoded, pa.string()))

@@ -1,8 +1,9 @@
 """Decodes the deltas of a checkpoint frame to one list per field, without an object per delta.
 
-The client's load of a checkpoint calls it. If a protobuf message is sent in pieces, the decoder joins them and appends
-repeated fields. So the deltas are decoded as pieces of one message whose fields have the numbers of a delta's fields
-and are all repeated. C code builds the lists.
+The client's load of a checkpoint calls it. It relies on a rule of protobuf: if encoded messages are concatenated, the
+decoder merges them to one message and appends their repeated fields. So this module declares a message with the field
+numbers of a delta, all of them repeated, and decodes the concatenated deltas as one such message. C code then builds
+the lists.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _BYTES, _INT, _HLC, _TEXT, _MESSAGE = (
 
 
 class Fields(NamedTuple):
-    """Deltas by field: the first item of each list belongs to the first delta, and so on."""
+    """The fields of deltas, as lists. The first item of `ops` to `hlcs` belongs to the first delta, and so on."""
 
     ops: list[int]
     """`DeltaOp` numbers."""
@@ -38,16 +39,16 @@ class Fields(NamedTuple):
     clients: list[str]
     hlcs: list[int]
     names: list[str]
-    """Column names; an empty name follows those of each delta."""
+    """The column names of all deltas; an empty name ends those of each delta."""
     values: list[bytes]
-    """JSON values; an empty value follows those of each delta."""
+    """The JSON values of these columns; an empty value ends those of each delta."""
 
     @property
     def width(self) -> int | None:
-        """The number of columns of each delta, if all have those of the first one in its order; otherwise None."""
+        """The number of columns of each delta, if all have the same columns in the same order; otherwise None."""
         width = self.names.index("")
-        alike = self.names == self.names[: width + 1] * len(self.ops)
-        return width if alike else None
+        are_equal = self.names == self.names[: width + 1] * len(self.ops)
+        return width if are_equal else None
 
 
 def split(response: bytes) -> Sequence[bytes]:
@@ -61,23 +62,25 @@ def split(response: bytes) -> Sequence[bytes]:
 
 
 def by_field(deltas: Sequence[bytes]) -> Fields | None:
-    """Decode RowDelta messages, at least one, by field; None if one lacks a field or has it twice.
+    """Decode encoded RowDelta messages, at least one, to lists of their fields; None if one lacks a field.
 
     Raises:
         ValidationError: the messages have another form.
     """
-    read: Any = parse(_DELTAS(), _END.join([*deltas, b""]))
-    cells = read.columns
-    found = Fields(
-        read.op[:], read.table[:], read.row_id[:], read.client_id[:], read.hlc[:], cells.column[:], cells.value[:]
+    merged: Any = parse(_DELTAS(), _END_OF_DELTA.join([*deltas, b""]))
+    cells = merged.columns
+    fields = Fields(
+        *(merged.op[:], merged.table[:], merged.row_id[:], merged.client_id[:], merged.hlc[:]),
+        *(cells.column[:], cells.value[:]),
     )
-    counts = {len(field) for field in found[:5]} | {found.names.count("")}
-    if counts != {len(deltas)} or len(found.names) != len(found.values):
+    counts = {len(field) for field in fields[:5]} | {fields.names.count("")}
+    if counts != {len(deltas)} or len(fields.names) != len(fields.values):
         return None
-    return found
+    return fields
 
 
-def _messages() -> tuple[type[Message], type[Message]]:
+def _message_classes() -> tuple[type[Message], type[Message]]:
+    """Return the classes of a SyncResponse whose deltas stay encoded, and of deltas whose fields are all repeated."""
     delta, cell = pb.RowDelta.DESCRIPTOR.fields_by_name, pb.ColumnDelta.DESCRIPTOR.fields_by_name
     file = FileDescriptorProto(name="lakesync/columns.proto", package=_PACKAGE, syntax="proto3")
     response = file.message_type.add(name="Response")
@@ -89,26 +92,25 @@ def _messages() -> tuple[type[Message], type[Message]]:
     deltas = file.message_type.add(name="Deltas")
     for name, kind in (("op", _INT), ("table", _TEXT), ("row_id", _TEXT), ("client_id", _TEXT), ("hlc", _HLC)):
         deltas.field.add(name=name, number=delta[name].number, type=kind, label=Field.LABEL_REPEATED)
-    one = Field.LABEL_OPTIONAL  # several messages are joined; of several ids, the last one is kept
+    one = Field.LABEL_OPTIONAL  # the decoder merges several `columns`; of several delta ids it keeps the last
     deltas.field.add(name="delta_id", number=delta["delta_id"].number, type=_TEXT, label=one)
     deltas.field.add(
         name="columns", number=delta["columns"].number, type=_MESSAGE, type_name=f".{_PACKAGE}.Cells", label=one
     )
     pool = descriptor_pool.DescriptorPool()
     pool.AddSerializedFile(file.SerializeToString())
-    made = [pool.FindMessageTypeByName(f"{_PACKAGE}.{name}") for name in ("Response", "Deltas")]
-    first, second = (message_factory.GetMessageClass(descriptor) for descriptor in made)
-    return first, second
+    descriptors = [pool.FindMessageTypeByName(f"{_PACKAGE}.{name}") for name in ("Response", "Deltas")]
+    response_class, deltas_class = (message_factory.GetMessageClass(descriptor) for descriptor in descriptors)
+    return response_class, deltas_class
 
 
-def _an_end() -> bytes:
-    """Return a column without name and value, as a piece of a delta, with the empty fields that encoders omit."""
+def _empty_column() -> bytes:
+    """Return an encoded field `columns` of a delta with an empty name and value, which normal encoders would omit."""
     delta, cell = pb.RowDelta.DESCRIPTOR.fields_by_name, pb.ColumnDelta.DESCRIPTOR.fields_by_name
-    text = 2
-    """The wire's type of what has a length."""
-    empty = bytes([cell["column"].number << 3 | text, 0, cell["value"].number << 3 | text, 0])
-    return bytes([delta["columns"].number << 3 | text, len(empty)]) + empty
+    length_delimited = 2  # protobuf's wire type of texts, bytes and messages
+    empty = bytes([cell["column"].number << 3 | length_delimited, 0, cell["value"].number << 3 | length_delimited, 0])
+    return bytes([delta["columns"].number << 3 | length_delimited, len(empty)]) + empty
 
 
-_RESPONSE, _DELTAS = _messages()
-_END = _an_end()
+_RESPONSE, _DELTAS = _message_classes()
+_END_OF_DELTA = _empty_column()

@@ -49,24 +49,24 @@ class FramePlace:
             raise FileNotFoundError(self.uri)
 
     def open(self) -> BinaryIO:
-        """Open the file for reading. A local file that is open can be read to its end even if it is deleted."""
+        """Open the file for reading. A local file can be read to its end even if it is deleted meanwhile."""
         if self.on_s3:
             return _Stream(s3().open_input_stream(self._path))  # type: ignore[return-value]
         return Path(self._path).open("rb")
 
 
 class _Stream:
-    """Wraps Arrow's stream, whose `read` may return less than requested; readers of frames need all of it."""
+    """Wraps Arrow's stream, whose `read` may return fewer bytes than requested, so that `read` returns all of them."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
 
     def read(self, size: int) -> bytes:
         parts: list[bytes] = []
-        left = size
-        while left and (part := self._stream.read(left)):
+        remaining = size
+        while remaining and (part := self._stream.read(remaining)):
             parts.append(part)
-            left -= len(part)
+            remaining -= len(part)
         return b"".join(parts)
 
     def __enter__(self) -> Self:
@@ -78,7 +78,7 @@ class _Stream:
 
 @cache
 def s3() -> S3FileSystem:
-    """Return S3 with the endpoint and credentials of `AWS_ENDPOINT_URL`, `AWS_ACCESS_KEY_ID`, and so on.
+    """Return Arrow's S3 file system, with the endpoint and credentials of the `AWS_…` variables.
 
     Raises:
         ConfigurationError: pyarrow is not installed.

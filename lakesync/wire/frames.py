@@ -1,4 +1,7 @@
-"""The framing of messages: tags of WebSocket frames, and length prefixes of checkpoint streams."""
+"""The framing of messages: tags of WebSocket frames, and length prefixes of checkpoint streams.
+
+Gateway, client and the pipeline's checkpoints call it.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from typing import BinaryIO
 from lakesync.model.errors import ValidationError
 
 MAX_FRAME_BYTES = 16 << 20
-"""The largest frame of a checkpoint, without its length."""
+"""The largest message in a checkpoint stream."""
 
 _LENGTH_BYTES = 4
 _CURSOR_ZERO = b"\x11" + bytes(8)
@@ -44,10 +47,10 @@ def decode_frame(frame: bytes) -> tuple[FrameTag, bytes]:
 
 
 def encode_answer(message: bytes) -> bytes:
-    """Return the untagged WebSocket frame that answers a push or a pull with a SyncResponse.
+    """Return the WebSocket frame of the response to a push or pull: a SyncResponse message without a tag.
 
-    The reference's client ignores a frame of fewer than two bytes and keeps waiting. A response with default values
-    only has no bytes, so its cursor is encoded explicitly, which is the same message.
+    A client of the reference (the TypeScript system) ignores a frame of fewer than two bytes and keeps waiting. A
+    message with only default values has no bytes, so its cursor 0 is encoded explicitly, which decodes to the same.
     """
     return message or _CURSOR_ZERO
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 _CANONICAL = r'^(?:0|-?[1-9][0-9]{0,14}|true|false|null|"[^"\\\x00-\x1f]*")$'
-"""Most values as they are pushed: they are canonical already."""
+"""Matches values that are canonical already, as most pushed values are."""
 
 
 def canonical_texts(texts: pa.Array, doubtful: npt.NDArray[np.int64] | None = None) -> pa.Array:
@@ -32,7 +32,7 @@ def canonical_texts(texts: pa.Array, doubtful: npt.NDArray[np.int64] | None = No
 
     Args:
         texts: JSON values.
-        doubtful: positions of those that may not be canonical; None for all.
+        doubtful: positions of the values that may not be canonical; None for all.
 
     Raises:
         ValidationError: a value has no canonical form.
@@ -45,9 +45,9 @@ def canonical_texts(texts: pa.Array, doubtful: npt.NDArray[np.int64] | None = No
     found = pc.replace_with_mask(checked, other, pa.array(canonical, pa.string()))
     if doubtful is None:
         return found
-    places = np.arange(len(texts))
-    places[doubtful] = len(texts) + np.arange(len(doubtful))
-    return pa.concat_arrays([texts, found]).take(pa.array(places))
+    indexes = np.arange(len(texts))
+    indexes[doubtful] = len(texts) + np.arange(len(doubtful))
+    return pa.concat_arrays([texts, found]).take(pa.array(indexes))
 
 
 DELTA_FIELDS = (
@@ -60,7 +60,7 @@ DELTA_FIELDS = (
     ("width", pa.int32()),
     ("columns", pa.map_(pa.string(), pa.string())),
 )
-"""Names and types, in the order of `delta_columns`."""
+"""Names and types of the columns that `delta_columns` returns. `width` is the number of columns that were pushed."""
 
 
 def delta_columns(deltas: Sequence[RowDelta]) -> list[pa.Array]:
@@ -70,10 +70,12 @@ def delta_columns(deltas: Sequence[RowDelta]) -> list[pa.Array]:
         ValidationError: a value has no canonical form.
     """
     widths = np.fromiter((len(delta.columns) for delta in deltas), np.int32, len(deltas))
-    told = [() if delta.op == "DELETE" else delta.columns for delta in deltas]  # columns of a DELETE are ignored
-    cells = list(chain.from_iterable(told))
+    cells_of_deltas = [
+        () if delta.op == "DELETE" else delta.columns for delta in deltas
+    ]  # columns of a DELETE are ignored
+    cells = list(chain.from_iterable(cells_of_deltas))
     offsets = np.zeros(len(deltas) + 1, np.int32)
-    np.cumsum([len(each) for each in told], out=offsets[1:])
+    np.cumsum([len(each) for each in cells_of_deltas], out=offsets[1:])
     return [
         pa.array([delta.table for delta in deltas], pa.string()),
         pa.array([delta.row_id for delta in deltas], pa.string()),

@@ -1,7 +1,7 @@
 """Credentials for requests that `requests` sends: a bearer token, or none.
 
-A session needs one of these as its `auth`. Otherwise requests replaces its `Authorization` header by a password from
-`~/.netrc`, or sends that password to a server that needs none.
+Every session must set one of these as its `auth`. Otherwise `requests` reads `~/.netrc` and sends a password from there
+instead of the session's `Authorization` header, or to a server that needs none.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class BearerAuth:
     """Adds `Authorization: Bearer TOKEN`."""
 
     def __init__(self, token: str | None) -> None:
-        """Store the token; None: requests are sent without credentials."""
+        """Store the token; with None, requests are sent without credentials."""
         self._token = token
 
     def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:

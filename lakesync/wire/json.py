@@ -1,4 +1,4 @@
-"""The JSON encoding of pushes, pulls and pages. Gateway and client call it.
+"""The JSON encoding of pushes, pulls and their responses. Gateway, client and stores call it.
 
 An hlc is encoded as a decimal string, and decoded from that or from an integer. Column values keep their text.
 """
@@ -20,10 +20,13 @@ from lakesync.wire.malformed import DECODE_ERRORS, check_hlc_texts, check_values
 T = TypeVar("T")
 
 DEFAULT_MAX_DELTAS = 100
+"""Deltas per page, if a pull does not say."""
 _DECIMAL = re.compile("0|[1-9][0-9]{0,18}")
 
 
 class _Delta(msgspec.Struct, rename="camel", gc=False):
+    """A delta for encoding, with its hlc as a text."""
+
     op: Op
     table: str
     row_id: str
@@ -74,7 +77,8 @@ def decode_push(body: bytes) -> SyncPush:
     """Decode a push request. Its values are views that keep `body` alive.
 
     Raises:
-        ValidationError: the body is not a push; `rejected` names each malformed delta, if that is known.
+        ValidationError: the body is not a push; its attribute `rejected` lists each malformed delta, if the list of
+            deltas can be decoded.
     """
     try:
         push = _decode_push(body)
@@ -173,7 +177,7 @@ def encode_deltas(deltas: Iterable[RowDelta]) -> bytes:
 
 
 def decode_deltas(body: bytes) -> list[RowDelta]:
-    """Decode the output of `encode_deltas`. Values are not checked, as they were checked when they came in.
+    """Decode the output of `encode_deltas`. Values are not checked, because they were checked when they were pushed.
 
     Raises:
         ValidationError: the body has another form.
@@ -182,7 +186,7 @@ def decode_deltas(body: bytes) -> list[RowDelta]:
 
 
 def encode_json(value: Any) -> bytes:
-    """Encode any other response: every integer under a key `hlc` or ending in `Hlc` becomes its decimal string."""
+    """Encode any other value: every integer under a key `hlc` or ending in `Hlc` becomes a decimal string."""
     return _encode(_with_hlcs(msgspec.to_builtins(value, builtin_types=(msgspec.Raw,))))
 
 
@@ -203,7 +207,7 @@ def _unreadable(what: str, error: Exception) -> ValidationError:
 
 def _pull(request: _PullRequest) -> SyncPull:
     since = _cursor(request.since if request.since_hlc is msgspec.UNSET else request.since_hlc)
-    own = None if request.own_hlc is None else _hlc("ownHlc", request.own_hlc, "send an hlc of your own")
+    own = None if request.own_hlc is None else _hlc("ownHlc", request.own_hlc, "send an hlc of the client's own")
     limit = request.limit if request.max_deltas is msgspec.UNSET else request.max_deltas
     limit = DEFAULT_MAX_DELTAS if limit is msgspec.UNSET else _whole("maxDeltas", limit)
     if limit < 1:
@@ -212,7 +216,11 @@ def _pull(request: _PullRequest) -> SyncPull:
 
 
 def _whole(name: str, given: float) -> int:
-    """Return a number without a fraction as an integer, however JSON writes it: 5.0 is 5."""
+    """Return a whole number as an integer, also if JSON writes it as 5.0.
+
+    Raises:
+        ValidationError: the number has a fraction.
+    """
     if not math.isfinite(given) or given != int(given):
         raise ValidationError(f"{name} is {given}: send a whole number")
     return int(given)
@@ -221,13 +229,13 @@ def _whole(name: str, given: float) -> int:
 def _cursor(given: float | str | msgspec.UnsetType) -> int:
     if given is msgspec.UNSET:
         return 0
-    return _hlc("sinceHlc", given, "send the serverHlc of the last answer, 0 at first")
+    return _hlc("sinceHlc", given, "send the serverHlc of the last response, 0 at first")
 
 
-def _hlc(name: str, given: float | str, what: str) -> int:
+def _hlc(name: str, given: float | str, remedy: str) -> int:
     if isinstance(given, str):
         if not _DECIMAL.fullmatch(given):
-            raise ValidationError(f"{name} is {given[:40]!r}: {what}")
+            raise ValidationError(f"{name} is {given[:40]!r}: {remedy}")
         given = int(given)
     value = _whole(name, given)
     _check_range(name, value)

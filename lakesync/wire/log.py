@@ -1,6 +1,6 @@
-"""The encoding of the staging log: a push's deltas as one compressed body, and their ids beside it.
+"""The encoding of a row of staging's log: a push's deltas as one compressed body, and their ids beside it.
 
-Stores write it, flush tasks and replays read it.
+Stores write it; flush tasks and rebuilds read it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ _HEAD = bytes((BODY_VERSION,))
 _LEVEL = 1
 _HLC_BYTES = _DIGEST_BYTES = 8
 _IDS_VERSION = b"\x01"
+"""The last byte of packed ids. Ids from before version 1 have none."""
 _OLD = b"old"
+"""Starts the identity of a delta id that was packed before version 1."""
 _encode = msgspec.json.Encoder().encode
 
 
@@ -47,21 +49,24 @@ class PackedDeltas(NamedTuple):
     """A push's deltas in the form of a log row."""
 
     number: int
+    """Number of deltas."""
     hlc_low: int
     hlc_high: int
     ids: bytes
+    """As `pack_ids` returns it."""
     body: bytes | None
+    """As `encode_body` returns it; None if it is not stored."""
 
 
 def pack(deltas: Sequence[RowDelta], *, body: bool = True) -> PackedDeltas:
     """Return deltas, at least one, in the form of a log row.
 
     Args:
-        deltas: of a push.
+        deltas: the deltas of one push.
         body: whether to encode a body.
     """
-    stamps = [delta.hlc for delta in deltas]
-    return PackedDeltas(len(deltas), min(stamps), max(stamps), pack_ids(deltas), encode_body(deltas) if body else None)
+    hlcs = [delta.hlc for delta in deltas]
+    return PackedDeltas(len(deltas), min(hlcs), max(hlcs), pack_ids(deltas), encode_body(deltas) if body else None)
 
 
 def encode_body(deltas: Sequence[RowDelta]) -> bytes:
@@ -92,7 +97,7 @@ def unpack_body(body: bytes) -> bytes:
     try:
         size = zstandard.frame_content_size(view)
         if not 0 <= size <= MAX_BODY_BYTES:
-            raise ValidationError(f"the log body claims {size} bytes, 0 to {MAX_BODY_BYTES} are read")
+            raise ValidationError(f"the log body claims {size} bytes, the maximum is {MAX_BODY_BYTES}")
         return _codec.decompress(view)
     except zstandard.ZstdError as error:
         raise ValidationError(f"the log body is damaged: {error}") from None
@@ -104,9 +109,9 @@ def unpacked_size(body: bytes) -> int:
 
 
 def pack_ids(deltas: Sequence[RowDelta]) -> bytes:
-    """Pack the hlcs (int64, little-endian), the `id_digest`s and the `id_identity`s of deltas, each one after another.
+    """Pack deltas' hlcs (int64, little-endian), then their `id_digest`s, then their `id_identity`s, and a version byte.
 
-    A version byte follows. Ids that were packed before version 1 have no version byte and no identities.
+    Ids that were packed before version 1 have no identities and no version byte.
     """
     ids = [delta.delta_id for delta in deltas]
     hlcs = struct.pack(f"<{len(deltas)}q", *[delta.hlc for delta in deltas])
@@ -129,22 +134,27 @@ def unpack_ids(ids: bytes) -> list[tuple[int, bytes]]:
     Raises:
         ValidationError: the length is invalid.
     """
-    count, whole = _layout(ids)
-    start, mark = (count * (_HLC_BYTES + _DIGEST_BYTES), b"") if whole else (count * _HLC_BYTES, _OLD)
-    known = [mark + ids[at : at + _DIGEST_BYTES] for at in range(start, start + count * _DIGEST_BYTES, _DIGEST_BYTES)]
-    return list(zip(struct.unpack_from(f"<{count}q", ids), known, strict=True))
+    count, has_identities = _layout(ids)
+    start, prefix = (count * (_HLC_BYTES + _DIGEST_BYTES), b"") if has_identities else (count * _HLC_BYTES, _OLD)
+    offsets = range(start, start + count * _DIGEST_BYTES, _DIGEST_BYTES)
+    identities = [prefix + ids[offset : offset + _DIGEST_BYTES] for offset in offsets]
+    return list(zip(struct.unpack_from(f"<{count}q", ids), identities, strict=True))
 
 
 def old_identity(delta_id: str) -> bytes:
-    """Return what identifies a delta id that was packed before version 1."""
+    """Return the identity that `unpack_ids` gives a delta id that was packed before version 1."""
     return _OLD + id_digest(delta_id)
 
 
 def _layout(ids: bytes) -> tuple[int, bool]:
-    """Return the number of deltas, and whether each has an identity."""
-    whole = len(ids) % _DIGEST_BYTES == len(_IDS_VERSION)
-    width = _HLC_BYTES + (2 if whole else 1) * _DIGEST_BYTES
-    count, rest = divmod(len(ids) - whole * len(_IDS_VERSION), width)
-    if rest or (whole and ids[-1:] != _IDS_VERSION):
-        raise ValidationError(f"{len(ids)} bytes of ids are no multiple of {width}")
-    return count, whole
+    """Return the number of deltas in packed ids, and whether the ids contain identities.
+
+    Raises:
+        ValidationError: the length is invalid.
+    """
+    has_identities = len(ids) % _DIGEST_BYTES == len(_IDS_VERSION)
+    width = _HLC_BYTES + (2 if has_identities else 1) * _DIGEST_BYTES
+    count, rest = divmod(len(ids) - has_identities * len(_IDS_VERSION), width)
+    if rest or (has_identities and ids[-1:] != _IDS_VERSION):
+        raise ValidationError(f"{len(ids)} bytes of ids are not a multiple of {width}")
+    return count, has_identities

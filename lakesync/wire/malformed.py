@@ -1,4 +1,7 @@
-"""Checks what decoders accept: malformed deltas of a JSON push, texts of hlcs, values without a canonical form."""
+"""Checks that msgspec's decoders do not make: malformed deltas of a push, texts of hlcs, values without canonical form.
+
+The decoders in `wire.json` and `wire.protobuf` call it.
+"""
 
 from __future__ import annotations
 
@@ -36,16 +39,17 @@ _decode_hlcs = msgspec.json.Decoder(_WithHlcs).decode
 
 _DECIMAL = re.compile("0|[1-9][0-9]*")
 _EXACT_BELOW = 1 << 56
-"""From here on, a text that is not a plain decimal but is read as an integer was a double: a multiple of
-`_DOUBLE_STEP`."""
+"""From here on, doubles are multiples of `_DOUBLE_STEP`. So an hlc that is not one was written as a plain decimal."""
 _DOUBLE_STEP = 16
 
 
 def hlc_problem(name: str, given: object) -> str | None:
-    """Return what is wrong with the text of an hlc; None if it is valid or absent. A lax decoder also accepts "1e3".
+    """Return what is wrong with the text of an hlc; None if it is valid or absent.
+
+    Lax decoders also accept texts such as "1e3".
 
     Args:
-        name: of the field, for the message.
+        name: the field's name, for the message.
         given: the value as an untyped decoder reads it.
     """
     if not isinstance(given, str) or _DECIMAL.fullmatch(given):
@@ -61,13 +65,13 @@ def check_hlc_texts(body: bytes, push: SyncPush) -> None:
         push: the same, decoded.
 
     Raises:
-        ValidationError: names every delta with another text.
+        ValidationError: an hlc is not; its attribute `rejected` lists every such delta.
     """
     if _has_plain_hlcs(body, push):
         return
-    found = push_error(body, "")
-    if str(found):
-        raise found
+    error = push_error(body, "")
+    if str(error):
+        raise error
 
 
 def push_error(body: bytes, otherwise: str) -> ValidationError:
@@ -90,17 +94,20 @@ def _cursor_problem(body: bytes) -> str | None:
 
 
 def _has_plain_hlcs(body: bytes, push: SyncPush) -> bool:
-    """Return whether every hlc that may have been a double is in the body as clients write it."""
-    seen, stamps = push.last_seen_hlc, [delta.hlc for delta in push.deltas]
-    if min(stamps, default=0) < 0 or seen < 0:
+    """Return whether every hlc that may have been a double is in the body in the form in which clients write it.
+
+    A quick check that is sufficient: False means that the texts have to be read.
+    """
+    cursor, hlcs = push.last_seen_hlc, [delta.hlc for delta in push.deltas]
+    if min(hlcs, default=0) < 0 or cursor < 0:
         return False
-    if body.rfind(b'"lastSeenHlc":"%d"' % seen) < 0 and (seen or b'"lastSeenHlc"' in body):
+    if body.rfind(b'"lastSeenHlc":"%d"' % cursor) < 0 and (cursor or b'"lastSeenHlc"' in body):
         return False
-    small = min(stamps, default=_EXACT_BELOW) < _EXACT_BELOW
-    place = 0
-    for stamp in stamps if small else [stamp for stamp in stamps if not stamp % _DOUBLE_STEP]:
-        place = body.find(b'"hlc":"%d"' % stamp, place)
-        if place < 0:
+    has_small = min(hlcs, default=_EXACT_BELOW) < _EXACT_BELOW
+    position = 0
+    for hlc in hlcs if has_small else [hlc for hlc in hlcs if not hlc % _DOUBLE_STEP]:
+        position = body.find(b'"hlc":"%d"' % hlc, position)
+        if position < 0:
             return False
     return True
 
@@ -120,6 +127,7 @@ def malformed_deltas(body: bytes) -> list[Rejection]:
 
 
 def _problem(raw: msgspec.Raw) -> str | None:
+    """Return what is wrong with the JSON of a delta; None if it can be decoded."""
     try:
         problem = hlc_problem("hlc", _decode_hlcs(raw).hlc)
         if problem is None:
@@ -130,6 +138,7 @@ def _problem(raw: msgspec.Raw) -> str | None:
 
 
 def _delta_id(raw: msgspec.Raw) -> str:
+    """Return the id in the JSON of a malformed delta; empty if it cannot be read."""
     try:
         return _decode_id(raw).delta_id
     except (msgspec.MsgspecError, *DECODE_ERRORS):
@@ -138,24 +147,26 @@ def _delta_id(raw: msgspec.Raw) -> str:
 
 _SCALARS = frozenset({str, bool, int, float, type(None)})
 _SAFELY_FINITE = 1e300
+"""Numbers up to here are certainly doubles."""
 _decode_any = msgspec.json.Decoder().decode
 
 
 def check_values(deltas: Sequence[RowDelta]) -> None:
-    """Reject values without a canonical form: bad UTF-8, lone surrogates, numbers beyond doubles, deep nesting.
+    """Check that every value has a canonical form.
 
     Raises:
-        ValidationError: names every delta with such a value.
+        ValidationError: a value contains invalid UTF-8, lone surrogates, numbers beyond doubles, or is nested too
+            deeply. Its attribute `rejected` lists every delta with such a value.
     """
     if _all_plain([cell.value for delta in deltas for cell in delta.columns]):
         return
     rejected = []
-    for place, delta in enumerate(deltas):
+    for index, delta in enumerate(deltas):
         for cell in delta.columns:
             try:
                 jcs_raw(cell.value)
             except ValidationError as error:
-                message = f"deltas[{place}], column {cell.column!r}: {error}"
+                message = f"deltas[{index}], column {cell.column!r}: {error}"
                 rejected.append(Rejection(delta.delta_id, ValidationError.code, message))
                 break
     if rejected:

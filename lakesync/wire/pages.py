@@ -1,7 +1,7 @@
 """Decodes a page as a client receives it, leaving the columns of its deltas as JSON until they are read.
 
-A page has thousands of deltas, and decoding their columns takes most of the time. The columns of many deltas are
-decoded together, some hundred objects at a time.
+A page has thousands of deltas, and decoding their columns takes most of the time. `cells_of` decodes the columns of
+many deltas together. The client's prefetch and its writes to the app's database call this module.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ Cells = tuple[ColumnValue, ...]
 
 _AT_ONCE = 100
 """Deltas whose columns are decoded together, so that they stay in the processor's cache."""
-_ONE_IN = 20
+_SAMPLE_INTERVAL = 20
+"""`about_bytes` measures one delta in so many."""
 
 
 class PageDelta(OfRow, msgspec.Struct, frozen=True, rename="camel", gc=False):
@@ -32,6 +33,7 @@ class PageDelta(OfRow, msgspec.Struct, frozen=True, rename="camel", gc=False):
     row_id: str
     client_id: str
     cells: msgspec.Raw = msgspec.field(name="columns")
+    """The columns as JSON."""
     hlc: int
     delta_id: str
 
@@ -76,7 +78,7 @@ def decode_page(body: bytes) -> SyncResponse:
 
 
 def cells_of(deltas: Sequence[RowDelta]) -> Iterator[Sequence[Cells]]:
-    """Yield the columns of deltas, some deltas' at a time. All or none of the deltas must be `PageDelta`s.
+    """Yield the columns of deltas, in lists for several deltas at a time. All or none must be `PageDelta`s.
 
     Raises:
         ValidationError: they have another form.
@@ -87,20 +89,20 @@ def cells_of(deltas: Sequence[RowDelta]) -> Iterator[Sequence[Cells]]:
         yield [delta.columns for delta in deltas]
         return
     for start in range(0, len(texts), _AT_ONCE):
-        some = texts[start : start + _AT_ONCE]
+        chunk = texts[start : start + _AT_ONCE]
         try:
-            found = _decode_many(b"[" + b",".join(some) + b"]")
+            decoded = _decode_many(b"[" + b",".join(chunk) + b"]")
         except DECODE_ERRORS as error:
             raise ValidationError(f"columns of a page: {error}") from None
-        yield found
+        yield decoded
 
 
 def about_bytes(deltas: Sequence[RowDelta]) -> int:
     """Estimate the JSON size of the deltas' columns from one delta in twenty."""
-    some = cast("Sequence[RowDelta | PageDelta]", deltas[::_ONE_IN])
-    return _ONE_IN * sum(
+    sample = cast("Sequence[RowDelta | PageDelta]", deltas[::_SAMPLE_INTERVAL])
+    return _SAMPLE_INTERVAL * sum(
         len(delta.cells) if isinstance(delta, PageDelta) else sum(len(cell.value) for cell in delta.columns)
-        for delta in some
+        for delta in sample
     )
 
 

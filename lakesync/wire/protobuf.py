@@ -17,6 +17,7 @@ from lakesync.wire.malformed import check_values
 M = TypeVar("M", bound=Message)
 
 DEFAULT_MAX_DELTAS = 100
+"""Deltas per page, if a pull does not say."""
 
 _OPS: dict[pb.DeltaOp, Op] = {pb.DELTA_OP_INSERT: "INSERT", pb.DELTA_OP_UPDATE: "UPDATE", pb.DELTA_OP_DELETE: "DELETE"}
 _NUMBERS = {op: number for number, op in _OPS.items()}
@@ -50,7 +51,7 @@ def decode_push(data: bytes) -> SyncPush:
     """Decode a SyncPush message.
 
     Raises:
-        ValidationError: `data` has another form; `rejected` names each delta with an invalid value.
+        ValidationError: `data` has another form; its attribute `rejected` lists each delta with an invalid value.
     """
     message = parse(pb.SyncPush(), data)
     push = SyncPush(message.client_id, _deltas(message.deltas), message.last_seen_hlc)
@@ -127,7 +128,7 @@ def check_range(name: str, value: int) -> None:
     """Check that an hlc is in range.
 
     Args:
-        name: of the field, for the message.
+        name: the field's name, for the message.
         value: the hlc.
 
     Raises:
@@ -151,7 +152,7 @@ def _message(delta: RowDelta) -> pb.RowDelta:
 
 
 def _deltas(messages: Iterable[pb.RowDelta]) -> tuple[RowDelta, ...]:
-    deltas = tuple(_delta(message, f"deltas[{place}]") for place, message in enumerate(messages))
+    deltas = tuple(_delta(message, f"deltas[{index}]") for index, message in enumerate(messages))
     check_values(deltas)
     return deltas
 
