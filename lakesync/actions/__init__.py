@@ -1,4 +1,4 @@
-"""Imperative actions: requests by clients that a connector executes exactly once each."""
+"""Imperative actions: requests of clients to an external system, each of which a connector executes exactly once."""
 
 from lakesync.actions.action_services import ActionServices
 from lakesync.actions.dispatcher import BUSY, PENDING, Dispatcher

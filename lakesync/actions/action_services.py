@@ -1,4 +1,7 @@
-"""Finds who executes a connector's actions: a handler in this process, or a registered connector."""
+"""Finds the handler that executes a connector's actions: one in this process, or that of a registered connector.
+
+`Dispatcher` calls it.
+"""
 
 from __future__ import annotations
 
@@ -74,9 +77,9 @@ class ActionServices:
 
     async def find(self, name: str) -> ActionService | None:
         """Return the service for a connector; None for an unknown connector."""
-        given = self._registered.get(name)
-        if given is not None:
-            return given
+        registered = self._registered.get(name)
+        if registered is not None:
+            return registered
         stored = await asyncio.wrap_future(self._store.read(self._gateway, lambda view: view.connectors()))
         return next(self._services_of(each for each in stored if each.name == name), None)
 
@@ -89,11 +92,11 @@ class ActionServices:
                 )
 
     def _supported_actions(self, name: str, kind: ConnectorType) -> SupportedActions:
-        """Return the cached actions of a connector, because compiling their schemas takes longer than using them."""
-        known = self._supported.get(name)
-        if known is None or known[0] is not kind:
-            known = self._supported[name] = (kind, SupportedActions(name, kind.actions))
-        return known[1]
+        """Return the actions of a connector. They are cached, because compiling their schemas takes long."""
+        cached = self._supported.get(name)
+        if cached is None or cached[0] is not kind:
+            cached = self._supported[name] = (kind, SupportedActions(name, kind.actions))
+        return cached[1]
 
     def _handler(self, kind: ConnectorType, connector: StoredConnector) -> ActionHandler:
         return kind.make_handler(self._connectors.open(self._gateway, connector))

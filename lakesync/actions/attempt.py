@@ -1,4 +1,4 @@
-"""Runs one attempt at an action and converts the handler's result or error to an outcome."""
+"""Runs one attempt at an action, and converts the handler's result or error to an outcome. `Dispatcher` calls it."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from lakesync.model.errors import LakeSyncError, TransientError
 from lakesync.model.types import Action, ActionResult
 
 FAILED = "ACTION_EXECUTION_ERROR"
+"""Code of a failure without a more specific one."""
 
 _log = structlog.get_logger(__name__)
 
@@ -32,15 +33,18 @@ async def run_attempt(
     Unexpected errors are logged; clients get a message without internal details.
 
     Args:
-        handler: returns the handler.
+        handler: returns the handler, or raises an error of `ActionHandler.execute_action`.
         action: the action.
         context: gateway, claims and number of the attempt.
-        server_hlc: the gateway's clock.
-        max_data_bytes: limit of the result.
+        server_hlc: returns the hlc of the result.
+        max_data_bytes: maximum size of the result as JSON.
+
+    Returns:
+        The result; or a failure, which is retryable if the handler raised a `TransientError` or an `OSError`.
     """
     try:
         data = await call_handler(handler(), action, context)
-        return ActionResult(action.action_id, _encoded(data, max_data_bytes), server_hlc())
+        return ActionResult(action.action_id, _encode_data(data, max_data_bytes), server_hlc())
     except asyncio.CancelledError:
         raise
     except LakeSyncError as error:
@@ -53,8 +57,8 @@ async def run_attempt(
         return failure(action, FAILED, "the handler failed; see the gateway's log")
 
 
-def _encoded(data: ActionData, limit: int) -> msgspec.Raw:
-    """Encode a handler's result. A result above the limit is omitted, because the action was executed.
+def _encode_data(data: ActionData, limit: int) -> msgspec.Raw:
+    """Encode a handler's result. One above the limit is omitted and not an error, because the action was executed.
 
     Raises:
         TypeError: the result is not a mapping.

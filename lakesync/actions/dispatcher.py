@@ -1,4 +1,8 @@
-"""Executes the actions of one gateway exactly once, across repeated requests, restarts and processes."""
+"""`Dispatcher`: executes the actions of one gateway exactly once, across repeated requests, restarts and processes.
+
+The gateway's engine calls it. A claim in the staging store, renewed as a lease, decides which process executes an
+action; the stored outcome is returned to repeated requests (`leases.py`).
+"""
 
 from __future__ import annotations
 
@@ -31,7 +35,9 @@ from lakesync.staging.store.operations import ActionCommit, ActionView
 T = TypeVar("T")
 
 PENDING = "ACTION_PENDING"
+"""Code of an action that is still running. Repeat the request to get its outcome."""
 BUSY = "ACTION_BUSY"
+"""Code of an action that was not started, because too many are waiting."""
 
 _FIRST_POLL_SECONDS = 0.05
 _MAX_POLL_SECONDS = 0.5
@@ -43,7 +49,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Dispatcher:
-    """Executes the actions of one gateway. All methods except `submit` run on the runner's event loop."""
+    """Executes the actions of one gateway. Only `submit` may be called outside of the runner's event loop."""
 
     def __init__(
         self,
@@ -58,8 +64,8 @@ class Dispatcher:
 
         Args:
             gateway_id: the gateway id.
-            store: the staging store with claims and outcomes.
-            wall: the server's clock, milliseconds since 1970.
+            store: the staging store, which stores claims and outcomes.
+            wall: returns the server's time, in milliseconds since 1970.
             services: finds the handlers.
             runner: provides the event loop.
             limits: the gateway's limits.
@@ -73,10 +79,10 @@ class Dispatcher:
         self._clock = HLC(wall)
         self._slots = asyncio.Semaphore(limits.max_running)
         self._running: dict[tuple[str, str, str], asyncio.Task[Outcome]] = {}
-        """By `("id" or "key", client, action id or idempotency key)`."""
+        """Tasks by `("id", client id, action id)` and `("key", client id, idempotency key)`."""
 
     def submit(self, push: ActionPush, claims: Claims) -> Future[ActionResponse]:
-        """Execute a client's actions one after another, and return one outcome each.
+        """Execute a client's actions one after another, and return the outcome of each.
 
         Args:
             push: the request.
@@ -96,10 +102,13 @@ class Dispatcher:
         return ActionResponse(tuple(results), self._clock.now())
 
     async def _outcome(self, action: Action, claims: Claims, deadline: float) -> Outcome:
-        """Return an action's outcome up to the deadline, under its own id."""
-        fault = validate_action_id(action)
-        if fault is not None:
-            return self._log_rejection(action, failure(action, INVALID_PARAMS, fault))
+        """Return an action's outcome; a retryable failure if it is still running at the deadline.
+
+        An action with the idempotency key of a running one waits for that one, and has the same outcome.
+        """
+        problem = validate_action_id(action)
+        if problem is not None:
+            return self._log_rejection(action, failure(action, INVALID_PARAMS, problem))
         same_key = self._running.get(_by_key(action))
         if same_key is not None and _by_id(action) not in self._running:
             outcome = await self._wait(same_key, action, deadline)
@@ -115,6 +124,7 @@ class Dispatcher:
         return await self._wait(task, action, deadline)
 
     async def _wait(self, task: asyncio.Task[Outcome], action: Action, deadline: float) -> Outcome:
+        """Return a task's outcome under the action's id; a retryable failure if it is still running at the deadline."""
         done, _ = await asyncio.wait({task}, timeout=max(0.0, deadline - time.monotonic()))
         if not done:
             return _pending(action)
@@ -123,6 +133,7 @@ class Dispatcher:
         return msgspec.structs.replace(task.result(), action_id=action.action_id)
 
     def _start(self, action: Action, claims: Claims) -> asyncio.Task[Outcome]:
+        """Start an action, and remember its task until it ends."""
         task = self._runner.start(self._run_once(action, claims))
         keys = [_by_id(action), _by_key(action)] if action.idempotency_key is not None else [_by_id(action)]
         self._running.update(dict.fromkeys(keys, task))
@@ -138,9 +149,10 @@ class Dispatcher:
     # -- one action ------------------------------------------------------------------------------------------------
 
     async def _run_once(self, action: Action, claims: Claims) -> Outcome:
+        """Return the stored outcome of an action; otherwise claim and execute it, or wait for its claim's holder."""
         service = await self._services.find(action.connector)
-        refusal = unknown_connector(action) if service is None else service.actions.reject(action)
-        if service is None or refusal is not None:
+        rejection = unknown_connector(action) if service is None else service.actions.reject(action)
+        if service is None or rejection is not None:
             known = await self._read(
                 lambda view: view.action(action.client_id, action.action_id, action.idempotency_key)
             )
@@ -150,23 +162,26 @@ class Dispatcher:
                 and is_done_or_claimed(known, self._wall(), self._limits)
             ):
                 return decode(known.outcome, action.action_id)
-            return self._log_rejection(action, refusal or unknown_connector(action))
-        holder = uuid.uuid4().hex
-        until = time.monotonic() + self._limits.timeout
+            return self._log_rejection(action, rejection or unknown_connector(action))
+        attempt_id = uuid.uuid4().hex
+        deadline = time.monotonic() + self._limits.timeout
         pause = _FIRST_POLL_SECONDS
         while True:
             async with self._slots:
-                record = await self._commit(lambda commit: claim(commit, action, holder, self._wall(), self._limits))
-                if record.claim == holder:
+                record = await self._commit(
+                    lambda commit: claim(commit, action, attempt_id, self._wall(), self._limits)
+                )
+                if record.claim == attempt_id:
                     return await self._run(service, action, claims, record)
             if record.outcome is not None:
                 return decode(record.outcome, action.action_id)
-            if time.monotonic() >= until:
+            if time.monotonic() >= deadline:
                 return _pending(action)
             await asyncio.sleep(pause)
             pause = min(_MAX_POLL_SECONDS, pause * 1.5)
 
     async def _run(self, service: ActionService, action: Action, claims: Claims, record: ActionRecord) -> Outcome:
+        """Execute a claimed action, store its outcome, and log it."""
         crash_point("actions.claimed")
         context = ActionContext(self._gateway, claims, record.attempts)
         renewing = asyncio.create_task(self._renew_lease(record))
@@ -211,7 +226,7 @@ class Dispatcher:
                 _log.warning("lease not renewed", gateway=self._gateway, action_id=record.action_id, exc_info=True)
 
     async def _store_outcome(self, record: ActionRecord, outcome: Outcome, entry: ActionEntry) -> None:
-        """Store an outcome. The client gets it even if that fails; then a repeated action would be executed again."""
+        """Store an outcome, with retries. If all fail, the client still gets it, but a repeated action runs again."""
         for pause in (*_STORE_RETRY_SECONDS, None):
             try:
                 await self._commit(
@@ -224,16 +239,16 @@ class Dispatcher:
                     return
                 await asyncio.sleep(pause)
 
-    def _log_rejection(self, action: Action, refusal: ActionFailure) -> ActionFailure:
+    def _log_rejection(self, action: Action, rejection: ActionFailure) -> ActionFailure:
         _log.info(
             "action refused",
             gateway=self._gateway,
             client=action.client_id,
             connector=action.connector,
             type=action.action_type,
-            code=refusal.code,
+            code=rejection.code,
         )
-        return refusal
+        return rejection
 
     async def _read(self, work: Callable[[ActionView], T]) -> T:
         return await asyncio.wrap_future(self._store.read(self._gateway, work))

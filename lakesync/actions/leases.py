@@ -1,4 +1,7 @@
-"""Claims and outcomes of actions in the staging store, with which processes agree on who executes an action."""
+"""Claims and outcomes of actions in the staging store, by which processes agree which of them executes an action.
+
+A claim is valid for the time of its lease, which its process renews. `Dispatcher` calls this module.
+"""
 
 from __future__ import annotations
 
@@ -13,31 +16,31 @@ Outcome = ActionResult | ActionFailure
 """An action's result or failure; a retryable failure may also mean that it is still running."""
 
 
-class _Kept(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An outcome as stored."""
+class _StoredOutcome(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An outcome as JSON in the store."""
 
     hlc: int = 0
     data: msgspec.Raw = msgspec.Raw(b"{}")
     code: str = ""
-    """Of a failure; empty on success."""
+    """The code of a failure; empty for a result."""
     message: str = ""
 
 
-_decode = msgspec.json.Decoder(_Kept).decode
+_decode = msgspec.json.Decoder(_StoredOutcome).decode
 
 
-def claim(commit: ActionCommit, action: Action, holder: str, now_ms: int, limits: ActionLimits) -> ActionRecord:
-    """Claim an action unless it is done or claimed by another process. Returns the record after that.
+def claim(commit: ActionCommit, action: Action, attempt_id: str, now_ms: int, limits: ActionLimits) -> ActionRecord:
+    """Claim an action, unless it is done or claimed by another process. Returns the action's record afterwards.
 
     Args:
         commit: the store's transaction.
         action: the action.
-        holder: the id of this attempt.
-        now_ms: milliseconds since 1970.
+        attempt_id: identifies the attempt; the record has it as its `claim` if the attempt now has the claim.
+        now_ms: the server's time, in milliseconds since 1970.
         limits: the gateway's limits.
     """
     known = commit.action(action.client_id, action.action_id)
-    same_key = commit.action(action.client_id, "", action.idempotency_key)  # no action's id is empty: by its key alone
+    same_key = commit.action(action.client_id, "", action.idempotency_key)  # with an empty id, it is found by key only
     for found in (known, same_key):
         if found is not None and is_done_or_claimed(found, now_ms, limits):
             return found
@@ -47,7 +50,7 @@ def claim(commit: ActionCommit, action: Action, holder: str, now_ms: int, limits
         action_id=action.action_id,
         idempotency_key=action.idempotency_key,
         attempts=1 if known is None else known.attempts + 1,
-        claim=holder,
+        claim=attempt_id,
         lease_ms=now_ms + round(limits.lease * 1000),
         touched_ms=now_ms,
     )
@@ -66,15 +69,15 @@ def is_done_or_claimed(record: ActionRecord, now_ms: int, limits: ActionLimits) 
 
 
 def renew(commit: ActionCommit, record: ActionRecord, now_ms: int, limits: ActionLimits) -> None:
-    """Extend the lease of an action that its holder is still executing.
+    """Extend the lease of an action that is still running.
 
     Args:
         commit: the store's transaction.
-        record: the claim.
-        now_ms: milliseconds since 1970.
+        record: the action's record, as `claim` returned it.
+        now_ms: the server's time, in milliseconds since 1970.
         limits: the gateway's limits.
     """
-    if _is_held(commit, record):
+    if _has_claim(commit, record):
         lease_ms = now_ms + round(limits.lease * 1000)
         commit.put_action(msgspec.structs.replace(record, lease_ms=lease_ms, touched_ms=now_ms))
 
@@ -88,16 +91,16 @@ def record_outcome(
 
     Args:
         commit: the store's transaction.
-        record: the claim.
+        record: the action's record, as `claim` returned it.
         outcome: the attempt's outcome.
         entry: the log entry for admins.
-        now_ms: milliseconds since 1970.
+        now_ms: the server's time, in milliseconds since 1970.
         limits: the gateway's limits.
     """
-    if _is_held(commit, record):
-        again = isinstance(outcome, ActionFailure) and outcome.retryable
-        kept = None if again else encode(outcome)
-        commit.put_action(msgspec.structs.replace(record, lease_ms=0, touched_ms=now_ms, outcome=kept))
+    if _has_claim(commit, record):
+        is_retryable = isinstance(outcome, ActionFailure) and outcome.retryable
+        stored = None if is_retryable else encode(outcome)
+        commit.put_action(msgspec.structs.replace(record, lease_ms=0, touched_ms=now_ms, outcome=stored))
     commit.note_action(entry, limits.kept_entries)
     commit.drop_actions(now_ms - limits.retention_ms)
 
@@ -105,25 +108,24 @@ def record_outcome(
 def encode(outcome: Outcome) -> bytes:
     """Encode a final outcome for the store."""
     if isinstance(outcome, ActionResult):
-        return msgspec.json.encode(_Kept(hlc=outcome.server_hlc, data=outcome.data))
-    return msgspec.json.encode(_Kept(code=outcome.code, message=outcome.message))
+        return msgspec.json.encode(_StoredOutcome(hlc=outcome.server_hlc, data=outcome.data))
+    return msgspec.json.encode(_StoredOutcome(code=outcome.code, message=outcome.message))
 
 
-def decode(kept: bytes, action_id: str) -> Outcome:
-    """Decode a stored outcome as the answer to `action_id`.
-
-    It may share an idempotency key with the executed action.
+def decode(stored: bytes, action_id: str) -> Outcome:
+    """Decode a stored outcome as that of an action.
 
     Args:
-        kept: the stored outcome.
-        action_id: the id to answer under.
+        stored: the stored outcome.
+        action_id: the id of the requested action, which may only share its idempotency key with the executed one.
     """
-    found = _decode(kept)
+    found = _decode(stored)
     if found.code:
         return ActionFailure(action_id, found.code, found.message, retryable=False)
     return ActionResult(action_id, found.data, found.hlc)
 
 
-def _is_held(commit: ActionCommit, record: ActionRecord) -> bool:
+def _has_claim(commit: ActionCommit, record: ActionRecord) -> bool:
+    """Return whether a record's attempt still has the claim."""
     known = commit.action(record.client_id, record.action_id)
     return known is not None and known.claim == record.claim

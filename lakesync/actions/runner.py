@@ -1,4 +1,7 @@
-"""An event loop in its own thread that runs actions, separate from the store's and the server's threads."""
+"""`ActionRunner`: an event loop in its own thread that runs actions, apart from the store's and the server's threads.
+
+`Dispatcher` calls it; the engine closes it.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +57,9 @@ class ActionRunner:
         return task
 
     def close(self, patience: float) -> None:
-        """Stop accepting work, and wait for running actions. The next process retries those that do not end in time.
+        """Stop accepting work, and wait for running actions.
+
+        Actions that do not end in time are cancelled. Another process may retry them when their leases have expired.
 
         Args:
             patience: seconds to wait.
@@ -76,7 +81,7 @@ class ActionRunner:
         for task in self._tasks:
             task.cancel()
         waiting = asyncio.all_tasks() - {asyncio.current_task()}
-        if waiting:  # these send their results to the waiting requests and end by themselves
+        if waiting:  # they pass the results to waiting requests, and then end
             await asyncio.wait(waiting, timeout=1)
 
     @staticmethod
@@ -90,13 +95,21 @@ class ActionRunner:
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # a waiting request gets the error; otherwise a repeat of the action does
+            task.exception()  # marks the error as retrieved, so that asyncio does not log it: waiting requests raise it
 
 
 async def call_handler(handler: ActionHandler, action: Action, context: ActionContext) -> ActionData:
     """Let a handler execute an action: a coroutine on this loop, any other function in a thread of its own.
 
     With one thread per action, a handler that never returns blocks neither other actions nor the end of the process.
+
+    Args:
+        handler: executes the action.
+        action: the action.
+        context: gateway, claims and number of the attempt.
+
+    Raises:
+        Exception: any error of the handler.
     """
     if inspect.iscoroutinefunction(handler.execute_action):
         found: ActionData = await handler.execute_action(action, context)
@@ -109,10 +122,10 @@ async def call_handler(handler: ActionHandler, action: Action, context: ActionCo
             future.set_result(handler.execute_action(action, context))
         except Exception as error:
             future.set_exception(error)
-        except BaseException as error:  # an exit asked for in this thread is none of the gateway's
+        except BaseException as error:  # SystemExit in a handler must not stop the gateway
             future.set_exception(RuntimeError(f"the handler raised {error!r}"))
 
     threading.Thread(target=run, name=f"action {action.connector}", daemon=True).start()
-    result = await asyncio.wrap_future(future)
-    done: ActionData = await result if inspect.isawaitable(result) else result
-    return done
+    returned = await asyncio.wrap_future(future)
+    data: ActionData = await returned if inspect.isawaitable(returned) else returned
+    return data

@@ -1,4 +1,7 @@
-"""The actions that one connector supports, with compiled JSON Schemas of their params."""
+"""The actions that one connector supports, with compiled JSON Schemas of their params.
+
+`ActionServices` and `Dispatcher` call it.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,9 @@ from lakesync.model.json_schema import Form
 from lakesync.model.types import Action, ActionFailure
 
 NOT_SUPPORTED = "ACTION_NOT_SUPPORTED"
+"""Code of an action that no connector supports."""
 INVALID_PARAMS = "ACTION_VALIDATION_ERROR"
+"""Code of an action with invalid params, or with an id that is not the hash of its content."""
 
 
 class SupportedActions:
@@ -31,7 +36,7 @@ class SupportedActions:
         self._by_type = {each.action_type: each for each in self.descriptors}
 
     def check(self) -> None:
-        """Check the descriptions.
+        """Check the descriptors.
 
         Raises:
             ConfigurationError: an action type is described twice, or a params schema is invalid.
@@ -45,24 +50,25 @@ class SupportedActions:
 
     def reject(self, action: Action) -> ActionFailure | None:
         """Return the failure of an action that is unknown or has invalid params; None if it can be executed."""
-        described = self._by_type.get(action.action_type)
-        if described is None:
+        descriptor = self._by_type.get(action.action_type)
+        if descriptor is None:
             known = ", ".join(sorted(self._by_type)) or "none"
             return failure(
                 action, NOT_SUPPORTED, f"connector {self.name!r} has no action {action.action_type!r}: it has {known}"
             )
-        form = self._form(described)
-        fault = form.fault(msgspec.json.decode(action.params), "params") if form is not None else None
-        return None if fault is None else failure(action, INVALID_PARAMS, fault)
+        form = self._form(descriptor)
+        problem = form.fault(msgspec.json.decode(action.params), "params") if form is not None else None
+        return None if problem is None else failure(action, INVALID_PARAMS, problem)
 
-    def _form(self, described: ActionDescriptor) -> Form | None:
-        if described.params_schema is None:
+    def _form(self, descriptor: ActionDescriptor) -> Form | None:
+        """Return the compiled schema of an action's params; None if the action accepts any params."""
+        if descriptor.params_schema is None:
             return None
-        known = self._forms.get(described.action_type)
-        if known is None:
-            known = Form(described.params_schema, f"the params of {self.name!r}.{described.action_type}")
-            self._forms[described.action_type] = known
-        return known
+        form = self._forms.get(descriptor.action_type)
+        if form is None:
+            form = Form(descriptor.params_schema, f"the params of {self.name!r}.{descriptor.action_type}")
+            self._forms[descriptor.action_type] = form
+        return form
 
 
 def unknown_connector(action: Action) -> ActionFailure:
@@ -80,7 +86,7 @@ def failure(action: Action, code: str, message: str, *, retryable: bool = False)
     Args:
         action: the action.
         code: the error code.
-        message: for the client.
+        message: the message, which the client gets.
         retryable: whether a retry may succeed.
     """
     return ActionFailure(action.action_id, code, message, retryable)

@@ -1,4 +1,4 @@
-"""Validates a request with actions before any of them is executed."""
+"""Validates a request with actions before any of them is executed. `Dispatcher` calls it."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ def validate_request(push: ActionPush, claims: Claims, now_ms: int, limits: Acti
     Args:
         push: the request.
         claims: the token's claims.
-        now_ms: the server's clock, milliseconds since 1970.
+        now_ms: the server's time, in milliseconds since 1970.
         limits: the gateway's limits.
 
     Raises:
         ValidationError: there are too many actions, or an action is malformed; names its position.
-        ForbiddenError: the request or an action has another client's id.
+        ForbiddenError: the request or an action has a client id that is not the token's `sub`.
         ClockDriftError: an hlc is too far ahead of the server.
     """
     if len(push.actions) > limits.max_actions:
@@ -29,19 +29,19 @@ def validate_request(push: ActionPush, claims: Claims, now_ms: int, limits: Acti
             f"the request has {len(push.actions)} actions, the maximum is {limits.max_actions}: split it"
         )
     sender = claims.get("sub")
-    for where, client_id in _names(push):
+    for where, client_id in _client_ids(push):
         if client_id != sender:
             raise ForbiddenError(
                 f"{where} is {client_id!r} but the token's sub is {sender!r}: use a token of that client"
             )
-    for place, action in enumerate(push.actions):
-        fault = _fault(action, limits)
-        if fault is not None:
-            raise ValidationError(f"actions[{place}].{fault}")
-        ahead = hlc.decode(action.hlc)[0] - now_ms
-        if ahead > hlc.MAX_DRIFT_MS:
+    for index, action in enumerate(push.actions):
+        problem = _problem(action, limits)
+        if problem is not None:
+            raise ValidationError(f"actions[{index}].{problem}")
+        ahead_ms = hlc.decode(action.hlc)[0] - now_ms
+        if ahead_ms > hlc.MAX_DRIFT_MS:
             raise ClockDriftError(
-                f"actions[{place}].hlc {action.hlc} is {ahead} ms ahead of the server, the maximum is "
+                f"actions[{index}].hlc {action.hlc} is {ahead_ms} ms ahead of the server, the maximum is "
                 f"{hlc.MAX_DRIFT_MS}: correct the client's clock"
             )
 
@@ -60,12 +60,14 @@ def validate_action_id(action: Action) -> str | None:
     return f"actionId is not the SHA-256 of the action's canonical JSON, expected {expected}"
 
 
-def _names(push: ActionPush) -> list[tuple[str, str]]:
-    of_actions = [(f"actions[{place}].clientId", action.client_id) for place, action in enumerate(push.actions)]
+def _client_ids(push: ActionPush) -> list[tuple[str, str]]:
+    """Return every client id in a request, each after the path of its field."""
+    of_actions = [(f"actions[{index}].clientId", action.client_id) for index, action in enumerate(push.actions)]
     return [("clientId", push.client_id), *of_actions]
 
 
-def _fault(action: Action, limits: ActionLimits) -> str | None:
+def _problem(action: Action, limits: ActionLimits) -> str | None:
+    """Return what is wrong with an action's fields, starting with the field's name; None if they are valid."""
     size = len(bytes(action.params))
     if size > limits.max_params_bytes:
         return f"params has {size} bytes, the maximum is {limits.max_params_bytes}: make them smaller"

@@ -21,6 +21,7 @@ Operator = Literal["eq", "neq", "in", "gt", "lt", "gte", "lte"]
 """The operators of sync rules."""
 TableName = Annotated[str, Field(pattern=r"^[a-zA-Z_][a-zA-Z0-9_]{0,63}$")]
 LAKE = "lake"
+"""The reserved name of the lake's own history."""
 
 
 class _Section(BaseModel):
@@ -137,7 +138,7 @@ class Backends(NamedTuple):
     migrations: Mapping[str, DeclaredMigration]
 
     def parts(self, name: str) -> list[tuple[str, str]]:
-        """Return the backends that a backend is composed of, each with the setting that names it."""
+        """Return `(setting, name)` of each backend that a backend is composed of; none for an adapter."""
         if name in self.routes:
             routes = self.routes[name]
             by_table = [(f"routes.{name}.tables.{table}", part) for table, part in routes.tables.items()]
@@ -158,7 +159,7 @@ class Backends(NamedTuple):
 
 
 def check_backends(backends: Backends) -> None:
-    """Check that every backend name is declared exactly once and that no backend contains itself.
+    """Check that every backend name is declared exactly once, that no backend contains itself, and the like.
 
     Args:
         backends: the sections of one configuration.
@@ -177,7 +178,7 @@ def check_backends(backends: Backends) -> None:
                 )
             declared[name] = section
     known = ", ".join(sorted(declared)) or "none"
-    for setting, name, may_be_lake in _references(backends):
+    for setting, name, may_be_lake in _names_in_settings(backends):
         if name not in declared and not (may_be_lake and name == LAKE):
             raise ValueError(
                 f"{setting} names {name!r}, which is not declared (declared: {known}); add it to [adapters], [routes], "
@@ -208,7 +209,7 @@ def _check_step_names(backends: Backends) -> None:
                 )
 
 
-def _references(backends: Backends) -> Iterator[tuple[str, str, bool]]:
+def _names_in_settings(backends: Backends) -> Iterator[tuple[str, str, bool]]:
     """Yield each setting that names a backend, the name, and whether `lake` is allowed there."""
     for name in (*backends.routes, *backends.fan_out, *backends.tiers):
         for setting, part in backends.parts(name):
@@ -227,6 +228,7 @@ def _references(backends: Backends) -> Iterator[tuple[str, str, bool]]:
 
 
 def _check_not_circular(backends: Backends, name: str, containers: tuple[str, ...]) -> None:
+    """Check that a backend does not contain itself; `containers` are the backends that contain it, outermost first."""
     if name in containers:
         raise ValueError(f"the backend {name!r} contains itself: {' → '.join((*containers, name))}; remove one part")
     for _, part in backends.parts(name):

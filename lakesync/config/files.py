@@ -1,4 +1,7 @@
-"""The TOML files of the configuration: which ones apply, reading them, and the line of a setting for error messages."""
+"""The TOML files of the configuration: finds and reads them, and finds the line of a setting for error messages.
+
+`Config` and `load` call it.
+"""
 
 from __future__ import annotations
 
@@ -28,35 +31,40 @@ SECRETS = (
     "lake.catalog_uri",
     "flush.to_uri",
 )
-"""Settings that may hold a secret. In a file they must be references, unless they are a URL without credentials."""
+"""Settings that may contain a secret. In a file they must be references, unless they are a URL without credentials."""
 
 _TABLE = re.compile(r"\s*\[\[?([^\]]+)\]\]?\s*(?:#.*)?")
+"""A line that starts a table, such as `[gateway]` or `[[gateway.issuers]]`."""
 _KEY = re.compile(r"\s*([^=#\[{]+?)\s*=")
+"""The start of a line that assigns a setting."""
 
 
 def config_file() -> Path | None:
-    """Return the project's file: `LAKESYNC_CONFIG` (empty: none), else `lakesync.toml` in the current folder.
+    """Return the project's file: the one that `LAKESYNC_CONFIG` names, else `lakesync.toml` in the current folder.
+
+    Returns:
+        The path; None if there is no such file, or if `LAKESYNC_CONFIG` is empty, which disables all files.
 
     Raises:
         ConfigurationError: the file that `LAKESYNC_CONFIG` names does not exist.
     """
-    named = os.environ.get("LAKESYNC_CONFIG")
-    if named is None:
+    value = os.environ.get("LAKESYNC_CONFIG")
+    if value is None:
         default = Path("lakesync.toml")
         return default.absolute() if default.is_file() else None
-    if not named:
+    if not value:
         return None
-    path = Path(named).expanduser().absolute()
+    path = Path(value).expanduser().absolute()
     if not path.is_file():
         raise ConfigurationError(f"LAKESYNC_CONFIG is {path}, but there is no such file; correct or unset it.")
     return path
 
 
 def user_file() -> Path | None:
-    """Return the user's own file in `XDG_CONFIG_HOME`, else `~/.config`, if it exists.
+    """Return the user's own file: `lakesync/lakesync.toml` in `XDG_CONFIG_HOME`, else in `~/.config`.
 
     Returns:
-        The path; None also if `LAKESYNC_CONFIG` is empty, which disables all files.
+        The path; None if there is no such file, or if `LAKESYNC_CONFIG` is empty, which disables all files.
     """
     if os.environ.get("LAKESYNC_CONFIG") == "":
         return None
@@ -69,7 +77,7 @@ def read_file(path: Path) -> dict[str, Any]:
     """Read a TOML file, resolve its secret references and make its relative paths absolute.
 
     Args:
-        path: the file. Relative paths in it start at its folder.
+        path: the file. Relative paths in it are relative to its folder.
 
     Returns:
         The settings as nested dictionaries, not validated yet.
@@ -83,9 +91,9 @@ def read_file(path: Path) -> dict[str, Any]:
         raise ConfigurationError(f"{path} cannot be read: {error}") from error
     for name in SECRETS:
         section, _, key = name.rpartition(".")
-        holder = _table(data, section, path) if section else data
-        if key in holder:
-            holder[key] = _resolve(name, holder[key], path)
+        table = _table(data, section, path) if section else data
+        if key in table:
+            table[key] = _resolve(name, table[key], path)
     for section in ("sources", "adapters"):
         uris = _table(data, section, path)
         for name, uri in uris.items():
@@ -127,15 +135,17 @@ def line_of(text: str, name: Sequence[str]) -> int | None:
     return line
 
 
-def _table(holder: dict[str, Any], name: str, path: Path) -> dict[str, Any]:
-    found = holder.get(name, {})
+def _table(parent: dict[str, Any], name: str, path: Path) -> dict[str, Any]:
+    """Return a table of the file at `path`; an empty one if it is missing."""
+    found = parent.get(name, {})
     if not isinstance(found, dict):
         raise ConfigurationError(f"{name} in {path} is not a table; write [{name}], as `lakesync init` does")
     return found
 
 
-def _tables(holder: dict[str, Any], name: str, path: Path) -> list[dict[str, Any]]:
-    found = holder.get(name, [])
+def _tables(parent: dict[str, Any], name: str, path: Path) -> list[dict[str, Any]]:
+    """Return a list of tables of the file at `path`; an empty one if it is missing."""
+    found = parent.get(name, [])
     if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
         raise ConfigurationError(f"{name} in {path} is not a list of tables; write [[gateway.{name}]]")
     return found

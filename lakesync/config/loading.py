@@ -1,4 +1,7 @@
-"""`load`: reads and validates the configuration, and explains what is wrong with it and where."""
+"""`load`: reads and validates the configuration, and explains each error with the variable or line that causes it.
+
+Every process of LakeSync calls it once.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,7 @@ def load(overrides: Mapping[str, Any] | None = None) -> Config:
 
 
 def _explain_variable(message: str) -> str:
-    """Explain a variable that stands for a section, list or table and is not JSON."""
+    """Explain the error of pydantic-settings for a variable of a section, list or table that is not JSON."""
     start = f"LAKESYNC_{message.partition(chr(34))[2].partition(chr(34))[0].upper()}"
     names = " or ".join(name for name in sorted(os.environ) if name == start or name.startswith(f"{start}_"))
     hint = "; the gateway that commands call is LAKESYNC_REMOTE_GATEWAY" if start == "LAKESYNC_GATEWAY" else ""

@@ -97,7 +97,7 @@ def _descriptions(model: type[BaseModel]) -> Iterator[tuple[str, str]]:
 
 
 def _kind(schema: Mapping[str, Any]) -> str:
-    """Return a JSON schema's type in words."""
+    """Return the type of a JSON schema, as the table shows it."""
     if "anyOf" in schema:
         return " or ".join(_kind(each) for each in schema["anyOf"] if each.get("type") != "null")
     if "const" in schema or "enum" in schema:
@@ -127,7 +127,7 @@ def _kind(schema: Mapping[str, Any]) -> str:
 
 
 def _default(field: Any) -> str:
-    """Return a field's default as TOML has it."""
+    """Return a field's default, as it is written in TOML."""
     if field.is_required():
         return "required"
     value = field.default
@@ -143,7 +143,7 @@ def _default(field: Any) -> str:
 
 
 def _model(annotation: Any) -> type[BaseModel] | None:
-    """Return the model of a section, of each value of a section by name, or of an optional section."""
+    """Return the model of a section, or of the tables in one such as `[routes.NAME]`; None for a plain setting."""
     for each in (annotation, *get_args(annotation)):
         if isinstance(each, type) and issubclass(each, BaseModel):
             return each

@@ -1,8 +1,9 @@
-"""Rejects configurations in which two movers would keep the same table of rows in different ways.
+"""Rejects configurations in which two movers would write different rows to the same destination table.
 
-A destination or flow with `rows = true` keeps a table of current rows at each of its adapters. A destination shows
-every row, a flow only the rows that meet its filter, and with a hot tier the deltas of the cold tier count too. If two
-movers kept one table at one adapter but saw different rows, each would delete rows that the other inserted.
+A mover is a destination or flow. With `rows = true` it maintains tables of current rows at each of its adapters. A
+destination writes every row, a flow only the rows that satisfy its filter, and with a hot tier the deltas of the cold
+tier are merged too. If two movers maintained one table at one adapter with different rows, each would delete rows that
+the other inserted. `Config` calls this module.
 """
 
 from __future__ import annotations
@@ -14,34 +15,37 @@ from typing import NamedTuple
 from lakesync.config.backends import LAKE, Backends, Condition, DeclaredDestination, DeclaredFlow
 
 _OBJECT_STORES = ("file://", "s3://")
-"""These keep deltas only, no tables of rows."""
+"""URI schemes of adapters that store only deltas, and no tables of rows."""
 
 
 class _RowTables(NamedTuple):
-    """Tables of rows at an adapter."""
+    """The destination tables that a mover maintains at an adapter, or at a backend that is still to be divided."""
 
     adapter: str
+    """The name of the adapter, or of the backend."""
     tables: frozenset[str] | None
-    """None: every table except `excluded`."""
+    """None for every table except `excluded`."""
     excluded: frozenset[str]
     cold_tiers: tuple[str, ...]
-    """Backends whose deltas count for the rows too."""
+    """Backends whose deltas are merged into the rows too."""
 
 
 class _Mover(NamedTuple):
-    """A destination or flow, and the tables of rows that it keeps at one adapter."""
+    """A destination or flow, and the destination tables that it maintains at one adapter."""
 
     setting: str
+    """Its name, such as `flows.NAME`."""
     where: frozenset[Condition]
+    """A flow's filter; empty for a destination."""
     rows: _RowTables
 
-    def sees_same_rows(self, other: _Mover) -> bool:
-        """Whether both would write the same rows to a table."""
+    def writes_same_rows(self, other: _Mover) -> bool:
+        """Return whether both would write the same rows to a table."""
         return self.where == other.where and self.rows.cold_tiers == other.rows.cold_tiers
 
 
 def check_row_ownership(backends: Backends) -> None:
-    """Check that all movers that keep one table of rows at one adapter see the same rows.
+    """Check that all movers that maintain one destination table at one adapter write the same rows to it.
 
     Args:
         backends: sections that `check_backends` has accepted.
@@ -49,18 +53,23 @@ def check_row_ownership(backends: Backends) -> None:
     Raises:
         ValueError: two movers differ; the message names both, the table, the adapter and the remedy.
     """
-    for one, other in combinations(_movers(backends), 2):
-        if one.setting == other.setting or one.sees_same_rows(other) or not _share_adapter(backends, one, other):
+    for first, second in combinations(_movers(backends), 2):
+        if (
+            first.setting == second.setting
+            or first.writes_same_rows(second)
+            or not _share_adapter(backends, first, second)
+        ):
             continue
-        if (table := _shared_table(one.rows, other.rows)) is not None:
-            adapter = " and ".join(repr(name) for name in sorted({one.rows.adapter, other.rows.adapter}))
+        if (table := _shared_table(first.rows, second.rows)) is not None:
+            adapter = " and ".join(repr(name) for name in sorted({first.rows.adapter, second.rows.adapter}))
             raise ValueError(
-                f"{one.setting} and {other.setting} both keep {table} at the adapter {adapter}, and would each delete "
-                "rows that the other inserts; set rows = false for one of them, or use another adapter"
+                f"{first.setting} and {second.setting} both keep {table} at the adapter {adapter}, and would each "
+                "delete rows that the other inserts; set rows = false for one of them, or use another adapter"
             )
 
 
 def _movers(backends: Backends) -> Iterator[_Mover]:
+    """Yield each mover with `rows = true`, once for each of its adapters that has tables of rows."""
     movers: dict[str, DeclaredDestination | DeclaredFlow] = {
         **{f"destinations.{name}": each for name, each in backends.destinations.items()},
         **{f"flows.{name}": each for name, each in backends.flows.items() if each.to != LAKE},
@@ -75,40 +84,42 @@ def _movers(backends: Backends) -> Iterator[_Mover]:
                 yield _Mover(setting, frozenset(where), rows)
 
 
-def _row_tables(backends: Backends, at: _RowTables) -> Iterator[_RowTables]:
-    """Divide the tables that a backend keeps among the adapters that it is composed of."""
-    name = at.adapter
+def _row_tables(backends: Backends, undivided: _RowTables) -> Iterator[_RowTables]:
+    """Yield the destination tables of a backend, divided among the adapters that it is composed of."""
+    name = undivided.adapter
     if name in backends.adapters:
-        yield at
+        yield undivided
     elif name in backends.fan_out:
         for part in (backends.fan_out[name].primary, *backends.fan_out[name].secondaries):
-            yield from _row_tables(backends, at._replace(adapter=part))
+            yield from _row_tables(backends, undivided._replace(adapter=part))
     elif name in backends.tiers:
         tiers = backends.tiers[name]
-        yield from _row_tables(backends, at._replace(adapter=tiers.hot, cold_tiers=(*at.cold_tiers, tiers.cold)))
+        yield from _row_tables(
+            backends, undivided._replace(adapter=tiers.hot, cold_tiers=(*undivided.cold_tiers, tiers.cold))
+        )
     else:
         routes = backends.routes[name]
         for table, part in routes.tables.items():
-            if table not in at.excluded and (at.tables is None or table in at.tables):
-                one = at._replace(adapter=part, tables=frozenset({table}), excluded=frozenset())
+            if table not in undivided.excluded and (undivided.tables is None or table in undivided.tables):
+                one = undivided._replace(adapter=part, tables=frozenset({table}), excluded=frozenset())
                 yield from _row_tables(backends, one)
         routed = frozenset(routes.tables)
-        others = None if at.tables is None else at.tables - routed
+        others = None if undivided.tables is None else undivided.tables - routed
         if others is None or others:
-            rest = at._replace(adapter=routes.default, tables=others, excluded=at.excluded | routed)
+            rest = undivided._replace(adapter=routes.default, tables=others, excluded=undivided.excluded | routed)
             yield from _row_tables(backends, rest)
 
 
-def _share_adapter(backends: Backends, one: _Mover, other: _Mover) -> bool:
-    """Whether both write to the same backend, which two adapters with the same URI are."""
-    return backends.adapters[one.rows.adapter] == backends.adapters[other.rows.adapter]
+def _share_adapter(backends: Backends, first: _Mover, second: _Mover) -> bool:
+    """Return whether both write to the same adapter, or to two adapters with the same URI."""
+    return backends.adapters[first.rows.adapter] == backends.adapters[second.rows.adapter]
 
 
-def _shared_table(one: _RowTables, other: _RowTables) -> str | None:
-    """Return a table that both keep, as part of a sentence; None if they share none."""
-    if one.tables is None:
-        one, other = other, one
-    if one.tables is None:
+def _shared_table(first: _RowTables, second: _RowTables) -> str | None:
+    """Return a table that both maintain, as part of a sentence; None if they share none."""
+    if first.tables is None:
+        first, second = second, first
+    if first.tables is None:
         return "every table"
-    both = one.tables - other.excluded if other.tables is None else one.tables & other.tables
-    return f"the table {min(both)!r}" if both else None
+    shared = first.tables - second.excluded if second.tables is None else first.tables & second.tables
+    return f"the table {min(shared)!r}" if shared else None

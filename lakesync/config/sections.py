@@ -1,6 +1,7 @@
-"""The sections of `lakesync.toml`, except those that name backends: each setting with its type, default and meaning.
+"""The sections of `lakesync.toml`, except those about backends: each setting with its type, default and meaning.
 
-The docstring below a setting is its description in docs/configuration.md (`lakesync.config.reference`).
+`Config` contains them. The docstring below a setting is its description in docs/configuration.md
+(`lakesync.config.reference`).
 """
 
 from __future__ import annotations

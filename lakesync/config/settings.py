@@ -127,15 +127,15 @@ class Config(BaseSettings):
     @classmethod
     def _derive_defaults(cls, data: dict[str, Any]) -> dict[str, Any]:
         """Fill in the settings whose default depends on the data folder."""
-        named = data.get("data_dir") or "lakesync-data"
-        if not isinstance(named, str | Path):
+        data_dir = data.get("data_dir") or "lakesync-data"
+        if not isinstance(data_dir, str | Path):
             return data
-        folder = Path(named).expanduser().absolute()
+        folder = Path(data_dir).expanduser().absolute()
 
-        def fill(section: str, key: str, value: object) -> None:
-            found = data.get(section) or {}
-            if isinstance(found, dict) and not found.get(key):
-                data[section] = {**found, key: value}
+        def fill(section: str, key: str, default: object) -> None:
+            settings = data.get(section) or {}
+            if isinstance(settings, dict) and not settings.get(key):
+                data[section] = {**settings, key: default}
 
         data = {**data, "data_dir": folder}
         fill("staging", "url", f"sqlite://{folder / 'staging'}")
@@ -182,7 +182,7 @@ class Config(BaseSettings):
 
     @model_validator(mode="after")
     def _check_cluster(self) -> Config:
-        """Check that a cluster's workers, which see no folder of this machine, need none."""
+        """Check that a cluster's workers need no folder of this machine, because they cannot read one."""
         if self.spark.master is None:
             return self
         for name, value, known in (
@@ -223,7 +223,7 @@ class Config(BaseSettings):
 
     @property
     def gateway_owns_staging(self) -> bool:
-        """Whether other processes reach staging through its gateway, as a store on SQLite has one owner process."""
+        """Whether other processes call the gateway to use staging, because only one process may open SQLite's store."""
         sharded = self.shard_config.stores.values() if self.shard_config is not None else ()
         return any(url.startswith("sqlite:") for url in (self.staging.url, *sharded))
 
@@ -263,7 +263,7 @@ class Config(BaseSettings):
 
 
 def _put(variables: dict[str, str], name: str, value: object) -> None:
-    """Add a setting to `variables` in the form that pydantic-settings reads."""
+    """Add a setting to `variables` in the form that pydantic-settings reads; nothing for None."""
     match value:
         case None:
             return

@@ -1,4 +1,7 @@
-"""Statistics of the unflushed log by table. Each push is read once, on demand."""
+"""Statistics of the unflushed log by table. Each push is read once, on demand.
+
+`Flusher` and an embedded gateway's statistics call it.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +18,14 @@ from lakesync.staging.store.pipeline import FlushStore
 
 
 class BufferStats(msgspec.Struct, frozen=True, rename="camel"):
-    """Size of the backlog."""
+    """Size of a gateway's backlog."""
 
     log_size: int
-    """Deltas."""
+    """Number of deltas."""
     index_size: int
-    """Distinct rows."""
+    """Number of distinct rows."""
     byte_size: int
-    """Stored bytes."""
+    """Bytes in staging's log."""
 
 
 class TableStats(msgspec.Struct, frozen=True, rename="camel"):
@@ -30,19 +33,24 @@ class TableStats(msgspec.Struct, frozen=True, rename="camel"):
 
     table: str
     byte_size: int
-    """Its share of the stored bytes, in proportion to the length of its deltas."""
+    """Its share of the bytes in staging's log, by the estimated length of its deltas."""
     delta_count: int
+    """Number of deltas."""
 
 
 class _Push(NamedTuple):
     """Summary of an unflushed push."""
 
     seq: int
+    """Sequence number in the log."""
     deltas: int
+    """Number of deltas."""
     bytes: int
     columns: int
+    """Number of columns of all deltas together."""
     tables: dict[str, TableStats]
     rows: Counter[RowKey]
+    """Row → number of its deltas."""
 
 
 class _Shard:
@@ -50,7 +58,7 @@ class _Shard:
 
     def __init__(self, epoch: int, seq: int) -> None:
         self.epoch = epoch
-        self.seen = seq
+        self.last_read = seq
         """The last sequence number that was read."""
         self.pushes: deque[_Push] = deque()
 
@@ -63,11 +71,11 @@ class BacklogStats:
 
         Args:
             gateway: the gateway id.
-            store: where the backlog is.
+            store: the staging store.
         """
         self._gateway = gateway
         self.store = store
-        """Where the backlog is; can be replaced by another connection to the same store."""
+        """The staging store; can be replaced by another connection to the same store."""
         self._shards: dict[str, _Shard] = {}
         self._lock = threading.Lock()
 
@@ -82,24 +90,24 @@ class BacklogStats:
         return BufferStats(sum(push.deltas for push in pushes), len(rows), sum(push.bytes for push in pushes))
 
     def table_stats(self) -> list[TableStats]:
-        """Return the sizes by table, ordered by name. Their bytes add up to the whole."""
-        found: dict[str, TableStats] = {}
+        """Return the sizes by table, ordered by name. Their bytes add up to those of `buffer_stats`."""
+        totals: dict[str, TableStats] = {}
         for push in self._refreshed():
             for table, stats in push.tables.items():
-                known = found.get(table, TableStats(table, 0, 0))
-                found[table] = TableStats(
-                    table, known.byte_size + stats.byte_size, known.delta_count + stats.delta_count
+                total = totals.get(table, TableStats(table, 0, 0))
+                totals[table] = TableStats(
+                    table, total.byte_size + stats.byte_size, total.delta_count + stats.delta_count
                 )
-        return [found[table] for table in sorted(found)]
+        return [totals[table] for table in sorted(totals)]
 
     def columns_per_delta(self) -> float:
-        """Return the average number of columns; 0 without backlog."""
+        """Return the average number of columns per delta; 0 without backlog."""
         pushes = self._refreshed()
         deltas = sum(push.deltas for push in pushes)
         return sum(push.columns for push in pushes) / deltas if deltas else 0.0
 
     def deltas_up_to(self, table: str) -> dict[str, int]:
-        """Return by shard the number of unflushed deltas up to the last push that contains a table."""
+        """Return shard → number of unflushed deltas up to the last push that contains a table."""
         with self._lock:
             self._refresh()
             found = {}
@@ -115,18 +123,19 @@ class BacklogStats:
             return [push for shard in self._shards.values() for push in shard.pushes]
 
     def _refresh(self) -> None:
+        """Drop pushes that were flushed, and read new ones."""
         for backlog in self.backlog():
             shard = self._shards.get(backlog.shard)
             if shard is None or shard.epoch != backlog.epoch:
                 shard = self._shards[backlog.shard] = _Shard(backlog.epoch, backlog.flushed_seq)
             while shard.pushes and shard.pushes[0].seq <= backlog.flushed_seq:
                 shard.pushes.popleft()
-            first = max(shard.seen, backlog.flushed_seq) + 1
+            first = max(shard.last_read, backlog.flushed_seq) + 1
             if first <= backlog.last_seq:
                 log_range = LogRange(self._gateway, backlog.shard, backlog.epoch, first, backlog.last_seq)
                 source = self.store.log_source(backlog.shard)
                 shard.pushes.extend(_summary(push) for push in read_log(source, log_range))
-            shard.seen = max(shard.seen, backlog.last_seq)
+            shard.last_read = max(shard.last_read, backlog.last_seq)
 
 
 def _summary(push: LoggedPush) -> _Push:
@@ -152,13 +161,13 @@ def _size(delta: RowDelta) -> int:
     return fixed + sum(24 + len(cell.column) + len(memoryview(cell.value)) for cell in delta.columns)
 
 
-def _shares(whole: int, sizes: Counter[str]) -> dict[str, int]:
-    """Divide `whole` in proportion to sizes, exact to the byte."""
-    total, given, shares = sum(sizes.values()), 0, {}
-    upto = 0
+def _shares(stored_bytes: int, sizes: Counter[str]) -> dict[str, int]:
+    """Divide bytes among tables in proportion to `sizes`, so that the shares add up to `stored_bytes`."""
+    total_size, allotted, shares = sum(sizes.values()), 0, {}
+    cumulated = 0
     for table, size in sorted(sizes.items()):
-        upto += size
-        share = whole * upto // total - given
+        cumulated += size
+        share = stored_bytes * cumulated // total_size - allotted
         shares[table] = share
-        given += share
+        allotted += share
     return shares

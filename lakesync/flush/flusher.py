@@ -1,8 +1,9 @@
 """Flush for gateways without a pipeline: plan a batch, write it to an adapter, confirm it, trim the log.
 
-A batch is a prefix of the unflushed log. `plan` fixes it before anything is written, and it is written under its id.
-After a crash the next flush finds the same planned batch, writes it again (which changes nothing if it is already
-stored), and confirms it with the count that the adapter reads back.
+A batch is a prefix of the unflushed log. The store's `plan` fixes it before anything is written, and the batch is
+written under its id. After a crash the next flush gets the same planned batch, writes it again, which changes nothing
+if it is already stored, and confirms it with the checksum that the adapter reads back. An embedded gateway and the
+gateway server with `[flush] to_uri` call it.
 """
 
 from __future__ import annotations
@@ -40,19 +41,19 @@ class FlushReport(msgspec.Struct, frozen=True, rename="camel"):
     batches: int
     deltas: int
     bytes: int
-    """Stored bytes that staging released."""
+    """Bytes that were flushed from staging's log."""
     seconds: float
 
 
 class Outlet(NamedTuple):
-    """Where a gateway flushes to."""
+    """The adapter that a gateway flushes to, with thresholds and the queue for destination tables."""
 
     adapter: Adapter
     settings: FlushSettings = FlushSettings()
     queue: FlushQueue | None = None
-    """Receives a job for each flushed table with a schema.
+    """Receives a job for each flushed table with a schema, to update its destination table.
 
-    With None the staging store's own queue is used, if the destination has destination tables.
+    None for a queue in the staging store, if the adapter has destination tables; see `kept_by`.
     """
 
     @staticmethod
@@ -62,12 +63,12 @@ class Outlet(NamedTuple):
         Args:
             adapter: the adapter.
             settings: thresholds and format.
-            queue: receives jobs for destination tables.
+            queue: as in `Outlet.queue`.
         """
         return Outlet(as_database(adapter, settings.flush_format), settings, queue)
 
     def kept_by(self, store: TransactionStore) -> Outlet:
-        """Return the outlet with a queue in the staging store, if it needs a queue and has none."""
+        """Return the outlet with a queue in the staging store, if it has none and needs one for destination tables."""
         database = as_database(self.adapter, self.settings.flush_format) if self.queue is None else None
         return self._replace(queue=StagingFlushQueue(store)) if isinstance(database, Materialisable) else self
 
@@ -77,10 +78,10 @@ class _BatchWriter(NamedTuple):
 
     database: DatabaseAdapter
     known: frozenset[DeltaIdentity]
-    """Deltas that the adapter was read to store."""
+    """Deltas that were read from the adapter, so that it certainly stores them."""
 
-    def take(self, batch: DeltaBatch) -> BatchChecksum:
-        """Write a batch unless all of its deltas are stored."""
+    def write(self, batch: DeltaBatch) -> BatchChecksum:
+        """Write a batch unless all of its deltas are known to be stored."""
         if self.known and all(stored.identity in self.known for stored in batch.deltas):
             return checksum_of(batch.deltas)
         return self.database.insert_deltas(batch)
@@ -95,7 +96,7 @@ class Thresholds:
         Args:
             backlog_stats: the gateway's backlog.
             settings: the limits.
-            wall: the server's clock, milliseconds since 1970.
+            wall: returns the server's time, in milliseconds since 1970.
         """
         self._backlog_stats = backlog_stats
         self._settings = settings
@@ -105,20 +106,18 @@ class Thresholds:
         """Return whether the backlog is too large or too old.
 
         Args:
-            backlog: the gateway's backlog, if the caller has it.
+            backlog: the gateway's backlog; None to read it.
         """
         shards = self._backlog_stats.backlog() if backlog is None else backlog
-        waiting = sum(shard.bytes for shard in shards)
+        unflushed_bytes = sum(shard.bytes for shard in shards)
         oldest = min((shard.oldest_ms for shard in shards if shard.oldest_ms is not None), default=None)
         if oldest is None:
             return False
-        age = abs(self._wall() - oldest)  # below zero where the clock was put back since
-        return waiting >= self._bytes(waiting) or age >= self._settings.max_buffer_age_ms
+        age_ms = abs(self._wall() - oldest)  # the difference is negative if the clock was set back
+        return unflushed_bytes >= self._max_bytes(unflushed_bytes) or age_ms >= self._settings.max_buffer_age_ms
 
     def due(self, backlog: list[Backlog]) -> bool:
-        """Return whether to flush now.
-
-        That is so if the backlog is too large or too old, a table exceeds its budget, or a flush was requested.
+        """Return whether to flush now: the backlog or a table's is too large or too old, or a flush was requested.
 
         Args:
             backlog: the gateway's backlog.
@@ -134,15 +133,15 @@ class Thresholds:
             return []
         return [stats.table for stats in self._backlog_stats.table_stats() if stats.byte_size > budget]
 
-    def _bytes(self, waiting: int) -> int:
+    def _max_bytes(self, unflushed_bytes: int) -> int:
         """Return the byte threshold, reduced while rows are wide."""
-        whole, adaptive = self._settings.max_buffer_bytes, self._settings.adaptive
+        full, adaptive = self._settings.max_buffer_bytes, self._settings.adaptive
         if adaptive is None:
-            return whole
-        reduced = int(whole * (1 - adaptive.reduction_factor))
-        if not reduced <= waiting < whole:
-            return whole  # the width cannot change the answer, so it is not looked at
-        return reduced if self._backlog_stats.columns_per_delta() > adaptive.wide_column_threshold else whole
+            return full
+        reduced = int(full * (1 - adaptive.reduction_factor))
+        if not reduced <= unflushed_bytes < full:
+            return full  # both thresholds have the same effect, so the log need not be read for the width
+        return reduced if self._backlog_stats.columns_per_delta() > adaptive.wide_column_threshold else full
 
 
 class Flusher:
@@ -154,8 +153,8 @@ class Flusher:
         Args:
             gateway_id: the gateway id.
             store: the staging store.
-            wall: the server's clock, milliseconds since 1970.
-            outlet: where to flush to; None if another process flushes, or none.
+            wall: returns the server's time, in milliseconds since 1970.
+            outlet: where to flush to; None if this process does not flush.
         """
         self.gateway_id = gateway_id
         self.backlog_stats = BacklogStats(gateway_id, store)
@@ -171,7 +170,7 @@ class Flusher:
 
     @property
     def destination(self) -> DatabaseAdapter:
-        """The adapter, as a `DatabaseAdapter`.
+        """The adapter that the gateway flushes to, as a `DatabaseAdapter`.
 
         Raises:
             FlushError: the gateway has no adapter.
@@ -185,7 +184,7 @@ class Flusher:
         """Whether this process is flushing."""
         return self._running.locked()
 
-    # -- how ---------------------------------------------------------------------------------------------------------
+    # -- flushing ----------------------------------------------------------------------------------------------------
 
     def flush(self) -> FlushReport:
         """Flush the whole backlog.
@@ -193,7 +192,7 @@ class Flusher:
         Raises:
             FlushError: there is no adapter, a flush is running, or a batch could not be written. Nothing is lost; the
                 next flush starts with that batch.
-            IntegrityError: the adapter does not store what was written; nothing was confirmed.
+            IntegrityError: the adapter stores other deltas than were written; that batch was not confirmed.
             StagingUnavailableError: staging cannot be reached.
         """
         return self._run(self._backlog_by_shard)
@@ -210,12 +209,12 @@ class Flusher:
         return self._run(lambda: self.backlog_stats.deltas_up_to(table))
 
     def adopt(self, known: Collection[DeltaIdentity]) -> FlushReport:
-        """Confirm backlog without writing it, as far as the adapter is known to store it.
+        """Flush the whole backlog, but confirm batches of which the adapter stores all deltas without writing them.
 
-        A batch with any other delta is written completely. Waits for a running flush.
+        Waits for a running flush.
 
         Args:
-            known: the deltas that the adapter was read to store.
+            known: deltas that were read from the adapter, so that it certainly stores them.
 
         Raises:
             FlushError, IntegrityError, StagingUnavailableError: as `flush`.
@@ -223,12 +222,17 @@ class Flusher:
         return self._run(self._backlog_by_shard, wait=True, known=frozenset(known))
 
     def _backlog_by_shard(self) -> dict[str, int]:
-        """Return the number of unflushed deltas by shard."""
+        """Return shard → number of unflushed deltas."""
         return {shard.shard: shard.deltas for shard in self.backlog_stats.backlog()}
 
     def _run(
-        self, wanted: Callable[[], dict[str, int]], *, wait: bool = False, known: frozenset[DeltaIdentity] = frozenset()
+        self,
+        deltas_by_shard: Callable[[], dict[str, int]],
+        *,
+        wait: bool = False,
+        known: frozenset[DeltaIdentity] = frozenset(),
     ) -> FlushReport:
+        """Flush, of each shard, the number of deltas that `deltas_by_shard` returns once no other flush is running."""
         database = self.destination
         if not self._running.acquire(blocking=wait):
             raise FlushError(f"a flush of gateway {self.gateway_id!r} is running: wait for it")
@@ -236,7 +240,7 @@ class Flusher:
             started = time.perf_counter()
             self._republish()
             flushed: list[Batch] = []
-            for shard, deltas in wanted().items():
+            for shard, deltas in deltas_by_shard().items():
                 self._flush_shard(_BatchWriter(database, known), shard, deltas, flushed)
             seconds = time.perf_counter() - started
         finally:
@@ -250,21 +254,23 @@ class Flusher:
         )
 
     def _flush_shard(self, writer: _BatchWriter, shard: str, deltas: int, flushed: list[Batch]) -> None:
-        left = deltas
-        while left > 0:
-            batch = self._store.plan(self.gateway_id, shard, min(left, self.settings.batch_deltas))
+        """Flush the oldest deltas of a shard, batch by batch, and append each batch to `flushed`."""
+        remaining = deltas
+        while remaining > 0:
+            batch = self._store.plan(self.gateway_id, shard, min(remaining, self.settings.batch_deltas))
             if batch is None:
-                return  # another process was quicker
+                return  # another process has flushed them
             crash_point("flush.after_plan")
             self._flush_batch(writer, batch)
             flushed.append(batch)
-            left -= batch.deltas
+            remaining -= batch.deltas
 
     def _flush_batch(self, writer: _BatchWriter, batch: Batch) -> None:
+        """Write, publish, confirm and trim a planned batch."""
         deltas = self._deltas(batch)
         if len(deltas) == batch.deltas:
             try:
-                found = writer.take(DeltaBatch(batch.batch_id, batch.gateway, deltas))
+                stored = writer.write(DeltaBatch(batch.batch_id, batch.gateway, deltas))
             except AdapterError as error:
                 raise FlushError(
                     f"batch {batch.batch_id!r} could not be written: {error}. Nothing is lost; flush again."
@@ -272,14 +278,14 @@ class Flusher:
             crash_point("flush.after_write")
             self._publish(batch, deltas)
             crash_point("flush.after_publish")
-            self._store.confirm(batch.batch_id, found.deltas, found.id_sum)
+            self._store.confirm(batch.batch_id, stored.deltas, stored.id_sum)
             crash_point("flush.after_confirm")
-        elif not self._confirmed(batch):
+        elif not self._is_confirmed(batch):
             raise FlushError(f"the log has {len(deltas)} of the {batch.deltas} deltas of batch {batch.batch_id!r}")
-        # else another process has written, confirmed and trimmed it meanwhile
+        # otherwise another process has written, confirmed and trimmed the batch
         self._store.trim(batch.gateway, batch.shard)
 
-    def _confirmed(self, batch: Batch) -> bool:
+    def _is_confirmed(self, batch: Batch) -> bool:
         shards = [shard for shard in self.backlog_stats.backlog() if shard.shard == batch.shard]
         return any(shard.flushed_seq >= batch.to_seq for shard in shards)
 
@@ -291,10 +297,10 @@ class Flusher:
             for delta in push.deltas
         )
 
-    # -- what follows --------------------------------------------------------------------------------------------------
+    # -- jobs for destination tables -----------------------------------------------------------------------------------
 
     def _publish(self, batch: Batch, deltas: tuple[StoredDelta, ...]) -> None:
-        """Publish jobs before the batch is confirmed, so that a crash repeats it. Failures are retried later."""
+        """Queue a job for each table of a batch. Called before the batch is confirmed, so that a crash repeats it."""
         if self._queue is None:
             return
         rows: dict[str, dict[str, int]] = defaultdict(dict)
@@ -310,8 +316,9 @@ class Flusher:
         self._publish_work(self._queue, work, FlushContext(batch.gateway, batch.batch_id, batch.arrival_high))
 
     def _republish(self) -> None:
-        waiting, self._unpublished = self._unpublished, []
-        for work, context in waiting:
+        """Queue the jobs again that could not be queued before."""
+        unpublished, self._unpublished = self._unpublished, []
+        for work, context in unpublished:
             if self._queue is not None:
                 self._publish_work(self._queue, work, context)
 

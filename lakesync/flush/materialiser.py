@@ -1,4 +1,7 @@
-"""Worker of a flush queue: updates destination tables after a flush, and sets failed jobs aside."""
+"""`Materialiser`: runs the jobs of a flush queue, which update destination tables, and sets failed jobs aside.
+
+An embedded gateway, the gateway server and `lakesync materialise` call it.
+"""
 
 from __future__ import annotations
 
@@ -34,9 +37,9 @@ class Materialiser:
 
         Args:
             gateway_id: the gateway id.
-            queue: the queue.
+            queue: the queue with the jobs.
             destination: the adapter with the destination tables.
-            on_failure: called for each failed job.
+            on_failure: called for each job that failed permanently.
             attempts: maximum attempts per job.
             first_wait: seconds before the second attempt; doubled for each further one.
         """
@@ -53,13 +56,13 @@ class Materialiser:
         Raises:
             AdapterError: the queue cannot be read or written.
         """
-        done = 0
+        succeeded = 0
         while jobs := self._queue.pending(self._gateway_id):
-            done += sum([self._run(job) for job in jobs])
-        return done
+            succeeded += sum([self._run(job) for job in jobs])
+        return succeeded
 
     def _run(self, job: Job) -> bool:
-        """Run a job, or set it aside."""
+        """Run a job and return whether it succeeded. A job that fails permanently is set aside."""
         try:
             self._attempt(job)
         except Exception as error:
@@ -70,11 +73,16 @@ class Materialiser:
         return True
 
     def _attempt(self, job: Job) -> None:
+        """Run a job, with retries of transient errors.
+
+        Raises:
+            Exception: the error of the last attempt.
+        """
         if job.attempts >= self._attempts:
             raise _WorkerDiedError(f"its worker died in each of {job.attempts} attempts")
-        left = self._attempts - job.attempts
+        remaining = self._attempts - job.attempts
         for attempt in stamina.retry_context(
-            on=TransientError, attempts=left, timeout=None, wait_initial=self._first_wait, wait_max=30.0
+            on=TransientError, attempts=remaining, timeout=None, wait_initial=self._first_wait, wait_max=30.0
         ):
             with attempt:
                 job = self._queue.begin(job)
@@ -94,4 +102,4 @@ class Materialiser:
 
 
 class _WorkerDiedError(LakeSyncError):
-    """A job during which its worker process died repeatedly."""
+    """The worker process died in each attempt at a job."""

@@ -1,7 +1,7 @@
-"""Flush queue in an object store: jobs outlive every process, and any process can run them.
+"""`ObjectFlushQueue`: a flush queue in an object store, whose jobs any process can run (`[flush] queue`).
 
-Pending jobs are `materialise-jobs/GATEWAY/JOB.json`, jobs set aside `materialise-failed/GATEWAY/…`, and unreadable
-objects are moved to `materialise-unreadable/`.
+A pending job is the object `materialise-jobs/GATEWAY/JOB.json`, a job that was set aside
+`materialise-failed/GATEWAY/JOB.json`. Objects that cannot be decoded are moved to `materialise-unreadable/`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class ObjectFlushQueue:
         self._objects = objects
 
     def publish(self, work: Sequence[TableWork], context: FlushContext) -> None:
-        """Add jobs as objects named by batch and table, each written once."""
+        """Add jobs as objects that are named by batch and table; existing objects are left unchanged."""
         for job in jobs_of(work, context):
             self._objects.put_object(_key(JOBS_PREFIX, job), encode_json(job), if_absent=True)
 
@@ -45,18 +45,18 @@ class ObjectFlushQueue:
 
     def begin(self, job: Job) -> Job:
         """Count an attempt."""
-        begun = msgspec.structs.replace(job, attempts=job.attempts + 1)
-        self._objects.put_object(_key(JOBS_PREFIX, job), encode_json(begun))
-        return begun
+        counted = msgspec.structs.replace(job, attempts=job.attempts + 1)
+        self._objects.put_object(_key(JOBS_PREFIX, job), encode_json(counted))
+        return counted
 
     def done(self, job: Job) -> None:
         """Remove a job."""
         self._objects.delete_object(_key(JOBS_PREFIX, job))
 
     def set_aside(self, job: Job, failure: str) -> None:
-        """Set a job aside. After a crash in between it is in both places and runs once more."""
-        aside = msgspec.structs.replace(job, failure=failure)
-        self._objects.put_object(_key(FAILED_PREFIX, job), encode_json(aside))
+        """Set a job aside: write it as failed, then delete the pending job. After a crash in between, it runs again."""
+        failed = msgspec.structs.replace(job, failure=failure)
+        self._objects.put_object(_key(FAILED_PREFIX, job), encode_json(failed))
         self._objects.delete_object(_key(JOBS_PREFIX, job))
 
     def gateways(self) -> list[str]:
@@ -76,8 +76,8 @@ class ObjectFlushQueue:
         found = self._job(key)
         if found is None:
             raise NotFoundError(f"no job {job.job_id!r} was set aside")
-        fresh = msgspec.structs.replace(found, attempts=0, failure=None)
-        self._objects.put_object(_key(JOBS_PREFIX, job), encode_json(fresh))
+        reset = msgspec.structs.replace(found, attempts=0, failure=None)
+        self._objects.put_object(_key(JOBS_PREFIX, job), encode_json(reset))
         self._objects.delete_object(key)
 
     def drop(self, job: Job) -> None:
@@ -88,20 +88,21 @@ class ObjectFlushQueue:
         self._objects.delete_object(key)
 
     def _read(self, prefix: str, limit: int | None) -> Iterator[Job]:
-        after, more, left = "", True, limit
-        while more and left != 0:
-            page = self._objects.list_objects(prefix, after=after, limit=min(left or 1000, 1000))
+        """Yield the jobs under a prefix, oldest flush first, at most `limit`; None for all."""
+        after, more, remaining = "", True, limit
+        while more and remaining != 0:
+            page = self._objects.list_objects(prefix, after=after, limit=min(remaining or 1000, 1000))
             for info in page.objects:
                 after = info.key
                 job = self._job(info.key)
                 if job is None:
                     continue
                 yield job
-                left = left - 1 if left is not None else None
+                remaining = remaining - 1 if remaining is not None else None
             more = page.more
 
     def _job(self, key: str) -> Job | None:
-        """Read a job; None if another worker removed it, or if it is unreadable and was moved away."""
+        """Return the job in an object; None if another worker has removed it, or if it cannot be decoded."""
         try:
             data = self._objects.get_object(key)
         except NotFoundError:
@@ -109,9 +110,9 @@ class ObjectFlushQueue:
         try:
             return _decode(data)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            away = f"{UNREADABLE_PREFIX}/{key}"
-            log.error("an object in the queue is not a job", object=key, moved_to=away, reason=str(error))  # noqa: TRY400
-            self._objects.put_object(away, data)
+            new_key = f"{UNREADABLE_PREFIX}/{key}"
+            log.error("an object in the queue is not a job", object=key, moved_to=new_key, reason=str(error))  # noqa: TRY400
+            self._objects.put_object(new_key, data)
             self._objects.delete_object(key)
             return None
 
@@ -120,8 +121,8 @@ def open_queue_store(uri: str, opening: ExitStack) -> LakeAdapter:
     """Open the object store of a queue.
 
     Args:
-        uri: of the adapter.
-        opening: closes it when it exits.
+        uri: the URI of an object store.
+        opening: an exit stack that closes the store.
 
     Raises:
         ConfigurationError: the URI is not an object store's.

@@ -1,4 +1,4 @@
-"""A periodic background task, such as the check every second whether a flush is due."""
+"""`PeriodicTask`: calls a function periodically in a thread. Gateways call it, for example to flush when it is due."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ log = structlog.get_logger("flush")
 class PeriodicTask:
     """Calls a function periodically in its own thread, and immediately when woken.
 
-    Times are counted from the start, so they do not drift; times missed during a long call are skipped. An error is
-    logged, and the next call is delayed exponentially up to `patience`.
+    Calls are due at multiples of the interval after the start, so that they do not drift. Those missed during a long
+    call are skipped. After an error, which is logged, the interval doubles with each further error, up to `patience`.
     """
 
     def __init__(self, name: str, work: Callable[[], object], seconds: float = 1.0, patience: float = 30.0) -> None:
         """Create a task; `start` runs it.
 
         Args:
-            name: of the thread and in the log.
-            work: the function.
-            seconds: between two calls.
-            patience: maximum seconds between two failing calls.
+            name: the thread's name, also for the log.
+            work: the function to call.
+            seconds: seconds between two calls.
+            patience: maximum seconds until the next call after an error.
         """
         self._name = name
         self._work = work
@@ -79,6 +79,6 @@ class PeriodicTask:
 
 
 def _next(due: float, wait: float, now: float) -> float:
-    """Return the first time after `now` that is a whole number of waits after `due`."""
+    """Return the first time after `now` that is a multiple of `wait`, at least one, after `due`."""
     missed = max(0, int((now - due) // wait))
     return due + (missed + 1) * wait

@@ -1,4 +1,7 @@
-"""Flush queues: jobs that update destination tables after a flush."""
+"""Flush queues: jobs that update destination tables after a flush.
+
+`Flusher` adds jobs, `Materialiser` runs them.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,9 @@ class TableWork(msgspec.Struct, frozen=True, rename="camel"):
     table_schema: TableSchema
     """The schema when the batch was flushed."""
     row_ids: tuple[str, ...]
+    """The rows with flushed deltas."""
     delta_count: int
+    """Number of flushed deltas."""
 
     @property
     def table(self) -> str:
@@ -27,7 +32,7 @@ class TableWork(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class FlushContext(msgspec.Struct, frozen=True, rename="camel"):
-    """Identifies the flush."""
+    """Identifies a flushed batch."""
 
     gateway_id: str
     batch_id: str
@@ -36,19 +41,19 @@ class FlushContext(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Job(msgspec.Struct, frozen=True, rename="camel"):
-    """One table of one flush. Jobs are idempotent and are repeated until they succeed."""
+    """Updates the destination table of one table after one flush. Jobs are idempotent."""
 
     job_id: str
     context: FlushContext
     work: TableWork
     attempts: int = 0
-    """Number of attempts."""
+    """Number of attempts that were begun."""
     failure: str | None = None
-    """Why it was set aside."""
+    """Why it was set aside; None for a pending job."""
 
 
 def jobs_of(work: Sequence[TableWork], context: FlushContext) -> list[Job]:
-    """Return one job per table, with ids made from the batch, so that work published twice is one job.
+    """Return one job per table. Its id is derived from batch and table, so that work published twice is one job.
 
     Args:
         work: the flushed tables.
@@ -58,7 +63,11 @@ def jobs_of(work: Sequence[TableWork], context: FlushContext) -> list[Job]:
 
 
 class FlushQueue(Protocol):
-    """Jobs of any number of gateways, kept until they are done or set aside. Safe to use from several threads."""
+    """Jobs of any number of gateways, each stored until it has succeeded or was dropped.
+
+    Methods of every implementation are safe to use from several threads, and raise AdapterError if the queue cannot be
+    reached.
+    """
 
     def publish(self, work: Sequence[TableWork], context: FlushContext) -> None:
         """Add one job per table; existing jobs are left unchanged.
@@ -75,16 +84,21 @@ class FlushQueue(Protocol):
         """Return a gateway's pending jobs, oldest flush first."""
 
     def begin(self, job: Job) -> Job:
-        """Count an attempt before it is made, so that a job that kills its worker is detected."""
+        """Count an attempt before it is made, so that a job that kills its worker is detected. Returns the new job."""
 
     def done(self, job: Job) -> None:
-        """Remove a job."""
+        """Remove a job that has succeeded."""
 
     def set_aside(self, job: Job, failure: str) -> None:
-        """Set a job aside for inspection."""
+        """Move a job that failed permanently out of the pending jobs, for inspection.
+
+        Args:
+            job: the job.
+            failure: why it failed.
+        """
 
     def failed(self, gateway_id: str) -> list[Job]:
-        """Return the jobs that were set aside with their failure, oldest flush first."""
+        """Return the jobs that were set aside, oldest flush first."""
 
     def retry(self, job: Job) -> None:
         """Put a job that was set aside back into the queue as a new one.
@@ -102,7 +116,7 @@ class FlushQueue(Protocol):
 
 
 class MemoryFlushQueue:
-    """`FlushQueue` in memory. Its jobs are lost with the process; use another queue if that matters."""
+    """`FlushQueue` in memory. Its jobs are lost when the process ends; use another queue if that matters."""
 
     def __init__(self) -> None:
         self._pending: dict[str, Job] = {}
@@ -122,10 +136,10 @@ class MemoryFlushQueue:
 
     def begin(self, job: Job) -> Job:
         """Count an attempt."""
-        begun = msgspec.structs.replace(job, attempts=job.attempts + 1)
+        counted = msgspec.structs.replace(job, attempts=job.attempts + 1)
         with self._lock:
-            self._pending[job.job_id] = begun
-        return begun
+            self._pending[job.job_id] = counted
+        return counted
 
     def done(self, job: Job) -> None:
         """Remove a job."""

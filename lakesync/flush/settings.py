@@ -1,4 +1,4 @@
-"""Settings of the flush of a gateway without a pipeline."""
+"""Settings of the flush of a gateway without a pipeline, from `[flush]` or an embedding program."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lakesync.model.errors import ConfigurationError
 
 
 class AdaptiveBuffer(msgspec.Struct, frozen=True):
-    """Flush earlier while rows are wide, because they cost more to write and to read back."""
+    """Flushes earlier while rows are wide, because wide rows cost more to write and to read back."""
 
     wide_column_threshold: int
     """Average columns per delta above which the byte threshold is reduced."""
@@ -32,8 +32,8 @@ def adaptive_buffer(wide_columns: int | None, reduction: float) -> AdaptiveBuffe
     """Return the adaptive buffer of `[flush]`; None if it is not configured.
 
     Args:
-        wide_columns: average columns per delta; None to disable.
-        reduction: share of the byte threshold, between 0 and 1.
+        wide_columns: average columns per delta above which to flush earlier; None to disable.
+        reduction: share by which the byte threshold is reduced then, between 0 and 1.
     """
     return AdaptiveBuffer(wide_columns, reduction) if wide_columns is not None else None
 
@@ -42,14 +42,17 @@ class FlushSettings(msgspec.Struct, frozen=True):
     """Flush thresholds of one gateway. Bytes are stored bytes in staging, as counted for backpressure."""
 
     max_buffer_bytes: int = 1 << 20
+    """Unflushed bytes of a gateway that make a flush due."""
     max_buffer_age_ms: int = 30_000
-    """Maximum age of the oldest unflushed delta."""
+    """Age of the oldest unflushed delta that makes a flush due."""
     per_table_budget_bytes: int | None = None
+    """Unflushed bytes of one table that make a flush due; None for no limit per table."""
     adaptive: AdaptiveBuffer | None = None
+    """Reduces `max_buffer_bytes` while rows are wide; None to disable."""
     flush_format: FlushFormat = "parquet"
-    """Of objects; databases store rows."""
+    """Format of new objects in an object store; databases ignore it."""
     batch_deltas: int = 50_000
-    """Maximum deltas per batch, which is held in memory; a larger push is one batch."""
+    """Maximum deltas per batch, which is kept in memory; a larger push is one batch."""
 
     def __post_init__(self) -> None:
         """Validate the values.

@@ -1,4 +1,7 @@
-"""Flush queue in the staging store: jobs are as durable as the deltas, and any of its processes can run them."""
+"""`StagingFlushQueue`: a flush queue in the staging store.
+
+Its jobs are as durable as the deltas, and any process that uses the store can run them.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ class StagingFlushQueue:
         """Create a queue.
 
         Args:
-            store: the store of the gateways whose flushes it follows.
+            store: the staging store of the gateways.
         """
         self._store = store
 
@@ -45,22 +48,22 @@ class StagingFlushQueue:
 
     def begin(self, job: Job) -> Job:
         """Count an attempt."""
-        begun = msgspec.structs.replace(job, attempts=job.attempts + 1)
+        counted = msgspec.structs.replace(job, attempts=job.attempts + 1)
 
-        def count(commit: FlushJobCommit) -> None:
+        def replace(commit: FlushJobCommit) -> None:
             commit.take_flush_job(job.job_id, set_aside=False)
-            commit.add_flush_job(job.job_id, encode_json(begun), set_aside=False)
+            commit.add_flush_job(job.job_id, encode_json(counted), set_aside=False)
 
-        self._commit(job.context.gateway_id, count)
-        return begun
+        self._commit(job.context.gateway_id, replace)
+        return counted
 
     def done(self, job: Job) -> None:
         """Remove a job."""
 
-        def end(commit: FlushJobCommit) -> None:
+        def remove(commit: FlushJobCommit) -> None:
             commit.take_flush_job(job.job_id, set_aside=False)
 
-        self._commit(job.context.gateway_id, end)
+        self._commit(job.context.gateway_id, remove)
 
     def set_aside(self, job: Job, failure: str) -> None:
         """Set a job aside."""
@@ -84,12 +87,12 @@ class StagingFlushQueue:
             NotFoundError: the job was not set aside.
         """
 
-        def back(commit: FlushJobCommit) -> None:
-            fresh = msgspec.structs.replace(_decode(_take_failed(commit, job)), attempts=0, failure=None)
+        def requeue(commit: FlushJobCommit) -> None:
+            reset = msgspec.structs.replace(_decode(_take_failed(commit, job)), attempts=0, failure=None)
             commit.take_flush_job(job.job_id, set_aside=False)
-            commit.add_flush_job(job.job_id, encode_json(fresh), set_aside=False)
+            commit.add_flush_job(job.job_id, encode_json(reset), set_aside=False)
 
-        self._commit(job.context.gateway_id, back)
+        self._commit(job.context.gateway_id, requeue)
 
     def drop(self, job: Job) -> None:
         """Delete a job that was set aside.
@@ -98,10 +101,10 @@ class StagingFlushQueue:
             NotFoundError: the job was not set aside.
         """
 
-        def forget(commit: FlushJobCommit) -> None:
+        def remove(commit: FlushJobCommit) -> None:
             _take_failed(commit, job)
 
-        self._commit(job.context.gateway_id, forget)
+        self._commit(job.context.gateway_id, remove)
 
     def _jobs(self, gateway_id: str, limit: int, *, set_aside: bool) -> list[Job]:
         found = self._store.read(gateway_id, lambda view: view.flush_jobs(set_aside=set_aside, limit=limit)).result()
@@ -112,6 +115,11 @@ class StagingFlushQueue:
 
 
 def _take_failed(commit: FlushJobCommit, job: Job) -> bytes:
+    """Remove a job that was set aside, and return its JSON.
+
+    Raises:
+        NotFoundError: the job was not set aside.
+    """
     found = commit.take_flush_job(job.job_id, set_aside=True)
     if found is None:
         raise NotFoundError(f"no job {job.job_id!r} was set aside")
