@@ -27,8 +27,8 @@ class Layer:
         """Number of rows."""
         self.newest: dict[tuple[str, str], int] = {}
         """Gateway and bucket key to the newest `changed` of its entries."""
-        self._unlisted: dict[str, dict[RowKey, StoredRow]] = defaultdict(dict)
-        """Rows whose implied entry changes may be missing in the file."""
+        self._unlisted: dict[str, dict[RowKey, StoredRow]] = {}
+        """Rows whose implied entry changes may be missing in the file; all rows of a gateway that is missing here."""
         self._moves: dict[str, MoveSums] = defaultdict(dict)
         """Combined explicit moves that the file does not contain."""
 
@@ -38,7 +38,8 @@ class Layer:
     @property
     def has_entries(self) -> bool:
         """Whether there are entry changes that the file does not contain."""
-        return any(self._unlisted.values()) or any(any(sums.values()) for sums in self._moves.values())
+        unlisted = any(self._unlisted.get(gateway, rows) for gateway, rows in self.rows.items())
+        return unlisted or any(any(sums.values()) for sums in self._moves.values())
 
     def put(self, gateway: str, rows: Collection[StoredRow], moves: Collection[Move]) -> Collection[str]:
         """Add rows, each key once, and then moves; return the bucket keys of all of them."""
@@ -47,7 +48,8 @@ class Layer:
             before = len(held)
             added = {row.key: row for row in rows}
             held.update(added)
-            self._unlisted[gateway].update(added)
+            if gateway in self._unlisted:
+                self._unlisted[gateway].update(added)
             self.count += len(held) - before
         if moves:
             add_moves(self._moves[gateway], moves)
@@ -60,12 +62,12 @@ class Layer:
         if not self:
             return later
         for gateway, rows in later.rows.items():
+            if gateway in self._unlisted or gateway in later._unlisted:
+                self._unlisted_rows(gateway).update(later._unlisted_rows(gateway))
             held = self.rows[gateway]
             before = len(held)
             held.update(rows)
             self.count += len(held) - before
-        for gateway, rows in later._unlisted.items():
-            self._unlisted[gateway].update(rows)
         for gateway, moves in later._moves.items():
             add_sums(self._moves[gateway], moves)
         self._advance(later.newest)
@@ -77,9 +79,15 @@ class Layer:
             if at > held.get(place, 0):
                 held[place] = at
 
+    def _unlisted_rows(self, gateway: str) -> dict[RowKey, StoredRow]:
+        """Return a gateway's part of `_unlisted`, which is kept apart from its rows from now on."""
+        if gateway not in self._unlisted:
+            self._unlisted[gateway] = self.rows[gateway].copy()
+        return self._unlisted[gateway]
+
     def take_entries(self, gateway: str, rows: Iterable[StoredRow]) -> Iterator[RowChange]:
         """Remove and yield the entry changes of rows under their own keys."""
-        unlisted, sums = self._unlisted[gateway], self._moves[gateway]
+        unlisted, sums = self._unlisted_rows(gateway), self._moves[gateway]
         for row in rows:
             key = row.key
             if unlisted.pop(key, None) is not None:
@@ -89,8 +97,8 @@ class Layer:
     def take_all_entries(self) -> dict[str, list[RowChange]]:
         """Remove and return all entry changes that the file does not contain, by gateway."""
         found: dict[str, list[RowChange]] = {}
-        for gateway in {**self._unlisted, **self._moves}:
-            changes = list(self.take_entries(gateway, list(self._unlisted[gateway].values())))
+        for gateway in {**self.rows, **self._moves}:
+            changes = list(self.take_entries(gateway, list(self._unlisted_rows(gateway).values())))
             for bucket, sums in self._moves.pop(gateway, {}).items():
                 changes += [(key, bucket, change) for key, change in sums.items()]
             if changes:
