@@ -93,13 +93,16 @@ class _RowEffect:
 
 
 def by_row(deltas: Sequence[RowDelta]) -> DeltasByRow:
-    """Return a push's deltas by row, in order of first appearance."""
-    single: dict[RowKey, Sequence[RowDelta]] = {(delta.table, delta.row_id): (delta,) for delta in deltas}
+    """Return a push's deltas by row, in order of first appearance.
+
+    Keys of one table share its name as one object, so that they are compared quickly, and rows keep it once.
+    """
+    single: dict[RowKey, Sequence[RowDelta]] = {(intern(delta.table), delta.row_id): (delta,) for delta in deltas}
     if len(single) == len(deltas):
         return single
     rows: dict[RowKey, list[RowDelta]] = {}
     for delta in deltas:
-        rows.setdefault(delta.key, []).append(delta)
+        rows.setdefault((intern(delta.table), delta.row_id), []).append(delta)
     return rows
 
 
@@ -179,12 +182,14 @@ def apply(
                 after.append(before.updated(delta, names, client_id, at))
                 continue
         if before is None and delta.op == "INSERT" and len(changes) == 1:
-            row = StoredRow.of_insert(delta, client_id, at)
+            row = StoredRow.of_insert(key, delta, client_id, at)
             row.keys = keys_of(row, index)
             if not allowed.isdisjoint(row.keys):
                 after.append(row)
                 moves += [move(row, bucket, at, "join") for bucket in row.keys]
                 continue
+        if before is None:
+            before = StoredRow(key, arrival=at, state=RowState())
         row, moved, returned = _applied(before, changes, client_id, at, allowed, index, reindexed=sender.reindexed)
         after.append(row)
         if moved:
@@ -238,7 +243,7 @@ def _is_astray(row: StoredRow, client_id: str, seen: int) -> bool:
 
 
 def _applied(
-    before: StoredRow | None,
+    before: StoredRow,
     changes: Sequence[RowDelta],
     client_id: str,
     at: int,
@@ -248,8 +253,6 @@ def _applied(
     reindexed: bool,
 ) -> tuple[StoredRow, Sequence[Move], bool]:
     """Return a row after a push's deltas, its moves, and whether the sender must be sent something about it."""
-    if before is None:
-        before = StoredRow(changes[0].key, arrival=at, state=RowState())
     row, effect = before.copy(), _RowEffect()
     state, moves = row.state, _NONE
     for delta in changes:

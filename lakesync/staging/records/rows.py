@@ -6,6 +6,7 @@ them. The page `docs/feed.md` explains entries.
 
 from __future__ import annotations
 
+from sys import intern
 from typing import Literal
 
 import msgspec
@@ -93,17 +94,18 @@ class StoredRow(msgspec.Struct, gc=False):
     push of such an UPDATE need not read the row's state, and several of them are merged at once."""
 
     @staticmethod
-    def of_insert(delta: RowDelta, client_id: str, at: int, keys: tuple[str, ...] = ()) -> StoredRow:
+    def of_insert(key: RowKey, delta: RowDelta, client_id: str, at: int, keys: tuple[str, ...] = ()) -> StoredRow:
         """Return the row that a first INSERT makes.
 
         Args:
+            key: the row's, with its table's name interned.
             delta: the INSERT.
             client_id: its writer, as one string object for all deltas of a push.
             at: its arrival.
             keys: the row's bucket keys, if they are known.
         """
         state, writers = RowState.of_insert(delta, at), {client_id: Writer(at, at)}
-        return StoredRow(delta.key, at, state, writers, keys=keys)
+        return StoredRow(key, at, state, writers, keys=keys)
 
     @property
     def table(self) -> str:
@@ -240,7 +242,7 @@ def decode_row(data: bytes) -> StoredRow:
     """
     found = _decode(data)
     state, floor, keys, emptied = found.state.state(found.touched), found.writers_floor, found.keys, found.emptied
-    return StoredRow((found.table, found.row_id), found.arrival, state, found.writers, floor, keys, emptied)
+    return StoredRow((intern(found.table), found.row_id), found.arrival, state, found.writers, floor, keys, emptied)
 
 
 class Move(msgspec.Struct, frozen=True, gc=False):

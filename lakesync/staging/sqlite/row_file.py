@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from sys import intern
 
 import msgspec
 
@@ -261,4 +262,4 @@ def _read(body: bytes | None, born: bytes | None, encoded: bytes | None) -> Stor
         return None
     at, keys = _decode_born(born)
     (delta,) = decode_deltas(b"[%b]" % encoded)
-    return StoredRow.of_insert(delta, delta.client_id, at, keys)
+    return StoredRow.of_insert((intern(delta.table), delta.row_id), delta, delta.client_id, at, keys)
