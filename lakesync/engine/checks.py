@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from lakesync.engine.limits import MAX_PULL, MAX_ROW_COLUMNS, EngineLimits
-from lakesync.feed.apply import DeltasByRow, too_wide
+from lakesync.feed.apply import PushRows, too_wide
 from lakesync.model import hlc
 from lakesync.model.errors import (
     BackpressureError,
@@ -113,7 +113,7 @@ def check_schemas(deltas: Iterable[RowDelta], config: GatewayConfig) -> None:
         raise SchemaMismatchError(refused[0].message + _others(refused), refused)
 
 
-def check_column_counts(stored: Mapping[RowKey, StoredRow], rows: DeltasByRow) -> None:
+def check_column_counts(stored: Mapping[RowKey, StoredRow], rows: PushRows) -> None:
     """Check that no row gets more than `MAX_ROW_COLUMNS` columns.
 
     Args:
@@ -134,7 +134,7 @@ def check_column_counts(stored: Mapping[RowKey, StoredRow], rows: DeltasByRow) -
             "spread them over several rows, or store them as one JSON value",
         )
         for (table, row_id), count in wide.items()
-        for delta in rows[table, row_id]
+        for delta in rows.deltas[table, row_id]
     ]
     raise ValidationError(refused[0].message + _others(refused), refused)
 

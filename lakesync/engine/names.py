@@ -36,7 +36,9 @@ class Names:
         """Return a check of one push, which adds its names here once they are durable."""
         return PushNames(self)
 
-    def check_push(self, commit: NameCommit, deltas: Sequence[RowDelta]) -> set[tuple[str, str]]:
+    def check_push(
+        self, commit: NameCommit, deltas: Sequence[RowDelta], shared_columns: Sequence[str] = ()
+    ) -> set[tuple[str, str]]:
         """Reject deltas whose table or column has a name that differs from a known one only in case.
 
         Tables with a schema are skipped: their names were checked when it was registered.
@@ -44,6 +46,7 @@ class Names:
         Args:
             commit: of the push.
             deltas: of the push.
+            shared_columns: the columns of each delta; empty if they differ or are not known.
 
         Returns:
             Pairs of namespace and name that were not known. Pass them to `add` once the commit is durable.
@@ -57,7 +60,8 @@ class Names:
             return set()
         if len(used) == 1:  # mostly so, and quicker than with pairs
             (table,) = used
-            named = {f"{table}.{column}" for column in {cell.column for delta in deltas for cell in delta.columns}}
+            columns = set(shared_columns) or {cell.column for delta in deltas for cell in delta.columns}
+            named = {f"{table}.{column}" for column in columns}
         else:
             cells = {(delta.table, cell.column) for delta in deltas for cell in delta.columns}
             named = {f"{table}.{column}" for table, column in cells if table in tables}
@@ -124,9 +128,9 @@ class PushNames:
         self._names = names
         self._checked: set[tuple[str, str]] = set()
 
-    def check(self, commit: NameCommit, deltas: Sequence[RowDelta]) -> None:
+    def check(self, commit: NameCommit, deltas: Sequence[RowDelta], shared_columns: Sequence[str] = ()) -> None:
         """Reject deltas by their names; see `Names.check_push` for arguments and errors."""
-        self._checked = self._names.check_push(commit, deltas)
+        self._checked = self._names.check_push(commit, deltas, shared_columns)
 
     def add_durable(self, push: Future[Any]) -> None:
         """Add the checked names to the known ones if the push was committed.

@@ -17,7 +17,7 @@ from lakesync.engine.names import PushNames
 from lakesync.engine.pulling import tell_followers
 from lakesync.engine.scope import check_scope
 from lakesync.feed import Sender, apply
-from lakesync.feed.apply import DeltasByRow, by_row, own_bucket, repeated
+from lakesync.feed.apply import PushRows, by_row, own_bucket, repeated
 from lakesync.feed.client_state import (
     current,
     ends_scope,
@@ -45,7 +45,7 @@ class Ready(NamedTuple):
     """What can be computed from deltas before the store is used."""
 
     packed: PackedDeltas
-    rows: DeltasByRow
+    rows: PushRows
     distinct: bool
     """Whether all ids differ."""
 
@@ -107,7 +107,7 @@ def push_work(
     sender = Sender(push.client_id, access.keys, reindexed=access.directly is None)
     new = admitted.deltas
     if new:
-        arrival = commit.next_arrivals(len(admitted.rows))[-1]
+        arrival = commit.next_arrivals(len(admitted.rows.deltas))[-1]
         packed = request.ready.packed if new is push.deltas and request.ready is not None else pack(new)
         commit.append(push.client_id, packed, arrival, access.claims)
         index = rules.index(commit.config)
@@ -153,13 +153,13 @@ class _Admitted(NamedTuple):
     """The deltas of a push that are to be stored."""
 
     deltas: Sequence[RowDelta]
-    rows: DeltasByRow
+    rows: PushRows
     """The same, by row."""
     stored: Mapping[RowKey, StoredRow]
     """Their rows as they are."""
 
 
-_NOTHING = _Admitted([], {}, {})
+_NOTHING = _Admitted([], PushRows({}, ()), {})
 
 
 def _admitted(
@@ -181,9 +181,9 @@ def _admitted(
     rows = whole.rows if whole is not None else by_row(new)
     if kept:
         check_schemas(kept, commit.config)
-        names.check(commit, kept)
+        names.check(commit, kept, rows.shared_columns)
         check_backlog(commit.backlog_bytes, limits)
-    stored = commit.unfolded_rows(rows.keys())
+    stored = commit.unfolded_rows(rows.deltas.keys())
     scope = commit.config.write_scope or limits.write_scope
     if kept and scope != "any" and not request.trusted:
         shown_by = access.keys if access.directly is None else frozenset[str]()

@@ -24,8 +24,14 @@ from lakesync.wire.encoded import NO_STAMP
 _EVERYTHING = (EVERYTHING,)
 _NONE: Sequence[Move] = ()
 
-DeltasByRow = Mapping[RowKey, Sequence[RowDelta]]
-"""A push's deltas by row, in order of first appearance."""
+
+class PushRows(NamedTuple):
+    """The deltas of one push by row."""
+
+    deltas: Mapping[RowKey, Sequence[RowDelta]]
+    """In order of first appearance. Keys of one table share its name as one object, so that comparing keys is fast."""
+    shared_columns: tuple[str, ...]
+    """The columns that each delta has, in this order; empty if they differ or a delta has none."""
 
 
 class Sender(NamedTuple):
@@ -92,18 +98,22 @@ class _RowEffect:
                 self.contested = True
 
 
-def by_row(deltas: Sequence[RowDelta]) -> DeltasByRow:
-    """Return a push's deltas by row, in order of first appearance.
+def by_row(deltas: Sequence[RowDelta]) -> PushRows:
+    """Return the deltas of a push by row.
 
-    Keys of one table share its name as one object, so that they are compared quickly, and rows keep it once.
+    Args:
+        deltas: at least one; none has a column twice.
     """
+    columns = tuple([cell.column for cell in deltas[0].columns])
+    is_shared = [cell.column for delta in deltas for cell in delta.columns] == [*columns] * len(deltas)
+    shared = intern_names(columns) if is_shared else ()
     single: dict[RowKey, Sequence[RowDelta]] = {(intern(delta.table), delta.row_id): (delta,) for delta in deltas}
     if len(single) == len(deltas):
-        return single
+        return PushRows(single, shared)
     rows: dict[RowKey, list[RowDelta]] = {}
     for delta in deltas:
         rows.setdefault((intern(delta.table), delta.row_id), []).append(delta)
-    return rows
+    return PushRows(rows, shared)
 
 
 def arrivals_of(deltas: Sequence[RowDelta], last: int) -> dict[RowKey, int]:
@@ -113,7 +123,7 @@ def arrivals_of(deltas: Sequence[RowDelta], last: int) -> dict[RowKey, int]:
         deltas: of the push.
         last: the push's last arrival.
     """
-    rows = by_row(deltas)
+    rows = by_row(deltas).deltas
     first = last - ARRIVAL_STEP * (len(rows) - 1)
     return {key: first + ARRIVAL_STEP * place for place, key in enumerate(rows)}
 
@@ -123,7 +133,7 @@ def own_bucket(client_id: str) -> str:
     return f"@{client_id}"
 
 
-def too_wide(stored: Mapping[RowKey, StoredRow], rows: DeltasByRow, most: int) -> dict[RowKey, int]:
+def too_wide(stored: Mapping[RowKey, StoredRow], rows: PushRows, most: int) -> dict[RowKey, int]:
     """Return the rows that get new columns in a push and would have too many, with the number of columns.
 
     Args:
@@ -131,11 +141,13 @@ def too_wide(stored: Mapping[RowKey, StoredRow], rows: DeltasByRow, most: int) -
         rows: the push's deltas.
         most: most columns of a row.
     """
-    added = sum([len(delta.columns) for changes in rows.values() for delta in changes])
-    if added + COLUMNS_WAITING + max([len(row.state.cells) for row in stored.values()], default=0) <= most:
+    shared = rows.shared_columns  # a row whose latest unmerged UPDATE has these columns gets no new one
+    grow = [row for row in stored.values() if row.updates is None or row.updates.names is not shared]
+    added = sum([len(delta.columns) for changes in rows.deltas.values() for delta in changes])
+    if added + COLUMNS_WAITING + max([len(row.state.cells) for row in grow], default=0) <= most:
         return {}
     wide = {}
-    for key, changes in rows.items():
+    for key, changes in rows.deltas.items():
         there = stored[key].fold().state.cells if key in stored else {}
         after = there.keys() | {cell.column for delta in changes for cell in delta.columns}
         if len(after) > max(most, len(there)):
@@ -145,7 +157,7 @@ def too_wide(stored: Mapping[RowKey, StoredRow], rows: DeltasByRow, most: int) -
 
 def apply(
     commit: RowCommit,
-    rows: DeltasByRow,
+    rows: PushRows,
     sender: Sender,
     arrival: int,
     index: BucketIndex,
@@ -161,7 +173,8 @@ def apply(
         index: of the active rules.
         stored: the rows as they are, if they were read already.
     """
-    stored = commit.unfolded_rows(rows.keys()) if stored is None else stored
+    deltas, shared = rows
+    stored = commit.unfolded_rows(deltas.keys()) if stored is None else stored
     client_id, allowed = intern(sender.client_id), frozenset(sender.keys)
     own = own_bucket(client_id)
     after: list[StoredRow] = []
@@ -169,14 +182,14 @@ def apply(
     clean = True
     names: tuple[str, ...] = ()
     unruled = False
-    at = arrival - ARRIVAL_STEP * len(rows)
-    for key, changes in rows.items():
+    at = arrival - ARRIVAL_STEP * len(deltas)
+    for key, changes in deltas.items():
         at += ARRIVAL_STEP
         before, delta = stored.get(key), changes[0]
         if before is not None and delta.hlc > before.newest and delta.op == "UPDATE" and len(changes) == 1:
-            columns = tuple([column.column for column in delta.columns])
-            if columns != names:  # mostly they are those of the delta before
-                names = intern_names(columns)
+            columns = shared or intern_names(tuple([column.column for column in delta.columns]))
+            if columns is not names:
+                names = columns
                 unruled = sender.reindexed and 0 < len(names) <= NARROW and index.columns.isdisjoint(names)
             if unruled and not allowed.isdisjoint(before.keys):
                 after.append(before.updated(delta, names, client_id, at))
