@@ -30,10 +30,12 @@ class State(LayeredFile):
         found: dict[RowKey, StoredRow] = {}
         missing: Collection[RowKey] = keys
         for rows in self._unwritten(gateway):
-            found |= {key: row for key in missing if (row := rows.get(key)) is not None}
-            if len(found) == len(keys):
-                return found
-            missing = [key for key in keys if key not in found]
+            here = {key: row for key in missing if (row := rows.get(key)) is not None}
+            if len(here) == len(missing):
+                return found | here
+            if here:
+                found |= here
+                missing = [key for key in missing if key not in here]
         return found | self._rows.get(gateway, missing)
 
     def put(self, gateway: str, rows: Collection[StoredRow], moves: Collection[Move]) -> Collection[str]:
