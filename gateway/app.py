@@ -96,6 +96,8 @@ def build_routes() -> FastAPI:
         redirect_slashes=False,  # a redirect would lead to whatever host the request names
         generate_unique_id_function=lambda route: route.name,
         lifespan=_lifespan,
+        # the gateway has its own log and metrics; FastAPI would look for a provider of each kind at every request
+        telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     for router in (*ROUTERS, live.router):
         for prefix in PREFIXES:
