@@ -1,5 +1,6 @@
 """Two gateways with one table name and a namespace each: merged, checkpointed, queried, erased and checked apart."""
 
+import hashlib
 import time
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -33,15 +34,16 @@ COLUMNS = {
 
 
 class House:
-    """A store with two gateways, and Dagster's jobs over it."""
+    """A store with two gateways, and Dagster's jobs over it. `eu` has a namespace of its own."""
 
-    def __init__(self, config, folder, serve):
+    def __init__(self, config, folder, serve, name):
         url = f"sqlite://{folder / 'staging'}"
-        lake = {"system_namespace": "sys_apart", "namespace": "tab_apart", "checkpoints": str(folder / "frames")}
+        self.home, self.eu = f"tab_{name}", f"eu_{name}"
+        lake = {"system_namespace": f"sys_{name}", "namespace": self.home, "checkpoints": str(folder / "frames")}
         served = serve(staging=url)
         self.engine = served.engine
         self.shared = reached_at(served, config).replace(lake=lake, staging={"url": url})
-        self.config = self.shared.model_copy(update={"gateways": {"eu": DeclaredGateway(namespace="shop_eu")}})
+        self.config = self.shared.model_copy(update={"gateways": {"eu": DeclaredGateway(namespace=self.eu)}})
         self.push("eu", "ada", {"2": "x"})  # a table without a schema takes what its columns will not hold
         self.push("eu", "bob", {"8": "y"})
         for gateway, columns in COLUMNS.items():
@@ -76,8 +78,14 @@ class House:
         failed = " ".join(str(each.event_specific_data) for each in done.all_events if each.is_step_failure)
         return made, unmet, failed
 
-    def titles(self, table, ask=query):
-        answer = ask(self.config, f"SELECT _gateway, _row, title FROM {table}").to_pylist()
+    def fill(self):
+        """Push rows of both gateways, and flush; return the id of one delta, and the run."""
+        first = self.push("eu", "ada", {"1": 1})
+        self.push("home", "ada", {"1": "one", "3": "three"})
+        return first, self.run("flush")
+
+    def titles(self, namespace, ask=query):
+        answer = ask(self.config, f"SELECT _gateway, _row, title FROM {namespace}.orders").to_pylist()
         return {(row["_gateway"], row["_row"]): row["title"] for row in answer}
 
     def rejected(self):
@@ -86,17 +94,16 @@ class House:
         return {(row["gateway"], row["table_name"], row["row_id"], row["value"]) for row in found}
 
 
-@pytest.fixture(scope="module")
-def house(spark_server, serve, tmp_path_factory):
-    return House(spark_server["config"], tmp_path_factory.mktemp("apart"), serve)
+@pytest.fixture
+def house(spark_server, serve, tmp_path, request):
+    name = hashlib.sha256(request.node.name.encode()).hexdigest()[:12]
+    return House(spark_server["config"], tmp_path, serve, name)
 
 
 def test_neither_gateway_sees_the_others_tables(house):
-    first = house.push("eu", "ada", {"1": 1})
-    house.push("home", "ada", {"1": "one", "3": "three"})
-    made, unmet, failed = house.run("flush")
-    assert (made, unmet, failed) == (
-        {"deltas", "tables/orders", "tables_shop_eu/orders", "checkpoint_snapshots", "checkpoint"},
+    first, run = house.fill()
+    assert run == (
+        {"deltas", "tables/orders", f"tables_{house.eu}/orders", "checkpoint_snapshots", "checkpoint"},
         [],
         "",
     )
@@ -104,26 +111,28 @@ def test_neither_gateway_sees_the_others_tables(house):
     eu = {("eu", "1"): 1.0, ("eu", "2"): None, ("eu", "8"): None, ("eu", "9"): 9.0}
     home = {("home", "1"): "one", ("home", "3"): "three"}
     for ask in (query, on_spark):
-        assert house.titles("shop_eu.orders", ask) == eu
-        assert house.titles("orders", ask) == home
-    both = query(house.config, "SELECT e._row FROM shop_eu.orders e JOIN tab_apart.orders h ON h._row = e._row")
+        assert house.titles(house.eu, ask) == eu
+        assert house.titles(house.home, ask) == home
+    both = query(house.config, f"SELECT e._row FROM {house.eu}.orders e JOIN orders h ON h._row = e._row")
     assert both.to_pylist() == [{"_row": "1"}]
     assert trace(house.config, first).state.contains_delta
     checkpoints = {gateway: house.engine.store.newest_checkpoint(gateway) for gateway in COLUMNS}
     assert {gateway: made.tables[0].rows for gateway, made in checkpoints.items()} == {"eu": 3, "home": 2}
-    assert house.rejected() == {("eu", "shop_eu.orders", "2", '"x"'), ("eu", "shop_eu.orders", "8", '"y"')}
+    assert house.rejected() == {("eu", f"{house.eu}.orders", "2", '"x"'), ("eu", f"{house.eu}.orders", "8", '"y"')}
 
 
 def test_an_erasure_in_one_leaves_the_other(house):
+    house.push("eu", "bob", {"9": 9})
+    house.fill()
     before = house.engine.store.newest_checkpoint("home")
     erased = house.engine.store.erase_client("eu", "ada")
     made, _, failed = house.run("erasure")
     assert failed == ""
     assert made == {"erasure"}
     assert house.engine.store.erasures("eu")[0].lake_ms is not None, erased
-    assert house.titles("shop_eu.orders") == {("eu", "8"): None, ("eu", "9"): 9.0}
-    assert house.titles("orders") == {("home", "1"): "one", ("home", "3"): "three"}
-    assert house.rejected() == {("eu", "shop_eu.orders", "8", '"y"')}
+    assert house.titles(house.eu) == {("eu", "8"): None, ("eu", "9"): 9.0}
+    assert house.titles(house.home) == {("home", "1"): "one", ("home", "3"): "three"}
+    assert house.rejected() == {("eu", f"{house.eu}.orders", "8", '"y"')}
     with LakeReader(house.config) as lake:
         files = Path(urlsplit(lake.rejected.location()).path).rglob("*.parquet")
     assert {value for file in files for value in pq.read_table(file, partitioning=None)["value"].to_pylist()} == {'"y"'}
@@ -133,27 +142,33 @@ def test_an_erasure_in_one_leaves_the_other(house):
 
 
 def test_a_gateway_cannot_change_its_namespace(house):
-    """Else its rows in the old one would be merged no more, and an erasure would pass them by."""
+    """Otherwise its rows in the old one would not be merged any longer, and an erasure would miss them."""
+    house.fill()
     began = {gateway: house.engine.store.newest_checkpoint(gateway) for gateway in COLUMNS}
     house.push("eu", "bob", {"10": 10})
     house.push("home", "bob", {"11": "eleven"})
-    both = {"eu": DeclaredGateway(namespace="shop_eu"), "home": DeclaredGateway(namespace="shop_us")}
+    both = {"eu": DeclaredGateway(namespace=house.eu), "home": DeclaredGateway(namespace="shop_us")}
     made, _, failed = house.run("flush", house.shared.model_copy(update={"gateways": both}))
-    assert {"deltas", "tables_shop_eu/orders"} <= made
-    assert "gateway 'home' are in the lake's namespace 'tab_apart', and it is configured for 'shop_us'" in failed
+    assert {"deltas", f"tables_{house.eu}/orders"} <= made
+    assert f"gateway 'home' are in the lake's namespace '{house.home}', and it is configured for 'shop_us'" in failed
     assert "Put gateways.home.namespace back" in failed
     assert house.engine.store.newest_checkpoint("home") == began["home"]
     assert house.engine.store.newest_checkpoint("eu").arrival > began["eu"].arrival
     with a_run(house.shared, house.engine.store) as run:
-        with pytest.raises(ConfigurationError, match="namespace 'shop_eu', and it is configured for 'tab_apart'"):
+        with pytest.raises(ConfigurationError, match=f"'{house.eu}', and it is configured for '{house.home}'"):
             run.run_state.names_of("eu")
         assert run.run_state.gateways_in("") == ["home"]
     assert house.run("flush")[1:] == ([], "")
     assert house.engine.store.newest_checkpoint("home").arrival > began["home"].arrival
-    assert house.titles("shop_eu.orders") == {("eu", "8"): None, ("eu", "9"): 9.0, ("eu", "10"): 10.0}
+    assert house.titles(house.eu) == {("eu", "1"): 1.0, ("eu", "2"): None, ("eu", "8"): None, ("eu", "10"): 10.0}
 
 
-def test_upkeep_of_the_history_takes_the_past_of_rejected_values_along(house):
+def test_maintenance_of_the_history_expires_snapshots_of_rejected_values(house):
+    house.fill()
+    house.push("eu", "bob", {"2": 2})  # a value that fits replaces the rejected one
+    house.run("flush")
+    with LakeReader(house.config) as lake:
+        assert len(lake.rejected.snapshots()) > 1
     with a_run(house.config) as run:
         maintain(
             run.pyspark.spark_session,
@@ -164,4 +179,4 @@ def test_upkeep_of_the_history_takes_the_past_of_rejected_values_along(house):
         )
     with LakeReader(house.config) as lake:
         assert len(lake.rejected.snapshots()) == 1
-    assert house.rejected() == {("eu", "shop_eu.orders", "8", '"y"')}
+    assert house.rejected() == {("eu", f"{house.eu}.orders", "8", '"y"')}
