@@ -1,4 +1,8 @@
-"""Commits batches of rows to `landing` and `known`, validated from the snapshot that was read."""
+"""Commits rows to the tables of polled rows: `landing`, which has every poll's rows, and `known`, the current ones.
+
+Iceberg validates each commit from the snapshot that the caller read, so of two polls of one connector one fails. A
+commit whose response was lost is recognised by its batch id. `landings` and `reading` in this package call it.
+"""
 
 from __future__ import annotations
 
@@ -17,41 +21,53 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame
 
-TRIES = 5
-"""Attempts to commit one batch while the catalogue is busy."""
+COMMIT_ATTEMPTS = 5
+"""Attempts to commit one batch, or one property, while the catalogue is busy."""
 
-_REFUSED = "org.apache.iceberg.exceptions.ValidationException"
-_BUSY = ("SQLITE_BUSY", "database is locked", "org.apache.iceberg.exceptions.CommitFailedException")
+_REJECTED = "org.apache.iceberg.exceptions.ValidationException"
+"""Error text if another commit has written rows that meet the condition."""
+_CATALOGUE_BUSY = ("SQLITE_BUSY", "database is locked", "org.apache.iceberg.exceptions.CommitFailedException")
+"""Error texts if another commit of any table is in progress. A further attempt may succeed."""
 
 
-def commit(
-    tables: ConnectorTables, name: str, rows: DataFrame, where: Column, snapshot: int | None, batch: Sequence[str]
+def commit_rows(
+    tables: ConnectorTables,
+    table_name: str,
+    rows: DataFrame,
+    where: Column,
+    snapshot_id: int | None,
+    batch: Sequence[str],
 ) -> None:
-    """Replace the rows that meet a condition, in one commit. Iceberg refuses it if others wrote such rows meanwhile.
+    """Replace the rows that meet a condition by new ones, in one commit.
+
+    Iceberg rejects the commit if others have written rows that meet the condition since `snapshot_id`. While the
+    catalogue is busy the commit is retried. After an error the snapshots of the table are searched for `batch`: if one
+    has it, only the response was lost, and the call succeeds.
 
     Args:
-        tables: the connector's tables.
-        name: the table's full, quoted name.
+        tables: the connector's part of `landing` and `known`.
+        table_name: full, quoted name of `landing` or `known`.
         rows: the new rows.
-        where: a condition that all of `rows` meet.
-        snapshot: the snapshot that was read; None: the table was empty.
-        batch: identifies this commit.
+        where: condition for the rows to replace. All of `rows` must meet it.
+        snapshot_id: the snapshot that the caller read; None if the table was empty.
+        batch: identifies this commit, and is stored in its snapshot: `landing` or `known`, gateway, connector, and
+            parts that distinguish it from other commits.
 
     Raises:
-        FlushError: the rows were not committed.
+        FlushError: the rows were not committed; the next poll tries again.
         Exception: the error of Spark or the catalogue, if it is unknown whether the rows were committed.
     """
-    identity = json.dumps(list(batch))
-    for attempt in range(1, TRIES + 1):
+    batch_id = json.dumps(list(batch))
+    for attempt in range(1, COMMIT_ATTEMPTS + 1):
         try:
-            overwrite(rows, name, where, snapshot, identity)
+            overwrite(rows, table_name, where, snapshot_id, batch_id)
         except PySparkException as error:
-            with tables.opened(name) as table:
+            with tables.open(table_name) as table:
                 if list(batch) in map(batch_of, table.metadata.snapshots):
                     return  # the response to the commit was lost
-            if is_busy(error) and attempt < TRIES:
+            if is_busy(error) and attempt < COMMIT_ATTEMPTS:
                 continue
-            if _REFUSED in str(error) or is_busy(error):
+            if _REJECTED in str(error) or is_busy(error):
                 raise FlushError(
                     f"{' '.join(batch[:4])} was not written ({brief(error)}): another poll of it may be in progress; "
                     "the next one continues from the last landing"
@@ -62,5 +78,5 @@ def commit(
 
 
 def is_busy(error: PySparkException) -> bool:
-    """Return whether a commit failed because others committed at the same time."""
-    return any(sign in str(error) for sign in _BUSY)
+    """Return whether a commit failed only because others committed at the same time."""
+    return any(text in str(error) for text in _CATALOGUE_BUSY)

@@ -1,6 +1,7 @@
-"""Compares what a poll read with the known rows of a table: a census, or all rows of a table without a cursor.
+"""Compares what a poll read with a table's known rows, those that its landings and the table `known` result in.
 
-Tasks of a poll call it.
+A poll reads either a census, a list of all ids, or all rows of a table that has no cursor. The Spark tasks of a poll
+call it.
 """
 
 from __future__ import annotations
@@ -24,31 +25,31 @@ _encode_sorted = msgspec.json.Encoder(order="sorted").encode
 
 
 def compare_census(rows: KnownRows, census: Census) -> CensusComparison:
-    """Compare a census with the known rows.
+    """Compare the ids that the source has with the known rows.
 
     Args:
         rows: the known rows.
-        census: the ids that the source has.
+        census: every row id at the source, or every value of another column.
     """
-    there = pc.unique(pa.chunked_array([pa.array(piece, pa.string()) for piece in census.values], pa.string()))
+    at_source = pc.unique(pa.chunked_array([pa.array(values, pa.string()) for values in census.values], pa.string()))
     keys = ClaimKeys([census.column] if census.column is not None else [])
-    known, absent, met = 0, list[SourceRow](), [pa.array([], pa.string())]
-    for piece in rows.rows():
-        known += piece.num_rows
+    known, absent, known_ids = 0, list[SourceRow](), [pa.array([], pa.string())]
+    for some in rows.rows():
+        known += some.num_rows
         if census.column is None:
-            values = piece["row_id"].combine_chunks()
-            met.append(values)
+            values = some["row_id"].combine_chunks()
+            known_ids.append(values)
         else:
-            texts = piece["columns"].to_pylist()
+            texts = some["columns"].to_pylist()
             values = pa.array([next((value for _, value in keys.of(text)), None) for text in texts], pa.string())
-        missing = piece.filter(pc.invert(pc.is_in(values, value_set=there)))
+        missing = some.filter(pc.invert(pc.is_in(values, value_set=at_source)))
         absent += [
             SourceRow(row_id, msgspec.json.decode(columns))
             for row_id, columns in zip(missing["row_id"].to_pylist(), missing["columns"].to_pylist(), strict=True)
         ]
     if census.column is not None:
         return CensusComparison(known, absent, [])
-    unknown = there.filter(pc.invert(pc.is_in(there, value_set=pa.concat_arrays(met))))
+    unknown = at_source.filter(pc.invert(pc.is_in(at_source, value_set=pa.concat_arrays(known_ids))))
     return CensusComparison(known, absent, sorted(unknown.to_pylist()))
 
 
@@ -56,24 +57,24 @@ class RowDigests:
     """Digests of the known rows of a table that is read as a whole, so that unchanged rows do not land again."""
 
     def __init__(self, rows: KnownRows) -> None:
-        """Compute the digests, of about 100 bytes each.
+        """Compute the digests, which take about 100 bytes of memory each.
 
         Args:
             rows: the known rows.
         """
-        self._there = {
+        self._digests = {
             _digest(row_id, columns.encode())
-            for piece in rows.rows()
-            for row_id, columns in zip(piece["row_id"].to_pylist(), piece["columns"].to_pylist(), strict=True)
+            for some in rows.rows()
+            for row_id, columns in zip(some["row_id"].to_pylist(), some["columns"].to_pylist(), strict=True)
         }
 
     def changed(self, page: Page) -> Page:
-        """Return the page with new and changed rows only, which count as known from now on."""
+        """Return the page with its new and changed rows only. These count as known from now on."""
         changed = []
         for row in page.rows:
             digest = _digest(row.row_id, _encode_sorted(row.columns))
-            if digest not in self._there:
-                self._there.add(digest)
+            if digest not in self._digests:
+                self._digests.add(digest)
                 changed.append(row)
         return Page(page.table, changed, page.cursor, page.deleted, page.whole)
 

@@ -1,7 +1,7 @@
-"""Connectors as data sources of Spark, `spark.read.format("lakesync_TYPE")`, for polls and notebooks.
+"""Makes connectors readable as Spark data sources, `spark.read.format("lakesync_TYPE")`, for polls and notebooks.
 
-One class serves every connector type, also those of users. Settings with their secrets are attributes of the class,
-which Spark sends to its Python processes as a pickle. They are not options, which Spark's pages show.
+One class serves every connector type, also those that users register. Its settings contain secrets, so they are
+attributes of the class, which Spark sends to its Python processes as a pickle, and not options, which Spark's UI shows.
 """
 
 from __future__ import annotations
@@ -31,21 +31,25 @@ if TYPE_CHECKING:
 _TYPES = {"string": "string", "number": "double", "boolean": "boolean", "json": "string", "null": "string"}
 """Schema type → Spark type."""
 _ARROW_TYPES = {"string": pa.string(), "double": pa.float64(), "boolean": pa.bool_()}
+"""Spark type → Arrow type."""
 _encode = msgspec.json.Encoder().encode
 
 
 class SourceSettings(NamedTuple):
-    """The settings of a registered data source."""
+    """What a registered data source reads: either one poll, or connectors by name."""
 
     open_source: OpenSource
     configs: tuple[ConnectorConfig, ...] = ()
-    """The connectors that can be read by name."""
+    """The connectors that a notebook can read by name."""
     work: PollWork | None = None
-    """The poll that the data source reads; None: a notebook reads connectors by name."""
+    """The poll to read; None if connectors are read by name."""
 
 
 class ConnectorSource(DataSource):
-    """The connectors of one type. Options: `connector`, `gateway` if several have that name, and `path` or `table`."""
+    """The connectors of one type.
+
+    Options: `connector`, its name; `gateway`, if connectors of several gateways have that name; `path` or `table`.
+    """
 
     format_name: ClassVar[str]
     settings: ClassVar[SourceSettings]
@@ -62,7 +66,7 @@ class ConnectorSource(DataSource):
         schema = self._table().schema()
         return ", ".join(f"`{name}` {kind}" for name, kind in _columns(schema))
 
-    def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002 Spark passes the one above
+    def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002 Spark passes the result of `schema`
         """Return the reader of a poll or of one table."""
         return PollReader(self.settings.work) if self.settings.work is not None else self._table()
 
@@ -75,7 +79,7 @@ class ConnectorSource(DataSource):
         if len(found) != 1:
             known = ", ".join(f"{config.gateway}/{config.name}" for config in self.settings.configs)
             raise NotFoundError(
-                f"connector {name!r} of gateway {gateway!r} is not registered here, or several: {known}"
+                f"{len(found)} connectors have the name {name!r} and the gateway {gateway!r}; choose one of: {known}"
             )
         if table is None:
             raise ConfigurationError("no table is named: use .load(TABLE)")
@@ -83,13 +87,13 @@ class ConnectorSource(DataSource):
 
 
 class PollReader(DataSourceReader):
-    """Reads the rows that a poll lands."""
+    """Reads the rows that a poll writes to `landing`."""
 
     def __init__(self, work: PollWork) -> None:
         """Store the poll.
 
         Args:
-            work: the poll.
+            work: the poll to read.
         """
         self._work = work
 
@@ -156,7 +160,7 @@ def register_connectors(spark: SparkSession, kind: ConnectorType, configs: Seque
     """Make connectors of one type readable as `spark.read.format("lakesync_TYPE")` in a session.
 
     Args:
-        spark: the session.
+        spark: an open Spark session.
         kind: the connector type.
         configs: the connectors, secrets in plain text.
     """
@@ -164,34 +168,35 @@ def register_connectors(spark: SparkSession, kind: ConnectorType, configs: Seque
 
 
 def read_poll(spark: SparkSession, work: PollWork) -> DataFrame:
-    """Return the rows that a poll's tasks read: rows of `landing`, and reports. Each evaluation polls the source again.
+    """Return what a poll's tasks read: rows for `landing`, and reports. Each evaluation polls the source again.
 
-    Each connector has its own format name, because runs share a session, and a plan finds its source by name.
+    Each connector gets a format name of its own, because concurrent polls may share the session, and Spark looks up
+    data sources by format name.
 
     Args:
-        spark: a session.
+        spark: an open Spark session.
         work: the poll.
     """
     config = work.config
-    own = hashlib.sha256(msgspec.json.encode((config.gateway, config.name))).hexdigest()
-    name = f"{format_of(config.type)}_{own}"
+    digest = hashlib.sha256(msgspec.json.encode((config.gateway, config.name))).hexdigest()
+    name = f"{format_of(config.type)}_{digest}"
     _register(spark, name, SourceSettings(work.open_source, work=work))
     return spark.read.format(name).load()
 
 
-def format_of(kind: str) -> str:
-    """Return the name of the format of a connector type."""
-    return f"lakesync_{kind}"
+def format_of(connector_type: str) -> str:
+    """Return the format name under which Spark reads connectors of a type."""
+    return f"lakesync_{connector_type}"
 
 
 def _register(spark: SparkSession, name: str, settings: SourceSettings) -> None:
     # a class created here is pickled with its attributes; a class of this module would be imported without them
-    made = type("RegisteredSource", (ConnectorSource,), {"format_name": name, "settings": settings})
-    spark.dataSource.register(made)
+    registered = type("RegisteredSource", (ConnectorSource,), {"format_name": name, "settings": settings})
+    spark.dataSource.register(registered)
 
 
 def _columns(schema: TableSchema | None) -> list[tuple[str, str]]:
-    """Return names and Spark types of the columns."""
+    """Return names and Spark types of a table's columns; without a schema, all columns are one JSON text."""
     if schema is None:
         return [("row_id", "string"), ("columns", "string")]
     return [("row_id", "string"), *((column.name, _TYPES[column.type]) for column in schema.columns)]

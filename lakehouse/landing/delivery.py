@@ -1,6 +1,7 @@
-"""Pushes the changes in landed rows to the gateway: tasks of Spark push in chunks and pause while it is full.
+"""Delivers polled changes: pushes the deltas that follow from landed rows to the connector's gateway.
 
-Polls and replays of connectors call it.
+Spark tasks push in chunks. While the gateway rejects pushes because too much is unflushed, the driver waits and then
+starts another task. Polls and replays of connectors (`lakehouse.landing.polls`) call it.
 """
 
 from __future__ import annotations
@@ -34,23 +35,26 @@ SECONDS_A_TASK = 60.0
 """Seconds after which a task ends and another continues, so that others, such as a flush, get its core."""
 
 PATIENCE_SECONDS = 1_800.0
-"""Seconds for which a gateway may accept nothing, before the delivery fails."""
+"""Seconds for which a gateway may reject everything, before the delivery fails."""
 
-_WAIT_SECONDS = 5.0
-_ASK_SECONDS = 30.0
-_PUSHED = "report string"
-_PUSHED_ARROW = pa.schema([("report", pa.string())])
+_MAX_PAUSE_SECONDS = 5.0
+"""Seconds between two tasks while the gateway rejects pushes, at most."""
+_FLUSH_REQUEST_SECONDS = 30.0
+"""Seconds after which a flush is requested again."""
+_REPORT_SCHEMA = "report string"
+_REPORT_ARROW = pa.schema([("report", pa.string())])
 
 
 class DeliveryReport(msgspec.Struct, kw_only=True):
-    """What was pushed of a table's landings."""
+    """How many deltas of a table were pushed."""
 
     inserted: int = 0
     updated: int = 0
     deleted: int = 0
     pushes: int = 0
+    """Number of push requests."""
     waited_s: float = 0.0
-    """Seconds for which the gateway accepted nothing."""
+    """Seconds of waiting while the gateway rejected pushes."""
 
     @property
     def deltas(self) -> int:
@@ -62,21 +66,23 @@ class TaskReport(DeliveryReport, kw_only=True):
     """What one task pushed."""
 
     page: int | None = None
-    """The last page all of whose deltas were pushed."""
+    """The last page all of whose deltas were pushed; None if no page is complete."""
     ended: bool = False
-    """Whether no delta is left."""
+    """Whether all deltas are pushed."""
     failure: Failure | None = None
+    """Why the task stopped early; None if it did not, or ran out of time."""
 
 
 class PushTask(NamedTuple):
-    """The task that pushes the deltas of its partition, which are in order."""
+    """The Spark task that pushes deltas. It gets them in order, in one partition."""
 
     open_intake: OpenIntake
     gateway: str
     client_id: str
     chunk: int
+    """Deltas in one push."""
     skipped: int
-    """Number of deltas that earlier tasks have pushed."""
+    """Number of deltas that earlier tasks have pushed, from the start of the partition."""
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Push the deltas, and yield one row with the report."""
@@ -87,10 +93,10 @@ class PushTask(NamedTuple):
                 self._push(intake, batches, pushed)
         except LakeSyncError as error:
             pushed.failure = Failure.of(error)
-        yield pa.RecordBatch.from_pylist([{"report": msgspec.json.encode(pushed).decode()}], _PUSHED_ARROW)
+        yield pa.RecordBatch.from_pylist([{"report": msgspec.json.encode(pushed).decode()}], _REPORT_ARROW)
 
     def _push(self, intake: Intake, batches: Iterable[pa.RecordBatch], pushed: TaskReport) -> None:
-        until = time.monotonic() + SECONDS_A_TASK
+        deadline = time.monotonic() + SECONDS_A_TASK
         current: int | None = None
         for rows, is_new in self._chunks(batches):
             if is_new:
@@ -98,30 +104,30 @@ class PushTask(NamedTuple):
                 intake.push(self.gateway, b'{"clientId":"%s","deltas":[%s]}' % (self.client_id.encode(), deltas))
                 pushed.pushes += 1
                 _count(pushed, rows)
-            for page in rows["page"].unique().to_pylist():
+            for page in rows["page"].unique().to_pylist():  # a page is complete once a later one begins
                 current, pushed.page = page, current if page != current else pushed.page
-            if time.monotonic() >= until and is_new:
+            if time.monotonic() >= deadline and is_new:
                 return
         pushed.page, pushed.ended = current, True
 
     def _chunks(self, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[pa.Table, bool]]:
-        """Yield the deltas that were pushed before, then the others in chunks, each with whether it is new."""
-        held, skipped = pa.table({}), self.skipped
+        """Yield `(deltas, is_new)`: first the deltas that earlier tasks have pushed, then the others in chunks."""
+        buffered, skipped = pa.table({}), self.skipped
         for batch in batches:
             rows = pa.Table.from_batches([batch])
             if skipped:
                 yield rows.slice(0, skipped), False
                 rows, skipped = rows.slice(min(skipped, rows.num_rows)), max(0, skipped - rows.num_rows)
-            held = pa.concat_tables([held, rows]) if held.num_rows else rows
-            while held.num_rows >= self.chunk:
-                yield held.slice(0, self.chunk), True
-                held = held.slice(self.chunk)
-        if held.num_rows:
-            yield held, True
+            buffered = pa.concat_tables([buffered, rows]) if buffered.num_rows else rows
+            while buffered.num_rows >= self.chunk:
+                yield buffered.slice(0, self.chunk), True
+                buffered = buffered.slice(self.chunk)
+        if buffered.num_rows:
+            yield buffered, True
 
 
 class Delivery:
-    """One connector's deltas on their way into its gateway."""
+    """Pushes one connector's deltas into its gateway."""
 
     def __init__(
         self,
@@ -136,12 +142,12 @@ class Delivery:
         """Prepare the delivery; nothing is sent yet.
 
         Args:
-            landing: what landed of the connector's tables.
-            open_intake: the way into the gateways, for tasks too.
-            gateway: its id.
-            request_flush: has the gateway's log carried to the lake, so that it takes more.
+            landing: the connector's landed tables.
+            open_intake: opens the connection for pushes, in the driver or in a task.
+            gateway: the gateway's id.
+            request_flush: requests a flush of the gateway, after which it accepts more.
             chunk: deltas in one push.
-            sleep: waits for so many seconds.
+            sleep: waits for a number of seconds.
         """
         self._landing = landing
         self._open_intake = open_intake
@@ -152,7 +158,12 @@ class Delivery:
 
     @lake_errors
     def deliver(self, table: Table) -> DeliveryReport:
-        """Push what landed of a table since its mark, and move the mark. A repeat continues an interrupted delivery.
+        """Push the deltas of a table that the gateway lacks, and record how far it has them.
+
+        A repeat continues an interrupted delivery.
+
+        Args:
+            table: the connector's table.
 
         Raises:
             BackpressureError: the gateway accepted nothing for `PATIENCE_SECONDS`.
@@ -173,14 +184,14 @@ class Delivery:
 
     @lake_errors
     def replay(self, table: Table, days: Sequence[date]) -> DeliveryReport:
-        """Push the deltas of the landings of some days again. Deltas that the gateway has change nothing.
+        """Push the deltas that landed on some days again. Deltas that the gateway has change nothing.
 
         Args:
             table: the connector's table.
-            days: UTC days of landing.
+            days: UTC days on which rows landed.
 
         Raises:
-            As `deliver`.
+            BackpressureError, LakeUnavailableError, LakeSyncError: as `deliver`.
         """
         done = DeliveryReport()
         self._prepare(table)
@@ -195,14 +206,19 @@ class Delivery:
                 intake.ensure_schema(self._gateway, schema)
 
     def _push(self, deltas: DataFrame, done: DeliveryReport, upto: int) -> Iterator[int]:
-        """Push in task after task, and wait between them while the gateway accepts nothing.
+        """Push in one task after another, and wait between them while the gateway rejects pushes.
 
-        No task waits itself: it would occupy the core that the flush needs, for which the gateway waits.
+        A task does not wait itself: it would occupy the core that the awaited flush needs.
+
+        Args:
+            deltas: all deltas to push, in one partition.
+            done: the report, to which the counts are added.
+            upto: the page to yield once all deltas are pushed.
 
         Yields:
             The page up to which everything is pushed; finally `upto`.
         """
-        waited = asked = 0.0
+        waited = next_request = 0.0
         reached = 0
         while True:
             pushed = self._run(deltas, done.deltas)
@@ -220,20 +236,20 @@ class Delivery:
                 continue
             error = pushed.failure.error()
             if pushed.deltas:
-                waited = asked = 0.0
+                waited = next_request = 0.0
             if not isinstance(error, BackpressureError) or waited >= PATIENCE_SECONDS:
                 raise error
-            if waited >= asked:
+            if waited >= next_request:
                 self._request_flush()
-                asked = waited + _ASK_SECONDS
-            pause = min(error.retry_after or _WAIT_SECONDS, _WAIT_SECONDS)
+                next_request = waited + _FLUSH_REQUEST_SECONDS
+            pause = min(error.retry_after or _MAX_PAUSE_SECONDS, _MAX_PAUSE_SECONDS)
             self._sleep(pause)
             waited += pause
             done.waited_s += pause
 
     def _run(self, deltas: DataFrame, skipped: int) -> TaskReport:
         task = PushTask(self._open_intake, self._gateway, self._landing.client_id, self._chunk, skipped)
-        (row,) = deltas.mapInArrow(task.run, _PUSHED).collect()
+        (row,) = deltas.mapInArrow(task.run, _REPORT_SCHEMA).collect()
         return msgspec.json.decode(row["report"], type=TaskReport)
 
 

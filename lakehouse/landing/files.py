@@ -1,4 +1,7 @@
-"""Reads a table's landed rows from their files in tasks, and computes the deltas that the gateway lacks."""
+"""Reads a polled table's landed rows from Parquet files, and computes the deltas that the gateway lacks.
+
+It runs in Spark tasks, which `lakehouse.landing.reading` starts. A page is numbered by the hlc of its first row.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,8 @@ import pyarrow.parquet as pq
 
 from lakehouse.file_systems import data_file_path, on_s3
 from lakehouse.landing.landed_files import OLD_MARK, LandedFile
-from lakehouse.landing.row_versions import KNOWN, ClaimKeys, Claims, Version, replay_versions
-from lakehouse.landing.rows import GONE, PLACE, ROW, WHOLE
+from lakehouse.landing.row_versions import NO_PAGE, ClaimKeys, Claims, Version, replay_versions
+from lakehouse.landing.rows import GONE, POSITION, ROW, WHOLE
 from lakesync.connectors.source import changed_columns
 from lakesync.model.delta import delta_id
 from lakesync.model.types import ColumnValue, Op, RowDelta
@@ -24,32 +27,36 @@ ROWS_AT_ONCE = 10_000
 """Rows of a file that are decoded at once."""
 
 DELTA_SCHEMA = "page bigint, hlc bigint, op string, delta string"
+"""Columns of computed deltas; `delta` is the delta as JSON."""
 
 DELTAS = pa.schema([("page", pa.int64()), ("hlc", pa.int64()), ("op", pa.string()), ("delta", pa.string())])
 
 KNOWN_ROWS = pa.schema([("row_id", pa.string()), ("columns", pa.string())])
+"""Columns of known rows; `columns` is the row as JSON."""
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 _LANDED = ["table_name", "kind", "page", "hlc", "row_id", "columns", "name", "value"]
 
 
 class LandedTable(NamedTuple):
-    """The files with a table's landings and known rows, as tasks receive them."""
+    """The files with a table's landed and known rows. It is sent to tasks."""
 
     table: str
     identity: str | None
+    """The column that identifies rows at the source: a row replaces others with the same value. None if it has none."""
     files: tuple[LandedFile, ...]
+    """The files of `landing` with pages later than `since`."""
     known: tuple[tuple[int, str], ...]
-    """Buckets and paths of the files of `known`."""
+    """Bucket and path of each file of `known`."""
     since: int
-    """The page up to which the landings are in `known`."""
+    """The last page that is in `known` already."""
 
     def claim_columns(self) -> tuple[str, ...]:
-        """Return the columns by which pages claim rows, the identity column among them."""
+        """Return the columns of which pages claim to have all rows with a value; the identity column is one of them."""
         found = {self.identity} if self.identity is not None else set()
         for file in self.files:
             if not file.claims:
                 continue
-            for rows in _read(file.path, ["table_name", "name"], None):
+            for rows in _file_rows(file.path, ["table_name", "name"], None):
                 mine = rows.filter(pc.equal(rows["table_name"], self.table))
                 found |= set(pc.unique(mine["name"].drop_null()).to_pylist())
         return tuple(sorted(found))
@@ -60,32 +67,32 @@ class LandedTable(NamedTuple):
         Args:
             above: the page after which the range begins.
             upto: the last page of the range.
-            among: only rows with these ids; None: all, with claims.
+            among: ids of the rows to return; None for all rows, and claims, which have no id.
         """
         for file in self.files:
             if file.last <= above or file.first > upto:
                 continue
-            for rows in _read(file.path, _LANDED, among):
+            for rows in _file_rows(file.path, _LANDED, among):
                 within = pc.and_(pc.greater(rows["page"], above), pc.less_equal(rows["page"], upto))
-                mine = pc.and_(pc.equal(rows["table_name"], self.table), pc.not_equal(rows["kind"], PLACE))
+                mine = pc.and_(pc.equal(rows["table_name"], self.table), pc.not_equal(rows["kind"], POSITION))
                 yield rows.filter(pc.and_(within, mine))
 
     def known_rows(self, bucket: int | None = None, among: pa.Array | None = None) -> Iterator[pa.Table]:
         """Yield the rows of `known`, in the columns `KNOWN_ROWS`.
 
         Args:
-            bucket: only rows of this bucket; None: of all.
-            among: only rows with these ids; None: all.
+            bucket: number of the bucket to read; None for all.
+            among: ids of the rows to return; None for all.
         """
         for own_bucket, path in self.known:
             if bucket is not None and bucket != own_bucket:
                 continue
-            for rows in _read(path, KNOWN_ROWS.names, among):
+            for rows in _file_rows(path, KNOWN_ROWS.names, among):
                 yield rows.filter(pc.not_equal(rows["row_id"], OLD_MARK))
 
 
-def _read(path: str, columns: list[str], among: pa.Array | None) -> Iterator[pa.Table]:
-    """Yield a file's rows. Of a row group without any of the wanted ids only the ids are read."""
+def _file_rows(path: str, columns: list[str], among: pa.Array | None) -> Iterator[pa.Table]:
+    """Yield a file's rows, or with `among` those with these ids. Row groups without such rows are skipped."""
     file_system, file_path = data_file_path(path)
     file = pq.ParquetFile(file_path, filesystem=file_system, pre_buffer=on_s3(path))
     groups = list(range(file.num_row_groups))
@@ -98,22 +105,25 @@ def _read(path: str, columns: list[str], among: pa.Array | None) -> Iterator[pa.
 
 
 class PendingPages(NamedTuple):
-    """The deltas of some pages, divided among tasks by row."""
+    """A range of pages whose deltas are computed, divided among tasks by row id."""
 
     landed: LandedTable
     client_id: str
+    """Client id of the deltas."""
     above: int
-    """Deltas of later pages than this one are computed."""
+    """The page after which the range begins."""
     upto: int
+    """The last page of the range."""
     parts: int = 1
+    """Number of tasks."""
 
     def deltas(self, part: int = 0) -> Iterator[pa.RecordBatch]:
-        """Yield the deltas of a part, in the columns `DELTA_SCHEMA`."""
+        """Yield the deltas of one task's rows, in the columns `DELTA_SCHEMA`."""
         yield from _PendingRows(self, part).deltas()
 
 
 class _PendingRows:
-    """The rows of one part that pages bring or claim, with all their versions."""
+    """One task's rows that the pages contain or claim, with all versions that are needed to compute their deltas."""
 
     def __init__(self, pages: PendingPages, part: int) -> None:
         self._pages = pages
@@ -124,14 +134,14 @@ class _PendingRows:
         self._claims = Claims()
         self._versions: dict[str, list[Version]] = {}
         self._gone: dict[str, list[tuple[int, int]]] = {}
-        for row in self._read(pages.above, pages.upto):
-            self._claim(row)
+        for row in self._landed_rows(pages.above, pages.upto):
+            self._add_claims(row)
             if self._is_mine(row):
-                self._keep(row)
-        self._look_back()
+                self._add_version(row)
+        self._read_earlier_versions()
 
     def deltas(self) -> Iterator[pa.RecordBatch]:
-        """Yield the deltas."""
+        """Yield the deltas in the columns `DELTA_SCHEMA`."""
         pages, found = self._pages, list[tuple[str, int, int, str | None, str | None]]()
         keys = self._keys.of if self._claim_columns else _no_keys
         for row_id, versions in self._versions.items():
@@ -147,38 +157,38 @@ class _PendingRows:
                 found = []
         yield delta_batch(found, pages.client_id, self._landed.table)
 
-    def _look_back(self) -> None:
-        """Read the earlier versions of these rows: from `known`, and from earlier pages."""
+    def _read_earlier_versions(self) -> None:
+        """Read the versions of these rows from before the pages: from `known`, and from landings since then."""
         landed, above = self._landed, self._pages.above
         wanted = {*self._versions, *self._gone}
         row_ids = pa.array(sorted(wanted), pa.string())
         for rows in landed.known_rows(among=None if self._claim_columns else row_ids):
-            for row_id, columns in pairs_of(rows, *KNOWN_ROWS.names):
+            for row_id, columns in value_tuples(rows, *KNOWN_ROWS.names):
                 if row_id in wanted or self._is_claimed(row_id, columns):
                     wanted.add(row_id)
-                    self._versions.setdefault(row_id, []).append(Version(KNOWN, KNOWN, columns))
+                    self._versions.setdefault(row_id, []).append(Version(NO_PAGE, NO_PAGE, columns))
         if self._claim_columns:
-            found = (row for row in self._read(landed.since, above) if row.kind == ROW)
+            found = (row for row in self._landed_rows(landed.since, above) if row.kind == ROW)
             wanted |= {row.row_id for row in found if self._is_claimed(row.row_id, row.columns)}
-        for row in self._read(landed.since, above, None if self._claim_columns else row_ids):
+        for row in self._landed_rows(landed.since, above, None if self._claim_columns else row_ids):
             if row.row_id in wanted:
-                self._keep(row)
+                self._add_version(row)
         if self._claim_columns:
             keys = {key for versions in self._versions.values() for each in versions for key in self._keys.of(each[2])}
-            for row in self._read(landed.since, above):
-                self._claim(row, keys)
+            for row in self._landed_rows(landed.since, above):
+                self._add_claims(row, keys)
 
-    def _read(self, above: int, upto: int, among: pa.Array | None = None) -> Iterator[LandedRow]:
+    def _landed_rows(self, above: int, upto: int, among: pa.Array | None = None) -> Iterator[LandedRow]:
         for rows in self._landed.pages(above, upto, among):
-            yield from map(LandedRow._make, pairs_of(rows, *LandedRow._fields))
+            yield from map(LandedRow._make, value_tuples(rows, *LandedRow._fields))
 
-    def _keep(self, row: LandedRow) -> None:
+    def _add_version(self, row: LandedRow) -> None:
         if row.kind == ROW:
             self._versions.setdefault(row.row_id, []).append(Version(row.page, row.hlc, row.columns))
         elif row.kind == GONE:
             self._gone.setdefault(row.row_id, []).append((row.page, row.hlc))
 
-    def _claim(self, row: LandedRow, among: Collection[tuple[str, str]] | None = None) -> None:
+    def _add_claims(self, row: LandedRow, among: Collection[tuple[str, str]] | None = None) -> None:
         for key in claims_of(row, self._landed.identity, self._keys):
             if among is None or key in among:
                 self._claims.add(*key, row.page, row.hlc)
@@ -195,7 +205,7 @@ class _PendingRows:
 
 
 class LandedRow(NamedTuple):
-    """A landed row. Fields that its kind does not have are None."""
+    """A row of `landing`: a version, a delete or a claim. Fields that its kind does not have are None."""
 
     kind: str
     page: int
@@ -207,12 +217,12 @@ class LandedRow(NamedTuple):
 
 
 def claims_of(row: LandedRow, identity: str | None, keys: ClaimKeys) -> Iterator[tuple[str, str]]:
-    """Yield the claims that a landed row makes for its page, each a column and a value.
+    """Yield the claims of a landed row, as `(column, value)`: its page has all rows with this value.
 
     Args:
-        row: the row.
-        identity: the column that identifies rows at the source.
-        keys: reads the claimed columns of rows.
+        row: the landed row.
+        identity: the column that identifies rows at the source; None if there is none.
+        keys: reads the claimed columns from a row's JSON.
     """
     if row.kind == WHOLE:
         yield row.name, row.value
@@ -220,8 +230,8 @@ def claims_of(row: LandedRow, identity: str | None, keys: ClaimKeys) -> Iterator
         yield from (key for key in keys.of(row.columns) if key[0] == identity)
 
 
-def pairs_of(rows: pa.Table, *names: str) -> Iterator[tuple[Any, ...]]:
-    """Yield the values of columns, row by row."""
+def value_tuples(rows: pa.Table, *names: str) -> Iterator[tuple[Any, ...]]:
+    """Yield each row as a tuple of its values in the columns `names`."""
     return zip(*(rows[name].to_pylist() for name in names), strict=True)
 
 
@@ -232,10 +242,10 @@ def _no_keys(_: str) -> tuple[tuple[str, str], ...]:
 def delta_batch(
     events: Iterable[tuple[str, int, int, str | None, str | None]], client_id: str, table: str
 ) -> pa.RecordBatch:
-    """Return events as deltas, in the columns `DELTA_SCHEMA`.
+    """Return changes of rows as deltas, in the columns `DELTA_SCHEMA`. Changes without an effect are left out.
 
     Args:
-        events: `(row id, page, hlc, columns, before)`, columns as JSON.
+        events: `(row id, page, hlc, columns after, columns before)`, columns as JSON; None where there is no row.
         client_id: the client id of the deltas.
         table: the deltas' table.
     """

@@ -1,4 +1,7 @@
-"""Computes the current rows of a table from its landings, in tasks: for the table `known`, and to compare a census."""
+"""Computes a polled table's current rows from `known` and the landings since then.
+
+Spark tasks call it: to update the table `known`, and to compare a poll with what is known.
+"""
 
 from __future__ import annotations
 
@@ -10,55 +13,59 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg_core.transform import bucket as bucket_of
 
-from lakehouse.landing.files import KNOWN_ROWS, LandedRow, LandedTable, claims_of, pairs_of
+from lakehouse.landing.files import KNOWN_ROWS, LandedRow, LandedTable, claims_of, value_tuples
 from lakehouse.landing.landed_files import BUCKETS
-from lakehouse.landing.row_versions import KNOWN, ClaimKeys
+from lakehouse.landing.row_versions import NO_PAGE, ClaimKeys
 from lakehouse.landing.rows import GONE, ROW
 
 
 class KnownRows(NamedTuple):
-    """The rows that result from a table's landings up to a page."""
+    """A table's current rows after its landings up to a page."""
 
     landed: LandedTable
     upto: int
+    """The last page that counts."""
 
     def rows(self, bucket: int | None = None) -> Iterator[pa.Table]:
-        """Yield the rows of a bucket, or with None of all buckets, in the columns `KNOWN_ROWS`."""
+        """Yield the rows of a bucket, or with None of all buckets, in the columns `KNOWN_ROWS`.
+
+        A landed version is current if it is the row's newest, and neither a delete nor a claim of a later page removed
+        it. A row of `known` is current if no later page has it or claims it.
+        """
         landed = self.landed
         claimed = landed.claim_columns()
         keys = ClaimKeys(claimed)
         newest: dict[str, tuple[int, int]] = {}
-        gone: dict[str, int] = {}
+        deleted: dict[str, int] = {}
         claims: dict[tuple[str, str], int] = {}
-        for row in self._read(bucket if not claimed else None):
+        for row in self._landed_rows(bucket if not claimed else None):
             for key in claims_of(row, landed.identity, keys):
                 claims[key] = max(row.page, claims.get(key, row.page))
             if row.kind == ROW:
-                newest[row.row_id] = max((row.page, row.hlc), newest.get(row.row_id, (KNOWN, KNOWN)))
+                newest[row.row_id] = max((row.page, row.hlc), newest.get(row.row_id, (NO_PAGE, NO_PAGE)))
             elif row.kind == GONE:
-                gone[row.row_id] = max(row.page, gone.get(row.row_id, KNOWN))
+                deleted[row.row_id] = max(row.page, deleted.get(row.row_id, NO_PAGE))
 
-        def ended(columns: str, page: int) -> bool:
-            return bool(claims) and any(claims.get(key, KNOWN) > page for key in keys.of(columns))
+        def is_claimed_after(columns: str, page: int) -> bool:
+            return bool(claims) and any(claims.get(key, NO_PAGE) > page for key in keys.of(columns))
 
         for rows in self._pages(bucket):
-            there = [
-                kind == ROW and newest[row_id] == (page, hlc) and gone.get(row_id, KNOWN) <= page
-                for kind, row_id, page, hlc in pairs_of(rows, "kind", "row_id", "page", "hlc")
+            is_current = [
+                kind == ROW and newest[row_id] == (page, hlc) and deleted.get(row_id, NO_PAGE) <= page
+                for kind, row_id, page, hlc in value_tuples(rows, "kind", "row_id", "page", "hlc")
             ]
-            found = rows.filter(pa.array(there, pa.bool_())).select(["page", *KNOWN_ROWS.names])
-            kept = (
-                [not ended(columns, page) for columns, page in pairs_of(found, "columns", "page")] if claims else None
-            )
-            found = found.select(KNOWN_ROWS.names)
-            yield found if kept is None else found.filter(pa.array(kept, pa.bool_()))
-        row_ids = pa.array(sorted({*newest, *gone}), pa.string())
-        for rows in landed.known_rows(bucket):
-            left = rows.filter(pc.invert(pc.is_in(rows["row_id"], value_set=row_ids)))
+            current = rows.filter(pa.array(is_current, pa.bool_())).select(["page", *KNOWN_ROWS.names])
             if claims:
-                kept = [not ended(columns, KNOWN) for columns in left["columns"].to_pylist()]
-                left = left.filter(pa.array(kept, pa.bool_()))
-            yield left
+                stays = [not is_claimed_after(*values) for values in value_tuples(current, "columns", "page")]
+                current = current.filter(pa.array(stays, pa.bool_()))
+            yield current.select(KNOWN_ROWS.names)
+        landed_ids = pa.array(sorted({*newest, *deleted}), pa.string())
+        for rows in landed.known_rows(bucket):
+            unchanged = rows.filter(pc.invert(pc.is_in(rows["row_id"], value_set=landed_ids)))
+            if claims:
+                stays = [not is_claimed_after(columns, NO_PAGE) for columns in unchanged["columns"].to_pylist()]
+                unchanged = unchanged.filter(pa.array(stays, pa.bool_()))
+            yield unchanged
 
     def _pages(self, bucket: int | None) -> Iterator[pa.Table]:
         for rows in self.landed.pages(self.landed.since, self.upto):
@@ -68,6 +75,6 @@ class KnownRows(NamedTuple):
             ids = pc.fill_null(rows["row_id"], "").combine_chunks()
             yield rows.filter(pa.array(np.asarray(bucket_of(ids, BUCKETS)) == bucket))
 
-    def _read(self, bucket: int | None) -> Iterator[LandedRow]:
+    def _landed_rows(self, bucket: int | None) -> Iterator[LandedRow]:
         for rows in self._pages(bucket):
-            yield from map(LandedRow._make, pairs_of(rows, *LandedRow._fields))
+            yield from map(LandedRow._make, value_tuples(rows, *LandedRow._fields))

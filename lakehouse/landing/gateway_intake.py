@@ -1,4 +1,8 @@
-"""Pushes deltas of connectors and flows into gateways: in this process, or over HTTP if another one owns the store."""
+"""Pushes deltas of connectors and flows into gateways, for the pipeline and its Spark tasks.
+
+It uses an engine in this process if staging is on Postgres. A store on SQLite is open in the gateway server, so pushes
+go there over HTTP.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +28,13 @@ if TYPE_CHECKING:
     from lakesync.model.schema import TableSchema
 
 _TIMEOUT = (5.0, 60.0)
-_PATIENCE = 30.0
+"""Seconds to connect, and to wait for a response."""
+_RETRY_SECONDS = 30.0
+"""Seconds for which a push is repeated while the server cannot be reached."""
 
 
 class Intake(Protocol):
-    """Pushes into every gateway of one store. A push may be repeated: known deltas change nothing."""
+    """Pushes into any gateway of one staging store. A push may be repeated: known deltas change nothing."""
 
     def push(self, gateway: str, body: bytes) -> None:
         """Push deltas into a gateway.
@@ -52,12 +58,15 @@ class Intake(Protocol):
 
 
 OpenIntake = Callable[[], AbstractContextManager[Intake]]
-"""Opens an intake in any process. It can be sent to tasks of Spark."""
+"""Opens an intake. It can be sent to Spark tasks."""
 
 
 @contextmanager
 def open_intake(config: Config) -> Iterator[Intake]:
-    """Open the intake of a configuration: the gateway's internal routes for SQLite, an own engine for Postgres.
+    """Open the intake that fits a project's staging store, and close it at the end of the block.
+
+    Args:
+        config: the project's configuration.
 
     Raises:
         StagingUnavailableError: the store cannot be reached.
@@ -66,7 +75,7 @@ def open_intake(config: Config) -> Iterator[Intake]:
     if config.gateway_owns_staging:
         url, token = gateway_address(config)
         with requests.Session() as session:
-            session.trust_env = False  # a proxy does not know this machine's ports
+            session.trust_env = False  # no proxy for a server on this machine
             session.headers["Authorization"] = f"Bearer {token}"
             session.headers["Content-Type"] = "application/json"
             yield RemoteIntake(session, url)
@@ -112,14 +121,14 @@ class EngineIntake:
 
 
 class RemoteIntake:
-    """Pushes into the gateways of a server on this machine. A request whose response was lost is repeated."""
+    """Pushes over HTTP to the server that owns the store. A request whose response was lost is repeated."""
 
     def __init__(self, session: requests.Session, url: str) -> None:
         """Store the server's address.
 
         Args:
-            session: sends the service token.
-            url: the server's URL.
+            session: a session that sends the service token.
+            url: the server's root URL.
         """
         self._session = session
         self._root = url.rstrip("/") + "/internal"
@@ -143,13 +152,13 @@ class RemoteIntake:
         self._post(f"{self._root}/tables/{gateway}", encode_json(schema))
 
     def _post(self, url: str, body: bytes) -> None:
-        for attempt in stamina.retry_context(on=StagingUnavailableError, attempts=None, timeout=_PATIENCE):
+        for attempt in stamina.retry_context(on=StagingUnavailableError, attempts=None, timeout=_RETRY_SECONDS):
             with attempt:
                 try:
-                    answer = self._session.post(url, data=body, timeout=_TIMEOUT)
+                    response = self._session.post(url, data=body, timeout=_TIMEOUT)
                 except requests.RequestException as error:
                     raise StagingUnavailableError(
                         f"the gateway did not answer at {url} ({error}): check that it runs"
                     ) from error
-                if not answer.ok:
-                    raise error_of(answer)
+                if not response.ok:
+                    raise error_of(response)

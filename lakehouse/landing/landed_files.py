@@ -1,4 +1,7 @@
-"""Descriptions of the files of `landing`, for tasks. Importing it loads neither pyiceberg nor Spark."""
+"""Describes the Parquet files of the table `landing`, whose rows are what polls read. Drivers send this to Spark tasks.
+
+Importing it loads neither pyiceberg nor Spark.
+"""
 
 from __future__ import annotations
 
@@ -6,32 +9,36 @@ from datetime import date
 from typing import NamedTuple
 
 BUCKETS = 4
-"""Number of buckets of `known`, by row id."""
+"""Number of buckets by row id of the table `known`, the current rows of each polled table."""
 
 OLD_MARK = ""
-"""Row id under which earlier versions stored the mark of a table in `known`. No source has such a row."""
+"""Row id of a row of `known` in which earlier versions stored how far a table was read. No source has such an id."""
 
 
 class LandedFile(NamedTuple):
-    """A file of `landing`, described by its column bounds."""
+    """A file of `landing` with the bounds of its columns, as Iceberg's metadata has them.
+
+    A page is numbered by the hlc of its first row.
+    """
 
     path: str
     rows: int
     bytes: int
     day: date
+    """UTC day of the landing."""
     landing: int
-    """Number of the newest landing in it."""
+    """Highest number of a landing in the file."""
     first: int
-    """First page in it."""
+    """The file's first page."""
     last: int
-    """Last page in it."""
+    """The file's last page."""
     hlc: int
-    """Highest hlc in it."""
+    """Highest hlc in the file."""
     claims: bool
-    """Whether it has claims: pages that state to have all rows with a value in a column."""
+    """Whether the file has claims: statements that a page has all rows with some value in a column."""
     tables: tuple[str, str] = ("", chr(0x10FFFF))
-    """First and last table in it, in alphabetical order."""
+    """The file's first and last table in alphabetical order; by default it may have any table."""
 
     def may_have(self, table: str) -> bool:
-        """Return whether it may have rows of a table."""
+        """Return whether the file may have rows of a table."""
         return self.tables[0] <= table <= self.tables[1]

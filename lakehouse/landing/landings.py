@@ -1,12 +1,9 @@
-"""Polls a connector into the lake's table `landing`. The asset of its tables calls it.
+"""Polls a connector into the lake's table `landing`. `lakehouse.landing.polls` calls it.
 
-A landing is one commit: the rows that the tasks of one read brought, and the cursors of their tables. Landings are
-numbered, and a commit is validated from the snapshot whose newest number was read, so Iceberg refuses one of two polls
-of the same connector. A row gets its hlc when it lands, later than all before it, so the deltas that follow from a
-landing are always the same.
-
-The table `known` has the rows that result from the landings up to a page. It is updated from time to time; newer
-landings are read from `landing` itself.
+A landing is one commit to `landing`: the rows that the tasks of one read returned, and the cursors of their tables.
+Landings are numbered. Iceberg validates a commit from the snapshot in which the newest number was read, so of two polls
+of one connector it rejects one. A row gets its hlc when it lands, later than all earlier ones, so the deltas that are
+computed from a landing are always the same.
 """
 
 from __future__ import annotations
@@ -27,12 +24,12 @@ from pyspark.sql import functions as sf
 from pyspark.storagelevel import StorageLevel
 
 from lakehouse.file_systems import data_file_path
-from lakehouse.landing.commits import commit
+from lakehouse.landing.commits import commit_rows
 from lakehouse.landing.connector_source import read_poll
 from lakehouse.landing.landed_files import LandedFile
 from lakehouse.landing.poll_tasks import PollWork, TableResult, TableWork
 from lakehouse.landing.reading import LandedTables
-from lakehouse.landing.rows import PLACE, REPORT, Constants, ReadPosition
+from lakehouse.landing.rows import POSITION, REPORT, Constants, ReadPosition
 from lakehouse.landing.tables import ConnectorTables, landing_name
 from lakehouse.spark_errors import lake_errors
 from lakehouse.table_definitions import NAMES, LakeNames
@@ -52,51 +49,55 @@ if TYPE_CHECKING:
     from lakesync.connectors.source import Cursor
 
 BUDGETS_A_LANDING = 4
-"""A task lands at most this many times `memoryBudgetBytes` at once."""
+"""A landing has about this many times `memoryBudgetBytes` of rows from one task, at most."""
 
 
-class Polled(NamedTuple):
-    """A connector that is polled."""
+class PolledSource(NamedTuple):
+    """The source of a connector that is polled."""
 
     config: ConnectorConfig
     open_source: OpenSource
+    """Opens the source, in the driver or in a task."""
     tables: Sequence[Table]
+    """The tables that can be polled."""
 
 
 class LakeLanding(LandedTables):
     """The landings of one connector, for one poll or one replay."""
 
     def __init__(
-        self, spark: SparkSession, polled: Polled, now_ms: Callable[[], int], names: LakeNames = NAMES
+        self, spark: SparkSession, polled: PolledSource, now_ms: Callable[[], int], names: LakeNames = NAMES
     ) -> None:
-        """Read how far the connector's tables are.
+        """Read how far each of the connector's tables was read.
 
         Args:
-            spark: a session.
-            polled: the connector.
-            now_ms: returns milliseconds of the gateways' clock.
-            names: the lake's names.
+            spark: an open Spark session.
+            polled: the connector's source.
+            now_ms: returns the server wall time in milliseconds since 1970, by the gateways' clock.
+            names: catalogue and namespaces of the lake's tables.
 
         Raises:
-            As `LandedTables`.
+            LakeUnavailableError, ConfigurationError: as `LandedTables`.
         """
         config = polled.config
         super().__init__(ConnectorTables(spark, names, config.gateway, config.name), polled.tables)
         self._polled = polled
         self._now_ms = now_ms
-        self._places = lake_errors(_places)(self._files, self._tables, config.type)
+        self._positions = lake_errors(_positions)(self._files, self._tables, config.type)
 
     def cursor(self, table: str) -> Cursor | None:
         """Return the cursor of a table's last landed page; None before the first."""
-        return self._place(table).cursor
+        return self._position(table).cursor
 
     @lake_errors
     def poll(self, ingest: IngestSettings, wanted: Collection[str] | None = None) -> PollReport:
-        """Read the changes at the source into `landing`, in tasks of Spark. Tables fail independently.
+        """Read the changes at the source into `landing`, in Spark tasks, and take the censuses that are due.
+
+        Tables fail independently; the report has their errors.
 
         Args:
             ingest: the connector's settings.
-            wanted: the tables to read; None: all. The count of one may land rows of another.
+            wanted: names of the tables to read; None for all. The census of one may land rows of another.
 
         Raises:
             LakeUnavailableError: Spark or the catalogue cannot be reached.
@@ -104,64 +105,67 @@ class LakeLanding(LandedTables):
         begun = time.monotonic()
         reports = {table: TableReport(table, cursor=self.cursor(table)) for table in self._tables}
         report = PollReport(list(reports.values()))
-        due = self._now_ms() - ingest.census_interval_ms
-        never = {table for table in self._tables if self._place(table).counted_ms is None}
-        late = {table for table in self._tables if table not in never and (self._place(table).counted_ms or 0) <= due}
+        due_ms = self._now_ms() - ingest.census_interval_ms
+        counted_ms = {table: self._position(table).counted_ms for table in self._tables}
+        never_counted = {table for table, last_ms in counted_ms.items() if last_ms is None}
+        census_due = {table for table, last_ms in counted_ms.items() if last_ms is not None and last_ms <= due_ms}
         try:
             reading = [table for table in self._tables if wanted is None or table in wanted]
             polled = set(reading)
             while reading and (ingest.max_calls is None or report.usage.calls < ingest.max_calls):
-                results = self._step(reading, never, ingest, report)
+                results = self._read_and_land(reading, ingest, report, first_reads=never_counted)
                 more = {result.table for result in results if result.more and result.failure is None}
                 reading = [table for table in reading if table in more]
             ready = [self._tables[name] for name in self._tables if name in polled and reports[name].error is None]
             counting = [table.name for table in ready if table.name not in reading]
-            counting = [table for table in counting if self._tables[table].counted or table in late]
+            counting = [table for table in counting if self._tables[table].counted or table in census_due]
             if counting:
                 for table in counting:
                     reports[table].counted = True
-                self._step(list(self._tables), late, ingest, report, counting)
+                self._read_and_land(list(self._tables), ingest, report, counting=counting)
         except FlushError as error:
             for each in report.tables:
                 each.error = each.error or error
         report.seconds = time.monotonic() - begun
         return report
 
-    def _step(
+    def _read_and_land(
         self,
         tables: Sequence[str],
-        noted: Collection[str],
         ingest: IngestSettings,
         report: PollReport,
+        *,
+        first_reads: Collection[str] = (),
         counting: Collection[str] = (),
     ) -> list[TableResult]:
-        """Read tables, or take a census of some, and land the result.
+        """Read the changes of tables, or take censuses, and land the result in one commit.
 
         Args:
-            tables: the tables to read; in a census those of which pages may come.
-            noted: tables whose rows are all read, which is recorded as a census.
+            tables: the tables to read; with `counting` all tables, since a census may land rows of each.
             ingest: the connector's settings.
             report: the poll's report, to which the results are added.
-            counting: tables of which a census is taken.
+            first_reads: tables of which all rows are read for the first time, which is recorded as a census.
+            counting: tables of which a census is taken; empty to read changes.
 
         Raises:
             FlushError: the rows were not committed.
         """
         first = max(hlc.start_of(self._now_ms()), self._newest + 1)
         calls = None if ingest.max_calls is None else ingest.max_calls - report.usage.calls
+        records_census = counting or first_reads
         work = PollWork(
             self._polled.open_source,
             self._polled.config,
-            Constants.of(self._in.gateway, self._in.connector, self._number + 1, first),
-            first,
-            self._newest,
-            self._now_ms(),
-            tuple(self._work(table, (table in noted) if not counting else table in counting) for table in tables),
-            BUDGETS_A_LANDING * ingest.memory_budget_bytes,
-            calls,
-            ingest.deleted_share if counting else None,
+            Constants.of(self._iceberg.gateway, self._iceberg.connector, self._number + 1, first),
+            first=first,
+            newest=self._newest,
+            now_ms=self._now_ms(),
+            tables=tuple(self._work(table, counted=table in records_census) for table in tables),
+            bytes=BUDGETS_A_LANDING * ingest.memory_budget_bytes,
+            calls=calls,
+            deleted_share=ingest.deleted_share if counting else None,
         )
-        with computed_once(self._in.spark, read_poll(self._in.spark, work)) as rows:
+        with computed_once(self._iceberg.spark, read_poll(self._iceberg.spark, work)) as rows:
             reports = rows.where(sf.col("kind") == REPORT).select("columns").collect()
             results = [msgspec.json.decode(row["columns"], type=TableResult) for row in reports]
             crash_point("poll.read")
@@ -169,30 +173,31 @@ class LakeLanding(LandedTables):
             if any(result.landing for result in results if result.table not in failed):
                 self._land(rows, work.constants, failed)
                 crash_point("poll.landed")
-        _add(report, results, failed)
+        _add_results(report, results, failed)
         return results
 
-    def _work(self, name: str, counted: bool) -> TableWork:
+    def _work(self, name: str, *, counted: bool) -> TableWork:
         table = self._tables[name]
-        return TableWork(name, table.identity, table.counted, self._place(name), self._landed(name), counted)
+        return TableWork(name, table.identity, table.counted, self._position(name), self._landed(name), counted)
 
     def _land(self, rows: DataFrame, constants: Constants, failed: Collection[str]) -> None:
-        """Commit the rows that tasks read, except of tables that they could not read completely."""
+        """Commit the rows that tasks read, except those of failed tables."""
         wanted = [sf.col("kind") != REPORT, *(sf.col("table_name") != table for table in sorted(failed))]
-        batch = ("landing", self._in.gateway, self._in.connector, str(constants.landing), str(uuid.uuid4()))
-        where = self._in.condition(landing=constants.landing)
-        name = landing_name(self._in.names)
-        commit(self._in, name, rows.where(reduce(and_, wanted)), where, self._landing_snapshot, batch)
+        batch = ("landing", self._iceberg.gateway, self._iceberg.connector, str(constants.landing), str(uuid.uuid4()))
+        where = self._iceberg.condition(landing=constants.landing)
+        name = landing_name(self._iceberg.names)
+        commit_rows(self._iceberg, name, rows.where(reduce(and_, wanted)), where, self._landing_snapshot, batch)
         self._plan_landing()
         self._number, self._newest = constants.landing, max(file.hlc for file in self._files)
-        self._places = _places(self._files, self._tables, self._polled.config.type)  # a lost task may have read again
+        # from the commit, not from the reports: a task that was lost meanwhile may have read other rows
+        self._positions = _positions(self._files, self._tables, self._polled.config.type)
 
-    def _place(self, table: str) -> ReadPosition:
-        return self._places.get(table) or ReadPosition(self._polled.config.type)
+    def _position(self, table: str) -> ReadPosition:
+        return self._positions.get(table) or ReadPosition(self._polled.config.type)
 
 
-def _add(report: PollReport, results: Sequence[TableResult], failed: Collection[str]) -> None:
-    """Add the results of tasks to a poll's report."""
+def _add_results(report: PollReport, results: Sequence[TableResult], failed: Collection[str]) -> None:
+    """Add the results of tasks to a poll's report. Of failed tables only the usage and the error count."""
     usage = report.usage
     for each in report.tables:
         mine = [result for result in results if result.table == each.table]
@@ -209,14 +214,14 @@ def _add(report: PollReport, results: Sequence[TableResult], failed: Collection[
                 continue
             each.rows += result.rows
             each.deleted += result.deleted
-            if result.place is not None:
-                each.cursor = result.place.cursor
+            if result.position is not None:
+                each.cursor = result.position.cursor
         each.landings += each.table not in failed and any(result.landing for result in mine)
     report.usage = usage
 
 
-def _places(files: Sequence[LandedFile], tables: Mapping[str, Table], kind: str) -> dict[str, ReadPosition]:
-    """Return the newest read position of each table, if a connector of this type wrote it."""
+def _positions(files: Sequence[LandedFile], tables: Mapping[str, Table], kind: str) -> dict[str, ReadPosition]:
+    """Return the newest read position in `landing` of each table, if a connector of the type `kind` wrote it."""
     found: dict[str, ReadPosition] = {}
     for file in sorted(files, key=lambda each: each.last, reverse=True):
         if not any(table not in found and file.may_have(table) for table in tables):
@@ -225,24 +230,24 @@ def _places(files: Sequence[LandedFile], tables: Mapping[str, Table], kind: str)
         of_file = pq.read_table(
             path,
             columns=["landing", "table_name", "columns"],
-            filters=pc.field("kind") == PLACE,
+            filters=pc.field("kind") == POSITION,
             filesystem=file_system,
         )
         newest = sorted(of_file.to_pylist(), key=lambda row: row["landing"])
         mine = {row["table_name"]: msgspec.json.decode(row["columns"], type=ReadPosition) for row in newest}
         found = {**mine, **found}
-    return {table: place for table, place in found.items() if table in tables and place.type == kind}
+    return {table: position for table, position in found.items() if table in tables and position.type == kind}
 
 
 @contextmanager
 def computed_once(spark: SparkSession, rows: DataFrame) -> Iterator[DataFrame]:
-    """Cache the rows of a DataFrame on the executors' disks, so that several jobs compute them once.
+    """Cache a DataFrame's rows on the executors' disks during the block, so that several jobs compute them once.
 
-    A local checkpoint would do the same, but belongs to another session if a process has several.
+    `DataFrame.localCheckpoint` would do the same, but it may use another session of the process.
 
     Args:
-        spark: a session.
-        rows: the DataFrame.
+        spark: an open Spark session.
+        rows: the DataFrame to cache.
     """
     name = f"lakesync_{uuid.uuid4().hex}"
     rows.createOrReplaceTempView(name)

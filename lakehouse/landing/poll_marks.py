@@ -1,4 +1,7 @@
-"""Staging's marks of polls: when the last one began, and which tables fail. Polls write them, sensors read them."""
+"""Reads and writes the marks of polls in staging: when a connector was polled last, and which of its tables fail.
+
+Polls write the marks. Sensors read them, to decide which connector is due.
+"""
 
 from __future__ import annotations
 
@@ -21,33 +24,34 @@ def record_poll(
 ) -> None:
     """Write a connector's marks after a poll of some of its tables.
 
-    The mark of its last poll moves if a table succeeded and no table was left out but failing ones, so that the next
-    poll of these tables is due at the connector's interval. A table that fails delays no other.
+    The time of the last poll is written if a table succeeded and every table that did not fail before was polled.
+    The next poll is then due after the connector's interval. So a failing table, which is retried separately, does not
+    delay the others.
 
     Args:
         store: the staging store.
-        connector: the connector.
+        connector: the connector that was polled.
         succeeded: each polled table → whether it was read and pushed completely.
         begun_ms: when the poll began, in milliseconds of server wall time.
-        ended_ms: when it ended.
+        ended_ms: when it ended, in milliseconds of server wall time.
     """
-    known = failing_tables(store.marks(), connector)
-    failing = {table: failed for table, failed in known.items() if table not in succeeded}
+    failing_before = failing_tables(store.marks(), connector)
+    failing = {table: failed for table, failed in failing_before.items() if table not in succeeded}
     for table in (table for table, is_ok in succeeded.items() if not is_ok):
-        before = known.get(table, FailingTable(0, begun_ms, 0, 0))
+        before = failing_before.get(table, FailingTable(count=0, since_ms=begun_ms, begun_ms=0, ended_ms=0))
         failing[table] = FailingTable(before.count + 1, before.since_ms, begun_ms, ended_ms)
-    if failing != known:
+    if failing != failing_before:
         mark = failed_polls_mark(connector.gateway, connector.name)
         store.put_mark(mark, msgspec.json.encode(FailedPolls(failing)).decode())
-    if any(succeeded.values()) and not set(connector.tables) - known.keys() - succeeded.keys():
+    if any(succeeded.values()) and not set(connector.tables) - failing_before.keys() - succeeded.keys():
         store.put_mark(poll_mark(connector.gateway, connector.name), str(begun_ms))
 
 
 def failing_tables(marks: Mapping[str, str], connector: PolledConnector) -> dict[str, FailingTable]:
-    """Return the tables of a connector that its latest polls did not read or did not push completely.
+    """Return the tables of a connector whose latest poll failed: they were not read, or not pushed, completely.
 
     Args:
-        marks: staging's marks.
+        marks: name → value of all marks in staging.
         connector: the connector.
     """
     text = marks.get(failed_polls_mark(connector.gateway, connector.name))
@@ -59,7 +63,7 @@ def last_poll_ms(marks: Mapping[str, str], connector: PolledConnector) -> int:
     """Return when a connector's last poll began, in milliseconds of server wall time; 0 before the first.
 
     Args:
-        marks: staging's marks.
+        marks: name → value of all marks in staging.
         connector: the connector.
     """
     return int(marks.get(poll_mark(connector.gateway, connector.name), 0))

@@ -1,7 +1,7 @@
-"""The tasks of a poll: each reads its part of a source's tables and returns the rows to land.
+"""The Spark tasks of a poll: each reads its part of a source's tables and returns the rows to land.
 
 The driver divides the poll (`PollWork.parts`), a task reads one part (`PollWork.read`). Besides the rows to land it
-returns one row of the kind `report` for each table that it read.
+returns one row of the kind `report` for each table that it read. `lakehouse.landing.connector_source` calls both.
 """
 
 from __future__ import annotations
@@ -28,15 +28,17 @@ from lakesync.model.errors import ConfigurationError, LakeSyncError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-STAMPS = (2_000 << 16) - 1
+HLCS_A_LANDING = (2_000 << 16) - 1
 """Number of hlcs that the parts of one landing share: two seconds, which a gateway accepts as clock drift."""
 
 ROWS_A_BATCH = 5_000
+"""Number of rows from which a task passes them on to Spark."""
 
 SECONDS_A_TASK = 60.0
 """Seconds after which a task of a resumable source stops, so that others, such as a flush, get its core."""
 
 OpenSource = Callable[[ConnectorConfig], Source]
+"""Opens the source of a connector. It can be sent to Spark tasks."""
 
 
 class TableWork(NamedTuple):
@@ -44,12 +46,15 @@ class TableWork(NamedTuple):
 
     name: str
     identity: str | None
+    """The column by which a row replaces another; None if there is none."""
     whole: bool
-    """Whether it is read as a whole at each poll, and only rows that differ from the known ones land."""
-    place: ReadPosition
+    """Whether every poll reads all rows, of which only those land that differ from the known ones."""
+    position: ReadPosition
+    """Where to continue."""
     landed: LandedTable
+    """The files from which the known rows are read."""
     counted: bool
-    """Whether to record a census: one is taken, or all rows are read for the first time."""
+    """Whether to record the time of a census: one is taken, or all rows are read for the first time."""
 
 
 class TableResult(msgspec.Struct, kw_only=True):
@@ -59,68 +64,75 @@ class TableResult(msgspec.Struct, kw_only=True):
     pages: int = 0
     rows: int = 0
     deleted: int = 0
-    place: ReadPosition | None = None
+    position: ReadPosition | None = None
     """The table's new read position; None if it has not changed."""
     landing: bool = False
     """Whether there are rows to land."""
     newest: int = 0
-    """The highest hlc of the task."""
+    """The highest hlc that the task assigned."""
     more: bool = False
-    """Whether the task stopped early; reading continues after the last page's cursor."""
+    """Whether the task stopped early, to continue after the last page's cursor in another landing."""
     whole: bool = True
-    """Whether rows read before an error can land. Those of a part of a divided table cannot."""
+    """Whether rows that were read before an error may land; False for a part of a divided table."""
     calls: int = 0
+    """Number of API calls of the task."""
     left: int | None = None
+    """Number of API calls that the source still allows; None if it does not report that."""
     limit: int | None = None
+    """Number of API calls that the source allows altogether; None if it does not report that."""
     failure: Failure | None = None
+    """Why the table was not read completely; None if it was."""
 
 
 class Part(InputPartition):
-    """What one task reads: a table, a part of a divided table, or in a census all tables."""
+    """What one task reads: a table, a piece of a divided table, or in a census all tables."""
 
-    def __init__(self, table: int = 0, piece: TablePart | None = None, place: ReadPosition | None = None) -> None:
+    def __init__(self, table: int = 0, piece: TablePart | None = None, position: ReadPosition | None = None) -> None:
         """Describe the part.
 
         Args:
-            table: the table's number.
-            piece: a part of the table; None: the whole table.
-            place: the table's read position once all its parts have landed; None: it does not change by this part.
+            table: the table's index in `PollWork.tables`.
+            piece: the piece of the table to read; None for the whole table.
+            position: the table's read position after the landing, which one of its pieces reports; None: unchanged.
         """
         super().__init__(table)
         self.table = table
         self.piece = piece
-        self.place = place
+        self.position = position
         self.number = 0
+        """The part's number among `of` parts."""
         self.of = 1
         self.calls = 0
-        """Calls that were made to divide the poll."""
+        """Number of API calls that were made to divide the table."""
         self.deferred = False
-        """Whether the table is read after this landing instead."""
+        """Whether the table is not read in this landing but in a later one."""
         self.failure: Failure | None = None
-        """The error if the table could not be divided."""
+        """Why the table could not be divided, so that it is not read; None if it could."""
 
 
 class PollWork(NamedTuple):
-    """A poll that makes one landing."""
+    """What a poll reads for one landing: the changes of tables, or a census. It is sent to the tasks."""
 
     open_source: OpenSource
     config: ConnectorConfig
     constants: Constants
+    """The columns that all rows of the landing have in common."""
     first: int
     """The first hlc to assign."""
     newest: int
     """The newest hlc that has landed."""
     now_ms: int
+    """Server wall time in milliseconds since 1970, recorded as the time of a census."""
     tables: tuple[TableWork, ...]
     bytes: int
-    """Bytes of JSON that a task of a resumable source lands at once, approximately."""
+    """Bytes of JSON after which a task of a resumable source stops."""
     calls: int | None
-    """Calls to the source that all tasks may make together; None: unlimited."""
+    """Number of API calls that all tasks may make together; None for no limit."""
     deleted_share: float | None = None
-    """In a census, the share of a table's rows that it may delete; None: not a census."""
+    """In a census, the share of a table's rows that it may delete; None if this is not a census."""
 
     def parts(self) -> list[Part]:
-        """Divide the poll among tasks. Only sources that can divide tables are called."""
+        """Divide the poll among tasks. It calls the source only if that can divide tables."""
         if self.deleted_share is not None:
             return [Part()]
         found = [Part(number) for number in range(len(self.tables))]
@@ -136,10 +148,10 @@ class PollWork(NamedTuple):
         return found
 
     def read(self, part: Part) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a part."""
-        rows = LandedRows(self.constants, self.first + part.number * (STAMPS // part.of))
+        """Read a part at the source, and yield rows with the columns of `landing`, reports last."""
+        rows = LandedRows(self.constants, self.first + part.number * (HLCS_A_LANDING // part.of))
         if self.deleted_share is not None:
-            yield from self._count(rows, self.deleted_share)
+            yield from self._take_censuses(rows, self.deleted_share)
             return
         table = self.tables[part.table]
         result = TableResult(table=table.name, calls=part.calls, failure=part.failure, more=part.deferred)
@@ -147,73 +159,77 @@ class PollWork(NamedTuple):
             try:
                 if part.piece is not None:
                     result.whole = False
-                    yield from _piece(part.piece, table.name, rows, result)
+                    yield from _read_piece(part.piece, table.name, rows, result)
                 else:
-                    yield from self._table(table, rows, result, part.of)
+                    yield from self._read_table(table, rows, result, part.of)
             except LakeSyncError as error:
                 result.failure = Failure.of(error)
-        if part.place is not None and result.failure is None:
-            result.place = self._counted(table, part.place)
-        yield from _ended(rows, [result], self.first + (part.number + 1) * (STAMPS // part.of))
+        if part.position is not None and result.failure is None:
+            result.position = self._counted(table, part.position)
+        yield from _last_rows(rows, [result], self.first + (part.number + 1) * (HLCS_A_LANDING // part.of))
 
     def _divided(self, source: Source) -> list[Part]:
-        """Return one part for each table, and several for one table that the source divides. Other such tables wait."""
+        """Return one part for each table, and several for the first that the source divides. It defers further ones."""
         assert isinstance(source, ParallelSource)
         parts: list[Part] = []
-        spread = False
+        is_one_divided = False
         calls = 0
         for number, table in enumerate(self.tables):
             mine = [Part(number)]
             try:
-                whole = source.split(table.name, table.place.cursor)
+                whole = source.split(table.name, table.position.cursor)
             except LakeSyncError as error:
                 mine[0].failure = Failure.of(error)
             else:
-                if whole is not None and spread:
+                if whole is not None and is_one_divided:
                     mine[0].deferred = True
                 elif whole is not None:
-                    spread, mine = True, _pieces(number, table.place, whole)
-            made = source.usage.calls
-            mine[0].calls, calls = made - calls, made
+                    is_one_divided, mine = True, _divide_table(number, table.position, whole)
+            calls_so_far = source.usage.calls
+            mine[0].calls, calls = calls_so_far - calls, calls_so_far
             parts += mine
         return parts
 
-    def _table(self, table: TableWork, rows: LandedRows, result: TableResult, tasks: int) -> Iterator[pa.RecordBatch]:
-        """Yield the changes of a table since its cursor, up to the end or the limit of one landing."""
-        place = table.place
-        share = None if self.calls is None else max(1, self.calls // tasks)
+    def _read_table(
+        self, table: TableWork, rows: LandedRows, result: TableResult, tasks: int
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the changes of a table since its cursor, up to the end or to a limit of this landing."""
+        position = table.position
+        max_calls = None if self.calls is None else max(1, self.calls // tasks)
         known = RowDigests(KnownRows(table.landed, self.newest)) if table.whole else None
-        until = time.monotonic() + SECONDS_A_TASK
+        deadline = time.monotonic() + SECONDS_A_TASK
         with closing(self.open_source(self.config)) as source:
             resumable = getattr(source, "resumable", False)
-            began: int | None = None
+            bytes_before: int | None = None  # bytes before the first page that moved the cursor
             try:
-                for page in source.changes(table.name, place.cursor):
-                    _check(page, table.name)
-                    if began is None and page.cursor is not None and page.cursor != table.place.cursor:
-                        began = rows.bytes
-                    fresh = place.seen.news(page, table.identity)
+                for page in source.changes(table.name, position.cursor):
+                    _check_table(page, table.name)
+                    if bytes_before is None and page.cursor is not None and page.cursor != table.position.cursor:
+                        bytes_before = rows.bytes
+                    fresh = position.seen.news(page, table.identity)
                     _add(rows, known.changed(fresh) if known is not None and fresh.rows else fresh, result)
-                    _note(result, page)
+                    _count_page(result, page)
                     if page.cursor is not None:
-                        place = result.place = msgspec.structs.replace(place, cursor=dict(page.cursor))
+                        position = result.position = msgspec.structs.replace(position, cursor=dict(page.cursor))
                     if rows.count >= ROWS_A_BATCH:
                         yield rows.take()
-                    if resumable and page.cursor is not None and began is not None:
-                        spent = share is not None and source.usage.calls >= share
-                        if spent or rows.bytes - began >= self.bytes or time.monotonic() > until:
+                    if resumable and page.cursor is not None and bytes_before is not None:
+                        spent = max_calls is not None and source.usage.calls >= max_calls
+                        if spent or rows.bytes - bytes_before >= self.bytes or time.monotonic() > deadline:
                             result.more = True
                             break
             finally:
-                _use(result, source.usage)
-                changed = result.landing or (result.place is not None and result.place.cursor != table.place.cursor)
-                result.place = place if changed else None
+                _add_usage(result, source.usage)
+                changed = result.landing or (
+                    result.position is not None and result.position.cursor != table.position.cursor
+                )
+                result.position = position if changed else None
         if not result.more and table.counted:
-            result.place = self._counted(table, place)
+            result.position = self._counted(table, position)
 
-    def _count(self, rows: LandedRows, deleted_share: float) -> Iterator[pa.RecordBatch]:
-        """Yield the rows that follow from a census of each table that is due for one."""
-        places = {table.name: table.place for table in self.tables}
+    def _take_censuses(self, rows: LandedRows, deleted_share: float) -> Iterator[pa.RecordBatch]:
+        """Take a census of each table that is due for one, and yield the rows that it adds or deletes."""
+        positions = {table.name: table.position for table in self.tables}
         results = {table.name: TableResult(table=table.name) for table in self.tables}
         first = results[self.tables[0].name]
         try:
@@ -221,26 +237,26 @@ class PollWork(NamedTuple):
                 try:
                     for table in self.tables:
                         if table.counted:
-                            yield from self._count_one(source, table, rows, places, results, deleted_share)
+                            yield from self._take_census(source, table, rows, positions, results, deleted_share)
                 finally:
-                    _use(first, source.usage)
+                    _add_usage(first, source.usage)
         except LakeSyncError as error:  # the source could not be opened
             for table in self.tables:
                 results[table.name].failure = Failure.of(error)
         for table in self.tables:
             result = results[table.name]
             if table.counted and (result.failure is None or not result.failure.error().retryable):
-                result.place = self._counted(table, places[table.name])
+                result.position = self._counted(table, positions[table.name])
             elif result.landing:
-                result.place = places[table.name]
-        yield from _ended(rows, list(results.values()), self.first + STAMPS)
+                result.position = positions[table.name]
+        yield from _last_rows(rows, list(results.values()), self.first + HLCS_A_LANDING)
 
-    def _count_one(
+    def _take_census(
         self,
         source: Source,
         table: TableWork,
         rows: LandedRows,
-        places: dict[str, ReadPosition],
+        positions: dict[str, ReadPosition],
         results: dict[str, TableResult],
         deleted_share: float,
     ) -> Iterator[pa.RecordBatch]:
@@ -248,32 +264,33 @@ class PollWork(NamedTuple):
 
         def compare(_: str, census: Census) -> CensusComparison:
             found = compare_census(KnownRows(table.landed, self.newest), census)
-            table.place.seen.forget(found.unknown)
+            table.position.seen.forget(found.unknown)
             return found
 
         try:
             for page in census_pages(source, table.name, compare, deleted_share):
-                if page.table not in places:
-                    _check(page, table.name)
-                fresh = places[page.table].seen.news(page, identities[page.table])
+                if page.table not in positions:
+                    _check_table(page, table.name)
+                fresh = positions[page.table].seen.news(page, identities[page.table])
                 _add(rows, fresh, results[page.table])
-                _note(results[table.name], page)
+                _count_page(results[table.name], page)
                 if rows.count >= ROWS_A_BATCH:
                     yield rows.take()
         except LakeSyncError as error:
             results[table.name].failure = Failure.of(error)
 
-    def _counted(self, table: TableWork, place: ReadPosition) -> ReadPosition:
-        return msgspec.structs.replace(place, counted_ms=self.now_ms) if table.counted else place
+    def _counted(self, table: TableWork, position: ReadPosition) -> ReadPosition:
+        return msgspec.structs.replace(position, counted_ms=self.now_ms) if table.counted else position
 
 
-def _pieces(number: int, place: ReadPosition, whole: ParallelRead) -> list[Part]:
+def _divide_table(number: int, position: ReadPosition, whole: ParallelRead) -> list[Part]:
+    """Return a part for each piece of a table. The last one reports the read position."""
     parts = [Part(number, piece) for piece in whole.parts]
-    parts[-1].place = msgspec.structs.replace(place, cursor=dict(whole.cursor), seen=SeenRows())
+    parts[-1].position = msgspec.structs.replace(position, cursor=dict(whole.cursor), seen=SeenRows())
     return parts
 
 
-def _piece(piece: TablePart, table: str, rows: LandedRows, result: TableResult) -> Iterator[pa.RecordBatch]:
+def _read_piece(piece: TablePart, table: str, rows: LandedRows, result: TableResult) -> Iterator[pa.RecordBatch]:
     result.pages = 1
     for some in piece.pages():
         page = Page(table, some)
@@ -288,30 +305,41 @@ def _add(rows: LandedRows, page: Page, result: TableResult) -> None:
     rows.add(page)
 
 
-def _note(result: TableResult, page: Page) -> None:
+def _count_page(result: TableResult, page: Page) -> None:
     result.pages += 1
     result.rows += len(page.rows)
     result.deleted += len(page.deleted)
 
 
-def _use(result: TableResult, usage: Usage) -> None:
+def _add_usage(result: TableResult, usage: Usage) -> None:
     result.calls += usage.calls
     result.left, result.limit = usage.left, usage.limit
 
 
-def _check(page: Page, table: str) -> None:
+def _check_table(page: Page, table: str) -> None:
     if page.table != table:
-        raise ConfigurationError(f"the connector brought a page of {page.table!r} while its {table!r} was read")
+        raise ConfigurationError(f"the connector returned a page of {page.table!r} while its table {table!r} was read")
 
 
-def _ended(rows: LandedRows, results: Sequence[TableResult], end: int) -> Iterator[pa.RecordBatch]:
-    """Yield the last rows: read positions and reports."""
+def _last_rows(rows: LandedRows, results: Sequence[TableResult], end: int) -> Iterator[pa.RecordBatch]:
+    """Yield the last rows of a task: those not passed on yet, read positions, and reports.
+
+    Args:
+        rows: the task's rows.
+        results: what the task read of each table.
+        end: the hlc before which the task's hlcs must end.
+
+    Raises:
+        ValueError: the task has more rows than hlcs.
+    """
     for result in results:
-        if result.place is not None:
-            rows.position(result.table, result.place)
+        if result.position is not None:
+            rows.position(result.table, result.position)
             result.landing = True
     if rows.newest >= end:
-        raise ValueError(f"a part of {results[0].table} has more than {STAMPS} rows: give it a whole-number row id")
+        raise ValueError(
+            f"a part of {results[0].table} has more than {HLCS_A_LANDING} rows: give it a whole-number row id"
+        )
     for result in results:
         result.newest = rows.newest
         rows.report(result.table, msgspec.json.encode(result).decode())

@@ -1,6 +1,6 @@
-"""Polls one connector, from its source to its gateway, or replays what landed on past days.
+"""Polls one connector: reads its source, lands the rows in the lake, and pushes the deltas to the gateway.
 
-The asset of the connector's tables calls it.
+It can also replay past days, from the landed rows. The Dagster asset of the connector's tables calls it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from lakehouse.landing.delivery import Delivery, DeliveryReport
-from lakehouse.landing.landings import LakeLanding, Polled
+from lakehouse.landing.landings import LakeLanding, PolledSource
 from lakesync.connectors import Connectors
 from lakesync.connectors.polling import IngestSettings, PollReport, TableReport
 from lakesync.model.errors import LakeSyncError, LakeUnavailableError, NotFoundError, StagingUnavailableError
@@ -29,15 +29,17 @@ if TYPE_CHECKING:
 
 
 class Connection(NamedTuple):
-    """The connections that a poll needs."""
+    """The connections of a run that a poll needs."""
 
     config: Config
     spark: SparkSession
     names: LakeNames
+    """Catalogue and namespaces of the lake's tables."""
     store: FlushStore
     now_ms: Callable[[], int]
-    """Server wall time in milliseconds, by the gateways' clock."""
+    """Returns the server wall time in milliseconds since 1970, by the gateways' clock."""
     open_intake: OpenIntake
+    """Opens the connection that pushes to the gateway."""
 
 
 @dataclass
@@ -46,22 +48,24 @@ class TablePoll:
 
     table: str
     read: TableReport | None = None
-    """What was read; None in a replay."""
+    """What was read from the source; None in a replay."""
     delivered: DeliveryReport = field(default_factory=DeliveryReport)
+    """What was pushed to the gateway."""
     error: LakeSyncError | None = None
-    """Why it was not read or pushed completely. The next poll continues from there."""
+    """Why the table was not read or pushed completely; None if it was. The next poll continues from there."""
 
 
 @dataclass
 class ConnectorPoll:
-    """The result of a poll or replay."""
+    """The result of a poll or replay of a connector."""
 
     tables: list[TablePoll]
     report: PollReport = field(default_factory=PollReport)
+    """What the poll read from the source; empty in a replay."""
 
     @property
     def errors(self) -> list[LakeSyncError]:
-        """Return the errors of its tables, each once."""
+        """The errors of the tables, each message once."""
         found = {str(each.error): each.error for each in self.tables if each.error is not None}
         return list(found.values())
 
@@ -75,7 +79,7 @@ def poll_connector(
         connection: the connections of the run.
         gateway: the connector's gateway.
         name: the connector's name.
-        tables: the tables to poll; None: all.
+        tables: names of the tables to poll; None for all.
 
     Raises:
         NotFoundError: there is no such connector.
@@ -95,17 +99,17 @@ def poll_connector(
 def replay_connector(
     connection: Connection, gateway: str, name: str, days: Sequence[date], tables: Collection[str] | None = None
 ) -> ConnectorPoll:
-    """Push the deltas of the landings of past days again, without a call to the source.
+    """Push the deltas that landed on past days again, without a call to the source.
 
     Args:
         connection: the connections of the run.
         gateway: the connector's gateway.
         name: the connector's name.
-        days: UTC days of landing.
-        tables: the tables whose deltas are pushed; None: all.
+        days: UTC days on which rows landed.
+        tables: names of the tables whose deltas are pushed; None for all.
 
     Raises:
-        As `poll_connector`.
+        NotFoundError, ConfigurationError, LakeUnavailableError, StagingUnavailableError: as `poll_connector`.
     """
     with ExitStack() as stack:
         polled, _, delivery, _ = _open(stack, connection, gateway, name)
@@ -126,7 +130,7 @@ def replay_connector(
 
 def _open(
     stack: ExitStack, connection: Connection, gateway: str, name: str
-) -> tuple[Polled, LakeLanding, Delivery, IngestSettings]:
+) -> tuple[PolledSource, LakeLanding, Delivery, IngestSettings]:
     config, spark, names, store, now_ms, open_intake = connection
     stored = next((each for each in store.connectors(gateway) if each.name == name), None)
     if stored is None or stored.ingest is None:
@@ -137,7 +141,7 @@ def _open(
     assert kind is not None
     source = stack.enter_context(closing(kind.open_source(opened)))
     ingest = IngestSettings.of(stored.ingest)
-    polled = Polled(opened, kind.open_source, source.tables)
+    polled = PolledSource(opened, kind.open_source, source.tables)
     landing = LakeLanding(spark, polled, now_ms, names)
     delivery = Delivery(
         landing,
@@ -150,7 +154,7 @@ def _open(
 
 
 def _deliver(delivery: Delivery, table: Table, read: TableReport) -> TablePoll:
-    """Push what has landed of a table, also if reading it failed."""
+    """Push what has landed of a table. It does so too if reading the table failed after some pages."""
     done = TablePoll(table.name, read, error=read.error)
     try:
         done.delivered = delivery.deliver(table)

@@ -1,4 +1,7 @@
-"""Computes from a row's landed versions what became of it, as `lakesync.testing.landing` defines. Tasks call it."""
+"""Computes a row's changes from its landed versions, deletes and claims. The Spark tasks of polls call it.
+
+`lakesync.testing.landing` has the same law in its simplest form, and a property test holds both equal.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-KNOWN = -1
-"""Page and hlc of versions from `known`, which are older than every landed page."""
+NO_PAGE = -1
+"""A page before every landed page; also page and hlc of the versions in the table `known`, which are older."""
 
 
 class Version(NamedTuple):
@@ -18,7 +21,7 @@ class Version(NamedTuple):
     page: int
     hlc: int
     columns: str
-    """JSON."""
+    """The row as JSON."""
 
 
 class Event(NamedTuple):
@@ -33,27 +36,27 @@ class Event(NamedTuple):
 
 
 class ClaimKeys:
-    """Reads the values of a row in the columns by which pages claim rows."""
+    """Reads from a row's JSON its values in the claimed columns, those of which pages claim to have all rows."""
 
     def __init__(self, columns: Sequence[str]) -> None:
         """Prepare the decoder.
 
         Args:
-            columns: the columns.
+            columns: names of the claimed columns.
         """
         self.columns = tuple(columns)
         kind = msgspec.defstruct("Keys", [(column, Any, None) for column in columns])
         self._decode = msgspec.json.Decoder(kind).decode
 
     def of(self, columns: str) -> list[tuple[str, str]]:
-        """Return `(column, value)` for each column of a row's JSON that is not null, with values as text."""
+        """Return `(column, value)` for each claimed column that is not null in a row's JSON, with the value as text."""
         row = self._decode(columns)
         found = ((column, getattr(row, column)) for column in self.columns)
         return [(column, as_text(value)) for column, value in found if value is not None]
 
 
 def as_text(value: Any) -> str:
-    """Return a value as the text that claims have."""
+    """Return a JSON value as text, in which claims store and compare values."""
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
@@ -65,7 +68,7 @@ class Claims:
         self._pages: dict[tuple[str, str], dict[int, int]] = {}
 
     def add(self, column: str, value: str, page: int, hlc: int) -> None:
-        """Add a claim. Of several equal ones of a page the one with the smallest hlc counts.
+        """Add a claim. If a page makes the same claim twice, the smaller hlc counts.
 
         Args:
             column: the claimed column.
@@ -80,16 +83,16 @@ class Claims:
         return key in self._pages
 
     def last(self, key: tuple[str, str]) -> int:
-        """Return the newest page with a claim; a page before all others if no page has a claim."""
+        """Return the newest page that makes a claim; a page before all others if no page does."""
         pages = self._pages.get(key)
-        return max(pages) if pages else KNOWN - 1
+        return max(pages) if pages else NO_PAGE - 1
 
     def after(self, key: tuple[str, str], page: int) -> tuple[int, int] | None:
-        """Return the next later page with the same claim, and the claim's hlc; None if no later page has it.
+        """Return the first page after another that makes a claim, and the claim's hlc; None if no later page does.
 
         Args:
-            key: column and value.
-            page: the page before.
+            key: column and value of the claim.
+            page: the other page.
         """
         pages = self._pages.get(key)
         if not pages:
@@ -108,23 +111,24 @@ def replay_versions(
     keys: Callable[[str], Iterable[tuple[str, str]]],
     claims: Claims,
 ) -> Iterator[Event]:
-    """Yield the changes of one row in order, also those without an effect.
+    """Yield the changes of one row in order of page and hlc, also those without an effect.
 
     Args:
         versions: the row's versions, in order of page and hlc.
-        gone: pages and hlcs at which the source reports the row as deleted. A page that also has the row is ignored.
+        gone: `(page, hlc)` at which the source reports the row as deleted; ignored if the page also has the row.
         keys: returns the claim keys of a version's JSON.
-        claims: the claims of pages. A claim deletes the row unless its page has the row.
+        claims: the claims of all pages. A claim deletes the row if it fits the row's version and its page lacks the
+            row.
     """
-    brought = {version.page for version in versions}
+    pages_with_row = {version.page for version in versions}
     events: list[tuple[int, int, str | None]] = list(versions)
-    events += [(page, hlc, None) for page, hlc in gone if page not in brought]
-    for place, version in enumerate(versions):
-        following = versions[place + 1].page if place + 1 < len(versions) else None
+    events += [(page, hlc, None) for page, hlc in gone if page not in pages_with_row]
+    for number, version in enumerate(versions):
+        next_page = versions[number + 1].page if number + 1 < len(versions) else None
         for key in keys(version.columns):
-            by = claims.after(key, version.page)
-            if by is not None and (following is None or by[0] < following):
-                events.append((*by, None))
+            claim = claims.after(key, version.page)
+            if claim is not None and (next_page is None or claim[0] < next_page):
+                events.append((*claim, None))
     events.sort(key=lambda each: each[:2])
     before = None
     for page, hlc, columns in events:

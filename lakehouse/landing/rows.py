@@ -1,4 +1,4 @@
-"""The rows of one landing, which tasks collect and Spark writes to `landing`."""
+"""Builds the rows of the table `landing`, which has what polls read. The Spark tasks of a poll call it."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from lakesync.model import hlc
 if TYPE_CHECKING:
     from lakesync.connectors.source import Page
 
-ROW, GONE, WHOLE, PLACE = "row", "gone", "whole", "place"
-"""Kinds of landed rows: a version of a row; a deleted row; a claim that the page has all rows with a value in a column;
-and a table's read position."""
+ROW, GONE, WHOLE, POSITION = "row", "gone", "whole", "place"
+"""Kinds of landed rows: a row's version; a row's delete; a claim that the page has all rows with a value in a column;
+and how far a table was read."""
 
 REPORT = "report"
-"""The kind of rows that report to the poll and do not land."""
+"""Kind of the rows with which tasks report to the driver. They are not written to `landing`."""
 
 LANDED_COLUMNS = (
     "gateway string, connector string, day date, landing bigint, table_name string, kind string, page bigint, "
     "hlc bigint, row_id string, columns string, name string, value string"
 )
-"""The columns of `landing` with Spark's types."""
+"""The columns of `landing` with Spark's types: `page` is the hlc of its first row, `columns` the row or read position
+as JSON, `name` and `value` a claim."""
 
 _ARROW = pa.schema(
     [
@@ -51,12 +52,13 @@ class ReadPosition(msgspec.Struct, frozen=True):
     """How far a connector has read one table."""
 
     type: str
-    """The connector type. Cursors of another type do not apply."""
+    """The connector's type. A connector of another type cannot use the cursor."""
     cursor: dict[str, Any] | None = None
+    """Where the next poll continues; None: from the beginning."""
     counted_ms: int | None = None
-    """Time of the last census, in milliseconds of server wall time."""
+    """Time of the last census, in milliseconds of server wall time; None if there was none."""
     seen: SeenRows = msgspec.field(default_factory=SeenRows)
-    """The newest rows as they landed last."""
+    """Digests of the newest rows, which sources return again in the next poll."""
 
 
 class Constants(NamedTuple):
@@ -69,13 +71,13 @@ class Constants(NamedTuple):
 
     @classmethod
     def of(cls, gateway: str, connector: str, landing: int, first: int) -> Constants:
-        """Return the constants of a landing.
+        """Return the constants of a landing. Its day is the UTC day of its first hlc.
 
         Args:
-            gateway: the connector's gateway.
+            gateway: id of the connector's gateway.
             connector: the connector's name.
-            landing: the landing's number.
-            first: its first hlc.
+            landing: number of the landing, among those of the connector.
+            first: the landing's first hlc.
         """
         return cls(gateway, connector, datetime.fromtimestamp(hlc.wall_of(first) / 1000, UTC).date(), landing)
 
@@ -84,14 +86,14 @@ class LandedRows:
     """Collects the rows of one landing and assigns each an hlc."""
 
     def __init__(self, constants: Constants, first: int) -> None:
-        """Create it without rows.
+        """Start without rows.
 
         Args:
-            constants: the common columns.
+            constants: the columns that all rows have in common.
             first: the first hlc to assign.
         """
         self.constants = constants
-        self._stamp = first
+        self._next_hlc = first
         self.bytes = 0
         """Bytes of JSON added so far."""
         self._columns: list[list[Any]] = [[] for _ in range(len(_ARROW) - len(self.constants))]
@@ -104,11 +106,11 @@ class LandedRows:
     @property
     def newest(self) -> int:
         """The highest assigned hlc."""
-        return self._stamp - 1
+        return self._next_hlc - 1
 
     def add(self, page: Page) -> None:
         """Add a page's rows, deletes and claims."""
-        first = self._stamp
+        first = self._next_hlc
         for row in page.rows:
             text = _encode_sorted(row.columns)
             self.bytes += len(text)
@@ -123,19 +125,19 @@ class LandedRows:
 
         Args:
             table: the table's name.
-            position: the position.
+            position: how far the table was read.
         """
-        self._put(table, PLACE, self._stamp, None, msgspec.json.encode(position).decode())
+        self._put(table, POSITION, self._next_hlc, None, msgspec.json.encode(position).decode())
 
     def report(self, table: str, text: str) -> None:
-        """Add a task's report of a table. It gets no hlc and does not land.
+        """Add a task's report of a table. It uses up no hlc.
 
         Args:
             table: the table's name.
             text: the report as JSON.
         """
-        self._put(table, REPORT, self._stamp, None, text)
-        self._stamp -= 1
+        self._put(table, REPORT, self._next_hlc, None, text)
+        self._next_hlc -= 1
 
     def table(self) -> pa.Table:
         """Return the collected rows."""
@@ -156,7 +158,7 @@ class LandedRows:
         return pa.concat_batches(made) if made else pa.RecordBatch.from_pylist([], _ARROW)
 
     def _put(self, table: str, kind: str, page: int, row_id: str | None, *more: str | None) -> None:
-        values = (table, kind, page, self._stamp, row_id, *more, *([None] * (3 - len(more))))
+        values = (table, kind, page, self._next_hlc, row_id, *more, *([None] * (3 - len(more))))
         for column, value in zip(self._columns, values, strict=True):
             column.append(value)
-        self._stamp += 1
+        self._next_hlc += 1

@@ -1,8 +1,9 @@
-"""The tables `landing` and `known`: their definitions, one connector's files in them, and the marks.
+"""Defines the Iceberg tables of polled rows, and reads one connector's files and marks from their metadata.
 
-A table's mark is the property `lakesync.read.…` of `known`: two pages, up to which `known` and the gateway have its
-landings. A lost mark is harmless: the first page is also in the snapshot that updated `known`, and without the second
-the deltas are pushed again.
+`landing` has everything that polls read, by page. `known` has the rows that result from the pages up to some page.
+A polled table's mark is a property `lakesync.read.…` of `known`: the pages up to which `known` and the gateway have its
+landings. If the property is lost, the first page is found in the snapshots of `known`, and deltas after it are pushed
+again, which is harmless. The other modules of `lakehouse.landing` call it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pyspark.sql import functions as sf
 
 from lakehouse.catalogue import open_table
 from lakehouse.landing.landed_files import BUCKETS, OLD_MARK, LandedFile
-from lakehouse.landing.row_versions import KNOWN
+from lakehouse.landing.row_versions import NO_PAGE
 from lakehouse.maintenance import join_deleted
 from lakehouse.table_definitions import BATCH_PROPERTY, NAMES, LakeNames
 from lakesync.analysis.column_bounds import column_bounds
@@ -44,7 +45,7 @@ _PROPERTIES = {
     "format-version": "2",
     "write.distribution-mode": "none",
     "write.spark.fanout.enabled": "true",
-    # tasks read the files themselves, and no file may keep an erased value
+    # tasks read data files without delete files, and no file may keep an erased value
     "write.delete.mode": "copy-on-write",
     "write.update.mode": "copy-on-write",
     "write.merge.mode": "copy-on-write",
@@ -71,8 +72,8 @@ def ensure_landing(spark: SparkSession, names: LakeNames = NAMES) -> None:
     """Create `landing` and `known` if they are missing.
 
     Args:
-        spark: a session.
-        names: the lake's names.
+        spark: an open Spark session.
+        names: catalogue and namespaces of the lake's tables.
     """
     if spark.catalog.tableExists(known_name(names)):
         return
@@ -89,7 +90,7 @@ def ensure_landing(spark: SparkSession, names: LakeNames = NAMES) -> None:
 
 
 class KnownFile(NamedTuple):
-    """A file of `known`."""
+    """A data file of `known`, with rows of one table in one bucket."""
 
     path: str
     rows: int
@@ -97,25 +98,25 @@ class KnownFile(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """How far a table's landings are read."""
+    """Up to which pages a polled table's landings are processed."""
 
-    known: int = KNOWN
-    """The page up to which landings are in `known`."""
-    delivered: int = KNOWN
-    """The page up to which the gateway has the deltas of landings."""
+    known: int = NO_PAGE
+    """The last page that is in `known`."""
+    delivered: int = NO_PAGE
+    """The last page whose deltas the gateway has."""
 
     def text(self) -> str:
-        """Return the value of the property."""
+        """Return the mark as the value of the table property."""
         return f"{self.known} {self.delivered}"
 
-    def joined(self, other: Mark) -> Mark:
-        """Return the later page of each. The gateway has all that `known` has."""
+    def max_with(self, other: Mark) -> Mark:
+        """Return the later of both pages each. Pages in `known` are always delivered."""
         known = max(self.known, other.known)
         return Mark(known, max(self.delivered, other.delivered, known))
 
 
 class ConnectorTables(NamedTuple):
-    """One connector's part of both tables."""
+    """One connector's part of `landing` and `known`."""
 
     spark: SparkSession
     names: LakeNames
@@ -123,8 +124,11 @@ class ConnectorTables(NamedTuple):
     connector: str
 
     @contextmanager
-    def opened(self, name: str) -> Iterator[Table]:
-        """Open the current version of a table.
+    def open(self, name: str) -> Iterator[Table]:
+        """Open the current version of `landing` or `known` by pyiceberg.
+
+        Args:
+            name: the table's full, quoted name.
 
         Raises:
             ConfigurationError: as `open_table`.
@@ -133,11 +137,11 @@ class ConnectorTables(NamedTuple):
             yield table
 
     def landed(self, landing: Table) -> list[LandedFile]:
-        """Return the connector's files of `landing`, in order of pages."""
+        """Return the connector's files of `landing`, in order of their first page."""
         found = []
         for task in self._planned(landing, landing_name(self.names)):
             file = task.file
-            (_, number), (first, last), (_, stamp) = (
+            (_, number), (first, last), (_, highest_hlc) = (
                 column_bounds(landing, file, of) for of in ("landing", "page", "hlc")
             )
             found.append(
@@ -149,7 +153,7 @@ class ConnectorTables(NamedTuple):
                     landing=_int(number),
                     first=_int(first),
                     last=_int(last),
-                    hlc=_int(stamp),
+                    hlc=_int(highest_hlc),
                     claims=column_bounds(landing, file, "name")[0] is not None,
                     tables=_texts(column_bounds(landing, file, "table_name")),
                 )
@@ -157,7 +161,7 @@ class ConnectorTables(NamedTuple):
         return sorted(found, key=lambda each: each.first)
 
     def known(self, known: Table) -> dict[str, list[KnownFile]]:
-        """Return the connector's files of `known`, by table."""
+        """Return polled table → its files of `known`."""
         found: dict[str, list[KnownFile]] = {}
         for task in self._planned(known, known_name(self.names)):
             table, bucket = task.file.partition[2], task.file.partition[3]
@@ -165,61 +169,66 @@ class ConnectorTables(NamedTuple):
         return found
 
     def marks(self, known: Table, tables: Iterable[str]) -> dict[str, Mark]:
-        """Return each table's mark.
+        """Return polled table → its mark.
 
         Args:
-            known: the table `known`, which has the marks.
+            known: the Iceberg table `known`, whose properties and snapshots have the marks.
             tables: names of the connector's tables.
         """
-        in_snapshots = self._folded(known)
-        return {table: self._mark(known, table).joined(in_snapshots.get(table, Mark())) for table in tables}
+        in_snapshots = self._marks_in_snapshots(known)
+        return {table: self._mark(known, table).max_with(in_snapshots.get(table, Mark())) for table in tables}
 
     def _mark(self, known: Table, table: str) -> Mark:
-        delivered = known.properties.get(self.property_of(table))
-        if delivered is not None:
-            return Mark(*map(int, delivered.split()))
-        marked = condition("row_id", "=", OLD_MARK)
-        rows = (
-            known.scan(And(self._mine(), condition("table_name", "=", table), marked)).to_arrow()["columns"].to_pylist()
-        )
+        value = known.properties.get(self.mark_property(table))
+        if value is not None:
+            return Mark(*map(int, value.split()))
+        of_table = And(condition("table_name", "=", table), condition("row_id", "=", OLD_MARK))
+        rows = known.scan(And(self._of_connector(), of_table)).to_arrow()["columns"].to_pylist()
         return Mark(int(rows[0]), int(rows[0])) if rows else Mark()
 
-    def _folded(self, known: Table) -> dict[str, Mark]:
-        """Return the marks that the snapshots of `known` have, by table."""
+    def _marks_in_snapshots(self, known: Table) -> dict[str, Mark]:
+        """Return polled table → the mark that follows from the commits to `known`."""
         found: dict[str, Mark] = {}
         for batch in filter(None, map(batch_of, known.metadata.snapshots)):
             if batch[:3] == ["known", self.gateway, self.connector]:
                 mark = Mark(int(batch[4]), int(batch[4]))
-                found[batch[3]] = found.get(batch[3], Mark()).joined(mark)
+                found[batch[3]] = found.get(batch[3], Mark()).max_with(mark)
         return found
 
     def condition(self, **more: str | int) -> Column:
-        """Return the condition for the connector's rows with certain values, in either table."""
+        """Return the condition for the connector's rows in `landing` or `known` with certain values.
+
+        Args:
+            more: column → value.
+        """
         values = {"gateway": self.gateway, "connector": self.connector, **more}
         return reduce(and_, (sf.col(name) == sf.lit(value) for name, value in values.items()))
 
-    def property_of(self, table: str) -> str:
-        """Return the name of the property of `known` with a table's mark."""
+    def mark_property(self, table: str) -> str:
+        """Return the name of the property of `known` that has a polled table's mark."""
         return f"lakesync.read.{self.gateway}.{self.connector}.{table}"
 
     def _planned(self, table: Table, name: str) -> list[FileScanTask]:
-        """Plan the connector's files. Files with deleted rows are first rewritten without them.
+        """Return the connector's data files. Files with deleted rows are first rewritten without them.
 
-        LakeSync no longer writes delete files here, but earlier versions did and other engines may.
+        LakeSync writes no delete files here, but earlier versions did, and other engines may.
         """
-        tasks = list(table.scan(self._mine()).plan_files())
+        tasks = list(table.scan(self._of_connector()).plan_files())
         if any(task.delete_files for task in tasks):
             join_deleted(self.spark, self.names, name)
             table.refresh()
-            tasks = list(table.scan(self._mine()).plan_files())
+            tasks = list(table.scan(self._of_connector()).plan_files())
         return tasks
 
-    def _mine(self) -> BooleanExpression:
+    def _of_connector(self) -> BooleanExpression:
         return And(condition("gateway", "=", self.gateway), condition("connector", "=", self.connector))
 
 
 def batch_of(snapshot: Snapshot) -> list[str] | None:
-    """Return the batch that a snapshot of either table has committed; None if it has no batch."""
+    """Return the batch id of the commit that made a snapshot of `landing` or `known`; None if it has none.
+
+    The id is what `lakehouse.landing.commits.commit_rows` stored: `landing` or `known`, gateway, connector, and so on.
+    """
     text = snapshot.summary.additional_properties.get(BATCH_PROPERTY) if snapshot.summary is not None else None
     return None if text is None else json.loads(text)
 

@@ -1,4 +1,4 @@
-"""What a task of a poll makes of a source: rows that land, places to go on from, and a report a table."""
+"""What a task of a poll makes of a source: rows that land, positions to go on from, and a report a table."""
 
 from datetime import date
 
@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 
 from lakehouse.landing.files import LandedTable
-from lakehouse.landing.poll_tasks import STAMPS, PollWork, TableResult, TableWork
-from lakehouse.landing.rows import PLACE, REPORT, ROW, Constants, ReadPosition
+from lakehouse.landing.poll_tasks import HLCS_A_LANDING, PollWork, TableResult, TableWork
+from lakehouse.landing.rows import POSITION, REPORT, ROW, Constants, ReadPosition
 from lakesync.connectors.base import ConnectorConfig
 from lakesync.connectors.source import Census, Page, ParallelRead, SourceRow, Table, Usage
 from lakesync.model.errors import AuthError, CensusError, RateLimitedError
@@ -70,10 +70,10 @@ class Divided(Source):
 
 
 def work(settings, source=Source, **more):
-    places = more.pop("places", {})
+    positions = more.pop("positions", {})
     tables = tuple(
         TableWork(
-            name, None, False, places.get(name, ReadPosition("x")), LandedTable(name, None, (), (), -1), counted=True
+            name, None, False, positions.get(name, ReadPosition("x")), LandedTable(name, None, (), (), -1), counted=True
         )
         for name in ("a", "b")
     )
@@ -99,30 +99,30 @@ def test_each_table_is_a_task_with_its_own_stamps_and_a_failed_one_keeps_its_pag
     rows, (of_a, of_b) = done(work(pages))
     assert [row["row_id"] for row in rows if row["kind"] == ROW] == ["r1", "r1", "r2"]
     assert len({row["hlc"] for row in rows}) == len(rows)
-    assert all(FIRST <= row["hlc"] < FIRST + STAMPS for row in rows)
+    assert all(FIRST <= row["hlc"] < FIRST + HLCS_A_LANDING for row in rows)
     assert isinstance(of_a.failure.error(), AuthError)
-    assert (of_a.place.cursor, of_a.place.counted_ms) == ({"at": 1}, None)
-    assert (of_b.failure, of_b.place.counted_ms, of_b.rows, of_b.newest) == (None, 5_000, 2, rows[-1]["hlc"])
-    assert [msgspec.json.decode(row["columns"], type=ReadPosition) for row in rows if row["kind"] == PLACE] == [
-        of_a.place,
-        of_b.place,
+    assert (of_a.position.cursor, of_a.position.counted_ms) == ({"at": 1}, None)
+    assert (of_b.failure, of_b.position.counted_ms, of_b.rows, of_b.newest) == (None, 5_000, 2, rows[-1]["hlc"])
+    assert [msgspec.json.decode(row["columns"], type=ReadPosition) for row in rows if row["kind"] == POSITION] == [
+        of_a.position,
+        of_b.position,
     ]
 
 
 def test_unchanged_rows_do_not_land():
     pages = {"a": [page("a", "r1")]}
     _, (of_a, _) = done(work(pages))
-    rows, (again, _) = done(work(pages, places={"a": of_a.place, "b": ReadPosition("x", counted_ms=1)}))
-    assert [row["kind"] for row in rows] == [PLACE, PLACE], "as they are noted to be counted"
-    assert (again.rows, again.place.cursor) == (1, {"at": 1})
+    rows, (again, _) = done(work(pages, positions={"a": of_a.position, "b": ReadPosition("x", counted_ms=1)}))
+    assert [row["kind"] for row in rows] == [POSITION, POSITION], "as they are noted to be counted"
+    assert (again.rows, again.position.cursor) == (1, {"at": 1})
 
 
 @pytest.mark.parametrize("limits", [{"bytes": 1}, {"calls": 2}])
 def test_a_long_poll_stops_after_a_page_and_tasks_share_the_budget(limits):
     pages = {name: [page(name, f"r{number}", at=number) for number in range(4)] for name in ("a", "b")}
     _, results = done(work(pages, **limits))
-    assert [(each.more, each.place.cursor, each.calls) for each in results] == [(True, {"at": 0}, 1)] * 2
-    assert all(each.place.counted_ms is None for each in results)
+    assert [(each.more, each.position.cursor, each.calls) for each in results] == [(True, {"at": 0}, 1)] * 2
+    assert all(each.position.counted_ms is None for each in results)
 
 
 def test_one_table_at_a_time_is_divided_and_lands_completely_or_not_at_all():
@@ -134,7 +134,7 @@ def test_one_table_at_a_time_is_divided_and_lands_completely_or_not_at_all():
         ("a", 2, False, False),
         ("b", 0, True, True),
     ]
-    assert [each.place and each.place.cursor for each in results] == [None, {"at": 9}, None]
+    assert [each.position and each.position.cursor for each in results] == [None, {"at": 9}, None]
     assert max(row["hlc"] for row in rows if row["kind"] == ROW) < max(row["hlc"] for row in rows)
     broken = ParallelRead([Piece([row], RateLimitedError("slowly", retry_after=3.0)), Piece([row])], {"at": 9})
     _, (first, *_) = done(work({"a divided": broken}, Divided))
@@ -148,7 +148,7 @@ def test_one_table_at_a_time_is_divided_and_lands_completely_or_not_at_all():
 def test_a_census_is_recorded_unless_it_failed_with_a_transient_error(census, kind, noted):
     rows, results = done(work({"census": census}, deleted_share=0.2))
     assert [None if each.failure is None else type(each.failure.error()) for each in results] == [kind, kind]
-    assert [each.place is not None and each.place.counted_ms == 5_000 for each in results] == [noted, noted]
+    assert [each.position is not None and each.position.counted_ms == 5_000 for each in results] == [noted, noted]
     assert [row["row_id"] for row in rows if row["kind"] == ROW] == (["r1", "r1"] if kind is None else [])
 
 
