@@ -64,7 +64,7 @@ def history_step(config: Config) -> dg.OpDefinition:
     """Create the step that flushes unflushed deltas, then removes from the history what requests cover."""
 
     def erase(run: ErasureRun) -> Metadata:
-        from lakehouse.erasure.redaction import redact
+        from lakehouse.erasure.redaction import redact_history
         from lakehouse.erasure.requests import open_requests
         from lakehouse.history.flush import MAX_DELTAS, flush_due
 
@@ -72,7 +72,7 @@ def history_step(config: Config) -> dg.OpDefinition:
         if requests:
             max_deltas = config.flush.batch_deltas or MAX_DELTAS
             flush_due(run.spark, run.store, gateways=requests, max_deltas=max_deltas, names=names)
-        done = {gateway: redact(run.spark, mine, names) for gateway, mine in run.due.items()}
+        done = {gateway: redact_history(run.spark, mine, names) for gateway, mine in run.due.items()}
         return {
             "requests": sum(len(mine) for mine in requests.values()),
             "deltas": sum(each.rows for each in done.values()),
@@ -92,14 +92,14 @@ def table_step(table: str, namespace: str = "") -> dg.OpDefinition:
     """
 
     def erase(run: ErasureRun) -> Metadata:
-        from lakehouse.erasure.redaction import clear_table
+        from lakehouse.erasure.redaction import erase_state_table
 
         names = run.lake.names_in(namespace)
         done = [
             found
             for gateway, mine in run.due.items()
             if run.run_state.names_of(gateway) == names
-            and (found := clear_table(run.spark, table, mine, names)) is not None
+            and (found := erase_state_table(run.spark, table, mine, names)) is not None
         ]
         return {
             "rows": sum(each.rows for each in done),
@@ -118,12 +118,12 @@ def report_step(config: Config) -> dg.OpDefinition:
 
     def erase(run: ErasureRun) -> Metadata:
         from lakehouse.checkpoints.publication import make_checkpoints
-        from lakehouse.erasure.requests import conclude
+        from lakehouse.erasure.requests import complete_erasures
 
         spark, store, state, uri = run.spark, run.store, run.run_state, run.lake.checkpoints_uri
         due = run.due
         ended = [
-            conclude(spark, store, mine, state.names_of(gateway), uri, run.staging.opener)
+            complete_erasures(spark, store, mine, state.names_of(gateway), uri, run.staging.opener)
             for gateway, mine in due.items()
         ]
         if due:

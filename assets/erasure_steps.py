@@ -207,7 +207,7 @@ def _connector_step(connector: PolledConnector) -> dg.OpDefinition:
 
 def _snapshot_step(table: str) -> dg.OpDefinition:
     def erase(run: ErasureRun) -> Metadata:
-        from lakehouse.erasure.landed import erase_landed, forget_landed
+        from lakehouse.erasure.landed import drop_old_landings, erase_landed
         from lakehouse.landing.tables import known_name, landing_name
 
         requests, names = run.due, run.lake.names
@@ -215,7 +215,7 @@ def _snapshot_step(table: str) -> dg.OpDefinition:
             return {"past_forgotten": False}
         erase_landed(run.spark, requests, names)  # of connectors that are no longer declared, too
         name = landing_name(names) if table == "landing" else known_name(names)
-        return {"past_forgotten": forget_landed(run.spark, name, names)}
+        return {"past_forgotten": drop_old_landings(run.spark, name, names)}
 
     description = f"The table `{table}` without the snapshots that have erased rows."
     return erasure_step((INGEST, table), f"lakesync_{table}", description, erase)

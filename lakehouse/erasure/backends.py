@@ -1,4 +1,4 @@
-"""Erasure in backends beyond the lake: a task of Spark opens each and deletes what requests cover.
+"""Erases in backends beyond the lake: a Spark task opens each backend and deletes what requests cover.
 
 The steps of the asset `erasure` call it, with the erasures of `lakehouse.erasure.declared`.
 """
@@ -29,25 +29,25 @@ if TYPE_CHECKING:
 
 
 class ErasedCounts(msgspec.Struct, frozen=True):
-    """What was erased in backends."""
+    """How much was erased in backends."""
 
     deltas: int = 0
     """Deltas whose contents were removed."""
     rows: int = 0
-    """Rows of destination tables that were written again."""
+    """Rows of destination tables that were recomputed without the erased values."""
 
 
 class BackendErasure(msgspec.Struct, frozen=True):
-    """Requests to carry out at one backend, and before that at the cold tiers behind it."""
+    """The erasure at one backend, and before that at the cold tiers behind it. It is sent to a Spark task."""
 
     backend: SingleBackend
     requests: tuple[RedactionRequest, ...]
     schemas: tuple[TableSchema, ...] = ()
-    """Schemas of its destination tables."""
+    """Schemas of the backend's destination tables, which have rows merged from deltas."""
     cold: tuple[Backend, ...] = ()
-    """Cold tiers that may have older deltas of its rows."""
+    """Cold tiers that may have older deltas of the backend's rows."""
     row_filter: RowFilter | None = None
-    """The filter of the flow that writes to it; None: not a flow."""
+    """The filter of the flow that writes to the backend; None if no flow does."""
 
     def run(self) -> Iterator[ErasedCounts]:
         """Erase in the cold tiers, then in the backend."""
@@ -71,7 +71,7 @@ def erase_in_backends(spark: SparkSession, erasures: Sequence[BackendErasure]) -
     """Erase in several backends, each in a task of its own, and return what was erased in all.
 
     Args:
-        spark: a session.
+        spark: an open Spark session.
         erasures: one for each backend.
 
     Raises:
@@ -87,14 +87,14 @@ def erase_in_backends(spark: SparkSession, erasures: Sequence[BackendErasure]) -
 def redactions(
     spark: SparkSession, requests: Mapping[str, Sequence[Erasure]], names: LakeNames
 ) -> tuple[RedactionRequest, ...]:
-    """Return erasure requests in the form that backends take.
+    """Convert erasure requests for adapters.
 
-    Backends know no shards: a request for some shards becomes one for the tables that have deltas in these.
+    Adapters do not know shards: a client's request for some shards becomes one for the tables with deltas in these.
 
     Args:
-        spark: a session.
+        spark: an open Spark session.
         requests: gateway → its requests.
-        names: the lake's names.
+        names: catalogue and namespaces of the lake's tables.
 
     Raises:
         LakeUnavailableError: Spark cannot be reached.

@@ -1,4 +1,7 @@
-"""Conditions of erasures in Spark's SQL, with values as parameters: a row id may be any text, and never becomes SQL."""
+"""Builds the WHERE conditions for the rows that erasure requests cover, in Spark's SQL with parameters.
+
+A row id may be any text, so values never become part of the SQL. The other modules of `lakehouse.erasure` call it.
+"""
 
 from __future__ import annotations
 
@@ -14,49 +17,51 @@ if TYPE_CHECKING:
 
 
 _CONNECTOR = "connector:"
-"""Prefix of the client id of a connector."""
+"""Prefix of the client ids under which connectors push."""
 
 
 class Condition(NamedTuple):
     """A condition in Spark's SQL, with its parameters."""
 
     sql: str = ""
+    """With `:p0`, `:p1` and so on in place of values; empty for a condition that was not narrowed yet."""
     parameters: Mapping[str, str | int] = MappingProxyType({})
+    """Parameter name without the colon → value."""
 
     def narrowed(self, sql: str, *values: str | int) -> Condition:
-        """Return the condition with a further one.
+        """Return this condition AND another one.
 
         Args:
-            sql: the further condition, with `{}` in place of each value.
-            values: the values.
+            sql: the other condition, with `{}` in place of each value.
+            values: the values, in order.
         """
         first = len(self.parameters)
-        added = {f"p{first + place}": value for place, value in enumerate(values)}
+        added = {f"p{first + number}": value for number, value in enumerate(values)}
         further = sql.format(*(f":{name}" for name in added))
         return Condition(f"{self.sql} AND {further}" if self.sql else further, {**self.parameters, **added})
 
     def select(self, spark: SparkSession, table: str, columns: str = "*") -> DataFrame:
-        """Return the rows that meet the condition.
+        """Return the rows of a table that meet the condition.
 
         Args:
-            spark: a session.
+            spark: an open Spark session.
             table: the table's full, quoted name.
-            columns: columns of the result, in Spark's SQL.
+            columns: the SELECT list, in Spark's SQL.
         """
         return spark.sql(f"SELECT {columns} FROM {table} WHERE {self.sql}", args=dict(self.parameters))
 
     def execute(self, spark: SparkSession, statement: str) -> None:
-        """Run a statement for the rows that meet the condition.
+        """Run an UPDATE or DELETE on the rows that meet the condition.
 
         Args:
-            spark: a session.
-            statement: `UPDATE … SET …` or `DELETE FROM …`.
+            spark: an open Spark session.
+            statement: `UPDATE … SET …` or `DELETE FROM …`, without WHERE.
         """
         spark.sql(f"{statement} WHERE {self.sql}", args=dict(self.parameters))
 
 
 def deltas_of(requests: Sequence[Erasure]) -> Condition:
-    """Return the condition for the deltas of the history that requests of one gateway cover. There is at least one."""
+    """Return the condition for the deltas of the history that requests cover: one gateway's, at least one."""
     covered: list[str] = []
     values: list[str | int] = []
     for each in requests:
@@ -71,11 +76,14 @@ def deltas_of(requests: Sequence[Erasure]) -> Condition:
 
 
 def landed_by(request: Erasure, connector: str | None) -> Condition | None:
-    """Return the condition for the rows of `landing` and `known` that a request covers; None if it covers none.
+    """Return the condition for the polled rows, in `landing` or `known`, that a request covers.
 
     Args:
-        request: an erasure of a row, or of a client, which may be a connector.
-        connector: only rows of this connector; None: of all.
+        request: an erasure of a row or of a client.
+        connector: name of the connector whose rows are erased; None for all connectors.
+
+    Returns:
+        The condition; None for a client that is not a connector, and so has no polled rows.
     """
     found = Condition().narrowed("gateway = {}", request.gateway)
     if request.client_id is None:

@@ -1,4 +1,4 @@
-"""What erasure requests are carried out on, for the destinations, flows, tiers and migrations of `lakesync.toml`.
+"""Lists the backends that an erasure must change: those of destinations, flows, tiers and migrations of a project.
 
 The steps of the asset `erasure` call it. Importing it loads neither Spark nor a driver.
 """
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 def target_erasures(
     each: DestinationTarget, store: GatewayStore, requests: tuple[RedactionRequest, ...]
 ) -> list[BackendErasure]:
-    """Return the erasure at one adapter of a destination, with the cold tiers behind it.
+    """Return the erasure at one adapter of a destination and at the cold tiers behind it.
 
     Args:
-        each: the adapter.
+        each: the destination's adapter.
         store: the staging store, which has the schemas.
         requests: what is erased.
     """
@@ -45,12 +45,12 @@ def flow_erasures(
     store: GatewayStore,
     requests: tuple[RedactionRequest, ...],
 ) -> list[BackendErasure]:
-    """Return the erasures at the adapters that a flow writes and reads. The lake itself is not among them.
+    """Return the erasures at the adapters that a flow writes and reads, except the lake.
 
     Args:
-        config: declares the backends.
+        config: the project's configuration, which declares the backends.
         name: the flow's name.
-        declared: the flow.
+        declared: the flow's declaration.
         store: the staging store, which has the schemas.
         requests: what is erased.
     """
@@ -69,11 +69,11 @@ def flow_erasures(
 def backend_erasures(
     config: Config, backends: Sequence[str], _store: GatewayStore, requests: tuple[RedactionRequest, ...]
 ) -> list[BackendErasure]:
-    """Return the erasures at every adapter of some backends, each once. The lake itself is not among them.
+    """Return the erasures at every adapter of some backends, each once, except the lake.
 
     Args:
-        config: declares the backends.
-        backends: names of backends.
+        config: the project's configuration, which declares the backends.
+        backends: names of backends in the configuration.
         requests: what is erased.
     """
     from lakehouse.erasure.backends import BackendErasure

@@ -1,7 +1,8 @@
-"""Erases rows in `landing` and `known`, the tables of polled rows, and deletes the snapshots that still have them.
+"""Erases polled rows in the tables `landing` and `known`, and deletes the snapshots that still have them.
 
-A landed row keeps its stamp and becomes a row of the kind `gone`. A known row is deleted, so the source's next version
-of it counts as new, in a replay too. No poll may run meanwhile. The steps of the asset `erasure` call it.
+`landing` has what polls read, `known` the current row of each row id, with which the next poll is compared. A landed
+row loses its columns and becomes one that reports a delete. A known row is deleted, so that the source's next version
+counts as new. No poll may run meanwhile. The steps of the asset `erasure` call it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from lakehouse.erasure.conditions import landed_by
-from lakehouse.erasure.redaction import forget_past, has_past
+from lakehouse.erasure.redaction import drop_old_snapshots, has_old_snapshots
 from lakehouse.landing.landed_files import OLD_MARK
 from lakehouse.landing.rows import GONE, ROW
 from lakehouse.landing.tables import known_name, landing_name
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class ErasedLandings(msgspec.Struct, frozen=True):
-    """Number of rows that were erased in each of the two tables."""
+    """Number of rows that were erased in `landing` and in `known`."""
 
     landed: int = 0
     known: int = 0
@@ -38,13 +39,13 @@ class ErasedLandings(msgspec.Struct, frozen=True):
 def erase_landed(
     spark: SparkSession, requests: Mapping[str, Sequence[Erasure]], names: LakeNames, connector: str | None = None
 ) -> ErasedLandings:
-    """Erase the rows that requests cover in both tables.
+    """Erase the rows that requests cover in `landing` and `known`.
 
     Args:
-        spark: a session.
-        requests: gateway → its requests. The request of a client covers the rows of a connector with its client id.
-        names: the lake's names.
-        connector: only rows of this connector; None: of all, also of those that are no longer declared.
+        spark: an open Spark session.
+        requests: gateway → its requests. The erasure of the client `connector:NAME` covers that connector's rows.
+        names: catalogue and namespaces of the lake's tables.
+        connector: name of the connector whose rows are erased; None for all, also those that were removed.
 
     Raises:
         LakeUnavailableError: Spark cannot be reached.
@@ -54,32 +55,32 @@ def erase_landed(
         covered = landed_by(each, connector)
         if covered is None or not spark.catalog.tableExists(known_name(names)):
             continue
-        of_rows = covered.narrowed("kind = {} AND hlc <= {}", ROW, each.hlc)
-        found = of_rows.select(spark, landing_name(names)).count()
-        if found:
-            of_rows.execute(spark, f"UPDATE {landing_name(names)} SET kind = '{GONE}', columns = NULL")
+        in_landing = covered.narrowed("kind = {} AND hlc <= {}", ROW, each.hlc)
+        landed_rows = in_landing.select(spark, landing_name(names)).count()
+        if landed_rows:
+            in_landing.execute(spark, f"UPDATE {landing_name(names)} SET kind = '{GONE}', columns = NULL")
         crash_point("erasure.landing")
-        forgotten = covered.narrowed("row_id <> {}", OLD_MARK)
-        rows = forgotten.select(spark, known_name(names)).count()
-        if rows:
-            forgotten.execute(spark, f"DELETE FROM {known_name(names)}")
-        landed, known = landed + found, known + rows
+        in_known = covered.narrowed("row_id <> {}", OLD_MARK)
+        known_rows = in_known.select(spark, known_name(names)).count()
+        if known_rows:
+            in_known.execute(spark, f"DELETE FROM {known_name(names)}")
+        landed, known = landed + landed_rows, known + known_rows
     return ErasedLandings(landed, known)
 
 
 @lake_errors
-def forget_landed(spark: SparkSession, name: str, names: LakeNames) -> bool:
+def drop_old_landings(spark: SparkSession, name: str, names: LakeNames) -> bool:
     """Delete all snapshots of `landing` or `known` except the newest, and return whether there were others.
 
     Args:
-        spark: a session.
-        name: the table's full, quoted name.
-        names: the lake's names.
+        spark: an open Spark session.
+        name: the full, quoted name of `landing` or `known`. The table may be missing.
+        names: catalogue and namespaces of the lake's tables.
 
     Raises:
         LakeUnavailableError: Spark cannot be reached.
     """
-    if not spark.catalog.tableExists(name) or not has_past(spark, name):
+    if not spark.catalog.tableExists(name) or not has_old_snapshots(spark, name):
         return False
-    forget_past(spark, name, names)
+    drop_old_snapshots(spark, name, names)
     return True

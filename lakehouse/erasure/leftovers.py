@@ -1,7 +1,7 @@
-"""Searches the Parquet files of a table's folder for erased values, without Iceberg. The proof of an erasure calls it.
+"""Searches the Parquet files in a table's folder for rows that an erasure covers, without asking Iceberg.
 
-A table does not show files of killed runs, which no snapshot names, nor rows that delete files mark as deleted; both
-are still on the disk. So tasks read every Parquet file of the folder.
+A query of the table shows neither the files of killed runs, which no snapshot references, nor rows that are only marked
+as deleted. Both are still on disk, so Spark tasks read every file. The proof in `lakehouse.erasure.requests` calls it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from lakesync.staging.records import Erasure
 
 
-_TASKS = 16
+_MAX_TASKS = 16
 _FOUND_SCHEMA = "path string, seq bigint, rows bigint, error string"
 _FOUND = pa.schema([("path", pa.string()), ("seq", pa.int64()), ("rows", pa.int64()), ("error", pa.string())])
 
@@ -36,19 +36,21 @@ class Leftover(msgspec.Struct, frozen=True):
     """A data file that still has rows which an erasure covers."""
 
     path: str
+    """Path on pyarrow's file system."""
     seq: int
-    """Number of the erasure request."""
+    """Number of the erasure request, among those of its gateway."""
     rows: int
+    """Number of covered rows in the file."""
 
 
 def find_leftovers(spark: SparkSession, location: str, requests: Sequence[Erasure], *, history: bool) -> list[Leftover]:
-    """Return the Parquet files of a table's folder that have rows which requests of one gateway cover.
+    """Return the Parquet files in a table's folder that have rows which one gateway's requests cover.
 
     Args:
-        spark: a session.
-        location: the folder's URI.
-        requests: requests of one gateway.
-        history: whether the folder is that of `deltas`, not of a state table.
+        spark: an open Spark session.
+        location: URI of the table's folder.
+        requests: one gateway's requests.
+        history: True for the folder of `deltas`, False for that of a state table.
 
     Raises:
         FlushError: a file cannot be read, so its content is unknown.
@@ -57,34 +59,34 @@ def find_leftovers(spark: SparkSession, location: str, requests: Sequence[Erasur
     selector = pafs.FileSelector(f"{root}/data", allow_not_found=True, recursive=True)
     paths = [each.path for each in file_system.get_file_info(selector) if each.is_file]
     parquet = [path for path in paths if path.endswith(".parquet")]
-    asked = tuple(requests)
+    erasures = tuple(requests)
 
     def part(number: int) -> Iterator[pa.RecordBatch]:
-        for path in parquet[number::_TASKS]:
+        for path in parquet[number::_MAX_TASKS]:
             try:
-                found = list(in_file(file_system_of(location)[0], path, asked, history=history))
+                found = list(leftovers_in_file(file_system_of(location)[0], path, erasures, history=history))
             except (OSError, pa.ArrowInvalid) as error:
                 rows = [{"path": path, "error": str(error)}]
             else:
                 rows = [{"path": each.path, "seq": each.seq, "rows": each.rows} for each in found]
             yield pa.RecordBatch.from_pylist(rows, _FOUND)
 
-    found = in_tasks(spark, min(len(parquet), _TASKS), part, _FOUND_SCHEMA).toArrow().to_pylist()
+    found = in_tasks(spark, min(len(parquet), _MAX_TASKS), part, _FOUND_SCHEMA).toArrow().to_pylist()
     for each in found:
         if each["error"] is not None:
             raise FlushError(
                 f"the data file {each['path']} cannot be read ({each['error']}), so the erasure cannot be proven; if "
-                "no snapshot names it, a killed run left it and maintenance removes it when it is old enough"
+                "no snapshot references it, a killed run left it and maintenance removes it when it is old enough"
             )
     return [Leftover(each["path"], each["seq"], each["rows"]) for each in found]
 
 
-def remove(location: str, paths: Sequence[str]) -> None:
-    """Delete files of a table's folder. A file that is already gone is not an error.
+def delete_files(location: str, paths: Sequence[str]) -> None:
+    """Delete files. A missing file is not an error.
 
     Args:
-        location: the folder's URI.
-        paths: the files' paths.
+        location: URI of the table's folder, which selects the file system.
+        paths: the files' paths on it.
     """
     file_system, _ = file_system_of(location)
     for path in paths:
@@ -92,35 +94,35 @@ def remove(location: str, paths: Sequence[str]) -> None:
             file_system.delete_file(path)
 
 
-def unnamed(location: str, named: Iterable[str]) -> list[str]:
-    """Return the data files in a table's folder that no snapshot names.
+def unreferenced_files(location: str, referenced: Iterable[str]) -> list[str]:
+    """Return the paths of data files in a table's folder that no snapshot references.
 
     Args:
-        location: the folder's URI.
-        named: the files that its snapshots name.
+        location: URI of the table's folder.
+        referenced: URIs of the files that any of its snapshots references.
     """
     file_system, root = file_system_of(location)
-    known = {bare(uri) for uri in named}
+    known = {path_of_uri(uri) for uri in referenced}
     found = file_system.get_file_info(pafs.FileSelector(f"{root}/data", allow_not_found=True, recursive=True))
     return sorted(info.path for info in found if info.is_file and info.path not in known)
 
 
-def bare(path: str) -> str:
-    """Return the path of a file's URI on pyarrow's file system."""
-    parts = urlsplit(path)
+def path_of_uri(uri: str) -> str:
+    """Return the path on pyarrow's file system of a file's URI in Iceberg's metadata."""
+    parts = urlsplit(uri)
     return parts.path if parts.scheme in ("", "file") else parts.netloc + parts.path
 
 
-def in_file(
+def leftovers_in_file(
     file_system: pafs.FileSystem, path: str, requests: Sequence[Erasure], *, history: bool
 ) -> Iterator[Leftover]:
-    """Yield each request that covers rows of a data file.
+    """Yield a leftover for each request that covers rows of a data file. Delete files have none.
 
     Args:
         file_system: the file's file system.
         path: the path on it.
-        requests: requests of one gateway.
-        history: whether it is a file of `deltas`.
+        requests: one gateway's requests.
+        history: True for a file of `deltas`, False for one of a state table.
 
     Raises:
         OSError, pyarrow.ArrowInvalid: the file cannot be read.
@@ -142,6 +144,7 @@ _STATE = ("_gateway", "_row", "_cells")
 
 
 def _covered(batch: pa.RecordBatch, request: Erasure, *, history: bool) -> int:
+    """Return the number of rows with contents that a request covers."""
     if history:
         mine = pc.and_(pc.equal(batch["gateway"], request.gateway), pc.less_equal(batch["hlc"], request.hlc))
         if request.shards:

@@ -1,6 +1,7 @@
-"""Erases in the history and in state tables: contents of deltas, rows merged from them, and older snapshots.
+"""Erases requested data from the history `deltas` and from state tables, and deletes the snapshots that still have it.
 
-The steps of the asset `erasure`, and `lakehouse.erasure.requests`, call it.
+The erased data are the contents of deltas, the values that state tables merged from them, and rejected values. The
+steps of the asset `erasure`, and `lakehouse.erasure.requests`, call it while no other run writes these tables.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import msgspec
 from pyspark.sql import functions as sf
 
 from lakehouse.erasure.conditions import deltas_of
-from lakehouse.erasure.leftovers import remove, unnamed
+from lakehouse.erasure.leftovers import delete_files, unreferenced_files
 from lakehouse.maintenance import expire, join_deleted, location_of, rewrite_manifests
 from lakehouse.overwrites import overwrite
 from lakehouse.spark_errors import lake_errors
@@ -29,27 +30,31 @@ if TYPE_CHECKING:
     from lakehouse.table_definitions import LakeNames
     from lakesync.staging.records import Erasure
 
-_EVER = (1 << 63) - 1
+_MAX_ARRIVAL = (1 << 63) - 1
 _HAS_CONTENT = "(width > 0 OR size(columns) > 0)"
+"""Condition for deltas that are not emptied yet."""
 
 
-class Rewritten(msgspec.Struct, frozen=True):
+class RewriteReport(msgspec.Struct, frozen=True):
     """What an erasure rewrote in a table."""
 
     rows: int = 0
-    """Number of deltas or rows that had erased values."""
+    """Number of deltas or rows that had erased values; 0 in a repeat after a crash, if the first run rewrote them."""
     files: tuple[str, ...] = ()
-    """The data files that had them, none of which is left."""
+    """The data files that had these values. The table's newest snapshot has none of them."""
 
 
 @lake_errors
-def redact(spark: SparkSession, requests: Sequence[Erasure], names: LakeNames) -> Rewritten:
-    """Remove the contents of the deltas of one gateway that requests cover.
+def redact_history(spark: SparkSession, requests: Sequence[Erasure], names: LakeNames) -> RewriteReport:
+    """Empty the deltas of the history that one gateway's requests cover.
+
+    An emptied delta becomes an UPDATE without columns, which has no effect in a merge. As an INSERT it would still
+    make its row visible.
 
     Args:
-        spark: a session.
-        requests: requests of one gateway.
-        names: the lake's names.
+        spark: an open Spark session.
+        requests: one gateway's requests, at least one.
+        names: catalogue and namespaces of the lake's tables.
 
     Raises:
         LakeUnavailableError: Spark cannot be reached.
@@ -57,24 +62,24 @@ def redact(spark: SparkSession, requests: Sequence[Erasure], names: LakeNames) -
     covered = deltas_of(requests).narrowed(_HAS_CONTENT)
     found = covered.select(spark, names.deltas, "shard, _file").groupBy("shard", "_file").count().collect()
     for shard in sorted({row["shard"] for row in found}):
-        # a statement a shard: deltas of two shards in one file could keep a flush from overwriting a batch
+        # one statement for each shard: if a file had deltas of two shards, a flush could not overwrite its batch
         emptied = "op = 'UPDATE', width = 0, columns = cast(map() AS map<string, string>)"
         covered.narrowed("shard = {}", shard).execute(spark, f"UPDATE {names.deltas} SET {emptied}")
     crash_point("erasure.history")
-    return Rewritten(sum(row["count"] for row in found), tuple(sorted({row["_file"] for row in found})))
+    return RewriteReport(sum(row["count"] for row in found), tuple(sorted({row["_file"] for row in found})))
 
 
 @lake_errors
-def merge_again(spark: SparkSession, table: str, requests: Sequence[Erasure], names: LakeNames) -> Rewritten:
-    """Merge the rows of a state table that have erased values again, from the redacted history.
+def merge_covered_rows(spark: SparkSession, table: str, requests: Sequence[Erasure], names: LakeNames) -> RewriteReport:
+    """Recompute the rows of a state table that have covered values, from the history without these values.
 
-    The whole table is written, because merge on read would leave the deleted rows in their files.
+    Every file of the table is rewritten, because merge on read would leave the old rows in their files.
 
     Args:
-        spark: a session.
-        table: the state table.
-        requests: requests of one gateway.
-        names: the lake's names.
+        spark: an open Spark session.
+        table: the state table's name.
+        requests: one gateway's requests, at least one. The history must be redacted already.
+        names: catalogue and namespaces of the lake's tables.
 
     Raises:
         LakeUnavailableError: Spark cannot be reached.
@@ -82,33 +87,35 @@ def merge_again(spark: SparkSession, table: str, requests: Sequence[Erasure], na
     gateway, name = requests[0].gateway, names.state(table)
     version = read_version(spark, name)
     if version.snapshot_id is None:
-        return Rewritten()
+        return RewriteReport()
     state = at(spark, name, version.snapshot_id)
     stale = state.where((sf.col("_gateway") == gateway) & _covered_rows(requests, table))
     found = stale.groupBy(sf.col("_file").alias("file")).count().collect()
     if found:
         keys = stale.select("_gateway", "_row")
         named = keys.select(sf.col("_gateway").alias("gateway"), sf.col("_row").alias("row_id"))
-        mark = marks_of(version).get(gateway, _EVER)
-        theirs = (sf.col("gateway") == gateway) & (sf.col("table_name") == table) & (sf.col("arrival") <= mark)
-        deltas = spark.table(names.deltas).where(theirs).join(named, ["gateway", "row_id"], "semi")
-        again = merged_frames(deltas, None, tuple(typed_columns(spark, name).items()))
-        kept = state.join(keys, ["_gateway", "_row"], "anti")
+        mark = marks_of(version).get(gateway, _MAX_ARRIVAL)  # later deltas belong to the table's next merge
+        merged = (sf.col("gateway") == gateway) & (sf.col("table_name") == table) & (sf.col("arrival") <= mark)
+        deltas = spark.table(names.deltas).where(merged).join(named, ["gateway", "row_id"], "semi")
+        recomputed = merged_frames(deltas, None, tuple(typed_columns(spark, name).items()))
+        unchanged = state.join(keys, ["_gateway", "_row"], "anti")
         columns = spark.table(name).columns
-        rows = kept.select(*columns).unionByName(again.select(*columns))
+        rows = unchanged.select(*columns).unionByName(recomputed.select(*columns))
         overwrite(rows, name, sf.lit(True), version.snapshot_id)
     crash_point("erasure.state")
-    return Rewritten(sum(row["count"] for row in found), tuple(sorted({row["file"] for row in found})))
+    return RewriteReport(sum(row["count"] for row in found), tuple(sorted({row["file"] for row in found})))
 
 
 @lake_errors
-def forget_past(spark: SparkSession, name: str, names: LakeNames) -> None:
-    """Delete everything of a table except its newest snapshot: tags, branches, other snapshots and deleted rows.
+def drop_old_snapshots(spark: SparkSession, name: str, names: LakeNames) -> None:
+    """Delete a table's tags, branches and all snapshots but the newest, with the files that only these use.
+
+    Data files with deleted rows are first rewritten without them.
 
     Args:
-        spark: a session.
+        spark: an open Spark session.
         name: the table's full, quoted name.
-        names: the lake's names.
+        names: catalogue and namespaces of the lake's tables.
 
     Raises:
         LakeUnavailableError: Spark cannot be reached.
@@ -126,14 +133,16 @@ def forget_past(spark: SparkSession, name: str, names: LakeNames) -> None:
 
 
 @lake_errors
-def clear_table(spark: SparkSession, table: str, requests: Sequence[Erasure], names: LakeNames) -> Rewritten | None:
-    """Erase what one gateway's requests cover from a state table, its snapshots and its files.
+def erase_state_table(
+    spark: SparkSession, table: str, requests: Sequence[Erasure], names: LakeNames
+) -> RewriteReport | None:
+    """Erase what one gateway's requests cover from a state table, its old snapshots and its rejected values.
 
     Args:
-        spark: a session.
-        table: the state table.
-        requests: requests of one gateway.
-        names: the lake's names.
+        spark: an open Spark session.
+        table: the state table's name.
+        requests: one gateway's requests, at least one.
+        names: catalogue and namespaces of the lake's tables.
 
     Returns:
         What was rewritten; None if the requests do not concern the table.
@@ -146,70 +155,71 @@ def clear_table(spark: SparkSession, table: str, requests: Sequence[Erasure], na
     concerned = deltas_of(requests).select(spark, names.deltas).where(sf.col("table_name") == table)
     if concerned.isEmpty():
         return None
-    done = merge_again(spark, table, requests, names)
-    if done.rows or has_past(spark, names.state(table)):
-        forget_past(spark, names.state(table), names)
-    forget_rejected(spark, table, names)
+    done = merge_covered_rows(spark, table, requests, names)
+    if done.rows or has_old_snapshots(spark, names.state(table)):  # a run may have crashed after it rewrote the rows
+        drop_old_snapshots(spark, names.state(table), names)
+    erase_rejected_values(spark, table, names)
     return done
 
 
 @lake_errors
-def forget_rejected(spark: SparkSession, table: str, names: LakeNames) -> None:
-    """Delete the rejected values of a state table that it no longer has.
+def erase_rejected_values(spark: SparkSession, table: str, names: LakeNames) -> None:
+    """Delete values from the table `rejected` that a state table does not have any more, and their snapshots and files.
 
     Args:
-        spark: a session.
-        table: the state table.
-        names: the lake's names.
+        spark: an open Spark session.
+        table: the state table's name.
+        names: catalogue and namespaces of the lake's tables.
 
     Raises:
         LakeUnavailableError: Spark cannot be reached.
     """
     if not spark.catalog.tableExists(names.rejected):
         return
-    ever = spark.table(f"{names.rejected}.all_files")
+    files_of_all_snapshots = spark.table(f"{names.rejected}.all_files")
+    files_of_table = files_of_all_snapshots.where(sf.col("partition.table_name") == names.called(table))
     name = names.state(table)
     version = read_version(spark, name)
-    if version.snapshot_id is None or ever.where(sf.col("partition.table_name") == names.called(table)).isEmpty():
+    if version.snapshot_id is None or files_of_table.isEmpty():
         return
     columns = tuple(typed_columns(spark, name).items())
-    keep_rejected(
-        spark, StateTable(table, name, columns, version.snapshot_id, {}, grown=False), version.snapshot_id, names
-    )
-    forget_past(spark, names.rejected, names)
+    state = StateTable(table, name, columns, snapshot_id=version.snapshot_id, marks={}, grown=False)
+    keep_rejected(spark, state, version.snapshot_id, names)
+    drop_old_snapshots(spark, names.rejected, names)
+    # a killed run may have written files that no snapshot references; nobody writes the table meanwhile
     location = location_of(spark, names.rejected)
-    left = spark.table(f"{names.rejected}.all_files").select("file_path").collect()
-    remove(location, unnamed(location, [row["file_path"] for row in left]))
+    referenced = spark.table(f"{names.rejected}.all_files").select("file_path").collect()
+    delete_files(location, unreferenced_files(location, [row["file_path"] for row in referenced]))
     crash_point("erasure.rejected")
 
 
-def has_past(spark: SparkSession, name: str) -> bool:
-    """Return whether a table has other snapshots than its newest one.
+def has_old_snapshots(spark: SparkSession, name: str) -> bool:
+    """Return whether a table has snapshots besides the newest.
 
     Args:
-        spark: a session.
+        spark: an open Spark session.
         name: the table's full, quoted name.
     """
     return spark.table(f"{name}.snapshots").count() > 1
 
 
 def _covered_rows(requests: Sequence[Erasure], table: str) -> Column:
-    """Return the condition for the rows of a state table that have values which a gateway's requests cover."""
-    found = sf.lit(False)
+    """Return the condition for the rows of a state table that have a value or an INSERT which requests cover."""
+    condition = sf.lit(False)
     cells, inserted = sf.map_values("_cells"), sf.col("_inserted")
     for each in requests:
         client, upto = each.client_id, each.hlc
         if client is not None:
             has_covered = sf.exists(cells, _is_covered(client, upto))
-            found |= has_covered | ((inserted["client_id"] == client) & (inserted["hlc"] <= upto))
+            condition |= has_covered | ((inserted["client_id"] == client) & (inserted["hlc"] <= upto))
         elif each.table == table:
             has_covered = sf.exists(cells, _is_covered(None, upto))
-            found |= (sf.col("_row") == (each.row_id or "")) & (has_covered | (inserted["hlc"] <= upto))
-    return found
+            condition |= (sf.col("_row") == (each.row_id or "")) & (has_covered | (inserted["hlc"] <= upto))
+    return condition
 
 
 def _is_covered(client: str | None, upto: int) -> Callable[[Column], Column]:
-    """Return the condition for cells that a client, or with None any client, wrote up to an hlc."""
+    """Return a predicate for cells that a client wrote up to an hlc; with None for `client`, any client."""
 
     def is_covered(cell: Column) -> Column:
         early = cell["hlc"] <= upto

@@ -1,8 +1,8 @@
 """Carries out erasure requests in the lake, proves that nothing is left, and confirms the requests to staging.
 
-Covered deltas stay in `deltas` without contents, as in staging: op UPDATE, no columns. Rows with covered values are
-merged again from the remaining deltas. Then all older snapshots and their files are deleted. Every step may be
-repeated. A request is confirmed when no data file, read without Iceberg, has anything that it covers.
+Covered deltas stay in the history `deltas` without contents, as in staging: an UPDATE without columns. Rows with
+covered values are recomputed from the history. Then all older snapshots and their files are deleted. A request is
+confirmed when no data file in the tables' folders has anything that it covers. Every step may be repeated.
 
 No other run may write the tables meanwhile: a merge that has read the history before could restore erased values. The
 steps of the asset `erasure` call it.
@@ -18,8 +18,8 @@ import pyarrow.fs as pafs
 from pyspark.sql import functions as sf
 
 from lakehouse.erasure.conditions import deltas_of
-from lakehouse.erasure.leftovers import Leftover, bare, find_leftovers, remove
-from lakehouse.erasure.redaction import clear_table, forget_past, has_past, redact
+from lakehouse.erasure.leftovers import Leftover, delete_files, find_leftovers, path_of_uri
+from lakehouse.erasure.redaction import drop_old_snapshots, erase_state_table, has_old_snapshots, redact_history
 from lakehouse.failures import failure_text, raise_failure
 from lakehouse.file_systems import file_system_of
 from lakehouse.maintenance import location_of
@@ -39,38 +39,40 @@ if TYPE_CHECKING:
     from lakesync.staging.records import Backlog, Erasure
     from lakesync.staging.store.pipeline import ErasureStore, OpenStaging, PipelineStore
 
-RESTORED_AT_ONCE = 5_000
-"""Number of deltas in one message to staging."""
+RESTORE_CHUNK = 5_000
+"""Number of deltas that one call sends to staging."""
 
-_EVER = (1 << 63) - 1
+_MAX_ARRIVAL = (1 << 63) - 1
 
 
 class ErasureProof(msgspec.Struct, frozen=True):
-    """A request that the lake has carried out, and its proof."""
+    """A request that the lake has carried out, and what was searched to prove it."""
 
     gateway: str
     seq: int
+    """Number of the request, among those of its gateway."""
     table: str | None
     row_id: str | None
     client_id: str | None
     requested_ms: int
+    """Server wall time of the request, in milliseconds since 1970."""
     searched: tuple[str, ...]
-    """Folders all of whose data files were read, also those that no snapshot names, without finding covered rows."""
+    """URIs of the folders whose data files were all read, without finding covered rows."""
     removed: tuple[str, ...]
-    """Data files of killed runs that had covered rows and that no snapshot named."""
+    """Deleted data files that had covered rows and that no snapshot referenced; killed runs had left them."""
 
 
 class SearchResult(msgspec.Struct, frozen=True):
-    """The result of searching every file."""
+    """The result of searching every data file for covered rows."""
 
     proven: tuple[ErasureProof, ...]
-    """Requests without covered rows."""
+    """The requests of which no file has covered rows."""
     left: tuple[Leftover, ...]
-    """Files with rows that the other requests cover."""
+    """Files in use that still have rows which other requests cover."""
 
 
 def due_requests(store: PipelineStore) -> dict[str, list[Erasure]]:
-    """Return gateway → the open requests that the lake can carry out: it has all deltas that these cover.
+    """Return gateway → the open requests whose covered deltas are all in the lake, so that it can carry them out.
 
     Raises:
         StagingUnavailableError: the store cannot be reached.
@@ -78,14 +80,14 @@ def due_requests(store: PipelineStore) -> dict[str, list[Erasure]]:
     requests = open_requests(store)
     backlog = store.backlog() if requests else []
     due = {
-        gateway: reached(mine, [each for each in backlog if each.gateway == gateway])
+        gateway: flushed_requests(mine, [each for each in backlog if each.gateway == gateway])
         for gateway, mine in requests.items()
     }
     return {gateway: mine for gateway, mine in due.items() if mine}
 
 
 def open_requests(store: ErasureStore) -> dict[str, list[Erasure]]:
-    """Return gateway → the requests that staging has carried out and the lake has not.
+    """Return gateway → the requests that staging has carried out and the lake has not confirmed.
 
     Raises:
         StagingUnavailableError: the store cannot be reached.
@@ -97,19 +99,21 @@ def open_requests(store: ErasureStore) -> dict[str, list[Erasure]]:
     return {gateway: requests for gateway, requests in found.items() if requests}
 
 
-def reached(requests: Iterable[Erasure], backlog: Iterable[Backlog]) -> list[Erasure]:
+def flushed_requests(requests: Iterable[Erasure], backlog: Iterable[Backlog]) -> list[Erasure]:
     """Return the requests whose covered deltas are all in the lake.
 
     Args:
-        requests: requests of one gateway.
+        requests: one gateway's requests.
         backlog: the gateway's unflushed deltas, by shard.
     """
-    waiting = [start_of(each.oldest_ms) for each in backlog if each.oldest_ms is not None]
-    return [each for each in requests if each.arrival < min(waiting, default=_EVER)]
+    oldest_unflushed = min(
+        (start_of(each.oldest_ms) for each in backlog if each.oldest_ms is not None), default=_MAX_ARRIVAL
+    )
+    return [each for each in requests if each.arrival < oldest_unflushed]
 
 
 @lake_errors
-def conclude(
+def complete_erasures(
     spark: SparkSession,
     store: ErasureStore,
     requests: Sequence[Erasure],
@@ -117,45 +121,45 @@ def conclude(
     checkpoints_uri: str,
     open_staging: OpenStaging,
 ) -> SearchResult:
-    """Carry out one gateway's requests in all tables, prove it, and confirm the proven requests to staging.
+    """Carry out one gateway's requests in all tables, prove that, and confirm the proven requests to staging.
 
-    Work that other steps have done is not repeated. The next checkpoint is a new one.
+    It skips work that earlier steps have done. Checkpoints from before the erasure are deleted.
 
     Args:
-        spark: a session.
+        spark: an open Spark session.
         store: the staging store.
-        requests: requests of one gateway.
-        names: the lake's names.
-        checkpoints_uri: the folder of all frames.
-        open_staging: opens the store in a task of Spark.
+        requests: one gateway's requests, at least one.
+        names: catalogue and namespaces of the lake's tables.
+        checkpoints_uri: URI of the folder with the checkpoints of all gateways.
+        open_staging: opens the staging store in a Spark task.
 
     Raises:
         FlushError: a data file cannot be read.
         LakeUnavailableError: Spark cannot be reached.
     """
-    redact(spark, requests, names)
+    redact_history(spark, requests, names)
     tables = tables_of(spark, requests, names)
     for table in tables:
-        clear_table(spark, table, requests, names)
-    if has_past(spark, names.deltas):
-        forget_past(spark, names.deltas, names)
+        erase_state_table(spark, table, requests, names)
+    if has_old_snapshots(spark, names.deltas):
+        drop_old_snapshots(spark, names.deltas, names)
     arrival = max(restore_hidden(spark, store, each, names, open_staging).arrival for each in requests)
-    drop_frames(checkpoints_uri, requests[0].gateway, arrival)
-    ended = prove(spark, requests, tables, names)
-    for each in ended.proven:
+    delete_frames(checkpoints_uri, requests[0].gateway, arrival)
+    result = prove(spark, requests, tables, names)
+    for each in result.proven:
         store.confirm_erasure(each.gateway, each.seq)
         crash_point("erasure.confirmed")
-    return ended
+    return result
 
 
 @lake_errors
 def tables_of(spark: SparkSession, requests: Sequence[Erasure], names: LakeNames) -> list[str]:
-    """Return the state tables that have rows of covered deltas.
+    """Return the names of the state tables for which covered deltas were written.
 
     Args:
-        spark: a session.
-        requests: requests of one gateway.
-        names: the lake's names.
+        spark: an open Spark session.
+        requests: one gateway's requests, at least one.
+        names: catalogue and namespaces of the lake's tables.
 
     Raises:
         LakeUnavailableError: Spark cannot be reached.
@@ -168,17 +172,20 @@ def tables_of(spark: SparkSession, requests: Sequence[Erasure], names: LakeNames
 def restore_hidden(
     spark: SparkSession, store: ErasureStore, erasure: Erasure, names: LakeNames, open_staging: OpenStaging
 ) -> Erasure:
-    """Restore in staging the values that erased deltas had hidden, and return the request with its new arrival.
+    """Restore in staging the older values that a client's erased values had overwritten.
 
-    Staging does not store what a column was before the erased client wrote it; the history does. Checkpoints from
-    before the new arrival are no longer served. The erasure of a row restores nothing.
+    Staging does not store what a column was before the erased client wrote it; the history does. The erasure of a row
+    restores nothing.
 
     Args:
-        spark: a session.
+        spark: an open Spark session.
         store: the staging store.
         erasure: the request.
-        names: the lake's names.
-        open_staging: opens the staging store.
+        names: catalogue and namespaces of the lake's tables.
+        open_staging: opens the staging store in a Spark task.
+
+    Returns:
+        The request with its new arrival. Checkpoints from before that are no longer served.
 
     Raises:
         LakeUnavailableError: Spark cannot be reached.
@@ -189,64 +196,64 @@ def restore_hidden(
         written = deltas_of([erasure]).select(spark, names.deltas, "table_name, row_id").distinct()
         rows = rest.join(written, ["table_name", "row_id"], "semi")
         wanted = rows.select("op", "table_name", "row_id", "client_id", "columns", "hlc", "delta_id")
-        restoring = _Restoring(open_staging, erasure.gateway, erasure.seq)
-        failures = wanted.repartition(1).mapInArrow(restoring.run, "failure string").collect()
+        task = _RestoreTask(open_staging, erasure.gateway, erasure.seq)
+        failures = wanted.repartition(1).mapInArrow(task.run, "failure string").collect()
         raise_failure(row["failure"] for row in failures)
     erasure = store.restore(erasure.gateway, erasure.seq, [])
     crash_point("erasure.restored")
     return erasure
 
 
-class _Restoring(NamedTuple):
-    """The task that sends deltas of the history to staging."""
+class _RestoreTask(NamedTuple):
+    """The Spark task that sends deltas of the history to staging."""
 
     open_staging: OpenStaging
     gateway: str
     seq: int
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Send the deltas in bounded messages; yield a row with the error if that fails."""
+        """Send the deltas in chunks; yield one row with the error if that fails, otherwise none."""
         prepare_worker()
         try:
             with self.open_staging() as store:
                 for batch in batches:
-                    for first in range(0, batch.num_rows, RESTORED_AT_ONCE):
-                        some = batch.slice(first, RESTORED_AT_ONCE).to_pylist()
-                        store.restore(self.gateway, self.seq, [row_delta(each) for each in some])
+                    for first in range(0, batch.num_rows, RESTORE_CHUNK):
+                        rows = batch.slice(first, RESTORE_CHUNK).to_pylist()
+                        store.restore(self.gateway, self.seq, [row_delta(row) for row in rows])
         except LakeSyncError as error:
             yield pa.RecordBatch.from_pydict({"failure": [failure_text(error)]})
 
 
-def drop_frames(checkpoints_uri: str, gateway: str, below: int) -> list[str]:
-    """Delete the frames of a gateway's checkpoints before an arrival, and return the deleted folders.
+def delete_frames(checkpoints_uri: str, gateway: str, below: int) -> list[str]:
+    """Delete the files of a gateway's checkpoints from before an arrival, and return the deleted folders.
 
     Args:
-        checkpoints_uri: the folder of all frames.
+        checkpoints_uri: URI of the folder with the checkpoints of all gateways.
         gateway: the gateway's id.
-        below: the arrival.
+        below: the arrival; a checkpoint at it or later stays.
     """
     file_system, root = file_system_of(f"{checkpoints_uri.rstrip('/')}/{gateway}")
-    gone = []
+    deleted = []
     for info in file_system.get_file_info(pafs.FileSelector(root, allow_not_found=True)):
         arrival = info.base_name.rpartition("-")[2]
         if info.type == pafs.FileType.Directory and arrival.isdecimal() and int(arrival) < below:
             file_system.delete_dir(info.path)
-            gone.append(info.path)
+            deleted.append(info.path)
     crash_point("erasure.frames")
-    return gone
+    return deleted
 
 
 @lake_errors
 def prove(spark: SparkSession, requests: Sequence[Erasure], tables: Iterable[str], names: LakeNames) -> SearchResult:
-    """Search every data file of the history and of state tables for rows that requests of one gateway cover.
+    """Search every data file of the history and of state tables for rows that one gateway's requests cover.
 
-    A file with such rows that no snapshot names is deleted. Iceberg refuses a commit that could still add it.
+    A file with such rows that no snapshot references is deleted. Iceberg rejects a commit that could still add it.
 
     Args:
-        spark: a session.
-        requests: requests of one gateway.
-        tables: the state tables.
-        names: the lake's names.
+        spark: an open Spark session.
+        requests: one gateway's requests, at least one.
+        tables: names of the state tables to search.
+        names: catalogue and namespaces of the lake's tables.
 
     Raises:
         FlushError: a file cannot be read.
@@ -261,11 +268,13 @@ def prove(spark: SparkSession, requests: Sequence[Erasure], tables: Iterable[str
         searched.append(location)
         mine = [each for each in requests if table is None or each.client_id is not None or each.table == table]
         found = find_leftovers(spark, location, mine, history=table is None)
-        in_use = {bare(row["file_path"]) for row in spark.table(f"{name}.all_files").select("file_path").collect()}
+        in_use = {
+            path_of_uri(row["file_path"]) for row in spark.table(f"{name}.all_files").select("file_path").collect()
+        }
         left += [each for each in found if each.path in in_use]
-        stray = [each for each in found if each.path not in in_use]
-        remove(location, sorted({each.path for each in stray}))
-        for each in stray:
+        orphans = [each for each in found if each.path not in in_use]
+        delete_files(location, sorted({each.path for each in orphans}))
+        for each in orphans:
             removed.setdefault(each.seq, []).append(each.path)
     failed = {each.seq for each in left}
     proven = [

@@ -24,7 +24,7 @@ from lakehouse.checkpoints.checkpoint import make_checkpoint
 from lakehouse.checks import ledger_against_lake
 from lakehouse.erasure import redaction
 from lakehouse.erasure import requests as erasure
-from lakehouse.erasure.requests import conclude, open_requests, reached
+from lakehouse.erasure.requests import complete_erasures, flushed_requests, open_requests
 from lakehouse.history.flush import flush_due
 from lakehouse.maintenance import location_of
 from lakehouse.schema_snapshot import PolledConnector, SchemaSnapshot
@@ -104,14 +104,16 @@ class World:
         newcomer = f"newcomer-{self._made}"
         return self.gateway.submit_checkpoint(newcomer, {"sub": newcomer}).result()
 
-    def conclude(self):
+    def complete_erasures(self):
         self.flush()
         requests = open_requests(self.store).get("erasing", [])
         backlog = [each for each in self.store.backlog() if each.gateway == "erasing"]
-        assert reached(requests, backlog) == requests
+        assert flushed_requests(requests, backlog) == requests
         if not requests:
             return None
-        return conclude(self.spark, self.store, requests, self.names, self.uri, partial(pipeline_store, self.config))
+        return complete_erasures(
+            self.spark, self.store, requests, self.names, self.uri, partial(pipeline_store, self.config)
+        )
 
     def run_erasure(self, config):
         """The asset as the job has it; what it tells, and the steps that failed with their errors."""
@@ -202,7 +204,7 @@ def test_b7_an_erasure_that_crashes_at_every_step_removes_everything(spark, spar
         for module in (redaction, erasure):
             monkeypatch.setattr(module, "crash_point", die)
         with pytest.raises(KilledError):
-            world.conclude()
+            world.complete_erasures()
         if name != "confirmed":
             assert open_requests(world.store)["erasing"]
         with pytest.raises(NotFoundError, match="something was erased"):
@@ -214,7 +216,7 @@ def test_b7_an_erasure_that_crashes_at_every_step_removes_everything(spark, spar
     assert report["confirmed"].value == 1  # the row's was confirmed before the last kill
     (proof,) = report["report"].data
     assert (proof["client_id"], len(proof["searched"])) == ("ann", 2)
-    assert world.conclude() is None
+    assert world.complete_erasures() is None
     assert world.holding(SECRET) == []
     assert all(each.lake_ms for each in world.store.erasures("erasing"))
 

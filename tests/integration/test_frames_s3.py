@@ -10,8 +10,8 @@ import pytest
 from gateway.checkpoint_frames import frame_files, visible_frames
 from lakehouse.checkpoints.frame_files import link_frames, write_file
 from lakehouse.data_files import DataFile, read_rows
-from lakehouse.erasure.leftovers import in_file, remove
-from lakehouse.erasure.requests import drop_frames
+from lakehouse.erasure.leftovers import delete_files, leftovers_in_file
+from lakehouse.erasure.requests import delete_frames
 from lakehouse.merge.kernel import CELL, STAMP, STORED
 from lakesync.model.errors import ConfigurationError
 from lakesync.rules.model import parse_rules
@@ -82,7 +82,7 @@ def test_a_table_that_did_not_change_is_copied_and_an_erasure_takes_the_older_fr
     (copied,) = link_frames([written["uri"]], f"{bucket}/g/1-512/t")
     assert copied == f"{bucket}/g/1-512/t/00000.frames"
     assert link_frames([f"{bucket}/g/1-128/t/00000.frames"], f"{bucket}/g/1-512/u") is None
-    assert drop_frames(bucket, "g", 512) == ["frames/checkpoints/g/1-256"]
+    assert delete_frames(bucket, "g", 512) == ["frames/checkpoints/g/1-256"]
     FramePlace(copied).check()
     with pytest.raises(FileNotFoundError):
         FramePlace(written["uri"]).check()
@@ -95,7 +95,7 @@ def test_leftovers_of_an_erased_client_in_files_on_s3_are_found(bucket):
         pq.write_table(rows, sink)
     asked = Erasure("g", 1, None, None, "a", hlc=9, arrival=256, requested_ms=0)
     path = f"{table.removeprefix('s3://')}/data/part.parquet"
-    (found,) = in_file(s3(), path, [asked], history=False)
+    (found,) = leftovers_in_file(s3(), path, [asked], history=False)
     assert (found.seq, found.rows, found.path) == (1, 4, "frames/warehouse/tables/t/data/part.parquet")
     places = pa.table({"file_path": [f"{table}/data/part.parquet"] * 2, "pos": pa.array([2, 0], pa.int64())})
     with s3().open_output_stream(f"{table.removeprefix('s3://')}/data/deletes.parquet") as sink:
@@ -103,6 +103,6 @@ def test_leftovers_of_an_erased_client_in_files_on_s3_are_found(bucket):
     file = DataFile(f"{table}/data/part.parquet", (f"{table}/data/deletes.parquet",))
     (left,) = read_rows(file, STORED)
     assert left["_row"].to_pylist() == ["r1", "r3"]
-    remove(table, [found.path])
+    delete_files(table, [found.path])
     with pytest.raises(OSError, match=r"part\.parquet"):
-        list(in_file(s3(), path, [asked], history=False))
+        list(leftovers_in_file(s3(), path, [asked], history=False))

@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.errors.exceptions.connect import SparkException
 
-from lakehouse.erasure.landed import ErasedLandings, erase_landed, forget_landed
+from lakehouse.erasure.landed import ErasedLandings, drop_old_landings, erase_landed
 from lakehouse.landing.delivery import Delivery
-from lakehouse.landing.landings import LakeLanding, Polled
+from lakehouse.landing.landings import LakeLanding, PolledSource
 from lakehouse.landing.tables import known_name, landing_name
 from lakehouse.maintenance import location_of
 from lakehouse.sessions import session
@@ -119,7 +119,7 @@ def opened(spark, names, pages=(), tables=(ISSUES,), counted=None):
     """The landing of a connector whose source brings these pages."""
     plain = tuple(table._replace(schema=no_schema) for table in tables)
     config = ConnectorConfig("gw", "desk", "scripted", {"tables": plain, "pages": list(pages), "counted": counted})
-    return LakeLanding(spark, Polled(config, Scripted, plain), lambda: time.time_ns() // 1_000_000, names)
+    return LakeLanding(spark, PolledSource(config, Scripted, plain), lambda: time.time_ns() // 1_000_000, names)
 
 
 def no_schema():
@@ -246,7 +246,7 @@ def test_a_large_table_is_read_by_ranges_of_its_key_on_sparks_workers(spark, nam
     )
     with closing(postgres.source(config)) as source:
         landing = LakeLanding(
-            spark, Polled(config, postgres.source, source.tables), lambda: time.time_ns() // 1_000_000, names
+            spark, PolledSource(config, postgres.source, source.tables), lambda: time.time_ns() // 1_000_000, names
         )
         first = landing.poll(IngestSettings()).tables[0]
         assert (first.error, first.rows, first.pages, first.landings) == (None, rows, 2, 1)
@@ -311,7 +311,7 @@ def test_b7_an_erased_row_leaves_no_file_of_what_landed(spark, names, gateways):
     asked = {"table": "issues", "row_id": "a", "client_id": None, "arrival": 0, "requested_ms": 0}
     requests = {gateway: [Erasure(gateway, 1, hlc=landing._newest + 1, **asked)] for gateway in ("gw", "another")}
     assert erase_landed(spark, requests, names, "desk") == ErasedLandings(1, 1)
-    assert [forget_landed(spark, name, names) for name in (landing_name(names), known_name(names))] == [True, True]
+    assert [drop_old_landings(spark, name, names) for name in (landing_name(names), known_name(names))] == [True, True]
     assert holding("the-erased-text") == []
     assert len(holding("kept")) == 2
 

@@ -4,7 +4,7 @@ import pytest
 
 from lakehouse.checkpoints.publication import make_checkpoints
 from lakehouse.checks import duplicate_deltas, ledger_against_lake
-from lakehouse.erasure.requests import conclude, open_requests
+from lakehouse.erasure.requests import complete_erasures, open_requests
 from lakehouse.history.flush import flush_due
 from lakehouse.sessions import session
 from lakehouse.table_definitions import LakeNames
@@ -94,7 +94,7 @@ def erase_alice(engine, gateway, config, names):
         flush_due(spark, engine.store, names=names)
         requests = open_requests(engine.store)["sharded"]
         assert sorted(each.shards for each in requests) == [("shard-default", "main"), ("shard-orders",)]
-        ended = conclude(spark, engine.store, requests, names, run.lake.checkpoints_uri, run.staging.opener)
+        ended = complete_erasures(spark, engine.store, requests, names, run.lake.checkpoints_uri, run.staging.opener)
         assert (len(ended.proven), ended.left) == (2, ())
         assert open_requests(engine.store) == {}
         run.run_state.forget_positions()
