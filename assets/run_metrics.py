@@ -18,7 +18,7 @@ def size_metadata(spark: SparkSession, name: str) -> Metadata:
     """Return rows, files and bytes of a table.
 
     Args:
-        spark: a session.
+        spark: an open Spark session.
         name: the table's full name.
     """
     from lakehouse.table_stats import figures

@@ -27,7 +27,7 @@ def open_table(spark: SparkSession, name: str) -> Iterator[Table]:
     """Open a table of the lake at its current snapshot.
 
     Args:
-        spark: a session.
+        spark: an open Spark session.
         name: the table's full, quoted name.
 
     Raises:

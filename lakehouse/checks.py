@@ -112,9 +112,9 @@ def history_faults(
     Further jobs search for details only if it finds faults.
 
     Args:
-        spark: a session.
+        spark: an open Spark session.
         store: the staging store.
-        names: the lake's names.
+        names: catalogue and namespaces of the lake's tables.
         days: UTC days of arrival to check; None: all.
 
     Raises:
@@ -146,9 +146,9 @@ def ledger_against_lake(
     Flushed and unconfirmed deltas are a difference, so call it while no flush runs.
 
     Args:
-        spark: a session.
+        spark: an open Spark session.
         store: the staging store.
-        names: the lake's names.
+        names: catalogue and namespaces of the lake's tables.
         days: UTC days of arrival to compare; None: all.
     """
     ensure_deltas(spark, names)
@@ -162,10 +162,10 @@ def days_against_lake(
     """Compare staging's ledger with the lake for each of these days. Call it while no flush runs.
 
     Args:
-        spark: a session.
+        spark: an open Spark session.
         store: the staging store.
         days: UTC days of arrival.
-        names: the lake's names.
+        names: catalogue and namespaces of the lake's tables.
 
     Raises:
         LakeUnavailableError: Spark cannot be reached.
@@ -196,9 +196,9 @@ def duplicate_keys(spark: SparkSession, table: str, names: LakeNames = NAMES, li
     """Return rows that a state table has more than once.
 
     Args:
-        spark: a session.
+        spark: an open Spark session.
         table: the state table.
-        names: the lake's names.
+        names: catalogue and namespaces of the lake's tables.
         limit: number of results at most.
     """
     return _duplicates(spark.table(names.state(table)), ("_gateway", "_row"), limit)
@@ -211,8 +211,8 @@ def duplicate_deltas(
     """Return deltas of one client that `deltas` has more than once.
 
     Args:
-        spark: a session.
-        names: the lake's names.
+        spark: an open Spark session.
+        names: catalogue and namespaces of the lake's tables.
         limit: number of results at most.
         days: UTC days of arrival to read; None: all.
     """
@@ -227,8 +227,8 @@ def future_deltas(
     """Return deltas whose hlc is further ahead of the gateway's clock than is allowed. They would win until that time.
 
     Args:
-        spark: a session.
-        names: the lake's names.
+        spark: an open Spark session.
+        names: catalogue and namespaces of the lake's tables.
         limit: number of results at most.
         days: UTC days of arrival to read; None: all.
     """
@@ -246,8 +246,8 @@ def altered_deltas(spark: SparkSession, names: LakeNames = NAMES, limit: int = 1
     erasure has emptied.
 
     Args:
-        spark: a session.
-        names: the lake's names.
+        spark: an open Spark session.
+        names: catalogue and namespaces of the lake's tables.
         limit: number of results at most.
     """
     ensure_deltas(spark, names)
@@ -311,9 +311,9 @@ def unfit_values(spark: SparkSession, table: str, names: LakeNames = NAMES, limi
     """Return values of a state table that are in `rejected`. If the table's property counts none, no file is read.
 
     Args:
-        spark: a session.
+        spark: an open Spark session.
         table: the state table.
-        names: the lake's names.
+        names: catalogue and namespaces of the lake's tables.
         limit: number of results at most.
     """
     if int(read_version(spark, names.state(table)).properties.get(REJECTED_PROPERTY, "0")) == 0:

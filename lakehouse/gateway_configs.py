@@ -40,11 +40,11 @@ def keep_config(
     """Write a gateway's configuration to the lake if it has changed.
 
     Args:
-        spark: a session.
+        spark: an open Spark session.
         gateway: the gateway's id.
         config: its schemas and rules.
         connectors: its registered connectors.
-        names: the lake's names.
+        names: catalogue and namespaces of the lake's tables.
 
     Returns:
         Whether it had changed.

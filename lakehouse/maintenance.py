@@ -108,8 +108,8 @@ def maintain(
     With the history it also expires the snapshots and orphans of the table `rejected`.
 
     Args:
-        spark: a session.
-        names: the lake's names.
+        spark: an open Spark session.
+        names: catalogue and namespaces of the lake's tables.
         table: the state table's name.
         limits: the thresholds.
         backlog: for the history, staging's backlog, read before the call.
@@ -169,7 +169,7 @@ def measure(spark: SparkSession, name: str, limits: MaintenanceLimits) -> FileCo
     """Count a table's files.
 
     Args:
-        spark: a session.
+        spark: an open Spark session.
         name: the table's full, quoted name.
         limits: says which files are small.
     """
@@ -191,8 +191,8 @@ def join_deleted(spark: SparkSession, names: LakeNames, name: str) -> int:
     """Rewrite every data file with deleted rows, and return their number.
 
     Args:
-        spark: a session.
-        names: the lake's names.
+        spark: an open Spark session.
+        names: catalogue and namespaces of the lake's tables.
         name: the table's full, quoted name.
     """
     options = "'delete-file-threshold', '1', 'min-input-files', '1000000', 'remove-dangling-deletes', 'true'"
@@ -205,8 +205,8 @@ def rewrite_manifests(spark: SparkSession, names: LakeNames, name: str) -> int:
     """Rewrite the manifests of the newest snapshot, and return their number.
 
     Args:
-        spark: a session.
-        names: the lake's names.
+        spark: an open Spark session.
+        names: catalogue and namespaces of the lake's tables.
         name: the table's full, quoted name.
     """
     found = _call(spark, names, "rewrite_manifests", f"table => '{_plain(name)}', use_caching => false")
@@ -218,8 +218,8 @@ def expire(spark: SparkSession, names: LakeNames, name: str, older_than: datetim
     """Expire old snapshots without a tag, except the newest, and return the number of deleted files.
 
     Args:
-        spark: a session.
-        names: the lake's names.
+        spark: an open Spark session.
+        names: catalogue and namespaces of the lake's tables.
         name: the table's full, quoted name.
         older_than: the time before which a snapshot is old.
     """
@@ -233,7 +233,7 @@ def location_of(spark: SparkSession, name: str) -> str:
     """Return the URI of a table's folder.
 
     Args:
-        spark: a session.
+        spark: an open Spark session.
         name: the table's full, quoted name.
     """
     described = spark.sql(f"DESCRIBE TABLE EXTENDED {name}").where("col_name = 'Location'").collect()

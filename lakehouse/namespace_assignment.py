@@ -29,10 +29,10 @@ def moved_gateways(
     A gateway without rows, because it never had a checkpoint, gets the configured namespace permanently.
 
     Args:
-        spark: a session.
+        spark: an open Spark session.
         has_begun: returns whether a gateway ever had a checkpoint.
         namespaces: the configured namespaces.
-        names: the lake's names.
+        names: catalogue and namespaces of the lake's tables.
 
     Raises:
         LakeUnavailableError: Spark cannot be reached.

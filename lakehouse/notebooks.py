@@ -127,7 +127,7 @@ def register_log(spark: SparkSession, store: FlushStore) -> None:
     """Register the log, up to its current end, as a data source of a session.
 
     Args:
-        spark: a session.
+        spark: an open Spark session.
         store: the staging store.
     """
     shards = tuple(Shard(store.log_source(backlog.shard), backlog) for backlog in store.backlog())

@@ -63,7 +63,7 @@ class RunState:
 
         Args:
             config: names the namespaces and shards.
-            names: the lake's names.
+            names: catalogue and namespaces of the lake's tables.
             spark: returns the run's session.
             store: returns the staging store.
             now_ms: returns server wall time in milliseconds.

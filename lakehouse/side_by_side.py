@@ -21,7 +21,7 @@ def side_by_side(spark: SparkSession, make: Callable[[One], Made], each: Iterabl
     """Call a function for several values in parallel, and return the results in order. Jobs get the caller's tags.
 
     Args:
-        spark: a session.
+        spark: an open Spark session.
         make: the function.
         each: the values.
 

@@ -67,7 +67,7 @@ def ask(spark: SparkSession, config: Config, sql: str, as_of: AsOf | None = None
     """Run a query in a session. Views of earlier queries are replaced.
 
     Args:
-        spark: a session.
+        spark: an open Spark session.
         config: the configuration.
         sql: one statement.
         as_of: the time or snapshot to read; None: now.

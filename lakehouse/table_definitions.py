@@ -175,7 +175,7 @@ def read_version(spark: SparkSession, name: str) -> Version:
     """Return a table's current snapshot and properties.
 
     Args:
-        spark: a session.
+        spark: an open Spark session.
         name: the table's full, quoted name.
 
     Raises:
@@ -191,7 +191,7 @@ def version_if_there(spark: SparkSession, name: str) -> Version | None:
     """Return a table's version as `read_version` does; None for a table that does not exist.
 
     Args:
-        spark: a session.
+        spark: an open Spark session.
         name: the table's full, quoted name.
     """
     from pyiceberg.exceptions import NoSuchTableError
@@ -209,7 +209,7 @@ def at(spark: SparkSession, name: str, snapshot: int) -> DataFrame:
     """Return a table as of one of its snapshots.
 
     Args:
-        spark: a session.
+        spark: an open Spark session.
         name: the table's full, quoted name.
         snapshot: the snapshot's id.
     """
@@ -225,8 +225,8 @@ def ensure_deltas(spark: SparkSession, names: LakeNames = NAMES) -> Version:
     """Create the history table if it is missing, and return its current version.
 
     Args:
-        spark: a session.
-        names: the lake's names.
+        spark: an open Spark session.
+        names: catalogue and namespaces of the lake's tables.
     """
     found = version_if_there(spark, names.deltas)
     if found is not None:
@@ -245,8 +245,8 @@ def ensure_gateways(spark: SparkSession, names: LakeNames = NAMES) -> Version:
     """Create the table of the gateways' configurations where it is missing, and return its current version.
 
     Args:
-        spark: a session.
-        names: the lake's names.
+        spark: an open Spark session.
+        names: catalogue and namespaces of the lake's tables.
     """
     found = version_if_there(spark, names.gateways)
     if found is not None:
@@ -265,9 +265,9 @@ def ensure_state(
     `_cells` and in the table `rejected`. So no tenant's schema stops the merge of a table that others share.
 
     Args:
-        spark: a session.
+        spark: an open Spark session.
         schema: of the table, its gateways' schemas joined.
-        names: the lake's names.
+        names: catalogue and namespaces of the lake's tables.
         contract: what becomes of columns that the table lacks once it is there.
 
     Raises:
@@ -324,7 +324,7 @@ def filled(spark: SparkSession, table: StateTable) -> None:
     """Note that all rows of a table have the columns that were added.
 
     Args:
-        spark: a session.
+        spark: an open Spark session.
         table: the state table.
     """
     spark.sql(f"ALTER TABLE {table.name} UNSET TBLPROPERTIES IF EXISTS ('{UNFILLED_PROPERTY}')")
@@ -334,7 +334,7 @@ def set_properties(spark: SparkSession, name: str, properties: Mapping[str, str]
     """Set properties of a table, whose keys and values travel as parameters.
 
     Args:
-        spark: a session.
+        spark: an open Spark session.
         name: the table's full name, quoted.
         properties: may have ids of tenants in keys and values.
     """
@@ -351,7 +351,7 @@ def typed_columns(spark: SparkSession, name: str) -> dict[str, str]:
     """Return a state table's typed columns and their schema types, in order.
 
     Args:
-        spark: a session.
+        spark: an open Spark session.
         name: the table's full, quoted name.
     """
     fields = spark.table(name).schema.fields

@@ -31,7 +31,7 @@ def figures(spark: SparkSession, name: str) -> TableFigures:
     """Return a table's rows, files and bytes; zeros for an empty table.
 
     Args:
-        spark: a session.
+        spark: an open Spark session.
         name: the table's full, quoted name.
 
     Raises:

@@ -29,7 +29,7 @@ def in_tasks(
     """Return the rows of numbered parts.
 
     Args:
-        spark: a session.
+        spark: an open Spark session.
         count: number of parts.
         part: returns the rows of a part, in a task.
         schema: schema of the rows.

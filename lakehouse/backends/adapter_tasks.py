@@ -44,7 +44,7 @@ def on_executors(spark: SparkSession, tasks: Sequence[AdapterTask], report: type
     """Run each task on an executor, and return the reports of each, in the order of the tasks.
 
     Args:
-        spark: a session.
+        spark: an open Spark session.
         tasks: at least one.
         report: the type of their reports.
 
@@ -64,7 +64,7 @@ def one_report_each(spark: SparkSession, tasks: Sequence[AdapterTask], report: t
     """Run tasks that report once, and return the report of each, in the order of the tasks.
 
     Args:
-        spark: a session.
+        spark: an open Spark session.
         tasks: at least one.
         report: the type of their reports.
 

@@ -147,9 +147,9 @@ def compare(spark: SparkSession, follower: Follower, names: LakeNames = NAMES, d
     """Compare a destination with the lake, up to the destination's mark.
 
     Args:
-        spark: a session.
+        spark: an open Spark session.
         follower: the destination's follower.
-        names: the lake's names.
+        names: catalogue and namespaces of the lake's tables.
         days: UTC days of arrival; empty: every day.
 
     Raises:
@@ -190,10 +190,10 @@ def lake_digests(
     """Return the digests that a destination must have, by the lake's history up to the destination's mark.
 
     Args:
-        spark: a session.
+        spark: an open Spark session.
         reached: the destination's progress and selection.
         tables: destination table → whether deleted rows stay in it.
-        names: the lake's names.
+        names: catalogue and namespaces of the lake's tables.
         days: days since 1970; empty: every day.
     """
     if not reached.streams:
@@ -295,10 +295,10 @@ def rebuild(spark: SparkSession, follower: Follower, days: Sequence[date], names
     a whole.
 
     Args:
-        spark: a session.
+        spark: an open Spark session.
         follower: the destination's follower.
         days: UTC days of arrival.
-        names: the lake's names.
+        names: catalogue and namespaces of the lake's tables.
 
     Raises:
         AdapterError: the destination cannot be reached; repeat the rebuild.

@@ -104,9 +104,9 @@ def follow(spark: SparkSession, follower: Follower, names: LakeNames = NAMES, th
     """Write to a follower the deltas that it lacks.
 
     Args:
-        spark: a session.
+        spark: an open Spark session.
         follower: the follower.
-        names: the lake's names.
+        names: catalogue and namespaces of the lake's tables.
         through: the last arrival to write, unless a load in progress ends later; None: the newest.
 
     Raises:
@@ -138,9 +138,9 @@ def latest(spark: SparkSession, snapshot: int, names: LakeNames = NAMES) -> dict
     """Return the greatest arrival of each `GATEWAY/SHARD` in a snapshot of `deltas`, from the bounds of its files.
 
     Args:
-        spark: a session.
+        spark: an open Spark session.
         snapshot: its id.
-        names: the lake's names.
+        names: catalogue and namespaces of the lake's tables.
     """
     with open_table(spark, names.deltas) as table:
         return latest_arrivals(table, snapshot)

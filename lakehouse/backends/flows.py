@@ -76,7 +76,7 @@ def flow(spark: SparkSession, flows: Sequence[Flow]) -> list[list[FlowStep]]:
     """Run the flows of several adapters, each in its own task.
 
     Args:
-        spark: a session.
+        spark: an open Spark session.
         flows: one for each adapter that is written.
 
     Returns:
@@ -136,7 +136,7 @@ def flow_to_lake(spark: SparkSession, flow: LakeFlow) -> list[FlowStep]:
     A repeat changes nothing, because a gateway recognises a delta by its id. Lost progress costs only time.
 
     Args:
-        spark: a session.
+        spark: an open Spark session.
         flow: the flow.
 
     Returns:

@@ -99,7 +99,7 @@ def move_to_tier(spark: SparkSession, name: str, place: TieredBackend, until_ms:
     """Move the deltas up to an instant to the cold tier.
 
     Args:
-        spark: a session.
+        spark: an open Spark session.
         name: name of the pair of tiers; the hot tier stores the ranges of an unfinished move under it.
         place: the tiers.
         until_ms: the last instant whose deltas move, by their hlc, in milliseconds.
@@ -127,7 +127,7 @@ def migrate(spark: SparkSession, migrations: Sequence[Migration]) -> list[Migrat
     """Copy and compare migrations, each in one task, or in several if it is large.
 
     Args:
-        spark: a session.
+        spark: an open Spark session.
         migrations: one for each day of a table.
 
     Raises:

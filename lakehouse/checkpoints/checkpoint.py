@@ -60,12 +60,12 @@ def make_checkpoint(
     one has all tables as they are now; that one is returned.
 
     Args:
-        spark: a session.
+        spark: an open Spark session.
         store: the staging store.
         cut_point: the cut point: all deltas of the gateway up to its arrival are in `deltas`.
         schemas: the schemas of the gateway's tables.
         directory_uri: the folder of all frames.
-        names: the lake's names.
+        names: catalogue and namespaces of the lake's tables.
         kept: how long the tagged snapshots are kept.
         contracts: table → its contract, as `merge_table` takes it.
 
@@ -146,12 +146,12 @@ def state_as_of(
     Unflushed deltas are not in it.
 
     Args:
-        spark: a session.
+        spark: an open Spark session.
         schema: the table's schema.
         gateway: the gateway whose rows are returned.
         arrival: deltas up to this arrival count.
         checkpoint: a checkpoint. If it is exactly at the arrival, its snapshot is read; otherwise `deltas` is merged.
-        names: the lake's names.
+        names: catalogue and namespaces of the lake's tables.
     """
     table = ensure_state(spark, schema, names)
     if checkpoint is not None and (checkpoint.gateway, checkpoint.arrival) == (gateway, arrival):

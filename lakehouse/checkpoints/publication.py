@@ -106,11 +106,11 @@ def tables_named(spark: SparkSession, gateway: str, after: int, upto: int, names
     """Return the tables that a gateway's deltas in a range of arrivals name, registered or not.
 
     Args:
-        spark: a session.
+        spark: an open Spark session.
         gateway: the gateway's id.
         after: the arrival after which the range begins.
         upto: the last arrival of the range.
-        names: the lake's names.
+        names: catalogue and namespaces of the lake's tables.
 
     Raises:
         LakeUnavailableError: Spark cannot be reached.

@@ -60,9 +60,9 @@ def checkpoint_differences(
     Each table's rows are counted and its files' sizes summed.
 
     Args:
-        spark: a session.
+        spark: an open Spark session.
         checkpoint: a published checkpoint.
-        names: the lake's names.
+        names: catalogue and namespaces of the lake's tables.
         seed: chooses the frame whose rows are compared.
         whole: compare every row of every frame instead.
 

@@ -62,8 +62,8 @@ def tag_newest(
     A checkpoint is served until there is a newer one, and audits compare it with the snapshots that it was made of.
 
     Args:
-        spark: a session.
-        names: the lake's names.
+        spark: an open Spark session.
+        names: catalogue and namespaces of the lake's tables.
         table: the state table.
         checkpoints: the newest checkpoint of each gateway.
         kept: the settings.

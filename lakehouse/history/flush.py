@@ -69,10 +69,10 @@ def flush(spark: SparkSession, store: FlushStore, batch: Batch, names: LakeNames
     """Write a planned batch to `deltas` and read it back, without confirming it to staging.
 
     Args:
-        spark: a session.
+        spark: an open Spark session.
         store: the staging store.
         batch: the planned batch.
-        names: the lake's names.
+        names: catalogue and namespaces of the lake's tables.
 
     Raises:
         FlushError: the batch is not in the lake; repeat the flush.
@@ -143,11 +143,11 @@ def flush_due(
     raised at the end (several as an ExceptionGroup).
 
     Args:
-        spark: a session.
+        spark: an open Spark session.
         store: the staging store.
         gateways: the gateways to flush; None: all.
         max_deltas: deltas in one batch at most.
-        names: the lake's names.
+        names: catalogue and namespaces of the lake's tables.
         cut_points: gateway → the cut point of its next checkpoint. Later deltas, and other gateways, are not flushed.
         within: the first and the last arrival to flush. The log is flushed in order, so a shard whose unflushed deltas
             begin before the first one is not flushed.
@@ -222,8 +222,8 @@ def flushed_arrivals(
     It is read from column bounds. Data is read only if a compaction has mixed gateways or shards in a file.
 
     Args:
-        spark: a session.
-        names: the lake's names.
+        spark: an open Spark session.
+        names: catalogue and namespaces of the lake's tables.
         shards: the shards to read, because each has its own arrivals; None: tables are not sharded.
     """
     if ensure_deltas(spark, names).snapshot_id is None:

@@ -60,7 +60,7 @@ def held_in_lake(spark: SparkSession, files: Sequence[tuple[DataFile, bool]], ba
     """Count the deltas of a batch in files and sum their ids, in tasks; None for a batch without files.
 
     Args:
-        spark: a session.
+        spark: an open Spark session.
         files: the result of `batch_files`.
         batch: the planned batch.
     """

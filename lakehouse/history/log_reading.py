@@ -46,7 +46,7 @@ def decoded_log(spark: SparkSession, source: LogSource, batch: Batch) -> DataFra
     """Return a batch's rows of `deltas`, decoded from the log.
 
     Args:
-        spark: a session.
+        spark: an open Spark session.
         source: how tasks open the log.
         batch: the batch.
     """

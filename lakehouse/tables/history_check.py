@@ -72,9 +72,9 @@ def unlike_history(
     Added typed columns that earlier rows do not have yet are left out.
 
     Args:
-        spark: a session.
+        spark: an open Spark session.
         table: the synced table's name.
-        names: the lake's names.
+        names: catalogue and namespaces of the lake's tables.
         gateways: the gateways whose rows the table has; None: all.
 
     Raises:

@@ -40,7 +40,7 @@ def history_files(spark: SparkSession, deltas: str, snapshot: int | None, increm
     """Return the files of a snapshot that may have an increment's deltas, by column bounds.
 
     Args:
-        spark: a session.
+        spark: an open Spark session.
         deltas: the history's full, quoted name.
         snapshot: the snapshot's id; None: nothing was ever flushed.
         increment: the increment.
@@ -81,7 +81,7 @@ def counted(spark: SparkSession, history: History, increment: Increment) -> int:
     """Return the number of an increment's deltas. Tasks read files whose column bounds do not show it.
 
     Args:
-        spark: a session.
+        spark: an open Spark session.
         history: the files.
         increment: the increment.
     """

@@ -97,13 +97,13 @@ def merge_table(
     time costs time, not data, except for a rebuild, which must be the only writer.
 
     Args:
-        spark: a session.
+        spark: an open Spark session.
         schema: the table's schema.
         upto: gateway → the last arrival to merge.
         days: merge all deltas of these UTC days of arrival, whatever the marks say. Marks move only if the days close
             the gap to `upto`. None: merge the deltas after the marks, which move to `upto`.
         rebuild: merge all rows of these gateways again from all their deltas, in one commit.
-        names: the lake's names.
+        names: catalogue and namespaces of the lake's tables.
         contract: the table's contract.
 
     Raises:
@@ -158,11 +158,11 @@ def merged_by_day(
     """Count the deltas of an increment by UTC day of arrival (`YYYY-MM-DD`).
 
     Args:
-        spark: a session.
+        spark: an open Spark session.
         table: the synced table's name.
         ranges: gateway → the arrival after which its deltas are counted, and the last one to count.
         days: UTC days to count; None: all.
-        names: the lake's names.
+        names: catalogue and namespaces of the lake's tables.
 
     Raises:
         LakeUnavailableError: Spark cannot be reached.
@@ -193,11 +193,11 @@ def gateways_with_new_columns(
     """Return the gateways whose schema of a table has columns that the lake's table lacks.
 
     Args:
-        spark: a session.
+        spark: an open Spark session.
         store: the staging store, which has the schemas.
         gateways: ids of gateways.
         table: the state table.
-        names: the lake's names.
+        names: catalogue and namespaces of the lake's tables.
 
     Raises:
         LakeUnavailableError: Spark cannot be reached.
@@ -213,9 +213,9 @@ def forget_marks(spark: SparkSession, table: str, names: LakeNames = NAMES) -> N
     """Delete a table's marks, so that the next merge reads all of its deltas again, with the same result.
 
     Args:
-        spark: a session.
+        spark: an open Spark session.
         table: the state table.
-        names: the lake's names.
+        names: catalogue and namespaces of the lake's tables.
     """
     spark.sql(f"ALTER TABLE {names.state(table)} UNSET TBLPROPERTIES IF EXISTS ('{MARKS_PROPERTY}')")
 

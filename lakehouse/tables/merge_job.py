@@ -258,7 +258,7 @@ def merged_rows(spark: SparkSession, fields: StructType, merge: Merge) -> DataFr
     """Return the merged rows of a table, ordered by bucket, with `CHECKS`.
 
     Args:
-        spark: a session.
+        spark: an open Spark session.
         fields: the table's fields, in the order of the result.
         merge: the plan.
     """

@@ -39,10 +39,10 @@ def keep_rejected(spark: SparkSession, table: StateTable, snapshot: int, names: 
     """Replace the rejected values of a state table by those of a snapshot, and return their number.
 
     Args:
-        spark: a session.
+        spark: an open Spark session.
         table: the state table.
         snapshot: the snapshot's id.
-        names: the lake's names.
+        names: catalogue and namespaces of the lake's tables.
 
     Raises:
         LakeUnavailableError: Spark cannot be reached; the next merge that writes the table repeats it.

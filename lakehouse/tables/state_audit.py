@@ -60,9 +60,9 @@ def rows_unlike_merge(
     ignored.
 
     Args:
-        spark: a session.
+        spark: an open Spark session.
         table: the state table.
-        names: the lake's names.
+        names: catalogue and namespaces of the lake's tables.
         gateways: the gateways whose rows the table has; None: all.
         days: UTC days of arrival; None: all.
         seed: chooses the rows.

@@ -105,7 +105,7 @@ def write_state(
     idempotent.
 
     Args:
-        spark: a session.
+        spark: an open Spark session.
         table: the state table, with the columns of its schema.
         increment: the deltas to merge.
         history: the files that have them.
