@@ -40,7 +40,7 @@ from resources.spark import SparkConnectResource
 
 if TYPE_CHECKING:
     from lakehouse.backends.comparison import Comparison
-    from lakehouse.backends.destinations import Followed
+    from lakehouse.backends.destinations import FollowReport
 
 EQUALS_LAKE = "equals_lake"
 """Name of the check."""
@@ -52,7 +52,7 @@ class Follow(dg.Config):
     """What a run of a destination does."""
 
     rebuild: bool = False
-    """Also write the chosen days again from the lake, to repair missing, altered and surplus deltas and rows."""
+    """Also write the selected days again from the lake, to repair missing, altered and surplus deltas and rows."""
 
 
 def destinations(config: Config, days: dg.PartitionsDefinition) -> list[dg.AssetsDefinition]:
@@ -202,7 +202,7 @@ def _compared(found: "Comparison") -> dg.AssetCheckResult:
     return dg.AssetCheckResult(passed=found.is_equal, description=". ".join(lines) or None, metadata=metadata)
 
 
-def _report_by_day(context: dg.AssetExecutionContext, found: "Followed") -> None:
+def _report_by_day(context: dg.AssetExecutionContext, found: "FollowReport") -> None:
     """Add to each partition the number of deltas taken of its day. The first partition counts earlier days too."""
     keys = context.partition_keys
     taken = dict.fromkeys(keys, 0)
@@ -212,7 +212,7 @@ def _report_by_day(context: dg.AssetExecutionContext, found: "Followed") -> None
         context.add_asset_metadata({"deltas_in": deltas}, partition_key=key)
 
 
-def _metadata(found: "Followed") -> Metadata:
+def _metadata(found: "FollowReport") -> Metadata:
     at = found.progress
     marks = {stream: str(arrival) for stream, arrival in sorted(at.streams.items())}
     suspended = {each.table: f"{each.reason} ({each.failures} attempts)" for each in found.set_aside}

@@ -320,7 +320,7 @@ def ensure_state(
     )
 
 
-def filled(spark: SparkSession, table: StateTable) -> None:
+def record_filled(spark: SparkSession, table: StateTable) -> None:
     """Note that all rows of a table have the columns that were added.
 
     Args:

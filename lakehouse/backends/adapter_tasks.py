@@ -1,6 +1,6 @@
-"""Runs tasks that open adapters on Spark's executors, so that no data passes through the driver.
+"""Runs tasks on Spark's executors that open database adapters there, so that no data passes through the driver.
 
-Destinations, flows, moves and erasures call it.
+The other modules of `lakehouse.backends`, and `lakehouse.erasure.backends`, call it.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ _REPORTS_ARROW = pa.schema([("number", pa.int32()), ("report", pa.string()), ("f
 
 
 class AdapterTask(Protocol):
-    """A task as a value that can be pickled. `run` is called on an executor."""
+    """A task that can be pickled. `run` is called on an executor."""
 
     def run(self) -> Iterator[msgspec.Struct]:
-        """Run the task, and yield a report for each part that is done."""
+        """Run the task, and yield a report after each step."""
 
 
 @lake_errors
 def on_executors(spark: SparkSession, tasks: Sequence[AdapterTask], report: type[R]) -> list[list[R]]:
-    """Run each task on an executor, and return the reports of each, in the order of the tasks.
+    """Run each task on an executor, and return a list of reports for each, in the order of the tasks.
 
     Args:
         spark: an open Spark session.
-        tasks: at least one.
-        report: the type of their reports.
+        tasks: the tasks, at least one.
+        report: the type of the tasks' reports.
 
     Raises:
         LakeSyncError: the first error of a task. The other tasks have ended as well.
@@ -61,17 +61,17 @@ def on_executors(spark: SparkSession, tasks: Sequence[AdapterTask], report: type
 
 
 def one_report_each(spark: SparkSession, tasks: Sequence[AdapterTask], report: type[R]) -> list[R]:
-    """Run tasks that report once, and return the report of each, in the order of the tasks.
+    """Run tasks that each report exactly once, and return the reports in the order of the tasks.
 
     Args:
         spark: an open Spark session.
-        tasks: at least one.
-        report: the type of their reports.
+        tasks: the tasks, at least one.
+        report: the type of the tasks' reports.
 
     Raises:
         LakeSyncError, LakeUnavailableError: as `on_executors`.
     """
-    return [reported for (reported,) in on_executors(spark, tasks, report)]
+    return [only for (only,) in on_executors(spark, tasks, report)]
 
 
 @lake_errors
@@ -86,17 +86,17 @@ def task_slots(spark: SparkSession) -> int:
 
 
 class _Runner:
-    """The function that Spark runs on an executor: runs the task with a number."""
+    """The function that Spark runs on an executor: it runs the task with the given number."""
 
     def __init__(self, tasks: Sequence[AdapterTask]) -> None:
         self._tasks = list(tasks)
 
     def __call__(self, number: int) -> Iterator[pa.RecordBatch]:
         try:
-            for part in self._tasks[number].run():
-                yield _row(number, msgspec.json.encode(part).decode(), None)
+            for report in self._tasks[number].run():
+                yield _row(number, report=msgspec.json.encode(report).decode())
         except LakeSyncError as error:
-            yield _row(number, None, failure_text(error))
+            yield _row(number, failure=failure_text(error))
 
 
 def open_backends(backends: Sequence[Backend], closing: ExitStack) -> list[DatabaseAdapter]:
@@ -104,7 +104,7 @@ def open_backends(backends: Sequence[Backend], closing: ExitStack) -> list[Datab
 
     Args:
         backends: the backends to open.
-        closing: closes the adapters.
+        closing: the stack that closes the adapters when it ends.
     """
     adapters = []
     for backend in backends:
@@ -113,5 +113,5 @@ def open_backends(backends: Sequence[Backend], closing: ExitStack) -> list[Datab
     return adapters
 
 
-def _row(number: int, report: str | None, failed: str | None) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist([{"number": number, "report": report, "failure": failed}], schema=_REPORTS_ARROW)
+def _row(number: int, report: str | None = None, failure: str | None = None) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([{"number": number, "report": report, "failure": failure}], schema=_REPORTS_ARROW)

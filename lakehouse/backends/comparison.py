@@ -1,7 +1,7 @@
-"""Compares destinations with the lake by table and day, and writes days of a destination again from the lake.
+"""Compares destinations with the lake by table and day, and rewrites days of a destination from the lake.
 
-The assets and checks of destinations call it. A task has the destination compute its counts and checksums, a query of
-Spark computes the lake's. Only these figures reach the driver.
+A task lets the destination compute digests: counts and checksums of its deltas and rows, by table and day. A Spark
+query computes the lake's. Only digests reach the driver. The assets and checks of destinations call it.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from msgspec.structs import replace
 from pyspark.sql import functions as sf
 
 from lakehouse.backends.adapter_tasks import on_executors, one_report_each, open_backends
-from lakehouse.backends.destinations import by_stream, chosen
+from lakehouse.backends.destinations import by_stream, selected
 from lakehouse.catalogue import open_table
-from lakehouse.history.ordered import Stretch, in_order, stretches
+from lakehouse.history.ordered import ArrivalRange, arrival_ranges, in_order
 from lakehouse.spark_errors import lake_errors
 from lakehouse.table_definitions import NAMES, LakeNames, ensure_deltas
 from lakesync.adapters.arrow_access import max_writers
@@ -51,29 +51,35 @@ if TYPE_CHECKING:
     from lakesync.adapters.base import DatabaseAdapter
     from lakesync.model.schema import TableSchema
 
-_TRIES = 5
-_LETTERS = 1_000
+_ATTEMPTS = 5
+_MAX_LETTERS = 1_000
+"""Number of dead letters that are counted, at most."""
 _CHECKSUM = "cast(conv(substr(md5({}), 1, 8), 16, 10) as bigint)"
-_SPELLED = (
+"""A 32-bit checksum of a text, in Spark's SQL. Adapters compute the same one in their own SQL."""
+_COLUMNS_AS_JSON = (
     "concat('{', array_join(transform(map_entries(columns), e -> concat('\"', e.key, '\":', e.value)), ','), '}')"
 )
 
 
 class DestinationMovedError(TransientError):
-    """A destination took deltas during each attempt to compute its digests."""
+    """A destination received deltas during each attempt to compute its digests, so they cannot be compared."""
 
 
 class Comparison(msgspec.Struct, frozen=True):
     """The result of comparing a destination with the lake."""
 
     progress: FollowerProgress
-    """Progress of the follower, up to which both were compared."""
+    """How far the destination is written; both were compared up to there."""
     deltas_there: int
+    """Number of deltas at the destination."""
     deltas_in_lake: int
     rows_there: int
+    """Number of rows in destination tables."""
     rows_in_lake: int
+    """Number of rows that destination tables must have by the lake's history."""
     differences: list[Difference]
     set_aside: list[SuspendedTable]
+    """Destination tables that could not be written, and are retried with growing pauses."""
     dead_letters: int
     """Number of dead letters; 1,000 are counted at most."""
 
@@ -84,9 +90,10 @@ class Comparison(msgspec.Struct, frozen=True):
 
 
 class DestinationDigests(msgspec.Struct, frozen=True):
-    """The digests of a destination, computed at one mark."""
+    """The digests of a destination, and how far it was written when they were computed."""
 
     progress: FollowerProgress
+    """How far the destination is written."""
     digests: list[Digest]
     tables: tuple[str, ...]
     """Names of its destination tables."""
@@ -97,50 +104,51 @@ class DestinationDigests(msgspec.Struct, frozen=True):
 
 
 class DigestTask(NamedTuple):
-    """The task that has a destination and its cold tiers compute their digests at one mark."""
+    """The Spark task that lets a destination and its cold tiers compute their digests."""
 
     follower: Follower
     days: tuple[int, ...] = ()
+    """UTC days of arrival, as days since 1970; empty for all."""
 
     def run(self) -> Iterator[DestinationDigests]:
-        """Compute the digests.
+        """Compute the digests, again if the destination's mark moved meanwhile. Yield one result.
 
         Raises:
             AdapterError: an adapter cannot be read.
             ConfigurationError: an adapter does not support digests.
         """
-        follower, leaf = self.follower, self.follower.leaf
+        follower, target = self.follower, self.follower.target
         with ExitStack() as closing:
             adapter = follower.open()
             closing.callback(adapter.close)
-            cold = open_backends(leaf.cold, closing)
+            cold = open_backends(target.cold, closing)
             schemas = follower.schemas if isinstance(adapter, StateWriter) else ()
             scope = scope_of(follower, schemas, self.days)
-            for _ in range(_TRIES):
+            for _ in range(_ATTEMPTS):
                 before = read_follower_progress(adapter, follower.name, follower.selection)
-                found = _digests(adapter, scope, leaf.name)
+                found = _digests(adapter, scope, target.name)
                 for tier in cold:
-                    found += _digests(tier, replace(scope, schemas=()), leaf.name)
+                    found += _digests(tier, replace(scope, schemas=()), target.name)
                 is_consistent = read_follower_progress(adapter, follower.name, follower.selection) == before
                 if is_consistent:
                     break
             suspended = adapter.suspended_tables(follower.name) if isinstance(adapter, TableIsolation) else []
-            letters = len(adapter.dead_letters(_LETTERS)) if isinstance(adapter, TableIsolation) else 0
+            letters = len(adapter.dead_letters(_MAX_LETTERS)) if isinstance(adapter, TableIsolation) else 0
             yield DestinationDigests(
                 before, found, tuple(each.table for each in schemas), suspended, letters, is_consistent
             )
 
 
 def scope_of(follower: Follower, schemas: Sequence[TableSchema], days: Sequence[int]) -> DigestScope:
-    """Return the scope of a comparison.
+    """Return what an adapter computes digests of.
 
     Args:
         follower: the destination's follower.
-        schemas: schemas of its destination tables.
-        days: UTC days of arrival, as days since 1970.
+        schemas: schemas of its destination tables; empty if it has only deltas.
+        days: UTC days of arrival, as days since 1970; empty for all.
     """
-    choice = follower.selection
-    return DigestScope(choice.tables, choice.without, choice.gateways, tuple(schemas), tuple(days))
+    selection = follower.selection
+    return DigestScope(selection.tables, selection.without, selection.gateways, tuple(schemas), tuple(days))
 
 
 def compare(spark: SparkSession, follower: Follower, names: LakeNames = NAMES, days: Sequence[date] = ()) -> Comparison:
@@ -150,19 +158,19 @@ def compare(spark: SparkSession, follower: Follower, names: LakeNames = NAMES, d
         spark: an open Spark session.
         follower: the destination's follower.
         names: catalogue and namespaces of the lake's tables.
-        days: UTC days of arrival; empty: every day.
+        days: UTC days of arrival; empty for all.
 
     Raises:
         AdapterError: the destination cannot be read.
         ConfigurationError: its adapter does not support digests.
-        DestinationMovedError: it took deltas during each attempt.
+        DestinationMovedError: it received deltas during each attempt.
         LakeUnavailableError: Spark cannot be reached.
     """
     numbers = tuple(map(day_number, days))
     (there,) = one_report_each(spark, [DigestTask(follower, numbers)], DestinationDigests)
     if not there.is_consistent:
         raise DestinationMovedError(
-            f"{follower.leaf.name} took deltas during each of {_TRIES} attempts to compute its digests; "
+            f"{follower.target.name} took deltas during each of {_ATTEMPTS} attempts to compute its digests; "
             "compare it again when it is up to date"
         )
     schemas = [each for each in follower.schemas if each.table in there.tables]
@@ -191,20 +199,20 @@ def lake_digests(
 
     Args:
         spark: an open Spark session.
-        reached: the destination's progress and selection.
+        reached: how far the destination is written, and its tables and gateways.
         tables: destination table → whether deleted rows stay in it.
         names: catalogue and namespaces of the lake's tables.
-        days: days since 1970; empty: every day.
+        days: UTC days of arrival, as days since 1970; empty for all.
     """
     if not reached.streams:
         return []
     ensure_deltas(spark, names)
-    deltas = chosen(spark.table(names.deltas), reached.selection)
+    deltas = selected(spark.table(names.deltas), reached.selection)
     deltas = deltas.where(sf.col("arrival") <= sf.coalesce(by_stream(reached.streams), sf.lit(-1)))
     found = [
         Digest(row["table_name"], row["day"], deltas=row["count"], delta_sum=row["total"])
         for row in _on_days(_with_day(deltas), days)
-        .withColumn("checksum", sf.expr(_CHECKSUM.format(f"concat_ws('|', delta_id, op, {_SPELLED})")))
+        .withColumn("checksum", sf.expr(_CHECKSUM.format(f"concat_ws('|', delta_id, op, {_COLUMNS_AS_JSON})")))
         .groupBy("table_name", "day")
         .agg(sf.count("*").alias("count"), sf.sum("checksum").alias("total"))
         .collect()
@@ -213,7 +221,11 @@ def lake_digests(
 
 
 def _lake_rows(deltas: DataFrame, tables: Mapping[str, bool], days: Sequence[int]) -> list[Digest]:
-    """Return the digests of the rows that the deltas merge to. Which row is visible follows from its newest stamps."""
+    """Return the digests of the rows that the deltas merge to.
+
+    No value is merged: the newest stamps of a row's writes and deletes decide whether it is visible, as in M2 of
+    `docs/spec.md`.
+    """
     soft = [table for table, is_soft in tables.items() if is_soft]
     stamp = "struct(hlc, client_id)"
     writes = f"CASE WHEN op = 'INSERT' OR (op = 'UPDATE' AND size(columns) > 0) THEN {stamp} END"
@@ -223,11 +235,11 @@ def _lake_rows(deltas: DataFrame, tables: Mapping[str, bool], days: Sequence[int
         sf.max(sf.expr(f"CASE WHEN op = 'DELETE' THEN {stamp} END")).alias("tombstone"),
     )
     rows = rows.withColumn("visible", sf.expr("written IS NOT NULL AND (tombstone IS NULL OR written > tombstone)"))
-    is_shown = sf.col("visible")
+    is_stored = sf.col("visible")
     if soft:
-        is_shown = is_shown | (sf.col("written").isNotNull() & sf.col("table_name").isin(*soft))
+        is_stored = is_stored | (sf.col("written").isNotNull() & sf.col("table_name").isin(*soft))
     summed = (
-        _on_days(_with_day(rows.where(is_shown)), days)
+        _on_days(_with_day(rows.where(is_stored)), days)
         .withColumn("checksum", sf.expr(_CHECKSUM.format("concat(gateway, '/', row_id)")))
         .groupBy("table_name", "day")
         .agg(
@@ -254,20 +266,26 @@ class RebuildReport(msgspec.Struct, frozen=True):
     """What the rebuild of a day wrote."""
 
     deltas: int
+    """Number of deltas."""
 
 
 class RebuildTask(NamedTuple):
-    """The task that writes the batches of some days again, each as a whole."""
+    """The Spark task that rewrites the flush batches with deltas of some days, each batch as a whole."""
 
     follower: Follower
-    found: Sequence[Stretch]
+    ranges: Sequence[ArrivalRange]
+    """The files of the history to read."""
     after: Mapping[str, int]
+    """`GATEWAY/SHARD` → the arrival after which deltas are read."""
     until: Mapping[str, int]
+    """`GATEWAY/SHARD` → the last arrival that is read."""
     batches: frozenset[str]
+    """Ids of the flush batches to write."""
     days: tuple[int, ...]
+    """UTC days of arrival, as days since 1970."""
 
     def run(self) -> Iterator[RebuildReport]:
-        """Write the batches one by one."""
+        """Write the batches one by one, and yield one report."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -275,23 +293,23 @@ class RebuildTask(NamedTuple):
         with ExitStack() as closing:
             adapter = follower.open()
             closing.callback(adapter.close)
-            cold = open_backends(follower.leaf.cold, closing)
+            cold = open_backends(follower.target.cold, closing)
             schemas = follower.schemas if isinstance(adapter, StateWriter) else ()
             scope = scope_of(follower, schemas, self.days)
             batches = pa.array(sorted(self.batches), pa.string())
             history = (
                 batch.filter(pc.is_in(batch.column("batch_id"), batches))
-                for batch in in_order(self.found, self.after, self.until, follower.selection, HISTORY_COLUMNS)
+                for batch in in_order(self.ranges, self.after, self.until, follower.selection, HISTORY_COLUMNS)
             )
-            some = (batch for batch in history if batch.num_rows)
-            yield RebuildReport(restore(adapter, follower.name, some, scope, cold, ColdTierContents(cold)))
+            filled = (batch for batch in history if batch.num_rows)
+            yield RebuildReport(restore(adapter, follower.name, filled, scope, cold, ColdTierContents(cold)))
 
 
 def rebuild(spark: SparkSession, follower: Follower, days: Sequence[date], names: LakeNames = NAMES) -> dict[date, int]:
-    """Write days of a destination again from the lake, up to its mark, and return the number of deltas by day.
+    """Rewrite days of a destination from the lake, up to its mark, and return day → number of written deltas.
 
-    Afterwards the destination has of these days what the lake has, and `compare` finds no difference, except for
-    objects that others have put beside the destination's own. A batch that also has deltas of other days is written as
+    Afterwards the destination has the lake's deltas of these days, and `compare` finds no difference, unless other
+    programs have put objects beside the destination's own. A flush batch with deltas of other days too is rewritten as
     a whole.
 
     Args:
@@ -313,9 +331,10 @@ def rebuild(spark: SparkSession, follower: Follower, days: Sequence[date], names
     tasks = [_rebuild_task(spark, follower, reached, day, names) for day in days]
     written: dict[date, int] = {}
     for start in range(0, len(tasks), writers):
-        some = tasks[start : start + writers]
-        for day, parts in zip(days[start : start + writers], on_executors(spark, some, RebuildReport), strict=True):
-            written[day] = sum(part.deltas for part in parts)
+        concurrent = tasks[start : start + writers]
+        reports = on_executors(spark, concurrent, RebuildReport)
+        for day, of_day in zip(days[start : start + writers], reports, strict=True):
+            written[day] = sum(report.deltas for report in of_day)
     return written
 
 
@@ -323,17 +342,17 @@ def rebuild(spark: SparkSession, follower: Follower, days: Sequence[date], names
 def _rebuild_task(
     spark: SparkSession, follower: Follower, reached: FollowerProgress, day: date, names: LakeNames
 ) -> RebuildTask:
-    """Return the task for one day: its batches, and the range of arrivals that these have."""
+    """Return the task that rewrites one day: its flush batches, and the arrivals of their deltas."""
     number = day_number(day)
     version = ensure_deltas(spark, names)
-    deltas = chosen(spark.table(names.deltas), follower.selection)
+    deltas = selected(spark.table(names.deltas), follower.selection)
     if reached.streams:
         deltas = deltas.where(sf.col("arrival") <= sf.coalesce(by_stream(reached.streams), sf.lit(-1)))
     else:
         deltas = deltas.where("false")
     of_day = deltas.where(sf.col("day") == sf.lit(day.isoformat()).cast("date"))
     batches = of_day.select("batch_id").distinct()
-    spans = (
+    arrivals_of_batches = (
         deltas.join(sf.broadcast(batches), "batch_id")
         .groupBy("gateway", "shard", "batch_id")
         .agg(sf.min("arrival").alias("first"), sf.max("arrival").alias("last"))
@@ -341,15 +360,16 @@ def _rebuild_task(
     )
     after: dict[str, int] = {}
     until: dict[str, int] = {}
-    for row in spans:
+    for row in arrivals_of_batches:
         name = f"{row['gateway']}/{row['shard']}"
         after[name] = min(after.get(name, row["first"] - 1), row["first"] - 1)
         until[name] = max(until.get(name, row["last"]), row["last"])
-    found: list[Stretch] = []
+    ranges: list[ArrivalRange] = []
     if after and version.snapshot_id is not None:
         with open_table(spark, names.deltas) as table:
-            found = stretches(table, version.snapshot_id, after, until)
-    return RebuildTask(follower, found, after, until, frozenset(row["batch_id"] for row in spans), (number,))
+            ranges = arrival_ranges(table, version.snapshot_id, after, until)
+    batch_ids = frozenset(row["batch_id"] for row in arrivals_of_batches)
+    return RebuildTask(follower, ranges, after, until, batch_ids, (number,))
 
 
 def _digests(adapter: DatabaseAdapter, scope: DigestScope, name: str) -> list[Digest]:

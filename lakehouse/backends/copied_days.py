@@ -1,4 +1,7 @@
-"""Which days of a migration are copied: its mark in staging. The migration's asset writes it, its sensor reads it."""
+"""Records in staging which days of a migration are copied. The migration's asset writes it, its sensor reads it.
+
+A migration copies tables from one backend to another, one day (by the deltas' hlc, in UTC) after the other.
+"""
 
 from __future__ import annotations
 
@@ -16,22 +19,22 @@ if TYPE_CHECKING:
     from lakesync.staging.store.pipeline import PipelineMarks
 
 MIGRATIONS = "migrations"
-"""Group of the marks, and of the assets."""
+"""Prefix of the names of these marks, and of the keys of the assets."""
 _DAY = timedelta(days=1)
 
 
 class CopiedDays(msgspec.Struct, frozen=True):
-    """A migration's mark in staging: the days that were copied after they had ended."""
+    """A migration's mark in staging: which days were copied after they had ended."""
 
     tables: dict[str, list[tuple[date, date]]] = {}
-    """Table → first and last day of each range without a gap, ascending."""
+    """Table → the copied days, as ranges from a first to a last day, ascending and with gaps between them."""
 
     @classmethod
     def of(cls, marks: Mapping[str, str], name: str) -> CopiedDays:
-        """Read the mark of a migration; before its first run no day was copied.
+        """Return the mark of a migration; an empty one before its first run.
 
         Args:
-            marks: staging's marks.
+            marks: name → value of all marks in staging.
             name: the migration's name.
         """
         text = marks.get(move_mark(MIGRATIONS, name))
@@ -41,7 +44,7 @@ class CopiedDays(msgspec.Struct, frozen=True):
         """Return whether a day of a table was copied.
 
         Args:
-            table: the table.
+            table: the table's name.
             day: a UTC day by hlc.
         """
         return any(first <= day <= last for first, last in self.tables.get(table, ()))
@@ -50,7 +53,7 @@ class CopiedDays(msgspec.Struct, frozen=True):
         """Return the mark after a day of a table was copied.
 
         Args:
-            table: the table.
+            table: the table's name.
             day: a UTC day by hlc.
         """
         joined: list[tuple[date, date]] = []
@@ -62,8 +65,8 @@ class CopiedDays(msgspec.Struct, frozen=True):
         return CopiedDays({**self.tables, table: joined})
 
 
-def record_copied(store: PipelineMarks, name: str, copied: Iterable[tuple[str, date]], today: date) -> None:
-    """Write a migration's mark. A day that had not ended when the run began is not recorded, so it is copied again.
+def record_copied(store: PipelineStore, name: str, copied: Iterable[tuple[str, date]], today: date) -> None:
+    """Add copied days to a migration's mark. A day that had not ended when the run began is copied again later.
 
     Args:
         store: the staging store.
@@ -79,11 +82,11 @@ def record_copied(store: PipelineMarks, name: str, copied: Iterable[tuple[str, d
 
 
 def first_missing_day(copied: CopiedDays, declared: DeclaredMigration) -> date | None:
-    """Return the first day that was not copied of every table; None if the migration is complete.
+    """Return the first day that a table of the migration lacks; None if the migration is complete.
 
     Args:
         copied: the migration's mark.
-        declared: the migration.
+        declared: the migration's declaration, with its tables and first and last day.
     """
     day = declared.since
     while all(copied.has(table, day) for table in declared.tables):
@@ -93,12 +96,12 @@ def first_missing_day(copied: CopiedDays, declared: DeclaredMigration) -> date |
 
 
 def days_to_copy(copied: CopiedDays, declared: DeclaredMigration, now_ms: int) -> tuple[date, date] | None:
-    """Return the first and the last day that have ended and were not copied for every table; None if all were.
+    """Return the first and the last ended day that a table of the migration lacks; None if no day is missing.
 
     Args:
         copied: the migration's mark.
-        declared: the migration.
-        now_ms: server wall time in milliseconds.
+        declared: the migration's declaration, with its tables and first and last day.
+        now_ms: server wall time in milliseconds since 1970.
     """
     last = min(utc_day(now_ms) - _DAY, declared.until or date.max)
     first = first_missing_day(copied, declared)

@@ -1,6 +1,6 @@
-"""The destinations, flows and migrations of `lakesync.toml`, as the values that Spark tasks receive.
+"""Turns the destinations, flows and migrations that `lakesync.toml` declares into tasks for Spark.
 
-Assets, sensors and erasures call it. Importing it loads neither Spark nor a driver.
+Assets, sensors and erasures call it. Importing it loads neither Spark nor a database driver.
 """
 
 from __future__ import annotations
@@ -30,27 +30,31 @@ if TYPE_CHECKING:
 
 
 class DestinationTarget(NamedTuple):
-    """One adapter that a destination writes to. It follows the lake's `deltas` with a mark of its own."""
+    """One adapter that a destination writes to. It follows the lake's history with a mark of its own."""
 
     destination: str
-    """Name of the destination."""
+    """Name of the destination in `lakesync.toml`."""
     declared: DeclaredDestination
     target: WriteTarget
+    """The adapter, with the tables that it receives."""
 
     @property
     def mark_name(self) -> str:
-        """Name of the mark, in staging and at the adapter."""
+        """Name of the mark that says up to which deltas the adapter is written, in staging and at the adapter."""
         return destination_mark(self.destination, self.target.name)
 
     @property
     def selection(self) -> str:
-        """The tables and gateways that it follows, as text. A mark for another selection does not apply."""
+        """The tables and gateways that the adapter receives, as JSON. A mark for another selection is ignored."""
         parts = [sorted(self.target.tables), sorted(self.target.without), sorted(self.declared.gateways)]
         return msgspec.json.encode(parts).decode()
 
 
 def destination_targets(config: Config) -> Iterator[DestinationTarget]:
     """Yield every adapter of every destination.
+
+    Args:
+        config: the project's configuration.
 
     Raises:
         ConfigurationError: a destination reaches one adapter in two ways.
@@ -63,13 +67,14 @@ def destination_targets(config: Config) -> Iterator[DestinationTarget]:
 def followers(config: Config, store: PipelineMarks, wall: Callable[[], int] = wall_clock) -> list[Follower]:
     """Return the progress of each destination's adapter, as its latest run reported it to staging.
 
-    An adapter that never ran, or whose selection of tables has changed, has no progress. One that continues without a
-    suspended table is behind by its newest push once that table's retry is due.
+    An adapter that never ran, or whose selection of tables has changed, has no progress. If an adapter continues
+    without a table that it could not write (a suspended table), and that table's retry is due, its marks are lowered
+    by one so that it counts as behind.
 
     Args:
-        config: declares the destinations.
+        config: the project's configuration, which declares the destinations.
         store: the staging store.
-        wall: returns milliseconds since 1970.
+        wall: returns the server wall time in milliseconds since 1970.
     """
     marks = store.marks()
     found = []
@@ -88,12 +93,12 @@ def follower_task(store: GatewayStore, each: DestinationTarget) -> destinations.
 
     Args:
         store: the staging store, which has the schemas.
-        each: the adapter.
+        each: the destination's adapter.
     """
     from lakehouse.backends.destinations import Follower as Task
-    from lakehouse.backends.destinations import choice_of
+    from lakehouse.backends.destinations import selection_of
 
-    selection = choice_of(each.target, each.declared.gateways)
+    selection = selection_of(each.target, each.declared.gateways)
     schemas = registered(store).of(selection.tables, selection.without) if each.declared.rows else ()
     return Task(each.mark_name, each.target, selection, schemas)
 
@@ -102,10 +107,10 @@ def flow_tasks(config: Config, store: GatewayStore, name: str, declared: Declare
     """Return a flow's task for each adapter that it writes to.
 
     Args:
-        config: declares the backends.
+        config: the project's configuration, which declares the backends.
         store: the staging store, which has the schemas.
         name: the flow's name.
-        declared: the flow; it does not lead to the lake.
+        declared: the flow's declaration; its target is not the lake.
     """
     from lakehouse.backends.flows import Flow
     from lakesync.adapters.transfer.flows import RowFilter
@@ -122,12 +127,12 @@ def flow_tasks(config: Config, store: GatewayStore, name: str, declared: Declare
 
 
 def lake_flow_task(config: Config, name: str, declared: DeclaredFlow) -> LakeFlow:
-    """Return the task of a flow that leads to the lake.
+    """Return the task of a flow whose target is the lake.
 
     Args:
-        config: declares the backends.
+        config: the project's configuration, which declares the backends.
         name: the flow's name.
-        declared: the flow.
+        declared: the flow's declaration.
     """
     from lakehouse.backends.flows import LakeFlow
     from lakesync.adapters.transfer.flows import RowFilter
@@ -141,9 +146,9 @@ def migration_task(config: Config, name: str, declared: DeclaredMigration, table
     """Return the task that copies one table and day of a migration.
 
     Args:
-        config: declares the backends.
+        config: the project's configuration, which declares the backends.
         name: the migration's name.
-        declared: the migration.
+        declared: the migration's declaration.
         table: the table to copy.
         day: the UTC day to copy, by hlc.
     """

@@ -1,8 +1,8 @@
-"""Writes to destinations the deltas of the lake that they lack, in tasks of Spark, transaction by transaction.
+"""Writes to destinations the deltas of the lake that they lack, in Spark tasks, transaction by transaction.
 
-The assets of destinations call it. A task reads the lake's files and writes to the destination; the driver plans, and
-receives marks, counts and errors only. A small increment is one task. A large one is a load that is divided among tasks
-(`lakesync.adapters.transfer.loads`).
+A task reads the lake's files and writes to the destination. The driver plans, and receives marks, counts and errors
+only. A small backlog is one task. A large one is a load, which is divided among tasks
+(`lakesync.adapters.transfer.loads`). The assets of destinations (`assets.destinations`) call it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pyspark.sql import functions as sf
 
 from lakehouse.backends.adapter_tasks import on_executors, open_backends, task_slots
 from lakehouse.catalogue import open_table
-from lakehouse.history.ordered import Stretch, in_order, latest_arrivals, stretches
+from lakehouse.history.ordered import ArrivalRange, arrival_ranges, in_order, latest_arrivals
 from lakehouse.spark_errors import lake_errors
 from lakehouse.table_definitions import NAMES, LakeNames, ensure_deltas
 from lakesync.adapters.arrow_access import max_writers
@@ -53,20 +53,22 @@ if TYPE_CHECKING:
 
     from lakesync.adapters.base import DatabaseAdapter
 
-_LETTERS = 1_000
+_MAX_LETTERS = 1_000
+"""Number of dead letters that are counted, at most."""
 DELTAS_A_PART = 50_000
-"""Deltas in one part of a divided backlog at least."""
+"""Deltas in one part of a divided backlog, at least."""
 
 
 class Follower(msgspec.Struct, frozen=True):
-    """One adapter that follows the lake, as tasks receive it."""
+    """One adapter that follows the lake's history. It is sent to tasks."""
 
     name: str
-    """Name of its mark."""
-    leaf: WriteTarget
+    """Name of the mark that says how far the adapter is written."""
+    target: WriteTarget
     selection: DeltaSelection
+    """The tables and gateways whose deltas the adapter receives."""
     schemas: tuple[TableSchema, ...] = ()
-    """Schemas of its destination tables."""
+    """Schemas of the destination tables, which have merged rows; empty to write deltas only."""
 
     def open(self) -> DatabaseAdapter:
         """Open the adapter.
@@ -74,40 +76,44 @@ class Follower(msgspec.Struct, frozen=True):
         Raises:
             ConfigurationError, AdapterError: as `open_adapter`.
         """
-        return as_database(open_adapter(self.leaf.uri))
+        return as_database(open_adapter(self.target.uri))
 
 
-class Followed(msgspec.Struct, frozen=True):
+class FollowReport(msgspec.Struct, frozen=True):
     """What a run wrote to a follower."""
 
     deltas: int
     parts: int
     """Number of transactions or batches."""
     tasks: int
+    """Number of Spark tasks."""
     progress: FollowerProgress
+    """How far the follower is written after the run."""
     history: dict[str, int]
-    """`GATEWAY/SHARD` → the arrival to which the run was to write."""
+    """`GATEWAY/SHARD` → the last arrival that the run had to write."""
     days: dict[str, int] = {}
     """UTC day of arrival → number of deltas."""
     set_aside: tuple[SuspendedTable, ...] = ()
-    """Suspended destination tables."""
+    """Suspended destination tables: they could not be written, and are retried with growing pauses."""
     dead_letters: dict[str, int] = {}
     """Gateway → number of values that destination tables cannot store; 1,000 are counted at most."""
 
     @property
     def behind(self) -> bool:
-        """Whether the follower lacks deltas that the run was to write."""
+        """Whether the follower lacks deltas that the run had to write."""
         return any(self.progress.streams.get(name, -1) < arrival for name, arrival in self.history.items())
 
 
-def follow(spark: SparkSession, follower: Follower, names: LakeNames = NAMES, through: int | None = None) -> Followed:
+def follow(
+    spark: SparkSession, follower: Follower, names: LakeNames = NAMES, through: int | None = None
+) -> FollowReport:
     """Write to a follower the deltas that it lacks.
 
     Args:
         spark: an open Spark session.
         follower: the follower.
         names: catalogue and namespaces of the lake's tables.
-        through: the last arrival to write, unless a load in progress ends later; None: the newest.
+        through: the last arrival to write, unless a load in progress ends later; None for the newest in the lake.
 
     Raises:
         AdapterError: the destination cannot be reached; a repeat continues after the last transaction.
@@ -115,174 +121,180 @@ def follow(spark: SparkSession, follower: Follower, names: LakeNames = NAMES, th
         ConfigurationError: the adapter cannot be a destination.
         LakeUnavailableError: Spark cannot be reached.
     """
-    found = _advance(spark, follower, names, through)
-    if found.behind:
-        # a resumed load ended where the lake was when it began
+    report = _advance(spark, follower, names, through)
+    if report.behind:
+        # a resumed load ends at the deltas that the lake had when it began
         rest = _advance(spark, follower, names, through)
-        found = replace(
+        report = replace(
             rest,
-            deltas=found.deltas + rest.deltas,
-            parts=found.parts + rest.parts,
-            tasks=found.tasks + rest.tasks,
-            days=_together([found.days, rest.days]),
+            deltas=report.deltas + rest.deltas,
+            parts=report.parts + rest.parts,
+            tasks=report.tasks + rest.tasks,
+            days=_sum_by_day([report.days, rest.days]),
         )
     with closing(follower.open()) as adapter:
         if not isinstance(adapter, TableIsolation):
-            return found
-        letters = Counter(letter.gateway for letter in adapter.dead_letters(_LETTERS))
-        return replace(found, set_aside=tuple(adapter.suspended_tables(follower.name)), dead_letters=dict(letters))
+            return report
+        letters = Counter(letter.gateway for letter in adapter.dead_letters(_MAX_LETTERS))
+        return replace(report, set_aside=tuple(adapter.suspended_tables(follower.name)), dead_letters=dict(letters))
 
 
 @lake_errors
-def latest(spark: SparkSession, snapshot: int, names: LakeNames = NAMES) -> dict[str, int]:
-    """Return the greatest arrival of each `GATEWAY/SHARD` in a snapshot of `deltas`, from the bounds of its files.
+def latest_by_stream(spark: SparkSession, snapshot: int, names: LakeNames = NAMES) -> dict[str, int]:
+    """Return the newest arrival of each `GATEWAY/SHARD` in a snapshot of the history, from the bounds of its files.
 
     Args:
         spark: an open Spark session.
-        snapshot: its id.
+        snapshot: the snapshot's id.
         names: catalogue and namespaces of the lake's tables.
     """
     with open_table(spark, names.deltas) as table:
         return latest_arrivals(table, snapshot)
 
 
-def choice_of(leaf: WriteTarget, gateways: Sequence[str]) -> DeltaSelection:
-    """Return the deltas that a write target selects.
+def selection_of(target: WriteTarget, gateways: Sequence[str]) -> DeltaSelection:
+    """Return the selection of deltas that an adapter receives.
 
     Args:
-        leaf: the write target, with its tables.
-        gateways: the gateways that it follows; empty: all.
+        target: the adapter, with its tables.
+        gateways: ids of the gateways whose deltas it receives; empty for all.
     """
-    return DeltaSelection(tuple(leaf.tables), tuple(leaf.without), tuple(sorted(gateways)))
+    return DeltaSelection(tuple(target.tables), tuple(target.without), tuple(sorted(gateways)))
 
 
 class FollowTask(NamedTuple):
-    """The task that writes all deltas that a follower lacks, or one part of its load."""
+    """The Spark task that writes all deltas that a follower lacks, or one part of its load."""
 
     follower: Follower
-    found: Sequence[Stretch]
+    ranges: Sequence[ArrivalRange]
+    """The files of the history to read."""
     after: Mapping[str, int]
+    """`GATEWAY/SHARD` → the arrival after which deltas are written."""
     until: Mapping[str, int]
+    """`GATEWAY/SHARD` → the last arrival that is written."""
     load: Load | None = None
+    """The load that is divided; None to write everything in this task."""
     number: int = 0
+    """Number of this task's part of the load."""
 
     def run(self) -> Iterator[FollowedPart]:
-        """Write the deltas, transaction by transaction."""
-        name, choice = self.follower.name, self.follower.selection
+        """Write the deltas, and yield a report after each transaction."""
+        name, selection = self.follower.name, self.follower.selection
         if self.load is not None:
-            name, choice = part_name(name, self.number), replace(choice, part=self.load.part(self.number))
+            name, selection = part_name(name, self.number), replace(selection, part=self.load.part(self.number))
         with ExitStack() as open_adapters:
             adapter = self.follower.open()
             open_adapters.callback(adapter.close)
-            older = ColdTierContents(open_backends(self.follower.leaf.cold, open_adapters))
-            at = read_follower_progress(adapter, name, choice, self.after)
+            older = ColdTierContents(open_backends(self.follower.target.cold, open_adapters))
+            at = read_follower_progress(adapter, name, selection, self.after)
             after = {stream: max(low, at.streams.get(stream, -1)) for stream, low in self.after.items()}
-            history = in_order(self.found, after, self.until, choice, HISTORY_COLUMNS)
+            history = in_order(self.ranges, after, self.until, selection, HISTORY_COLUMNS)
             schemas = self.follower.schemas
-            yield from follow_history(adapter, name, choice, history, schemas, older, self.until, since=self.after)
+            yield from follow_history(adapter, name, selection, history, schemas, older, self.until, since=self.after)
 
 
-def _advance(spark: SparkSession, follower: Follower, names: LakeNames, through: int | None) -> Followed:
+def _advance(spark: SparkSession, follower: Follower, names: LakeNames, through: int | None) -> FollowReport:
     """Write the deltas that a follower lacks, or the rest of its load in progress."""
     with closing(follower.open()) as adapter:
         begun = read_follower_progress(adapter, follower.name, follower.selection)
         load = load_to_resume(adapter, begun, follower.schemas)
-        is_shown = columns_of_tables(adapter, follower.schemas) == begun.row_columns
-        announced = is_announced(adapter, follower.name)
-        asides = adapter.suspended_tables(follower.name) if isinstance(adapter, TableIsolation) else []
+        has_current_columns = columns_of_tables(adapter, follower.schemas) == begun.row_columns
+        is_load_announced = is_announced(adapter, follower.name)
+        suspended = adapter.suspended_tables(follower.name) if isinstance(adapter, TableIsolation) else []
         writers = max_writers(adapter)
-    wanted_again = any(each.retry_ms <= wall_clock() for each in asides)
+    is_retry_due = any(each.retry_ms <= wall_clock() for each in suspended)
     snapshot = ensure_deltas(spark, names).snapshot_id
     if snapshot is None:
-        return Followed(0, 0, 0, begun, {})
+        return FollowReport(deltas=0, parts=0, tasks=0, progress=begun, history={})
     wanted = follower.selection.gateways
-    everything = latest(spark, snapshot, names)
+    newest = latest_by_stream(spark, snapshot, names)
     history = {
         name: last if through is None else min(last, through)
-        for name, last in everything.items()
+        for name, last in newest.items()
         if not wanted or name.partition("/")[0] in wanted
     }
     until = load.until if load is not None else history
     after = {name: begun.streams.get(name, -1) for name in until if begun.streams.get(name, -1) < until[name]}
-    if not after and is_shown and not announced and not wanted_again:
-        return Followed(0, 0, 0, begun, history)
-    found = _planned(spark, snapshot, names, after, until)
+    if not after and has_current_columns and not is_load_announced and not is_retry_due:
+        return FollowReport(deltas=0, parts=0, tasks=0, progress=begun, history=history)
+    ranges = _plan_ranges(spark, snapshot, names, after, until)
     if load is None:
-        parts = _parts(spark, found, after, writers)
+        parts = _task_count(spark, ranges, after, writers)
         if parts > 1:
-            load = _begun(spark, follower, begun, {name: until[name] for name in after}, parts, is_shown=is_shown)
-    whole = FollowTask(follower, found, after, until)
+            ends = {name: until[name] for name in after}
+            load = _begin(spark, follower, begun, ends, parts, has_current_columns=has_current_columns)
+    whole = FollowTask(follower, ranges, after, until)
     tasks = [whole] if load is None else [whole._replace(load=load, number=number) for number in range(load.parts)]
-    taken = [part for each in on_executors(spark, tasks, FollowedPart) for part in each]
-    reached = taken[-1].progress if taken and load is None else begun
-    if load is not None or announced:
+    written = [part for each in on_executors(spark, tasks, FollowedPart) for part in each]
+    reached = written[-1].progress if written and load is None else begun
+    if load is not None or is_load_announced:
         with closing(follower.open()) as adapter:
             if load is not None:
                 reached = finish_load(adapter, follower.name, follower.selection)
             else:
                 withdraw_load(adapter, follower.name)
-    days = _together([part.days for part in taken])
-    return Followed(reached.deltas - begun.deltas, len(taken), len(tasks), reached, history, days)
+    days = _sum_by_day([part.days for part in written])
+    return FollowReport(reached.deltas - begun.deltas, len(written), len(tasks), reached, history, days)
 
 
-def _together(days: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """Return the sums of several counts by day."""
-    found: dict[str, int] = {}
+def _sum_by_day(days: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """Add up several mappings of UTC day → number of deltas."""
+    sums: dict[str, int] = {}
     for each in days:
         for day, deltas in each.items():
-            found[day] = found.get(day, 0) + deltas
-    return found
+            sums[day] = sums.get(day, 0) + deltas
+    return sums
 
 
 @lake_errors
-def _planned(
+def _plan_ranges(
     spark: SparkSession, snapshot: int, names: LakeNames, after: Mapping[str, int], until: Mapping[str, int]
-) -> list[Stretch]:
+) -> list[ArrivalRange]:
     with open_table(spark, names.deltas) as table:
-        return stretches(table, snapshot, after, until)
+        return arrival_ranges(table, snapshot, after, until)
 
 
 @lake_errors
-def _parts(spark: SparkSession, found: Sequence[Stretch], after: Mapping[str, int], writers: int) -> int:
-    """Return the number of tasks for a backlog."""
-    backlog = sum(each.deltas_beyond(after[each.stream]) for each in found)
+def _task_count(spark: SparkSession, ranges: Sequence[ArrivalRange], after: Mapping[str, int], writers: int) -> int:
+    """Return the number of tasks that write a backlog: by its size, Spark's slots, and the adapter's writers."""
+    backlog = sum(each.deltas_beyond(after[each.stream]) for each in ranges)
     wanted = min(writers, backlog // DELTAS_A_PART)
     return min(wanted, task_slots(spark)) if wanted > 1 else 1
 
 
-def _begun(
+def _begin(
     spark: SparkSession,
     follower: Follower,
     begun: FollowerProgress,
     until: Mapping[str, int],
     parts: int,
     *,
-    is_shown: bool,
+    has_current_columns: bool,
 ) -> Load:
-    """Begin a load, after rewriting destination tables whose columns have changed."""
-    if begun.deltas and not is_shown:
-        on_executors(spark, [FollowTask(follower, [], {}, {})], FollowedPart)
+    """Begin a load of some parts. Destination tables without the schema's columns are rewritten first."""
+    if begun.deltas and not has_current_columns:
+        on_executors(spark, [FollowTask(follower, ranges=[], after={}, until={})], FollowedPart)
     with closing(follower.open()) as adapter:
         return begin_load(adapter, follower.name, follower.selection, until, parts, follower.schemas)
 
 
 def by_stream(arrivals: Mapping[str, int]) -> Column:
-    """Return the entry of each row's stream; null without one."""
+    """Return a column with the arrival of each row's stream, `GATEWAY/SHARD`; null for a stream that is missing."""
     entries = [part for name, arrival in arrivals.items() for part in (sf.lit(name), sf.lit(arrival))]
     return sf.create_map(*entries)[sf.concat_ws("/", "gateway", "shard")]
 
 
-def chosen(rows: DataFrame, choice: DeltaSelection) -> DataFrame:
-    """Return the rows of the history that a follower selects.
+def selected(rows: DataFrame, selection: DeltaSelection) -> DataFrame:
+    """Return the rows of the history that a follower receives.
 
     Args:
         rows: rows of the history.
-        choice: the selection.
+        selection: the follower's tables and gateways.
     """
-    if choice.tables:
-        rows = rows.where(sf.col("table_name").isin(*choice.tables))
-    if choice.without:
-        rows = rows.where(~sf.col("table_name").isin(*choice.without))
-    if choice.gateways:
-        rows = rows.where(sf.col("gateway").isin(*choice.gateways))
+    if selection.tables:
+        rows = rows.where(sf.col("table_name").isin(*selection.tables))
+    if selection.without:
+        rows = rows.where(~sf.col("table_name").isin(*selection.without))
+    if selection.gateways:
+        rows = rows.where(sf.col("gateway").isin(*selection.gateways))
     return rows

@@ -1,6 +1,6 @@
-"""Tasks of Spark that run flows: between backends, and into the lake by pushing to gateways.
+"""Runs flows in Spark tasks: copies deltas that meet a filter from one backend to another, or into the lake.
 
-The assets of flows call it (`assets.flows`).
+A flow into the lake pushes to gateways, whose flushes write the deltas. The assets of flows (`assets.flows`) call it.
 """
 
 from __future__ import annotations
@@ -47,22 +47,23 @@ PUSH = 1000
 
 
 class Flow(msgspec.Struct, frozen=True):
-    """The task of a flow that writes to one adapter."""
+    """The Spark task of a flow that writes to one adapter."""
 
     name: str
-    """The name of its mark."""
+    """Name of the mark that says how far the adapter is written."""
     source: Backend
-    leaf: WriteTarget
+    target: WriteTarget
     row_filter: RowFilter
     schemas: tuple[TableSchema, ...] = ()
+    """Schemas of the target's destination tables, which have merged rows; empty to write deltas only."""
     again: tuple[int, int] | None = None
-    """First and last arrival to copy again, after new deltas up to the last one; None: copy new deltas only."""
+    """First and last arrival to copy again, after new deltas up to the last one; None to copy new deltas only."""
 
     def run(self) -> Iterator[FlowStep]:
-        """Copy new deltas, then the range to copy again."""
+        """Copy new deltas, then the range to copy again. Yield a step for each page."""
         with ExitStack() as closing:
             source, target, *cold = open_backends(
-                [self.source, SingleBackend(self.leaf.name, self.leaf.uri), *self.leaf.cold], closing
+                [self.source, SingleBackend(self.target.name, self.target.uri), *self.target.cold], closing
             )
             readable, until = LoadBarrier(source), self.again[1] if self.again else None
             yield from run_flow(readable, target, self.name, self.row_filter, self.schemas, cold=cold, until=until)
@@ -77,10 +78,10 @@ def flow(spark: SparkSession, flows: Sequence[Flow]) -> list[list[FlowStep]]:
 
     Args:
         spark: an open Spark session.
-        flows: one for each adapter that is written.
+        flows: a flow for each adapter that is written.
 
     Returns:
-        The pages of each flow.
+        The steps of each flow, one for each copied page, in the order of `flows`.
 
     Raises:
         AdapterError, IntegrityError, ConfigurationError: as `run_flow`.
@@ -90,27 +91,27 @@ def flow(spark: SparkSession, flows: Sequence[Flow]) -> list[list[FlowStep]]:
 
 
 class LakeFlow(NamedTuple):
-    """The task of a flow into the lake."""
+    """The Spark task of a flow into the lake."""
 
     source: Backend
     row_filter: RowFilter
     into: str | None
-    """The gateway to push to; None: the gateway of each delta."""
+    """The gateway to push to; None for the gateway that each delta came from."""
     config: Config
-    """Names the URLs of the gateways."""
+    """The project's configuration, with which the task connects to the gateways."""
     progress: Path
-    """The file with the flow's progress."""
+    """The file in which the flow's progress is stored."""
     again: tuple[int, int] | None = None
-    """As in `Flow`."""
+    """First and last arrival to push again, after new deltas up to the last one; None to push new deltas only."""
 
     def run(self) -> Iterator[FlowStep]:
         """Push new deltas page by page, then the range to copy again.
 
         A row that no longer matches the filter is not pushed, even if it matched before.
         """
-        kept = ProgressInFile(self.progress, FlowProgress)
-        found = kept.read()
-        at = found if found is not None and found.row_filter == self.row_filter else FlowProgress(self.row_filter)
+        progress_file = ProgressInFile(self.progress, FlowProgress)
+        stored = progress_file.read()
+        at = stored if stored is not None and stored.row_filter == self.row_filter else FlowProgress(self.row_filter)
         with ExitStack() as closing:
             (source,) = open_backends([self.source], closing)
             intake = closing.enter_context(open_intake(self.config))
@@ -120,7 +121,7 @@ class LakeFlow(NamedTuple):
                 _push(intake, deltas, self.into)
                 crash_point("flow.after_push")
                 at = replace(at, position=after or at.position, deltas=at.deltas + len(deltas))
-                kept.write(at)
+                progress_file.write(at)
                 yield FlowStep(scanned, len(deltas), at, count_by_day(deltas))
             if self.again:
                 low, high = self.again
@@ -140,7 +141,7 @@ def flow_to_lake(spark: SparkSession, flow: LakeFlow) -> list[FlowStep]:
         flow: the flow.
 
     Returns:
-        The pages that were read.
+        A step for each page that was read.
 
     Raises:
         AdapterError: the source cannot be reached.

@@ -1,7 +1,7 @@
-"""Moves between places by Spark's tasks: tiers by age, and migrations by day and table.
+"""Moves deltas between backends in Spark tasks: old ones to a cold tier, or days of tables in a migration.
 
-A large move is divided into ranges of hlc, a task each (`lakesync.adapters.transfer.ranges`). The step plans, and sees
-counts, marks and errors alone.
+A large move is divided into ranges of hlcs, with a task for each (`lakesync.adapters.transfer.ranges`). The driver
+plans, and receives counts and errors only. The assets of tiers and migrations call it.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ class Tiering(msgspec.Struct, frozen=True):
     hot: Backend
     cold: Backend
     since: int
-    """Deltas above this hlc."""
+    """Only deltas with a later hlc than this are moved."""
     until: int | None
-    """Deltas up to this hlc; None: no limit."""
+    """The last hlc that is moved; None for no limit."""
 
     def run(self) -> Iterator[TierReport]:
-        """Move the deltas."""
+        """Move the deltas, and yield one report."""
         with ExitStack() as closing:
             hot, cold = open_backends([self.hot, self.cold], closing)
             yield LifecycleAdapter(hot, cold, 0).move_range(self.since, self.until)
@@ -64,18 +64,20 @@ class Migration(msgspec.Struct, frozen=True):
     """The task that copies one day of a table from one backend to another, or one range of that day."""
 
     name: str
-    """The name of its progress."""
+    """Name under which the progress is stored."""
     source: Backend
     target: Backend
     scope: MigrationScope
+    """The gateway, table and range of hlcs to copy."""
     page: int
+    """Deltas in one page."""
     folder: str
-    """The folder of the progress file, if the target does not store marks."""
+    """Folder of the progress file, which is used if the target does not store marks."""
     division: str = ""
-    """Id of the division, if this is one of its ranges."""
+    """Id of the division that this is a range of; empty if the migration is not divided."""
 
     def run(self) -> Iterator[MigrationReport]:
-        """Copy and compare. After an interruption, the next run continues from the last page."""
+        """Copy and compare, and yield one report. After an interruption it continues from the last page."""
         with ExitStack() as closing:
             source, target = open_backends([self.source, self.target], closing)
             progress: MigrationStore = (
@@ -86,23 +88,27 @@ class Migration(msgspec.Struct, frozen=True):
             yield migrate_adapter(source, target, self.scope, progress=progress, page=self.page)
 
     def division_store(self, target: DatabaseAdapter) -> ProgressStore[Division]:
-        """Return where its division is stored."""
+        """Return the store of the migration's division into ranges.
+
+        Args:
+            target: the opened target.
+        """
         if isinstance(target, MarkStore):
             return ProgressInMark(target, f"{self.name} ranges", Division)
         return ProgressInFile(self._file(".ranges"), Division)
 
-    def _file(self, what: str) -> Path:
-        return Path(self.folder) / f"{self.name.replace('/', '.')}{what}.json"
+    def _file(self, suffix: str) -> Path:
+        return Path(self.folder) / f"{self.name.replace('/', '.')}{suffix}.json"
 
 
-def move_to_tier(spark: SparkSession, name: str, place: TieredBackend, until_ms: int) -> TierReport:
-    """Move the deltas up to an instant to the cold tier.
+def move_to_tier(spark: SparkSession, name: str, tiers: TieredBackend, until_ms: int) -> TierReport:
+    """Move the deltas up to a time from the hot to the cold tier.
 
     Args:
         spark: an open Spark session.
         name: name of the pair of tiers; the hot tier stores the ranges of an unfinished move under it.
-        place: the tiers.
-        until_ms: the last instant whose deltas move, by their hlc, in milliseconds.
+        tiers: the hot and the cold tier.
+        until_ms: the last hlc that is moved, in milliseconds since 1970.
 
     Raises:
         AdapterError: a tier cannot be reached; ranges that were moved stay moved.
@@ -112,23 +118,23 @@ def move_to_tier(spark: SparkSession, name: str, place: TieredBackend, until_ms:
     """
     scope, reports = MigrationScope(until=hlc.encode(until_ms, hlc.MAX_COUNTER)), list[TierReport]()
     with ExitStack() as closing:
-        hot, cold = open_backends([place.hot, place.cold], closing)
-        kept = ProgressInMark(hot, f"tiers/{name}", Division) if isinstance(hot, MarkStore) else None
+        hot, cold = open_backends([tiers.hot, tiers.cold], closing)
+        progress = ProgressInMark(hot, f"tiers/{name}", Division) if isinstance(hot, MarkStore) else None
         while True:
-            division = begin_division(hot, scope, kept, max_writers(cold), DELTAS_A_RANGE, any_scope=True)
-            works = [Tiering(place.hot, place.cold, *each) for each in division.ranges()]
-            reports += one_report_each(spark, works, TierReport)
-            end_division(division, kept)
+            division = begin_division(hot, scope, progress, max_writers(cold), DELTAS_A_RANGE, any_scope=True)
+            tasks = [Tiering(tiers.hot, tiers.cold, *each) for each in division.ranges()]
+            reports += one_report_each(spark, tasks, TierReport)
+            end_division(division, progress)
             if division.scope == scope:  # otherwise it was the rest of an earlier run's move
-                return _moved(reports)
+                return _sum_tier_reports(reports)
 
 
 def migrate(spark: SparkSession, migrations: Sequence[Migration]) -> list[MigrationReport]:
-    """Copy and compare migrations, each in one task, or in several if it is large.
+    """Run migrations, each in one task, or in several if it is large. Return a report for each.
 
     Args:
         spark: an open Spark session.
-        migrations: one for each day of a table.
+        migrations: a migration for each day of a table.
 
     Raises:
         AdapterError: a backend cannot be reached; a retry continues.
@@ -136,30 +142,32 @@ def migrate(spark: SparkSession, migrations: Sequence[Migration]) -> list[Migrat
         LakeUnavailableError: Spark cannot be reached.
     """
     with ExitStack() as closing:
-        opened = _OpenBackends(closing)
-        divided = [_Divided.of(each, opened.open(each.source), opened.open(each.target)) for each in migrations]
-        works = [work for each in divided for work in each.works]
-        reports = iter(one_report_each(spark, works, MigrationReport))
-        reports_by_migration = [_copied(list(islice(reports, len(each.works)))) for each in divided]
+        backends = _OpenBackends(closing)
+        divided = [
+            _DividedMigration.of(each, backends.open(each.source), backends.open(each.target)) for each in migrations
+        ]
+        tasks = [task for each in divided for task in each.tasks]
+        reports = iter(one_report_each(spark, tasks, MigrationReport))
+        reports_by_migration = [_sum_migration_reports(list(islice(reports, len(each.tasks)))) for each in divided]
         for each in divided:
-            end_division(each.division, each.kept)
+            end_division(each.division, each.progress)
     return reports_by_migration
 
 
-class _Divided(NamedTuple):
-    """A migration that is divided into ranges."""
+class _DividedMigration(NamedTuple):
+    """A migration as one or more tasks, each of which copies a range of hlcs."""
 
-    works: list[Migration]
+    tasks: list[Migration]
     division: Division
-    kept: ProgressStore[Division]
+    progress: ProgressStore[Division]
 
     @classmethod
-    def of(cls, migration: Migration, source: DatabaseAdapter, target: DatabaseAdapter) -> _Divided:
-        kept = migration.division_store(target)
-        division = begin_division(source, migration.scope, kept, max_writers(target), DELTAS_A_RANGE)
+    def of(cls, migration: Migration, source: DatabaseAdapter, target: DatabaseAdapter) -> _DividedMigration:
+        progress = migration.division_store(target)
+        division = begin_division(source, migration.scope, progress, max_writers(target), DELTAS_A_RANGE)
         if not division.id:
-            return cls([migration], division, kept)
-        found = [
+            return cls([migration], division, progress)
+        tasks = [
             replace(
                 migration,
                 name=f"{migration.name}#{number}",
@@ -168,7 +176,7 @@ class _Divided(NamedTuple):
             )
             for number, each in enumerate(division.ranges())
         ]
-        return cls(found, division, kept)
+        return cls(tasks, division, progress)
 
 
 class _OpenBackends:
@@ -185,7 +193,7 @@ class _OpenBackends:
         return self._opened[key]
 
 
-def _moved(reports: Sequence[TierReport]) -> TierReport:
+def _sum_tier_reports(reports: Sequence[TierReport]) -> TierReport:
     return TierReport(
         sum(each.deltas for each in reports),
         sum(each.id_sum for each in reports) % 2**64,
@@ -194,7 +202,7 @@ def _moved(reports: Sequence[TierReport]) -> TierReport:
     )
 
 
-def _copied(reports: Sequence[MigrationReport]) -> MigrationReport:
+def _sum_migration_reports(reports: Sequence[MigrationReport]) -> MigrationReport:
     """Add up the reports of one migration's ranges. The seconds are those of the longest range."""
     return MigrationReport(
         sum(each.deltas for each in reports),

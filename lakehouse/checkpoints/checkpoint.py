@@ -1,6 +1,7 @@
-"""Makes one gateway's checkpoint: its tables merged to one arrival, their snapshots tagged, their rows as frames.
+"""Makes one gateway's checkpoint: all its rows at one arrival, as files of frames for the first sync of new clients.
 
-`lakehouse.checkpoints.publication` calls it for each gateway at the end of a flush.
+The gateway's state tables are merged to that arrival, their Iceberg snapshots are tagged, and their rows are written as
+frames (protobuf messages). `lakehouse.checkpoints.publication` calls it for each gateway at the end of a flush.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pyspark.sql import functions as sf
 
 from lakehouse.catalogue import open_table, planned_files
 from lakehouse.checkpoints.frame_files import WRITTEN_SCHEMA, frame_parts, link_frames
-from lakehouse.checkpoints.tags import CheckpointRetention, retention
+from lakehouse.checkpoints.tags import CheckpointRetention, retention_clause
 from lakehouse.data_files import DataFile
 from lakehouse.gateway_configs import keep_config
 from lakehouse.side_by_side import side_by_side
@@ -49,29 +50,29 @@ def make_checkpoint(
     *,
     directory_uri: str,
     names: LakeNames = NAMES,
-    kept: CheckpointRetention = CheckpointRetention(),  # noqa: B008 frozen
+    retention: CheckpointRetention = CheckpointRetention(),  # noqa: B008 frozen
     contracts: Mapping[str, Contract] = MappingProxyType({}),
 ) -> Checkpoint:
-    """Make and publish a gateway's checkpoint at a cut point.
+    """Make and publish a gateway's checkpoint at a cut point, an arrival at which no push is divided.
 
-    Merges the tables that lag, tags their snapshots and writes the frames to `directory_uri/GATEWAY/EPOCH-ARRIVAL/`, on
-    a file system or S3 that Spark's tasks reach. Frames of a table that has not changed since the newest checkpoint are
-    linked instead of written. Writes nothing if a checkpoint at this or a later arrival is published, or if the newest
-    one has all tables as they are now; that one is returned.
+    It merges the tables that are behind, tags their snapshots and writes the frames to
+    `directory_uri/GATEWAY/EPOCH-ARRIVAL/`. Frames of a table that has not changed since the newest checkpoint are
+    linked instead of written. If a checkpoint at this or a later arrival is published, or the newest one has all tables
+    as they are now, nothing is written and that one is returned.
 
     Args:
         spark: an open Spark session.
-        store: the staging store.
-        cut_point: the cut point: all deltas of the gateway up to its arrival are in `deltas`.
-        schemas: the schemas of the gateway's tables.
-        directory_uri: the folder of all frames.
+        store: the staging store, which records the checkpoint.
+        cut_point: the gateway and the arrival. All deltas of the gateway up to it must be in the history.
+        schemas: the schemas of all the gateway's tables.
+        directory_uri: URI of the folder with the checkpoints of all gateways, which Spark's tasks can write.
         names: catalogue and namespaces of the lake's tables.
-        kept: how long the tagged snapshots are kept.
+        retention: how long the tagged snapshots are kept.
         contracts: table → its contract, as `merge_table` takes it.
 
     Raises:
-        IntegrityError: a table has deltas later than the cut point, or rows did not follow the rules yet there. Make
-            the checkpoint at a later one.
+        IntegrityError: a table has deltas later than the cut point, or a change of sync rules was not yet applied to
+            all rows at the cut point. Make the checkpoint at a later one.
         SchemaError, LakeUnavailableError: as `merge_table`.
     """
     gateway, arrival = cut_point.gateway, cut_point.arrival
@@ -101,14 +102,14 @@ def make_checkpoint(
         gateway,
         arrival,
         f"{directory_uri.rstrip('/')}/{gateway}/{cut_point.epoch}-{arrival}",
-        retention(newest, arrival, kept),
+        retention_clause(newest, arrival, retention),
     )
-    known = {each.table: each for each in before.tables} if before is not None else {}
+    frames_before = {each.table: each for each in before.tables} if before is not None else {}
 
-    def framed(table: str) -> CheckpointTable | None:
-        return _table_frames(spark, table, snapshots[table], target, known.get(table), names)
+    def with_frames(table: str) -> CheckpointTable | None:
+        return _table_frames(spark, table, snapshots[table], target, frames_before.get(table), names)
 
-    tables = [table for table in side_by_side(spark, framed, snapshots) if table is not None]
+    tables = [table for table in side_by_side(spark, with_frames, snapshots) if table is not None]
     crash_point("checkpoint.written")
     checkpoint = Checkpoint(
         gateway,
@@ -126,7 +127,7 @@ def make_checkpoint(
     later = store.newest_checkpoint(gateway)
     if later is None:
         raise IntegrityError(
-            f"staging refused the checkpoint of {gateway} at {arrival} and has no later one; make it again"
+            f"staging rejected the checkpoint of {gateway} at {arrival} and has no later one; make it again"
         )
     return later
 
@@ -141,16 +142,17 @@ def state_as_of(
     checkpoint: Checkpoint | None = None,
     names: LakeNames = NAMES,
 ) -> DataFrame:
-    """Return the rows of a table as of an arrival, in the columns of its state table, invisible ones included.
+    """Return the rows of a table as of an arrival, in the columns of its state table, deleted rows included.
 
-    Unflushed deltas are not in it.
+    Unflushed deltas do not count.
 
     Args:
         spark: an open Spark session.
         schema: the table's schema.
         gateway: the gateway whose rows are returned.
-        arrival: deltas up to this arrival count.
-        checkpoint: a checkpoint. If it is exactly at the arrival, its snapshot is read; otherwise `deltas` is merged.
+        arrival: the last arrival that counts.
+        checkpoint: a checkpoint of the gateway. If it is exactly at the arrival, its snapshot is read; otherwise the
+            history is merged.
         names: catalogue and namespaces of the lake's tables.
     """
     table = ensure_state(spark, schema, names)
@@ -170,12 +172,13 @@ class _Target(NamedTuple):
     gateway: str
     arrival: int
     directory: str
-    retention: str
-    """Of its tags, as an SQL clause."""
+    """URI of the checkpoint's folder."""
+    retention_clause: str
+    """How long its tags last, as an SQL clause."""
 
 
 def _reusable(store: ErasureStore, newest: Checkpoint | None, cut_point: CutPoint) -> Checkpoint | None:
-    """Return the newest checkpoint unless its rules, epoch or shards have changed or an erasure has withdrawn it."""
+    """Return the newest checkpoint; None if sync rules, epoch or shards have changed since, or data were erased."""
     if newest is None or (newest.epoch, newest.rules_version, newest.shards) != (
         cut_point.epoch,
         cut_point.rules_version,
@@ -192,22 +195,34 @@ def _table_frames(
     table: str,
     snapshot: int | None,
     target: _Target,
-    known: CheckpointTable | None,
+    before: CheckpointTable | None,
     names: LakeNames,
 ) -> CheckpointTable | None:
-    """Tag a table's snapshot and write its frames, or link those of `known`; None for a table without a snapshot."""
+    """Tag a table's snapshot and write its frames.
+
+    Args:
+        spark: an open Spark session.
+        table: the table's name.
+        snapshot: id of the table's snapshot; None if the table is empty.
+        target: the checkpoint.
+        before: the table in the checkpoint before, whose frames are linked if the snapshot is the same.
+        names: catalogue and namespaces of the lake's tables.
+
+    Returns:
+        The table's part of the checkpoint; None for an empty table.
+    """
     if snapshot is None:
         return None
     name, gateway, arrival = names.state(table), target.gateway, target.arrival
     spark.sql(
         f"ALTER TABLE {name} CREATE OR REPLACE TAG `cut-{gateway}-{arrival}` AS OF VERSION {snapshot} "
-        f"RETAIN {target.retention}"
+        f"RETAIN {target.retention_clause}"
     )
     crash_point("checkpoint.tagged")
-    if known is not None and known.snapshot_id == snapshot:
-        linked = link_frames(known.frames, f"{target.directory}/{table}")
+    if before is not None and before.snapshot_id == snapshot:
+        linked = link_frames(before.frames, f"{target.directory}/{table}")
         if linked is not None:
-            return msgspec.structs.replace(known, frames=linked)
+            return msgspec.structs.replace(before, frames=linked)
     written = _frames(spark, name, snapshot, gateway, f"{target.directory}/{table}", table, arrival)
     files = sorted(written.to_pylist(), key=lambda file: str(file["uri"]))
     highest = max((file["highest_arrival"] for file in files), default=0)
@@ -216,20 +231,20 @@ def _table_frames(
             f"{name} has deltas of {gateway} up to arrival {highest}, later than the checkpoint's {arrival}; make the "
             f"checkpoint at {highest} or later"
         )
-    kept = [file for file in files if file["rows"]]
+    with_rows = [file for file in files if file["rows"]]
     return CheckpointTable(
         table,
         snapshot,
-        sum(file["rows"] for file in kept),
-        tuple(file["uri"] for file in kept),
-        sum(file["bytes"] for file in kept),
+        sum(file["rows"] for file in with_rows),
+        tuple(file["uri"] for file in with_rows),
+        sum(file["bytes"] for file in with_rows),
     )
 
 
 def _frames(
     spark: SparkSession, name: str, snapshot: int, gateway: str, directory: str, table: str, arrival: int
 ) -> pa.Table:
-    """Write the frames of a gateway's rows of one table, in tasks of Spark."""
+    """Write the frames of a gateway's rows of one table, in Spark tasks, and return what each task wrote."""
     with open_table(spark, name) as opened:
         files = [DataFile.of(task) for task in planned_files(opened, snapshot, condition("_gateway", "=", gateway))]
     count, part = frame_parts(files, gateway, directory, table, arrival)

@@ -1,6 +1,6 @@
-"""Frames of checkpoints: state rows encoded as `SyncResponse` messages, and the files that Spark's tasks write.
+"""Writes the files of a checkpoint in Spark tasks: state rows as frames, length-prefixed `SyncResponse` messages.
 
-`lakehouse.checkpoints.checkpoint` plans the files.
+`lakehouse.checkpoints.checkpoint` calls it.
 """
 
 from __future__ import annotations
@@ -30,10 +30,12 @@ WRITTEN_SCHEMA = "uri string, rows bigint, bytes bigint, highest_arrival bigint"
 WRITTEN = pa.schema(
     [("uri", pa.string()), ("rows", pa.int64()), ("bytes", pa.int64()), ("highest_arrival", pa.int64())]
 )
-"""One row for each task; `uri` is empty if the task had no visible row."""
+"""What a task reports, as one row; `uri` is empty if the task had no visible row."""
 
 _READ = pa.schema([*STORED, ("_gone", pa.bool_())])
+"""The columns of a state table that are read."""
 _ROWS_AT_ONCE = 20_000
+"""Rows that are decoded at once."""
 
 
 ROWS_A_FILE = 200_000
@@ -43,12 +45,12 @@ ROWS_A_FILE = 200_000
 def frame_parts(
     files: Sequence[DataFile], gateway: str, directory_uri: str, table: str, arrival: int
 ) -> tuple[int, Callable[[int], Iterator[pa.RecordBatch]]]:
-    """Return the number of tasks that write a table's frames, and the function that a task runs with its number.
+    """Return the number of tasks that write a table's frames, and the function that a task calls with its number.
 
     Args:
-        files: files of the table that may have rows of the gateway.
+        files: data files of the state table that may have rows of the gateway.
         gateway: the gateway whose rows are written.
-        directory_uri: the folder to write to.
+        directory_uri: URI of the folder to write to.
         table: the table's name.
         arrival: the arrival of the checkpoint.
     """
@@ -68,12 +70,13 @@ def _rows_of(gateway: str, files: Iterable[DataFile]) -> Iterator[pa.RecordBatch
 
 
 def write_file(batches: Iterable[pa.RecordBatch], uri: str, table: str, arrival: int) -> pa.RecordBatch:
-    """Write one file atomically, and return its `WRITTEN_SCHEMA` row. Without visible rows nothing is written.
+    """Write one file of frames atomically, and return its row for `WRITTEN_SCHEMA`.
 
-    On a disk the file is written under a temporary name and renamed. An object of S3 appears with its last part.
+    Without visible rows nothing is written. On a disk the file is written under a temporary name and renamed; an object
+    on S3 appears only when it is complete.
 
     Args:
-        batches: state rows.
+        batches: rows of the state table, deleted ones included.
         uri: the file's URI.
         table: the table's name.
         arrival: the arrival of the checkpoint.
@@ -81,8 +84,8 @@ def write_file(batches: Iterable[pa.RecordBatch], uri: str, table: str, arrival:
     is_atomic = on_s3(uri)
     file_system, path = file_system_of(uri)
     highest = _HighestArrival()
-    made = iter(frames(highest.record(batches), table, arrival))
-    first = next(made, None)
+    following = iter(frames(highest.record(batches), table, arrival))
+    first = next(following, None)
     if first is None:
         return _written("", 0, 0, highest.value)
     temporary = path if is_atomic else f"{path}.{uuid.uuid4().hex}.tmp"
@@ -92,12 +95,12 @@ def write_file(batches: Iterable[pa.RecordBatch], uri: str, table: str, arrival:
     try:
         with file_system.open_output_stream(temporary) as file:
             file.write(first.data)
-            for frame in made:
+            for frame in following:
                 file.write(frame.data)
                 rows += frame.rows
                 size += len(frame.data)
     except BaseException:
-        if not is_atomic:  # or runs that fail for a full disk would fill it
+        if not is_atomic:  # otherwise runs that fail because the disk is full would fill it further
             Path(temporary).unlink(missing_ok=True)
         raise
     if not is_atomic:
@@ -106,13 +109,14 @@ def write_file(batches: Iterable[pa.RecordBatch], uri: str, table: str, arrival:
 
 
 def link_frames(uris: Sequence[str], directory_uri: str) -> tuple[str, ...] | None:
-    """Link files into another folder, or have S3 copy them, and return their new URIs.
-
-    Returns None if a file is gone or its file system has no links.
+    """Put existing files into another folder without reading them: by hard links, or by copies that S3 makes.
 
     Args:
         uris: URIs of the files.
-        directory_uri: the other folder.
+        directory_uri: URI of the other folder.
+
+    Returns:
+        The new URIs; None if a file is missing or its file system has no links.
     """
     linked = []
     for uri in uris:
@@ -133,7 +137,7 @@ def link_frames(uris: Sequence[str], directory_uri: str) -> tuple[str, ...] | No
 
 
 class _HighestArrival:
-    """Records the highest arrival of the rows that pass, deleted ones too."""
+    """Records the highest arrival of the rows that pass through it, deleted ones included."""
 
     def __init__(self) -> None:
         self.value = 0
@@ -151,24 +155,25 @@ def _written(uri: str, rows: int, size: int, highest_arrival: int) -> pa.RecordB
 
 
 class Frame(NamedTuple):
-    """One message, after its length."""
+    """One message with its length before it."""
 
     data: bytes
     rows: int
+    """Number of rows in the message."""
 
 
 def frames(
     batches: Iterable[pa.RecordBatch], table: str, arrival: int, limit: int = MAX_FRAME_BYTES
 ) -> Iterator[Frame]:
-    """Yield the visible rows of state rows, in their order, in messages of a bounded size.
+    """Encode the visible rows among state rows, in their order, as frames of a bounded size.
 
     A message is the concatenation of its rows' messages, which protobuf reads as one message.
 
     Args:
-        batches: state rows in `FRAME_COLUMNS`.
-        table: the rows' table.
+        batches: rows of the state table, with the columns of `_READ`.
+        table: the table's name.
         arrival: the arrival of the checkpoint.
-        limit: number of bytes of a message at most.
+        limit: bytes of a message, at most.
 
     Raises:
         ValueError: one row is larger than a frame may be.

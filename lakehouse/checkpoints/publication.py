@@ -1,4 +1,7 @@
-"""The checkpoints of all gateways. The assets `checkpoint_snapshots` and `checkpoint` and the erasure call it."""
+"""Makes the checkpoints of all gateways, one after the other, and deletes the files of superseded ones.
+
+The assets `checkpoint_snapshots` and `checkpoint`, and the erasure, call it.
+"""
 
 from __future__ import annotations
 
@@ -41,23 +44,23 @@ def make_checkpoints(
     on_failed: Callable[[str, Exception], object] | None = None,
     gateways: Collection[str] | None = None,
 ) -> list[Checkpoint]:
-    """Make the checkpoint of each gateway that has deltas in the lake, all of its shards at one arrival.
+    """Make the checkpoint of each gateway that has deltas in the lake, with all its shards at one arrival.
 
-    A gateway is skipped if it has more deltas than this run flushed, or if its rows still follow a change of rules. A
-    gateway that fails does not stop the others, and keeps its checkpoint: a checkpoint without one of its tables would
-    hide that table's rows from new clients.
+    A gateway is skipped if it has unflushed deltas before its cut point, or if a change of sync rules is still being
+    applied to its rows. A gateway that fails does not stop the others, and keeps its previous checkpoint: a checkpoint
+    without one of its tables would hide that table's rows from new clients.
 
     Args:
-        spark: the run's session.
+        spark: the run's Spark session.
         store: the staging store, which records the checkpoints.
-        run_state: the cut point of each gateway.
-        config: how long the snapshots of checkpoints are kept, and the contracts of tables.
-        directory_uri: the folder of all frames.
+        run_state: has the cut point of each gateway.
+        config: says how long the snapshots of checkpoints are kept, and has the contracts of tables.
+        directory_uri: URI of the folder with the checkpoints of all gateways.
         on_failed: called with a gateway and its error. Without it all errors are raised at the end.
-        gateways: make the checkpoints of these only; None: of all.
+        gateways: ids of the gateways whose checkpoints are made; None for all.
 
     Returns:
-        The checkpoints that were made, and those that were kept because nothing has changed.
+        The newest checkpoint of each gateway that did not fail: a new one, or the previous one if nothing has changed.
 
     Raises:
         ExceptionGroup: the errors of the gateways that failed, without `on_failed`.
@@ -66,9 +69,9 @@ def make_checkpoints(
     registered_now = registered(store, own)
     made: list[Checkpoint] = []
     errors: dict[str, Exception] = {}
-    in_the_lake = run_state.flushed()
+    flushed = run_state.flushed()
     for gateway, cut_point in sorted(run_state.cut_points().items()):
-        if gateway not in in_the_lake or cut_point.rules_version is None:
+        if gateway not in flushed or cut_point.rules_version is None:
             continue
         if gateways is not None and gateway not in gateways:
             continue
@@ -84,7 +87,7 @@ def make_checkpoints(
                 [_schema(registered_now, store, gateway, table, config) for table in sorted(tables)],
                 directory_uri=directory_uri,
                 names=names,
-                kept=CheckpointRetention.of(config.maintenance),
+                retention=CheckpointRetention.of(config.maintenance),
                 contracts=config.contracts,
             )
         except Exception as error:
@@ -103,7 +106,7 @@ def make_checkpoints(
 
 @lake_errors
 def tables_named(spark: SparkSession, gateway: str, after: int, upto: int, names: LakeNames) -> set[str]:
-    """Return the tables that a gateway's deltas in a range of arrivals name, registered or not.
+    """Return the tables that a gateway's deltas in a range of arrivals belong to, registered or not.
 
     Args:
         spark: an open Spark session.
@@ -124,7 +127,7 @@ def tables_named(spark: SparkSession, gateway: str, after: int, upto: int, names
 
 
 def _tables(spark: SparkSession, store: CheckpointStore, cut_point: CutPoint, names: LakeNames) -> set[str]:
-    """Return a gateway's tables: registered, in its newest checkpoint, or named by a delta since (without a schema)."""
+    """Return a gateway's tables: registered ones, those in its newest checkpoint, and those of deltas since then."""
     gateway, arrival = cut_point.gateway, cut_point.arrival
     newest = store.newest_checkpoint(gateway)
     known = {table.table for table in newest.tables} if newest else set()
@@ -136,7 +139,10 @@ def _tables(spark: SparkSession, store: CheckpointStore, cut_point: CutPoint, na
 def _schema(
     registered_now: SchemaSnapshot, store: GatewayStore, gateway: str, table: str, config: Config
 ) -> TableSchema:
-    """Return a table's schema: of a frozen table the gateway's own, so that no other gateway's schema stops it."""
+    """Return a table's schema, joined from those of all gateways.
+
+    For a frozen table it is the gateway's own, because further columns of other gateways would stop the merge.
+    """
     if config.contracts.get(table) == "freeze":
         known = store.gateway_config(gateway).schemas.get(table)
         return known.schema if known is not None else TableSchema(table, columns=())
@@ -144,37 +150,39 @@ def _schema(
 
 
 KEPT_HOURS = 24.0
-"""How long the frames are kept after a newer checkpoint was published. No download takes so long."""
+"""Hours for which a checkpoint's files are kept after a newer one was written. No download takes so long."""
 
 _FOLDER = re.compile(r"(\d+)-(\d+)")
 _HOUR_NS = 3_600_000_000_000
 
 
 class _Folder(NamedTuple):
+    """The folder of one checkpoint's files."""
+
     epoch: int
     arrival: int
     path: str
 
 
 def drop_old_frames(directory_uri: str, newest: Checkpoint, now_ms: int, kept_hours: float = KEPT_HOURS) -> list[str]:
-    """Delete the frames of a gateway's superseded checkpoints, and return the names of the deleted folders.
+    """Delete the files of a gateway's superseded checkpoints, and return the names of the deleted folders.
 
-    A checkpoint is superseded once the frames of the next one were written. Frames that a killed run left are treated
-    in the same way. The newest checkpoint and later frames are kept.
+    A checkpoint is superseded once the files of the next one were written, published or not. The newest published
+    checkpoint, and folders of later arrivals, are kept.
 
     Args:
-        directory_uri: the folder of all frames.
+        directory_uri: URI of the folder with the checkpoints of all gateways.
         newest: the gateway's newest published checkpoint.
-        now_ms: the clock by which files are dated, in milliseconds.
-        kept_hours: hours for which superseded frames are kept.
+        now_ms: wall time in milliseconds since 1970, by the clock that dates the files.
+        kept_hours: hours for which superseded files are kept.
     """
     system, root = file_system_of(f"{directory_uri.rstrip('/')}/{newest.gateway}")
-    before = now_ms * 1_000_000 - round(kept_hours * _HOUR_NS)
-    here = (newest.epoch, newest.arrival)
-    folders = sorted(folder for folder in _folders(system, root) if (folder.epoch, folder.arrival) <= here)
+    limit_ns = now_ms * 1_000_000 - round(kept_hours * _HOUR_NS)
+    published = (newest.epoch, newest.arrival)
+    folders = sorted(folder for folder in _folders(system, root) if (folder.epoch, folder.arrival) <= published)
     removed = []
     for folder, successor in pairwise(folders):
-        if (written := _written_ns(system, successor.path)) is not None and written < before:
+        if (written_ns := _written_ns(system, successor.path)) is not None and written_ns < limit_ns:
             system.delete_dir(folder.path)
             removed.append(folder.path.rpartition("/")[2])
     return removed

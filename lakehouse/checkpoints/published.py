@@ -1,6 +1,7 @@
-"""Compares the frames of a published checkpoint with the snapshots that they were made of.
+"""Compares the files of a published checkpoint with the Iceberg snapshots that they were made from.
 
-The check of the asset `checkpoint` calls it.
+The files have the visible rows of the gateway's tables, as frames (protobuf messages). The check of the asset
+`checkpoint` calls it.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ if TYPE_CHECKING:
     from lakesync.model.types import RowDelta
     from lakesync.staging.records import Checkpoint, CheckpointTable
 
-_FRAMED_NAMES = ("row_id", "sent", "fault")
+_FRAME_NAMES = ("row_id", "sent", "fault")
+"""Columns read from frames: row id, checksum of the deltas that a client is sent, and why a file cannot be read."""
 _SAME = "same"
 SAMPLE = 200
 """Number of rows of a table whose values are compared."""
@@ -47,6 +49,7 @@ class CheckpointDifference(msgspec.Struct, frozen=True):
     gateway: str
     table: str
     what: str
+    """The difference, as text."""
     day: str = ""
     """UTC day of arrival of the rows' newest deltas, `YYYY-MM-DD`; empty if the snapshot does not have the rows."""
 
@@ -57,14 +60,14 @@ def checkpoint_differences(
 ) -> list[CheckpointDifference]:
     """Return the differences between a checkpoint's frames and its snapshots; empty if they are equal.
 
-    Each table's rows are counted and its files' sizes summed.
+    It compares each table's number of rows and bytes of files, and the rows of one frame, or of all frames.
 
     Args:
         spark: an open Spark session.
         checkpoint: a published checkpoint.
         names: catalogue and namespaces of the lake's tables.
-        seed: chooses the frame whose rows are compared.
-        whole: compare every row of every frame instead.
+        seed: chooses the frame and the rows to compare.
+        whole: True to compare every row of every frame.
 
     Raises:
         LakeUnavailableError: Spark cannot be reached.
@@ -105,7 +108,7 @@ def _differences_of_sample(
 def _differences_of_all_rows(
     spark: SparkSession, checkpoint: Checkpoint, table: CheckpointTable, rows: DataFrame
 ) -> Iterator[CheckpointDifference]:
-    """Yield the differences of all rows of a table, by checksums of the deltas that a client is sent."""
+    """Yield the differences of all rows of a table, found by checksums of the deltas that a client is sent."""
 
     def digests(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -120,7 +123,7 @@ def _differences_of_all_rows(
             digests_found += [] if fault is None else [(None, None, fault)]
             values = zip(*digests_found, strict=True) if digests_found else ((), (), ())
             kinds = (pa.string(), pa.binary(), pa.string())
-            yield pa.record_batch([pa.array(*each) for each in zip(values, kinds, strict=True)], _FRAMED_NAMES)
+            yield pa.record_batch([pa.array(*each) for each in zip(values, kinds, strict=True)], _FRAME_NAMES)
 
     held = rows.select(*FRAME_COLUMNS).mapInArrow(digests, "row_id string, arrival bigint, sum binary")
     sent = (
@@ -174,7 +177,7 @@ def _differences_of_totals(
 
 
 def _rows_of_file(uri: str, arrival: int) -> Iterator[tuple[list[tuple[str, bytes]], str | None]]:
-    """Yield row ids with checksums, frame by frame, and the file's fault, if it has one."""
+    """Yield `(rows, fault)` for each frame of a file: row ids with checksums, and the error in the file or None."""
     file_system, path = file_system_of(uri)
     try:
         with file_system.open_input_stream(path) as stream:

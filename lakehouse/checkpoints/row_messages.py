@@ -1,7 +1,8 @@
-"""Encodes state rows as protobuf over Arrow, like `feed.render.insert` and `wire.protobuf`, without a Python loop.
+"""Encodes rows of a state table as protobuf messages, column by column with Arrow instead of a loop over rows.
 
-A message is the concatenation of its fields, each a tag, a length and bytes. So columns of bytes are joined element by
-element, then the fields of a delta, then the deltas of a row. `lakehouse.checkpoints.frame_files` calls it.
+The messages are those that `lakesync.feed.render.insert` and `lakesync.wire.protobuf` make for a client's first sync. A
+protobuf message is the concatenation of its fields, each a tag, a length and bytes. So columns of bytes are joined
+element by element: fields to deltas, deltas to rows. `lakehouse.checkpoints.frame_files` calls it.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _RESPONSE_DELTAS = b"\x0a"
 _INSERT, _UPDATE = b"\x08\x01", b"\x08\x02"
 _TABLE, _ROW, _COLUMNS, _HLC, _CLIENT, _DELTA_ID = b"\x12", b"\x1a", b"\x22", b"\x29", b"\x32", b"\x3a"
 _COLUMN_NAME, _COLUMN_VALUE = b"\x0a", b"\x12"
-"""Tags of `lakesync.proto`; `hlc` is a fixed64, all others have a length."""
+"""Field tags of `lakesync.proto`; `hlc` is a fixed64, all other fields have a length."""
 
 _NOTHING = pa.scalar(b"", pa.binary())
 _PLAIN = r'^[^"\\\x00-\x1f]*$'
@@ -39,25 +40,28 @@ class RowMessages(NamedTuple):
 
 
 class _Cells(NamedTuple):
-    """The live cells of all rows, as parallel columns in the order in which they are sent."""
+    """The live cells (column values) of all rows, as parallel columns in the order in which they are sent."""
 
     row: Ints
+    """Index of the cell's row."""
     name: pa.Array
+    """Name of the cell's column."""
     hlc: pa.Array
     client: pa.Array
     delta_id: pa.Array
     width: Ints
+    """Number of columns of the delta that wrote the cell."""
     value: pa.Array
 
-    def take(self, places: Ints) -> _Cells:
-        at = pa.array(places)
+    def take(self, indexes: Ints) -> _Cells:
+        at = pa.array(indexes)
         return _Cells(
-            self.row[places],
+            self.row[indexes],
             self.name.take(at),
             self.hlc.take(at),
             self.client.take(at),
             self.delta_id.take(at),
-            self.width[places],
+            self.width[indexes],
             self.value.take(at),
         )
 
@@ -66,6 +70,7 @@ class _Deltas(NamedTuple):
     """The deltas of all rows, as parallel columns in the order in which they are sent."""
 
     row: Ints
+    """Index of the delta's row."""
     first: Ints
     """Index of the delta's first cell."""
     cells: Ints
@@ -77,10 +82,10 @@ class _Deltas(NamedTuple):
 
 
 def row_messages(states: pa.RecordBatch, table: str) -> RowMessages:
-    """Encode the visible rows of a state table, each as an INSERT with its oldest stamp and then UPDATEs.
+    """Encode the visible rows of a state table, each as an INSERT of its oldest cells, then UPDATEs by stamp.
 
     Args:
-        states: rows of the state table.
+        states: rows of the state table, deleted ones included.
         table: the table's name.
     """
     states = states.filter(pc.invert(states["_gone"]))
@@ -109,7 +114,7 @@ def row_messages(states: pa.RecordBatch, table: str) -> RowMessages:
 
 
 def _cells(maps: pa.Array) -> _Cells:
-    """Return the cells of a column `_cells`, those of one delta next to each other."""
+    """Return the cells of a column `_cells`, ordered by row and stamp, with those of one delta next to each other."""
     offsets = np.asarray(maps.offsets).astype(np.int64)
     first, last = int(offsets[0]), int(offsets[-1])
     names, owned = maps.keys.slice(first, last - first), maps.items.slice(first, last - first)
@@ -118,7 +123,7 @@ def _cells(maps: pa.Array) -> _Cells:
     row = np.repeat(np.arange(len(maps)), np.diff(offsets))
     cells = _Cells(row, names, fields["hlc"], fields["client_id"], fields["delta_id"], width, fields["value"])
     hlc = np.asarray(cells.hlc)
-    if not _same(cells)[1:][np.diff(row) == 0].all():  # most rows come from one delta and are in order
+    if not _same(cells)[1:][np.diff(row) == 0].all():  # most rows come from one delta, and need no sorting
         cells = cells.take(np.lexsort((_ranks(cells.client), hlc, row)))
         if not (_same(cells) | ~_same_stamp(cells)).all():  # a faulty client gave several deltas one stamp
             keys = (cells.width, _ranks(cells.delta_id), _ranks(cells.client), np.asarray(cells.hlc), cells.row)
@@ -159,16 +164,17 @@ def _with_empty_rows(deltas: _Deltas, rows: Ints, inserted: pa.Array) -> _Deltas
 
 
 def _identities(cells: _Cells, deltas: _Deltas, rows: pa.Array, table: str) -> pa.Array:
-    """Return the id of each delta. One with fewer cells than the original gets a new id, by `delta.delta_id`."""
-    made = np.flatnonzero(pc.is_null(deltas.delta_id).to_numpy(zero_copy_only=False))
-    if not len(made):
+    """Return the id of each delta. One that lacks cells of the original delta gets a new id, as `delta_id` makes it."""
+    partial = np.flatnonzero(pc.is_null(deltas.delta_id).to_numpy(zero_copy_only=False))
+    if not len(partial):
         return deltas.delta_id
-    at = pa.array(made)
-    places = np.repeat(deltas.first[made] - (np.cumsum(deltas.cells[made]) - deltas.cells[made]), deltas.cells[made])
-    own = pa.array(places + np.arange(len(places)))
+    at = pa.array(partial)
+    counts = deltas.cells[partial]
+    begins = np.cumsum(counts) - counts
+    shifts = np.repeat(deltas.first[partial] - begins, counts)
+    own = pa.array(shifts + np.arange(len(shifts)))
     texts = _concatenated(b'{"column":', _quoted(cells.name.take(own)), b',"value":', cells.value.take(own), b"}")
-    begins = np.cumsum(deltas.cells[made]) - deltas.cells[made]
-    column_texts = _joined(texts, begins, deltas.cells[made], separator=b",")
+    column_texts = _joined(texts, begins, counts, separator=b",")
     canonical = _concatenated(
         b'{"clientId":',
         _quoted(deltas.client.take(at)),
@@ -201,6 +207,7 @@ def _same(cells: _Cells) -> npt.NDArray[np.bool_]:
 
 
 def _follows(values: Ints) -> npt.NDArray[np.bool_]:
+    """Return for each value whether it equals the one before it."""
     return np.concatenate([[False], values[1:] == values[:-1]])[: len(values)]
 
 
@@ -248,6 +255,7 @@ def _fixed64(values: pa.Array) -> pa.Array:
 
 
 def _varints(numbers: Ints) -> pa.Array:
+    """Return numbers as protobuf varints: 7 bits a byte, lowest first."""
     sizes = np.ones(len(numbers), np.int32)
     for bits in (7, 14, 21, 28):
         sizes += numbers >> bits > 0

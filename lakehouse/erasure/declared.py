@@ -59,7 +59,7 @@ def flow_erasures(
     tasks = flow_tasks(config, store, name, declared) if declared.to != LAKE else []
     written = [
         BackendErasure(
-            SingleBackend(task.leaf.name, task.leaf.uri), requests, task.schemas, task.leaf.cold, task.row_filter
+            SingleBackend(task.target.name, task.target.uri), requests, task.schemas, task.target.cold, task.row_filter
         )
         for task in tasks
     ]

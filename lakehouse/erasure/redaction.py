@@ -19,7 +19,7 @@ from lakehouse.overwrites import overwrite
 from lakehouse.spark_errors import lake_errors
 from lakehouse.table_definitions import StateTable, at, marks_of, read_version, typed_columns
 from lakehouse.tables.merge_job import merged_frames
-from lakehouse.tables.rejected import keep_rejected
+from lakehouse.tables.rejected import replace_rejected
 from lakesync.model.crash_points import crash_point
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ def erase_rejected_values(spark: SparkSession, table: str, names: LakeNames) -> 
         return
     columns = tuple(typed_columns(spark, name).items())
     state = StateTable(table, name, columns, snapshot_id=version.snapshot_id, marks={}, grown=False)
-    keep_rejected(spark, state, version.snapshot_id, names)
+    replace_rejected(spark, state, version.snapshot_id, names)
     drop_old_snapshots(spark, names.rejected, names)
     # a killed run may have written files that no snapshot references; nobody writes the table meanwhile
     location = location_of(spark, names.rejected)

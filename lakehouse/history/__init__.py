@@ -1,1 +1,1 @@
-"""The lake's history: flushing deltas into the table `deltas` exactly once, and reading them in order."""
+"""The lake's history: flushing deltas into the Iceberg table `deltas` exactly once, and reading them in order."""

@@ -1,6 +1,6 @@
-"""Decodes rows of staging's log into rows of `deltas`, with the gateway's own decoder, as Arrow batches.
+"""Decodes pushes in staging's log into rows of the history `deltas`, as Arrow batches.
 
-Tasks of a flush call it. Spark's workers run from the same environment as the driver, so they can import it.
+The Spark tasks of a flush call it (`lakehouse.history.log_reading`). They use the gateway's own decoder.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ DELTAS_SCHEMA = (
     "table_name string, row_id string, op string, client_id string, hlc bigint, delta_id string, width int, "
     "columns map<string, string>"
 )
+"""The columns of `deltas` in Spark's types."""
 
 BYTES_A_BATCH = 640 << 10
 """Bytes of unpacked bodies in one batch: about 2,000 deltas, which fit into the processor's cache."""
@@ -52,14 +53,14 @@ DELTAS_ARROW = pa.schema(
 
 
 def decode_log(rows: Iterable[LogRow], log_range: LogRange, batch_id: str) -> Iterator[pa.RecordBatch]:
-    """Decode rows of the log into rows of `deltas` with a batch id.
+    """Decode rows of the log, each of which is a push, into rows of `deltas`.
 
     Values become canonical JSON (JCS), so that equal values have equal texts in the lake.
 
     Args:
-        rows: rows of the log.
-        log_range: their gateway, shard and epoch.
-        batch_id: id of the flush's batch.
+        rows: rows of the log, in order.
+        log_range: gateway, shard and epoch of the rows.
+        batch_id: id of the flush batch, which every decoded row gets.
 
     Raises:
         ValidationError: a body is damaged, or was trimmed.
@@ -77,13 +78,14 @@ class _Push(NamedTuple):
     """A row of the log."""
 
     seq: int
+    """The push's number in the log."""
     arrival: int
     body: bytes
-    """The unpacked body."""
+    """The unpacked body: the deltas as JSON."""
 
 
 def _portions(rows: Iterable[LogRow]) -> Iterator[list[_Push]]:
-    """Yield the rows of the log that make one batch."""
+    """Group rows of the log into batches of about `BYTES_A_BATCH`."""
     entries: list[_Push] = []
     size = 0
     for seq, arrival, body in rows:
@@ -119,7 +121,7 @@ def _decoded(entries: Sequence[_Push], log_range: LogRange, batch_id: str) -> pa
 
 
 def _deltas_of(bodies: Sequence[bytes]) -> tuple[npt.NDArray[np.int64], list[pa.Array]]:
-    """Return the number of deltas in each body, and the columns that the deltas have themselves."""
+    """Return the number of deltas in each body, and the columns `DELTA_FIELDS` of all deltas."""
     found = decode_columns(bodies)
     if found is not None:
         return found

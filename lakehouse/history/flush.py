@@ -1,11 +1,11 @@
-"""Flushes planned batches of staging's log into `deltas`, each exactly once, also if a process is killed in between.
+"""Flushes planned batches of staging's log into the history `deltas`, each exactly once, even if a process is killed.
 
-Spark overwrites exactly the rows of the batch, with serialisable isolation, validated from a snapshot that was read and
-lacks the batch. So Iceberg refuses one of two writers that read the same snapshot, and the commit of a killed run. An
-error of a commit means "unknown", so the table is read again. The asset `deltas` and the erasure call it.
+Spark overwrites the rows with the batch's id, with serialisable isolation, validated from a snapshot that lacks the
+batch. So of two writers that read the same snapshot Iceberg rejects one, and it rejects the late commit of a killed
+run. An error of a commit means that the outcome is unknown, so the table is read again.
 
 Compaction of `deltas` must keep to days before the oldest unflushed arrival: a file that mixes a batch with others
-cannot be overwritten by batch.
+cannot be overwritten by batch. The asset `deltas` and the erasure call this module.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import msgspec
 from pyspark.sql import functions as sf
 
 from lakehouse.catalogue import current_snapshot, open_table, planned_files
-from lakehouse.history.held import Held, batch_files, held_in_lake, is_of
+from lakehouse.history.batch_sums import BatchSum, batch_files, rows_of, sum_batch
 from lakehouse.history.log_reading import decoded_log
 from lakehouse.overwrites import overwrite
 from lakehouse.spark_errors import brief, lake_errors
@@ -54,13 +54,17 @@ class FlushReport(msgspec.Struct, frozen=True):
     batch_id: str
     gateway: str
     deltas: int
+    """Number of deltas."""
     id_sum: int
+    """Sum of the delta ids, modulo 2**64."""
     arrival_low: int
+    """The batch's first arrival."""
     arrival_high: int
+    """The batch's last arrival."""
     snapshot_id: int
-    """The snapshot in which it was read back."""
+    """The snapshot in which the batch was read back."""
     already_there: bool
-    """Whether an earlier or concurrent run had written it."""
+    """Whether an earlier or concurrent run had written the batch."""
     seconds: float
 
 
@@ -77,34 +81,35 @@ def flush(spark: SparkSession, store: FlushStore, batch: Batch, names: LakeNames
     Raises:
         FlushError: the batch is not in the lake; repeat the flush.
         CommitUnknownError: it is unknown whether the batch is in the lake; repeat the flush, which finds out.
-        IntegrityError: the lake has another number of its deltas than the log.
+        IntegrityError: the lake and the log have different numbers of the batch's deltas.
+        LakeUnavailableError: Spark cannot be reached.
     """
     ensure_deltas(spark, names)
-    return _carry(spark, store, batch, names)
+    return _flush_batch(spark, store, batch, names)
 
 
 @lake_errors
-def _carry(spark: SparkSession, store: FlushStore, batch: Batch, names: LakeNames) -> FlushReport:
-    """Do the work of `flush`. The table exists."""
+def _flush_batch(spark: SparkSession, store: FlushStore, batch: Batch, names: LakeNames) -> FlushReport:
+    """Do the work of `flush`. The table `deltas` exists."""
     started = time.perf_counter()
-    snapshot, held = _held(spark, batch, names)
-    already_there = held is not None
-    if held is None:
+    snapshot, stored = _read_batch(spark, batch, names)
+    already_there = stored is not None
+    if stored is None:
         crash_point("flush.planned")
         try:
             _write(spark, store.log_source(batch.shard), batch, snapshot, names)
-        except Exception as error:  # whatever it is, only the table shows whether the batch is there
-            snapshot, held = _read_after(error, spark, batch, names)
+        except Exception as error:  # after any error only the table shows whether the batch is there
+            snapshot, stored = _read_after(error, spark, batch, names)
             already_there = True
         else:
             crash_point("flush.written")
-            snapshot, held = _held(spark, batch, names)
-    if held is None or snapshot is None:
+            snapshot, stored = _read_batch(spark, batch, names)
+    if stored is None or snapshot is None:
         raise FlushError(
             f"batch {batch.batch_id} of {batch.gateway} was committed without an error and is not in {names.deltas}; "
             "it stays planned and is tried again"
         )
-    count, total = held
+    count, total = stored
     if count != batch.deltas:
         raise IntegrityError(
             f"batch {batch.batch_id} of {batch.gateway} has {batch.deltas} deltas in the log and {count} in "
@@ -145,10 +150,11 @@ def flush_due(
     Args:
         spark: an open Spark session.
         store: the staging store.
-        gateways: the gateways to flush; None: all.
-        max_deltas: deltas in one batch at most.
+        gateways: ids of the gateways to flush; None for all.
+        max_deltas: deltas in one batch, at most.
         names: catalogue and namespaces of the lake's tables.
-        cut_points: gateway → the cut point of its next checkpoint. Later deltas, and other gateways, are not flushed.
+        cut_points: gateway → the cut point of its next checkpoint, after which nothing is flushed. Gateways without one
+            are not flushed. None to flush everything.
         within: the first and the last arrival to flush. The log is flushed in order, so a shard whose unflushed deltas
             begin before the first one is not flushed.
         on_flushed: called with each report as soon as its batch is confirmed.
@@ -158,8 +164,8 @@ def flush_due(
         The reports, in order.
 
     Raises:
-        LakeUnavailableError: Spark cannot be reached; the remaining shards were not tried.
-        FlushError, CommitUnknownError, IntegrityError: as `flush`, or `confirm` refused what was read back.
+        LakeUnavailableError: Spark cannot be reached; the remaining shards were not flushed.
+        FlushError, CommitUnknownError, IntegrityError: as `flush`, or staging did not confirm what was read back.
     """
     reports: list[FlushReport] = []
     errors: list[LakeSyncError] = []
@@ -193,14 +199,14 @@ def flush_due(
 
 
 def require_flushed(store: FlushStore, days: Collection[date]) -> None:
-    """Raise unless staging's ledger says that some days are flushed as far as the order of the log allows.
+    """Raise an error if deltas of some days could not be flushed, because older ones come before them in the log.
 
     Args:
         store: the staging store.
         days: UTC days of arrival that a run has flushed; at least one.
 
     Raises:
-        ValidationError: unflushed deltas of these days are in the log behind those of an earlier day.
+        ValidationError: these days have unflushed deltas, which come after unflushed deltas of an earlier day.
     """
     asked = {day.isoformat() for day in days}
     for gateway in store.gateways():
@@ -217,14 +223,14 @@ def require_flushed(store: FlushStore, days: Collection[date]) -> None:
 def flushed_arrivals(
     spark: SparkSession, names: LakeNames = NAMES, shards: Collection[str] | None = None
 ) -> dict[str, int]:
-    """Return gateway → its highest arrival in `deltas`; all its deltas up to there are in the lake.
+    """Return gateway → its newest arrival in `deltas`. All deltas of the gateway up to there are in the lake.
 
     It is read from column bounds. Data is read only if a compaction has mixed gateways or shards in a file.
 
     Args:
         spark: an open Spark session.
         names: catalogue and namespaces of the lake's tables.
-        shards: the shards to read, because each has its own arrivals; None: tables are not sharded.
+        shards: names of the shards to read, since each has arrivals of its own; None if tables are not sharded.
     """
     if ensure_deltas(spark, names).snapshot_id is None:
         return {}
@@ -264,13 +270,13 @@ def _flush_shard(
     since: int | None,
     through: int | None,
 ) -> Iterator[FlushReport]:
-    """Flush batch after batch, then trim, also if an earlier run was killed before it trimmed."""
+    """Flush a shard batch after batch, then trim its log. It trims also what an earlier, killed run has flushed."""
     done = waiting.flushed_seq
     while done < waiting.last_seq:
         batch = store.plan(waiting.gateway, waiting.shard, max_deltas, through, since)
-        if batch is None or not _is_within(batch, since, through):  # a batch that another run has planned stays open
+        if batch is None or not _is_within(batch, since, through):  # another run has planned this batch
             break
-        report = _carry(spark, store, batch, names)
+        report = _flush_batch(spark, store, batch, names)
         store.confirm(batch.batch_id, report.deltas, report.id_sum, report.snapshot_id)
         crash_point("flush.confirmed")
         yield report
@@ -283,36 +289,36 @@ def _is_within(batch: Batch, since: int | None, through: int | None) -> bool:
     return (since is None or since <= batch.arrival_low) and (through is None or batch.arrival_high <= through)
 
 
-def _held(spark: SparkSession, batch: Batch, names: LakeNames) -> tuple[int | None, Held | None]:
-    """Return the current snapshot of `deltas`, and how many deltas of the batch it has."""
+def _read_batch(spark: SparkSession, batch: Batch, names: LakeNames) -> tuple[int | None, BatchSum | None]:
+    """Return the current snapshot of `deltas`, and the sum of the batch's deltas in it; None if it has none."""
     with open_table(spark, names.deltas) as table:
         snapshot = current_snapshot(table)
         files = batch_files(table, snapshot, batch)
-    return snapshot, held_in_lake(spark, files, batch)
+    return snapshot, sum_batch(spark, files, batch)
 
 
-def _read_after(error: Exception, spark: SparkSession, batch: Batch, names: LakeNames) -> tuple[int | None, Held]:
-    """Read the table after a failed write.
+def _read_after(error: Exception, spark: SparkSession, batch: Batch, names: LakeNames) -> tuple[int | None, BatchSum]:
+    """Do the same as `_read_batch` after a failed write.
 
     Raises:
-        FlushError: the batch is not there.
+        FlushError: the batch is not in the lake.
         CommitUnknownError: the table cannot be read either.
     """
     try:
-        snapshot, held = _held(spark, batch, names)
+        snapshot, stored = _read_batch(spark, batch, names)
     except Exception as unreadable:
         raise CommitUnknownError(
             f"writing batch {batch.batch_id} of {batch.gateway} ended in {brief(error)}, and {names.deltas} cannot be "
             f"read ({brief(unreadable)}); run the flush again, which finds out"
         ) from error
-    if held is None:
+    if stored is None:
         raise FlushError(
             f"batch {batch.batch_id} of {batch.gateway} could not be written to {names.deltas}: {brief(error)}; "
             "it stays planned and is tried again"
         ) from error
-    return snapshot, held
+    return snapshot, stored
 
 
 def _write(spark: SparkSession, source: LogSource, batch: Batch, snapshot: int | None, names: LakeNames) -> None:
-    """Commit a batch on a snapshot that lacks it."""
-    overwrite(decoded_log(spark, source, batch), names.deltas, is_of(batch), snapshot, batch.batch_id)
+    """Commit a batch. Iceberg rejects it if others have written the batch since `snapshot`, which lacks it."""
+    overwrite(decoded_log(spark, source, batch), names.deltas, rows_of(batch), snapshot, batch.batch_id)

@@ -1,6 +1,6 @@
-"""Decides from marks whether a flush is due, and why. The flush sensor calls it.
+"""Decides from staging's backlog and the pipeline's marks whether a flush is due, and why. The flush sensor calls it.
 
-Runs are not looked at, so what a killed, cancelled or failed run left undone is due again.
+It does not look at Dagster's runs, so what a killed, cancelled or failed run did not do is due again.
 """
 
 from __future__ import annotations
@@ -24,28 +24,30 @@ if TYPE_CHECKING:
     from lakesync.staging.store.pipeline import FlushStore
 
 Reason = Literal["request", "bytes", "wide", "table", "age", "rules", "behind"]
+"""Why a flush is due: it was requested; unflushed bytes exceed the bound, or the lower one for wide rows, or that for
+one table; the oldest unflushed delta is too old; sync rules changed; or a table or checkpoint lacks flushed deltas."""
 
 
 class ExceededBounds(msgspec.Struct, frozen=True):
-    """Gateways whose backlog exceeds a bound that needs a look into the log."""
+    """Gateways whose backlog exceeds a bound that can be checked only by reading the log."""
 
     table: frozenset[str] = frozenset()
     """Gateways with too many unflushed bytes of one table."""
     wide: frozenset[str] = frozenset()
-    """Gateways whose unflushed rows are wide, and exceed the lower threshold for such rows."""
+    """Gateways whose unflushed deltas have many columns, and exceed the lower bound in bytes for such deltas."""
 
 
 _NONE_EXCEEDED = ExceededBounds()
 
 
 class BacklogReader:
-    """Reads each unflushed push of the log once, for bounds by table and by width. The ticks of a sensor share one."""
+    """Reads the log to check bounds by table and by width. It reads each push once, so a sensor's ticks share it."""
 
     def __init__(self, limits: FlushSection) -> None:
         """Read nothing yet.
 
         Args:
-            limits: the settings.
+            limits: the settings of the section `flush`.
         """
         self._settings = FlushSettings(
             max_buffer_bytes=limits.max_bytes,
@@ -56,7 +58,7 @@ class BacklogReader:
         self._stats: dict[str, BacklogStats] = {}
 
     def exceeded(self, store: FlushStore, backlog: Sequence[Backlog]) -> ExceededBounds:
-        """Return the gateways with too many bytes of one table, or too many wide rows, in their backlog.
+        """Return the gateways whose backlog exceeds the bounds by table or by width.
 
         The log is read only if the settings have such bounds.
 
@@ -79,7 +81,7 @@ class BacklogReader:
             stats = self._stats.setdefault(gateway, BacklogStats(gateway, store))
             stats.store = store
             oldest = min(each.oldest_ms or 0 for each in own)
-            thresholds = Thresholds(stats, settings, partial(int, oldest))  # at that moment no push is old
+            thresholds = Thresholds(stats, settings, partial(int, oldest))  # this clock makes no push too old
             if thresholds.tables_exceeding_budget():
                 table.add(gateway)
             if thresholds.exceeded(own):
@@ -88,18 +90,18 @@ class BacklogReader:
 
 
 class DueFlush(msgspec.Struct, frozen=True):
-    """A flush that is due. It flushes everything, and brings every table and checkpoint up to it."""
+    """A flush that is due. Its run flushes everything, then merges every table and makes every checkpoint."""
 
     reason: Reason
     lags: tuple[Lag, ...]
-    """The parts that need it."""
+    """The parts of the pipeline that lack deltas."""
     first_ms: int
     last_ms: int
-    """Oldest and newest arrival of what these lack, as server wall times in milliseconds."""
+    """Oldest and newest arrival of the missing deltas, as server wall times in milliseconds since 1970."""
 
     @property
     def gateways(self) -> list[str]:
-        """The gateways that need it."""
+        """The gateways whose deltas are missing."""
         return sorted({lag.gateway for lag in self.lags})
 
 
@@ -110,14 +112,15 @@ def due_flush(
     exceeded: ExceededBounds = _NONE_EXCEEDED,
     behind: Sequence[Lag] = (),
 ) -> DueFlush | None:
-    """Return the flush that is due, or None. Of several reasons a request counts first, then bytes, then age.
+    """Return the flush that is due; None if none is. It has the first of several reasons, in the order of `Reason`.
 
     Args:
         backlog: staging's backlog, by gateway and shard.
-        now_ms: server wall time in milliseconds. A push far after it was made before the clock was set back.
-        limits: the settings.
-        exceeded: gateways that exceed further bounds.
-        behind: tables and checkpoints that are behind `deltas`.
+        now_ms: server wall time in milliseconds since 1970. A push that is far ahead of it counts as old too: it was
+            made before the clock was set back.
+        limits: the settings of the section `flush`.
+        exceeded: gateways that exceed the bounds by table or width.
+        behind: tables and checkpoints that lack flushed deltas.
     """
     unflushed = [shard for shard in backlog if shard.oldest_ms is not None]
     age_ms = limits.max_age_seconds * 1000
@@ -155,12 +158,12 @@ def due_flush(
 
 
 def describe_backlog(backlog: Sequence[Backlog], now_ms: int, limits: FlushSection) -> str:
-    """Describe the unflushed deltas and the thresholds at which they are flushed, for a skipped tick.
+    """Describe the unflushed deltas and the bounds at which they are flushed, as the reason of a skipped tick.
 
     Args:
-        backlog: staging's backlog.
-        now_ms: server wall time in milliseconds.
-        limits: the settings.
+        backlog: staging's backlog, by gateway and shard.
+        now_ms: server wall time in milliseconds since 1970.
+        limits: the settings of the section `flush`.
     """
     unflushed = [shard for shard in backlog if shard.oldest_ms is not None]
     if not unflushed:

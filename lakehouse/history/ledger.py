@@ -1,6 +1,6 @@
-"""Sums delta ids in Spark, as `lakesync.model.delta.id_number` does, to compare the lake with staging's ledger.
+"""Counts deltas and sums their ids in Spark, to compare the lake with staging's ledger of accepted deltas.
 
-`lakehouse.checks` calls it.
+Equal counts and sums mean equal sets of deltas. `lakehouse.checks` calls it.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 def id_sums(deltas: DataFrame, by: Sequence[str] = ()) -> DataFrame:
-    """Return the number of deltas as `count`, and the sum of their ids modulo 2**64 as the decimal `total`.
+    """Return `by`, the number of deltas as `count`, and the sum of their ids modulo 2**64 as the decimal `total`.
 
     Args:
-        deltas: rows with `delta_id`.
+        deltas: rows with `delta_id`, whose number is that of `lakesync.model.delta.id_number`.
         by: columns to group by. Without any there is one row, with nulls if there are no deltas.
     """
     fields = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in deltas.select(*by).schema.fields)
@@ -41,21 +41,21 @@ def id_sums(deltas: DataFrame, by: Sequence[str] = ()) -> DataFrame:
 
 
 def id_sums_of(batches: Iterable[pa.RecordBatch], by: Sequence[str] = ()) -> pa.Table | None:
-    """Return count and sum of ids of rows, the sum as an unsigned integer; None without batches.
+    """Return the same columns as `id_sums`, `total` as an unsigned integer; None if there is no batch.
 
     Args:
-        batches: the rows.
+        batches: rows with `delta_id` and the columns `by`.
         by: columns to group by.
     """
-    parts = [_added(batch, by) for batch in batches]
+    parts = [_sums(batch, by) for batch in batches]
     if not parts:
         return None
     whole = pa.concat_tables(parts).group_by(list(by)).aggregate([("count", "sum"), ("total", "sum")])
     return whole.select([*by, "count_sum", "total_sum"]).rename_columns([*by, "count", "total"])
 
 
-def _added(batch: pa.RecordBatch, by: Sequence[str]) -> pa.Table:
-    """Return one row for each group. Arrow sums unsigned integers modulo 2**64."""
+def _sums(batch: pa.RecordBatch, by: Sequence[str]) -> pa.Table:
+    """Return one row for each group of a batch. Arrow sums unsigned integers modulo 2**64."""
     rows = pa.table([*(batch[name] for name in by), pa.array(id_numbers(batch["delta_id"]))], [*by, "total"])
     found = rows.group_by(list(by)).aggregate([("total", "count"), ("total", "sum")])
     return found.select([*by, "total_count", "total_sum"]).rename_columns([*by, "count", "total"])

@@ -1,4 +1,7 @@
-"""Reads a planned batch of staging's log as rows of `deltas`, decoded in tasks of Spark. The flush calls it."""
+"""Reads a planned flush batch from staging's log and decodes it into rows of the history `deltas`, in Spark tasks.
+
+`lakehouse.history.flush` calls it.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,7 @@ class _Slice(NamedTuple):
     batch_id: str
 
     def deltas(self) -> Iterator[pa.RecordBatch]:
-        """Yield its rows of `deltas`."""
+        """Yield the range's deltas as rows of `deltas`."""
         return _by_table(decode_log(log_rows(self.source, self.log_range), self.log_range, self.batch_id))
 
 
@@ -47,8 +50,8 @@ def decoded_log(spark: SparkSession, source: LogSource, batch: Batch) -> DataFra
 
     Args:
         spark: an open Spark session.
-        source: how tasks open the log.
-        batch: the batch.
+        source: where tasks find the log of the batch's shard.
+        batch: the planned flush batch.
     """
     parts = _slices(source, batch)
     return in_tasks(spark, len(parts), lambda number: parts[number].deltas(), DELTAS_SCHEMA)

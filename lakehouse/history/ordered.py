@@ -1,7 +1,7 @@
-"""Reads the history in order of arrival in a task, with bounded memory. Destinations read it.
+"""Reads the history `deltas` in order of arrival in a Spark task, with bounded memory. Destinations read it so.
 
-A file of the history has one gateway's deltas of one shard, ordered by bucket. So the rows are sorted externally: runs
-of `PART` rows are sorted in memory, written to the task's disk, and merged.
+A file of the history has one gateway's deltas of one shard, but not in order of arrival. So the rows are sorted
+externally: runs of `PART` rows are sorted in memory, written to the task's disk, and merged.
 """
 
 from __future__ import annotations
@@ -34,39 +34,42 @@ PART = 25_000
 
 _BATCH = 5_000
 """Rows of a batch of the result."""
-_TOGETHER = 16
+_MERGED_RUNS = 16
 """Number of sorted runs of one size that are merged into a larger one."""
 _ORDER = ("arrival", "seq", "ordinal")
+"""Columns by which rows are sorted: arrival, number of the push in the log, position in the push."""
 
 
-class Stretch(NamedTuple):
-    """Files of one stream whose ranges of arrivals overlap, so that they must be read together."""
+class ArrivalRange(NamedTuple):
+    """Files of one gateway and shard (a stream) whose arrivals overlap, so that they must be sorted together."""
 
     gateway: str
     shard: str
     first: int
-    """Smallest arrival."""
+    """First arrival in the files."""
     last: int
-    """Greatest arrival."""
+    """Last arrival in the files."""
     files: tuple[DataFile, ...]
 
     @property
     def stream(self) -> str:
-        """`GATEWAY/SHARD`."""
+        """The stream's name, `GATEWAY/SHARD`."""
         return f"{self.gateway}/{self.shard}"
 
     def deltas_beyond(self, arrival: int) -> int:
-        """Return the approximate number of its deltas that arrived later, assuming an even distribution."""
+        """Return the approximate number of deltas after an arrival, assuming an even distribution."""
         share = (self.last - max(arrival, self.first - 1)) / (self.last - self.first + 1)
         return round(rows_in(self.files) * share)
 
 
-def stretches(table: Table, snapshot: int, after: Mapping[str, int], until: Mapping[str, int]) -> list[Stretch]:
-    """Return the files of a snapshot with deltas in a range of arrivals, in order of gateway, shard and arrival.
+def arrival_ranges(
+    table: Table, snapshot: int, after: Mapping[str, int], until: Mapping[str, int]
+) -> list[ArrivalRange]:
+    """Plan which files to read for a range of arrivals, in order of gateway, shard and arrival.
 
     Args:
-        table: the history.
-        snapshot: the snapshot's id.
+        table: the history, opened by pyiceberg.
+        snapshot: id of the snapshot to read.
         after: `GATEWAY/SHARD` → the arrival after which deltas are read. Other streams are not read.
         until: `GATEWAY/SHARD` → the last arrival that is read.
 
@@ -84,9 +87,9 @@ def stretches(table: Table, snapshot: int, after: Mapping[str, int], until: Mapp
         condition("day", ">=", day_of(max(0, low)).isoformat()),
         condition("gateway", "in", {name.partition("/")[0] for name in after}),
     )
-    found: list[Stretch] = []
+    found: list[ArrivalRange] = []
     planned = planned_files(table, snapshot, near)
-    for each in sorted(_stretch(table, task) for task in planned):
+    for each in sorted(_file_range(table, task) for task in planned):
         if each.last <= after.get(each.stream, each.last) or each.first > until[each.stream]:
             continue
         before = found[-1] if found else None
@@ -98,60 +101,60 @@ def stretches(table: Table, snapshot: int, after: Mapping[str, int], until: Mapp
 
 
 def latest_arrivals(table: Table, snapshot: int) -> dict[str, int]:
-    """Return the greatest arrival of each `GATEWAY/SHARD` in a snapshot of the history.
+    """Return `GATEWAY/SHARD` → its newest arrival in a snapshot of the history.
 
     Args:
-        table: the history.
-        snapshot: the snapshot's id.
+        table: the history, opened by pyiceberg.
+        snapshot: id of the snapshot to read.
 
     Raises:
-        IntegrityError, ConfigurationError: as `stretches`.
+        IntegrityError, ConfigurationError: as `arrival_ranges`.
     """
     found: dict[str, int] = {}
     for task in planned_files(table, snapshot):
-        each = _stretch(table, task)
+        each = _file_range(table, task)
         found[each.stream] = max(each.last, found.get(each.stream, each.last))
     return found
 
 
 def in_order(
-    found: Sequence[Stretch],
+    ranges: Sequence[ArrivalRange],
     after: Mapping[str, int],
     until: Mapping[str, int],
-    choice: DeltaSelection,
+    selection: DeltaSelection,
     columns: Sequence[str],
     part: int = PART,
 ) -> Iterator[pa.RecordBatch]:
     """Yield selected deltas in order of gateway, shard, arrival and position in the log. Tasks call it.
 
     Args:
-        found: the result of `stretches`.
-        after: `GATEWAY/SHARD` → the arrival after which deltas are read, not before that given to `stretches`.
-        until: as for `stretches`.
-        choice: the selected tables and gateways.
-        columns: the columns of the history to return.
-        part: number of rows to sort in memory.
+        ranges: the result of `arrival_ranges`.
+        after: `GATEWAY/SHARD` → the arrival after which deltas are read, not before that given to `arrival_ranges`.
+        until: `GATEWAY/SHARD` → the last arrival that is read.
+        selection: the tables and gateways whose deltas are yielded.
+        columns: the columns of the history to yield.
+        part: number of rows to sort in memory at once.
     """
     needed = dict.fromkeys((*columns, "table_name", "row_id", "batch_id", *_ORDER))
     schema = pa.schema([DELTAS_ARROW.field(name) for name in needed])
-    for stretch in found:
-        low, high = after[stretch.stream], until[stretch.stream]
-        if stretch.last <= low or (choice.gateways and stretch.gateway not in choice.gateways):
+    for each in ranges:
+        low, high = after[each.stream], until[each.stream]
+        if each.last <= low or (selection.gateways and each.gateway not in selection.gateways):
             continue
-        read = (rows for file in stretch.files for rows in read_rows(file, schema, batch_rows=part))
-        wanted = (_wanted(rows, low, high, choice) for rows in read)
+        read = (rows for file in each.files for rows in read_rows(file, schema, batch_rows=part))
+        wanted = (_wanted(rows, low, high, selection) for rows in read)
         for rows in ordered(wanted, part):
             yield from rows.select(list(columns)).combine_chunks().to_batches(max_chunksize=_BATCH)
 
 
 def ordered(rows: Iterable[pa.Table], part: int = PART) -> Iterator[pa.Table]:
-    """Yield the rows of a stream sorted by arrival and position in the log, a few thousand at a time.
+    """Yield the rows of one stream sorted by arrival and position in the log, a few thousand at a time.
 
     Args:
-        rows: rows in any order.
-        part: number of rows in memory at once; while runs are merged, one batch of each.
+        rows: the stream's rows, in any order.
+        part: number of rows to sort in memory at once.
     """
-    with tempfile.TemporaryDirectory(prefix="lakesync-order-", dir=_disk()) as folder:
+    with tempfile.TemporaryDirectory(prefix="lakesync-order-", dir=_temporary_folder()) as folder:
         runs = _SortedRuns(Path(folder))
         pending: list[pa.Table] = []
         for some in rows:
@@ -169,7 +172,7 @@ def ordered(rows: Iterable[pa.Table], part: int = PART) -> Iterator[pa.Table]:
 
 
 class _SortedRuns:
-    """Sorted runs on disk. `_TOGETHER` runs of one size are merged into one of the next, which bounds their number."""
+    """Sorted runs on disk. `_MERGED_RUNS` runs of one size are merged into a larger one, which bounds their number."""
 
     def __init__(self, folder: Path) -> None:
         self._paths = (folder / str(number) for number in count())
@@ -182,8 +185,8 @@ class _SortedRuns:
         """Add a run.
 
         Args:
-            rows: its rows, sorted; at least one.
-            size: how often its rows were merged into a larger run.
+            rows: the run's rows, sorted; at least one.
+            size: how often these rows were merged into a larger run.
         """
         path = next(self._paths)
         _spill(rows, path)
@@ -191,7 +194,7 @@ class _SortedRuns:
             self._by_size.append([])
         same = self._by_size[size]
         same.append(path)
-        if len(same) == _TOGETHER:
+        if len(same) == _MERGED_RUNS:
             self._by_size[size] = []
             self.add(_merge_runs(same), size + 1)
             for path in same:
@@ -209,7 +212,7 @@ class _RunReader:
         self._file = pa.ipc.open_file(pa.OSFile(str(path)))
         self._next = 0
         self.rows = self._file.schema.empty_table()
-        self.read_on()
+        self.read_next()
 
     @property
     def has_more(self) -> bool:
@@ -221,7 +224,7 @@ class _RunReader:
         """The arrival of the last row in memory. The rows on disk may begin with the same arrival."""
         return int(self.rows.column("arrival")[-1].as_py())
 
-    def read_on(self) -> None:
+    def read_next(self) -> None:
         """Read the next batch into memory."""
         batch = pa.Table.from_batches([self._file.get_batch(self._next)])
         self.rows = pa.concat_tables([self.rows, batch])
@@ -237,16 +240,17 @@ class _RunReader:
 
 
 def _merge_runs(paths: Sequence[Path]) -> Iterator[pa.Table]:
-    parts = [_RunReader(path) for path in paths]
-    while parts:
-        border = min((each.last for each in parts if each.has_more), default=None)
-        taken = [each.take_before(border) for each in parts]
-        if any(map(len, taken)):
-            yield _sorted(taken)
-        for each in parts:
+    """Yield the rows of several runs, sorted. Rows before `border` are complete: no run has further ones on disk."""
+    runs = [_RunReader(path) for path in paths]
+    while runs:
+        border = min((each.last for each in runs if each.has_more), default=None)
+        complete = [each.take_before(border) for each in runs]
+        if any(map(len, complete)):
+            yield _sorted(complete)
+        for each in runs:
             if each.has_more and (not len(each.rows) or each.last == border):
-                each.read_on()
-        parts = [each for each in parts if len(each.rows)]
+                each.read_next()
+        runs = [each for each in runs if len(each.rows)]
 
 
 def _sorted(rows: Sequence[pa.Table]) -> pa.Table:
@@ -254,8 +258,8 @@ def _sorted(rows: Sequence[pa.Table]) -> pa.Table:
     return whole.take(pc.sort_indices(whole, sort_keys=[(name, "ascending") for name in _ORDER]))
 
 
-def _disk() -> str | None:
-    """Return the folder that Spark gives its tasks for temporary files; None outside a task: the system's default."""
+def _temporary_folder() -> str | None:
+    """Return the folder that Spark gives its tasks for temporary files; None, the system's default, outside a task."""
     return os.environ.get("SPARK_LOCAL_DIRS", "").partition(",")[0] or None
 
 
@@ -268,20 +272,20 @@ def _spill(rows: Iterable[pa.Table], path: Path) -> None:
             writer.write_table(some, max_chunksize=_BATCH)
 
 
-def _wanted(rows: pa.Table, low: int, high: int, choice: DeltaSelection) -> pa.Table:
+def _wanted(rows: pa.Table, low: int, high: int, selection: DeltaSelection) -> pa.Table:
     arrival = rows.column("arrival")
     mask = pc.and_(pc.greater(arrival, low), pc.less_equal(arrival, high))
-    if choice.tables:
-        mask = pc.and_(mask, pc.is_in(rows.column("table_name"), pa.array(choice.tables)))
-    if choice.without:
-        mask = pc.and_(mask, pc.invert(pc.is_in(rows.column("table_name"), pa.array(choice.without))))
-    if choice.part is not None:
-        mask = pc.and_(mask, choice.part.mask(rows))
+    if selection.tables:
+        mask = pc.and_(mask, pc.is_in(rows.column("table_name"), pa.array(selection.tables)))
+    if selection.without:
+        mask = pc.and_(mask, pc.invert(pc.is_in(rows.column("table_name"), pa.array(selection.without))))
+    if selection.part is not None:
+        mask = pc.and_(mask, selection.part.mask(rows))
     return rows.filter(mask)
 
 
-def _stretch(table: Table, task: FileScanTask) -> Stretch:
-    """Return the range of one file."""
+def _file_range(table: Table, task: FileScanTask) -> ArrivalRange:
+    """Return the range of arrivals of one file, by its column bounds."""
     gateway, shard = (column_bounds(table, task.file, name) for name in ("gateway", "shard"))
     first, last = column_bounds(table, task.file, "arrival")
     is_pure = None not in gateway and gateway[0] == gateway[1] and None not in shard and shard[0] == shard[1]
@@ -290,4 +294,4 @@ def _stretch(table: Table, task: FileScanTask) -> Stretch:
             f"the file {task.file.file_path} of {'.'.join(table.name())} holds deltas of gateways {gateway} and shards "
             f"{shard}, but a file must have one gateway's deltas of one shard: rewrite it by these columns with Spark"
         )
-    return Stretch(str(gateway[0]), str(shard[0]), first, last, (DataFile.of(task),))
+    return ArrivalRange(str(gateway[0]), str(shard[0]), first, last, (DataFile.of(task),))

@@ -1,7 +1,8 @@
-"""The merge kernel: merges Arrow tables of deltas into stored rows with numpy, by the law of `lakesync.model.merge`.
+"""The merge kernel: merges Arrow tables of deltas into stored rows with numpy, by the rule of `lakesync.model.merge`.
 
-Rows, columns and clients are encoded as integers. A stamp becomes one integer that sorts as stamps do, so the winner of
-a cell is the candidate with the maximum. Only candidates with equal stamps are compared one by one. The tasks of
+A column's value is the one with the greatest stamp `(hlc, client id)`, if that is greater than the stamp of the row's
+newest DELETE (the tombstone). Rows, columns and clients are encoded as integers. A stamp becomes one integer that sorts
+as stamps do, so the winner is the maximum. Only candidates with equal stamps are compared one by one. The tasks of
 `lakehouse.tables.merge_job` call it.
 """
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     Ints = npt.NDArray[np.int64]
 
-CELL = pa.struct(
+CELL = pa.struct(  # a column's value, with the stamp, the id and the number of columns of the delta that wrote it
     [
         ("hlc", pa.int64()),
         ("client_id", pa.string()),
@@ -51,10 +52,11 @@ STORED = pa.schema(
 
 
 class Merged(NamedTuple):
-    """Merged rows, with the cells of all rows in one sequence."""
+    """Merged rows, with their cells (live column values) also as flat arrays."""
 
     states: pa.Table
-    """`_gateway, _row, _cells, _tombstone, _inserted, _gone, _arrival` of each row, deleted rows included."""
+    """A state table's own columns for each row: `_gateway, _row, _cells, _tombstone, _inserted, _gone, _arrival`.
+    Deleted rows are included."""
     row: Ints
     """For each cell, the index of its row in `states`."""
     column: Ints
@@ -66,13 +68,16 @@ class Merged(NamedTuple):
 
 
 class _Cells(NamedTuple):
-    """Candidates for the value of a cell: from deltas and from stored rows."""
+    """Candidates for the values of cells, from deltas and from stored rows."""
 
     row: Ints
+    """Index of the candidate's row."""
     column: Ints
+    """Index of the candidate's column."""
     owner: Ints
-    """Index in `_Owners` of the candidate's stamp, delta id and width."""
+    """Index in `_Owners` of the delta that wrote the candidate."""
     value: pa.Array
+    """JCS text."""
 
 
 def merge(deltas: pa.Table, stored: pa.Table) -> Merged:
@@ -89,35 +94,39 @@ def merge(deltas: pa.Table, stored: pa.Table) -> Merged:
     ids, new_id, old_id = _coded([deltas["row_id"], stored["_row"]])
     codes = np.concatenate([new_gateway * len(ids) + new_id, old_gateway * len(ids) + old_id])
     # With a single gateway, the codes are the row ids' codes.
-    keys, places = np.unique(codes, return_inverse=True) if len(gateways) > 1 else (np.arange(len(ids)), codes)
-    rows, new_row, old_row = len(keys), places[: len(deltas)], places[len(deltas) :]
+    keys, indexes = np.unique(codes, return_inverse=True) if len(gateways) > 1 else (np.arange(len(ids)), codes)
+    rows, new_row, old_row = len(keys), indexes[: len(deltas)], indexes[len(deltas) :]
 
-    cells = _flat(stored["_cells"])
-    owned = _entries(cells)[1]
-    tombstone, inserted = _flat(stored["_tombstone"]), _flat(stored["_inserted"])
+    maps = _flat(stored["_cells"])
+    old_cells = _entries(maps)[1]
+    old_tombstone, old_insert = _flat(stored["_tombstone"]), _flat(stored["_inserted"])
     stamps = _Stamps(
-        [_flat(deltas["hlc"]), *(_field(each, "hlc") for each in (owned, tombstone, inserted))],
-        [_flat(deltas["client_id"]), *(_field(each, "client_id") for each in (owned, tombstone, inserted))],
+        [_flat(deltas["hlc"]), *(_field(each, "hlc") for each in (old_cells, old_tombstone, old_insert))],
+        [_flat(deltas["client_id"]), *(_field(each, "client_id") for each in (old_cells, old_tombstone, old_insert))],
     )
-    new_stamp, owned_stamp, tombstone_stamp, inserted_stamp = stamps.packed
+    new_stamp, old_cell_stamp, old_tombstone_stamp, old_insert_stamp = stamps.packed
 
     ops = _flat(deltas["op"])
     deletes, inserts = _bools(pc.equal(ops, "DELETE")), _bools(pc.equal(ops, "INSERT"))
-    dead = _greatest(rows, (new_row[deletes], new_stamp[deletes]), _without_nulls(old_row, tombstone, tombstone_stamp))
-    born = _greatest(rows, (new_row[inserts], new_stamp[inserts]), _without_nulls(old_row, inserted, inserted_stamp))
-    born[born <= dead] = -1
+    tombstone = _greatest(
+        rows, (new_row[deletes], new_stamp[deletes]), _without_nulls(old_row, old_tombstone, old_tombstone_stamp)
+    )
+    inserted = _greatest(
+        rows, (new_row[inserts], new_stamp[inserts]), _without_nulls(old_row, old_insert, old_insert_stamp)
+    )
+    inserted[inserted <= tombstone] = -1
     arrival = _greatest(rows, (new_row, _ints(deltas["arrival"])), (old_row, _ints(stored["_arrival"])))
 
-    names, candidates = _candidates(deltas, deletes, new_row, cells, owned, old_row)
+    names, candidates = _candidates(deltas, deletes, new_row, maps, old_cells, old_row)
     owners = _Owners(
-        np.concatenate([new_stamp, owned_stamp]),
-        pa.concat_arrays([_flat(deltas["delta_id"]), _field(owned, "delta_id")]),
-        np.concatenate([_ints(deltas["width"]), _ints(_field(owned, "width"))]),
+        np.concatenate([new_stamp, old_cell_stamp]),
+        pa.concat_arrays([_flat(deltas["delta_id"]), _field(old_cells, "delta_id")]),
+        np.concatenate([_ints(deltas["width"]), _ints(_field(old_cells, "width"))]),
     )
-    won = _winners(candidates, owners, rows, len(names))
-    won = won[owners.stamp[candidates.owner[won]] > dead[candidates.row[won]]]
-    row, column, owner = candidates.row[won], candidates.column[won], candidates.owner[won]
-    values = candidates.value.take(pa.array(won))
+    winners = _winners(candidates, owners, rows, len(names))
+    winners = winners[owners.stamp[candidates.owner[winners]] > tombstone[candidates.row[winners]]]
+    row, column, owner = candidates.row[winners], candidates.column[winners], candidates.owner[winners]
+    values = candidates.value.take(pa.array(winners))
     hlc, client = stamps.unpacked(owners.stamp[owner])
     struct = pa.StructArray.from_arrays(
         [hlc, client, owners.delta_id.take(pa.array(owner)), pa.array(owners.width[owner], pa.int32()), values],
@@ -131,9 +140,9 @@ def merge(deltas: pa.Table, stored: pa.Table) -> Merged:
             "_gateway": gateways.take(pa.array(keys // max(1, len(ids)))),
             "_row": ids.take(pa.array(keys % max(1, len(ids)))),
             "_cells": pa.MapArray.from_arrays(offsets, names_of, struct),
-            "_tombstone": stamps.column(dead),
-            "_inserted": stamps.column(born),
-            "_gone": pa.array((np.bincount(row, minlength=rows) == 0) & (born < 0)),
+            "_tombstone": stamps.column(tombstone),
+            "_inserted": stamps.column(inserted),
+            "_gone": pa.array((np.bincount(row, minlength=rows) == 0) & (inserted < 0)),
             "_arrival": pa.array(arrival),
         }
     )
@@ -141,6 +150,8 @@ def merge(deltas: pa.Table, stored: pa.Table) -> Merged:
 
 
 class _Owners(NamedTuple):
+    """The deltas that wrote the candidates: first those of the increment, then one for each stored cell."""
+
     stamp: Ints
     delta_id: pa.Array
     width: Ints
@@ -160,7 +171,7 @@ class _Stamps:
             self._hlcs: Ints | None = None
             self._low = low
             ranks = [each - low for each in filled]
-        else:  # the range is too large: use ranks
+        else:  # the product would overflow: use the ranks of the hlcs that occur
             self._hlcs = np.unique(np.concatenate(filled))
             ranks = [np.searchsorted(self._hlcs, each) for each in filled]
         self.packed = [
@@ -184,9 +195,18 @@ class _Stamps:
 
 
 def _candidates(
-    deltas: pa.Table, deletes: npt.NDArray[np.bool_], new_row: Ints, cells: pa.Array, owned: pa.Array, old_row: Ints
+    deltas: pa.Table, deletes: npt.NDArray[np.bool_], new_row: Ints, maps: pa.Array, old_cells: pa.Array, old_row: Ints
 ) -> tuple[list[str], _Cells]:
-    """Return the sorted names of all columns, and the candidates of all cells. Columns of a DELETE are ignored."""
+    """Return the sorted names of all columns, and the candidates of all cells. Columns of a DELETE are ignored.
+
+    Args:
+        deltas: the deltas.
+        deletes: for each delta, whether it is a DELETE.
+        new_row: for each delta, the index of its row.
+        maps: the cells of each stored row, by column name.
+        old_cells: the items of `maps`.
+        old_row: for each stored row, the index of its row.
+    """
     columns = _flat(deltas["columns"])
     lengths = np.where(deletes, 0, _lengths(columns))
     delta = np.repeat(np.arange(len(columns)), _lengths(columns))
@@ -196,14 +216,14 @@ def _candidates(
         chosen = pa.array(np.flatnonzero(keep))
         new_names, new_values = new_names.take(chosen), new_values.take(chosen)
     delta = np.repeat(np.arange(len(columns)), lengths)
-    old_names, _ = _entries(cells)
+    old_names, _ = _entries(maps)
     known = pc.unique(pa.concat_arrays([new_names, old_names]))
     known = known.take(pc.sort_indices(known))
     return known.to_pylist(), _Cells(
-        np.concatenate([new_row[delta], np.repeat(old_row, _lengths(cells))]),
+        np.concatenate([new_row[delta], np.repeat(old_row, _lengths(maps))]),
         np.concatenate([_ints(pc.index_in(new_names, known)), _ints(pc.index_in(old_names, known))]),
-        np.concatenate([delta, len(deltas) + np.arange(len(owned))]),
-        pa.concat_arrays([new_values, _field(owned, "value")]),
+        np.concatenate([delta, len(deltas) + np.arange(len(old_cells))]),
+        pa.concat_arrays([new_values, _field(old_cells, "value")]),
     )
 
 
@@ -215,22 +235,30 @@ def _winners(cells: _Cells, owners: _Owners, rows: int, columns: int) -> Ints:
         known, cell = np.unique(cell, return_inverse=True)
         count = len(known)
     stamp = owners.stamp[cells.owner]
-    best = _greatest(count, (cell, stamp))
-    level = np.flatnonzero(stamp == best[cell])
+    greatest = _greatest(count, (cell, stamp))
+    tied = np.flatnonzero(stamp == greatest[cell])
     winner = np.full(count, -1, np.int64)
-    winner[cell[level]] = level
-    beaten = level[winner[cell[level]] != level]
-    if len(beaten):
-        _break_ties(beaten, cell, winner, cells, owners)
+    winner[cell[tied]] = tied
+    rivals = tied[winner[cell[tied]] != tied]
+    if len(rivals):
+        _break_ties(rivals, cell, winner, cells, owners)
     found: Ints = winner[winner >= 0]
     return found
 
 
-def _break_ties(beaten: Ints, cell: Ints, winner: Ints, cells: _Cells, owners: _Owners) -> None:
-    """Let the greater (value text, delta id, width) win among equal stamps. Most ties are one delta read twice."""
-    rival = winner[cell[beaten]]
-    one, other = cells.owner[beaten], cells.owner[rival]
-    same = _bools(pc.equal(cells.value.take(pa.array(beaten)), cells.value.take(pa.array(rival))))
+def _break_ties(rivals: Ints, cell: Ints, winner: Ints, cells: _Cells, owners: _Owners) -> None:
+    """Let the greater (value text, delta id, width) win among equal stamps. Most ties are one delta read twice.
+
+    Args:
+        rivals: candidates with the same stamp as the winner of their cell so far.
+        cell: for each candidate, the index of its cell.
+        winner: for each cell, its winning candidate so far; updated.
+        cells: all candidates.
+        owners: the deltas that wrote them.
+    """
+    first = winner[cell[rivals]]
+    one, other = cells.owner[rivals], cells.owner[first]
+    same = _bools(pc.equal(cells.value.take(pa.array(rivals)), cells.value.take(pa.array(first))))
     same &= _bools(pc.equal(owners.delta_id.take(pa.array(one)), owners.delta_id.take(pa.array(other))))
     same &= owners.width[one] == owners.width[other]
 
@@ -239,32 +267,32 @@ def _break_ties(beaten: Ints, cell: Ints, winner: Ints, cells: _Cells, owners: _
         text, identity = cells.value[candidate].as_py(), owners.delta_id[owner].as_py()
         return text.encode(), identity.encode(), int(owners.width[owner])
 
-    for candidate in beaten[~same].tolist():
-        place = cell[candidate]
-        if rank(candidate) > rank(int(winner[place])):
-            winner[place] = candidate
+    for candidate in rivals[~same].tolist():
+        own_cell = cell[candidate]
+        if rank(candidate) > rank(int(winner[own_cell])):
+            winner[own_cell] = candidate
 
 
 def _greatest(count: int, *parts: tuple[Ints, Ints]) -> Ints:
     """Return the greatest value at each of `count` indexes; -1 at an index without values."""
     found = np.full(count, -1, np.int64)
-    for places, values in parts:
-        np.maximum.at(found, places, values)
+    for indexes, values in parts:
+        np.maximum.at(found, indexes, values)
     return found
 
 
-def _without_nulls(places: Ints, stamps: pa.Array, packed: Ints) -> tuple[Ints, Ints]:
-    """Return the indexes and stamps without the null ones."""
+def _without_nulls(indexes: Ints, stamps: pa.Array, packed: Ints) -> tuple[Ints, Ints]:
+    """Return the indexes and packed stamps whose stamp is not null."""
     valid = _bools(pc.is_valid(stamps))
-    return places[valid], packed[valid]
+    return indexes[valid], packed[valid]
 
 
 def _coded(parts: Sequence[pa.ChunkedArray]) -> tuple[pa.Array, Ints, Ints]:
     """Return the distinct values of two string columns, and both columns as indexes into them."""
     first, second = (_flat(part) for part in parts)
     coded = pa.concat_arrays([first, second]).dictionary_encode()
-    places = _ints(coded.indices)
-    return coded.dictionary, places[: len(first)], places[len(first) :]
+    codes = _ints(coded.indices)
+    return coded.dictionary, codes[: len(first)], codes[len(first) :]
 
 
 def _flat(column: pa.Array | pa.ChunkedArray) -> pa.Array:

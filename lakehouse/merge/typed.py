@@ -1,7 +1,8 @@
-"""Cells to typed columns over Arrow: a value that does not fit is null there, and counted.
+"""Fills a state table's typed columns from its cells, over Arrow. A value that does not fit its column becomes null.
 
-string → string, number → double, boolean → boolean, json → the JSON text, null → string that is always null. JSON null
-is null in every type. Columns that the schema does not name stay in `_cells` alone.
+A cell has a value as JSON text. The types of a schema map so: string → string, number → double, boolean → boolean,
+json → the JSON text, null → a string that is always null. Columns without a type stay in `_cells` only. Merges
+(`lakehouse.tables.merge_job`) and `lakehouse.tables.rejected` call it.
 """
 
 from __future__ import annotations
@@ -24,35 +25,38 @@ MISFITS = pa.schema([(name, pa.string()) for name in ("_gateway", "_row", "colum
 """The columns of the result of `misfits`."""
 
 
-def projected(merged: Merged, columns: Sequence[tuple[str, str]], rejected: str) -> pa.Table:
-    """The states with a typed column for each `(name, schema type)`, and the number of values that do not fit.
+def with_typed_columns(merged: Merged, columns: Sequence[tuple[str, str]], rejected: str) -> pa.Table:
+    """Return merged rows with typed columns, and a last column with the number of a row's values that do not fit.
 
     Args:
-        merged: row states.
-        columns: names and schema types.
+        merged: the result of a merge.
+        columns: name and schema type of each typed column.
         rejected: name of the last column.
     """
     states, rows = merged.states, merged.states.num_rows
     misfits = np.zeros(rows, np.int32)
-    place_of = {name: place for place, name in enumerate(merged.names)}
+    number_of = {name: number for number, name in enumerate(merged.names)}
     for name, kind in columns:
-        cells = np.flatnonzero(merged.column == place_of[name]) if name in place_of else np.array([], np.int64)
-        where = np.full(rows, -1, np.int64)
-        where[merged.row[cells]] = cells
-        texts = merged.values.take(pa.array(where, mask=where < 0))
+        cells = np.flatnonzero(merged.column == number_of[name]) if name in number_of else np.array([], np.int64)
+        cell_of_row = np.full(rows, -1, np.int64)
+        cell_of_row[merged.row[cells]] = cells
+        texts = merged.values.take(pa.array(cell_of_row, mask=cell_of_row < 0))
         typed = typed_values(texts, kind)
-        given = pc.fill_null(pc.not_equal(texts, "null"), fill_value=False)
-        misfits += pc.and_(given, pc.is_null(typed)).to_numpy(zero_copy_only=False).astype(np.int32)
+        is_given = pc.fill_null(pc.not_equal(texts, "null"), fill_value=False)
+        misfits += pc.and_(is_given, pc.is_null(typed)).to_numpy(zero_copy_only=False).astype(np.int32)
         states = states.append_column(name, typed)
     return states.append_column(rejected, pa.array(misfits))
 
 
 def typed_values(texts: pa.Array, kind: str) -> pa.Array:
-    """Return JSON texts as values of a column; null for a missing text, and for one that does not fit.
+    """Convert JSON texts to values of a typed column; null for no text, JSON null, and a value that does not fit.
 
     Args:
-        texts: the JSON.
+        texts: JSON texts.
         kind: the column's type in the schema.
+
+    Raises:
+        ValueError: there is no such type.
     """
     match kind:
         case "string":
@@ -75,10 +79,10 @@ def _strings(texts: pa.Array) -> pa.Array:
     escaped = np.flatnonzero(pc.fill_null(pc.match_substring(plain, "\\"), fill_value=False))
     if not len(escaped):
         return plain
-    read = [msgspec.json.decode(text) for text in quoted.take(pa.array(escaped)).to_pylist()]
+    decoded = [msgspec.json.decode(text) for text in quoted.take(pa.array(escaped)).to_pylist()]
     mask = np.zeros(len(texts), bool)
     mask[escaped] = True
-    return pc.replace_with_mask(plain, pa.array(mask), pa.array(read, pa.string()))
+    return pc.replace_with_mask(plain, pa.array(mask), pa.array(decoded, pa.string()))
 
 
 def _numbers(texts: pa.Array) -> pa.Array:
@@ -86,7 +90,7 @@ def _numbers(texts: pa.Array) -> pa.Array:
     chosen = pc.if_else(numeric, texts, pa.scalar(None, pa.string()))
     try:
         return pc.cast(chosen, pa.float64())
-    except pa.ArrowInvalid:  # what is no JSON number, or beyond the range that Arrow reads
+    except pa.ArrowInvalid:  # a text is not a JSON number, or beyond the range that Arrow reads
         return pa.array([_number(text) for text in chosen.to_pylist()], pa.float64())
 
 
@@ -99,16 +103,16 @@ def _number(text: str | None) -> float | None:
 
 
 def misfits(rows: pa.Table, columns: Sequence[tuple[str, str]]) -> pa.Table:
-    """Live values that do not fit their column: `_gateway`, `_row`, `column`, `type`, and `value`, its JSON text.
+    """Return the live values that do not fit their typed column, in the columns `MISFITS`; `value` is the JSON text.
 
     Args:
-        rows: with `_gateway`, `_row` and `_cells`.
-        columns: typed columns with their schema types.
+        rows: rows of a state table, with `_gateway`, `_row` and `_cells`.
+        columns: name and schema type of each typed column.
     """
     rows = rows.combine_chunks()
     cells = pa.concat_arrays([*rows["_cells"].chunks, pa.array([], rows.schema.field("_cells").type)])
     ends = np.asarray(cells.offsets)
-    owner = np.repeat(np.arange(rows.num_rows), np.diff(ends))
+    row_of_cell = np.repeat(np.arange(rows.num_rows), np.diff(ends))
     names, items = (each.slice(ends[0], ends[-1] - ends[0]) for each in (cells.keys, cells.items))
     texts = pc.struct_field(items, "value")
     found = [MISFITS.empty_table()]
@@ -116,8 +120,8 @@ def misfits(rows: pa.Table, columns: Sequence[tuple[str, str]]) -> pa.Table:
         own = np.flatnonzero(np.asarray(pc.equal(names, name)))
         values = texts.take(pa.array(own))
         unfit = pc.and_(pc.is_null(typed_values(values, kind)), pc.not_equal(values, "null"))
-        places = owner[own[np.asarray(unfit)]]
-        keys = rows.select(["_gateway", "_row"]).take(pa.array(places))
-        texts_of = [pa.repeat(name, len(places)), pa.repeat(kind, len(places)), values.filter(unfit)]
-        found.append(pa.table([*keys.columns, *texts_of], MISFITS))
+        unfit_rows = row_of_cell[own[np.asarray(unfit)]]
+        keys = rows.select(["_gateway", "_row"]).take(pa.array(unfit_rows))
+        others = [pa.repeat(name, len(unfit_rows)), pa.repeat(kind, len(unfit_rows)), values.filter(unfit)]
+        found.append(pa.table([*keys.columns, *others], MISFITS))
     return pa.concat_tables(found)

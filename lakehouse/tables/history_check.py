@@ -1,8 +1,8 @@
 """Compares a whole state table with the merge of its history, by counts and hashes for each gateway and day.
 
-A check of the audit calls it. The merge is implemented a second time here, in Spark's SQL, so that the check does not
-share a fault with the kernel: a column has the value with the greatest `(hlc, client id, JCS text)` after the row's
-tombstone, and a typed column has that value if it fits the column's type.
+The merge is implemented a second time here, in Spark's SQL, so that the check does not share a fault with the kernel:
+a column has the value with the greatest `(hlc, client id, JCS text)` after the row's newest DELETE (the tombstone), and
+a typed column has that value if it fits the column's type. A check of the audit calls it.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 _DAY = 86_400_000 << COUNTER_BITS
+"""Arrivals in a day."""
 _FIGURES = ("rows", "visible", "cells", "typed", "row_sum", "cell_sum", "typed_sum")
 _MODULUS = 1_000_000_007
 """Hashes are added modulo this prime."""
@@ -41,6 +42,7 @@ class StateFigures(msgspec.Struct, frozen=True):
 
     rows: int = 0
     visible: int = 0
+    """Number of rows that are not deleted."""
     cells: int = 0
     """Number of live values."""
     typed: int = 0
@@ -60,7 +62,9 @@ class StateDay(msgspec.Struct, frozen=True):
     day: str
     """`YYYY-MM-DD`, UTC."""
     held: StateFigures
+    """What the state table has."""
     merged: StateFigures
+    """What the history merges to."""
 
 
 @lake_errors
@@ -73,9 +77,9 @@ def unlike_history(
 
     Args:
         spark: an open Spark session.
-        table: the synced table's name.
+        table: the state table's name.
         names: catalogue and namespaces of the lake's tables.
-        gateways: the gateways whose rows the table has; None: all.
+        gateways: ids of the gateways whose rows the table has; None for all.
 
     Raises:
         LakeUnavailableError: Spark cannot be reached.
@@ -121,7 +125,7 @@ def _held_rows(state: DataFrame, columns: Collection[str]) -> DataFrame:
 
 
 def _hashed(name: str | Column, value: Column) -> Column:
-    """Return what a value of a typed column adds to the sum; 0 if it is null."""
+    """Return the hash of a value in a typed column, which is added to `typed_sum`; 0 if the value is null."""
     named = sf.lit(name) if isinstance(name, str) else name
     return sf.when(value.isNull(), 0).otherwise(sf.pmod(sf.xxhash64(named, value), sf.lit(_MODULUS)))
 
@@ -135,10 +139,10 @@ def _typed(kind: Column, text: Column) -> dict[str, Column]:
     """
     quoted = sf.when(text.startswith('"'), text)
     plain = sf.substring(quoted, sf.lit(2), sf.length(quoted) - 2)
-    read = sf.from_json(sf.concat(sf.lit("["), quoted, sf.lit("]")), "array<string>")[0]
+    unescaped = sf.from_json(sf.concat(sf.lit("["), quoted, sf.lit("]")), "array<string>")[0]
     double = sf.when(text.rlike("^-?[0-9]"), text).try_cast("double")
     values = {
-        "string": sf.when(quoted.contains("\\"), read).otherwise(plain),
+        "string": sf.when(quoted.contains("\\"), unescaped).otherwise(plain),
         "number": sf.when(sf.abs(double) < float("inf"), double),
         "boolean": sf.when(text.isin("true", "false"), text == "true"),
         "json": sf.when(text != "null", text),
@@ -147,11 +151,11 @@ def _typed(kind: Column, text: Column) -> dict[str, Column]:
 
 
 def _merged_rows(deltas: DataFrame, kinds: Mapping[str, str]) -> DataFrame:
-    """Return the same columns as `_held_rows` for each row that a history merges to.
+    """Merge deltas, and return the columns of `_held_rows` for each merged row.
 
     Args:
-        deltas: the history.
-        kinds: typed columns with their schema types.
+        deltas: rows of the history.
+        kinds: typed column → schema type.
     """
     stamp = "struct(hlc, client_id)"
     rows = deltas.groupBy("gateway", "row_id").agg(
@@ -192,7 +196,7 @@ def _merged_rows(deltas: DataFrame, kinds: Mapping[str, str]) -> DataFrame:
 
 
 def _typed_sums(kinds: Mapping[str, str]) -> list[Column]:
-    """Return the aggregates `typed` and `typed_sum` over cells."""
+    """Return the aggregates `typed` and `typed_sum` over the cells of a row."""
     entries = [sf.lit(part) for pair in kinds.items() for part in pair]
     kind = sf.create_map(*entries)[sf.col("name")] if entries else sf.lit(None).cast("string")
     values = _typed(kind, sf.col("cell.value")).values()
@@ -202,6 +206,7 @@ def _typed_sums(kinds: Mapping[str, str]) -> list[Column]:
 
 
 def _figures(rows: DataFrame) -> dict[tuple[str, str], StateFigures]:
+    """Return (gateway, day) → the figures of its rows."""
     stamps = "tombstone.hlc, tombstone.client_id, inserted.hlc, inserted.client_id"
     summed = (
         rows.withColumn("day", sf.expr(f"cast(date_add(DATE'1970-01-01', cast(arrival div {_DAY} as int)) as string)"))

@@ -1,4 +1,7 @@
-"""Finds the files of the history with an increment's deltas, and counts these. The driver calls it before tasks run."""
+"""Finds the files of the history with the deltas that a merge needs (its increment), and counts these deltas.
+
+Merges of state tables call it in the driver, before their tasks run.
+"""
 
 from __future__ import annotations
 
@@ -24,15 +27,15 @@ if TYPE_CHECKING:
 
 
 class History(NamedTuple):
-    """The files of the history with an increment's deltas."""
+    """The files of the history that may have an increment's deltas."""
 
     files: tuple[DataFile, ...]
     deltas: int | None
-    """Number of deltas; None if column bounds do not show it."""
+    """Number of the increment's deltas; None if the files' column bounds do not show it."""
 
     @property
     def most(self) -> int:
-        """Number of deltas at most."""
+        """Number of the increment's deltas, at most."""
         return rows_in(self.files) if self.deltas is None else self.deltas
 
 
@@ -42,8 +45,8 @@ def history_files(spark: SparkSession, deltas: str, snapshot: int | None, increm
     Args:
         spark: an open Spark session.
         deltas: the history's full, quoted name.
-        snapshot: the snapshot's id; None: nothing was ever flushed.
-        increment: the increment.
+        snapshot: id of the snapshot to read; None if nothing was ever flushed.
+        increment: the deltas to find.
 
     Raises:
         ConfigurationError: tasks cannot open a file.
@@ -51,16 +54,16 @@ def history_files(spark: SparkSession, deltas: str, snapshot: int | None, increm
     if snapshot is None:
         return History((), 0)
     with open_table(spark, deltas) as table:
-        return planned(table, snapshot, increment)
+        return plan_files(table, snapshot, increment)
 
 
-def planned(table: Table, snapshot: int, increment: Increment) -> History:
-    """Return the files of an increment, for an open table.
+def plan_files(table: Table, snapshot: int, increment: Increment) -> History:
+    """Do the work of `history_files` for an open table.
 
     Args:
-        table: the history.
-        snapshot: its id.
-        increment: the increment.
+        table: the history, opened by pyiceberg.
+        snapshot: id of the snapshot to read.
+        increment: the deltas to find.
     """
     ranges = increment.ranges.values()
     low = min((low for low, _ in ranges), default=0)
@@ -73,17 +76,17 @@ def planned(table: Table, snapshot: int, increment: Increment) -> History:
     )
     found = [(task, _share(table, task.file, increment)) for task in planned_files(table, snapshot, near)]
     files = tuple(DataFile.of(task) for task, share in found if share != "none")
-    doubtful = increment.days is not None or any(share == "part" or task.delete_files for task, share in found)
-    return History(files, None if doubtful and files else rows_in(files))
+    is_estimate = increment.days is not None or any(share == "part" or task.delete_files for task, share in found)
+    return History(files, None if is_estimate and files else rows_in(files))
 
 
-def counted(spark: SparkSession, history: History, increment: Increment) -> int:
-    """Return the number of an increment's deltas. Tasks read files whose column bounds do not show it.
+def count_deltas(spark: SparkSession, history: History, increment: Increment) -> int:
+    """Return the number of an increment's deltas. If column bounds do not show it, tasks read the files.
 
     Args:
         spark: an open Spark session.
-        history: the files.
-        increment: the increment.
+        history: the files that may have the deltas.
+        increment: the deltas to count.
     """
     if history.deltas is not None:
         return history.deltas
@@ -97,7 +100,7 @@ def counted(spark: SparkSession, history: History, increment: Increment) -> int:
 
 
 def _share(table: Table, file: ManifestFile, increment: Increment) -> Literal["none", "part", "whole"]:
-    """Return how much of a file belongs to the increment, by column bounds."""
+    """Return how much of a file belongs to an increment, by column bounds; "part" if they do not show it."""
     gateway, other = column_bounds(table, file, "gateway")
     first, last = column_bounds(table, file, "arrival")
     if gateway != other or not (isinstance(first, int) and isinstance(last, int)):

@@ -1,4 +1,7 @@
-"""An increment of a state table: which deltas of the history are merged, and how tasks read them."""
+"""Defines the increment of a merge: which deltas of the history are merged into a state table.
+
+Merges and their Spark tasks call it.
+"""
 
 from __future__ import annotations
 
@@ -18,35 +21,37 @@ ROWS_A_TASK = 250_000
 """Rows of the history that one task reads, approximately."""
 
 _ROWS_AT_ONCE = 100_000
-"""Of a file, decoded together and cut into a chunk for each slice. Each chunk costs 60 µs to write, read and join, so
-they should have a thousand rows."""
+"""Rows of a file that are decoded at once and divided into a chunk for each slice of the merge. A chunk costs 60 µs to
+write, read and join, so it should have a thousand rows."""
 
-_PLACES = pa.schema(
+_FILTERED = pa.schema(
     [("gateway", pa.string()), ("table_name", pa.string()), ("day", pa.date32()), ("arrival", pa.int64())]
 )
-_PICKED = pa.schema([*DELTAS, *(_PLACES.field(name) for name in ("table_name", "day"))])
-_KEYS = pa.schema([*_PLACES, ("row_id", pa.string())])
+"""The columns by which an increment selects deltas."""
+_DELTA_COLUMNS = pa.schema([*DELTAS, *(_FILTERED.field(name) for name in ("table_name", "day"))])
+_KEY_COLUMNS = pa.schema([*_FILTERED, ("row_id", pa.string())])
 
 
 class Increment(NamedTuple):
-    """The deltas to merge: those of one table with `low < arrival <= high`, by gateway."""
+    """The deltas to merge: those of one table in a range of arrivals for each gateway."""
 
     table: str
     ranges: Mapping[str, tuple[int, int]]
+    """Gateway → the arrival after which its deltas are merged, and the last arrival to merge."""
     days: Sequence[date] | None = None
-    """Only deltas of these UTC days of arrival; None: of all."""
+    """UTC days of arrival whose deltas are merged; None for all."""
 
     def pick(self, rows: pa.Table, names: Sequence[str]) -> pa.Table:
-        """Return columns of the increment's deltas among rows of the history.
+        """Return some columns of the increment's deltas among rows of the history.
 
         Args:
             rows: rows of the history.
-            names: names of the columns.
+            names: names of the columns to return.
         """
         gateways = pa.array(list(self.ranges), pa.string())
-        place = pc.index_in(rows["gateway"], gateways)
-        lows = pa.array([low for low, _ in self.ranges.values()], pa.int64()).take(place)
-        highs = pa.array([high for _, high in self.ranges.values()], pa.int64()).take(place)
+        number = pc.index_in(rows["gateway"], gateways)
+        lows = pa.array([low for low, _ in self.ranges.values()], pa.int64()).take(number)
+        highs = pa.array([high for _, high in self.ranges.values()], pa.int64()).take(number)
         own = pc.and_(pc.greater(rows["arrival"], lows), pc.less_equal(rows["arrival"], highs))
         own = pc.and_(own, pc.equal(rows["table_name"], self.table))
         if self.days is not None:
@@ -55,12 +60,12 @@ class Increment(NamedTuple):
         return found if pc.all(own, skip_nulls=False).as_py() else found.filter(own)
 
     def deltas(self, file: DataFile) -> Iterator[pa.Table]:
-        """Yield its deltas in a file, in the kernel's columns. Tasks call it."""
-        return self._read(file, _PICKED, DELTAS.names)
+        """Yield the increment's deltas in a file, in the kernel's columns. Tasks call it."""
+        return self._read(file, _DELTA_COLUMNS, DELTAS.names)
 
     def keys(self, file: DataFile) -> Iterator[pa.Table]:
-        """Yield `gateway` and `row_id` of its deltas in a file. Tasks call it."""
-        return self._read(file, _KEYS, ("gateway", "row_id"))
+        """Yield `gateway` and `row_id` of the increment's deltas in a file. Tasks call it."""
+        return self._read(file, _KEY_COLUMNS, ("gateway", "row_id"))
 
     def _read(self, file: DataFile, schema: pa.Schema, names: Sequence[str]) -> Iterator[pa.Table]:
         for rows in read_rows(file, schema, only=("table_name", self.table), batch_rows=_ROWS_AT_ONCE):

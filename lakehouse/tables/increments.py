@@ -1,6 +1,7 @@
-"""Merges increments of the history into state tables. A repeat changes nothing, and days may be merged in any order.
+"""Merges the history's new deltas into state tables, which have the current rows. A repeat changes nothing.
 
-The assets of state tables, and making checkpoints, call it.
+A state table's marks say, for each gateway, up to which arrival its deltas are merged. Days may be merged again in any
+order. The assets of state tables (`assets.tables`), and making checkpoints, call it.
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ from lakehouse.table_definitions import (
     StateTable,
     ensure_deltas,
     ensure_state,
-    filled,
     marks_of,
     read_version,
+    record_filled,
     set_properties,
     typed_columns,
 )
-from lakehouse.tables.history_files import counted, history_files
+from lakehouse.tables.history_files import count_deltas, history_files
 from lakehouse.tables.increment import Increment
-from lakehouse.tables.rejected import keep_rejected
-from lakehouse.tables.writes import Written, write_state
+from lakehouse.tables.rejected import replace_rejected
+from lakehouse.tables.writes import WriteResult, write_state
 from lakesync.model.crash_points import crash_point
 
 if TYPE_CHECKING:
@@ -56,28 +57,28 @@ class MergeReport(msgspec.Struct, frozen=True):
     tombstones: int
     """Deleted rows among them."""
     rejected_values: int
-    """Live values among them that do not fit their column's type: null in the typed column, kept in `_cells`."""
+    """Live values in these rows that do not fit their column's type: null in the typed column, kept in `_cells`."""
     snapshot_id: int | None
     """The table's snapshot afterwards; None if it is empty."""
     marks: dict[str, int]
     """Gateway → the arrival up to which its deltas are merged afterwards."""
     seconds: float
     duplicates: int | None = None
-    """Number of duplicate keys among the stored rows that were read; None: not known."""
+    """Number of duplicate keys among the stored rows that were read; None if it is not known."""
     differences: int | None = None
-    """Number of sampled rows that the gateway's own code merges differently; None: not known."""
+    """Number of sampled rows that the gateway's own code merges differently; None if it is not known."""
     difference: str | None = None
-    """One of these, as JSON."""
+    """One of these rows, with both results, as JSON."""
     since: dict[str, int] = {}
-    """Gateway → the arrival after which its deltas were read; 0 if it is missing."""
+    """Gateway → the arrival after which its deltas were read; all deltas of a gateway that is missing."""
 
 
 class DayMerge(NamedTuple):
-    """Counts of one day of arrival."""
+    """Counts of the merged deltas that arrived on one day."""
 
     deltas: int
     rows: int
-    """Number of rows that these deltas change."""
+    """Number of rows that these deltas belong to."""
 
 
 @lake_errors
@@ -91,20 +92,20 @@ def merge_table(
     names: LakeNames = NAMES,
     contract: Contract = "evolve",
 ) -> MergeReport:
-    """Merge a table's deltas with `arrival <= upto[gateway]` into its state table, which is created or extended first.
+    """Merge a table's deltas up to some arrivals into its state table, which is first created, or gets new columns.
 
-    Writes no snapshot if there is nothing to merge. Other gateways' rows do not change. A second writer at the same
-    time costs time, not data, except for a rebuild, which must be the only writer.
+    Without deltas to merge no snapshot is written. Rows of other gateways do not change. Another writer at the same
+    time is safe, but a rebuild must be the only writer.
 
     Args:
         spark: an open Spark session.
         schema: the table's schema.
         upto: gateway → the last arrival to merge.
-        days: merge all deltas of these UTC days of arrival, whatever the marks say. Marks move only if the days close
-            the gap to `upto`. None: merge the deltas after the marks, which move to `upto`.
-        rebuild: merge all rows of these gateways again from all their deltas, in one commit.
+        days: merge all deltas of these UTC days of arrival, whatever the marks say. The marks move to `upto` only if
+            the days leave no gap. None to merge the deltas after the marks, which then move to `upto`.
+        rebuild: True to recompute all rows of these gateways from all their deltas, in one commit.
         names: catalogue and namespaces of the lake's tables.
-        contract: the table's contract.
+        contract: what happens to columns that the state table lacks.
 
     Raises:
         SchemaError: the schema does not fit the lake's table, or the table's contract.
@@ -113,24 +114,32 @@ def merge_table(
     started = time.perf_counter()
     history = ensure_deltas(spark, names).snapshot_id
     table = ensure_state(spark, schema, names, contract)
-    as_marked = days is None and not rebuild
-    if as_marked and not table.grown and all(table.marks.get(name, 0) >= arrival for name, arrival in upto.items()):
-        seconds = time.perf_counter() - started
-        return MergeReport(schema.table, 0, 0, 0, 0, table.snapshot_id, table.marks, seconds)
-    since = table.marks if as_marked else {}
+    follows_marks = days is None and not rebuild
+    if follows_marks and not table.grown and all(table.marks.get(name, 0) >= last for name, last in upto.items()):
+        return MergeReport(
+            schema.table,
+            deltas_in=0,
+            rows_merged=0,
+            tombstones=0,
+            rejected_values=0,
+            snapshot_id=table.snapshot_id,
+            marks=table.marks,
+            seconds=time.perf_counter() - started,
+        )
+    since = table.marks if follows_marks else {}
     ranges = {gateway: (since.get(gateway, 0), arrival) for gateway, arrival in upto.items()}
     increment = Increment(schema.table, ranges, None if rebuild else days)
     found = history_files(spark, names.deltas, history, increment)
-    written = Written(table.snapshot_id)
-    deltas_in = counted(spark, found, increment)
+    written = WriteResult(table.snapshot_id)
+    deltas_in = count_deltas(spark, found, increment)
     if deltas_in or rebuild or (table.grown and table.snapshot_id is not None):
         written = write_state(spark, table, increment, found, upto if rebuild else None)
         if written.snapshot_id is not None and (written.rejected or table.rejects):
-            keep_rejected(spark, table, written.snapshot_id, names)
+            replace_rejected(spark, table, written.snapshot_id, names)
         if table.grown:
-            filled(spark, table)
+            record_filled(spark, table)
     crash_point("tables.merged")
-    marks = _advance(spark, table, upto, days, exactly=rebuild)
+    marks = _advance_marks(spark, table, upto, days, exactly=rebuild)
     return MergeReport(
         schema.table,
         deltas_in,
@@ -155,13 +164,13 @@ def merged_by_day(
     days: Sequence[date] | None,
     names: LakeNames = NAMES,
 ) -> dict[str, DayMerge]:
-    """Count the deltas of an increment by UTC day of arrival (`YYYY-MM-DD`).
+    """Count a table's deltas in ranges of arrivals, and return UTC day of arrival (`YYYY-MM-DD`) → counts.
 
     Args:
         spark: an open Spark session.
-        table: the synced table's name.
-        ranges: gateway → the arrival after which its deltas are counted, and the last one to count.
-        days: UTC days to count; None: all.
+        table: the state table's name.
+        ranges: gateway → the arrival after which its deltas are counted, and the last arrival to count.
+        days: UTC days to count; None for all.
         names: catalogue and namespaces of the lake's tables.
 
     Raises:
@@ -195,8 +204,8 @@ def gateways_with_new_columns(
     Args:
         spark: an open Spark session.
         store: the staging store, which has the schemas.
-        gateways: ids of gateways.
-        table: the state table.
+        gateways: ids of the gateways to look at.
+        table: the state table's name.
         names: catalogue and namespaces of the lake's tables.
 
     Raises:
@@ -214,31 +223,31 @@ def forget_marks(spark: SparkSession, table: str, names: LakeNames = NAMES) -> N
 
     Args:
         spark: an open Spark session.
-        table: the state table.
+        table: the state table's name.
         names: catalogue and namespaces of the lake's tables.
     """
     spark.sql(f"ALTER TABLE {names.state(table)} UNSET TBLPROPERTIES IF EXISTS ('{MARKS_PROPERTY}')")
 
 
-def _advance(
+def _advance_marks(
     spark: SparkSession, table: StateTable, upto: Mapping[str, int], days: Sequence[date] | None, *, exactly: bool
 ) -> dict[str, int]:
-    """Move the marks to `upto` if no earlier delta was left out; after a rebuild always."""
+    """Move the marks to `upto` if no earlier delta was skipped, and return them; with `exactly`, set them to `upto`."""
     marks = marks_of(read_version(spark, table.name))
-    raised = dict(marks)
+    moved = dict(marks)
     for gateway, arrival in upto.items():
-        held = marks.get(gateway)
+        mark = marks.get(gateway)
         if exactly:
-            raised[gateway] = arrival
-        elif days is None or (held is not None and _closes(days, held, arrival)):
-            raised[gateway] = max(arrival, held or 0)
-    if raised != marks:
-        set_properties(spark, table.name, {MARKS_PROPERTY: json.dumps(raised, sort_keys=True)})
-    return raised
+            moved[gateway] = arrival
+        elif days is None or (mark is not None and _cover(days, mark, arrival)):
+            moved[gateway] = max(arrival, mark or 0)
+    if moved != marks:
+        set_properties(spark, table.name, {MARKS_PROPERTY: json.dumps(moved, sort_keys=True)})
+    return moved
 
 
-def _closes(days: Sequence[date], mark: int, arrival: int) -> bool:
-    """Return whether every day from the mark to the arrival is among `days`."""
+def _cover(days: Sequence[date], mark: int, arrival: int) -> bool:
+    """Return whether `days` has every UTC day from a mark to an arrival."""
     first, last = day_of(mark), day_of(arrival)
     needed = {first + timedelta(days=number) for number in range((last - first).days + 1)}
     return needed <= set(days)

@@ -1,8 +1,8 @@
-"""The merge of a state table as one Spark job, in two stages. Increments, erasures, checkpoints and queries call it.
+"""Merges deltas of the history into the rows of a state table, as one Spark job in two stages.
 
 The tasks of the first stage read files and divide their rows by key into slices, as compressed Arrow batches. Spark
 shuffles the slices to the tasks that own their buckets and sorts them there. A task of the second stage merges one
-slice at a time, so it never has a whole bucket in memory.
+slice at a time, so it never has a whole bucket in memory. Increments, erasures, checkpoints and queries call it.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructType
 
 from lakehouse.data_files import DataFile, read_rows, rows_in, shares
 from lakehouse.merge.kernel import DELTAS, STORED, merge
-from lakehouse.merge.typed import projected
+from lakehouse.merge.typed import with_typed_columns
 from lakehouse.table_definitions import SPARK_TYPES, STATE_FIELDS
 from lakehouse.tables.increment import ROWS_A_TASK, Increment
-from lakehouse.tables.verification import difference, repeated
+from lakehouse.tables.verification import count_duplicates, difference
 from lakehouse.task_runner import cores, in_tasks, prepare_worker
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ ROWS_A_MERGE_TASK = 1_000_000
 """Approximate number of deltas and stored rows of one task of the second stage."""
 
 MOST_TASKS = 256
+"""Number of tasks of a stage, at most."""
 SEARCHED_ROWS_A_TASK = 1_000_000
 """Stored rows that one task searches for rows with new deltas. It reads mostly their ids."""
 
@@ -50,6 +51,7 @@ slice: the number of stored rows with a key that an earlier row has, and how a s
 own merge."""
 
 CHECKS = (REJECTED, DUPLICATES, DIFFERENCE)
+"""The columns of check results, which are not written to the table."""
 STATE_NAMES = ("_gateway", "_row", "_cells", "_tombstone", "_inserted", "_gone", "_arrival")
 """A state table's own columns."""
 
@@ -58,6 +60,7 @@ _CODEC = "lz4_raw"
 """Compression of chunks. The JVM copies a chunk about eight times in a shuffle, which costs more than compression. A
 delta shrinks from 174 to 120 bytes in 0.25 µs, decompression included; zstd takes twice as long for 77 bytes."""
 _CHUNKS = "task int, bucket int, slice int, is_deltas boolean, size int, rows binary"
+"""Columns of the result of the first stage: a row for each chunk, with the number of the task that merges it."""
 _ARROW_CHUNKS = pa.schema(
     [
         ("task", pa.int32()),
@@ -96,6 +99,7 @@ class Division(NamedTuple):
     slices: int
     """Number of slices of a bucket."""
     tasks: int
+    """Number of tasks of the second stage."""
 
     @classmethod
     def of(cls, rows: int, buckets: int) -> Division:
@@ -109,30 +113,31 @@ class Division(NamedTuple):
         return cls(buckets, max(1, -(-rows // (ROWS_A_SLICE * buckets))), tasks)
 
     def split(self, rows: pa.Table, ids: str, *, is_deltas: bool) -> pa.RecordBatch:
-        """Return rows as chunks, one for each slice.
+        """Divide rows into chunks, one for each slice that has rows, in the columns `_CHUNKS`.
 
         Args:
             rows: deltas or stored rows.
             ids: name of the column with the row ids.
-            is_deltas: whether `rows` are deltas.
+            is_deltas: True for deltas, False for stored rows.
         """
         (batch,) = rows.combine_chunks().to_batches()
-        places = _buckets(batch[ids], self.buckets * self.slices)
-        sizes = np.bincount(places)
-        found = np.flatnonzero(sizes)
-        ends = np.cumsum(sizes[found])
-        whole = batch.take(pa.array(np.argsort(places, kind="stable")))
+        # a bucket of `buckets * slices` is a slice, and its number modulo `buckets` is the table's bucket
+        slices = _buckets(batch[ids], self.buckets * self.slices)
+        sizes = np.bincount(slices)
+        filled = np.flatnonzero(sizes)
+        ends = np.cumsum(sizes[filled])
+        by_slice = batch.take(pa.array(np.argsort(slices, kind="stable")))
         chunks = [
-            whole.slice(end - size, size).serialize()
-            for end, size in zip(ends.tolist(), sizes[found].tolist(), strict=True)
+            by_slice.slice(end - size, size).serialize()
+            for end, size in zip(ends.tolist(), sizes[filled].tolist(), strict=True)
         ]
-        buckets = found % self.buckets
+        buckets = filled % self.buckets
         return pa.record_batch(
             [
                 pa.array(buckets % self.tasks, pa.int32()),
                 pa.array(buckets, pa.int32()),
-                pa.array(found // self.buckets, pa.int32()),
-                pa.repeat(is_deltas, len(found)),
+                pa.array(filled // self.buckets, pa.int32()),
+                pa.repeat(is_deltas, len(filled)),
                 pa.array([chunk.size for chunk in chunks], pa.int32()),
                 pa.array([pa.compress(chunk, _CODEC, asbytes=True) for chunk in chunks], pa.binary()),
             ],
@@ -141,11 +146,14 @@ class Division(NamedTuple):
 
 
 class Merge(NamedTuple):
-    """The plan of a merge: which deltas and which stored rows. It is sent to the tasks."""
+    """The plan of a merge: which deltas are merged into which stored rows. It is sent to the tasks."""
 
     increment: Increment
+    """Selects the deltas among the rows of `history`."""
     history: tuple[DataFile, ...]
+    """The files with the deltas."""
     state: tuple[DataFile, ...]
+    """The files with the stored rows."""
     columns: tuple[tuple[str, str], ...]
     """Name and schema type of each typed column."""
     rows: int
@@ -154,7 +162,7 @@ class Merge(NamedTuple):
     rebuilt: frozenset[str] = frozenset()
     """Gateways whose stored rows are ignored, because their rows are rebuilt from the whole history."""
     touched_only: bool = False
-    """Whether the result has only the rows that have deltas."""
+    """Whether the result has only the rows that the deltas touch, not all rows of the table."""
 
     @classmethod
     def of(
@@ -176,8 +184,8 @@ class Merge(NamedTuple):
             state: the files of the state table.
             columns: name and type of each typed column.
             buckets: number of the state table's buckets.
-            rebuilt: gateways whose rows are rebuilt from their deltas alone.
-            touched_only: whether the result has only the rows that have deltas.
+            rebuilt: gateways whose rows are rebuilt from their deltas only; the increment must have all of these.
+            touched_only: whether the result has only the rows that the deltas touch.
         """
         rows = 2 * history.most if touched_only else history.most + rows_in(state)
         return cls(
@@ -207,16 +215,16 @@ class Merge(NamedTuple):
 
     def parts(self) -> list[Callable[[], Iterator[pa.RecordBatch]]]:
         """Return a function for each task of the first stage, which yields chunks."""
-        rows = SEARCHED_ROWS_A_TASK if self.touched_only else ROWS_A_TASK
-        own = self._shares(self.history, ROWS_A_TASK)
-        stored = self._shares(self.state, rows)
+        stored_rows_a_task = SEARCHED_ROWS_A_TASK if self.touched_only else ROWS_A_TASK
+        history = self._shares(self.history, ROWS_A_TASK)
+        state = self._shares(self.state, stored_rows_a_task)
         return [
-            *(lambda files=files: self._split_deltas(files) for files in own),
-            *(lambda files=files: self._split_stored(files) for files in stored),
+            *(lambda files=files: self._split_deltas(files) for files in history),
+            *(lambda files=files: self._split_stored(files) for files in state),
         ]
 
     def merged(self, deltas: pa.Table, stored: pa.Table) -> pa.Table:
-        """Return the states of a slice, with typed columns and `CHECKS`.
+        """Merge a slice, and return its rows with typed columns and `CHECKS`. Tasks of the second stage call it.
 
         Args:
             deltas: the slice's deltas.
@@ -239,8 +247,8 @@ class Merge(NamedTuple):
             yield self.division.split(rows, "_row", is_deltas=False)
 
     def _stored(self, files: Iterable[DataFile]) -> Iterator[pa.Table]:
-        """Yield the stored rows that are merged."""
-        wanted = self._touched() if self.touched_only else None
+        """Yield the stored rows that are merged: without those of `rebuilt`, and with `touched_only` only those."""
+        wanted = self._touched_ids() if self.touched_only else None
         rebuilt = pa.array(sorted(self.rebuilt), pa.string())
         for file in files:
             for rows in read_rows(file, STORED, key="_row", wanted=wanted):
@@ -248,25 +256,25 @@ class Merge(NamedTuple):
                 if own.num_rows:
                     yield own
 
-    def _touched(self) -> pa.Array:
-        """Return the row ids of the increment."""
+    def _touched_ids(self) -> pa.Array:
+        """Return the row ids of the increment's deltas."""
         parts = [rows["row_id"].combine_chunks() for file in self.history for rows in self.increment.keys(file)]
         return pc.unique(pa.chunked_array(parts, pa.string()))
 
 
 def merged_rows(spark: SparkSession, fields: StructType, merge: Merge) -> DataFrame:
-    """Return the merged rows of a table, ordered by bucket, with `CHECKS`.
+    """Run a merge, and return the merged rows, ordered by bucket, with `CHECKS`.
 
     Args:
         spark: an open Spark session.
-        fields: the table's fields, in the order of the result.
-        merge: the plan.
+        fields: the state table's fields, in the order of the result.
+        merge: the plan of the merge.
     """
     names, schema = _with_checks(fields)
     if merge.is_one_slice:
         return in_tasks(spark, 1, lambda _: _batches(merge.whole(), names), schema)
-    if own := cores(spark):  # more tasks than cores would only take more memory
-        merge = merge._replace(division=merge.division._replace(tasks=min(merge.division.tasks, own)))
+    if available := cores(spark):  # more tasks than cores would only take more memory
+        merge = merge._replace(division=merge.division._replace(tasks=min(merge.division.tasks, available)))
     parts = merge.parts()
     chunks = in_tasks(spark, len(parts), lambda number: parts[number](), _CHUNKS)
     return _merged_chunks(chunks, names, schema, merge.division, merge.merged)
@@ -278,11 +286,11 @@ def merged_frames(
     columns: Sequence[tuple[str, str]],
     division: Division = Division(8, 16, 8),  # noqa: B008 immutable
 ) -> DataFrame:
-    """Merge DataFrames instead of whole files.
+    """Merge DataFrames, where `merged_rows` merges whole files.
 
     Args:
-        deltas: deltas of one table, from the history.
-        state: rows of its state table; None for an empty one.
+        deltas: rows of the history, of one table.
+        state: rows of the state table; None for an empty one.
         columns: name and schema type of each typed column.
         division: how the keys are divided.
 
@@ -313,7 +321,7 @@ def merged_frames(
 
 
 def merged_slice(deltas: pa.Table, stored: pa.Table, columns: Sequence[tuple[str, str]]) -> pa.Table:
-    """Return the states of some deltas and stored rows, with typed columns and `CHECKS`.
+    """Merge deltas into stored rows in memory, and return the rows with typed columns and `CHECKS`.
 
     Args:
         deltas: rows of the history.
@@ -321,13 +329,13 @@ def merged_slice(deltas: pa.Table, stored: pa.Table, columns: Sequence[tuple[str
         columns: name and type of each typed column.
     """
     states = merge(deltas, stored)
-    rows = projected(states, columns, REJECTED)
+    rows = with_typed_columns(states, columns, REJECTED)
     if not rows.num_rows:
         return rows.append_column(DUPLICATES, pa.nulls(0, pa.int64())).append_column(
             DIFFERENCE, pa.nulls(0, pa.string())
         )
     others = [None] * (rows.num_rows - 1)
-    rows = rows.append_column(DUPLICATES, pa.array([repeated(stored), *others], pa.int64()))
+    rows = rows.append_column(DUPLICATES, pa.array([count_duplicates(stored), *others], pa.int64()))
     return rows.append_column(DIFFERENCE, pa.array([difference(deltas, stored, rows), *others], pa.string()))
 
 
@@ -349,9 +357,9 @@ def _merged_chunks(
 
 
 def _buckets(ids: pa.Array, count: int) -> npt.NDArray[np.unsignedinteger]:
-    """Return the bucket of each row id, of `count`, as Iceberg's bucket transform does.
+    """Return the bucket of each row id among `count` buckets, by Iceberg's bucket transform.
 
-    The integers are short: numpy sorts 16 bits by radix, ten times as fast as longer ones.
+    The integers are short, because numpy sorts 16-bit integers by radix, ten times as fast as longer ones.
     """
     from pyiceberg_core.transform import bucket  # takes 10 MB, so only tasks import it
 

@@ -1,6 +1,6 @@
-"""The table `rejected`: the current values that do not fit the type of their column. State tables have null for them.
+"""Maintains the table `rejected`: the current values of state tables that do not fit the type of their column.
 
-Merges and erasures replace its rows.
+The state tables have null in their place. Merges and erasures call it.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from lakehouse.table_definitions import StateTable
 
 ROWS_A_TASK = 500_000
+"""Rows that one task reads, approximately."""
 
 _CELLS = STORED.empty_table().select(["_gateway", "_row", "_cells"]).schema
 _COLUMNS = (
@@ -35,13 +36,15 @@ _COLUMNS = (
 
 
 @lake_errors
-def keep_rejected(spark: SparkSession, table: StateTable, snapshot: int, names: LakeNames = NAMES) -> int:
-    """Replace the rejected values of a state table by those of a snapshot, and return their number.
+def replace_rejected(spark: SparkSession, table: StateTable, snapshot: int, names: LakeNames = NAMES) -> int:
+    """Replace a state table's rows in `rejected` by the values of a snapshot that do not fit, and return their number.
+
+    The number is also stored as a property of the state table.
 
     Args:
         spark: an open Spark session.
         table: the state table.
-        snapshot: the snapshot's id.
+        snapshot: id of the state table's snapshot to read.
         names: catalogue and namespaces of the lake's tables.
 
     Raises:
@@ -66,7 +69,7 @@ def keep_rejected(spark: SparkSession, table: StateTable, snapshot: int, names: 
 
 
 def _misfits(spark: SparkSession, table: StateTable, snapshot: int) -> DataFrame:
-    """Return the values of a snapshot that do not fit their columns. Tasks read them."""
+    """Return the values of a snapshot that do not fit their columns, in the columns `MISFITS`. Tasks find them."""
     with open_table(spark, table.name) as opened:
         files = [DataFile.of(task) for task in planned_files(opened, snapshot)]
     parts, columns = shares(files, max(ROWS_A_TASK, rows_in(files) // 256)), table.columns

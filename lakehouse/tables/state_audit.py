@@ -1,6 +1,6 @@
 """Compares a sample of a state table's rows with their deltas, merged by the gateway's own code.
 
-A check of Dagster calls it.
+The check `state_equals_merge` of state tables calls it.
 """
 
 from __future__ import annotations
@@ -55,18 +55,18 @@ def rows_unlike_merge(
 ) -> list[StateDifference]:
     """Return sampled rows of a state table that are not the merge of their deltas; empty if all are.
 
-    Without `days` the whole history of each row is merged and must equal its state. With `days` only their deltas are
-    read, and because merging is idempotent, none of them may change the state. Deltas after the table's mark are
-    ignored.
+    Without `days` all deltas of each row are merged, and the result must equal the row. With `days` only deltas that
+    arrived on these days are read. They are merged into the row, which must not change, because merging is idempotent.
+    Deltas after the table's mark are ignored.
 
     Args:
         spark: an open Spark session.
-        table: the state table.
+        table: the state table's name.
         names: catalogue and namespaces of the lake's tables.
-        gateways: the gateways whose rows the table has; None: all.
-        days: UTC days of arrival; None: all.
+        gateways: ids of the gateways whose rows the table has; None for all.
+        days: UTC days of arrival whose deltas are read; None for all.
         seed: chooses the rows.
-        sample: number of rows.
+        sample: number of rows to compare.
 
     Raises:
         LakeUnavailableError: Spark cannot be reached.
@@ -79,11 +79,11 @@ def rows_unlike_merge(
     rows = sorted((row for row in history if itemgetter(*_KEY)(row) in keys), key=itemgetter(*_KEY))
     marks = marks_of(version)
     found = []
-    for (gateway, row), story in groupby(rows, key=itemgetter(*_KEY)):
+    for (gateway, row), deltas in groupby(rows, key=itemgetter(*_KEY)):
         arrival, state = held.get((gateway, row), (0, RowState()))
         mark = max(marks.get(gateway, 0), arrival)
         merged = state.copy() if days is not None else RowState()
-        for delta in story:
+        for delta in deltas:
             if delta["arrival"] <= mark:
                 merged.merge(row_delta(delta))
         if merged != state:
@@ -100,7 +100,7 @@ def _sampled(
     seed: int,
     sample: int,
 ) -> tuple[set[tuple[str, str]], list[dict[str, Any]]]:
-    """Return the sampled keys and the deltas of their rows, also of other gateways' rows with the same ids."""
+    """Return the sampled keys, and the deltas of their rows. Other gateways' rows with the same ids are included."""
     deltas = spark.table(names.deltas).where(sf.col("table_name") == table)
     if gateways is not None:
         deltas = deltas.where(sf.col("gateway").isin(*gateways))

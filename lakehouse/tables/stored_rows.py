@@ -1,4 +1,7 @@
-"""Converts rows of state tables to the staging store's form, for the audit, the checks of checkpoints and tests."""
+"""Converts rows of state tables to the rows of the staging store, so that the gateway's code can merge or send them.
+
+Audits, the checks of merges and of checkpoints, and tests call it.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,11 @@ from lakesync.model.merge import LiveDelta, RowState
 from lakesync.staging.records import StoredRow
 
 FRAME_COLUMNS = ("_row", "_cells", "_tombstone", "_inserted", "_gone", "_arrival")
-"""The columns of a state table that frames and `stored_row` are made from."""
+"""The columns of a state table that `stored_row` needs."""
 
 
 def stored_row(table: str, row: dict[str, Any]) -> StoredRow:
-    """Return a state row in the form that the engine renders.
+    """Convert a row of a state table. Its cells are grouped into the deltas that wrote them.
 
     Args:
         table: the table's name.

@@ -1,4 +1,7 @@
-"""Checks within a merge: duplicate keys, and a sampled row merged by the gateway's code. Merging tasks call it."""
+"""Checks a merge while it runs: counts duplicate keys, and merges a sampled row again by the gateway's own code.
+
+The Spark tasks of `lakehouse.tables.merge_job` call it.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +21,16 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 MOST_DELTAS = 1_000
-"""Deltas of a sampled row at most. A row with more is left out, because the gateway's code merges them one by one."""
+"""Deltas of a sampled row, at most. A row with more is skipped, because the gateway's code merges them one by one."""
 
 _TABLE = "t"
+"""A table name for deltas without one; its value does not matter to a merge."""
 _LARGE_PRIME = 1_000_003
+"""Multiplied with a row count, it chooses a row that is not always the first."""
 
 
-def repeated(stored: pa.Table) -> int:
-    """Return the number of stored rows beyond the first of each key."""
+def count_duplicates(stored: pa.Table) -> int:
+    """Return the number of stored rows whose key, gateway and row id, an earlier row has."""
     if not stored.num_rows:
         return 0
     gateways, rows = (stored[name].combine_chunks().dictionary_encode() for name in ("_gateway", "_row"))
@@ -34,12 +39,15 @@ def repeated(stored: pa.Table) -> int:
 
 
 def difference(deltas: pa.Table, stored: pa.Table, merged: pa.Table) -> str | None:
-    """Merge one row of a slice again by `lakesync.model.merge` and return the differences from the kernel as JSON.
+    """Merge one row of a slice again by `lakesync.model.merge`, and compare the result with the kernel's.
 
     Args:
         deltas: the slice's deltas, in the kernel's columns `DELTAS`.
         stored: the slice's stored rows, in the columns `STORED`.
         merged: the kernel's merge of both.
+
+    Returns:
+        Both results as JSON if they differ; None if they are equal, or no row was chosen.
     """
     if not deltas.num_rows:
         return None
@@ -50,19 +58,19 @@ def difference(deltas: pa.Table, stored: pa.Table, merged: pa.Table) -> str | No
         return None
     (found,) = merged.filter(_is(merged, "_gateway", gateway, "_row", row)).to_pylist()
     state = RowState()
-    for held in stored.filter(_is(stored, "_gateway", gateway, "_row", row)).to_pylist():
-        state = stored_row(_TABLE, held).state
+    for before in stored.filter(_is(stored, "_gateway", gateway, "_row", row)).to_pylist():
+        state = stored_row(_TABLE, before).state
     for each in own.to_pylist():
         state.merge(row_delta(each))
-    made = stored_row(_TABLE, found).state
-    if made == state:
+    merged_state = stored_row(_TABLE, found).state
+    if merged_state == state:
         return None
-    shown = {"gateway": gateway, "row": row, "merged": StoredState.of(made), "expected": StoredState.of(state)}
-    return msgspec.json.encode(shown).decode()
+    both = {"gateway": gateway, "row": row, "merged": StoredState.of(merged_state), "expected": StoredState.of(state)}
+    return msgspec.json.encode(both).decode()
 
 
 def row_delta(row: Mapping[str, Any]) -> RowDelta:
-    """Return a row of the history as the delta that the gateway's code merges."""
+    """Convert a row of the history to a delta as the gateway's code takes it."""
     cells = tuple(ColumnValue(name, Raw(value.encode())) for name, value in sorted(row["columns"] or ()))
     key = (row.get("table_name", _TABLE), row["row_id"])
     return RowDelta(row["op"], *key, row["client_id"], cells, row["hlc"], row["delta_id"])

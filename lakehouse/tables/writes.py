@@ -1,4 +1,4 @@
-"""Commits an increment to a state table: a small one by merge on read, a large one by rewriting the table.
+"""Commits merged deltas to a state table: few of them by merge on read, many by rewriting the table.
 
 `lakehouse.tables.increments` calls it.
 """
@@ -43,10 +43,11 @@ if TYPE_CHECKING:
     from lakehouse.tables.increment import Increment
 
 SMALL_TABLE = 100_000
-"""Rows up to which a table is always rewritten, which is as quick as merge on read and leaves no delete files."""
+"""Number of rows up to which a table is always rewritten: it is as quick as merge on read and leaves no delete files.
+"""
 
 LARGE_SHARE = 0.2
-"""Deltas for each row of the table from which rewriting is quicker than merge on read."""
+"""Ratio of deltas to rows of the table from which rewriting is quicker than merge on read."""
 
 ROWS_A_BUCKET = 250_000
 """Rows in a bucket from which a rewritten table gets twice as many buckets."""
@@ -54,11 +55,10 @@ ROWS_A_BUCKET = 250_000
 MOST_BUCKETS = 1024
 
 BRANCH = "merge"
-"""Branch on which a small increment is merged before the table's main branch is moved to it."""
+"""Iceberg branch on which a merge on read is made, before the main branch is moved to it."""
 
-TRIES = 3
-"""Attempts to commit one increment while another writer commits in between."""
-
+ATTEMPTS = 3
+"""Attempts to commit one increment, if another writer commits in between."""
 
 TOUCHED = ("_lakesync_gateway", "_lakesync_row")
 """Columns with an increment's keys, beside the table's columns. No schema may use their names."""
@@ -67,19 +67,23 @@ _NAMES = ["rows", "tombstones", "rejected"]
 _COUNTED = pa.schema([*(STORED.field(name) for name in ("_gateway", "_row", "_cells")), ("_gone", pa.bool_())])
 
 
-class Written(msgspec.Struct, frozen=True):
-    """The result of a commit."""
+class WriteResult(msgspec.Struct, frozen=True):
+    """The result of a commit to a state table."""
 
     snapshot_id: int | None
+    """The table's snapshot afterwards; None if it is empty."""
     rows: int = 0
+    """Number of written rows."""
     tombstones: int = 0
+    """Number of deleted rows among these."""
     rejected: int = 0
+    """Number of values in these that do not fit their typed column."""
     duplicates: int | None = None
-    """Number of duplicate keys among the stored rows that were read; None: not known."""
+    """Number of duplicate keys among the stored rows that were read; None if it is not known."""
     differences: int | None = None
-    """Number of sampled rows that the gateway's own code merges differently; None: not known."""
+    """Number of sampled rows that the gateway's own code merges differently; None if it is not known."""
     difference: str | None = None
-    """One of these, as JSON."""
+    """One of these rows, with both results, as JSON."""
 
 
 class _State(NamedTuple):
@@ -98,25 +102,23 @@ class _State(NamedTuple):
 
 def write_state(
     spark: SparkSession, table: StateTable, increment: Increment, history: History, rebuilt: Collection[str] | None
-) -> Written:
-    """Commit an increment, or for the gateways `rebuilt` all of their rows, merged from it alone.
-
-    If another writer commits in between, it is repeated: what that one merged is in `deltas` too, and merging is
-    idempotent.
+) -> WriteResult:
+    """Merge an increment into a state table and commit it. It is repeated if another writer commits in between.
 
     Args:
         spark: an open Spark session.
         table: the state table, with the columns of its schema.
         increment: the deltas to merge.
-        history: the files that have them.
-        rebuilt: gateways whose stored rows are replaced; None: the increment is merged.
+        history: the files that have these deltas.
+        rebuilt: gateways whose stored rows are replaced by those that the increment alone results in; None to merge the
+            increment into the stored rows.
 
     Raises:
         FlushError: others changed the table during each attempt.
         ConfigurationError: tasks cannot open the table's files.
     """
-    for attempt in range(TRIES):
-        state = _read(spark, table)
+    for attempt in range(ATTEMPTS):
+        state = _read_state(spark, table)
         try:
             crash_point("tables.planned")
             if rebuilt is None and not table.grown and _is_small(state, history):
@@ -124,14 +126,16 @@ def write_state(
             else:
                 observed = _rewrite(spark, table, state, increment, history, rebuilt or ())
         except PySparkException:
-            if attempt == TRIES - 1 or _read(spark, table).snapshot == state.snapshot:
+            if attempt == ATTEMPTS - 1 or _read_state(spark, table).snapshot == state.snapshot:
                 raise
         else:
-            now = _read(spark, table)
-            # Spark passes on what it observed if it has it within 100 ms.
-            counts = observed.get or _counted(spark, table, {file.path for file in state.files}, now.files)
-            return Written(now.snapshot, **counts)
-    raise FlushError(f"{table.name} was changed by others during each of {TRIES} merges; merge it when they are done")
+            now = _read_state(spark, table)
+            # Spark returns observed counts only if it has them within 100 ms
+            counts = observed.get or _count_added_rows(spark, table, {file.path for file in state.files}, now.files)
+            return WriteResult(now.snapshot, **counts)
+    raise FlushError(
+        f"{table.name} was changed by others during each of {ATTEMPTS} merges; merge it when they are done"
+    )
 
 
 def buckets_of(table: Table) -> int:
@@ -142,13 +146,13 @@ def buckets_of(table: Table) -> int:
     return found.num_buckets
 
 
-def _read(spark: SparkSession, table: StateTable) -> _State:
+def _read_state(spark: SparkSession, table: StateTable) -> _State:
     with open_table(spark, table.name) as opened:
         return _State.read(opened)
 
 
 def _is_small(state: _State, history: History) -> bool:
-    """Return whether merge on read is quicker."""
+    """Return whether the deltas are so few that merge on read is quicker than rewriting the table."""
     rows = rows_in(state.files)
     return rows > SMALL_TABLE > history.most and history.most <= rows * LARGE_SHARE
 
@@ -161,11 +165,11 @@ def _rewrite(
     history: History,
     rebuilt: Collection[str],
 ) -> Observation:
-    """Replace all rows of the table by all old and new ones. Iceberg refuses it if the table has changed."""
-    buckets = _grown(spark, table, state, history)
+    """Replace all rows of the table by the merged ones. Iceberg rejects it if the table has changed meanwhile."""
+    buckets = _grow_buckets(spark, table, state, history)
     merge = Merge.of(increment, history, state.files, table.columns, buckets, rebuilt)
     observed = Observation()
-    rows = _observed(spark, table, merge, observed)
+    rows = _observe(spark, table, merge, observed)
     overwrite(rows, table.name, sf.lit(True), state.snapshot, options=PARTITION_AFTER_PARTITION)
     return observed
 
@@ -173,20 +177,20 @@ def _rewrite(
 def _merge_on_read(
     spark: SparkSession, table: StateTable, state: _State, increment: Increment, history: History
 ) -> Observation:
-    """Write the changed rows only: mark the stored ones as deleted and append the merged ones.
+    """Mark the stored rows that the deltas touch as deleted, and append the merged ones.
 
-    Both commits go to a branch from the snapshot that was read. The table's main branch is moved to it only if it is
+    Both commits are made on a branch from the snapshot that was read. The main branch is moved to it only if it is
     still at that snapshot.
     """
     catalogue, _, plain = table.name.replace("`", "").partition(".")
     branch = f"{table.name}.`branch_{BRANCH}`"
     spark.sql(f"ALTER TABLE {table.name} CREATE OR REPLACE BRANCH {BRANCH} AS OF VERSION {state.snapshot}")
-    touched = _touched(spark, increment, history).hint("broadcast")
+    touched = _touched_keys(spark, increment, history).hint("broadcast")
     is_touched = (sf.col("_gateway") == sf.col(TOUCHED[0])) & (sf.col("_row") == sf.col(TOUCHED[1]))
     touched.mergeInto(branch, is_touched).whenMatched().delete().merge()
     merge = Merge.of(increment, history, state.files, table.columns, state.buckets, touched_only=True)
     observed = Observation()
-    _observed(spark, table, merge, observed).writeTo(branch).options(**PARTITION_AFTER_PARTITION).append()
+    _observe(spark, table, merge, observed).writeTo(branch).options(**PARTITION_AFTER_PARTITION).append()
     crash_point("tables.on_branch")
     spark.sql(
         f"CALL `{catalogue}`.system.fast_forward(table => '{plain}', branch => 'main', to => '{BRANCH}')"
@@ -195,8 +199,8 @@ def _merge_on_read(
     return observed
 
 
-def _touched(spark: SparkSession, increment: Increment, history: History) -> DataFrame:
-    """Return the keys of an increment, each once, in the columns `TOUCHED`."""
+def _touched_keys(spark: SparkSession, increment: Increment, history: History) -> DataFrame:
+    """Return the keys of the rows that an increment touches, each once, in the columns `TOUCHED`."""
     parts = shares(history.files, ROWS_A_TASK)
 
     def part(number: int) -> Iterator[pa.RecordBatch]:
@@ -209,8 +213,8 @@ def _touched(spark: SparkSession, increment: Increment, history: History) -> Dat
     return keys.distinct() if len(parts) > 1 else keys
 
 
-def _observed(spark: SparkSession, table: StateTable, merge: Merge, observed: Observation) -> DataFrame:
-    """Return the rows to write, with an observation that counts them on their way."""
+def _observe(spark: SparkSession, table: StateTable, merge: Merge, observed: Observation) -> DataFrame:
+    """Return the merged rows, which Spark counts in an observation while it writes them."""
     rows = merged_rows(spark, spark.table(table.name).schema, merge)
     return rows.observe(observed, *_observations()).drop(*CHECKS)
 
@@ -230,8 +234,10 @@ def _sum(column: Column) -> Column:
     return sf.coalesce(sf.sum(column), sf.lit(0))
 
 
-def _counted(spark: SparkSession, table: StateTable, before: Collection[str], now: list[DataFile]) -> dict[str, int]:
-    """Return the numbers of rows, deleted rows and misfits in the files that the commit added."""
+def _count_added_rows(
+    spark: SparkSession, table: StateTable, before: Collection[str], now: list[DataFile]
+) -> dict[str, int]:
+    """Count rows, deleted rows and values that do not fit in the files that a commit added."""
     parts, columns = shares([file for file in now if file.path not in before], ROWS_A_TASK), table.columns
 
     def part(number: int) -> Iterator[pa.RecordBatch]:
@@ -244,8 +250,8 @@ def _counted(spark: SparkSession, table: StateTable, before: Collection[str], no
     return {name: pc.sum(found[name]).as_py() or 0 for name in _NAMES}
 
 
-def _grown(spark: SparkSession, table: StateTable, state: _State, history: History) -> int:
-    """Return the number of buckets from now on, which grows with the table."""
+def _grow_buckets(spark: SparkSession, table: StateTable, state: _State, history: History) -> int:
+    """Return the number of buckets that fits the table's size. If it has grown, the partition spec is changed."""
     buckets, rows = state.buckets, rows_in(state.files) + history.most
     while buckets < MOST_BUCKETS and rows > buckets * ROWS_A_BUCKET:
         buckets *= 2

@@ -12,7 +12,7 @@ from pyiceberg.transforms import BucketTransform, IdentityTransform
 from pyiceberg.types import DateType, NestedField, StringType
 
 from lakehouse.catalogue import current_snapshot
-from lakehouse.history.held import batch_files, held_in_lake
+from lakehouse.history.batch_sums import batch_files, sum_batch
 from lakehouse.sessions import session
 from lakesync.model.delta import id_number
 from lakesync.staging.records import Batch
@@ -43,7 +43,7 @@ def test_a_batch_is_counted_in_files_with_several_batches(spark, tmp_path):
     table = catalogue.create_table("lakesync.deltas", Schema(*fields), partition_spec=SPEC, properties=properties)
 
     def held(wanted):
-        return held_in_lake(spark, batch_files(table, current_snapshot(table), wanted), wanted)
+        return sum_batch(spark, batch_files(table, current_snapshot(table), wanted), wanted)
 
     assert held(batch("one", "b" * 40)) is None
     ids = {}

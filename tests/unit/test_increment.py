@@ -9,7 +9,7 @@ from pyiceberg.transforms import BucketTransform, IdentityTransform
 from pyiceberg.types import DateType, LongType, NestedField, StringType
 
 from lakehouse.history.decoding import day_of
-from lakehouse.tables.history_files import planned
+from lakehouse.tables.history_files import plan_files
 from lakehouse.tables.increment import Increment
 
 DAY_MS = 86_400_000
@@ -55,10 +55,10 @@ def table(tmp_path_factory):
 )
 def test_column_bounds_give_the_size_of_an_increment(table, name, ranges, files, deltas):
     snapshot = table.current_snapshot().snapshot_id
-    found = planned(table, snapshot, Increment(name, ranges))
+    found = plan_files(table, snapshot, Increment(name, ranges))
     assert (len(found.files), found.deltas) == (files, deltas)
     days = [day_of(arrival(1, 0))]
-    assert planned(table, snapshot, Increment("t", ranges, days)).deltas in (None, 0)
+    assert plan_files(table, snapshot, Increment("t", ranges, days)).deltas in (None, 0)
 
 
 def test_an_increment_selects_only_its_own_deltas():

@@ -11,7 +11,7 @@ from pyiceberg.transforms import BucketTransform, IdentityTransform
 from pyiceberg.types import DateType, IntegerType, LongType, MapType, NestedField, StringType
 
 from lakehouse.history.decoding import DELTAS_ARROW, day_of
-from lakehouse.history.ordered import in_order, latest_arrivals, ordered, stretches
+from lakehouse.history.ordered import arrival_ranges, in_order, latest_arrivals, ordered
 from lakesync.adapters.buckets import Part
 from lakesync.adapters.transfer.follower import DeltaSelection
 from lakesync.model.errors import IntegrityError
@@ -87,7 +87,7 @@ def commit(table, *files):
 def read(table, after, choice, part=7, until=None):
     snapshot = table.current_snapshot().snapshot_id
     until = latest_arrivals(table, snapshot) | (until or {})
-    found = stretches(table, snapshot, after, until)
+    found = arrival_ranges(table, snapshot, after, until)
     batches = in_order(found, after, until, choice, ("shard", "arrival", "columns"), part)
     return found, [(row["shard"], dict(row["columns"])["x"]) for batch in batches for row in batch.to_pylist()]
 
@@ -128,7 +128,7 @@ def test_a_file_of_several_streams_is_rejected(history):
     table = commit(history, pa.concat_tables([deltas("main", range(3)), deltas("two", range(3))]))
     snapshot = table.current_snapshot().snapshot_id
     for read_it in (
-        lambda: stretches(table, snapshot, {"g/main": -1}, {"g/main": 1}),
+        lambda: arrival_ranges(table, snapshot, {"g/main": -1}, {"g/main": 1}),
         lambda: latest_arrivals(table, snapshot),
     ):
         with pytest.raises(

@@ -1,4 +1,7 @@
-"""Counts the deltas of a flush's batch in a snapshot of `deltas`, and sums their ids. A flush reads its batch back."""
+"""Counts the deltas of a flush batch in a snapshot of the history `deltas`, and sums their ids.
+
+`lakehouse.history.flush` calls it, to find out whether a batch is in the lake, and whether it is complete.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +27,11 @@ if TYPE_CHECKING:
 
     from lakesync.staging.records import Batch
 
-Held = tuple[int, int]
-"""Number of deltas, and the sum of their ids modulo 2**64."""
+BatchSum = tuple[int, int]
+"""Number of a batch's deltas in the lake, and the sum of their ids modulo 2**64."""
 
 ROWS_A_TASK = 500_000
+"""Number of rows that one task counts, approximately."""
 
 _ID = pa.schema([("delta_id", pa.string())])
 _IDS = pa.schema([("gateway", pa.string()), ("batch_id", pa.string()), ("delta_id", pa.string())])
@@ -35,12 +39,12 @@ _SUMS = "count bigint, total bigint"
 
 
 def batch_files(table: Table, snapshot: int | None, batch: Batch) -> list[tuple[DataFile, bool]]:
-    """Return the files of a snapshot that may have rows of a batch, each with whether all of its rows are the batch's.
+    """Return `(file, is_whole)` for each file that may have rows of a batch; whole files have no other rows.
 
     Args:
-        table: the history.
-        snapshot: the snapshot's id; None: the table is empty.
-        batch: the batch.
+        table: the history, opened by pyiceberg.
+        snapshot: id of the snapshot to read; None if the table is empty.
+        batch: the flush batch.
     """
     first, last = (day_of(arrival).isoformat() for arrival in (batch.arrival_low, batch.arrival_high))
     near = all_of(
@@ -56,13 +60,13 @@ def batch_files(table: Table, snapshot: int | None, batch: Batch) -> list[tuple[
     ]
 
 
-def held_in_lake(spark: SparkSession, files: Sequence[tuple[DataFile, bool]], batch: Batch) -> Held | None:
-    """Count the deltas of a batch in files and sum their ids, in tasks; None for a batch without files.
+def sum_batch(spark: SparkSession, files: Sequence[tuple[DataFile, bool]], batch: Batch) -> BatchSum | None:
+    """Count a batch's deltas in files and sum their ids, in Spark tasks; None if the files have none.
 
     Args:
         spark: an open Spark session.
         files: the result of `batch_files`.
-        batch: the planned batch.
+        batch: the flush batch.
     """
     if not files:
         return None
@@ -79,8 +83,8 @@ def held_in_lake(spark: SparkSession, files: Sequence[tuple[DataFile, bool]], ba
     return (count, total) if count else None
 
 
-def is_of(batch: Batch) -> Column:
-    """Return the condition for a batch's rows, with terms by which Spark prunes files."""
+def rows_of(batch: Batch) -> Column:
+    """Return the condition for a batch's rows. Terms beyond the batch id let Spark skip files."""
     days = (day_of(batch.arrival_low), day_of(batch.arrival_high))
     return (
         (sf.col("gateway") == batch.gateway)
@@ -91,7 +95,10 @@ def is_of(batch: Batch) -> Column:
 
 
 def _sum_of(file: DataFile, batch: Batch | None) -> pa.RecordBatch:
-    """Count and sum a batch's rows of a file, or with None all rows. The sum is a signed 64-bit integer."""
+    """Return count and id sum of a batch's rows in a file, or with None of all rows.
+
+    Spark has no unsigned integers, so the sum is a signed 64-bit integer.
+    """
     count = total = 0
     for rows in read_rows(file, _ID if batch is None else _IDS):
         own = rows
