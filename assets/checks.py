@@ -170,7 +170,7 @@ def _delay_checkpoints(
     for gateway in gateways:
         run_state.faults.setdefault(gateway, []).append(f"{check} found {len(found)}")
     if key.asset_key == DELTAS:
-        run_state.doubted |= gateways
+        run_state.gateways_with_faulty_history |= gateways
     set_aside(context, run_state, IntegrityError(f"{len(found)} found: {summary(found)}"), f"{check} failed")
 
 

@@ -66,7 +66,7 @@ def history(days: dg.PartitionsDefinition, config: Config) -> dg.AssetsDefinitio
         days = None if is_requested_by(FLUSH_SENSOR, context) else days_of(context)
         with failure_policy(context, pyspark):
             if days is None:
-                run_state.note_cut_points()
+                run_state.read_cut_points()
             reports: list[FlushReport] = []
             failed: dict[str, LakeSyncError] = {}
             flush_due(
@@ -88,7 +88,7 @@ def history(days: dg.PartitionsDefinition, config: Config) -> dg.AssetsDefinitio
             for gateway, error in failed.items():
                 set_aside(context, run_state, error, f"gateway {gateway} was not flushed", gateway)
                 run_state.drop_cut_point(gateway)
-            run_state.flushed(anew=True)
+            run_state.flushed(reread=True)
             _report_by_day(context, reports)
             if days is not None:
                 _report_comparison(context, days, pyspark, lake, staging.store)

@@ -21,9 +21,9 @@ def size_metadata(spark: SparkSession, name: str) -> Metadata:
         spark: an open Spark session.
         name: the table's full name.
     """
-    from lakehouse.table_stats import figures
+    from lakehouse.table_stats import table_size
 
-    found = figures(spark, name)
+    found = table_size(spark, name)
     return {
         "dagster/row_count": found.rows,
         "files": found.data_files,
@@ -33,7 +33,7 @@ def size_metadata(spark: SparkSession, name: str) -> Metadata:
 
 
 def spark_metadata(pyspark: SparkConnectResource) -> Metadata:
-    """Return what Spark did for a step. Where Spark's UI cannot be reached, the figures are missing."""
+    """Return what Spark did for a step. Where Spark's UI cannot be reached, the table_size are missing."""
     application, work = pyspark.application, pyspark.work()
     if application is None or (work is not None and not work.jobs):
         return {"engine": "none"}

@@ -1,7 +1,8 @@
 """The Iceberg side of LakeSync, on PySpark and without Dagster.
 
-`history` has `deltas`, `tables` the state tables merged from it, `checkpoints` the frames made of these, `landing` the
-polls of connectors, `backends` destinations, flows, tiers and migrations, `erasure` the deletion of data. Assets and
-sensors call it. Every function takes a Spark session and the lake's names, and is safe to repeat. Modules that
-import pyspark are imported when a step runs, so that the Dagster code location loads without Spark.
+`history` writes the table `deltas` of all accepted deltas, `tables` the state tables merged from it, `checkpoints` the
+files from which new clients start. `landing` polls connectors, `backends` serves destinations, flows, tiers and
+migrations, and `erasure` deletes data. Assets and sensors call them. Functions that work on tables take a Spark session
+and the names of the lake's tables, and are safe to repeat. Modules that import pyspark are imported only when a step
+runs, so that the Dagster code location loads without Spark.
 """

@@ -1,4 +1,7 @@
-"""Opens the catalogue of a Spark session by pyiceberg, to read metadata in the driver. It never commits."""
+"""Opens tables in a Spark session's catalogue by pyiceberg, to read their metadata in the driver. It never commits.
+
+All modules of `lakehouse` that plan which files to read call it.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ _SQLITE, _POSTGRES = "jdbc:sqlite:file:", "jdbc:postgresql:"
 
 @contextmanager
 def open_table(spark: SparkSession, name: str) -> Iterator[Table]:
-    """Open a table of the lake at its current snapshot.
+    """Open the current version of a table of the lake.
 
     Args:
         spark: an open Spark session.
@@ -52,12 +55,12 @@ def planned_files(table: Table, snapshot: int | None, where: BooleanExpression |
     """Return the data files of a snapshot that may have rows which meet a condition, with their delete files.
 
     Args:
-        table: the table.
-        snapshot: the snapshot's id; None returns no file.
-        where: the condition; None: every row.
+        table: the table, opened by pyiceberg.
+        snapshot: id of the snapshot; None for an empty table, which has no files.
+        where: the condition; None for every row.
 
     Raises:
-        ConfigurationError: tasks cannot open a file, because it is neither on a disk nor on S3.
+        ConfigurationError: Spark tasks cannot open a file: it is neither on a disk nor on S3, or is not Parquet.
     """
     from pyiceberg.expressions import AlwaysTrue
 
@@ -93,7 +96,7 @@ def _opened(name: str, settings: Mapping[str, str]) -> Catalog:
 
 
 def _database(uri: str, settings: Mapping[str, str]) -> str | None:
-    """Return SQLAlchemy's URL for a JDBC URL; None for an unsupported database."""
+    """Return SQLAlchemy's URL for a JDBC URL; None if it is neither SQLite nor Postgres."""
     if uri.startswith(_SQLITE):
         return f"sqlite:///{uri.removeprefix(_SQLITE)}"
     if not uri.startswith(_POSTGRES):

@@ -1,6 +1,7 @@
-"""Searches the lake for faults: lost, duplicate and altered deltas, duplicate rows, values that do not fit.
+"""Searches the lake for faults: lost, duplicate and altered deltas, duplicate rows, and values that do not fit.
 
-The checks of Dagster in `assets.checks` call it.
+Staging's ledger has counts and id sums of all accepted deltas, with which the history is compared. The asset checks in
+`assets.check_definitions` call it.
 """
 
 from __future__ import annotations
@@ -29,22 +30,25 @@ if TYPE_CHECKING:
 
 
 _KEY = ("gateway", "client_id", "delta_id")
+"""Columns that identify a delta in the history."""
 
 
 class LedgerDifference(msgspec.Struct, frozen=True):
-    """A day of arrival of a gateway whose confirmed deltas differ between staging's ledger and the lake."""
+    """A gateway's day of arrival whose flushed deltas differ between staging's ledger and the lake."""
 
     gateway: str
     day: str
-    """`YYYY-MM-DD`."""
+    """`YYYY-MM-DD`, UTC."""
     ledger_count: int
+    """Number of flushed deltas by the ledger."""
     lake_count: int
     ledger_id_sum: int
+    """Sum of the ids of flushed deltas by the ledger, modulo 2**64."""
     lake_id_sum: int
 
 
 class DayCounts(msgspec.Struct, frozen=True):
-    """A UTC day of arrival over all gateways: the deltas that staging acknowledged, and those in the lake."""
+    """Counts of the deltas of all gateways that arrived on one UTC day, in staging and in the lake."""
 
     day: str
     """`YYYY-MM-DD`."""
@@ -52,20 +56,21 @@ class DayCounts(msgspec.Struct, frozen=True):
     unflushed: int
     in_lake: int
     differing: tuple[str, ...]
-    """The gateways whose deltas in the lake are not those that the ledger has as flushed."""
+    """The gateways whose deltas in the lake differ from those that the ledger records as flushed."""
 
 
 class DuplicateKey(msgspec.Struct, frozen=True):
-    """A key that is stored more than once."""
+    """A row or delta that is stored more than once."""
 
     gateway: str
     key: str
     """Row id, or client id and delta id."""
     count: int
+    """Number of copies."""
 
 
 class FutureDelta(msgspec.Struct, frozen=True):
-    """A delta that is stamped further ahead of its arrival than a gateway accepts."""
+    """A delta whose hlc is further ahead of its arrival than a gateway accepts."""
 
     gateway: str
     client_id: str
@@ -82,7 +87,7 @@ class AlteredDeltas(msgspec.Struct, frozen=True):
     table: str
     count: int
     example: str
-    """The id of one of them."""
+    """The id of one of these deltas."""
 
 
 class UnfitValue(msgspec.Struct, frozen=True):
@@ -107,7 +112,7 @@ class HistoryFaults(msgspec.Struct, frozen=True):
 def history_faults(
     spark: SparkSession, store: FlushStore, names: LakeNames = NAMES, days: Collection[date] | None = None
 ) -> HistoryFaults:
-    """Check the history against staging's ledger, for duplicates and for future deltas, in one Spark job.
+    """Compare the history with staging's ledger, and search it for duplicates and future deltas, in one Spark job.
 
     Further jobs search for details only if it finds faults.
 
@@ -115,7 +120,7 @@ def history_faults(
         spark: an open Spark session.
         store: the staging store.
         names: catalogue and namespaces of the lake's tables.
-        days: UTC days of arrival to check; None: all.
+        days: UTC days of arrival to check; None for all.
 
     Raises:
         LakeUnavailableError: Spark cannot be reached.
@@ -141,15 +146,15 @@ def history_faults(
 def ledger_against_lake(
     spark: SparkSession, store: FlushStore, names: LakeNames = NAMES, days: Collection[date] | None = None
 ) -> list[LedgerDifference]:
-    """Return the days on which `deltas` differs from what the ledger has as flushed; empty if they agree.
+    """Return the days on which the history differs from the ledger's flushed deltas; empty if they agree.
 
-    Flushed and unconfirmed deltas are a difference, so call it while no flush runs.
+    Call it while no flush runs: deltas that are flushed but not confirmed yet are a difference.
 
     Args:
         spark: an open Spark session.
         store: the staging store.
         names: catalogue and namespaces of the lake's tables.
-        days: UTC days of arrival to compare; None: all.
+        days: UTC days of arrival to compare; None for all.
     """
     ensure_deltas(spark, names)
     return _differences(id_sums(_deltas(spark, names, days), ["gateway", "day"]).collect(), store, days)
@@ -159,7 +164,7 @@ def ledger_against_lake(
 def days_against_lake(
     spark: SparkSession, store: FlushStore, days: Collection[date], names: LakeNames = NAMES
 ) -> list[DayCounts]:
-    """Compare staging's ledger with the lake for each of these days. Call it while no flush runs.
+    """Compare staging's ledger with the lake on some days, and return counts for each. Call it while no flush runs.
 
     Args:
         spark: an open Spark session.
@@ -197,9 +202,9 @@ def duplicate_keys(spark: SparkSession, table: str, names: LakeNames = NAMES, li
 
     Args:
         spark: an open Spark session.
-        table: the state table.
+        table: the state table's name.
         names: catalogue and namespaces of the lake's tables.
-        limit: number of results at most.
+        limit: number of results, at most.
     """
     return _duplicates(spark.table(names.state(table)), ("_gateway", "_row"), limit)
 
@@ -208,7 +213,7 @@ def duplicate_keys(spark: SparkSession, table: str, names: LakeNames = NAMES, li
 def duplicate_deltas(
     spark: SparkSession, names: LakeNames = NAMES, limit: int = 100, days: Collection[date] | None = None
 ) -> list[DuplicateKey]:
-    """Return deltas of one client that `deltas` has more than once.
+    """Return deltas that the history has more than once, by gateway, client id and delta id.
 
     Args:
         spark: an open Spark session.
@@ -224,7 +229,7 @@ def duplicate_deltas(
 def future_deltas(
     spark: SparkSession, names: LakeNames = NAMES, limit: int = 100, days: Collection[date] | None = None
 ) -> list[FutureDelta]:
-    """Return deltas whose hlc is further ahead of the gateway's clock than is allowed. They would win until that time.
+    """Return deltas whose hlc is further ahead of their arrival than allowed. They win every merge until that time.
 
     Args:
         spark: an open Spark session.
@@ -242,8 +247,8 @@ def future_deltas(
 def altered_deltas(spark: SparkSession, names: LakeNames = NAMES, limit: int = 100) -> list[AlteredDeltas]:
     """Return deltas whose id is not the hash of their contents, so that they were altered after the push.
 
-    Left out are clients whose ids are never such hashes, because they make ids in another way, and deltas that an
-    erasure has emptied.
+    Deltas that an erasure has emptied are skipped, and clients none of whose ids is such a hash, because they make ids
+    in another way.
 
     Args:
         spark: an open Spark session.
@@ -277,7 +282,7 @@ _COMPARED = "intact bigint, altered bigint, example string"
 
 
 def _compare_ids(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Count the deltas of each gateway, client, day and table whose id is the hash of their contents."""
+    """Count, by gateway, client, day and table, the deltas whose id is the hash of their contents and the others."""
     import pyarrow as pa
 
     for batch in batches:
@@ -308,7 +313,9 @@ def _compare_ids(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 @lake_errors
 def unfit_values(spark: SparkSession, table: str, names: LakeNames = NAMES, limit: int = 100) -> list[UnfitValue]:
-    """Return values of a state table that are in `rejected`. If the table's property counts none, no file is read.
+    """Return a state table's values in `rejected`, which do not fit their columns.
+
+    No file is read if the state table's property says that it has none.
 
     Args:
         spark: an open Spark session.
@@ -318,7 +325,7 @@ def unfit_values(spark: SparkSession, table: str, names: LakeNames = NAMES, limi
     """
     if int(read_version(spark, names.state(table)).properties.get(REJECTED_PROPERTY, "0")) == 0:
         return []
-    of_table = spark.table(names.rejected).where(sf.col("table_name") == names.called(table))
+    of_table = spark.table(names.rejected).where(sf.col("table_name") == names.qualified_name(table))
     rows = of_table.limit(limit).select("gateway", "row_id", "column_name", "type").collect()
     return sorted(
         (UnfitValue(gateway, f"{row} {column}", kind) for gateway, row, column, kind in rows),
@@ -331,7 +338,7 @@ def _differences(sums: Sequence[Row], store: FlushStore, days: Collection[date] 
 
 
 def _lake_sums(sums: Sequence[Row]) -> dict[tuple[str, str], tuple[int, int]]:
-    """Return (gateway, day) → count and sum of ids in the lake."""
+    """Return (gateway, day) → number of deltas and sum of their ids in the lake."""
     lake: dict[tuple[str, str], tuple[int, int]] = {}
     for row in sums:
         key = row["gateway"], row["day"].isoformat()
@@ -342,12 +349,12 @@ def _lake_sums(sums: Sequence[Row]) -> dict[tuple[str, str], tuple[int, int]]:
 
 def _ledger(store: FlushStore, days: Collection[date] | None) -> dict[tuple[str, str], LedgerDay]:
     """Return (gateway, day) → the entry of staging's ledger."""
-    asked = None if days is None else {day.isoformat() for day in days}
+    wanted = None if days is None else {day.isoformat() for day in days}
     return {
         (day.gateway, day.day): day
         for gateway in store.gateways()
         for day in store.ledger(gateway)
-        if asked is None or day.day in asked
+        if wanted is None or day.day in wanted
     }
 
 

@@ -1,6 +1,7 @@
-"""Installs a trigger in a catalogue on Postgres, so that a commit whose response is lost does not damage its table.
+"""Installs a trigger in an Iceberg catalogue on Postgres, so that a commit whose response is lost damages no table.
 
-`lakehouse.sessions` calls it before the first write.
+Iceberg would repeat such a commit, take its own first one for a rival's, and delete the files of the newest snapshot.
+`lakehouse.sessions` calls this module before it creates a session.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from pathlib import Path
 from lakesync.model.errors import ConfigurationError, LakeUnavailableError
 
 SQL = Path(__file__).with_suffix(".sql")
-"""Definition of the trigger, which an administrator may run too."""
+"""The file with the definition of the trigger, which an administrator may run too."""
 
 _IS_THERE = """
 SELECT EXISTS (
@@ -26,6 +27,9 @@ def guard_commits(catalogue_uri: str) -> None:
 
     Catalogues on SQLite and REST services need none: SQLite's responses come from the same process, and a REST service
     is responsible for its own commits.
+
+    Args:
+        catalogue_uri: URI of the catalogue's database, or of the REST service.
 
     Raises:
         LakeUnavailableError: the database cannot be reached.
@@ -47,6 +51,6 @@ def guard_commits(catalogue_uri: str) -> None:
     except psycopg.errors.InsufficientPrivilege as error:
         raise ConfigurationError(
             f"the catalogue at {catalogue_uri.rpartition('@')[2]} lacks the trigger lakesync_commit_guard, without "
-            f"which a commit whose answer is lost damages its table, and its user may not make it ({error}); have the "
+            f"which a commit whose response is lost damages its table, and its user cannot create it ({error}); let the "
             f"owner of iceberg_tables run {SQL.name}, once"
         ) from error

@@ -1,7 +1,7 @@
-"""Reads the Parquet files of an Iceberg table in tasks, straight into Arrow.
+"""Reads the Parquet files of an Iceberg table in Spark tasks, directly into Arrow.
 
 Passing rows from Spark's reader to Python would cost more than merging them. The driver plans the files of one
-snapshot, so later commits do not matter.
+snapshot, so later commits do not matter. All modules of `lakehouse` whose tasks read tables call it.
 """
 
 from __future__ import annotations
@@ -30,11 +30,13 @@ class DataFile(NamedTuple):
     """A data file, or some of its row groups, and the delete files that mark rows of it as deleted."""
 
     path: str
+    """The file's URI in the table's metadata."""
     deletes: tuple[str, ...] = ()
+    """URIs of the delete files."""
     rows: int = 0
     """Number of rows in the whole file, deleted ones included."""
     first: int = 0
-    """The part is the row groups `first`, `first + every`, and so on."""
+    """Index of the first row group to read. The others are `first + every`, `first + 2 * every`, and so on."""
     every: int = 1
 
     @classmethod
@@ -44,11 +46,11 @@ class DataFile(NamedTuple):
         return cls(task.file.file_path, deletes, task.file.record_count)
 
 
-def shares(files: Iterable[DataFile], rows: int) -> list[list[DataFile]]:
-    """Divide files into one group for each task. A file that is larger than a group is divided by its row groups.
+def divide_files(files: Iterable[DataFile], rows: int) -> list[list[DataFile]]:
+    """Divide files into groups, one for each task. A file that is larger than a group is divided by its row groups.
 
     Args:
-        files: the files.
+        files: the files to divide.
         rows: number of rows in a group, approximately.
     """
     found: list[list[DataFile]] = []
@@ -79,25 +81,25 @@ def read_rows(
     only: tuple[str, str] | None = None,
     batch_rows: int = ROWS_AT_ONCE,
 ) -> Iterator[pa.Table]:
-    """Yield the rows of a file without deleted ones, in tables of at most `batch_rows` rows. Uses one core.
+    """Yield the rows of a file without deleted ones, in tables of at most `batch_rows` rows. It uses one core.
 
     Args:
-        file: the file, or a part of it.
-        schema: names and types of the columns to read, all of which the file has.
-        key: a string column; with `wanted` only rows with these values in it are read. Of a row group without such a
-            row only this column is read.
-        wanted: the values of `key`.
-        only: a string column and a value; row groups without it by their statistics are skipped. Rows with other
-            values may still be returned.
-        batch_rows: number of rows in a table at most.
+        file: the file, or some of its row groups.
+        schema: names and types of the columns to read, all of which the file must have.
+        key: name of a string column, by which `wanted` selects rows.
+        wanted: values of `key`; only rows with one of them are returned. In row groups without such a row only the
+            column `key` is read.
+        only: a string column and a value; row groups whose statistics exclude it are skipped. Rows with other values
+            may still be returned.
+        batch_rows: number of rows in a table, at most.
     """
     opened = open_file(file.path)
     metadata = opened.metadata
     sizes = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
-    begins = [0, *accumulate(sizes)]
+    begins = [0, *accumulate(sizes)]  # position in the file of each row group's first row
     groups = list(range(file.first, metadata.num_row_groups, file.every))
     if only is not None:
-        groups = [group for group in groups if _may_hold(metadata.row_group(group), *only)]
+        groups = [group for group in groups if _may_have(metadata.row_group(group), *only)]
     deleted = deleted_rows(file)
     if wanted is not None:
         for group in groups:
@@ -110,8 +112,8 @@ def read_rows(
         return
     if not groups:
         return
-    places = np.concatenate([np.arange(begins[group], begins[group + 1]) for group in groups])
-    kept = ~np.isin(places, deleted)
+    positions = np.concatenate([np.arange(begins[group], begins[group + 1]) for group in groups])
+    kept = ~np.isin(positions, deleted)
     begin = 0
     for batch in opened.iter_batches(batch_rows, groups, schema.names, use_threads=False):
         own = kept[begin : begin + batch.num_rows]
@@ -121,7 +123,7 @@ def read_rows(
 
 
 def deleted_rows(file: DataFile) -> npt.NDArray[np.int64]:
-    """Return the positions of a file's deleted rows, ascending."""
+    """Return the positions in a data file of its deleted rows, ascending."""
     found = [np.empty(0, np.int64)]
     for path in file.deletes:
         table = open_file(path).read(["file_path", "pos"], use_threads=False)
@@ -136,17 +138,18 @@ def open_file(uri: str) -> pq.ParquetFile:
 
 
 def in_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return a table's columns in the order and types of a schema.
+    """Select a table's columns in the order of a schema, and cast them to its types.
 
     Args:
-        table: a table with these columns.
-        schema: the schema.
+        table: a table with all columns of the schema.
+        schema: names and types of the result.
     """
     found = table.select(schema.names)
     return found if found.schema.equals(schema) else found.cast(schema)
 
 
-def _may_hold(group: pq.RowGroupMetaData, column: str, value: str) -> bool:
+def _may_have(group: pq.RowGroupMetaData, column: str, value: str) -> bool:
+    """Return whether a row group may have a value in a column, by its statistics."""
     for number in range(group.num_columns):
         found = group.column(number)
         if found.path_in_schema == column:

@@ -1,4 +1,7 @@
-"""Carries errors of tasks to the driver as rows. Spark itself would carry only their text."""
+"""Carries errors from Spark tasks to the driver as rows of their results, because Spark would carry only their text.
+
+Modules whose tasks raise `LakeSyncError` call it in the task and in the driver.
+"""
 
 from __future__ import annotations
 
@@ -14,20 +17,22 @@ if TYPE_CHECKING:
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """A task's error."""
+    """A task's error, in a form that can be sent as JSON."""
 
     kind: str
+    """Name of its class in `lakesync.model.errors`."""
     message: str
     retry_after: float | None = None
+    """Seconds after which a retry may succeed; None if the error does not say."""
 
     @classmethod
     def of(cls, error: LakeSyncError) -> Failure:
-        """Return the failure of an error. A connector's own class becomes its base in `lakesync.model.errors`."""
+        """Convert an error. A connector's own class becomes its nearest base in `lakesync.model.errors`."""
         kind = next(each.__name__ for each in type(error).__mro__ if hasattr(exceptions, each.__name__))
         return cls(kind, str(error), error.retry_after if isinstance(error, TransientError) else None)
 
     def error(self) -> LakeSyncError:
-        """Return the error, with its original class."""
+        """Return the error, as an instance of its class in `lakesync.model.errors`."""
         kind: type[LakeSyncError] = getattr(exceptions, self.kind)
         if issubclass(kind, TransientError):
             return kind(self.message, retry_after=self.retry_after)
@@ -35,12 +40,19 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 def failure_text(error: LakeSyncError) -> str:
-    """Return an error as the text that a task reports in a row."""
+    """Convert an error to the text that a task yields in a row."""
     return msgspec.json.encode(Failure.of(error)).decode()
 
 
 def raise_failure(texts: Iterable[str | None]) -> None:
-    """Raise the first error that tasks reported as `failure_text`, with its original class, if there is one."""
+    """Raise the first error among the results of tasks, if there is one.
+
+    Args:
+        texts: results of `failure_text`; None for a row without an error.
+
+    Raises:
+        LakeSyncError: a task failed.
+    """
     for text in texts:
         if text is not None:
             raise msgspec.json.decode(text, type=Failure).error()

@@ -1,4 +1,7 @@
-"""Opens the file system of a URI by pyarrow: a local disk, or S3 as the `AWS_…` variables configure it."""
+"""Opens the pyarrow file system of a URI: a local disk, or S3 as the `AWS_…` variables configure it.
+
+Modules that read data files, and that read and write checkpoints, call it.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Stores what is registered at gateways in the lake, from where `lakesync staging rebuild` restores a lost store.
+"""Stores the configurations of gateways in the lake: schemas, sync rules and connectors.
 
-These are schemas, sync rules and connectors; secrets of connectors are references or encrypted. The table `gateways` of
-the system namespace has one row for each gateway. A property of the table has the digest of each row, so an unchanged
-configuration costs no Spark job. Making a checkpoint calls it.
+`lakesync staging rebuild` restores them from there if the staging store is lost. Secrets of connectors are references
+or encrypted. The table `gateways` of the system namespace has one row for each gateway. Its properties have a digest
+of each row, so an unchanged configuration costs no Spark job. Making a checkpoint calls this module.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ if TYPE_CHECKING:
     from lakesync.staging.records import GatewayConfig
 
 DIGEST_PROPERTY = "lakesync.config-digest."
-"""Prefix of a table property; the gateway id follows."""
+"""Prefix of the name of the table property with a row's digest; the gateway id follows."""
 _COLUMNS = {"config": "schemas and rules, as JSON", "connectors": "registered connectors, as JSON"}
+"""Column → its comment."""
 
 
 @lake_errors
-def keep_config(
+def store_config(
     spark: SparkSession,
     gateway: str,
     config: GatewayConfig,
@@ -42,12 +43,12 @@ def keep_config(
     Args:
         spark: an open Spark session.
         gateway: the gateway's id.
-        config: its schemas and rules.
-        connectors: its registered connectors.
+        config: the gateway's schemas and sync rules.
+        connectors: the gateway's registered connectors.
         names: catalogue and namespaces of the lake's tables.
 
     Returns:
-        Whether it had changed.
+        Whether it has changed since it was last written.
 
     Raises:
         LakeUnavailableError: Spark cannot be reached.
@@ -59,9 +60,9 @@ def keep_config(
     key, digest = f"{DIGEST_PROPERTY}{gateway}", hashlib.sha256("\0".join(texts.values()).encode()).hexdigest()
     if ensure_gateways(spark, names).properties.get(key) == digest:
         return False
-    there = spark.table(names.gateways).columns
+    existing = spark.table(names.gateways).columns
     for name, comment in _COLUMNS.items():
-        if name not in there:
+        if name not in existing:
             spark.sql(f"ALTER TABLE {names.gateways} ADD COLUMNS ({name} string COMMENT '{comment}')")
     columns = ("gateway", *_COLUMNS)
     new = spark.createDataFrame([(gateway, *texts.values())], ", ".join(f"new_{name} string" for name in columns))

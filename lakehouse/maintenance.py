@@ -1,9 +1,9 @@
 """Maintains one table by Iceberg's procedures: compacts files, rewrites manifests, expires snapshots, removes orphans.
 
-The asset `maintenance` calls it. It cannot lose data beside a flush or merge (B6): Iceberg refuses a commit if another
-one has changed the same files, and orphans are only files older than any run. A flush overwrites a batch by its id,
-which a file with several batches would prevent. So files of the history are compacted for each gateway and shard
-separately, and only before the oldest unconfirmed arrival.
+It is safe beside a flush or merge: Iceberg rejects a commit if another one has changed the same files, and only files
+older than any run count as orphans. A flush overwrites a batch by its id, which a file with several batches would
+prevent. So files of the history are compacted for each gateway and shard separately, and only before the oldest
+unconfirmed arrival. The asset `maintenance` calls it.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ if TYPE_CHECKING:
     from lakesync.staging.store.pipeline import FlushStore
 
 
-_REFUSED = (
+_REJECTED = (
     "Cannot commit rewrite because of",
     "org.apache.iceberg.exceptions.ValidationException",
     "org.apache.iceberg.exceptions.CommitFailedException",
 )
-"""Errors of Iceberg if another commit has changed the same files."""
+"""Error texts of Iceberg if another commit has changed the same files."""
 
 
 class MaintenanceLimits(msgspec.Struct, frozen=True):
-    """Thresholds from which a table is maintained, and what is kept."""
+    """Thresholds from which a table is maintained, and how long old snapshots and files are kept."""
 
     min_files: int = 8
     """Number of small files of one partition, or of one gateway's day, from which they are compacted."""
@@ -54,11 +54,11 @@ class MaintenanceLimits(msgspec.Struct, frozen=True):
     """Hours for which snapshots are kept; those of checkpoints have tags. It must be longer than any run, because a
     flush is validated from the snapshot that it read."""
     orphan_hours: float = 72.0
-    """Hours after which a file that no snapshot names is deleted: at least 24, and longer than any run."""
+    """Hours after which a file that no snapshot references is deleted: at least 24, and longer than any run."""
 
     @classmethod
     def of(cls, section: MaintenanceSection) -> MaintenanceLimits:
-        """Return the limits that the settings name."""
+        """Return the limits of the settings in the section `maintenance`."""
         return cls(
             min_files=section.min_input_files,
             file_bytes=section.target_file_bytes,
@@ -70,14 +70,15 @@ class MaintenanceLimits(msgspec.Struct, frozen=True):
 
 
 class FileCounts(msgspec.Struct, frozen=True):
-    """Counts of a table's files."""
+    """Counts of a table's files and of their rows."""
 
     data_files: int = 0
     small_files: int = 0
+    """Number of data files that are small enough to be compacted."""
     delete_files: int = 0
     bytes: int = 0
     rows: int = 0
-    """Rows in data files, deleted ones included."""
+    """Number of rows in data files, deleted ones included."""
     manifests: int = 0
     snapshots: int = 0
 
@@ -94,35 +95,35 @@ class MaintenanceReport(msgspec.Struct, frozen=True):
     expired: int
     """Number of files that were deleted with expired snapshots."""
     orphans: int
-    """Number of deleted files that no snapshot named."""
+    """Number of deleted files that no snapshot referenced."""
     snapshot_id: int | None = None
-    """The table's newest snapshot afterwards."""
+    """Id of the table's newest snapshot afterwards; None for an empty table."""
 
 
 @lake_errors
 def maintain(
     spark: SparkSession, names: LakeNames, table: str | None, limits: MaintenanceLimits, backlog: Sequence[Backlog] = ()
 ) -> MaintenanceReport:
-    """Maintain a state table, or with None the history. It may be repeated.
+    """Maintain a state table or the history. It may be repeated.
 
-    With the history it also expires the snapshots and orphans of the table `rejected`.
+    With the history it also expires the snapshots and removes the orphans of the table `rejected`.
 
     Args:
         spark: an open Spark session.
         names: catalogue and namespaces of the lake's tables.
-        table: the state table's name.
+        table: the state table's name; None for the history.
         limits: the thresholds.
-        backlog: for the history, staging's backlog, read before the call.
+        backlog: for the history, staging's backlog, read before the call. Later deltas are not compacted.
 
     Raises:
         LakeUnavailableError: Spark cannot be reached.
-        FlushError: another run wrote the table meanwhile, so that the commit was refused.
+        FlushError: another run wrote the table meanwhile, so that the commit was rejected.
     """
     name = names.deltas if table is None else names.state(table)
     version = version_if_there(spark, name)
     if version is None or version.snapshot_id is None:
         return MaintenanceReport(FileCounts(), FileCounts(), 0, 0, 0, 0)
-    before = measure(spark, name, limits)
+    before = count_files(spark, name, limits)
     if table is None:
         joined = sum(
             _rewrite(spark, names, name, limits, where) for where in _compactable_ranges(spark, name, limits, backlog)
@@ -132,9 +133,9 @@ def maintain(
     manifests = rewrite_manifests(spark, names, name) if before.manifests > limits.max_manifests else 0
     of_rejected = [names.rejected] if table is None and spark.catalog.tableExists(names.rejected) else []
     past = datetime.now(UTC) - timedelta(hours=limits.snapshot_hours)
-    expired = sum(expire(spark, names, each, past) for each in (name, *of_rejected))
+    expired = sum(expire_snapshots(spark, names, each, past) for each in (name, *of_rejected))
     orphans = sum(_remove_orphans(spark, names, each, limits) for each in (name, *of_rejected))
-    after, now = measure(spark, name, limits), version_if_there(spark, name)
+    after, now = count_files(spark, name, limits), version_if_there(spark, name)
     return MaintenanceReport(
         before, after, joined, manifests, expired, orphans, now.snapshot_id if now is not None else None
     )
@@ -145,16 +146,17 @@ class TrimReport(msgspec.Struct, frozen=True):
 
     bytes_freed: int
     bytes_waiting: int
-    """Bytes of unflushed deltas, which stay."""
+    """Bytes of unflushed deltas, which stay in the log."""
     deltas_waiting: int
+    """Number of unflushed deltas."""
 
 
 def trim_log(store: FlushStore, backlog: Sequence[Backlog]) -> TrimReport:
-    """Delete the deltas in staging's log that a killed flush had confirmed and not trimmed.
+    """Delete flushed deltas from staging's log that a flush confirmed but was killed before it trimmed.
 
     Args:
         store: the staging store.
-        backlog: its backlog.
+        backlog: the store's backlog, by gateway and shard.
 
     Raises:
         StagingUnavailableError: the store cannot be reached.
@@ -165,13 +167,13 @@ def trim_log(store: FlushStore, backlog: Sequence[Backlog]) -> TrimReport:
 
 
 @lake_errors
-def measure(spark: SparkSession, name: str, limits: MaintenanceLimits) -> FileCounts:
+def count_files(spark: SparkSession, name: str, limits: MaintenanceLimits) -> FileCounts:
     """Count a table's files.
 
     Args:
         spark: an open Spark session.
         name: the table's full, quoted name.
-        limits: says which files are small.
+        limits: the thresholds, which say which files are small.
     """
     small = int(limits.file_bytes * 0.75)
     row = spark.sql(
@@ -187,8 +189,8 @@ def measure(spark: SparkSession, name: str, limits: MaintenanceLimits) -> FileCo
 
 
 @lake_errors
-def join_deleted(spark: SparkSession, names: LakeNames, name: str) -> int:
-    """Rewrite every data file with deleted rows, and return their number.
+def apply_deletes(spark: SparkSession, names: LakeNames, name: str) -> int:
+    """Rewrite every data file with deleted rows without these, and return the number of rewritten files.
 
     Args:
         spark: an open Spark session.
@@ -202,7 +204,7 @@ def join_deleted(spark: SparkSession, names: LakeNames, name: str) -> int:
 
 @lake_errors
 def rewrite_manifests(spark: SparkSession, names: LakeNames, name: str) -> int:
-    """Rewrite the manifests of the newest snapshot, and return their number.
+    """Rewrite the manifests of the newest snapshot, and return the number of rewritten ones.
 
     Args:
         spark: an open Spark session.
@@ -214,8 +216,8 @@ def rewrite_manifests(spark: SparkSession, names: LakeNames, name: str) -> int:
 
 
 @lake_errors
-def expire(spark: SparkSession, names: LakeNames, name: str, older_than: datetime) -> int:
-    """Expire old snapshots without a tag, except the newest, and return the number of deleted files.
+def expire_snapshots(spark: SparkSession, names: LakeNames, name: str, older_than: datetime) -> int:
+    """Expire old snapshots that have no tag and are not the newest, and return the number of deleted files.
 
     Args:
         spark: an open Spark session.
@@ -223,7 +225,7 @@ def expire(spark: SparkSession, names: LakeNames, name: str, older_than: datetim
         name: the table's full, quoted name.
         older_than: the time before which a snapshot is old.
     """
-    arguments = f"table => '{_plain(name)}', older_than => TIMESTAMP '{_moment(older_than)}', retain_last => 1"
+    arguments = f"table => '{_plain(name)}', older_than => TIMESTAMP '{_timestamp(older_than)}', retain_last => 1"
     found = _call(spark, names, "expire_snapshots", arguments)
     return sum(int(count or 0) for key, count in found.asDict().items() if key.startswith("deleted_"))
 
@@ -261,7 +263,10 @@ def _rewrite(
 def _compactable_ranges(
     spark: SparkSession, name: str, limits: MaintenanceLimits, backlog: Sequence[Backlog]
 ) -> list[str]:
-    """Return conditions for ranges of the history: a gateway's day in one shard with enough small files."""
+    """Return conditions, in Spark's SQL, for the parts of the history to compact.
+
+    Each is a gateway's day in one shard that has enough small files, before the oldest unconfirmed arrival.
+    """
     bounds = sf.col("readable_metrics")
     low, high = (sf.struct(bounds["gateway"][end], bounds["shard"][end]) for end in ("lower_bound", "upper_bound"))
     small = sf.col("file_size_in_bytes") < int(limits.file_bytes * 0.75)
@@ -288,19 +293,19 @@ def _compactable_ranges(
 
 
 def _confirmed(waiting: Backlog) -> int:
-    """Return the arrival before which every delta of a shard is confirmed."""
+    """Return the arrival before which every delta of a shard is flushed and confirmed."""
     return waiting.last_arrival + 1 if waiting.oldest_ms is None else start_of(waiting.oldest_ms)
 
 
 def _remove_orphans(spark: SparkSession, names: LakeNames, name: str, limits: MaintenanceLimits) -> int:
     older_than = datetime.now(UTC) - timedelta(hours=max(limits.orphan_hours, 24.1))
-    arguments = f"table => '{_plain(name)}', older_than => TIMESTAMP '{_moment(older_than)}'"
+    arguments = f"table => '{_plain(name)}', older_than => TIMESTAMP '{_timestamp(older_than)}'"
     listing = ", prefix_listing => true" if location_of(spark, name).startswith("s3") else ""
     return len(spark.sql(f"CALL `{names.catalogue}`.system.remove_orphan_files({arguments}{listing})").collect())
 
 
 def literal(text: str) -> str:
-    """Return a text as a literal of Spark's SQL, for a condition that a procedure takes as text."""
+    """Return a text as a string literal of Spark's SQL, for a condition that a procedure takes as text."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
@@ -308,19 +313,20 @@ def _call(spark: SparkSession, names: LakeNames, procedure: str, arguments: str,
     try:
         row: Row = spark.sql(f"CALL `{names.catalogue}`.system.{procedure}({arguments})", args=values).collect()[0]
     except PySparkException as error:
-        if not any(sign in str(error) for sign in _REFUSED):
+        if not any(text in str(error) for text in _REJECTED):
             raise
         raise FlushError(
-            f"{procedure} of {arguments.partition(',')[0]} was refused ({brief(error)}): another run wrote the table "
+            f"{procedure} of {arguments.partition(',')[0]} was rejected ({brief(error)}): another run wrote the table "
             "meanwhile; repeat it, which is safe"
         ) from error
     return row
 
 
 def _plain(name: str) -> str:
-    """Return a full, quoted name in the form that procedures take."""
+    """Return a full, quoted name as procedures take it: without the catalogue and the quotes."""
     return name.replace("`", "").partition(".")[2]
 
 
-def _moment(moment: datetime) -> str:
+def _timestamp(moment: datetime) -> str:
+    """Return a time as the text of a TIMESTAMP literal, in UTC."""
     return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S.%f}"

@@ -1,7 +1,7 @@
-"""Records in the lake in which namespace each gateway's rows are, and finds gateways whose configuration has changed.
+"""Records in the lake which namespace each gateway's state tables are in, and finds gateways configured differently.
 
-Such a gateway would be merged and erased only in part. The record is a property of the table `gateways` for each
-gateway with its own namespace, written before its first merge. `lakehouse.run_state` calls it.
+Such a gateway would be merged and erased only in part. A property of the table `gateways` has the namespace of each
+gateway that does not share one; it is written before the first merge. `lakehouse.run_state` calls it.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 
 @lake_errors
-def moved_gateways(
+def misplaced_gateways(
     spark: SparkSession, has_begun: Callable[[str], bool], namespaces: Namespaces, names: LakeNames = NAMES
 ) -> dict[str, str]:
-    """Return the gateways whose rows are in another namespace than the configured one, each with that namespace.
+    """Return gateway → the namespace of its rows, for gateways with another configured namespace.
 
-    A gateway without rows, because it never had a checkpoint, gets the configured namespace permanently.
+    A new gateway, which never had a checkpoint, is assigned the configured namespace permanently.
 
     Args:
         spark: an open Spark session.
-        has_begun: returns whether a gateway ever had a checkpoint.
+        has_begun: returns whether a gateway ever had a checkpoint, so that its rows are in some namespace.
         namespaces: the configured namespaces.
         names: catalogue and namespaces of the lake's tables.
 
@@ -39,15 +39,15 @@ def moved_gateways(
     """
     found = version_if_there(spark, names.gateways)
     properties = found.properties if found is not None else {}
-    kept = {
+    recorded = {
         key.removeprefix(NAMESPACE_PROPERTY): value
         for key, value in properties.items()
         if key.startswith(NAMESPACE_PROPERTY)
     }
-    unknown = sorted(namespaces.own.keys() - kept.keys())
+    unknown = sorted(namespaces.own.keys() - recorded.keys())
     new = {gateway: namespaces.of(gateway) for gateway in unknown if not has_begun(gateway)}
     if new:
         ensure_gateways(spark, names)
         set_properties(spark, names.gateways, {f"{NAMESPACE_PROPERTY}{gateway}": new[gateway] for gateway in new})
-    held = {**dict.fromkeys(unknown, namespaces.shared), **kept, **new}
-    return {gateway: where for gateway, where in held.items() if where != namespaces.of(gateway)}
+    assigned = {**dict.fromkeys(unknown, namespaces.shared), **recorded, **new}
+    return {gateway: namespace for gateway, namespace in assigned.items() if namespace != namespaces.of(gateway)}

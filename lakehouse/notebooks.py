@@ -1,4 +1,7 @@
-"""What a notebook can read besides the lake: the sources of the connectors, and the log before it is flushed."""
+"""Makes connectors' sources and staging's unflushed log readable in a Spark session, for notebooks.
+
+The notebooks that `lakesync` ships, and users' own, call `register_sources`.
+"""
 
 from __future__ import annotations
 
@@ -32,18 +35,18 @@ _log = structlog.get_logger(__name__)
 
 
 def register_sources(spark: SparkSession, config: Config) -> list[str]:
-    """Make the connectors of all gateways readable as `lakesync_TYPE`, and their log as `lakesync_log`.
+    """Register the connectors of all gateways as the format `lakesync_TYPE`, and the unflushed log as `lakesync_log`.
 
     Args:
-        spark: the session in which they are readable.
-        config: says where staging is, and opens the connectors' secrets.
+        spark: the Spark session in which they become readable.
+        config: the project's configuration.
 
     Returns:
-        The names of the formats.
+        The names of the formats, for `spark.read.format`.
 
     Raises:
         StagingUnavailableError: staging cannot be reached.
-        ConfigurationError: where the gateway answers, or what to show it, is not configured.
+        ConfigurationError: the gateway's URL or the service token is not configured.
     """
     types = Connectors.configured(config)
     found: dict[str, list[ConnectorConfig]] = defaultdict(list)
@@ -63,18 +66,20 @@ def register_sources(spark: SparkSession, config: Config) -> list[str]:
 
 
 FORMAT = "lakesync_log"
+"""Name of the log's format."""
 PUSHES_A_TASK = 5_000
+"""Number of pushes that one task decodes."""
 
 
 class Shard(NamedTuple):
-    """One shard's backlog, and how tasks open its log."""
+    """The unflushed log of one gateway in one staging store, and where tasks find it."""
 
     source: LogSource
     backlog: Backlog
 
 
 class StagingLog(DataSource):
-    """Deltas that no flush has carried to the lake yet, in the columns of `deltas`; of one gateway by `gateway`."""
+    """The unflushed deltas, with the columns of the history `deltas`. The option `gateway` selects one gateway."""
 
     shards: ClassVar[tuple[Shard, ...]]
 
@@ -87,7 +92,7 @@ class StagingLog(DataSource):
         """Return the columns of `deltas`. The batch id is empty."""
         return DELTAS_SCHEMA
 
-    def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002 Spark passes the one above
+    def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002 Spark passes the result of `schema`
         """Return the reader of the log."""
         gateway = self.options.get("gateway")
         return LogReader([shard for shard in self.shards if gateway in (None, shard.backlog.gateway)])
@@ -124,7 +129,7 @@ class LogReader(DataSourceReader):
 
 
 def register_log(spark: SparkSession, store: FlushStore) -> None:
-    """Register the log, up to its current end, as a data source of a session.
+    """Register the log, up to its current end, as the data source `lakesync_log` of a session.
 
     Args:
         spark: an open Spark session.

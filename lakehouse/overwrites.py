@@ -1,4 +1,4 @@
-"""Replaces rows of an Iceberg table by Spark's writer, validated from the snapshot that was read.
+"""Replaces rows of an Iceberg table with Spark's writer, validated from the snapshot that the caller read.
 
 Flushes, merges, landings and erasures commit with it.
 """
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 PARTITION_AFTER_PARTITION = {"use-table-distribution-and-ordering": "false", "fanout-enabled": "false"}
 """Options of a writer for rows that each task has in the order of their partitions.
 
-A task has one file open, not one for each partition: buffers of open files fill the heap, and every collection of
-garbage copies them. Spark raises an error if a partition comes again."""
+A task then has one open file instead of one for each partition, whose buffers would fill the JVM's heap. Spark raises
+an error if rows of a partition come after those of another."""
 
 
 def overwrite(
@@ -31,15 +31,15 @@ def overwrite(
     *,
     options: Mapping[str, str] | None = None,
 ) -> None:
-    """Replace the rows that meet a condition. Iceberg refuses it if others have written such rows meanwhile.
+    """Replace the rows that meet a condition. Iceberg rejects it if others have written such rows since `snapshot`.
 
     Args:
-        rows: the new rows, all of which meet the condition.
+        rows: the new rows, all of which must meet the condition.
         name: the table's full, quoted name.
-        where: the condition.
-        snapshot: the snapshot that was read; None: the table was empty.
-        batch: identifies the commit in its snapshot's summary.
-        options: further options of the writer.
+        where: the condition for the rows to replace.
+        snapshot: id of the snapshot that the caller read; None if the table was empty.
+        batch: an id of the commit, stored in the summary of its snapshot; None to store none.
+        options: further options of Spark's writer.
 
     Raises:
         PySparkException: the error of Spark or the catalogue. Only the table shows whether the rows were committed.

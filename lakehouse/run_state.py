@@ -1,6 +1,7 @@
-"""What the steps of one run share besides connections: each gateway's positions, and what the run continued without.
+"""The state that the steps of one Dagster run share: each gateway's positions, and the failures that were set aside.
 
-Dagster creates one for each run, as the resource `run_state`.
+A position is an arrival, the gateway's timestamp of a push. Dagster creates one `RunState` for each run, as the
+resource `run_state`.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ if TYPE_CHECKING:
 
 
 class SetAside(NamedTuple):
-    """A failure in spite of which the run continued. Its last step fails for it."""
+    """A failure that did not stop the run. The run's last step fails because of it."""
 
     what: str
-    """What was not done. The text is the same for the same fault."""
+    """What was not done. The text is the same whenever the same fault occurs."""
     description: str
     """`what`, and the error."""
     gateway: str | None
-    """The gateway that was not flushed, if that was the failure."""
+    """Id of the gateway that could not be flushed; None for another failure."""
 
 
 class Unmerged(NamedTuple):
@@ -41,10 +42,10 @@ class Unmerged(NamedTuple):
 
     reason: str
     gateways: frozenset[str] | None
-    """Gateways whose deltas were not merged; None: all."""
+    """Ids of the gateways whose deltas were not merged; None for all."""
 
     def delays(self, gateway: str) -> bool:
-        """Return whether a gateway's rows of the table are not up to date."""
+        """Return whether deltas of a gateway were not merged, which delays its checkpoint."""
         return self.gateways is None or gateway in self.gateways
 
 
@@ -62,11 +63,11 @@ class RunState:
         """Read nothing yet.
 
         Args:
-            config: names the namespaces and shards.
+            config: the project's configuration, with its namespaces and shards.
             names: catalogue and namespaces of the lake's tables.
-            spark: returns the run's session.
+            spark: returns the run's Spark session.
             store: returns the staging store.
-            now_ms: returns server wall time in milliseconds.
+            now_ms: returns the server wall time in milliseconds since 1970.
         """
         self._config = config
         self._names = names
@@ -78,24 +79,25 @@ class RunState:
         self._cut_points: dict[str, CutPoint] = {}
         self.set_aside: list[SetAside] = []
         self.merged: dict[tuple[str, str], MergeReport] = {}
-        """`(namespace, table)` → what this run merged into a state table; no entry for other tables."""
+        """`(namespace, table)` → what this run merged into that state table."""
         self.unmerged: dict[tuple[str, str], Unmerged] = {}
-        """`(namespace, table)` → why this run continued without a state table."""
+        """`(namespace, table)` → why this run could not merge that state table."""
         self.erased: dict[str, dict[str, int]] = {}
-        """Asset of a backend beyond the lake → the deltas and rows that this run erased there."""
+        """Asset of a backend beyond the lake → numbers of the deltas and rows that this run erased there."""
         self.faults: dict[str | None, list[str]] = {}
-        """Gateway → faults that checks of this run found; None: of all gateways. They delay its checkpoint."""
-        self.doubted: set[str | None] = set()
-        """Gateways with faults in their history; None: all. Their deltas are not merged."""
+        """Gateway → faults that checks of this run found, which delay its checkpoint. The key None means all gateways.
+        """
+        self.gateways_with_faulty_history: set[str | None] = set()
+        """Gateways whose deltas are not merged in this run, because checks found faults in them. None means all."""
 
     def names_of(self, gateway: str) -> LakeNames:
         """Return the lake's names with the state tables of a gateway.
 
         Raises:
-            ConfigurationError: its rows are in another namespace than the configuration says.
+            ConfigurationError: the gateway's rows are in another namespace than the configured one.
             LakeUnavailableError: Spark cannot be reached.
         """
-        moved = self._moved.get(gateway)
+        moved = self._misplaced.get(gateway)
         if moved is not None:
             raise ConfigurationError(
                 f"the rows of gateway {gateway!r} are in the lake's namespace {moved!r}, and it is configured for "
@@ -115,8 +117,10 @@ class RunState:
         """
         return [each for each in self._store().gateways() if self._is_in(namespace, each)]
 
-    def note_cut_points(self) -> None:
-        """Read the cut point of each gateway. Call it before a flush, after which each can have a checkpoint there.
+    def read_cut_points(self) -> None:
+        """Read the cut point of each gateway: the arrival up to which the run flushes, and makes its checkpoint.
+
+        Call it before the run's flush.
 
         Raises:
             StagingUnavailableError: the staging store, or one of its shards, cannot be reached.
@@ -125,15 +129,15 @@ class RunState:
         self._cut_points = {gateway: store.cut_point(gateway) for gateway in store.gateways()}
 
     def drop_cut_point(self, gateway: str) -> None:
-        """Make no checkpoint of a gateway in this run, because it could not be flushed."""
+        """Exclude a gateway from this run's checkpoints, because it could not be flushed."""
         self._cut_points.pop(gateway, None)
 
-    def left_out(self, gateway: str, tables: Iterable[str]) -> str | None:
+    def checkpoint_obstacle(self, gateway: str, tables: Iterable[str]) -> str | None:
         """Return why a gateway gets no checkpoint in this run; None if it gets one.
 
         Args:
             gateway: the gateway's id.
-            tables: the tables that it has rows of.
+            tables: names of the gateway's tables.
         """
         namespace = self._config.namespaces.own.get(gateway, "")
         reasons = [*self.faults.get(None, []), *self.faults.get(gateway, [])]
@@ -144,20 +148,22 @@ class RunState:
         return "; ".join(reasons) or None
 
     def cut_points(self) -> Mapping[str, CutPoint]:
-        """Return the cut point of each gateway: read before the run's flush, or of gateways without unflushed deltas.
+        """Return gateway → its cut point, as read before the run's flush.
+
+        In a run without a flush it has only the gateways without unflushed deltas.
 
         Raises:
             StagingUnavailableError: the staging store, or one of its shards, cannot be reached.
         """
         if not self._cut_points:
-            self.note_cut_points()
+            self.read_cut_points()
             for backlog in self._store().backlog():
                 if backlog.deltas:
                     self._cut_points.pop(backlog.gateway, None)
         return self._cut_points
 
     def forget_positions(self) -> None:
-        """Read all positions again at their next use, because an erasure has added later arrivals."""
+        """Discard all positions, so that their next use reads them again. An erasure adds later arrivals."""
         self._cut_points, self._flushed = {}, None
 
     def settled_ms(self) -> int:
@@ -173,18 +179,18 @@ class RunState:
             moments += [each.oldest_ms for each in unflushed if each.oldest_ms is not None]
         return min(moments, default=self._now_ms())
 
-    def flushed(self, *, anew: bool = False) -> dict[str, int]:
+    def flushed(self, *, reread: bool = False) -> dict[str, int]:
         """Return gateway → the arrival up to which its deltas are in the lake.
 
-        After this run's flush that is its cut point, so that the run's tables and checkpoints agree.
+        After this run's flush that is the gateway's cut point, so that the run's tables and checkpoints agree.
 
         Args:
-            anew: whether to read it again.
+            reread: True to read the lake again, because it was flushed.
 
         Raises:
             LakeUnavailableError: Spark cannot be reached.
         """
-        if anew or self._flushed is None:
+        if reread or self._flushed is None:
             from lakehouse.history.flush import flushed_arrivals
 
             self._flushed = self._at_cut_points(flushed_arrivals(self._spark(), self._names))
@@ -192,12 +198,13 @@ class RunState:
         return self._flushed
 
     def flushed_of(self, table: str, namespace: str = "") -> dict[str, int]:
-        """Return `flushed` for the rows of one state table.
+        """Return `flushed` for one state table: gateway → the arrival up to which the table can be merged.
 
-        It has the namespace's gateways, each by the table's shard, without those with faults in their history.
+        It has the gateways of the namespace without faults in their history. If tables are sharded, the arrivals are
+        those of the table's shard.
 
         Args:
-            table: the table.
+            table: the state table's name.
             namespace: the state table's namespace; empty for the shared one.
 
         Raises:
@@ -207,7 +214,7 @@ class RunState:
         return {
             gateway: arrival
             for gateway, arrival in flushed.items()
-            if self._is_in(namespace, gateway) and not self.doubted & {gateway, None}
+            if self._is_in(namespace, gateway) and not self.gateways_with_faulty_history & {gateway, None}
         }
 
     def _flushed_in_shard_of(self, table: str) -> dict[str, int]:
@@ -230,14 +237,14 @@ class RunState:
         }
 
     def _is_in(self, namespace: str, gateway: str) -> bool:
-        return self._config.namespaces.own.get(gateway, "") == namespace and gateway not in self._moved
+        return self._config.namespaces.own.get(gateway, "") == namespace and gateway not in self._misplaced
 
     @cached_property
-    def _moved(self) -> dict[str, str]:
-        """Gateway → the namespace of its rows, if it is not the configured one."""
-        from lakehouse.namespace_assignment import moved_gateways
+    def _misplaced(self) -> dict[str, str]:
+        """Gateway → the namespace of its rows, for gateways with another configured namespace."""
+        from lakehouse.namespace_assignment import misplaced_gateways
 
         def has_begun(gateway: str) -> bool:
             return self._store().newest_checkpoint(gateway) is not None
 
-        return moved_gateways(self._spark(), has_begun, self._config.namespaces, self._names)
+        return misplaced_gateways(self._spark(), has_begun, self._config.namespaces, self._names)

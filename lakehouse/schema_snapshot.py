@@ -1,6 +1,7 @@
-"""The schema snapshot: a file with the registered tables, so that the code location loads without a connection.
+"""Reads and writes the schema snapshot: a file with the registered tables and connectors.
 
-The schema sensor writes it, the code location reads it.
+From it Dagster's code location creates its assets without a connection to staging. The schema sensor writes the file
+when the registrations have changed.
 """
 
 from __future__ import annotations
@@ -35,12 +36,14 @@ class PolledConnector(msgspec.Struct, frozen=True):
     type: str
     tables: tuple[str, ...]
     interval_ms: int
+    """Milliseconds between two polls."""
 
 
 class SchemaSnapshot(msgspec.Struct, frozen=True):
     """The registered tables, each with the joined schemas of its gateways, and the polled connectors."""
 
     tables: tuple[TableSchema, ...] = ()
+    """A schema for each table name, sorted by it. A state table in a namespace may have fewer columns."""
     gateways: dict[str, tuple[str, ...]] = {}
     """Table → ids of the gateways that registered it."""
     connectors: tuple[PolledConnector, ...] = ()
@@ -71,8 +74,8 @@ class SchemaSnapshot(msgspec.Struct, frozen=True):
         """Return the schemas of some tables.
 
         Args:
-            tables: names; empty for every table.
-            without: names of tables to leave out.
+            tables: names of the tables; empty for all.
+            without: names of tables to exclude.
         """
         wanted = (each for each in self.tables if not tables or each.table in tables)
         return tuple(each for each in wanted if each.table not in without)
@@ -84,7 +87,7 @@ class SchemaSnapshot(msgspec.Struct, frozen=True):
 
 
 def merged_tables(snapshot: SchemaSnapshot, namespaces: Namespaces) -> list[StateTable]:
-    """Return the state tables that every flush merges.
+    """Return the state tables that a flush merges, for comparisons of marks.
 
     Args:
         snapshot: the registered tables.
@@ -96,21 +99,21 @@ def merged_tables(snapshot: SchemaSnapshot, namespaces: Namespaces) -> list[Stat
 def registered(
     store: GatewayStore, own: Mapping[str, str] = MappingProxyType({}), types: Connectors | None = None
 ) -> SchemaSnapshot:
-    """Return what is registered now at all gateways of a store.
+    """Return a snapshot of what is registered now at all gateways of a staging store.
 
     Args:
         store: the staging store.
-        own: gateway → its own namespace, if it has one.
-        types: the connector types; None: the installed ones.
+        own: gateway → its own namespace; gateways that are missing share one.
+        types: the connector types; None for the installed ones.
     """
     types = types or Connectors()
     joined: dict[str, TableSchema] = {}
-    apart: dict[str, dict[str, TableSchema]] = {name: {} for name in ("", *own.values())} if own else {}
+    by_namespace: dict[str, dict[str, TableSchema]] = {name: {} for name in ("", *own.values())} if own else {}
     gateways: dict[str, tuple[str, ...]] = {}
     polled: list[PolledConnector] = []
     for gateway in sorted(store.gateways()):
         for table, version in sorted(store.gateway_config(gateway).schemas.items()):
-            for found in (joined, apart.get(own.get(gateway, ""))):
+            for found in (joined, by_namespace.get(own.get(gateway, ""))):
                 if found is not None:
                     found[table] = join(found[table], version.schema) if table in found else version.schema
             gateways[table] = (*gateways.get(table, ()), gateway)
@@ -119,12 +122,12 @@ def registered(
         _by_name(joined),
         dict(sorted(gateways.items())),
         tuple(polled),
-        {namespace: _by_name(tables) for namespace, tables in sorted(apart.items())},
+        {namespace: _by_name(tables) for namespace, tables in sorted(by_namespace.items())},
     )
 
 
 def first_arrival_day(store: FlushStore) -> str | None:
-    """Return the first UTC day on which a gateway of a store accepted a push; None before that.
+    """Return the UTC day of the first accepted push, `YYYY-MM-DD`; None if there was none.
 
     Raises:
         StagingUnavailableError: the store cannot be reached.
@@ -161,7 +164,7 @@ def _polled(gateway: str, connectors: Iterable[StoredConnector], types: Connecto
 
 
 def read_snapshot(path: Path) -> SchemaSnapshot:
-    """Read the snapshot of a file; an empty one if there is no file yet.
+    """Read a snapshot from its file. Return an empty snapshot if there is no file yet.
 
     Raises:
         ConfigurationError: the file is not a schema snapshot.
@@ -177,21 +180,21 @@ def read_snapshot(path: Path) -> SchemaSnapshot:
 
 
 def write_snapshot(path: Path, snapshot: SchemaSnapshot) -> None:
-    """Replace a snapshot atomically.
+    """Replace the file of a snapshot atomically.
 
     Args:
         path: the file's path.
         snapshot: the new snapshot.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    with draft.open("wb") as file:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with temporary.open("wb") as file:
         file.write(msgspec.json.format(msgspec.json.encode(snapshot)))
         file.flush()
         os.fsync(file.fileno())
-    draft.replace(path)
+    temporary.replace(path)
 
 
 def snapshot_file(config: Config) -> Path:
-    """Return the path of a project's snapshot."""
+    """Return the path of a project's snapshot file."""
     return config.data_dir / "schemas.json"

@@ -1,4 +1,4 @@
-"""Opens sessions of Spark Connect, on the embedded server or the one that the configuration names.
+"""Opens Spark Connect sessions, on the server that `lakesync up` starts or on the configured one.
 
 The Dagster resource `pyspark`, notebooks, commands and benchmarks call it.
 """
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from lakesync.config import Config
 
 PROBE_SECONDS = 3.0
+"""Seconds to wait for a TCP connection to the server."""
 RETRY_SECONDS = 30.0
 """Seconds within which a listening server must answer, and a running query must reach its server again."""
 
 _CREATED: list[SparkSession] = []
-"""Every session of this process, so that none is ever finalised: pyspark's finaliser closes the threads that all
-sessions share, and hangs if the collector runs it in one of them (SPARK-55362). The creator of a session stops it.
-"""
+"""Every session of this process, so that none is garbage-collected: pyspark's finaliser closes the threads that all
+sessions share, and hangs if it runs in one of them (SPARK-55362). The creator of a session stops it."""
 
 SETTINGS = {
     # Slices of a merge travel to Python as rows of some hundred kilobytes: a batch of 10,000 would be gigabytes.
@@ -46,16 +46,16 @@ SETTINGS = {
 
 
 def connect(config: Config, spark_config: Mapping[str, str] | None = None, *, shared: bool = False) -> SparkSession:
-    """Create a session, or join the one that runs share. The caller stops it; `session` does both.
+    """Create a session, or join a shared one. The caller must stop it; the context manager `session` does so.
 
-    Each session has its own Python workers, and a new session has none yet. So the server that `lakesync up` starts
-    names a session in its address (`;session_id=UUID`), from which a new id is derived each day. A caller that joins it
-    must not replace views or data sources of others; the session continues when the caller stops it.
+    A new session must start its own Python workers. To avoid that, the address of the server that `lakesync up` starts
+    names a session (`;session_id=UUID`), from which a new id is derived each day. A caller that joins it must not
+    replace views or data sources of others; the session continues when the caller stops it.
 
     Args:
-        config: the server's address and token, and the catalogue.
-        spark_config: settings of the session. `spark.remote` is the server's address; default: the configured one.
-        shared: join the session that the address names, if it names one.
+        config: the project's configuration, with the server's address and token, and the catalogue.
+        spark_config: settings of the session. `spark.remote` is the server's address, by default the configured one.
+        shared: True to join the session that the address names, if it names one.
 
     Raises:
         LakeUnavailableError: no server listens, no session was created within 30 s, or the catalogue is down.
@@ -100,8 +100,8 @@ def session(config: Config, *, shared: bool = False) -> Iterator[SparkSession]:
     """Open a session, and stop it at the end of the block.
 
     Args:
-        config: the configuration.
-        shared: as in `connect`.
+        config: the project's configuration.
+        shared: True to join the session that the server's address names, if it names one.
 
     Raises:
         LakeUnavailableError, ConfigurationError: as `connect`.
@@ -114,7 +114,10 @@ def session(config: Config, *, shared: bool = False) -> Iterator[SparkSession]:
 
 
 def _parse_address(remote: str) -> tuple[str, int, uuid.UUID | None]:
-    """Return host, port and shared session. With a token the client uses TLS except for the name `localhost`."""
+    """Return host, port and the id of the shared session; None without one.
+
+    The address 127.0.0.1 becomes `localhost`: for any other name the client uses TLS if it has a token.
+    """
     parts = urlsplit(remote)
     try:
         host, port = parts.hostname, parts.port or 15002
@@ -138,6 +141,6 @@ def _probe(host: str, port: int) -> None:
 
 
 def _shorten_retries(spark: SparkSession) -> None:
-    """Give up a lost server after about 30 s instead of ten minutes: every write to the lake may be repeated."""
+    """Let requests to a lost server fail after about 30 s instead of ten minutes. Callers repeat their work safely."""
     policy = DefaultPolicy(max_retries=12, max_backoff=3000)
     cast("ConnectSession", spark).client.set_retry_policies([policy])

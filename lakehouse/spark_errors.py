@@ -1,4 +1,7 @@
-"""Maps errors of Spark and the catalogue to those of `lakesync.model.errors`, by a decorator of lake functions."""
+"""Maps errors of Spark and of the Iceberg catalogue to those of `lakesync.model.errors`: the decorator `lake_errors`.
+
+All functions of `lakehouse` that use Spark have the decorator.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _LOST = ("RETRIES_EXCEEDED", "INVALID_HANDLE.", "SESSION_CHANGED", "NO_ACTIVE_SESSION", "UNAVAILABLE")
-"""Error conditions that mean that the server, or its session, is lost."""
+"""Spark's error conditions if the server, or the session on it, is lost."""
 
 _CATALOGUE = (
     "org.apache.iceberg.jdbc.UncheckedSQLException",
@@ -26,7 +29,7 @@ _CATALOGUE = (
     "org.apache.iceberg.exceptions.ServiceFailureException",
     "org.apache.iceberg.exceptions.ServiceUnavailableException",
 )
-"""Errors of Iceberg if the catalogue does not answer, or if it is unknown whether it has committed."""
+"""Iceberg's exceptions if the catalogue does not answer, or if it is unknown whether it has committed."""
 
 
 def lake_errors(function: Callable[P, T]) -> Callable[P, T]:
@@ -41,12 +44,12 @@ def lake_errors(function: Callable[P, T]) -> Callable[P, T]:
         except Exception as error:
             if is_lost(error):
                 raise LakeUnavailableError(
-                    f"Spark was lost in the middle of {function.__name__} ({brief(error)}); "
+                    f"the connection to Spark was lost during {function.__name__} ({brief(error)}); "
                     "run it again with a new session, which is safe"
                 ) from error
             if is_unanswered(error):
                 raise LakeUnavailableError(
-                    f"the catalogue was lost in the middle of {function.__name__}, or its answer to a commit "
+                    f"the catalogue did not answer during {function.__name__}, or its response to a commit was lost "
                     f"({brief(error)}); run it again, which is safe: it reads the tables first"
                 ) from error
             raise
@@ -55,7 +58,7 @@ def lake_errors(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def is_lost(error: BaseException) -> bool:
-    """Return whether an error means that the server or the session is lost, not that a query failed."""
+    """Return whether an error means that Spark's server or the session is lost, not that a query failed."""
     if isinstance(error, grpc.RpcError):
         return True
     condition = error.getCondition() if isinstance(error, PySparkException) else None
@@ -77,5 +80,5 @@ def is_unanswered(error: BaseException) -> bool:
 
 
 def brief(error: BaseException) -> str:
-    """Return an error of the driver without its stack trace."""
+    """Return an error's type and the first line of its message, without the JVM's stack trace."""
     return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"

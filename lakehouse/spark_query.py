@@ -1,7 +1,8 @@
-"""`python -m lakehouse.spark_query FD`: runs a query of `lakesync query --engine spark`.
+"""Runs a SQL query on the lake in Spark: the process behind `lakesync query --engine spark`.
 
-Reads `{"sql", "arrival", "snapshot"}` as JSON from stdin. Writes the result to the file descriptor as an Arrow stream,
-or an error as JSON, `{"code", "error"}`, with exit code 3. Libraries may write to stdout.
+`python -m lakehouse.spark_query FD` reads `{"sql", "arrival", "snapshot"}` as JSON from stdin. It writes the result to
+the file descriptor FD as an Arrow stream, or an error as JSON, `{"code", "error"}`, with exit code 3. FD is not stdout,
+because libraries may write there.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from sqlglot.optimizer.scope import traverse_scope
 from lakehouse.merge.kernel import STORED
 from lakehouse.sessions import session
 from lakehouse.spark_errors import brief, is_lost, lake_errors
-from lakehouse.table_definitions import DELTAS_FIELDS, LakeNames, at
+from lakehouse.table_definitions import DELTAS_FIELDS, LakeNames, at_snapshot
 from lakehouse.tables.merge_job import ROWS_A_SLICE, Division, merged_frames
 from lakesync.analysis.as_of import AsOf
 from lakesync.analysis.catalogue import LakeReader
@@ -41,17 +42,18 @@ if TYPE_CHECKING:
     from lakesync.analysis.plans import SnapshotRows
     from lakesync.analysis.statement import TableReference
 
-PLACE = ["gateway", "shard", "epoch", "seq", "ordinal"]
-_REFUSED = 3
+LOG_POSITION = ["gateway", "shard", "epoch", "seq", "ordinal"]
+"""Columns that identify a delta by its position in staging's log."""
+_ERROR_EXIT_CODE = 3
 
 
 def query(config: Config, sql: str, as_of: AsOf | None = None) -> pa.Table:
-    """Run a query in Spark's SQL.
+    """Run a query on the lake, merged with unflushed deltas, in a Spark session of its own.
 
     Args:
-        config: the configuration.
-        sql: one statement.
-        as_of: the time or snapshot to read; None: now.
+        config: the project's configuration.
+        sql: one statement in Spark's SQL.
+        as_of: the time or snapshot to read; None for the present.
 
     Raises:
         ValidationError: the SQL is invalid, or Spark cannot run it.
@@ -60,29 +62,31 @@ def query(config: Config, sql: str, as_of: AsOf | None = None) -> pa.Table:
         StagingUnavailableError: unflushed deltas cannot be read.
     """
     with session(config) as spark:
-        return ask(spark, config, sql, as_of)
+        return query_in_session(spark, config, sql, as_of)
 
 
-def ask(spark: SparkSession, config: Config, sql: str, as_of: AsOf | None = None) -> pa.Table:
-    """Run a query in a session. Views of earlier queries are replaced.
+def query_in_session(spark: SparkSession, config: Config, sql: str, as_of: AsOf | None = None) -> pa.Table:
+    """Run a query as `query` does, in an open session. Views of earlier queries are replaced.
 
     Args:
         spark: an open Spark session.
-        config: the configuration.
-        sql: one statement.
-        as_of: the time or snapshot to read; None: now.
+        config: the project's configuration.
+        sql: one statement in Spark's SQL.
+        as_of: the time or snapshot to read; None for the present.
 
     Raises:
         ValidationError, NotFoundError, LakeUnavailableError, StagingUnavailableError: as `query`.
     """
     statement = parse_statement(sql, dialect="spark")
-    unflushed = unflushed_table(config)  # before the lake: a delta flushed in between is seen twice, never missed
+    unflushed = unflushed_table(config)  # before the lake: a delta that is flushed meanwhile is read twice, not missed
     with LakeReader(config) as lake:
-        return _answer(_Views(spark, config, Planner(lake, unflushed, as_of, statement.tables), unflushed), statement)
+        return _run_statement(
+            _Views(spark, config, Planner(lake, unflushed, as_of, statement.tables), unflushed), statement
+        )
 
 
 @lake_errors
-def _answer(views: _Views, statement: Statement) -> pa.Table:
+def _run_statement(views: _Views, statement: Statement) -> pa.Table:
     try:
         return views.run(statement)
     except PySparkException as error:
@@ -94,11 +98,11 @@ def _answer(views: _Views, statement: Statement) -> pa.Table:
 
 
 class _Views:
-    """Creates a view of each table of a statement, at the requested time or snapshot."""
+    """Creates a temporary view for each table in a statement, with its rows at the requested time or snapshot."""
 
     def __init__(self, spark: SparkSession, config: Config, planner: Planner, unflushed: pa.Table) -> None:
         self.columns: dict[str, list[str]] = {}
-        """Table, as the statement names it → the columns of its view."""
+        """Table name in the statement → the columns of its view."""
         self._spark = spark
         self._planner = planner
         self._names = LakeNames(config.lake.catalog, config.lake.system_namespace, config.lake.namespace)
@@ -123,18 +127,21 @@ class _Views:
         return self._spark.sql(_renamed(statement.sql, views)).toArrow()
 
     def _history(self, plan: HistoryPlan) -> DataFrame:
-        """Return the history. Unflushed deltas have no batch id."""
+        """Return the history with the unflushed deltas, which have no batch id."""
         rows = self._spark.createDataFrame([], DELTAS_FIELDS)
         if plan.snapshot is not None:
-            rows = at(self._spark, self._names.deltas, plan.snapshot)
+            rows = at_snapshot(self._spark, self._names.deltas, plan.snapshot)
         if self._unflushed is not None:
-            new = self._unflushed.join(rows.select(*PLACE), PLACE, "anti")
+            new = self._unflushed.join(rows.select(*LOG_POSITION), LOG_POSITION, "anti")
             day = sf.to_date(sf.timestamp_millis(sf.shiftright("arrival", 16)))
             rows = rows.unionByName(new.withColumn("day", day), allowMissingColumns=True)
         return rows if plan.upto is None else rows.where(sf.col("arrival") <= plan.upto)
 
     def _state(self, wanted: TableReference, plan: StatePlan, statement: Statement) -> DataFrame:
-        """Return the visible rows, with the typed columns and those of inferred types."""
+        """Return a state table's visible rows, merged with newer deltas.
+
+        They have the typed columns, and those columns without a type in the schema that the statement reads.
+        """
         bases = [self._base(plan, base) for base in plan.parts.bases]
         new = self._new(plan)
         count = new.count() if new is not None else 0
@@ -151,22 +158,23 @@ class _Views:
             kinds = self._kinds(cells, plan)
             self.columns[wanted.qualified] = [*KEYS, *plan.typed, *kinds]
             untyped = {name: kind for name, kind in kinds.items() if statement.reads(name)}
-        shown = [*KEYS, *plan.typed, *untyped]
+        result = [*KEYS, *plan.typed, *untyped]
         has_all = all(plan.typed.keys() <= plan.fields_of(each.snapshot) for each in plan.parts.bases)
         if bases and has_all and not count and not untyped:
-            stored = [base.select(*shown, "_gone") for base in bases]
+            stored = [base.select(*result, "_gone") for base in bases]
             rows = reduce(lambda first, second: first.unionAll(second), stored)
         else:
             rows = merged_frames(increment, base, [*plan.typed.items(), *untyped.items()], division)
-        return rows.where(~sf.col("_gone")).select(*shown)
+        return rows.where(~sf.col("_gone")).select(*result)
 
     def _base(self, plan: StatePlan, base: SnapshotRows) -> DataFrame:
+        """Return the rows of a snapshot onto which newer deltas are merged."""
         name = LakeNames(self._names.catalogue, self._names.system, plan.namespace).state(plan.name)
-        rows = at(self._spark, name, base.snapshot)
+        rows = at_snapshot(self._spark, name, base.snapshot)
         return rows if base.gateway is None else rows.where(sf.col("_gateway") == base.gateway)
 
     def _kinds(self, rows: DataFrame, plan: StatePlan) -> dict[str, str]:
-        """Return the columns without a type in the lake's table, with the types that their visible values fit."""
+        """Return column → inferred type, for the columns that the lake's table has only as cells."""
         cells = rows.select(sf.explode("_cells").alias("name", "cell"))
         texts = cells.select("name", sf.col("cell.value").alias("value")).where(~sf.col("name").isin(*plan.typed))
         found = {
@@ -183,7 +191,7 @@ class _Views:
         current = deltas.current_snapshot() if deltas is not None else None
         found = [self._unflushed] if self._unflushed is not None else []
         if current is not None:
-            rows = at(self._spark, self._names.deltas, current.snapshot_id)
+            rows = at_snapshot(self._spark, self._names.deltas, current.snapshot_id)
             found.append(rows.where(_above(plan.parts.merged_up_to)))
         wanted = sf.col("table_name") == plan.name
         if plan.gateways.names:
@@ -197,7 +205,7 @@ class _Views:
 
 
 def _above(marks: Mapping[str, int]) -> Column:
-    """Deltas above the marks of their gateways; all of gateways that have none."""
+    """Return the condition for deltas after their gateway's mark; of gateways without a mark all deltas count."""
     above = ~sf.col("gateway").isin(*marks) if marks else sf.lit(True)
     for gateway, mark in marks.items():
         above |= (sf.col("gateway") == gateway) & (sf.col("arrival") > mark)
@@ -205,7 +213,12 @@ def _above(marks: Mapping[str, int]) -> Column:
 
 
 def _renamed(sql: str, views: dict[tuple[str | None, str], str]) -> str:
-    """Return the query with each table replaced by its view, under the table's name."""
+    """Return the query with each table replaced by its view, and `hlc_time` by its definition.
+
+    Args:
+        sql: the statement.
+        views: (namespace or None, table name) → name of its view.
+    """
     tree = sqlglot.parse_one(sql, read="spark")
     found = [source for scope in traverse_scope(tree) for source in scope.sources.values()]
     for table in (each for each in found if isinstance(each, exp.Table)):
@@ -228,18 +241,18 @@ def _renamed(sql: str, views: dict[tuple[str | None, str], str]) -> str:
 
 
 def main() -> int:
-    """Answer one request."""
-    asked = json.load(sys.stdin)
-    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)  # the error says it already
-    with os.fdopen(int(sys.argv[1]), "wb") as answers:
-        as_of = AsOf(asked["arrival"], asked["snapshot"]) if asked["arrival"] or asked["snapshot"] else None
+    """Answer the request on stdin, and return the exit code."""
+    request = json.load(sys.stdin)
+    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)  # the error has the same text
+    with os.fdopen(int(sys.argv[1]), "wb") as response:
+        as_of = AsOf(request["arrival"], request["snapshot"]) if request["arrival"] or request["snapshot"] else None
         try:
-            answer = query(load(), asked["sql"], as_of)
+            result = query(load(), request["sql"], as_of)
         except LakeSyncError as error:
-            answers.write(json.dumps({"code": error.code, "error": str(error)}).encode())
-            return _REFUSED
-        with pa.ipc.new_stream(answers, answer.schema) as stream:
-            stream.write_table(answer)
+            response.write(json.dumps({"code": error.code, "error": str(error)}).encode())
+            return _ERROR_EXIT_CODE
+        with pa.ipc.new_stream(response, result.schema) as stream:
+            stream.write_table(result)
     return 0
 
 

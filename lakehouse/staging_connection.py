@@ -1,4 +1,8 @@
-"""Opens the staging store for the pipeline: through the gateway that owns a store on SQLite, directly on Postgres."""
+"""Opens the staging store for the pipeline: through the gateway server for SQLite, directly for Postgres.
+
+A store on SQLite can be open in one process only, the gateway server. Dagster resources, sensors, notebooks and Spark
+tasks call it.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +24,15 @@ if TYPE_CHECKING:
 
 @contextmanager
 def pipeline_store(config: Config) -> Iterator[PipelineStore]:
-    """Open the store of a configuration, and close it at the end of the block.
+    """Open a project's staging store, and close it at the end of the block.
 
     Sensors call it directly: a Dagster resource would cost each tick 0.13 s of CPU.
 
+    Args:
+        config: the project's configuration.
+
     Raises:
-        StagingUnavailableError: it cannot be reached.
+        StagingUnavailableError: the store cannot be reached.
         ConfigurationError: the gateway's URL or the service token is not configured.
     """
     if config.gateway_owns_staging:

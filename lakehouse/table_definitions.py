@@ -1,4 +1,8 @@
-"""The lake's tables: names, columns, properties, and how a state table grows with its schema."""
+"""Defines the lake's Iceberg tables: names, columns and properties; creates them, and adds columns to state tables.
+
+`deltas` has the history of all accepted deltas. A state table has the current rows of one synced table, merged from the
+history. All modules of `lakehouse` call it.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +24,13 @@ if TYPE_CHECKING:
     from lakesync.model.schema import TableSchema
 
 MARKS_PROPERTY = "lakesync.merged"
-"""State table property: JSON `{gateway: arrival}`; all of a gateway's deltas up to there are merged."""
+"""State table property: its marks, JSON `{gateway: arrival}`; all deltas of a gateway up to the arrival are merged."""
 
 REJECTED_PROPERTY = "lakesync.rejected"
 """State table property: number of its values in the table `rejected`; absent if there never was one."""
 
 UNFILLED_PROPERTY = "lakesync.unfilled"
-"""State table property: JSON array of added columns that rows merged before do not have yet."""
+"""State table property: JSON array of added columns that are still null in rows which were merged before."""
 
 BATCH_PROPERTY = "lakesync.batch"
 """Snapshot property: the batch that was committed; of `landing` and `known`, its parts as a JSON array."""
@@ -39,7 +43,8 @@ BUCKETS = 2
 (`lakehouse.tables.writes`)."""
 
 _DICTIONARY_BYTES = str(64 << 10)
-"""A column of ids is soon written plainly. With the 2 MiB that Parquet allows, each value is looked up first."""
+"""Size from which Parquet stops to encode a column by a dictionary. For a column of ids, whose values are all
+different, a larger dictionary would only cost look-ups."""
 
 DELTAS_FIELDS = """
 gateway string, shard string, epoch bigint, batch_id string, seq bigint,
@@ -58,7 +63,7 @@ _DELTAS_PROPERTIES = {
     "write.parquet.compression-level": "1",
     "write.parquet.row-group-size-bytes": str(16 << 20),
     "write.parquet.dict-size-bytes": _DICTIONARY_BYTES,
-    # The fence and the watermark are read from file bounds, which are cut at 16 characters by default.
+    # batches and arrivals are looked up by column bounds, which are cut at 16 characters by default
     "write.metadata.metrics.column.batch_id": "full",
     "write.metadata.metrics.column.gateway": "full",
     "write.metadata.metrics.column.table_name": "full",
@@ -84,7 +89,7 @@ _STATE_PROPERTIES = {
     "write.delete.granularity": "file",
     "write.spark.fanout.enabled": "true",
     "write.parquet.compression-level": "1",
-    # About 20,000 rows: of a row group without a row that is looked for, its ids alone are read.
+    # about 20,000 rows; of a row group without a wanted row only the ids are read
     "write.parquet.row-group-size-bytes": str(8 << 20),
     "write.parquet.dict-size-bytes": _DICTIONARY_BYTES,
     "write.merge.mode": "merge-on-read",
@@ -101,13 +106,16 @@ _STATE_PROPERTIES = {
 
 
 class LakeNames(msgspec.Struct, frozen=True):
-    """The names of the lake's catalogue and namespaces. `catalogue` is Spark's name of it."""
+    """The names of the lake's catalogue and namespaces, and of the tables in them."""
 
     catalogue: str = "lake"
+    """Spark's name of the catalogue."""
     system: str = "lakesync"
+    """Namespace of the history and of other tables of LakeSync."""
     tables: str = "tables"
+    """Namespace of the state tables."""
     shared: bool = True
-    """Whether `tables` is the namespace that gateways share, not some gateways' own."""
+    """Whether `tables` is the namespace that gateways share; False for one that belongs to some gateways."""
 
     @property
     def deltas(self) -> str:
@@ -125,50 +133,53 @@ class LakeNames(msgspec.Struct, frozen=True):
         return f"`{self.catalogue}`.`{self.system}`.`rejected`"
 
     def in_namespace(self, namespace: str) -> LakeNames:
-        """Return the names with the state tables of a namespace; `""` is the one that gateways share."""
+        """Return the names with another namespace of state tables; `""` is the one that gateways share."""
         return msgspec.structs.replace(self, tables=namespace, shared=False) if namespace else self
 
     def state(self, table: str) -> str:
         """Return a state table's full, quoted name."""
         return f"`{self.catalogue}`.`{self.tables}`.`{table}`"
 
-    def called(self, table: str) -> str:
-        """Return a state table's name in lists of tables of several namespaces."""
+    def qualified_name(self, table: str) -> str:
+        """Return a state table's name for lists of all tables: with its namespace, unless that is the shared one."""
         return table if self.shared else f"{self.tables}.{table}"
 
 
 NAMES = LakeNames()
-_MAKING = threading.Lock()
+_NAMESPACE_LOCK = threading.Lock()
 
 Contract = Literal["evolve", "freeze", "discard"]
-"""What happens to columns that are registered after the state table was created: they are added; they stop its merge;
-or they are left out, and their values stay in `_cells` only."""
+"""What happens to columns that are registered after the state table was created. `evolve` adds them, `freeze` rejects
+the merge, `discard` does not add them, so that their values are in `_cells` only."""
 
 
 class Version(msgspec.Struct, frozen=True):
     """A table's current snapshot and properties."""
 
     snapshot_id: int | None
-    """None if nothing was ever written."""
+    """Id of the snapshot; None if nothing was ever written."""
     properties: dict[str, str]
 
 
 class StateTable(msgspec.Struct, frozen=True):
-    """A state table that has the columns of its schema."""
+    """A state table after `ensure_state`, with the columns of its schema."""
 
     table: str
+    """Name of the synced table."""
     name: str
-    """Full name, quoted."""
+    """Full, quoted name of the state table."""
     columns: tuple[tuple[str, str], ...]
-    """Typed columns with their schema types, also those of other gateways' schemas of the table."""
+    """Name and schema type of each typed column, also those of other gateways' schemas of the table."""
     snapshot_id: int | None
+    """Id of the current snapshot; None if the table is empty."""
     marks: dict[str, int]
-    grown: bool
-    """Whether columns were added by this merge, or by one that was killed, so that earlier rows lack them."""
+    """Gateway → the arrival up to which its deltas are merged."""
+    has_new_columns: bool
+    """Whether columns were added by this merge, or by one that was killed, so that earlier rows have null in them."""
     rejects: bool = False
-    """Whether it has values in the table of rejected values."""
+    """Whether the table ever had values in `rejected`."""
     discarded: tuple[str, ...] = ()
-    """Columns of the schema that the table's contract leaves out."""
+    """Columns of the schema that were not added, because of the table's contract."""
 
 
 def read_version(spark: SparkSession, name: str) -> Version:
@@ -188,7 +199,7 @@ def read_version(spark: SparkSession, name: str) -> Version:
 
 
 def version_if_there(spark: SparkSession, name: str) -> Version | None:
-    """Return a table's version as `read_version` does; None for a table that does not exist.
+    """Return a table's current snapshot and properties; None if there is no such table.
 
     Args:
         spark: an open Spark session.
@@ -205,19 +216,19 @@ def version_if_there(spark: SparkSession, name: str) -> Version | None:
         return read_version(spark, name) if spark.catalog.tableExists(name) else None
 
 
-def at(spark: SparkSession, name: str, snapshot: int) -> DataFrame:
-    """Return a table as of one of its snapshots.
+def at_snapshot(spark: SparkSession, name: str, snapshot: int) -> DataFrame:
+    """Return the rows of a table at one of its snapshots.
 
     Args:
         spark: an open Spark session.
         name: the table's full, quoted name.
-        snapshot: the snapshot's id.
+        snapshot: id of the snapshot.
     """
     return spark.read.option("versionAsOf", str(snapshot)).table(name)
 
 
 def marks_of(version: Version) -> dict[str, int]:
-    """Return the marks of a state table; empty if it has none."""
+    """Return a state table's marks: gateway → the arrival up to which its deltas are merged; empty if it has none."""
     return json.loads(version.properties.get(MARKS_PROPERTY, "{}"))  # type: ignore[no-any-return]
 
 
@@ -242,7 +253,7 @@ def ensure_deltas(spark: SparkSession, names: LakeNames = NAMES) -> Version:
 
 
 def ensure_gateways(spark: SparkSession, names: LakeNames = NAMES) -> Version:
-    """Create the table of the gateways' configurations where it is missing, and return its current version.
+    """Create the table of the gateways' configurations if it is missing, and return its current version.
 
     Args:
         spark: an open Spark session.
@@ -259,19 +270,19 @@ def ensure_gateways(spark: SparkSession, names: LakeNames = NAMES) -> Version:
 def ensure_state(
     spark: SparkSession, schema: TableSchema, names: LakeNames = NAMES, contract: Contract = "evolve"
 ) -> StateTable:
-    """Make or grow a table's state table, so that it has every column of the schema that its contract lets in.
+    """Create a state table, or add the schema's new columns to it as far as its contract allows.
 
-    A column keeps the type that it has in the lake, whatever the schema says: values that do not fit it are kept in
-    `_cells` and in the table `rejected`. So no tenant's schema stops the merge of a table that others share.
+    An existing column keeps its type, even if the schema has another one. Values that do not fit it are stored in
+    `_cells` and in the table `rejected`. So no tenant's schema can stop the merge of a table that others share.
 
     Args:
         spark: an open Spark session.
-        schema: of the table, its gateways' schemas joined.
+        schema: the table's schema, joined from those of its gateways.
         names: catalogue and namespaces of the lake's tables.
-        contract: what becomes of columns that the table lacks once it is there.
+        contract: what happens to columns that an existing state table lacks.
 
     Raises:
-        SchemaError: the table's name differs from another table's in case alone, or the table is frozen and the schema
+        SchemaError: the table's name differs from another table's only in case, or the table is frozen and the schema
             has further columns.
     """
     wanted: dict[str, str] = dict(schema.types)
@@ -287,13 +298,13 @@ def ensure_state(
     elif version is not None:
         _upgrade(spark, name, version, _STATE_PROPERTIES)
     stored = typed_columns(spark, name)
-    held = {column.lower(): column for column in stored}
-    missing = {column: kind for column, kind in wanted.items() if column.lower() not in held}
-    discarded = tuple(column for column in wanted if held.get(column.lower(), column) != column)
+    by_lower_name = {column.lower(): column for column in stored}
+    missing = {column: kind for column, kind in wanted.items() if column.lower() not in by_lower_name}
+    discarded = tuple(column for column in wanted if by_lower_name.get(column.lower(), column) != column)
     if missing and contract == "freeze":
         raise SchemaError(
             f"the schema of {schema.table} has the columns {', '.join(missing)}, which its state table lacks, and its "
-            f"contract is freeze: in [tables.{schema.table}], evolve would add them and discard leave them out"
+            f"contract is freeze: in [tables.{schema.table}], evolve would add them and discard would ignore them"
         )
     if missing and contract == "discard":
         discarded, missing = (*discarded, *missing), {}
@@ -314,14 +325,14 @@ def ensure_state(
         tuple(stored.items()),
         version.snapshot_id,
         marks_of(version),
-        grown=bool(missing or unfilled),
+        has_new_columns=bool(missing or unfilled),
         rejects=REJECTED_PROPERTY in version.properties,
         discarded=discarded,
     )
 
 
 def record_filled(spark: SparkSession, table: StateTable) -> None:
-    """Note that all rows of a table have the columns that were added.
+    """Record that all rows of a state table have the columns that were added.
 
     Args:
         spark: an open Spark session.
@@ -331,24 +342,24 @@ def record_filled(spark: SparkSession, table: StateTable) -> None:
 
 
 def set_properties(spark: SparkSession, name: str, properties: Mapping[str, str]) -> None:
-    """Set properties of a table, whose keys and values travel as parameters.
+    """Set properties of a table. Keys and values are parameters of the statement, because they may be tenants' ids.
 
     Args:
         spark: an open Spark session.
-        name: the table's full name, quoted.
-        properties: may have ids of tenants in keys and values.
+        name: the table's full, quoted name.
+        properties: property → value.
     """
-    pairs = ", ".join(f":key{place} = :value{place}" for place in range(len(properties)))
-    given = {
-        f"{what}{place}": text
-        for place, pair in enumerate(properties.items())
-        for what, text in zip(("key", "value"), pair, strict=True)
+    pairs = ", ".join(f":key{number} = :value{number}" for number in range(len(properties)))
+    parameters = {
+        f"{part}{number}": text
+        for number, pair in enumerate(properties.items())
+        for part, text in zip(("key", "value"), pair, strict=True)
     }
-    spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ({pairs})", args=given)
+    spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ({pairs})", args=parameters)
 
 
 def typed_columns(spark: SparkSession, name: str) -> dict[str, str]:
-    """Return a state table's typed columns and their schema types, in order.
+    """Return typed column → schema type of a state table, in the order of the columns.
 
     Args:
         spark: an open Spark session.
@@ -359,13 +370,13 @@ def typed_columns(spark: SparkSession, name: str) -> dict[str, str]:
 
 
 def _ensure_namespace(spark: SparkSession, catalogue: str, namespace: str) -> None:
-    """Create a namespace if it is missing, in one thread at a time: of two that do so at once one would fail."""
-    with _MAKING:
+    """Create a namespace if it is missing. Only one thread does so at a time, because two at once would conflict."""
+    with _NAMESPACE_LOCK:
         spark.sql(f"CREATE NAMESPACE IF NOT EXISTS `{catalogue}`.`{namespace}`")
 
 
 def _upgrade(spark: SparkSession, name: str, version: Version, wanted: dict[str, str]) -> None:
-    """Set the properties that a table of an earlier version lacks, or has with other values."""
+    """Set the properties that a table lacks, or has with other values, because an earlier version created it."""
     changed = {key: value for key, value in wanted.items() if version.properties.get(key) != value}
     changed.pop("format-version", None)  # not among the properties
     if changed:
@@ -373,10 +384,10 @@ def _upgrade(spark: SparkSession, name: str, version: Version, wanted: dict[str,
 
 
 def _exists(spark: SparkSession, catalogue: str, namespace: str, table: str) -> bool:
-    """Whether a table is there.
+    """Return whether a table exists.
 
     Raises:
-        SchemaError: another one is, whose name differs in case alone.
+        SchemaError: another table exists whose name differs only in case.
     """
     namespaces = {row["namespace"] for row in spark.sql(f"SHOW NAMESPACES IN `{catalogue}`").collect()}
     if namespace not in namespaces:
@@ -387,8 +398,8 @@ def _exists(spark: SparkSession, catalogue: str, namespace: str, table: str) -> 
     for other in names:
         if other.lower() == table.lower():
             raise SchemaError(
-                f"the table {table!r} differs from the lake's table {other!r} in case alone, which a lake cannot hold "
-                "apart; give it another name"
+                f"the name of the table {table!r} differs from the lake's table {other!r} only in case, which the "
+                "catalogue does not distinguish; give it another name"
             )
     return False
 

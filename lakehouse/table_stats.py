@@ -1,4 +1,4 @@
-"""Reads the size of a table from its metadata, for the metadata of assets."""
+"""Reads the size of an Iceberg table from its metadata. `assets.run_metrics` reports it as metadata of assets."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-class TableFigures(msgspec.Struct, frozen=True):
+class TableSize(msgspec.Struct, frozen=True):
     """Totals of a table, from the summary of its newest snapshot."""
 
     rows: int = 0
-    """As `count(*)` counts them, with the deleted rows that a state table keeps."""
+    """Number of rows as `count(*)` counts them. State tables keep deleted rows too."""
     data_files: int = 0
     delete_files: int = 0
     bytes: int = 0
-    """Bytes of its data and delete files."""
+    """Bytes of the data and delete files."""
 
 
 @lake_errors
-def figures(spark: SparkSession, name: str) -> TableFigures:
+def table_size(spark: SparkSession, name: str) -> TableSize:
     """Return a table's rows, files and bytes; zeros for an empty table.
 
     Args:
@@ -43,7 +43,7 @@ def figures(spark: SparkSession, name: str) -> TableFigures:
         return int(summary.get(f"total-{what}", 0))
 
     rows = total("records") - total("position-deletes")
-    return TableFigures(rows, total("data-files"), total("delete-files"), total("files-size"))
+    return TableSize(rows, total("data-files"), total("delete-files"), total("files-size"))
 
 
 def _summary(spark: SparkSession, name: str) -> Mapping[str, str]:

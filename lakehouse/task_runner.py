@@ -1,4 +1,4 @@
-"""Runs numbered parts of work in tasks of Spark. All modules that read or write files in tasks call it."""
+"""Runs numbered parts of some work in Spark tasks. All modules of `lakehouse` that work in tasks call it."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     Part = Callable[[int], Iterator[pa.RecordBatch]]
-    """Returns the rows of the part with a number. It is sent to tasks as a pickle."""
+    """Yields the rows of the part with a number. It is sent to tasks as a pickle."""
 
 _PARALLELISM = "spark.default.parallelism"
-_KEPT = ((-3, 32 << 20), (-1, 64 << 20), (-2, 16 << 20))
-"""glibc's M_MMAP_THRESHOLD, M_TRIM_THRESHOLD and M_TOP_PAD, in bytes."""
+_MALLOC_OPTIONS = ((-3, 32 << 20), (-1, 64 << 20), (-2, 16 << 20))
+"""glibc's M_MMAP_THRESHOLD, M_TRIM_THRESHOLD and M_TOP_PAD, each with its value in bytes."""
 
 
 def in_tasks(
     spark: SparkSession, count: int, part: Part, schema: str | StructType, *, waiting: bool = False
 ) -> DataFrame:
-    """Return the rows of numbered parts.
+    """Return a DataFrame with the rows that all parts yield in tasks.
 
     Args:
         spark: an open Spark session.
         count: number of parts.
-        part: returns the rows of a part, in a task.
+        part: yields the rows of the part with a number; called in a task.
         schema: schema of the rows.
-        waiting: whether each part gets its own task, because it mostly waits for other systems and may hang. Otherwise
-            the parts share one task for each core, so the memory of a task does not shrink.
+        waiting: True to run each part in its own task, because it mostly waits for other systems and may hang.
+            Otherwise the parts share as many tasks as there are cores, so that each task has more memory.
     """
     tasks = count if waiting else min(count, cores(spark) or count)
 
@@ -48,22 +48,23 @@ def in_tasks(
 
 
 def cores(spark: SparkSession) -> int | None:
-    """Return the number of cores of the embedded server; None for a cluster."""
+    """Return the number of cores of the embedded Spark server; None for another server, which may be a cluster."""
     found = spark.conf.get(_PARALLELISM, None)
     return int(found) if found is not None else None
 
 
 @cache
 def prepare_worker() -> None:
-    """Let a worker process use one core, and keep freed memory for its next allocations.
+    """Configure a Python worker for tasks: one core, and freed memory is kept for the next allocations.
 
-    The kernel clears a returned page before it is used again, which takes up to a third of a task's time with
-    pyarrow's allocator and glibc's defaults. Frozen modules make the garbage collection after each task quick.
+    With pyarrow's allocator and glibc's defaults freed pages return to the kernel, which clears them before they are
+    used again; that takes up to a third of a task's time. `gc.freeze` makes the garbage collection after each task
+    quick.
     """
     gc.freeze()
     pa.set_cpu_count(1)
     pa.set_memory_pool(pa.system_memory_pool())
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):  # glibc only
-        for what, size in _KEPT:
-            libc.mallopt(what, size)
+        for option, size in _MALLOC_OPTIONS:
+            libc.mallopt(option, size)

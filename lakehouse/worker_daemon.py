@@ -1,6 +1,7 @@
-"""`spark.python.daemon.module`: the process from which Spark forks its Python workers, after importing what tasks need.
+"""The process from which Spark forks its Python workers, after it has imported what tasks need.
 
-Spark ends a worker that has waited for a minute. Without the daemon a new one would import for seconds.
+Spark starts it by the setting `spark.python.daemon.module`. Spark ends a worker that has waited for a minute. Without
+this daemon each new worker would spend seconds on imports.
 """
 
 import gc
@@ -14,7 +15,7 @@ import lakehouse.history.log_reading
 import lakehouse.tables.merge_job  # noqa: F401
 
 
-def leave_out_jars() -> None:
+def remove_jars_from_path() -> None:
     """Remove Spark's jar from the path on which Python searches modules.
 
     It has no Python modules, and a worker reads the directory of every archive on the path before each task, which
@@ -26,6 +27,6 @@ def leave_out_jars() -> None:
 
 
 if __name__ == "__main__":
-    leave_out_jars()
+    remove_jars_from_path()
     gc.freeze()  # the collector does not touch these objects, so that workers keep sharing their pages
     manager()  # type: ignore[no-untyped-call]

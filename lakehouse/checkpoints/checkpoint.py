@@ -17,10 +17,10 @@ from lakehouse.catalogue import open_table, planned_files
 from lakehouse.checkpoints.frame_files import WRITTEN_SCHEMA, frame_parts, link_frames
 from lakehouse.checkpoints.tags import CheckpointRetention, retention_clause
 from lakehouse.data_files import DataFile
-from lakehouse.gateway_configs import keep_config
-from lakehouse.side_by_side import side_by_side
+from lakehouse.gateway_configs import store_config
+from lakehouse.parallel import in_parallel
 from lakehouse.spark_errors import lake_errors
-from lakehouse.table_definitions import BUCKETS, NAMES, Contract, LakeNames, at, ensure_deltas, ensure_state
+from lakehouse.table_definitions import BUCKETS, NAMES, Contract, LakeNames, at_snapshot, ensure_deltas, ensure_state
 from lakehouse.tables.history_files import history_files
 from lakehouse.tables.increment import Increment
 from lakehouse.tables.increments import merge_table
@@ -81,7 +81,7 @@ def make_checkpoint(
             f"at {arrival} the rows of {gateway} did not follow the changed rules yet; make the checkpoint at a later "
             "arrival"
         )
-    keep_config(spark, gateway, store.gateway_config(gateway), store.connectors(gateway), names)
+    store_config(spark, gateway, store.gateway_config(gateway), store.connectors(gateway), names)
     newest = store.newest_checkpoint(gateway)
     if newest is not None and newest.arrival >= arrival:
         return newest
@@ -91,7 +91,7 @@ def make_checkpoint(
         contract = contracts.get(schema.table, "evolve")
         return merge_table(spark, schema, {gateway: arrival}, names=names, contract=contract).snapshot_id
 
-    found = side_by_side(spark, merged, ordered)
+    found = in_parallel(spark, merged, ordered)
     snapshots = dict(zip((schema.table for schema in ordered), found, strict=True))
     before = _reusable(store, newest, cut_point)
     if before is not None and {each.table: each.snapshot_id for each in before.tables} == {
@@ -109,7 +109,7 @@ def make_checkpoint(
     def with_frames(table: str) -> CheckpointTable | None:
         return _table_frames(spark, table, snapshots[table], target, frames_before.get(table), names)
 
-    tables = [table for table in side_by_side(spark, with_frames, snapshots) if table is not None]
+    tables = [table for table in in_parallel(spark, with_frames, snapshots) if table is not None]
     crash_point("checkpoint.written")
     checkpoint = Checkpoint(
         gateway,
@@ -159,7 +159,7 @@ def state_as_of(
     if checkpoint is not None and (checkpoint.gateway, checkpoint.arrival) == (gateway, arrival):
         for part in checkpoint.tables:
             if part.table == schema.table:
-                return at(spark, table.name, part.snapshot_id).where(sf.col("_gateway") == gateway)
+                return at_snapshot(spark, table.name, part.snapshot_id).where(sf.col("_gateway") == gateway)
     increment = Increment(schema.table, {gateway: (0, arrival)})
     history = history_files(spark, names.deltas, ensure_deltas(spark, names).snapshot_id, increment)
     merge = Merge.of(increment, history, (), table.columns, BUCKETS)

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakehouse.checkpoints.row_messages import row_messages
-from lakehouse.data_files import DataFile, read_rows, shares
+from lakehouse.data_files import DataFile, divide_files, read_rows
 from lakehouse.file_systems import file_system_of, on_s3
 from lakehouse.merge.kernel import STORED
 from lakesync.model.types import SyncResponse
@@ -54,7 +54,7 @@ def frame_parts(
         table: the table's name.
         arrival: the arrival of the checkpoint.
     """
-    groups = shares(files, ROWS_A_FILE)
+    groups = divide_files(files, ROWS_A_FILE)
 
     def part(number: int) -> Iterator[pa.RecordBatch]:
         rows = _rows_of(gateway, groups[number])

@@ -78,7 +78,7 @@ def make_checkpoints(
         try:
             names = run_state.names_of(gateway)
             tables = _tables(spark, store, cut_point, names)
-            if (reason := run_state.left_out(gateway, tables)) is not None:
+            if (reason := run_state.checkpoint_obstacle(gateway, tables)) is not None:
                 raise IntegrityError(reason)
             checkpoint = make_checkpoint(
                 spark,

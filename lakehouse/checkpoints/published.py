@@ -16,9 +16,9 @@ import pyarrow as pa
 from pyspark.sql import functions as sf
 
 from lakehouse.file_systems import file_system_of
-from lakehouse.side_by_side import side_by_side
+from lakehouse.parallel import in_parallel
 from lakehouse.spark_errors import brief, is_lost, is_unanswered, lake_errors
-from lakehouse.table_definitions import NAMES, LakeNames, at
+from lakehouse.table_definitions import NAMES, LakeNames, at_snapshot
 from lakehouse.tables.stored_rows import FRAME_COLUMNS, stored_row
 from lakehouse.task_runner import in_tasks
 from lakesync.adapters.digests import ARRIVALS_PER_DAY
@@ -74,7 +74,7 @@ def checkpoint_differences(
     """
 
     def differences_of(table: CheckpointTable) -> list[CheckpointDifference]:
-        rows = at(spark, names.state(table.table), table.snapshot_id).where(
+        rows = at_snapshot(spark, names.state(table.table), table.snapshot_id).where(
             (sf.col("_gateway") == checkpoint.gateway) & ~sf.col("_gone")
         )
         try:
@@ -86,7 +86,7 @@ def checkpoint_differences(
                 raise
             return [_difference(checkpoint, table, f"the snapshot {table.snapshot_id} cannot be read: {brief(error)}")]
 
-    found = side_by_side(spark, differences_of, checkpoint.tables)
+    found = in_parallel(spark, differences_of, checkpoint.tables)
     return [difference for differences in found for difference in differences]
 
 

@@ -14,10 +14,10 @@ from pyspark.sql import functions as sf
 
 from lakehouse.erasure.conditions import deltas_of
 from lakehouse.erasure.leftovers import delete_files, unreferenced_files
-from lakehouse.maintenance import expire, join_deleted, location_of, rewrite_manifests
+from lakehouse.maintenance import apply_deletes, expire_snapshots, location_of, rewrite_manifests
 from lakehouse.overwrites import overwrite
 from lakehouse.spark_errors import lake_errors
-from lakehouse.table_definitions import StateTable, at, marks_of, read_version, typed_columns
+from lakehouse.table_definitions import StateTable, at_snapshot, marks_of, read_version, typed_columns
 from lakehouse.tables.merge_job import merged_frames
 from lakehouse.tables.rejected import replace_rejected
 from lakesync.model.crash_points import crash_point
@@ -88,7 +88,7 @@ def merge_covered_rows(spark: SparkSession, table: str, requests: Sequence[Erasu
     version = read_version(spark, name)
     if version.snapshot_id is None:
         return RewriteReport()
-    state = at(spark, name, version.snapshot_id)
+    state = at_snapshot(spark, name, version.snapshot_id)
     stale = state.where((sf.col("_gateway") == gateway) & _covered_rows(requests, table))
     found = stale.groupBy(sf.col("_file").alias("file")).count().collect()
     if found:
@@ -122,13 +122,13 @@ def drop_old_snapshots(spark: SparkSession, name: str, names: LakeNames) -> None
     """
     if read_version(spark, name).snapshot_id is None:
         return
-    join_deleted(spark, names, name)
+    apply_deletes(spark, names, name)
     for ref in spark.table(f"{name}.refs").where("name <> 'main'").select("name", "type").collect():
         quoted = "`" + ref["name"].replace("`", "``") + "`"
         spark.sql(f"ALTER TABLE {name} DROP {ref['type']} IF EXISTS {quoted}")
     rewrite_manifests(spark, names, name)
     crash_point("erasure.rewritten")
-    expire(spark, names, name, datetime.now(UTC))
+    expire_snapshots(spark, names, name, datetime.now(UTC))
     crash_point("erasure.expired")
 
 
@@ -177,13 +177,13 @@ def erase_rejected_values(spark: SparkSession, table: str, names: LakeNames) -> 
     if not spark.catalog.tableExists(names.rejected):
         return
     files_of_all_snapshots = spark.table(f"{names.rejected}.all_files")
-    files_of_table = files_of_all_snapshots.where(sf.col("partition.table_name") == names.called(table))
+    files_of_table = files_of_all_snapshots.where(sf.col("partition.table_name") == names.qualified_name(table))
     name = names.state(table)
     version = read_version(spark, name)
     if version.snapshot_id is None or files_of_table.isEmpty():
         return
     columns = tuple(typed_columns(spark, name).items())
-    state = StateTable(table, name, columns, snapshot_id=version.snapshot_id, marks={}, grown=False)
+    state = StateTable(table, name, columns, snapshot_id=version.snapshot_id, marks={}, has_new_columns=False)
     replace_rejected(spark, state, version.snapshot_id, names)
     drop_old_snapshots(spark, names.rejected, names)
     # a killed run may have written files that no snapshot references; nobody writes the table meanwhile

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from pyspark.sql import functions as sf
 
 from lakehouse.catalogue import planned_files
-from lakehouse.data_files import DataFile, read_rows, rows_in, shares
+from lakehouse.data_files import DataFile, divide_files, read_rows, rows_in
 from lakehouse.history.decoding import day_of
 from lakehouse.task_runner import in_tasks
 from lakesync.adapters.arrow import id_numbers
@@ -71,7 +71,7 @@ def sum_batch(spark: SparkSession, files: Sequence[tuple[DataFile, bool]], batch
     if not files:
         return None
     whole = {file.path for file, is_whole in files if is_whole}
-    parts = shares([file for file, _ in files], max(ROWS_A_TASK, rows_in(file for file, _ in files) // 64))
+    parts = divide_files([file for file, _ in files], max(ROWS_A_TASK, rows_in(file for file, _ in files) // 64))
 
     def part(number: int) -> Iterator[pa.RecordBatch]:
         for file in parts[number]:

@@ -21,7 +21,7 @@ from pyspark.sql import functions as sf
 from lakehouse.catalogue import open_table
 from lakehouse.landing.landed_files import BUCKETS, OLD_MARK, LandedFile
 from lakehouse.landing.row_versions import NO_PAGE
-from lakehouse.maintenance import join_deleted
+from lakehouse.maintenance import apply_deletes
 from lakehouse.table_definitions import BATCH_PROPERTY, NAMES, LakeNames
 from lakesync.analysis.column_bounds import column_bounds
 from lakesync.analysis.scans import condition
@@ -215,7 +215,7 @@ class ConnectorTables(NamedTuple):
         """
         tasks = list(table.scan(self._of_connector()).plan_files())
         if any(task.delete_files for task in tasks):
-            join_deleted(self.spark, self.names, name)
+            apply_deletes(self.spark, self.names, name)
             table.refresh()
             tasks = list(table.scan(self._of_connector()).plan_files())
         return tasks

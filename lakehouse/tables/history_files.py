@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakehouse.catalogue import open_table, planned_files
-from lakehouse.data_files import DataFile, rows_in, shares
+from lakehouse.data_files import DataFile, divide_files, rows_in
 from lakehouse.history.decoding import day_of
 from lakehouse.tables.increment import ROWS_A_TASK, Increment
 from lakehouse.task_runner import in_tasks
@@ -90,7 +90,7 @@ def count_deltas(spark: SparkSession, history: History, increment: Increment) ->
     """
     if history.deltas is not None:
         return history.deltas
-    parts = shares(history.files, max(ROWS_A_TASK, rows_in(history.files) // 64))
+    parts = divide_files(history.files, max(ROWS_A_TASK, rows_in(history.files) // 64))
 
     def part(number: int) -> Iterator[pa.RecordBatch]:
         count = sum(rows.num_rows for file in parts[number] for rows in increment.keys(file))

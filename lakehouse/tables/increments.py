@@ -115,7 +115,11 @@ def merge_table(
     history = ensure_deltas(spark, names).snapshot_id
     table = ensure_state(spark, schema, names, contract)
     follows_marks = days is None and not rebuild
-    if follows_marks and not table.grown and all(table.marks.get(name, 0) >= last for name, last in upto.items()):
+    if (
+        follows_marks
+        and not table.has_new_columns
+        and all(table.marks.get(name, 0) >= last for name, last in upto.items())
+    ):
         return MergeReport(
             schema.table,
             deltas_in=0,
@@ -132,11 +136,11 @@ def merge_table(
     found = history_files(spark, names.deltas, history, increment)
     written = WriteResult(table.snapshot_id)
     deltas_in = count_deltas(spark, found, increment)
-    if deltas_in or rebuild or (table.grown and table.snapshot_id is not None):
+    if deltas_in or rebuild or (table.has_new_columns and table.snapshot_id is not None):
         written = write_state(spark, table, increment, found, upto if rebuild else None)
         if written.snapshot_id is not None and (written.rejected or table.rejects):
             replace_rejected(spark, table, written.snapshot_id, names)
-        if table.grown:
+        if table.has_new_columns:
             record_filled(spark, table)
     crash_point("tables.merged")
     marks = _advance_marks(spark, table, upto, days, exactly=rebuild)

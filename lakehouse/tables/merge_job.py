@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import IntegerType, LongType, StringType, StructType
 
-from lakehouse.data_files import DataFile, read_rows, rows_in, shares
+from lakehouse.data_files import DataFile, divide_files, read_rows, rows_in
 from lakehouse.merge.kernel import DELTAS, STORED, merge
 from lakehouse.merge.typed import with_typed_columns
 from lakehouse.table_definitions import SPARK_TYPES, STATE_FIELDS
@@ -235,7 +235,7 @@ class Merge(NamedTuple):
         return merged_slice(deltas, stored, self.columns)
 
     def _shares(self, files: Sequence[DataFile], rows: int) -> list[list[DataFile]]:
-        return shares(files, max(rows, rows_in(files) // MOST_TASKS))
+        return divide_files(files, max(rows, rows_in(files) // MOST_TASKS))
 
     def _split_deltas(self, files: Iterable[DataFile]) -> Iterator[pa.RecordBatch]:
         for file in files:

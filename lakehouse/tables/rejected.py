@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as sf
 
 from lakehouse.catalogue import open_table, planned_files
-from lakehouse.data_files import DataFile, read_rows, rows_in, shares
+from lakehouse.data_files import DataFile, divide_files, read_rows, rows_in
 from lakehouse.merge.kernel import STORED
 from lakehouse.merge.typed import MISFITS, misfits
 from lakehouse.spark_errors import lake_errors
@@ -50,7 +50,7 @@ def replace_rejected(spark: SparkSession, table: StateTable, snapshot: int, name
     Raises:
         LakeUnavailableError: Spark cannot be reached; the next merge that writes the table repeats it.
     """
-    called = names.called(table.table)
+    called = names.qualified_name(table.table)
     if not spark.catalog.tableExists(names.rejected):
         spark.sql(f"CREATE TABLE IF NOT EXISTS {names.rejected} ({_COLUMNS}) USING iceberg PARTITIONED BY (table_name)")
     rows = _misfits(spark, table, snapshot).select(
@@ -72,7 +72,7 @@ def _misfits(spark: SparkSession, table: StateTable, snapshot: int) -> DataFrame
     """Return the values of a snapshot that do not fit their columns, in the columns `MISFITS`. Tasks find them."""
     with open_table(spark, table.name) as opened:
         files = [DataFile.of(task) for task in planned_files(opened, snapshot)]
-    parts, columns = shares(files, max(ROWS_A_TASK, rows_in(files) // 256)), table.columns
+    parts, columns = divide_files(files, max(ROWS_A_TASK, rows_in(files) // 256)), table.columns
 
     def part(number: int) -> Iterator[pa.RecordBatch]:
         for file in parts[number]:

@@ -15,7 +15,7 @@ from pyspark.sql import Observation
 from pyspark.sql import functions as sf
 
 from lakehouse.catalogue import current_snapshot, open_table, planned_files
-from lakehouse.data_files import DataFile, read_rows, rows_in, shares
+from lakehouse.data_files import DataFile, divide_files, read_rows, rows_in
 from lakehouse.merge.kernel import STORED
 from lakehouse.merge.typed import misfits
 from lakehouse.overwrites import PARTITION_AFTER_PARTITION, overwrite
@@ -121,7 +121,7 @@ def write_state(
         state = _read_state(spark, table)
         try:
             crash_point("tables.planned")
-            if rebuilt is None and not table.grown and _is_small(state, history):
+            if rebuilt is None and not table.has_new_columns and _is_small(state, history):
                 observed = _merge_on_read(spark, table, state, increment, history)
             else:
                 observed = _rewrite(spark, table, state, increment, history, rebuilt or ())
@@ -201,7 +201,7 @@ def _merge_on_read(
 
 def _touched_keys(spark: SparkSession, increment: Increment, history: History) -> DataFrame:
     """Return the keys of the rows that an increment touches, each once, in the columns `TOUCHED`."""
-    parts = shares(history.files, ROWS_A_TASK)
+    parts = divide_files(history.files, ROWS_A_TASK)
 
     def part(number: int) -> Iterator[pa.RecordBatch]:
         own = [rows for file in parts[number] for rows in increment.keys(file)]
@@ -238,7 +238,7 @@ def _count_added_rows(
     spark: SparkSession, table: StateTable, before: Collection[str], now: list[DataFile]
 ) -> dict[str, int]:
     """Count rows, deleted rows and values that do not fit in the files that a commit added."""
-    parts, columns = shares([file for file in now if file.path not in before], ROWS_A_TASK), table.columns
+    parts, columns = divide_files([file for file in now if file.path not in before], ROWS_A_TASK), table.columns
 
     def part(number: int) -> Iterator[pa.RecordBatch]:
         for file in parts[number]:

@@ -11,7 +11,7 @@ from lakehouse.checkpoints.published import checkpoint_differences
 from lakehouse.checks import duplicate_deltas, duplicate_keys, future_deltas, history_faults, ledger_against_lake
 from lakehouse.sessions import session
 from lakehouse.table_definitions import LakeNames, read_version
-from lakehouse.table_stats import TableFigures, figures
+from lakehouse.table_stats import TableSize, table_size
 from lakehouse.tables.history_check import unlike_history
 from lakehouse.tables.increments import merge_table
 from lakehouse.tables.state_audit import rows_unlike_merge
@@ -101,12 +101,12 @@ def test_a_sound_lake_has_no_faults(lake, spark):
     assert unlike_history(spark, "t", lake.names) == []
     assert future_deltas(spark, lake.names) == []
     assert checkpoint_differences(spark, lake.checkpoint, lake.names) == []
-    counted = figures(spark, lake.names.state("t"))
+    counted = table_size(spark, lake.names.state("t"))
     assert (counted.rows, counted.delete_files) == (6, 0)
     assert counted.data_files > 0
     assert counted.bytes > 0
     spark.sql(f"CREATE TABLE lake.{lake.names.tables}.empty (a int) USING iceberg")
-    assert figures(spark, f"lake.{lake.names.tables}.empty") == TableFigures()
+    assert table_size(spark, f"lake.{lake.names.tables}.empty") == TableSize()
 
 
 def test_a_state_that_differs_from_the_merge_is_found_in_the_whole_history_and_on_its_days(lake, spark):

@@ -13,7 +13,7 @@ import pytest
 from lakehouse.checkpoints.checkpoint import make_checkpoint
 from lakehouse.history.flush import flush_due
 from lakehouse.sessions import session
-from lakehouse.spark_query import ask
+from lakehouse.spark_query import query_in_session
 from lakehouse.table_definitions import LakeNames
 from lakehouse.tables.increments import merge_table
 from lakesync.analysis.as_of import AsOf
@@ -173,7 +173,11 @@ class Place:
     spark: object
 
     def answer(self, engine, sql, as_of=None):
-        return on_duckdb(self.config, sql, as_of) if engine == "duckdb" else ask(self.spark, self.config, sql, as_of)
+        return (
+            on_duckdb(self.config, sql, as_of)
+            if engine == "duckdb"
+            else query_in_session(self.spark, self.config, sql, as_of)
+        )
 
     def statements(self):
         shared, apart = self.namespaces

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from lakehouse.checkpoints.checkpoint import make_checkpoint
-from lakehouse.gateway_configs import keep_config
+from lakehouse.gateway_configs import store_config
 from lakehouse.history.flush import flush_due
 from lakehouse.sessions import session
 from lakehouse.table_definitions import LakeNames
@@ -61,7 +61,7 @@ def test_clients_continue_after_a_destroyed_store_is_rebuilt(spawn, spark_server
         hold = store.cut_point("gw")
         flush_due(spark, store, names=names)
         make_checkpoint(spark, store, hold, [parse_schema(SCHEMA)], directory_uri=tmp_path.as_uri(), names=names)
-        assert keep_config(spark, "gw", store.gateway_config("gw"), store.connectors("gw"), names) is False
+        assert store_config(spark, "gw", store.gateway_config("gw"), store.connectors("gw"), names) is False
         assert spark.table(names.gateways).count() == 1
         (newest,) = spark.table(f"{names.gateways}.snapshots").collect()
     assert newest["summary"]["engine-name"] == "spark"

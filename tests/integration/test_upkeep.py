@@ -19,7 +19,7 @@ from lakehouse.history.flush import flush_due
 from lakehouse.maintenance import MaintenanceLimits, location_of, maintain
 from lakehouse.schema_snapshot import SchemaSnapshot
 from lakehouse.sessions import session
-from lakehouse.table_definitions import LakeNames, at
+from lakehouse.table_definitions import LakeNames, at_snapshot
 from lakehouse.tables import writes
 from lakehouse.tables.history_check import unlike_history
 from lakehouse.tables.increments import merge_table
@@ -145,7 +145,7 @@ def test_maintenance_compacts_a_table_and_keeps_snapshots_of_checkpoints(world, 
     assert done.orphans == 1
     assert (stray.exists(), young.exists()) == (False, True)
     assert world.rows() == now != then
-    version = at(world.spark, NAMES.state("notes"), tagged.snapshot_id)
+    version = at_snapshot(world.spark, NAMES.state("notes"), tagged.snapshot_id)
     assert {key: spelled(state) for key, state in states(version).items()} == then
     with dg.instance_for_test() as instance:
         told = world.run_maintenance(spark_server["config"], instance)

@@ -5,7 +5,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lakehouse.data_files import DataFile, deleted_rows, read_rows, rows_in, shares
+from lakehouse.data_files import DataFile, deleted_rows, divide_files, read_rows, rows_in
 
 SCHEMA = pa.schema([("row", pa.string()), ("size", pa.int64())])
 
@@ -72,10 +72,10 @@ def test_only_deletes_of_the_same_file_apply(file, tmp_path):
 
 def test_shares_cover_every_row_group_once_within_the_limit_of_rows():
     files = [DataFile("large", (), 1000), *(DataFile(f"small{number}", (), 30) for number in range(9))]
-    found = shares(files, 100)
+    found = divide_files(files, 100)
     assert sorted(each for share in found for each in share) == sorted(
         [DataFile("large", (), 1000, first, 10) for first in range(10)] + files[1:]
     )
     assert all(sum(each.rows // each.every for each in share) <= 100 for share in found)
-    assert shares([], 100) == []
+    assert divide_files([], 100) == []
     assert rows_in(files) == 1270

@@ -23,8 +23,8 @@ def test_gateways_share_one_namespace_unless_they_declare_another():
 
 def test_a_table_outside_the_shared_namespace_is_qualified():
     assert (WHERE.called("tables", "orders"), WHERE.called("shop", "orders")) == ("orders", "shop.orders")
-    assert LakeNames().called("orders") == "orders"
-    assert LakeNames(tables="shop", shared=False).called("orders") == "shop.orders"
+    assert LakeNames().qualified_name("orders") == "orders"
+    assert LakeNames(tables="shop", shared=False).qualified_name("orders") == "shop.orders"
     assert LakeNames(tables="shop", shared=False).state("orders") == "`lake`.`shop`.`orders`"
 
 
