@@ -51,6 +51,6 @@ def guard_commits(catalogue_uri: str) -> None:
     except psycopg.errors.InsufficientPrivilege as error:
         raise ConfigurationError(
             f"the catalogue at {catalogue_uri.rpartition('@')[2]} lacks the trigger lakesync_commit_guard, without "
-            f"which a commit whose response is lost damages its table, and its user cannot create it ({error}); let the "
+            f"which a lost response to a commit damages the table, and its user cannot create it ({error}); let the "
             f"owner of iceberg_tables run {SQL.name}, once"
         ) from error

@@ -65,7 +65,7 @@ class CopiedDays(msgspec.Struct, frozen=True):
         return CopiedDays({**self.tables, table: joined})
 
 
-def record_copied(store: PipelineStore, name: str, copied: Iterable[tuple[str, date]], today: date) -> None:
+def record_copied(store: PipelineMarks, name: str, copied: Iterable[tuple[str, date]], today: date) -> None:
     """Add copied days to a migration's mark. A day that had not ended when the run began is copied again later.
 
     Args:
