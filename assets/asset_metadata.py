@@ -1,4 +1,4 @@
-"""Names that assets, sensors and jobs share: asset keys, pools and run tags; and the days of partitions."""
+"""Names that assets, sensors and jobs share: asset keys, pools and run tags; and conversions of partitions to days."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
@@ -13,14 +13,16 @@ REQUESTED_BY = "lakesync/requested_by"
 REASON = "lakesync/reason"
 """Run tag: why the sensor requested the run."""
 UPKEEP = "lakesync/upkeep"
-"""Run tag: of maintenance runs, of which one runs at a time."""
+"""Run tag of maintenance runs, of which only one runs at a time."""
 SLOT = "lakesync/slot"
 """Run tag: the kind of run. Each kind has its own slots."""
 FLUSH_SLOT, MOVE_SLOT, POLL_SLOT, UPKEEP_SLOT, OTHER_SLOT = "flush", "move", "poll", "upkeep", "other"
+"""Values of the tag `SLOT`."""
 SET_ASIDE = "lakesync/set_aside"
-"""Run tag: the gateways that a run could not flush, separated by commas. May be empty."""
+"""Run tag: ids of the gateways that a run could not flush, separated by commas; empty for none."""
 LEFT_OUT = "lakesync/left_out"
-"""Run tag: what a run continued without, as a JSON list of short texts. The same fault has the same text."""
+"""Run tag: the failures in spite of which a run continued, as a JSON list of short texts. The same fault always has the
+same text."""
 FLUSH_SENSOR = "flush_sensor"
 POLL_SENSOR = "poll_sensor"
 DESTINATION_SENSOR = "destination_sensor"
@@ -32,8 +34,11 @@ DELTAS = dg.AssetKey("deltas")
 AUDIT = "audit"
 """Name of the job that runs every check."""
 LOG = dg.AssetKey(["staging", "log"])
+"""The external asset of the unflushed deltas in staging."""
 SNAPSHOTS = dg.AssetKey("checkpoint_snapshots")
+"""The asset that a flush materialises last: the tagged snapshots of the state tables."""
 CHECKPOINT = dg.AssetKey("checkpoint")
+"""The asset of the checkpoints from which new clients start, by gateway."""
 CHECKPOINT_POOL = "lakesync_checkpoint"
 """Pool of the steps that make checkpoints."""
 
@@ -42,18 +47,18 @@ def state_key(table: str, namespace: str = "") -> dg.AssetKey:
     """Return the asset of a state table.
 
     Args:
-        table: the synced table.
-        namespace: that of its gateways; empty for the shared one.
+        table: name of the synced table.
+        namespace: namespace of its gateways; empty for the shared one.
     """
     return dg.AssetKey([f"tables_{namespace}" if namespace else "tables", table])
 
 
 def check_step(key: dg.AssetKey, checks: str = "checks") -> str:
-    """Return the name of the step that checks an asset. Its prefix differs from that of every asset's own step.
+    """Return the name of the step that checks an asset. The prefix distinguishes it from the asset's own step.
 
     Args:
         key: the asset.
-        checks: the check, or `checks` if the step runs several.
+        checks: the check's name, or `checks` if the step runs several.
     """
     return "__".join([checks, *key.path])
 
@@ -62,8 +67,8 @@ def table_pool(table: str, namespace: str = "") -> str:
     """Return the pool of the steps that write a state table.
 
     Args:
-        table: the synced table.
-        namespace: that of its gateways; empty for the shared one.
+        table: name of the synced table.
+        namespace: namespace of its gateways; empty for the shared one.
     """
     return f"lakesync_table_{namespace}__{table}" if namespace else f"lakesync_table_{table}"
 
@@ -74,12 +79,12 @@ def client_key(table: str) -> dg.AssetKey:
 
 
 def polled_key(gateway: str, connector: str, table: str) -> dg.AssetKey:
-    """Return the asset of the rows that a connector brings into a table.
+    """Return the asset of the rows that a connector polls into a table.
 
     Args:
-        gateway: the connector's gateway.
+        gateway: id of the connector's gateway.
         connector: the connector's name.
-        table: the table.
+        table: the table's name.
     """
     return dg.AssetKey(["ingest", gateway, connector, table])
 
@@ -88,8 +93,8 @@ def target_key(destination: str, adapter: str) -> dg.AssetKey:
     """Return the asset of one adapter of a destination.
 
     Args:
-        destination: the name in `lakesync.toml`.
-        adapter: the adapter that is written.
+        destination: the destination's name in `lakesync.toml`.
+        adapter: the adapter's name.
     """
     return dg.AssetKey(["destinations", destination, adapter])
 
@@ -98,18 +103,18 @@ def target_pool(destination: str, adapter: str) -> str:
     """Return the pool of the steps that write to one adapter of a destination.
 
     Args:
-        destination: the name in `lakesync.toml`.
-        adapter: the adapter that is written.
+        destination: the destination's name in `lakesync.toml`.
+        adapter: the adapter's name.
     """
     return f"lakesync_destination_{destination}__{adapter}"
 
 
 def range_tags(first: str, last: str) -> dict[str, str]:
-    """Return the tags that name a run's range of partitions.
+    """Return the run tags that select a range of partitions.
 
     Args:
-        first: the first partition.
-        last: the last partition.
+        first: key of the first partition.
+        last: key of the last partition.
     """
     return {"dagster/asset_partition_range_start": first, "dagster/asset_partition_range_end": last}
 
@@ -125,9 +130,9 @@ def is_requested_by(sensor: str, context: dg.AssetExecutionContext) -> bool:
 
 
 def continues_on_failure(run: dg.DagsterRun) -> bool:
-    """Return whether a run continues without a part that fails, and fails for it in its last step.
+    """Return whether a run continues if a part of it fails, and fails only in its last step.
 
-    Runs of the flush sensor do, if they end with the checkpoints.
+    Runs that the flush sensor requests do, if they include the checkpoints.
     """
     selected = run.asset_selection
     return run.tags.get(REQUESTED_BY) == FLUSH_SENSOR and (not selected or SNAPSHOTS in selected)
@@ -139,7 +144,7 @@ def days_of(context: dg.AssetExecutionContext) -> list[date]:
 
 
 def days_in_tags(tags: Mapping[str, str]) -> list[date] | None:
-    """Return the UTC days that a run's tags name; None if they name none."""
+    """Return the UTC days of the partitions that a run's tags select; None if they select none."""
     only = tags.get("dagster/partition")
     first = tags.get("dagster/asset_partition_range_start", only)
     last = tags.get("dagster/asset_partition_range_end", only)
@@ -150,27 +155,27 @@ def days_in_tags(tags: Mapping[str, str]) -> list[date] | None:
 
 
 def nearest_key(day: str, keys: Sequence[str]) -> str:
-    """Return the partition of a day, or the one nearest to it.
+    """Return the key of a day's partition; for a day before the first or after the last partition, the nearest one.
 
     Args:
-        day: a day as ISO 8601.
-        keys: the partitions, ascending; at least one.
+        day: the day, `YYYY-MM-DD`.
+        keys: keys of the partitions, ascending; at least one.
     """
     return min(max(day, keys[0]), keys[-1])
 
 
 def nearest_day(days: dg.TimeWindowPartitionsDefinition, ms: int) -> str:
-    """Return the partition of a moment, or the one nearest to it.
+    """Return the key of a time's partition, or the nearest one, as `nearest_key`.
 
     Args:
-        days: UTC days.
-        ms: milliseconds since 1970.
+        days: partitions by UTC day.
+        ms: the time in milliseconds since 1970.
     """
     return nearest_key(f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d}", days.get_partition_keys())
 
 
 def ms_of_days(days: Sequence[date]) -> tuple[int, int]:
-    """Return the first millisecond of a range of UTC days, and the first millisecond after it."""
+    """Return the first millisecond of a range of UTC days, and the first one after it, both since 1970."""
     first, after = min(days), max(days) + timedelta(days=1)
     start, end = (int(datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp() * 1000) for day in (first, after))
     return start, end
@@ -183,5 +188,5 @@ def arrivals_of(days: Sequence[date]) -> tuple[int, int]:
 
 
 def day_of_key(key: str) -> date:
-    """Return the day that a partition's key names."""
+    """Return the day of a daily partition's key, `YYYY-MM-DD`."""
     return datetime.strptime(key, "%Y-%m-%d").replace(tzinfo=UTC).date()

@@ -1,6 +1,6 @@
-"""The checks of the history, the state tables and the checkpoints: what each finds, and what to do about its faults.
+"""Defines the checks of the history, the state tables and the checkpoints: what each finds, and how to mend it.
 
-`lakehouse` finds the faults. `assets.checks` runs the checks as steps of Dagster.
+Functions of `lakehouse` find the faults. `assets.checks` turns the definitions into asset checks of Dagster.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CheckScope:
-    """What a check reads, and which days it looks at."""
+    """What a check reads: the connections of its run, and the days of arrival to look at."""
 
     spark: SparkSession
     lake: LakeResource
     store: PipelineStore
     run_state: RunState
     days: list[date] | None
-    """UTC days of arrival; None: all."""
+    """UTC days of arrival; None for all, as in the audit."""
     seed: int
     """Chooses the sample of rows."""
     is_flush: bool
-    """Whether the run is one of the flush sensor, which checks a sample of the checkpoints."""
+    """Whether the flush sensor requested the run. Then only a sample of each checkpoint is compared."""
 
     @cached_property
     def history(self) -> "HistoryFaults":
@@ -44,7 +44,7 @@ class CheckScope:
 
     @property
     def altered_deltas(self) -> Sequence[msgspec.Struct]:
-        """Days of the history with deltas whose id is not the hash of their contents; searched in the audit only."""
+        """Days of the history with deltas whose id is not the hash of their contents. Only the audit searches them."""
         from lakehouse.checks import altered_deltas
 
         return altered_deltas(self.spark, self.lake.names) if self.days is None else []
@@ -56,10 +56,11 @@ class Check(NamedTuple):
     name: str
     description: str
     find: Callable[[CheckScope], Sequence[msgspec.Struct]]
-    """Returns the faults."""
+    """Returns the faults; empty if there are none."""
     remedy: str
+    """What to do about a fault."""
     blocking: bool = True
-    """Whether a fault stops downstream assets; otherwise it is a warning."""
+    """Whether a fault stops downstream assets; if not, it is a warning."""
 
 
 HISTORY_CHECKS = (
@@ -95,11 +96,11 @@ def table_checks(table: str, namespace: str) -> tuple[Check, ...]:
     """Return the checks of a state table.
 
     Args:
-        table: the state table.
-        namespace: that of its gateways; empty for the shared one.
+        table: the state table's name.
+        namespace: namespace of its gateways; empty for the shared one.
     """
 
-    def doubled_rows(scope: CheckScope) -> Sequence[msgspec.Struct]:
+    def duplicate_rows(scope: CheckScope) -> Sequence[msgspec.Struct]:
         from lakehouse.checks import duplicate_keys
 
         report = scope.run_state.merged.get((namespace, table))
@@ -113,16 +114,16 @@ def table_checks(table: str, namespace: str) -> tuple[Check, ...]:
         report = scope.run_state.merged.get((namespace, table))
         if report is not None and report.differences == 0:  # the merge has compared a row of each slice
             return []
-        names, whose = scope.lake.names_in(namespace), scope.run_state.gateways_in(namespace)
-        return rows_unlike_merge(scope.spark, table, names, gateways=whose, days=scope.days, seed=scope.seed)
+        names, gateways = scope.lake.names_in(namespace), scope.run_state.gateways_in(namespace)
+        return rows_unlike_merge(scope.spark, table, names, gateways=gateways, days=scope.days, seed=scope.seed)
 
     def unlike_whole_history(scope: CheckScope) -> Sequence[msgspec.Struct]:
         from lakehouse.tables.history_check import unlike_history
 
-        if scope.days is not None:  # a run for some days has compared what it merged
+        if scope.days is not None:  # the whole table is compared only in the audit
             return []
-        names, whose = scope.lake.names_in(namespace), scope.run_state.gateways_in(namespace)
-        return unlike_history(scope.spark, table, names, gateways=whose)
+        names, gateways = scope.lake.names_in(namespace), scope.run_state.gateways_in(namespace)
+        return unlike_history(scope.spark, table, names, gateways=gateways)
 
     def unfit(scope: CheckScope) -> Sequence[msgspec.Struct]:
         from lakehouse.checks import unfit_values
@@ -131,7 +132,7 @@ def table_checks(table: str, namespace: str) -> tuple[Check, ...]:
 
     remedy = "Launch the job `tables` with `rebuild: true` for this table, which merges it again from the history."
     return (
-        Check("row_once", f"No row of `{table}` is stored twice.", doubled_rows, remedy),
+        Check("row_once", f"No row of `{table}` is stored twice.", duplicate_rows, remedy),
         Check(
             "state_equals_merge",
             f"A sample of rows of `{table}` equals the gateway's own merge of their deltas.",

@@ -1,6 +1,8 @@
-"""The assets `checkpoint_snapshots` and `checkpoint`: a gateway's tables at one arrival, as snapshots and as frames.
+"""Creates the assets `checkpoint_snapshots` and `checkpoint`: all rows of a gateway at one arrival.
 
-`checkpoint_snapshots` is the last step of a flush. `checkpoint` has a partition for each gateway.
+`checkpoint_snapshots` is the last step of a flush: it tags the state tables' Iceberg snapshots and writes the rows as
+frames, from which new clients start. `checkpoint` reports the same with a partition for each gateway. The code location
+(`lakesync_dagster.definitions`) calls this module.
 """
 
 from collections.abc import Iterator, Sequence
@@ -40,20 +42,20 @@ def checkpoints(snapshot: SchemaSnapshot, config: Config) -> list[dg.AssetsDefin
 
     Args:
         snapshot: names the state tables.
-        config: names the folder of frames and the staging store.
+        config: the project's configuration.
     """
     return [snapshots_asset(snapshot, config), checkpoint_asset(config)]
 
 
 def snapshots_asset(snapshot: SchemaSnapshot, config: Config) -> dg.AssetsDefinition:
-    """Create the last step of a flush, which makes every gateway's checkpoint and reports each as a partition.
+    """Create the asset `checkpoint_snapshots`, whose step makes every gateway's checkpoint.
 
-    The partitions of a flush are days, so Dagster cannot run the partitions of `checkpoint` in the same run. Tables
-    that were registered after the code location was loaded are merged here.
+    It reports each checkpoint as a partition of `checkpoint`, because Dagster cannot run partitions by gateway in a run
+    whose partitions are days. Tables that were registered after the code location was loaded are merged here.
 
     Args:
         snapshot: names the state tables.
-        config: names the lake, and says how long the snapshots of checkpoints are kept.
+        config: the project's configuration.
     """
 
     @dg.asset(
@@ -103,13 +105,13 @@ def snapshots_asset(snapshot: SchemaSnapshot, config: Config) -> dg.AssetsDefini
 
 
 def checkpoint_asset(config: Config) -> dg.AssetsDefinition:
-    """Create the checkpoints, by gateway.
+    """Create the asset `checkpoint`, with a partition for each gateway.
 
-    A run makes its gateways' checkpoints again if all of their deltas are in the lake, and reports the newest ones
-    otherwise.
+    A run makes new checkpoints for gateways whose deltas are all in the lake. For the others it reports the newest
+    existing one.
 
     Args:
-        config: names the folder of frames.
+        config: the project's configuration.
     """
 
     @dg.asset(
@@ -162,7 +164,7 @@ def _report_partitions(
     run_state: RunState,
     now_ms: int,
 ) -> None:
-    """Report each checkpoint as a partition of the asset `checkpoint`."""
+    """Report each checkpoint as a materialised partition of the asset `checkpoint`."""
     name = GATEWAYS.name or ""
     known = set(context.instance.get_dynamic_partitions(name))
     if new := [each.gateway for each in made if each.gateway not in known]:
@@ -199,7 +201,7 @@ def _snapshots_metadata(made: Sequence[Checkpoint]) -> Metadata:
 
 
 def _valid_metadata(made: Sequence[Checkpoint], run_state: RunState, now_ms: int) -> Metadata:
-    """Up to when the checkpoints are complete. One that was kept because nothing has changed is as new as the run."""
+    """Return up to when the checkpoints have all deltas. One that did not need to change counts as new as the run."""
     points = run_state.cut_points()
     arrivals = (
         max(each.arrival, points[each.gateway].arrival) if each.gateway in points else each.arrival for each in made

@@ -1,8 +1,8 @@
-"""The steps that run the checks of the history, the state tables and the checkpoints.
+"""Creates the Dagster asset checks of the history, the state tables and the checkpoints.
 
-In a run for some days the checks look at those days; in a run without days, such as the nightly audit, at everything.
-A fault found in a run of the flush sensor delays the checkpoints of its gateways only. Values that do not fit their
-column are warnings.
+A run for some days checks these days; a run without days, such as the nightly audit, checks everything. If a run of the
+flush sensor finds a fault, only the checkpoints of the affected gateways are delayed. The code location
+(`lakesync_dagster.definitions`) calls this module.
 """
 
 from collections.abc import Iterator, Sequence
@@ -33,11 +33,11 @@ from resources.lake import LakeResource
 from resources.spark import SparkConnectResource
 
 LIMIT = 100
-"""Faults that a check lists at most."""
+"""Number of faults that a check lists, at most."""
 PUBLISHED = dg.AssetCheckKey(CHECKPOINT, "checkpoint_equals_snapshots")
 """The check of checkpoints, which a flush runs after it has made them."""
 NAMED = 3
-"""Faults that a check's description names. Its metadata lists all."""
+"""Number of faults in a check's description. Its metadata lists all."""
 
 
 def checks(snapshot: SchemaSnapshot) -> list[dg.AssetChecksDefinition]:
@@ -57,15 +57,19 @@ def checks(snapshot: SchemaSnapshot) -> list[dg.AssetChecksDefinition]:
 
 
 def summary(found: Sequence[msgspec.Struct]) -> str:
-    """Return the first faults as text: gateway, what it is, and day. It has no values, because alerts contain it."""
-    first = [" ".join(_name(one)) for one in found[:NAMED]]
+    """Return the first faults as text: gateway, key or table, and day. Alerts contain it, so it has no values of rows.
+
+    Args:
+        found: the faults.
+    """
+    first = [" ".join(_fault_name(fault)) for fault in found[:NAMED]]
     return ", ".join(first) + (f" and {len(found) - NAMED} more" if len(found) > NAMED else "")
 
 
-def _name(one: msgspec.Struct) -> Iterator[str]:
-    first = msgspec.structs.astuple(one)[:2]
+def _fault_name(fault: msgspec.Struct) -> Iterator[str]:
+    first = msgspec.structs.astuple(fault)[:2]
     yield from map(str, first)
-    day = getattr(one, "day", "")
+    day = getattr(fault, "day", "")
     if day and day not in first:
         yield day
 
@@ -80,9 +84,9 @@ def _checks_of(
 
     Args:
         key: the asset.
-        checks: its checks.
-        table: namespace and name of a state table; None for another asset.
-        after: further assets after which the step runs.
+        checks: the asset's checks.
+        table: namespace and name, if the asset is a state table; None for another asset.
+        after: further assets that must be materialised before the step runs.
     """
     by_key = {dg.AssetCheckKey(key, check.name): check for check in checks}
 
@@ -104,7 +108,7 @@ def _checks_of(
         run_state: dg.ResourceParam[RunState],
     ) -> Iterator[dg.AssetCheckResult]:
         seed = int(context.run.run_id[:8], 16)
-        days = None if key == CHECKPOINT else days_in_tags(context.run.tags)  # whose partitions are gateways
+        days = None if key == CHECKPOINT else days_in_tags(context.run.tags)  # a checkpoint's partition is a gateway
         wanted = {one: by_key[one] for one in by_key if one in context.selected_asset_check_keys}
         found: dict[dg.AssetCheckKey, Sequence[msgspec.Struct]] = {}
         with failure_policy(context, pyspark):
@@ -148,7 +152,7 @@ def _checks_of(
 
 
 def _state(scope: CheckScope, key: dg.AssetKey, table: tuple[str, str] | None) -> str:
-    """Return an asset's state as text, which changes whenever the asset is written."""
+    """Return a text that changes whenever the asset is written, such as its snapshot id."""
     from lakehouse.table_definitions import version_if_there
 
     if key == CHECKPOINT:
@@ -164,7 +168,7 @@ def _delay_checkpoints(
     key: dg.AssetCheckKey,
     found: Sequence[msgspec.Struct],
 ) -> None:
-    """Keep the checkpoints of the gateways with faults; of all gateways if not every fault is listed."""
+    """Make no new checkpoints of the gateways with faults; of no gateway if there may be more faults than listed."""
     gateways = {getattr(one, "gateway", None) for one in found} if len(found) < LIMIT else {None}
     check = f"{key.name} of {key.asset_key.to_user_string()}"
     for gateway in gateways:

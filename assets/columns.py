@@ -1,4 +1,7 @@
-"""The columns and column lineage of the lake's tables, as metadata of assets."""
+"""Describes the columns of the lake's tables, and where their values come from, as metadata of assets.
+
+The assets of these tables call it.
+"""
 
 import dagster as dg
 

@@ -1,6 +1,7 @@
-"""An asset for each adapter of each destination, which follows `deltas` with its own mark, and a check of each.
+"""Creates an asset and a check for each adapter of each destination, a backend that receives the lake's deltas.
 
-`lakesync_dagster.movement` creates them. The tasks are in `lakehouse.backends.destinations`.
+Each adapter has its own mark, which says how far it is written. `lakehouse.backends.destinations` does the work.
+`lakesync_dagster.movement` calls this module.
 """
 
 from collections.abc import Iterator
@@ -44,12 +45,12 @@ if TYPE_CHECKING:
 
 EQUALS_LAKE = "equals_lake"
 """Name of the check."""
-_SHOWN = 20
-"""Differences and days that a check's description names at most."""
+_MAX_LISTED = 20
+"""Number of differences, and of days, in a check's description, at most."""
 
 
 class Follow(dg.Config):
-    """What a run of a destination does."""
+    """The run configuration of a destination's asset."""
 
     rebuild: bool = False
     """Also write the selected days again from the lake, to repair missing, altered and surplus deltas and rows."""
@@ -59,8 +60,8 @@ def destinations(config: Config, days: dg.PartitionsDefinition) -> list[dg.Asset
     """Create an asset for each adapter of each destination.
 
     Args:
-        config: declares the destinations.
-        days: UTC days of arrival.
+        config: the project's configuration, which declares the destinations.
+        days: partitions by UTC day of arrival.
 
     Raises:
         ConfigurationError: a destination reaches one adapter in two ways.
@@ -69,14 +70,14 @@ def destinations(config: Config, days: dg.PartitionsDefinition) -> list[dg.Asset
 
 
 def destination_asset(each: DestinationTarget, days: dg.PartitionsDefinition) -> dg.AssetsDefinition:
-    """Create the asset of one adapter of a destination. It takes the deltas that it lacks in its own transactions.
+    """Create the asset of one adapter of a destination, whose step writes the deltas that the adapter lacks.
 
-    A run of the sensor takes all of them. Any other run takes those up to the end of its days. A failed step is not
-    retried within its run: the sensor requests another run, after a growing pause.
+    A run that the sensor requests writes all of them. Any other run writes those up to the end of its days. A failed
+    step is not retried within its run: the sensor requests another run, after a growing pause.
 
     Args:
-        each: the adapter.
-        days: UTC days of arrival.
+        each: the destination's adapter.
+        days: partitions by UTC day of arrival.
     """
     name, target = each.destination, each.target
     tables = f"The tables {', '.join(f'`{table}`' for table in target.tables)}" if target.tables else "Every table"
@@ -108,40 +109,41 @@ def destination_asset(each: DestinationTarget, days: dg.PartitionsDefinition) ->
 
         until = None if is_requested_by(DESTINATION_SENSOR, context) else arrivals_of(days_of(context))[1]
         with failure_policy(context, pyspark, retried=False):
-            settled = run_state.settled_ms()
+            valid_through_ms = run_state.valid_through_ms()
             task = follower_task(staging.store, each)
-            found = follow(pyspark.spark_session, task, lake.names, until)
-            _report_by_day(context, found)
+            report = follow(pyspark.spark_session, task, lake.names, until)
+            _report_by_day(context, report)
             if config.rebuild:
                 for day, deltas in rebuild(pyspark.spark_session, task, days_of(context), lake.names).items():
                     context.add_asset_metadata({"deltas_rewritten": deltas}, partition_key=day.isoformat())
             mark = FollowerMark(
                 each.selection,
-                found.progress.streams,
+                report.progress.streams,
                 staging.now_ms(),
-                min((suspended.retry_ms for suspended in found.set_aside), default=None),
-                tuple(suspended.table for suspended in found.set_aside),
-                found.dead_letters,
+                min((suspended.retry_ms for suspended in report.set_aside), default=None),
+                tuple(suspended.table for suspended in report.set_aside),
+                report.dead_letters,
             )
             staging.store.put_mark(each.mark_name, msgspec.json.encode(mark).decode())
             metadata = {
-                **_metadata(found),
-                **freshness_metadata(settled, staging.now_ms()),
+                **_metadata(report),
+                **freshness_metadata(valid_through_ms, staging.now_ms()),
                 "dagster/uri": without_password(target.uri),
             }
-        at = found.progress
+        progress = report.progress
         return dg.MaterializeResult(
-            metadata=metadata, data_version=content_version([at.selection, at.deltas, str(at.id_sum)])
+            metadata=metadata,
+            data_version=content_version([progress.selection, progress.deltas, str(progress.id_sum)]),
         )
 
     return followed
 
 
 def lake_comparisons(config: Config) -> list[dg.AssetChecksDefinition]:
-    """Create a check for each adapter of each destination: it has what the lake has up to its mark.
+    """Create a check for each adapter of each destination: it has what the lake has, up to the adapter's mark.
 
     Args:
-        config: declares the destinations.
+        config: the project's configuration, which declares the destinations.
     """
     return [_lake_comparison(each) for each in destination_targets(config)]
 
@@ -175,53 +177,56 @@ def _lake_comparison(each: DestinationTarget) -> dg.AssetChecksDefinition:
                 return
             except LakeSyncError:
                 raise
-            except Exception as error:  # for example a missing file of the lake
+            except Exception as error:  # for example, a file of the lake is missing
                 context.log.exception("the destination cannot be compared")
                 yield dg.AssetCheckResult(passed=False, description=f"It could not be compared: {brief(error)}")
                 return
-        yield _compared(found)
+        yield _check_result(found)
 
     return check
 
 
-def _compared(found: "Comparison") -> dg.AssetCheckResult:
+def _check_result(comparison: "Comparison") -> dg.AssetCheckResult:
     """Return the check's result: the days that differ, and what to do."""
-    lines = [str(each) for each in found.differences[:_SHOWN]]
-    days = sorted({each.day for each in found.differences})
+    lines = [str(each) for each in comparison.differences[:_MAX_LISTED]]
+    days = sorted({each.day for each in comparison.differences})
     if days:
-        lines.append(f"Rebuild the days {', '.join(days[:_SHOWN])}: materialise them with `rebuild: true`")
-    lines += [f"Table {each.table} is set aside: {each.reason}" for each in found.set_aside]
+        lines.append(f"Rebuild the days {', '.join(days[:_MAX_LISTED])}: materialise them with `rebuild: true`")
+    lines += [f"Table {each.table} is set aside: {each.reason}" for each in comparison.set_aside]
     metadata: Metadata = {
-        "deltas_there": found.deltas_there,
-        "deltas_in_lake": found.deltas_in_lake,
-        "rows_there": found.rows_there,
-        "rows_in_lake": found.rows_in_lake,
-        "dead_letters": found.dead_letters,
+        "deltas_there": comparison.deltas_there,
+        "deltas_in_lake": comparison.deltas_in_lake,
+        "rows_there": comparison.rows_there,
+        "rows_in_lake": comparison.rows_in_lake,
+        "dead_letters": comparison.dead_letters,
         "days": dg.MetadataValue.json(days),
     }
-    return dg.AssetCheckResult(passed=found.is_equal, description=". ".join(lines) or None, metadata=metadata)
+    return dg.AssetCheckResult(passed=comparison.is_equal, description=". ".join(lines) or None, metadata=metadata)
 
 
-def _report_by_day(context: dg.AssetExecutionContext, found: "FollowReport") -> None:
-    """Add to each partition the number of deltas taken of its day. The first partition counts earlier days too."""
+def _report_by_day(context: dg.AssetExecutionContext, report: "FollowReport") -> None:
+    """Add to each partition the number of its day's deltas that were written.
+
+    Deltas of days outside the run count for the nearest partition.
+    """
     keys = context.partition_keys
-    taken = dict.fromkeys(keys, 0)
-    for day, deltas in found.days.items():
-        taken[nearest_key(day, keys)] += deltas
-    for key, deltas in taken.items():
+    written = dict.fromkeys(keys, 0)
+    for day, deltas in report.days.items():
+        written[nearest_key(day, keys)] += deltas
+    for key, deltas in written.items():
         context.add_asset_metadata({"deltas_in": deltas}, partition_key=key)
 
 
-def _metadata(found: "FollowReport") -> Metadata:
-    at = found.progress
-    marks = {stream: str(arrival) for stream, arrival in sorted(at.streams.items())}
-    suspended = {each.table: f"{each.reason} ({each.failures} attempts)" for each in found.set_aside}
+def _metadata(report: "FollowReport") -> Metadata:
+    progress = report.progress
+    marks = {stream: str(arrival) for stream, arrival in sorted(progress.streams.items())}
+    suspended = {each.table: f"{each.reason} ({each.failures} attempts)" for each in report.set_aside}
     return {
         "set_aside": dg.MetadataValue.json(suspended),
-        "deltas_in": found.deltas,
-        "transactions": found.parts,
-        "dagster/row_count": at.deltas,
-        "tables_of_rows": ", ".join(sorted(at.row_columns)),
+        "deltas_in": report.deltas,
+        "transactions": report.parts,
+        "dagster/row_count": progress.deltas,
+        "tables_of_rows": ", ".join(sorted(progress.row_columns)),
         "marks": dg.MetadataValue.json(marks),
-        "mark": dg.MetadataValue.timestamp(wall_of(max(at.streams.values(), default=0)) / 1000),
+        "mark": dg.MetadataValue.timestamp(wall_of(max(progress.streams.values(), default=0)) / 1000),
     }

@@ -1,7 +1,7 @@
-"""The asset `erasure`: carries out erasure requests in the lake and beyond, and proves that nothing is left.
+"""Creates the asset `erasure`: it carries out erasure requests in the lake and beyond, and proves that nothing is left.
 
-Its steps are ops of one graph, so that lineage shows one asset. A run occupies the pools of all steps from its start to
-its end, so nothing else writes meanwhile.
+Its steps are ops of one graph, so that lineage shows one asset. A run occupies the pools of all its steps from start to
+end, so no other run writes meanwhile. The code location (`lakesync_dagster.definitions`) calls this module.
 """
 
 import dagster as dg
@@ -31,7 +31,7 @@ def erasure(snapshot: SchemaSnapshot, config: Config) -> dg.AssetsDefinition:
 
     Args:
         snapshot: names the state tables and connectors.
-        config: declares the destinations, flows, tiers and migrations.
+        config: the project's configuration, which declares destinations, flows, tiers and migrations.
     """
     history = history_step(config)
     tables = [table_step(schema.table, namespace) for schema, namespace in snapshot.states]
@@ -61,7 +61,11 @@ def erasure(snapshot: SchemaSnapshot, config: Config) -> dg.AssetsDefinition:
 
 
 def history_step(config: Config) -> dg.OpDefinition:
-    """Create the step that flushes unflushed deltas, then removes from the history what requests cover."""
+    """Create the first step: it flushes unflushed deltas, then empties the deltas of the history that requests cover.
+
+    Args:
+        config: the project's configuration.
+    """
 
     def erase(run: ErasureRun) -> Metadata:
         from lakehouse.erasure.redaction import redact_history
@@ -84,11 +88,11 @@ def history_step(config: Config) -> dg.OpDefinition:
 
 
 def table_step(table: str, namespace: str = "") -> dg.OpDefinition:
-    """Create the step that merges the erased rows of one state table again and deletes its older snapshots.
+    """Create the step that recomputes the erased rows of one state table and deletes its older snapshots.
 
     Args:
-        table: the state table.
-        namespace: that of its gateways; empty for the shared one.
+        table: the state table's name.
+        namespace: namespace of its gateways; empty for the shared one.
     """
 
     def erase(run: ErasureRun) -> Metadata:
@@ -111,9 +115,12 @@ def table_step(table: str, namespace: str = "") -> dg.OpDefinition:
 
 
 def report_step(config: Config) -> dg.OpDefinition:
-    """Create the step that searches every file, confirms the requests that are proven, and makes new checkpoints.
+    """Create the last step: it searches every data file, confirms the proven requests, and makes new checkpoints.
 
     It does not run if the step of a backend failed, so the requests stay open.
+
+    Args:
+        config: the project's configuration.
     """
 
     def erase(run: ErasureRun) -> Metadata:
@@ -122,20 +129,20 @@ def report_step(config: Config) -> dg.OpDefinition:
 
         spark, store, state, uri = run.spark, run.store, run.run_state, run.lake.checkpoints_uri
         due = run.due
-        ended = [
+        results = [
             complete_erasures(spark, store, mine, state.names_of(gateway), uri, run.staging.opener)
             for gateway, mine in due.items()
         ]
         if due:
             state.forget_positions()
             make_checkpoints(spark, store, state, config, uri)
-        left = [each for one in ended for each in one.left]
+        left = [each for result in results for each in result.left]
         if left:
             raise FlushError(
                 f"{len(left)} data files still have erased values: another run wrote them meanwhile. The next run "
                 "erases them"
             )
-        proofs = [msgspec.to_builtins(each) for one in ended for each in one.proven]
+        proofs = [msgspec.to_builtins(each) for result in results for each in result.proven]
         return {
             "confirmed": len(proofs),
             "report": dg.MetadataValue.json(proofs),

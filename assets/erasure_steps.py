@@ -1,7 +1,7 @@
-"""Steps of the asset `erasure` for connectors and for backends beyond the lake. They run after the history's step.
+"""Creates the steps of the asset `erasure` for connectors and for backends beyond the lake. `assets.erasure` calls it.
 
-Each step runs in the pool of what writes there, so nothing is copied from one backend to another meanwhile. A backend
-that is only read is erased too: otherwise the next run would copy erased values again.
+Each step runs in the pool of the steps that write there, so nothing is copied between backends meanwhile. Backends that
+are only read are erased too: otherwise the next run would copy erased values again.
 """
 
 from collections.abc import Callable, Sequence
@@ -39,12 +39,12 @@ if TYPE_CHECKING:
     Erasures = Callable[[GatewayStore, tuple[RedactionRequest, ...]], list[BackendErasure]]
 
 ERASE = "erase"
-"""Name of the graph, and prefix of the names of its steps, which differ so from the steps of other assets."""
+"""Name of the graph, and prefix of the names of its steps, which distinguishes them from the steps of other assets."""
 
 
 @dataclass(frozen=True)
 class ErasureRun:
-    """What a step of the erasure reads and writes."""
+    """The connections of a step of the erasure."""
 
     spark: "SparkSession"
     lake: LakeResource
@@ -76,12 +76,12 @@ def erasure_step(
     """Create a step of the erasure.
 
     Args:
-        path: what the step erases in, as the path of an asset's key.
-        pool: pool of the steps that write there.
-        description: what is left after the step.
+        path: the key's path of the asset in which the step erases; it becomes the step's name.
+        pool: pool of the steps that write this asset.
+        description: the state after the step, for Dagster's pages.
         erase: does the work and returns the step's metadata.
-        is_first: whether no step runs before it.
-        is_retried: whether Dagster retries it after a transient error. Otherwise the sensor requests another run.
+        is_first: whether the step has no predecessor.
+        is_retried: whether Dagster retries the step after a transient error. If not, the sensor requests another run.
     """
 
     @dg.op(
@@ -106,10 +106,13 @@ def erasure_step(
 
 
 def connector_steps(snapshot: SchemaSnapshot) -> tuple[list[dg.OpDefinition], list[dg.OpDefinition]]:
-    """Create a step for each connector, and steps that delete the old snapshots of `landing` and `known` after them.
+    """Create the steps that erase polled rows.
 
     Args:
         snapshot: names the connectors.
+
+    Returns:
+        A step for each connector, and the steps that then delete the old snapshots of `landing` and `known`.
     """
     steps = [_connector_step(each) for each in snapshot.connectors]
     return steps, [_snapshot_step(table) for table in ("landing", "known") if steps]
@@ -119,10 +122,11 @@ def destination_steps(config: Config) -> tuple[list[dg.OpDefinition], list[dg.Op
     """Create a step for each adapter of each destination.
 
     Args:
-        config: declares the destinations.
+        config: the project's configuration, which declares the destinations.
 
     Returns:
-        The steps of adapters without cold tiers, and of those with some, which come after the steps of tiers.
+        The steps of adapters without cold tiers, and those of adapters with cold tiers, which must run after the steps
+        of the tiers.
     """
     hot: list[dg.OpDefinition] = []
     cold: list[dg.OpDefinition] = []
@@ -142,7 +146,7 @@ def tier_steps(config: Config) -> list[dg.OpDefinition]:
     """Create a step for each pair of tiers, in the pool of its moves.
 
     Args:
-        config: declares the tiers.
+        config: the project's configuration, which declares the tiers.
     """
     return [
         _backend_step(
@@ -156,10 +160,10 @@ def tier_steps(config: Config) -> list[dg.OpDefinition]:
 
 
 def flow_steps(config: Config) -> list[dg.OpDefinition]:
-    """Create a step for each flow: for what it writes and what it reads.
+    """Create a step for each flow, which erases in the backends that the flow writes and reads.
 
     Args:
-        config: declares the flows.
+        config: the project's configuration, which declares the flows.
     """
     return [
         _backend_step(
@@ -173,10 +177,10 @@ def flow_steps(config: Config) -> list[dg.OpDefinition]:
 
 
 def migration_steps(config: Config) -> list[dg.OpDefinition]:
-    """Create a step for each migration: for what it writes and what it reads.
+    """Create a step for each migration, which erases in the backends that the migration writes and reads.
 
     Args:
-        config: declares the migrations.
+        config: the project's configuration, which declares the migrations.
     """
     return [
         _backend_step(
@@ -199,7 +203,7 @@ def _connector_step(connector: PolledConnector) -> dg.OpDefinition:
         done = erase_landed(run.spark, {gateway: run.due.get(gateway, [])}, run.lake.names, name)
         return {"landed": done.landed, "known": done.known}
 
-    # by the pool's name: Dagster would take names that differ in one special character for the same step
+    # the pool's name is unique; connectors' names may differ only in special characters, which Dagster replaces
     return erasure_step(
         (INGEST, pool), pool, f"What `{name}` brought to gateway `{gateway}`, without erased rows.", erase
     )
@@ -213,7 +217,7 @@ def _snapshot_step(table: str) -> dg.OpDefinition:
         requests, names = run.due, run.lake.names
         if not requests:
             return {"past_forgotten": False}
-        erase_landed(run.spark, requests, names)  # of connectors that are no longer declared, too
+        erase_landed(run.spark, requests, names)  # also rows of connectors that were removed
         name = landing_name(names) if table == "landing" else known_name(names)
         return {"past_forgotten": drop_old_landings(run.spark, name, names)}
 

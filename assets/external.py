@@ -1,6 +1,6 @@
-"""External assets, where lineage begins: tables in clients' databases, the gateways' log, and backends that are read.
+"""Creates external assets, with which lineage begins: clients' tables, staging's log, and backends that are read.
 
-The code location creates them.
+LakeSync does not materialise them. The code location (`lakesync_dagster`) calls this module.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from lakesync.model.redaction import without_password
 from resources.uris import staging_uri
 
 KINDS = {"mysql": "mysql", "postgresql": "postgres"}
-"""Scheme of an adapter's URI → the kind that its assets show. Other schemes are shown as they are."""
+"""Scheme of an adapter's URI → the kind of its assets on Dagster's pages. Other schemes are kinds themselves."""
 
 
 def sources(snapshot: SchemaSnapshot, config: Config) -> list[dg.AssetSpec]:
@@ -60,7 +60,7 @@ def backend_key(name: str) -> dg.AssetKey:
 
 
 def kind_of(uri: str) -> str:
-    """Return the kind of a backend, by its URI."""
+    """Return the kind of a backend's assets, by its URI."""
     scheme = uri.partition(":")[0]
     return KINDS.get(scheme, scheme)
 
@@ -69,7 +69,7 @@ def source_keys(config: Config, backend: str) -> Sequence[dg.AssetKey]:
     """Return the upstream assets of an asset that reads a backend.
 
     Args:
-        config: declares the backends.
+        config: the project's configuration, which declares the backends.
         backend: name of a backend, or `lake`.
     """
     if backend == LAKE:
@@ -80,10 +80,10 @@ def source_keys(config: Config, backend: str) -> Sequence[dg.AssetKey]:
 def backends(config: Config) -> list[dg.AssetSpec]:
     """Create an external asset for each adapter that a flow, tiers or a migration reads.
 
-    Upstream of it are the destinations that write to the adapter.
+    The destinations that write to the adapter are upstream of it.
 
     Args:
-        config: declares the backends.
+        config: the project's configuration, which declares the backends.
     """
     written: dict[str, list[dg.AssetKey]] = {}
     for each in destination_targets(config):

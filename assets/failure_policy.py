@@ -1,6 +1,7 @@
-"""How steps fail: Dagster retries transient errors only, and runs of the flush sensor continue without what failed.
+"""Decides what happens when a step fails: Dagster retries transient errors only, and flushes continue without a part.
 
-All assets and checks use it. It also adds the figures of a step's Spark jobs to its metadata.
+A run that the flush sensor requested continues without a table or gateway that failed, and fails in its last step. All
+assets and checks call this module. It also adds the figures of a step's Spark jobs to its metadata.
 """
 
 import json
@@ -16,6 +17,7 @@ from lakesync.model.errors import LakeSyncError, TransientError
 from resources.spark import SparkConnectResource
 
 RETRIES = 4
+"""Number of retries of a step."""
 FIRST_WAIT = 2
 """Seconds before the first retry. Each further wait is twice as long."""
 
@@ -36,7 +38,7 @@ def failure_policy(
 
     Args:
         context: the step's context.
-        pyspark: the step's Spark, which gets a new session before a retry; None for a step without Spark.
+        pyspark: the step's Spark resource, which gets a new session before a retry; None for a step without Spark.
         retried: whether Dagster retries the step after a transient error. False if a sensor or schedule requests the
             work again.
 
@@ -65,14 +67,14 @@ def failure_policy(
         context.log.warning("the step is retried after a transient error: %s", text)
         if pyspark is not None:
             pyspark.renew()
-        stated = max(error.retry_after or 0 for error in transient)
+        retry_after = max(error.retry_after or 0 for error in transient)
         op = context if isinstance(context, dg.OpExecutionContext) else context.op_execution_context
-        wait = stated or FIRST_WAIT * 2**op.retry_number
+        wait = retry_after or FIRST_WAIT * 2**op.retry_number
         raise dg.RetryRequested(max_retries=RETRIES, seconds_to_wait=wait) from raised
 
 
 def is_final(context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext, error: Exception) -> bool:
-    """Return whether Dagster does not retry a step after an error.
+    """Return whether a step's error is final: Dagster does not retry the step, or has no retry left.
 
     Args:
         context: the step's context.
@@ -89,16 +91,16 @@ def set_aside(
     what: str,
     gateway: str | None = None,
 ) -> None:
-    """Record a failure, so that the run continues without one table or gateway and fails for it in its last step.
+    """Record a failure, so that the run continues without one table or gateway, and fails because of it at its end.
 
-    The run's tags name what is left out from now on, whichever step fails the run in the end.
+    The run's tags list such failures at once, even if another step fails the run later.
 
     Args:
         context: the step's context.
         run_state: the run's state.
         error: the failure.
-        what: the table or gateway, and what was not done.
-        gateway: the gateway, if it could not be flushed.
+        what: what was not done, with the name of the table or gateway; always the same text for the same fault.
+        gateway: id of the gateway, if it could not be flushed; None for another failure.
     """
     description = f"{what}: {brief(error)}"
     known = isinstance(error, LakeSyncError | ExceptionGroup)
@@ -110,7 +112,7 @@ def set_aside(
 
 
 def brief(error: Exception) -> str:
-    """Return an error in one line: its code, or the type of an error that is not LakeSync's, and its message."""
+    """Return an error as one line: its code, or the type of an error that is not LakeSync's, and its message."""
     texts = (f"{getattr(each, 'code', type(each).__name__)}: {_first_line(each)}" for each in _leaves(error))
     return "; ".join(texts)
 
@@ -120,13 +122,13 @@ def _first_line(error: Exception) -> str:
 
 
 def raise_set_aside(run_state: RunState) -> None:
-    """Fail the run's last step if the run continued in spite of failures.
+    """Fail the run's last step if failures were set aside.
 
     Args:
         run_state: the run's state, which has the failures.
 
     Raises:
-        Failure: there are some. Dagster does not retry the step.
+        Failure: failures were set aside. Dagster does not retry the step.
     """
     if run_state.set_aside:
         raise dg.Failure("; ".join(each.description for each in run_state.set_aside), allow_retries=False)

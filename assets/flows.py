@@ -1,6 +1,6 @@
-"""An asset for each flow, which copies deltas from one backend to another if their rows meet a filter.
+"""Creates an asset for each flow, which copies deltas whose rows meet a filter from one backend to another.
 
-`lakesync_dagster.movement` creates them. The tasks are in `lakehouse.backends.flows`.
+`lakehouse.backends.flows` does the work. `lakesync_dagster.movement` calls this module.
 """
 
 from collections.abc import Sequence
@@ -34,8 +34,8 @@ def flows(config: Config, days: dg.PartitionsDefinition) -> list[dg.AssetsDefini
     """Create an asset for each flow.
 
     Args:
-        config: declares the flows.
-        days: UTC days of arrival.
+        config: the project's configuration, which declares the flows.
+        days: partitions by UTC day of arrival.
 
     Raises:
         ConfigurationError: a flow reaches one adapter in two ways.
@@ -51,14 +51,14 @@ def flow_key(name: str) -> dg.AssetKey:
 def flow_asset(config: Config, name: str, declared: DeclaredFlow, days: dg.PartitionsDefinition) -> dg.AssetsDefinition:
     """Create the asset of a flow. Each adapter that it writes to has its own mark.
 
-    A run of the sensor copies new deltas. Any other run copies new deltas up to the end of its days, and then copies
-    the deltas that reached the source on these days again.
+    A run that the sensor requests copies new deltas. Any other run copies new deltas up to the end of its days, and
+    then copies the deltas that reached the source on these days again.
 
     Args:
-        config: declares the backends.
+        config: the project's configuration, which declares the backends.
         name: the flow's name.
-        declared: the flow.
-        days: UTC days of arrival.
+        declared: the flow's declaration.
+        days: partitions by UTC day of arrival.
     """
     to_lake = declared.to == LAKE
     targets = [] if to_lake else write_targets(resolve_backend(config, declared.to), declared.tables)
@@ -81,19 +81,19 @@ def flow_asset(config: Config, name: str, declared: DeclaredFlow, days: dg.Parti
     ) -> dg.MaterializeResult[None]:
         from lakehouse.backends.flows import flow, flow_to_lake
 
-        is_sensors_run = is_requested_by(MOVE_SENSOR, context)
-        replayed = None if is_sensors_run else arrivals_of(days_of(context))
+        requested_by_sensor = is_requested_by(MOVE_SENSOR, context)
+        replayed = None if requested_by_sensor else arrivals_of(days_of(context))
         with failure_policy(context, pyspark, retried=False):
             spark, begun_ms = pyspark.spark_session, staging.now_ms()
             if to_lake:
-                found = [flow_to_lake(spark, lake_flow_task(config, name, declared)._replace(again=replayed))]
+                by_target = [flow_to_lake(spark, lake_flow_task(config, name, declared)._replace(again=replayed))]
             else:
                 tasks = flow_tasks(config, staging.store, name, declared)
-                found = flow(spark, [msgspec.structs.replace(task, again=replayed) for task in tasks])
-            _report_by_day(context, [page for pages in found for page in pages], is_replay=replayed is not None)
-            if is_sensors_run:
+                by_target = flow(spark, [msgspec.structs.replace(task, again=replayed) for task in tasks])
+            _report_by_day(context, [page for pages in by_target for page in pages], is_replay=replayed is not None)
+            if requested_by_sensor:
                 staging.store.put_mark(move_mark(GROUP, name), str(begun_ms))
-        return dg.MaterializeResult(metadata=_metadata(found))
+        return dg.MaterializeResult(metadata=_metadata(by_target))
 
     return flowed
 
@@ -107,7 +107,10 @@ def _description(name: str, declared: DeclaredFlow) -> str:
 
 
 def _report_by_day(context: dg.AssetExecutionContext, pages: "Sequence[FlowStep]", *, is_replay: bool) -> None:
-    """Add to each partition the number of deltas copied of its day. The first partition counts earlier days too."""
+    """Add to each partition the number of its day's deltas that were copied.
+
+    Deltas of days outside the run count for the nearest partition.
+    """
     keys = context.partition_keys
     for key in keys:
         none: Metadata = {"deltas_in": 0, "deltas_replayed": 0} if is_replay else {"deltas_in": 0}

@@ -1,6 +1,6 @@
-"""The asset `deltas`, the history of the lake. Materialising it flushes staging's log.
+"""Creates the asset `deltas`, the history of the lake. Its step flushes staging's log into it.
 
-`lakehouse.history.flush` does the work.
+`lakehouse.history.flush` does the work. The code location (`lakesync_dagster.definitions`) calls this module.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ import dagster as dg
 from assets.asset_metadata import DELTAS, FLUSH_SENSOR, LOG, OWNERS, arrivals_of, days_of, is_requested_by, nearest_key
 from assets.columns import delta_columns, history_lineage
 from assets.failure_policy import failure_policy, set_aside
-from assets.run_metrics import Metadata, freshness_metadata, kept_version, size_metadata
+from assets.run_metrics import Metadata, freshness_metadata, previous_data_version, size_metadata
 from lakehouse.run_state import RunState
 from lakesync.config import Config
 from lakesync.model.errors import LakeSyncError, TransientError
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 
 def history(days: dg.PartitionsDefinition, config: Config) -> dg.AssetsDefinition:
-    """Create the history table, partitioned by day of arrival.
+    """Create the asset `deltas`, partitioned by day of arrival.
 
-    A run of the flush sensor flushes everything that is unflushed. Any other run flushes what is unflushed of its days,
-    and compares each of them between staging's ledger and the lake.
+    A run that the flush sensor requests flushes all unflushed deltas. Any other run flushes the unflushed deltas of its
+    days, and compares these days between staging's ledger and the lake.
 
     Args:
-        days: UTC days of arrival.
-        config: names the lake and the size of a batch.
+        days: partitions by UTC day of arrival.
+        config: the project's configuration, with the lake and the size of a batch.
     """
 
     @dg.asset(
@@ -98,10 +98,10 @@ def history(days: dg.PartitionsDefinition, config: Config) -> dg.AssetsDefinitio
                 "snapshot_ids": dg.MetadataValue.json([str(report.snapshot_id) for report in reports]),
                 "seconds": round(sum(report.seconds for report in reports), 2),
                 **size_metadata(pyspark.spark_session, lake.names.deltas),
-                **freshness_metadata(run_state.settled_ms(), staging.now_ms()),
+                **freshness_metadata(run_state.valid_through_ms(), staging.now_ms()),
                 "dagster/uri": lake.uri(lake.system_namespace, "deltas"),
             }
-        unchanged = None if reports else kept_version(context, DELTAS)
+        unchanged = None if reports else previous_data_version(context, DELTAS)
         version = unchanged or dg.DataVersion(str(reports[-1].snapshot_id) if reports else "empty")
         return dg.MaterializeResult(metadata=metadata, data_version=version)
 
@@ -109,7 +109,7 @@ def history(days: dg.PartitionsDefinition, config: Config) -> dg.AssetsDefinitio
 
 
 def _report_by_day(context: dg.AssetExecutionContext, reports: "Sequence[FlushReport]") -> None:
-    """Add to each partition what was flushed of it. A batch belongs to the day of its first arrival."""
+    """Add to each partition what was flushed of its day. A batch counts for the day of its first arrival."""
     keys = context.partition_keys
     by_day: dict[str, list[FlushReport]] = {key: [] for key in keys}
     for report in reports:
@@ -125,7 +125,7 @@ def _report_comparison(
     lake: LakeResource,
     store: FlushStore,
 ) -> None:
-    """Add to each partition how many deltas staging's ledger and the lake have of it."""
+    """Add to each partition how many of its day's deltas staging's ledger and the lake have."""
     from lakehouse.checks import days_against_lake
 
     for day in days_against_lake(pyspark.spark_session, store, days, lake.names):
@@ -141,7 +141,7 @@ def _report_comparison(
 
 
 def _flushed(reports: "Sequence[FlushReport]") -> Metadata:
-    """Return the metadata of flushed batches, those of the run or of a partition."""
+    """Return the metadata of flushed batches, of a run or of one partition."""
     return {
         "deltas_in": sum(report.deltas for report in reports if not report.already_there),
         "duplicates": sum(report.deltas for report in reports if report.already_there),

@@ -1,6 +1,7 @@
-"""The check `fresh` of each asset that has acknowledged deltas: every day of arrival is in it in time.
+"""Creates the check `fresh` of each asset with acknowledged deltas: it has each day's deltas in time.
 
-The freshness sensor reports the checks without a run.
+A day is late if some of its deltas were acknowledged longer ago than `late_after_seconds` and are not in the asset. The
+freshness sensor (`sensors.freshness`) reports the checks without a run.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,26 +21,26 @@ from resources.gateways import StagingResource
 
 FRESH = "fresh"
 """Name of the check."""
-_DAYS_SHOWN = 31
-"""Number of newest days that an evaluation lists."""
+_MAX_LISTED_DAYS = 31
+"""Number of newest days that an evaluation lists, at most."""
 
 
 def freshness_checks(snapshot: SchemaSnapshot, config: Config) -> list[dg.AssetChecksDefinition]:
-    """Create the check of each asset that has acknowledged deltas. None blocks: lateness harms nothing downstream.
+    """Create the check `fresh` of each asset of `fresh_assets`. No such check blocks downstream assets.
 
     Args:
         snapshot: names the state tables.
-        config: names the lake and the destinations, and says after how many seconds a delta is late.
+        config: the project's configuration, which says after how many seconds a delta is late.
     """
     return [_check(key, snapshot, config) for key in fresh_assets(snapshot, config)]
 
 
 def fresh_assets(snapshot: SchemaSnapshot, config: Config) -> list[dg.AssetKey]:
-    """Return the assets that have the check: the history, its tables, the checkpoints and the destinations.
+    """Return the assets that have the check: the history, the state tables, the checkpoints and the destinations.
 
     Args:
         snapshot: names the state tables.
-        config: declares the destinations.
+        config: the project's configuration, which declares the destinations.
     """
     tables = [state_key(schema.table, where) for schema, where in snapshot.states]
     return [
@@ -53,21 +54,21 @@ def fresh_assets(snapshot: SchemaSnapshot, config: Config) -> list[dg.AssetKey]:
 def days_of_asset(
     store: FlushStore, key: dg.AssetKey, lags: Sequence[Lag], *, allowed: int, now_ms: int
 ) -> list[ArrivalDay]:
-    """Return the days of arrival that have deltas, each with whether the asset is late with it.
+    """Return the UTC days of arrival that have deltas, each with whether the asset is late with it.
 
     Args:
         store: the staging store.
         key: one of `fresh_assets`.
-        lags: the lags of the parts of the pipeline.
+        lags: the parts of the pipeline that lack deltas.
         allowed: seconds after which an acknowledged delta that is not in the asset is late.
-        now_ms: server wall time in milliseconds, by the gateways' clock.
+        now_ms: server wall time in milliseconds since 1970, by the gateways' clock.
     """
     own = [lag for lag in lags if _is_of(key, lag)]
     return arrival_days(store, own, now_ms - allowed * 1000)
 
 
 def _is_of(key: dg.AssetKey, lag: Lag) -> bool:
-    """Return whether a lag is that of an asset."""
+    """Return whether a lag belongs to an asset."""
     if lag.part == "table":
         namespace, _, table = lag.name.rpartition(".")
         return key == state_key(table, namespace)
@@ -79,17 +80,17 @@ def _is_of(key: dg.AssetKey, lag: Lag) -> bool:
 def evaluation(
     key: dg.AssetKey, days: Sequence[ArrivalDay], newest: dg.EventLogRecord | None = None
 ) -> dg.AssetCheckEvaluation:
-    """Return the evaluation of the check `fresh`.
+    """Return the result of an asset's check `fresh`.
 
     Args:
         key: the asset.
-        days: its days of arrival.
-        newest: the evaluated materialisation; None within a run.
+        days: the result of `days_of_asset`.
+        newest: record of the materialisation that is evaluated; None within a run.
     """
     late = [day.day for day in days if day.late]
     lines = "\n".join(
         f"| {day.day} | {day.acknowledged:,} | {day.flushed:,} | {'**late**' if day.late else 'in time'} |"
-        for day in list(days)[-_DAYS_SHOWN:]
+        for day in list(days)[-_MAX_LISTED_DAYS:]
     )
     return dg.AssetCheckEvaluation(
         asset_key=key,

@@ -1,4 +1,7 @@
-"""An asset for each table of each connector that is polled. `lakehouse.landing.polls` does the work."""
+"""Creates an asset for each table of each connector, an external system that is polled into a gateway.
+
+`lakehouse.landing.polls` does the work. The code location (`lakesync_dagster.definitions`) calls this module.
+"""
 
 import re
 import zlib
@@ -32,14 +35,14 @@ if TYPE_CHECKING:
 GROUP = "ingest"
 
 _TIMES = ("updated", "modified")
-"""Fields of cursors of APIs that are times, in milliseconds since 1970."""
+"""Names of cursor fields that are times, in milliseconds since 1970."""
 
 
 class Poll(dg.Config):
-    """What a run of a connector's tables does."""
+    """The run configuration of a connector's assets."""
 
     poll: bool = False
-    """Poll the source now, instead of replaying what landed on the chosen days."""
+    """Poll the source now, instead of replaying what landed on the selected days."""
 
 
 def connectors(snapshot: SchemaSnapshot, days: dg.PartitionsDefinition, config: Config) -> list[dg.AssetsDefinition]:
@@ -47,14 +50,14 @@ def connectors(snapshot: SchemaSnapshot, days: dg.PartitionsDefinition, config: 
 
     Args:
         snapshot: names the connectors.
-        days: UTC days of landing.
-        config: names the lake.
+        days: partitions by the UTC day on which rows landed.
+        config: the project's configuration.
     """
     return [connector_tables(each, days, snapshot, config) for each in snapshot.connectors]
 
 
 def downstream_log(assets: list[dg.AssetSpec], snapshot: SchemaSnapshot) -> list[dg.AssetSpec]:
-    """Return external assets, the log among them downstream of the connectors, which push to it.
+    """Return external assets with one change: staging's log is downstream of the connectors, which push to it.
 
     Args:
         assets: the external assets.
@@ -69,14 +72,14 @@ def connector_tables(
 ) -> dg.AssetsDefinition:
     """Create the assets of a connector's tables. They are one step, because they share one session at their source.
 
-    A run of the poll sensor polls the source. Any other run replays what landed on its days, without a call to the
-    source, unless its configuration has `poll: true`. Both do so for the run's tables only.
+    A run that the poll sensor requests polls the source. Any other run replays what landed on its days, without a call
+    to the source, unless its configuration has `poll: true`. Both work on the run's tables only.
 
     Args:
         connector: the connector.
-        days: UTC days of landing.
+        days: partitions by the UTC day on which rows landed.
         snapshot: has the tables' schemas.
-        settings: names the lake.
+        settings: the project's configuration.
     """
     gateway, name = connector.gateway, connector.name
     late = max(settings.dagster.late_after_seconds, 60)
@@ -136,7 +139,7 @@ def connector_tables(
                 else replay_connector(connection, gateway, name, days_of(context), wanted)
             )
             failed = {table.table: table.error for table in done.tables if table.error is not None}
-            if is_poll:  # also if a table failed: the next poll continues from there
+            if is_poll:  # even if a table failed; the next poll continues where this one stopped
                 succeeded = {table: table not in failed for table in wanted}
                 record_poll(staging.store, connector, succeeded, begun_ms, staging.now_ms())
         for table in done.tables:
@@ -157,8 +160,8 @@ def table_metadata(table: "TablePoll", done: "ConnectorPoll") -> Metadata:
     """Return the metadata of one table after a poll or a replay.
 
     Args:
-        table: what the poll or replay did for the table.
-        done: the poll or replay.
+        table: the result for the table.
+        done: the result for the connector.
     """
     delivered = table.delivered
     found: Metadata = {
@@ -187,7 +190,7 @@ def table_metadata(table: "TablePoll", done: "ConnectorPoll") -> Metadata:
 
 
 def _cursor(cursor: Mapping[str, Any] | None) -> Metadata:
-    """Return the cursor as JSON, and the time in it if it has one."""
+    """Return the cursor's metadata: as JSON, and the time in it if it has one."""
     metadata: Metadata = {}
     if cursor is None:
         return metadata
@@ -201,7 +204,7 @@ def _cursor(cursor: Mapping[str, Any] | None) -> Metadata:
 
 
 def _moment(text: object) -> float | None:
-    """Return seconds since 1970 of a database's cursor that is a time (without a zone: UTC); None for other cursors."""
+    """Return a database's cursor as seconds since 1970 (UTC if it has no time zone); None if it is not a time."""
     try:
         moment = datetime.fromisoformat(text) if isinstance(text, str) else None
     except ValueError:  # an ascending text that is not a time
@@ -210,10 +213,10 @@ def _moment(text: object) -> float | None:
 
 
 def connector_pool(gateway: str, name: str) -> str:
-    """Return a connector's pool. Its name has only characters that Dagster accepts, and is unique.
+    """Return the pool of a connector's steps. The name has only characters that Dagster accepts, and is unique.
 
     Args:
-        gateway: the connector's gateway.
+        gateway: id of the connector's gateway.
         name: the connector's name.
     """
     plain = re.sub(r"[^A-Za-z0-9]", "_", f"{gateway}__{name}")

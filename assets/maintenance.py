@@ -1,6 +1,7 @@
-"""The asset `maintenance`: compacts and expires the lake's tables, trims staging's log and deletes Dagster's old runs.
+"""Creates the asset `maintenance`: it compacts the lake's tables, trims staging's log and deletes old Dagster runs.
 
-It has a partition for each table, one for the log and one for the runs.
+It has a partition for each table, one for the log and one for the runs. `lakehouse.maintenance` does most of the work.
+The code location (`lakesync_dagster.definitions`) calls this module.
 """
 
 from collections.abc import Iterator
@@ -32,6 +33,7 @@ MAINTENANCE = dg.AssetKey("maintenance")
 HISTORY, LOG, RUNS = "deltas", "staging", "runs"
 """Partitions that every pipeline has, beside those of its state tables."""
 RUNS_AT_ONCE = 500
+"""Number of records that are read from Dagster's storage at once."""
 ENDED = (dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
 
 
@@ -40,11 +42,12 @@ class LakePart(NamedTuple):
 
     table: str
     namespace: str | None
-    """Namespace of a state table; `""` is the shared one. None: a table of the lake's own namespace."""
+    """Namespace of a state table; `""` is the shared one. None for a table in the system namespace, such as `deltas`.
+    """
 
 
 def lake_parts(snapshot: SchemaSnapshot) -> dict[str, LakePart]:
-    """Return partition → table, for the partitions that are tables of the lake."""
+    """Return partition of `maintenance` → table, for the partitions that are tables of the lake."""
     own = [HISTORY, *(["landing", "known"] if snapshot.connectors else [])]
     found = {table: LakePart(table, None) for table in own}
     for schema, where in snapshot.states:
@@ -53,14 +56,14 @@ def lake_parts(snapshot: SchemaSnapshot) -> dict[str, LakePart]:
 
 
 def maintenance(snapshot: SchemaSnapshot, section: MaintenanceSection) -> dg.AssetsDefinition:
-    """Create the asset: one partition for each table, one for staging's log and one for Dagster's runs.
+    """Create the asset `maintenance`.
 
     A run occupies the pool of the history, so no flush and no erasure runs meanwhile. A merge of a backfill may run:
-    Iceberg then refuses one of the two commits, which is repeated.
+    Iceberg then rejects one of the two commits, which is repeated.
 
     Args:
-        snapshot: names the tables.
-        section: the thresholds.
+        snapshot: names the state tables and connectors.
+        section: the thresholds, the section `maintenance` of the configuration.
     """
     tables = lake_parts(snapshot)
 
@@ -121,16 +124,16 @@ def maintain_table(
     """Compact a table of the lake and expire its snapshots, except those of the newest checkpoints.
 
     Args:
-        spark: the run's session.
+        spark: the run's Spark session.
         part: the table.
-        lake: the lake's names.
-        store: the staging store, which has the newest checkpoints and the positions of flushes.
-        run_state: names the gateways of a namespace.
+        lake: the resource with the names of the lake's tables.
+        store: the staging store, which has the newest checkpoints and the backlog.
+        run_state: the run's state, which knows the gateways of a namespace.
         section: the thresholds.
 
     Raises:
         LakeUnavailableError: Spark cannot be reached.
-        FlushError: another run wrote the table meanwhile, so the commit was refused.
+        FlushError: another run wrote the table meanwhile, so that the commit was rejected.
     """
     from lakehouse.checkpoints.tags import CheckpointRetention, tag_newest
     from lakehouse.maintenance import MaintenanceLimits, maintain
@@ -179,19 +182,20 @@ class OldRuns(NamedTuple):
     """What a deletion of old runs did."""
 
     deleted: int
+    """Number of deleted runs."""
     kept: int
-    """Old runs with the newest materialisation of an asset, or of one of its partitions."""
+    """Number of old runs that stay, because they have the newest materialisation of an asset or partition."""
 
 
 def delete_old_runs(instance: dg.DagsterInstance, before: datetime) -> OldRuns:
-    """Delete the runs that were created before a moment and have ended, with their events.
+    """Delete the ended runs that were created before some time, with their events.
 
-    Runs are kept if they have the newest materialisation of a partition: without their events Dagster would show the
+    Runs with the newest materialisation of a partition are kept, because without their events Dagster would show the
     partition as missing.
 
     Args:
         instance: Dagster's instance.
-        before: the moment.
+        before: runs created before this time are old.
     """
     needed = _runs_to_keep(instance)
     old = [run_id for run_id in _old_runs(instance, before) if run_id not in needed]

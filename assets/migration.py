@@ -1,6 +1,7 @@
-"""An asset for each migration, partitioned by day (of the hlc) and table: a copy that is compared with its source.
+"""Creates an asset for each migration: a copy of whole tables from one backend to another, compared with its source.
 
-`lakesync_dagster.movement` creates them. The tasks are in `lakehouse.backends.moves`.
+It is partitioned by day (of the deltas' hlc) and table. `lakehouse.backends.moves` does the work.
+`lakesync_dagster.movement` calls this module.
 """
 
 from collections.abc import Sequence
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def migrations(config: Config) -> list[dg.AssetsDefinition]:
-    """Create an asset for each migration."""
+    """Create an asset for each migration that the configuration declares."""
     return [migration_asset(config, name, declared) for name, declared in config.migrations.items()]
 
 
@@ -37,12 +38,12 @@ def migration_key(name: str) -> dg.AssetKey:
 
 
 def migration_asset(config: Config, name: str, declared: DeclaredMigration) -> dg.AssetsDefinition:
-    """Create the asset of a migration. Each day of each table in a run is a task of Spark.
+    """Create the asset of a migration. Each day of each table in a run is a Spark task, or several if it is large.
 
     Args:
-        config: declares the backends.
+        config: the project's configuration, which declares the backends.
         name: the migration's name.
-        declared: the migration.
+        declared: the migration's declaration.
     """
     target = single_backends(resolve_backend(config, declared.to))
 
@@ -92,10 +93,10 @@ def _partitions(declared: DeclaredMigration) -> dg.MultiPartitionsDefinition:
 
 
 def partition_key(table: str, day: date) -> dg.MultiPartitionKey:
-    """Return the partition of a table and UTC day.
+    """Return the key of the partition of a table and a UTC day.
 
     Args:
-        table: the table.
+        table: the table's name.
         day: the UTC day.
     """
     return dg.MultiPartitionKey({"day": day.isoformat(), "table": table})

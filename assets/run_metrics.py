@@ -1,4 +1,7 @@
-"""Metadata of materialisations: numbers and moments that Dagster draws as series, and data versions."""
+"""Builds the metadata of asset materialisations: sizes, Spark's figures, freshness, and data versions.
+
+Dagster draws numbers and times over successive runs. The assets, and `assets.failure_policy`, call it.
+"""
 
 import hashlib
 from collections.abc import Mapping
@@ -11,36 +14,42 @@ from lakesync.model.hlc import wall_of
 from resources.spark import SparkConnectResource
 
 Metadata = dict[str, dg.MetadataValue | str | int | float]
-"""A materialisation's metadata."""
+"""Metadata of a materialisation: name → value."""
 
 
 def size_metadata(spark: SparkSession, name: str) -> Metadata:
-    """Return rows, files and bytes of a table.
+    """Return the numbers of rows, files and bytes of an Iceberg table.
 
     Args:
         spark: an open Spark session.
-        name: the table's full name.
+        name: the table's full, quoted name.
     """
     from lakehouse.table_stats import table_size
 
-    found = table_size(spark, name)
+    size = table_size(spark, name)
     return {
-        "dagster/row_count": found.rows,
-        "files": found.data_files,
-        "delete_files": found.delete_files,
-        "bytes": found.bytes,
+        "dagster/row_count": size.rows,
+        "files": size.data_files,
+        "delete_files": size.delete_files,
+        "bytes": size.bytes,
     }
 
 
-def spark_metadata(pyspark: SparkConnectResource) -> Metadata:
-    """Return what Spark did for a step. Where Spark's UI cannot be reached, the table_size are missing."""
-    application, work = pyspark.application, pyspark.work()
+def spark_metadata(resource: SparkConnectResource) -> Metadata:
+    """Return the figures of the Spark jobs that a step ran, by Spark's REST API.
+
+    The entry `engine` is `none` if the step ran no job. If Spark's UI cannot be reached, there are no figures.
+
+    Args:
+        resource: the step's resource `pyspark`.
+    """
+    application, work = resource.application, resource.work()
     if application is None or (work is not None and not work.jobs):
         return {"engine": "none"}
     metadata: Metadata = {"engine": "spark", "spark/application": application}
-    if work is None or pyspark.ui_url is None:
+    if work is None or resource.ui_url is None:
         return metadata
-    pages = f"{pyspark.ui_url.rstrip('/')}/jobs"
+    pages = f"{resource.ui_url.rstrip('/')}/jobs"
     metadata |= {
         "spark/jobs": len(work.jobs),
         "spark/stages": work.stages,
@@ -60,70 +69,61 @@ def spark_metadata(pyspark: SparkConnectResource) -> Metadata:
     return metadata
 
 
-def freshness_metadata(moment_ms: int | None, now_ms: int) -> Metadata:
-    """Return up to which server time everything acknowledged is in, and how long ago that is.
+def freshness_metadata(valid_through_ms: int | None, now_ms: int) -> Metadata:
+    """Return the time up to which an asset has every acknowledged delta, and how long ago that is.
 
     Args:
-        moment_ms: that time, in milliseconds; None gives no metadata.
-        now_ms: server wall time.
+        valid_through_ms: that time, in milliseconds of server wall time; None if it is unknown, for no metadata.
+        now_ms: server wall time in milliseconds since 1970.
     """
-    if moment_ms is None:
+    if valid_through_ms is None:
         return {}
     return {
-        "valid_through": dg.MetadataValue.timestamp(moment_ms / 1000),
-        "lag_seconds": round(max(now_ms - moment_ms, 0) / 1000, 1),
+        "valid_through": dg.MetadataValue.timestamp(valid_through_ms / 1000),
+        "lag_seconds": round(max(now_ms - valid_through_ms, 0) / 1000, 1),
     }
 
 
-def merged_through(marks: Mapping[str, int], flushed: Mapping[str, int], settled_ms: int) -> int | None:
-    """Return the server time in milliseconds up to which a table has every acknowledged delta.
+def table_valid_through_ms(marks: Mapping[str, int], flushed: Mapping[str, int], valid_through_ms: int) -> int | None:
+    """Return the server wall time in milliseconds up to which a state table has every acknowledged delta.
 
-    The table cannot be ahead of the lake's history. Gateways with deltas in the history that are not merged yet hold it
-    back further.
+    It is that of the history, or earlier if the table is behind the history for some gateway.
 
     Args:
         marks: gateway → the arrival up to which the table is merged.
         flushed: gateway → the arrival up to which the history is flushed.
-        settled_ms: server time up to which the history has every acknowledged delta.
+        valid_through_ms: the time up to which the history has every acknowledged delta.
 
     Returns:
         The time; None if a gateway's deltas were never merged.
     """
-    lagging = [marks.get(gateway) for gateway, arrival in flushed.items() if marks.get(gateway, -1) < arrival]
-    known = [wall_of(mark) for mark in lagging if mark is not None]
-    return min([settled_ms, *known]) if len(known) == len(lagging) else None
+    behind = [marks.get(gateway) for gateway, arrival in flushed.items() if marks.get(gateway, -1) < arrival]
+    times = [wall_of(mark) for mark in behind if mark is not None]
+    return min([valid_through_ms, *times]) if len(times) == len(behind) else None
 
 
 def content_version(content: object) -> dg.DataVersion:
-    """Return a data version that is equal for equal content."""
+    """Return a data version that is equal for equal content.
+
+    Args:
+        content: a value that msgspec can encode as JSON.
+    """
     text = msgspec.json.encode(content, order="deterministic")
     return dg.DataVersion(hashlib.sha256(text).hexdigest()[:16])
 
 
-def kept_version(context: dg.AssetExecutionContext, key: dg.AssetKey) -> dg.DataVersion | None:
-    """Return the data version of the newest materialisation, for a step that changed nothing; None before the first.
+def previous_data_version(context: dg.AssetExecutionContext, key: dg.AssetKey) -> dg.DataVersion | None:
+    """Return the data version of an asset's newest materialisation; None if it was never materialised.
 
-    No decision reads it. It shows readers of Dagster's pages that nothing changed.
+    A step that changed nothing reports it again, so that Dagster's pages show that nothing changed. No decision
+    depends on it.
 
     Args:
-        context: the step's.
+        context: the step's context.
         key: the asset.
     """
-    version = version_of(newest(context.instance, key))
+    event = context.instance.get_latest_materialization_event(key)
+    materialization = event.asset_materialization if event else None
+    tags = (materialization.tags if materialization else None) or {}
+    version = tags.get("dagster/data_version")
     return dg.DataVersion(version) if version else None
-
-
-def newest(instance: dg.DagsterInstance, key: dg.AssetKey) -> dg.AssetMaterialization | None:
-    """Return the newest materialisation of an asset.
-
-    Args:
-        instance: Dagster's.
-        key: the asset.
-    """
-    event = instance.get_latest_materialization_event(key)
-    return event.asset_materialization if event else None
-
-
-def version_of(made: dg.AssetMaterialization | None) -> str | None:
-    """Return the data version of a materialisation."""
-    return ((made.tags if made else None) or {}).get("dagster/data_version")

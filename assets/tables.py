@@ -1,4 +1,7 @@
-"""An asset for each state table: the rows that its deltas merge to. `lakehouse.tables.increments` does the work."""
+"""Creates an asset for each state table: the current rows of a synced table, merged from the history `deltas`.
+
+`lakehouse.tables.increments` does the work. The code location (`lakesync_dagster.definitions`) calls this module.
+"""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -18,7 +21,13 @@ from assets.asset_metadata import (
 )
 from assets.columns import state_columns, state_lineage
 from assets.failure_policy import brief, failure_policy, is_final, set_aside
-from assets.run_metrics import Metadata, freshness_metadata, kept_version, merged_through, size_metadata
+from assets.run_metrics import (
+    Metadata,
+    freshness_metadata,
+    previous_data_version,
+    size_metadata,
+    table_valid_through_ms,
+)
 from lakehouse.run_state import RunState, Unmerged
 from lakehouse.schema_snapshot import SchemaSnapshot
 from lakesync.config import Config
@@ -35,10 +44,10 @@ if TYPE_CHECKING:
 
 
 class Merge(dg.Config):
-    """How a state table is merged."""
+    """The run configuration of a state table's asset."""
 
     rebuild: bool = False
-    """Merge every row again from the whole history, in one commit."""
+    """Recompute every row from the whole history, in one commit."""
 
 
 def state_tables(
@@ -48,8 +57,8 @@ def state_tables(
 
     Args:
         snapshot: names the tables.
-        days: UTC days of arrival.
-        settings: names the lake and the contracts of tables.
+        days: partitions by UTC day of arrival.
+        settings: the project's configuration, with the contracts of tables.
     """
     return [state_table(schema, days, settings, namespace) for schema, namespace in snapshot.states]
 
@@ -57,17 +66,17 @@ def state_tables(
 def state_table(
     schema: TableSchema, days: dg.PartitionsDefinition, settings: Config, namespace: str = ""
 ) -> dg.AssetsDefinition:
-    """Create the asset of a table's merged state.
+    """Create the asset of a state table.
 
-    A run of the flush sensor merges the deltas after the table's mark. Any other run merges exactly its days again,
-    whatever the marks say, and with `rebuild` the whole history. A run of the sensor continues without a table that
-    cannot be merged, and without gateways whose schema has columns that a frozen table lacks.
+    A run that the flush sensor requests merges the deltas after the table's marks. Any other run merges the deltas of
+    its days again, whatever the marks say, and with `rebuild` the whole history. A run of the sensor continues without
+    a table that cannot be merged, and without gateways whose schema has columns that a frozen table lacks.
 
     Args:
         schema: the table's schema, joined from those of all its gateways.
-        days: UTC days of arrival.
-        settings: names the lake and the contracts of tables.
-        namespace: that of its gateways; empty for the shared one.
+        days: partitions by UTC day of arrival.
+        settings: the project's configuration, with the contracts of tables.
+        namespace: namespace of the table's gateways; empty for the shared one.
     """
     key = state_key(schema.table, namespace)
     qualified = f"{namespace}.{schema.table}" if namespace else schema.table
@@ -115,32 +124,32 @@ def state_table(
             except Exception as error:
                 if not (continues_on_failure(context.run) and is_final(context, error)):
                     raise
-                grown: frozenset[str] | None = None
+                rejected: frozenset[str] | None = None  # gateways whose new columns the frozen table rejects
                 if contract == "freeze" and isinstance(error, SchemaError):
-                    grown = gateways_with_new_columns(spark, staging.store, flushed, schema.table, names)
-                run_state.unmerged[namespace, schema.table] = Unmerged(brief(error), grown)
-                who = f" for {', '.join(sorted(grown))}" if grown is not None else ""
+                    rejected = gateways_with_new_columns(spark, staging.store, flushed, schema.table, names)
+                run_state.unmerged[namespace, schema.table] = Unmerged(brief(error), rejected)
+                who = f" for {', '.join(sorted(rejected))}" if rejected is not None else ""
                 set_aside(context, run_state, error, f"table {qualified} was not merged{who}")
                 left_out = {"left_out": f"{brief(error)}{who}"}
-                if grown is None:
-                    return dg.MaterializeResult(metadata=left_out, data_version=kept_version(context, key))
-                report = merge({name: mark for name, mark in flushed.items() if name not in grown}, "discard")
+                if rejected is None:
+                    return dg.MaterializeResult(metadata=left_out, data_version=previous_data_version(context, key))
+                report = merge({name: mark for name, mark in flushed.items() if name not in rejected}, "discard")
             run_state.merged[namespace, schema.table] = report
             by_day = days is not None or len(context.partition_keys) > 1
             if by_day:
                 ranges = {name: (report.since.get(name, 0), arrival) for name, arrival in flushed.items()}
                 found = merged_by_day(spark, schema.table, ranges, days, names) if report.deltas_in else {}
                 _report_by_day(context, found)
-            settled = merged_through(report.marks, flushed, run_state.settled_ms())
+            valid_through_ms = table_valid_through_ms(report.marks, flushed, run_state.valid_through_ms())
             metadata = {
                 **_merged(report, total=not by_day),
                 **left_out,
                 **size_metadata(spark, names.state(schema.table)),
-                **freshness_metadata(settled, staging.now_ms()),
+                **freshness_metadata(valid_through_ms, staging.now_ms()),
                 "dagster/uri": lake.uri(names.tables, schema.table),
                 "dagster/column_schema": state_columns(schema),
             }
-        unchanged = kept_version(context, key) if not report.rows_merged else None
+        unchanged = previous_data_version(context, key) if not report.rows_merged else None
         version = unchanged or dg.DataVersion(str(report.snapshot_id))
         return dg.MaterializeResult(metadata=metadata, data_version=version)
 
@@ -148,7 +157,7 @@ def state_table(
 
 
 def _report_by_day(context: dg.AssetExecutionContext, found: "Mapping[str, DayMerge]") -> None:
-    """Add to each partition what was merged of its day. Days outside the run count to its nearest partition."""
+    """Add to each partition what was merged of its day. Days outside the run count for the nearest partition."""
     keys = context.partition_keys
     metadata: dict[str, dict[str, int]] = {key: {"deltas_in": 0, "rows_merged": 0} for key in keys}
     for day, merged in found.items():
@@ -160,7 +169,7 @@ def _report_by_day(context: dg.AssetExecutionContext, found: "Mapping[str, DayMe
 
 
 def _merged(report: "MergeReport", *, total: bool) -> Metadata:
-    """Return a merge's metadata. With `total` the figures are those of one partition, otherwise those of the run."""
+    """Return a merge's metadata. With `total` its figures belong to the run's only partition, otherwise to the run."""
     figures: Metadata = {
         "deltas_in": report.deltas_in,
         "rows_merged": report.rows_merged,

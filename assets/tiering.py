@@ -1,6 +1,7 @@
-"""An asset for each pair of tiers, partitioned by day (of the hlc): deltas of the day and older are in the cold tier.
+"""Creates an asset for each pair of tiers: old deltas are moved from a hot backend to a cold one.
 
-`lakesync_dagster.movement` creates them. The tasks are in `lakehouse.backends.moves`.
+It is partitioned by day (of the deltas' hlc); after a day's partition, all deltas of the day and older ones are in the
+cold tier. `lakehouse.backends.moves` does the work. `lakesync_dagster.movement` calls this module.
 """
 
 import math
@@ -35,8 +36,8 @@ def tiers(config: Config, days: dg.TimeWindowPartitionsDefinition) -> list[dg.As
     """Create an asset for each pair of tiers.
 
     Args:
-        config: declares the tiers.
-        days: UTC days of arrival.
+        config: the project's configuration, which declares the tiers.
+        days: partitions by UTC day of arrival.
     """
     return [tier_asset(config, name, tier_days(config, name, days)) for name in config.tiers]
 
@@ -44,12 +45,12 @@ def tiers(config: Config, days: dg.TimeWindowPartitionsDefinition) -> list[dg.As
 def tier_days(config: Config, name: str, days: dg.TimeWindowPartitionsDefinition) -> dg.DailyPartitionsDefinition:
     """Return the partitions of a pair of tiers: UTC days by hlc.
 
-    They begin so long before the first arrival that deltas which are too old on that day already have a partition.
+    They begin before the first arrival, so that deltas which are old already when they arrive have a partition.
 
     Args:
-        config: declares the tiers.
-        name: name of the pair.
-        days: UTC days of arrival.
+        config: the project's configuration, which declares the tiers.
+        name: name of the pair of tiers.
+        days: partitions by UTC day of arrival.
     """
     first = days.start - timedelta(days=math.ceil(config.tiers[name].max_age_days) + 1)
     return dg.DailyPartitionsDefinition(start_date=f"{first:%Y-%m-%d}", timezone="UTC", end_offset=1)
@@ -58,13 +59,13 @@ def tier_days(config: Config, name: str, days: dg.TimeWindowPartitionsDefinition
 def tier_asset(config: Config, name: str, days: dg.PartitionsDefinition) -> dg.AssetsDefinition:
     """Create the asset of a pair of tiers.
 
-    A run moves all deltas up to the end of its day, late ones of earlier days too. Deltas that are younger than
-    `max_age_days` are not moved, whichever day is chosen.
+    A run moves all deltas up to the end of its day, including late ones of earlier days. Deltas younger than
+    `max_age_days` are never moved.
 
     Args:
-        config: declares the tiers.
-        name: name of the pair.
-        days: UTC days by hlc.
+        config: the project's configuration, which declares the tiers.
+        name: name of the pair of tiers.
+        days: partitions by UTC day of the hlc.
     """
     tiers = resolve_backend(config, name)
     assert isinstance(tiers, TieredBackend)
@@ -104,12 +105,15 @@ def tier_asset(config: Config, name: str, days: dg.PartitionsDefinition) -> dg.A
 
 
 def newest_movable_day(now: datetime, max_age_days: float, days: dg.TimeWindowPartitionsDefinition) -> str | None:
-    """Return the newest day all of whose deltas are old enough to move; None if the partitions begin later.
+    """Return the newest day, as a partition key, all of whose deltas are old enough to move.
 
     Args:
         now: server wall time.
         max_age_days: the age in days from which deltas move.
-        days: the partitions.
+        days: partitions by UTC day of the hlc.
+
+    Returns:
+        The key; None if the partitions begin later.
     """
     day = f"{now - timedelta(days=max_age_days + 1):%Y-%m-%d}"
     first = days.get_first_partition_key()

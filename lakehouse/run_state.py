@@ -166,8 +166,10 @@ class RunState:
         """Discard all positions, so that their next use reads them again. An erasure adds later arrivals."""
         self._cut_points, self._flushed = {}, None
 
-    def settled_ms(self) -> int:
-        """Return the server wall time up to which the lake has all acknowledged deltas after this run's flush, in ms.
+    def valid_through_ms(self) -> int:
+        """Return the server wall time, in milliseconds, up to which the history has all acknowledged deltas.
+
+        It is that after this run's flush.
 
         Raises:
             StagingUnavailableError: the staging store cannot be reached.

@@ -8,7 +8,7 @@ import dagster as dg
 import pytest
 from pydantic import SecretStr
 
-from assets.run_metrics import merged_through
+from assets.run_metrics import table_valid_through_ms
 from lakehouse.catalogue import open_table
 from lakehouse.schema_snapshot import registered
 from lakehouse.sessions import session
@@ -218,4 +218,4 @@ def test_a_run_continues_without_a_faulty_gateway_and_a_frozen_table(house, monk
     ],
 )
 def test_a_table_is_merged_through_its_oldest_mark_or_the_time_of_the_lake(marks, through):
-    assert merged_through(marks, {"a": 50 << 16, "b": 90 << 16}, settled_ms=77) == through
+    assert table_valid_through_ms(marks, {"a": 50 << 16, "b": 90 << 16}, valid_through_ms=77) == through
