@@ -1,6 +1,6 @@
 """The Dagster code location: assets, checks, jobs, schedules, sensors and resources.
 
-Loading it reads the settings and the schema snapshot, and opens no connection.
+Dagster imports it and reads `defs`. Loading it reads the settings and the schema snapshot, and opens no connection.
 """
 
 from collections.abc import Mapping
@@ -49,11 +49,11 @@ from sensors.schema import schema_sensor
 
 
 def first_day(config: Config, snapshot: SchemaSnapshot) -> str:
-    """Return the first day of the partitions: the configured day, otherwise that of the first push, otherwise today.
+    """Return the partitions' first day, `YYYY-MM-DD`: the configured one, else that of the first push, else today.
 
     Args:
-        config: may configure the day.
-        snapshot: has the day of the first push.
+        config: the project's configuration, which may set the day.
+        snapshot: the schema snapshot, which has the day of the first push.
     """
     today = f"{datetime.now(UTC):%Y-%m-%d}"
     return config.dagster.partitions_start or min(snapshot.first_day or today, today)
@@ -65,18 +65,18 @@ def arrival_days(start: str) -> dg.DailyPartitionsDefinition:
 
 
 def run_resources(config: Config) -> Mapping[str, Any]:
-    """Create the resources of a configuration.
+    """Create the resources: name → resource.
 
     `run_state` has the positions that the steps of one run agree on. Dagster creates one for each run.
 
     Args:
-        config: the configuration.
+        config: the project's configuration.
     """
 
     def run_state(context: dg.InitResourceContext) -> RunState:
-        given = context.resources
-        pyspark, staging = given.pyspark, given.staging
-        return RunState(config, given.lake.names, lambda: pyspark.spark_session, lambda: staging.store, staging.now_ms)
+        resources = context.resources
+        pyspark, staging, names = resources.pyspark, resources.staging, resources.lake.names
+        return RunState(config, names, lambda: pyspark.spark_session, lambda: staging.store, staging.now_ms)
 
     return {
         "pyspark": SparkConnectResource.configured_by(config),
@@ -95,7 +95,7 @@ def make_definitions(config: Config, snapshot: SchemaSnapshot) -> dg.Definitions
     """Create the definitions of the code location.
 
     Args:
-        config: the configuration.
+        config: the project's configuration.
         snapshot: the registered tables and connectors.
     """
     days = arrival_days(first_day(config, snapshot))

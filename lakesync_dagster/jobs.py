@@ -1,4 +1,7 @@
-"""The jobs of the code location, and the schedules of maintenance and audits."""
+"""Creates the jobs of the code location, and the schedules of maintenance and audits.
+
+`lakesync_dagster.definitions` calls it.
+"""
 
 from collections.abc import Iterator, Sequence
 
@@ -15,32 +18,32 @@ from lakesync.staging.store.pipeline import OpenStaging
 from resources.compat_dagster import UnresolvedAssetJobDefinition
 from sensors.upkeep import assets_to_audit, parts_to_maintain
 
-_SOON, _LATER = {"dagster/priority": "1"}, {"dagster/priority": "-1"}
+_HIGH_PRIORITY, _LOW_PRIORITY = {"dagster/priority": "1"}, {"dagster/priority": "-1"}
 """Of runs that wait for the same pool, the one with the greater priority starts first."""
 
 
 def flush_job(max_seconds: int, apart: Sequence[dg.AssetCheckKey] = ()) -> UnresolvedAssetJobDefinition:
-    """Create the job of a flush: log → `deltas` → state tables → checkpoint snapshots → checkpoint.
+    """Create the job of a flush: log → `deltas` → state tables → checkpoint snapshots.
 
     Args:
         max_seconds: seconds after which Dagster ends a run.
-        apart: checks that sensors report outside runs.
+        apart: checks that are not in the job, because sensors report them outside runs.
     """
     return dg.define_asset_job(
         "flush",
-        # `checkpoint_snapshots` publishes the checkpoints: the partitions of a run are days, and theirs are gateways
+        # `checkpoint_snapshots` publishes the checkpoints; `checkpoint` has other partitions than the run, gateways
         selection=_without(apart, "flush", "tables", "checkpoint_snapshots") | dg.AssetSelection.checks(PUBLISHED),
         description="Flushes the log into the lake, merges the state tables and publishes checkpoints.",
-        tags={"dagster/max_runtime": str(max_seconds), SLOT: FLUSH_SLOT, **_SOON},
+        tags={"dagster/max_runtime": str(max_seconds), SLOT: FLUSH_SLOT, **_HIGH_PRIORITY},
     )
 
 
 def tables_job(max_seconds: int, apart: Sequence[dg.AssetCheckKey] = ()) -> UnresolvedAssetJobDefinition:
-    """Create the job that merges state tables again for chosen days, or anew with `rebuild`.
+    """Create the job that merges state tables again for selected days, or recomputes them with `rebuild`.
 
     Args:
         max_seconds: seconds after which Dagster ends a run.
-        apart: checks that sensors report outside runs.
+        apart: checks that are not in the job, because sensors report them outside runs.
     """
     return dg.define_asset_job(
         "tables",
@@ -74,7 +77,7 @@ def maintenance_job(max_seconds: int) -> UnresolvedAssetJobDefinition:
         "maintenance",
         selection=dg.AssetSelection.assets(MAINTENANCE),
         description="Compacts files, expires snapshots, removes orphans, trims the log, deletes old runs.",
-        tags={"dagster/max_runtime": str(max_seconds), SLOT: UPKEEP_SLOT, UPKEEP: "one at a time", **_LATER},
+        tags={"dagster/max_runtime": str(max_seconds), SLOT: UPKEEP_SLOT, UPKEEP: "one at a time", **_LOW_PRIORITY},
     )
 
 
@@ -83,11 +86,11 @@ def maintenance_schedule(
 ) -> dg.ScheduleDefinition:
     """Create the schedule of maintenance: a run for each part that is due.
 
-    A run occupies the pool of the history. One run for all parts would delay flushes until the last table is done, so
-    each part has its own run, one runs at a time, and a waiting flush starts before the next.
+    A run occupies the pool of the history. One run for all parts would delay flushes until the last table is done. So
+    each part has its own run, one runs at a time, and a waiting flush starts before the next one.
 
     Args:
-        config: the cron schedule, the lake and the clock.
+        config: the project's configuration, with the cron schedule.
         job: the maintenance job.
         snapshot: names the tables.
         open_staging: opens the staging store, which has the marks.
@@ -118,7 +121,7 @@ def maintenance_schedule(
 
 
 def erasure_job(max_seconds: int) -> UnresolvedAssetJobDefinition:
-    """Create the job that erases, in the pools of all writers at once.
+    """Create the job that carries out erasure requests. Its run occupies the pools of all writers.
 
     Args:
         max_seconds: seconds after which Dagster ends a run.
@@ -132,7 +135,7 @@ def erasure_job(max_seconds: int) -> UnresolvedAssetJobDefinition:
 
 
 def poll_job(max_seconds: int) -> UnresolvedAssetJobDefinition:
-    """Create the job that polls connectors or, for chosen days, replays what they brought.
+    """Create the job that polls connectors or, for selected days, replays what landed then.
 
     Args:
         max_seconds: seconds after which Dagster ends a run.
@@ -151,7 +154,7 @@ def audit_schedule(
     """Create the schedule of the audit: every night if an asset has changed, otherwise once a week.
 
     Args:
-        config: the lake, the destinations and the clock.
+        config: the project's configuration.
         job: the audit job.
         snapshot: names the tables.
         open_staging: opens the staging store, which has the marks.
@@ -179,5 +182,5 @@ def audit_schedule(
 
 
 def _without(apart: Sequence[dg.AssetCheckKey], *groups: str) -> dg.AssetSelection:
-    """Return groups of assets with their checks, except those that sensors report."""
+    """Return the selection of some groups of assets with their checks, except the checks `apart`."""
     return dg.AssetSelection.groups(*groups) - dg.AssetSelection.checks(*apart)

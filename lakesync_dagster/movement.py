@@ -1,6 +1,6 @@
-"""The assets, checks, jobs and sensors of destinations, flows, tiers and migrations.
+"""Creates the assets, checks, jobs and sensors of destinations, flows, tiers and migrations.
 
-`lakesync_dagster.definitions` adds them to the code location.
+These move the lake's or backends' deltas to other backends. `lakesync_dagster.definitions` calls it.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ from sensors.moves import move_sensor
 
 
 class Movement(NamedTuple):
-    """Parts of the code location. They are empty if the configuration declares no such movement."""
+    """Parts of the code location; empty if the configuration declares no destination, flow, tiers or migration."""
 
     assets: Sequence[dg.AssetsDefinition | dg.AssetSpec] = ()
     checks: Sequence[dg.AssetChecksDefinition] = ()
@@ -35,18 +35,18 @@ class Movement(NamedTuple):
 def movement(
     config: Config, days: dg.TimeWindowPartitionsDefinition, open_staging: OpenStaging, lags: PipelineLags
 ) -> Movement:
-    """Create the parts for all destinations, flows, tiers and migrations of a configuration.
+    """Create the parts of the code location for all destinations, flows, tiers and migrations.
 
     Args:
-        config: the configuration.
-        days: UTC days of arrival.
+        config: the project's configuration.
+        days: partitions by UTC day of arrival.
         open_staging: opens the staging store.
-        lags: the lags of the pipeline's parts.
+        lags: the lags of the pipeline's parts, which all sensors share.
 
     Raises:
         ConfigurationError: a destination or flow reaches one adapter in two ways.
     """
-    leaves = destinations(config, days)
+    targets = destinations(config, days)
     moved: dict[str, list[dg.AssetsDefinition]] = {
         "flows": flows(config, days),
         "tiers": tiers(config, days),
@@ -54,7 +54,7 @@ def movement(
     }
     jobs = (
         [_job("destinations", "Writes to destinations the deltas of the lake that they lack.", config)]
-        if leaves
+        if targets
         else []
     )
     keys = {each.mark_name: target_key(each.destination, each.target.name) for each in destination_targets(config)}
@@ -64,7 +64,7 @@ def movement(
     if moves:
         jobs += moves.values()
         sensors.append(move_sensor(config, moves, days, open_staging, lags))
-    assets = [*leaves, *(asset for of_group in moved.values() for asset in of_group)]
+    assets = [*targets, *(asset for of_group in moved.values() for asset in of_group)]
     return Movement([*backends(config), *assets], lake_comparisons(config), jobs, sensors)
 
 

@@ -1,7 +1,7 @@
-"""`python -m lakesync_dagster.recover`: corrects Dagster's records after a crash, before its daemon starts.
+"""Corrects Dagster's records of runs after a crash. `lakesync up` runs it before Dagster's daemon starts.
 
-`lakesync up` runs it while no process of Dagster runs, so runs that are recorded as running have no process. At the
-first start it creates Dagster's storage.
+`python -m lakesync_dagster.recover` runs while no process of Dagster does, so runs that are recorded as running have no
+process. At the first start it creates Dagster's storage.
 """
 
 import dagster as dg
@@ -11,11 +11,18 @@ UNATTENDED = (
     dg.DagsterRunStatus.STARTED,
     dg.DagsterRunStatus.CANCELING,
 )
-"""Statuses of runs that need a process. Queued runs wait for the daemon and are left to it."""
+"""Statuses of runs that need a process. Queued runs are not among them; the daemon starts them."""
 
 
 def recover(instance: dg.DagsterInstance) -> list[str]:
-    """End every run without a process, free the pool slots of ended runs, and return the ids of the former."""
+    """Record every run without a process as ended, and free the pool slots of ended runs.
+
+    Args:
+        instance: Dagster's instance.
+
+    Returns:
+        Ids of the runs that were recorded as ended.
+    """
     ended = []
     for run in instance.get_runs(filters=dg.RunsFilter(statuses=list(UNATTENDED))):
         end_run(instance, run, "LakeSync was stopped or killed while the run was going on.")
@@ -30,7 +37,7 @@ def recover(instance: dg.DagsterInstance) -> list[str]:
 
 
 def end_run(instance: dg.DagsterInstance, run: dg.DagsterRun, message: str) -> None:
-    """Record that a run's process is gone: as cancelled if that was requested, otherwise as a failure.
+    """Record a run whose process is gone as cancelled, if that was requested, otherwise as failed.
 
     Args:
         instance: Dagster's instance.
@@ -44,7 +51,7 @@ def end_run(instance: dg.DagsterInstance, run: dg.DagsterRun, message: str) -> N
 
 
 def main() -> None:
-    """Recover the instance of DAGSTER_HOME."""
+    """Correct the records of the instance in DAGSTER_HOME."""
     with dg.DagsterInstance.get() as instance:
         ended = recover(instance)
     print(f"{len(ended)} runs ended{': ' if ended else ''}{', '.join(ended)}")

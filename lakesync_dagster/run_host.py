@@ -1,7 +1,7 @@
-"""`python -m lakesync_dagster.run_host SOCKET`: forks the process of each run from one that has imported everything.
+"""Starts Dagster runs by forking a process that has imported everything already. `lakesync up` starts it.
 
-The run launcher requests processes over the socket. If a process ends before its run, the host reports the run as
-failed within a second. When the host ends, it ends its processes.
+`python -m lakesync_dagster.run_host SOCKET` listens on a Unix socket. The run launcher requests processes over it. If a
+process ends before its run, the host reports the run as failed within a second. When the host ends, its processes end.
 """
 
 import contextlib
@@ -44,9 +44,11 @@ MODULES = (
     "lakehouse.tables.state_audit",
     "lakehouse.tables.increments",
 )
-"""Modules that the steps of a flush import, most of them when they run."""
+"""Modules to import before the first fork: those that the steps of a flush import."""
 _LOOK_SECONDS = 0.5
+"""Seconds between two looks for ended processes."""
 _REQUEST_SECONDS = 5.0
+"""Timeout of a request."""
 _GRACE_SECONDS = 10.0
 """Seconds that a run's process may take to end after it was requested to."""
 
@@ -55,10 +57,10 @@ class RunHost:
     """Serves one request at a time and has no threads, so that it can fork safely."""
 
     def __init__(self, path: Path) -> None:
-        """Import what runs need, and listen.
+        """Import the modules that runs need, and listen.
 
         Args:
-            path: path of the socket.
+            path: path of the Unix socket.
         """
         self._snapshot = snapshot_file(load())
         self._loaded = self._snapshot_version()
@@ -66,10 +68,12 @@ class RunHost:
             importlib.import_module(name)
         command_line()
         with dg.DagsterInstance.get():
-            pass  # imports what its storage needs
+            pass  # its storage imports further modules
         gc.freeze()  # the collector does not touch these objects, so processes continue to share their pages
-        self._held, self._alive = os.pipe()
+        # only the host has the writing end open: a run's process that reads waits until the host has ended
+        self._host_ended, self._alive = os.pipe()
         self._runs: dict[int, str] = {}
+        """Process id → run id."""
         self._fork(end_runs_of_earlier_hosts)
         path.unlink(missing_ok=True)
         self._listening = socket.socket(socket.AF_UNIX)
@@ -91,7 +95,7 @@ class RunHost:
                 with connection, contextlib.suppress(OSError, ValueError):
                     connection.settimeout(_REQUEST_SECONDS)
                     request = json.loads(connection.makefile("rb").readline())
-                    connection.sendall(json.dumps(self._answer(request)).encode() + b"\n")
+                    connection.sendall(json.dumps(self._handle(request)).encode() + b"\n")
         self._listening.close()
         for pid in self._runs:
             os.kill(pid, signal.SIGTERM)
@@ -100,7 +104,8 @@ class RunHost:
             self._reap()
             time.sleep(0.05)
 
-    def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
+    def _handle(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Start a run, for `{"start": run id, "arguments": …}`, or end its process, for `{"end": run id}`."""
         if "start" in request:
             self._refresh()
             return {"pid": self._start(request["start"], request["arguments"]), "host": os.getpid()}
@@ -131,13 +136,14 @@ class RunHost:
         return pid
 
     def _end_with_host(self) -> None:
-        """Wait in a run's process until the host has ended and its end of the pipe is closed, then end the process."""
-        os.read(self._held, 1)
+        """End this process, a run's, when the host has ended. A thread of the process calls it."""
+        os.read(self._host_ended, 1)
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(_GRACE_SECONDS)
         os.kill(os.getpid(), signal.SIGKILL)
 
     def _reap(self) -> None:
+        """Collect ended processes, and report the runs of those that failed."""
         with contextlib.suppress(ChildProcessError):
             while True:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -165,11 +171,11 @@ class RunHost:
 
 
 def report_end(run_id: str, code: int) -> None:
-    """Report a run as failed, because its process has ended.
+    """Report a run as failed, unless it has finished, because its process has ended.
 
     Args:
         run_id: the run's id.
-        code: the process's exit code; negative: the signal that ended it.
+        code: exit code of the process; the negative number of the signal if one ended it.
     """
     cause = f"signal {-code}" if code < 0 else f"code {code}"
     with dg.DagsterInstance.get() as instance:
@@ -179,7 +185,7 @@ def report_end(run_id: str, code: int) -> None:
 
 
 def end_runs_of_earlier_hosts() -> None:
-    """End the runs of a killed host, whose processes have ended or are ending."""
+    """Record the runs of an earlier, killed host as ended. Their processes end with their host."""
     own = str(os.getppid())
     with dg.DagsterInstance.get() as instance:
         for run in instance.get_runs(filters=dg.RunsFilter(statuses=list(UNATTENDED))):
@@ -188,7 +194,7 @@ def end_runs_of_earlier_hosts() -> None:
 
 
 def _exit_after(work: Callable[[], object]) -> NoReturn:
-    """Do a child process's work and exit, without running the exit handlers of the parent."""
+    """Do a child process's work, then exit without the exit handlers that the parent registered."""
     code = 1
     try:
         work()

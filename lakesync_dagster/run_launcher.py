@@ -1,4 +1,4 @@
-"""The run launcher that `lakesync up` configures in `dagster.yaml`: it starts runs in the run host."""
+"""The Dagster run launcher that `lakesync up` configures in `dagster.yaml`: it starts runs through the run host."""
 
 import json
 import socket
@@ -11,22 +11,23 @@ from resources.compat_dagster import run_arguments
 
 HOST = "lakesync/run_host"
 """Run tag: process id of the run host that has forked the run's process."""
-_ANSWER_SECONDS = 20.0
+_TIMEOUT_SECONDS = 20.0
+"""Timeout of a request to the run host."""
 
 
 class RunHostLauncher(dg.DefaultRunLauncher):
-    """Requests a process for each run from the run host, which forks one that has imported everything already.
+    """Starts each run in a process that the run host (`lakesync_dagster.run_host`) forks.
 
-    Dagster's own launcher starts an interpreter for each run, whose imports take five seconds. It is used if the host
-    does not answer.
+    Dagster's own launcher starts a Python interpreter for each run, whose imports take five seconds. It is used if the
+    host does not answer.
     """
 
     def __init__(self, socket_path: str, inst_data: Any = None) -> None:
         """Create the launcher.
 
         Args:
-            socket_path: the run host's socket.
-            inst_data: Dagster's own data.
+            socket_path: path of the run host's Unix socket.
+            inst_data: Dagster's own data on the launcher.
         """
         super().__init__(inst_data)
         self._socket = socket_path
@@ -41,23 +42,27 @@ class RunHostLauncher(dg.DefaultRunLauncher):
         """Create the launcher from `dagster.yaml`.
 
         Args:
-            inst_data: Dagster's own data.
-            config_value: the settings.
+            inst_data: Dagster's own data on the launcher.
+            config_value: the settings in `dagster.yaml`.
         """
         return cls(config_value["socket"], inst_data)
 
     def launch_run(self, context: Any) -> None:
-        """Start a run. Args: context: Dagster's `LaunchRunContext`, which `dagster` does not export."""
+        """Start a run.
+
+        Args:
+            context: Dagster's `LaunchRunContext`, which the package `dagster` does not export.
+        """
         run: dg.DagsterRun = context.dagster_run
         try:
-            found = self._ask({"start": run.run_id, "arguments": run_arguments(run, self._instance)})
+            response = self._request({"start": run.run_id, "arguments": run_arguments(run, self._instance)})
         except OSError as error:
             message = f"The run host does not answer at {self._socket}: {error}. The code server starts the run."
             self._instance.report_engine_event(message, run, cls=type(self))
             super().launch_run(context)
             return
-        self._instance.add_run_tags(run.run_id, {HOST: str(found["host"])})
-        self._instance.report_engine_event(f"The run host has forked process {found['pid']}.", run, cls=type(self))
+        self._instance.add_run_tags(run.run_id, {HOST: str(response["host"])})
+        self._instance.report_engine_event(f"The run host has forked process {response['pid']}.", run, cls=type(self))
 
     def terminate(self, run_id: str) -> bool:
         """Request that a run's process ends, and return whether there was one."""
@@ -66,23 +71,23 @@ class RunHostLauncher(dg.DefaultRunLauncher):
             return False
         self._instance.report_run_canceling(run)
         try:
-            ended = bool(self._ask({"end": run_id})["ended"])
+            ended = bool(self._request({"end": run_id})["ended"])
         except OSError:
             ended = False
         return ended or bool(super().terminate(run_id))  # type: ignore[no-untyped-call]
 
-    def _ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    def _request(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Send a request to the run host and return its response.
 
         Raises:
             OSError: the host cannot be reached, or does not answer in time.
         """
         with socket.socket(socket.AF_UNIX) as host:
-            host.settimeout(_ANSWER_SECONDS)
+            host.settimeout(_TIMEOUT_SECONDS)
             host.connect(self._socket)
             host.sendall(json.dumps(request).encode() + b"\n")
-            answer = host.makefile("rb").readline()
-        if not answer:
+            line = host.makefile("rb").readline()
+        if not line:
             raise ConnectionResetError("it closed the connection")
-        found: dict[str, Any] = json.loads(answer)
-        return found
+        response: dict[str, Any] = json.loads(line)
+        return response

@@ -1,7 +1,7 @@
-"""`python -m lakesync_dagster.webserver`: Dagster's webserver behind a guard against other web pages.
+"""Dagster's webserver behind a guard against cross-site requests. `lakesync up` starts it.
 
 Dagster's own webserver executes GraphQL mutations that come by GET or as text/plain, whatever their Origin. Any page
-that the operator's browser opens could launch or delete runs.
+that the operator's browser opens could launch or delete runs. Run it as `python -m lakesync_dagster.webserver`.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _GRAPHQL = "/graphql"
 _POLICY_VIOLATION = 1008
 _STATEMENT_TIMEOUT_MS, _POOL_RECYCLE_SECONDS, _POOL_OVERFLOW = 15_000, 3600, 20
-"""Of Dagster's storage, as `dagster-webserver` has them."""
+"""Settings of the connections to Dagster's storage, with the values of the command `dagster-webserver`."""
 
 
 class Guard:
-    """ASGI middleware that rejects requests which a page of another origin can make a browser send."""
+    """ASGI middleware that rejects requests which a page of another origin could make the browser send."""
 
     def __init__(self, app: ASGIApp, hosts: Collection[str], allowed: Collection[str] = ()) -> None:
-        """Guard an application.
+        """Wrap an application.
 
         Args:
             app: the application.
             hosts: accepted values of the Host header.
-            allowed: further values, for a proxy in front of it, which may use TLS.
+            allowed: further accepted values, of a proxy in front of the server, which may use TLS.
         """
         self._app = app
         self._hosts = frozenset({*hosts, *allowed})
@@ -68,7 +68,7 @@ class Guard:
             return None
         if scope["method"] in _SAFE_METHODS:
             if scope["path"].rstrip("/") == _GRAPHQL and "text/html" not in headers.get("accept", ""):
-                return 405, "GraphQL is served by POST alone"
+                return 405, "GraphQL is served by POST only"
             return None
         media_type = headers.get("content-type", "").partition(";")[0].strip().lower()
         if len(headers.getlist("content-type")) != 1 or media_type != "application/json":
@@ -83,9 +83,9 @@ class GuardedWebserver(DagsterWebserver[WorkspaceProcessContext, Any]):
         """Create the webserver.
 
         Args:
-            context: the workspace.
+            context: Dagster's workspace.
             hosts: accepted values of the Host header.
-            allowed: further values, for a proxy in front of it.
+            allowed: further accepted values, of a proxy in front of the server.
         """
         self._hosts, self._allowed = hosts, allowed
         super().__init__(context)
@@ -96,11 +96,11 @@ class GuardedWebserver(DagsterWebserver[WorkspaceProcessContext, Any]):
 
 
 def own_hosts(host: str, port: int) -> frozenset[str]:
-    """Return the values of the Host header under which a server is reached.
+    """Return the values of the Host header in requests to a server on this machine.
 
     Args:
-        host: the address that it listens on.
-        port: its port.
+        host: the address on which the server listens.
+        port: the server's port.
     """
     names = {f"[{host}]" if ":" in host else host.lower(), "localhost", "127.0.0.1", "[::1]"}
     return frozenset({f"{name}:{port}" for name in names} | (names if port == 80 else set()))

@@ -1,1 +1,1 @@
-"""Dagster resources: Spark sessions, the lake's names, the staging store and the way into the gateways."""
+"""Dagster resources: Spark sessions, the lake's names, the staging store and the connection for pushes."""

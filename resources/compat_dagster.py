@@ -1,13 +1,13 @@
-"""Names of Dagster that `dagster` does not export. No other module imports a private module of Dagster.
+"""Collects Dagster's names that the package `dagster` does not export. No other module imports its private modules.
 
-Each has no public way yet:
+There is no public way to them yet:
 
 - `UnresolvedAssetJobDefinition` is what `dg.define_asset_job` returns and what sensors and schedules take
-  (dagster-io/dagster#20594 would have documented it). Functions of ours that take jobs must name their type.
-- `AssetCheckEvaluationTargetMaterializationData` names the materialisation that a check reported outside a run has
-  looked at. Without it Dagster compares times, of which SQLite keeps whole seconds, and may show a check as outdated
+  (dagster-io/dagster#20594 would have documented it). Our functions that take jobs need the name for their annotations.
+- `AssetCheckEvaluationTargetMaterializationData` names the materialisation that a check evaluated outside a run.
+  Without it Dagster compares times, of which SQLite stores whole seconds, and may show a check as outdated
   (dagster-io/dagster#31230).
-- `ExecuteRunArgs` is the argument of `dagster api execute_run`, by which a process executes a run that is recorded.
+- `ExecuteRunArgs` is the argument of `dagster api execute_run`, with which a process executes a recorded run.
   Dagster's launchers for Docker and Kubernetes import it from here too (dagster-io/dagster#5652 asks for a
   documented way). A setting that preloads the modules of runs would replace the launcher: dagster-io/dagster#8638.
 - `WorkspaceProcessContext` and `WorkspaceFileTarget` make the argument of `DagsterWebserver`, whose `build_middleware`
@@ -38,11 +38,14 @@ __all__ = [
 
 
 def run_arguments(run: dg.DagsterRun, instance: dg.DagsterInstance) -> list[str]:
-    """Return the arguments of the command `dagster` that execute a run.
+    """Return the arguments with which the command `dagster` executes a run.
 
     Args:
         run: the run.
         instance: Dagster's instance, whose settings the process reads.
+
+    Raises:
+        ValueError: the run does not record where its code is.
     """
     origin = run.job_code_origin
     if origin is None:

@@ -1,4 +1,4 @@
-"""The Dagster resources `staging` and `intake`: the gateways' log, and the way into the gateways."""
+"""The Dagster resources `staging` and `intake`: the gateways' staging store, and the connection for pushes to gateways."""
 
 from contextlib import ExitStack
 from functools import partial
@@ -18,6 +18,7 @@ class StagingResource(dg.ConfigurableResource[None]):
     """The gateways' staging store. It is opened when a step first uses it, and closed at the end of the run."""
 
     uri: str
+    """The store's URI without its password, which Dagster's pages show."""
     settings: dg.ResourceDependency[Config]
     _opened: ExitStack = PrivateAttr(default_factory=ExitStack)
     _store: PipelineStore | None = PrivateAttr(default=None)
@@ -25,15 +26,15 @@ class StagingResource(dg.ConfigurableResource[None]):
 
     @classmethod
     def configured_by(cls, config: Config) -> "StagingResource":
-        """Create the resource of a configuration."""
+        """Create the resource from the project's configuration."""
         return cls(uri=staging_uri(config), settings=config)
 
     @property
     def store(self) -> PipelineStore:
-        """The store.
+        """The opened store.
 
         Raises:
-            StagingUnavailableError: it cannot be reached.
+            StagingUnavailableError: the store cannot be reached.
         """
         if self._store is None:
             self._store = self._opened.enter_context(pipeline_store(self.settings))
@@ -41,11 +42,11 @@ class StagingResource(dg.ConfigurableResource[None]):
 
     @property
     def opener(self) -> OpenStaging:
-        """Opens the store in a task of Spark; StagingUnavailableError if it cannot be reached."""
+        """A function that opens the store in a Spark task; it raises StagingUnavailableError."""
         return partial(pipeline_store, self.settings)
 
     def now_ms(self) -> int:
-        """Server wall time in milliseconds, by the gateways' clock."""
+        """Return the server wall time in milliseconds since 1970, by the gateways' clock."""
         if self._clock is None:
             self._clock = WallClock(self.settings.clock_offset_file)
         return self._clock.now_ms()
@@ -57,16 +58,16 @@ class StagingResource(dg.ConfigurableResource[None]):
 
 
 class IntakeResource(dg.ConfigurableResource[None]):
-    """The way into the gateways, by which polled rows are pushed as a client pushes its own."""
+    """The connection over which polled rows are pushed to gateways, like the deltas of a client."""
 
     settings: dg.ResourceDependency[Config]
 
     @classmethod
     def configured_by(cls, config: Config) -> "IntakeResource":
-        """Create the resource of a configuration."""
+        """Create the resource from the project's configuration."""
         return cls(settings=config)
 
     @property
     def opener(self) -> OpenIntake:
-        """Opens the way in, in the step or in a task of Spark; StagingUnavailableError if it cannot be reached."""
+        """A function that opens the connection, in the step or in a Spark task; it raises StagingUnavailableError."""
         return partial(open_intake, self.settings)

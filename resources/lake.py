@@ -20,7 +20,7 @@ class LakeResource(dg.ConfigurableResource[None]):
 
     @classmethod
     def configured_by(cls, config: Config) -> "LakeResource":
-        """Create the resource of a configuration."""
+        """Create the resource from the project's configuration."""
         return cls(
             catalog=config.lake.catalog,
             warehouse=config.lake.warehouse,
@@ -32,18 +32,18 @@ class LakeResource(dg.ConfigurableResource[None]):
 
     @property
     def names(self) -> LakeNames:
-        """The tables' names, with the namespace that gateways share."""
+        """The names of the lake's tables, with the namespace that gateways share."""
         return LakeNames(self.catalog, self.system_namespace, self.namespace)
 
     def names_in(self, namespace: str) -> LakeNames:
-        """Return the names with the state tables of a namespace; `""` is the one that gateways share."""
+        """Return the names with another namespace of state tables; `""` is the one that gateways share."""
         return self.names.in_namespace(namespace)
 
     def uri(self, namespace: str, table: str) -> str:
-        """Return the folder of a table's files.
+        """Return the URI of the folder with a table's files.
 
         Args:
-            namespace: of the table.
-            table: its name in the namespace.
+            namespace: the table's namespace.
+            table: the table's name in it.
         """
         return f"{self.warehouse.rstrip('/')}/{namespace}/{table}"

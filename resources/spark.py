@@ -1,4 +1,4 @@
-"""The Dagster resource `pyspark`: a session of Spark Connect, created when a step first uses it."""
+"""The Dagster resource `pyspark`: a Spark Connect session, and the figures of the jobs that a step runs in it."""
 
 import time
 import uuid
@@ -13,18 +13,20 @@ from pyspark.sql import SparkSession
 from lakesync.config import Config
 
 _TIMEOUT = (1.0, 15.0)
-"""Seconds to connect and to read. The first answer of Spark's REST API takes three, and more on a busy machine."""
+"""Seconds to connect and to read. The first response of Spark's REST API takes three seconds or more."""
 _SETTLE_SECONDS = 2.0
-"""How long Spark may take to report the end of a job whose result is there already."""
+"""How long to wait until Spark reports the end of a job whose result has arrived already."""
 _LOOK_SECONDS = 0.05
+"""Seconds between two requests meanwhile."""
 
 
 class SparkWork(NamedTuple):
-    """Jobs of one tag, summed. Rows and bytes are those that Spark's readers, writers and shuffles count."""
+    """The figures of some Spark jobs, summed. Rows and bytes are those that Spark's readers and writers count."""
 
     jobs: tuple[int, ...]
+    """Ids of the jobs."""
     stages: int
-    """Stages that ran; a stage whose shuffle was reused is not one."""
+    """Number of stages that ran; stages that were skipped, because their shuffle was reused, do not count."""
     tasks: int
     rows_read: int
     rows_written: int
@@ -33,26 +35,31 @@ class SparkWork(NamedTuple):
     shuffle_bytes: int
     failed_tasks: int
     complete: bool
-    """False where Spark has forgotten older jobs: `spark.ui.retainedJobs`."""
+    """False if older jobs may be missing, because Spark remembers only `spark.ui.retainedJobs` of them."""
 
 
 class SparkStatus:
-    """The REST API of one Spark application's UI.
-
-    Every method returns None where the UI cannot be reached: a step does not fail for its figures.
-    """
+    """The REST API of one Spark application's UI."""
 
     def __init__(self, ui_url: str, application: str) -> None:
-        """Args: ui_url: the UI's address; application: the application's id."""
-        self._root = f"{ui_url.rstrip('/')}/api/v1/applications/{application}"
-        self._http = requests.Session()
-        self._http.trust_env = False  # a proxy does not know this machine's ports
-
-    def work_of(self, tag: str) -> SparkWork | None:
-        """Sum the jobs that were run under a tag, once all of them have ended.
+        """Store the API's address.
 
         Args:
-            tag: as given to `SparkSession.addTag`.
+            ui_url: URL of Spark's UI.
+            application: id of the Spark application.
+        """
+        self._root = f"{ui_url.rstrip('/')}/api/v1/applications/{application}"
+        self._http = requests.Session()
+        self._http.trust_env = False  # no proxy for a server on this machine
+
+    def work_of(self, tag: str) -> SparkWork | None:
+        """Return the figures of the jobs that ran under a tag, once all of them have ended.
+
+        Args:
+            tag: the tag, as given to `SparkSession.addTag`.
+
+        Returns:
+            The figures; None if the UI cannot be reached, since a step must not fail because of its figures.
         """
         deadline = time.monotonic() + _SETTLE_SECONDS
         while True:
@@ -63,7 +70,7 @@ class SparkStatus:
             if all(job["status"] != "RUNNING" for job in mine) or time.monotonic() > deadline:
                 break
             time.sleep(_LOOK_SECONDS)
-        # each stage by itself: a list of all that Spark remembers is megabytes
+        # each stage is requested separately, because the list of all stages has megabytes
         wanted = sorted({stage for job in mine for stage in job["stageIds"]})
         attempts = [attempt for stage in wanted for attempt in self._get(f"stages/{stage}?details=false") or ()]
         ran = [attempt for attempt in attempts if attempt["status"] != "SKIPPED"]
@@ -85,27 +92,29 @@ class SparkStatus:
             complete=oldest == 0 or not numbers or oldest < numbers[0],
         )
 
-    def _get(self, what: str) -> list[dict[str, Any]] | None:
+    def _get(self, path: str) -> list[dict[str, Any]] | None:
         try:
-            answer = self._http.get(f"{self._root}/{what}", timeout=_TIMEOUT)
-            found: list[dict[str, Any]] | None = answer.json() if answer.ok else None
+            response = self._http.get(f"{self._root}/{path}", timeout=_TIMEOUT)
+            found: list[dict[str, Any]] | None = response.json() if response.ok else None
         except (requests.RequestException, ValueError):
             return None
         return found
 
 
 def _is_of(job: dict[str, Any], tag: str) -> bool:
-    """Spark Connect writes user and session before a tag."""
+    """Return whether a job has a tag. Spark Connect prefixes tags with the user and the session."""
     return any(each.endswith(f"_Tag_{tag}") for each in job.get("jobTags", ()))
 
 
 class SparkConnectResource(LazyPySparkResource):
-    """A Spark Connect session on the embedded server, on a cluster behind it, or on another server."""
+    """A Spark Connect session on the server that `lakesync up` starts, or on another one.
 
-    # Runs share a session if the server's address names one; tags distinguish the jobs of steps.
-    # `spark_config` has the server's address as `spark.remote`, and further settings of the session.
+    It is created when a step first uses it. Runs share a session if the server's address names one; tags then
+    distinguish the jobs of steps. `spark_config` has the server's address as `spark.remote`, and further settings.
+    """
+
     ui_url: str | None = None
-    """Where Spark's UI answers, whose REST API says what Spark did for a step."""
+    """URL of Spark's UI, whose REST API has the figures of jobs; None for no figures."""
     settings: dg.ResourceDependency[Config]
     _session: SparkSession | None = PrivateAttr(default=None)
     _tag: str = PrivateAttr(default="")
@@ -114,7 +123,7 @@ class SparkConnectResource(LazyPySparkResource):
 
     @classmethod
     def configured_by(cls, config: Config) -> "SparkConnectResource":
-        """Create the resource of a configuration."""
+        """Create the resource from the project's configuration."""
         remote = config.spark.address
         spark_config = {"spark.remote": remote} if remote is not None else {}
         return cls(spark_config=spark_config, ui_url=config.spark.ui_url, settings=config)
@@ -139,7 +148,11 @@ class SparkConnectResource(LazyPySparkResource):
 
     @property
     def spark_context(self) -> Any:
-        """Raises: PySparkAttributeError: Spark Connect has no context."""
+        """Not available: Spark Connect has no context.
+
+        Raises:
+            PySparkAttributeError: always.
+        """
         return self.spark_session.sparkContext
 
     @property
@@ -148,18 +161,18 @@ class SparkConnectResource(LazyPySparkResource):
         return self._application
 
     def start_measuring(self) -> None:
-        """Start to count the work of jobs, under a new tag."""
+        """Start to measure: jobs from now on get a new tag."""
         if self._session is not None:
             self._session.clearTags()
             self._tag = f"step_{uuid.uuid4().hex}"
             self._session.addTag(self._tag)
 
     def work(self) -> SparkWork | None:
-        """Return the work of Spark's jobs since `start_measuring`; None if Spark's UI cannot be reached."""
+        """Return the figures of the jobs since `start_measuring`; None if Spark's UI cannot be reached."""
         return self._status.work_of(self._tag) if self._status is not None else None
 
     def renew(self) -> None:
-        """Stop the session, which may be lost; the next use creates another."""
+        """Stop the session, which may be lost; the next use creates a new one."""
         session, self._session = self._session, None
         self._application = self._status = None
         if session is not None:

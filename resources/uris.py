@@ -1,4 +1,4 @@
-"""URIs of the parts of a deployment, for the catalogue of assets; nothing is opened."""
+"""Builds the URIs of a deployment's tables, folders and stores, for the metadata of assets. Nothing is opened."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ if TYPE_CHECKING:
 
 
 def table_uri(config: Config, namespace: str, table: str) -> str:
-    """Return the folder of a lake table's files.
+    """Return the URI of the folder with the files of a table in the lake.
 
     Args:
-        config: names the warehouse.
-        namespace: of the table.
-        table: its name in the namespace.
+        config: the project's configuration, with the warehouse.
+        namespace: the table's namespace.
+        table: the table's name in it.
     """
     return f"{config.lake.warehouse.rstrip('/')}/{namespace}/{table}"
 
 
 def checkpoints_uri(config: Config) -> str:
-    """Return the folder of checkpoint frames."""
+    """Return the URI of the folder with the checkpoints of all gateways."""
     folder = config.lake.checkpoints
     return folder if "://" in folder else Path(folder).absolute().as_uri()
 

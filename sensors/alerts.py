@@ -1,6 +1,6 @@
-"""Alerts for operators: a structured log line and, if a webhook is configured, a signed POST request.
+"""Sends alerts to operators: a structured log line and, if a webhook is configured, a signed POST request.
 
-The sensors in `sensors.failure` send them.
+The sensors in `sensors.failure` call it.
 """
 
 import sys
@@ -14,7 +14,7 @@ from pydantic import SecretStr
 
 from lakesync.connectors.webhook.actions import sign
 
-# Configured here alone: the process is Dagster's, and so is its logging.
+# only this logger is configured: the process, and its other logging, are Dagster's
 _log = structlog.wrap_logger(
     structlog.WriteLogger(sys.stderr),
     processors=[
@@ -24,6 +24,7 @@ _log = structlog.wrap_logger(
     ],
 )
 _POST_SECONDS = 10
+"""Timeout of a request to the webhook."""
 TIMESTAMP = "X-LakeSync-Timestamp"
 SIGNATURE = "X-LakeSync-Signature"
 
@@ -33,17 +34,19 @@ class Alert(msgspec.Struct, frozen=True, tag_field="kind", omit_defaults=True):
 
 
 class RunFailed(Alert, frozen=True, tag="run_failed"):
-    """A run ended without success."""
+    """A run failed."""
 
     run_id: str
     job: str
     error: str
     steps: dict[str, str]
-    """Each failed step, and why."""
+    """Failed step → its error."""
     faults: list[str]
-    """What failed: the parts that the run continued without, otherwise its failed steps."""
+    """What failed: the tables and gateways that the run continued without, otherwise its failed steps."""
     tags: dict[str, str]
+    """The run's tags."""
     url: str | None = None
+    """URL of the run's page; None if Dagster's webserver is not configured."""
 
 
 class RunRecovered(Alert, frozen=True, tag="run_recovered"):
@@ -52,7 +55,7 @@ class RunRecovered(Alert, frozen=True, tag="run_recovered"):
     run_id: str
     job: str
     faults: list[str]
-    """What failed, as in the latest alert."""
+    """What had failed, as in the latest alert."""
     url: str | None = None
 
 
@@ -77,12 +80,12 @@ class Alerts:
     """Sends alerts to the log and to a webhook."""
 
     def __init__(self, webhook: SecretStr | None, secret: SecretStr | None, dagster_url: str | None) -> None:
-        """Store where alerts go.
+        """Store the webhook's address.
 
         Args:
-            webhook: URL that receives each alert as JSON; None: alerts are only logged.
-            secret: signs the requests, so that the webhook can verify them; None: they are not signed.
-            dagster_url: Dagster's webserver, for links to runs.
+            webhook: URL that receives each alert as JSON; None to only log alerts.
+            secret: the key with which requests are signed, so that the webhook can verify them; None to sign none.
+            dagster_url: URL of Dagster's webserver, for links to runs; None for no links.
         """
         self._webhook, self._secret = webhook, secret
         self._dagster = dagster_url.rstrip("/") if dagster_url else None
@@ -95,7 +98,7 @@ class Alerts:
         """Log an alert and post it to the webhook.
 
         Raises:
-            AlertError: the webhook could not be reached or refused it, three times.
+            AlertError: the webhook could not be reached, or rejected the alert, three times.
         """
         _log.error("alert", **msgspec.to_builtins(alert))
         if self._webhook is None:
@@ -105,10 +108,10 @@ class Alerts:
         try:
             for attempt in stamina.retry_context(on=requests.RequestException, attempts=3, wait_max=2.0):
                 with attempt:
-                    answer = requests.post(
+                    response = requests.post(
                         self._webhook.get_secret_value(), data=body, headers=headers, timeout=_POST_SECONDS
                     )
-                    answer.raise_for_status()
+                    response.raise_for_status()
         except requests.RequestException as error:
             status = error.response.status_code if error.response is not None else type(error).__name__
             # The error contains the URL, which may be a secret.
@@ -117,14 +120,14 @@ class Alerts:
 
 
 def signed(body: bytes, secret: SecretStr | None) -> dict[str, str]:
-    """Return the headers by which a receiver verifies the sender and the time of a request; empty without a secret.
+    """Return the headers by which a receiver verifies the sender and the time of a request.
 
     The signature is `sha256=` and the hex HMAC-SHA256 of the timestamp's text, a full stop, and the body. Webhook
     connectors sign in the same way.
 
     Args:
         body: the request's body.
-        secret: the secret that the receiver has too.
+        secret: the secret that the receiver has too; None for no headers.
     """
     if secret is None:
         return {}

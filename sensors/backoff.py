@@ -1,6 +1,7 @@
-"""Backoff of the sensors' requests: a part whose mark does not move is requested again after growing pauses.
+"""Backoff of the sensors' run requests: while a part's mark does not move, the pauses between its requests grow.
 
-All sensors that request runs use it. The requests are kept in the sensor's cursor.
+A part is a table, checkpoint, destination, connector and so on; its mark says how far it is. The requests are stored in
+the sensor's cursor. All sensors that request runs call it.
 """
 
 import time
@@ -14,7 +15,7 @@ from lakesync.analysis.marks import Lag
 FIRST_PAUSE = 5.0
 """Seconds between the first two requests. Each further pause is twice as long."""
 LONGEST_PAUSE = 40.0
-"""Seconds at most for the first `PROMPT` requests, so that work continues within a minute after the fault is mended."""
+"""Longest pause between the first `PROMPT` requests, in seconds. Work continues within a minute after a fault ends."""
 PROMPT = 90
 """Number of requests with pauses of at most `LONGEST_PAUSE`: an hour."""
 LATER_PAUSE = 300.0
@@ -22,7 +23,7 @@ LATER_PAUSE = 300.0
 
 
 def pause(count: int) -> float:
-    """Return the seconds from the latest of several requests in vain to the next.
+    """Return the seconds to wait after some requests for a part, none of which moved its mark.
 
     Args:
         count: number of requests, 1 or more.
@@ -31,12 +32,14 @@ def pause(count: int) -> float:
 
 
 class Attempt(msgspec.Struct, frozen=True):
-    """Requests of runs for a part since its mark moved."""
+    """The run requests for a part since its mark last moved."""
 
     mark: int
+    """The part's mark at the requests."""
     count: int
+    """Number of requests."""
     at: float
-    """Time of the latest one, in seconds since 1970."""
+    """Time of the latest request, in seconds since 1970."""
 
     @property
     def pause(self) -> float:
@@ -45,7 +48,7 @@ class Attempt(msgspec.Struct, frozen=True):
 
     @property
     def next_ms(self) -> int:
-        """When the next one is made if the mark does not move, in milliseconds since 1970."""
+        """When the next request is made if the mark does not move, in milliseconds since 1970."""
         return round((self.at + self.pause) * 1000)
 
 
@@ -55,68 +58,72 @@ class Delayed:
 
     lag: Lag
     count: int
-    left: float
+    """Number of requests so far."""
+    seconds_left: float
     """Seconds until the next request."""
 
     def __str__(self) -> str:
-        """Return the part, the number of its requests and the time to the next one, for a skipped tick."""
+        """Return the part, the number of its requests and the time to the next one, as the reason of a skipped tick."""
         times = "once" if self.count == 1 else f"{self.count} times"
-        return f"{self.lag.key} was requested {times} and is still behind; the next request is in {self.left:.0f} s"
+        return (
+            f"{self.lag.key} was requested {times} and is still behind; the next request is in "
+            f"{self.seconds_left:.0f} s"
+        )
 
 
 class Attempts:
-    """The requests that a sensor made, kept in its cursor.
+    """The run requests that a sensor made, as its cursor stores them.
 
-    A part whose mark has moved since the latest request is not failing, so its count starts again.
+    If a part's mark has moved since the latest request, its runs do not fail, so its count starts again.
     """
 
     def __init__(self, cursor: str | None) -> None:
         """Read the requests.
 
         Args:
-            cursor: the sensor's cursor. One of another format is ignored.
+            cursor: the sensor's cursor; None before its first request. A cursor of another format is ignored.
         """
         try:
-            self._made = msgspec.json.decode(cursor or "{}", type=dict[str, Attempt])
+            self._attempts = msgspec.json.decode(cursor or "{}", type=dict[str, Attempt])
         except msgspec.MsgspecError:
-            self._made = {}
+            self._attempts = {}
 
     def of(self, lag: Lag) -> Attempt | None:
-        """Return the requests for a part since its mark moved; None if it was not requested."""
-        made = self._made.get(lag.key)
-        return made if made is not None and made.mark == lag.mark else None
+        """Return the requests for a part since its mark moved; None if there were none."""
+        attempt = self._attempts.get(lag.key)
+        return attempt if attempt is not None and attempt.mark == lag.mark else None
 
     def ready(self, lags: Iterable[Lag]) -> tuple[list[Lag], list[Delayed]]:
         """Divide parts that are behind into those to request now and those whose next request must wait."""
         now = time.time()
         ready, delayed = [], []
         for lag in lags:
-            made = self.of(lag)
-            left = made.at + made.pause - now if made is not None else 0.0
-            if made is None or not 0 < left <= made.pause:  # a clock that was set back must not delay requests
+            attempt = self.of(lag)
+            left = attempt.at + attempt.pause - now if attempt is not None else 0.0
+            if attempt is None or not 0 < left <= attempt.pause:  # a clock that was set back must not delay requests
                 ready.append(lag)
             else:
-                delayed.append(Delayed(lag, made.count, left))
+                delayed.append(Delayed(lag, attempt.count, left))
         return ready, delayed
 
     @property
     def by_part(self) -> Mapping[str, Attempt]:
-        """Key of a part → the requests since its mark moved, as of the latest request."""
-        return self._made
+        """Key of a part → its requests, as of the latest one."""
+        return self._attempts
 
-    def requested(self, asked: Iterable[Lag], others: Iterable[Lag] = ()) -> str:
-        """Return the cursor after a request.
+    def cursor_after(self, requested: Iterable[Lag], others: Iterable[Lag] = ()) -> str:
+        """Return the sensor's cursor after a request.
 
         Args:
-            asked: the parts that were requested.
-            others: further parts that are behind, whose earlier requests are kept.
+            requested: the parts for which runs are requested now.
+            others: further parts that are behind, whose earlier requests stay in the cursor.
         """
-        now, kept = time.time(), {}
-        for lag in asked:
-            made = self.of(lag)
-            kept[lag.key] = Attempt(lag.mark, made.count + 1 if made is not None else 1, now)
+        now, attempts = time.time(), {}
+        for lag in requested:
+            attempt = self.of(lag)
+            attempts[lag.key] = Attempt(lag.mark, attempt.count + 1 if attempt is not None else 1, now)
         for lag in others:
-            made = self.of(lag)
-            if made is not None and lag.key not in kept:
-                kept[lag.key] = made
-        return msgspec.json.encode(kept).decode()
+            attempt = self.of(lag)
+            if attempt is not None and lag.key not in attempts:
+                attempts[lag.key] = attempt
+        return msgspec.json.encode(attempts).decode()

@@ -1,4 +1,7 @@
-"""The sensor that requests a run for each adapter of a destination whose mark is behind `deltas`."""
+"""Creates the sensor of destinations: it requests a run for each adapter whose mark is behind the history `deltas`.
+
+`lakesync_dagster.movement` calls this module.
+"""
 
 from collections.abc import Mapping
 
@@ -23,14 +26,14 @@ def destination_sensor(
     open_staging: OpenStaging,
     lags: PipelineLags,
 ) -> dg.SensorDefinition:
-    """Create the sensor of destinations. A destination that fails is retried after a growing pause; others continue.
+    """Create the sensor of destinations. If an adapter fails, it is retried after growing pauses; others continue.
 
     Args:
         job: the job that writes to destinations.
-        keys: name of a destination's mark → its asset.
-        days: UTC days of arrival.
+        keys: name of an adapter's mark → its asset.
+        days: partitions by UTC day of arrival.
         open_staging: opens the staging store, which has the marks.
-        lags: of destinations.
+        lags: the lags of the pipeline's parts, which all sensors share.
     """
 
     @dg.sensor(
@@ -52,16 +55,16 @@ def destination_sensor(
             if names - busy:  # a run that moves these marks may have ended since they were read
                 behind = destinations(lags, context, store, anew=True)
                 ready, delayed = attempts.ready(behind)
-        asked = [lag for lag in ready if lag.name not in busy and lag.name in names]
-        if not asked:
+        requested = [lag for lag in ready if lag.name not in busy and lag.name in names]
+        if not requested:
             waiting = [f"a run for {name} is under way" for name in sorted(busy)]
             return dg.SkipReason("; ".join([*waiting, *map(str, delayed)]) or "no destination is behind")
         requests = [
-            dg.RunRequest(asset_selection=[keys[name]], tags={**tags(keys[name]), **span(name, asked)})
-            for name in sorted({lag.name for lag in asked})
+            dg.RunRequest(asset_selection=[keys[name]], tags={**tags(keys[name]), **partitions(name, requested)})
+            for name in sorted({lag.name for lag in requested})
         ]
-        others = [lag for lag in behind if lag not in asked]
-        return dg.SensorResult(run_requests=requests, cursor=attempts.requested(asked, others))
+        others = [lag for lag in behind if lag not in requested]
+        return dg.SensorResult(run_requests=requests, cursor=attempts.cursor_after(requested, others))
 
     def destinations(
         found: PipelineLags, context: dg.SensorEvaluationContext, store: PipelineStore, *, anew: bool = False
@@ -69,14 +72,14 @@ def destination_sensor(
         lagging = found.read(store, lambda: context.instance, anew=anew)
         return [lag for lag in lagging if lag.part == "destination" and lag.name in keys]
 
-    def span(name: str, asked: list[Lag]) -> dict[str, str]:
-        """Return the tags that name a run's days: from the oldest delta that the adapter lacks to the newest day.
+    def partitions(name: str, requested: list[Lag]) -> dict[str, str]:
+        """Return the tags that select a run's days: from the oldest delta that the adapter lacks to the newest day.
 
         Args:
             name: name of the adapter's mark.
-            asked: the lags for which runs are requested.
+            requested: the lags for which runs are requested.
         """
-        first = min(lag.since_ms for lag in asked if lag.name == name)
+        first = min(lag.since_ms for lag in requested if lag.name == name)
         last = days.get_last_partition_key()
         assert last is not None
         return range_tags(nearest_day(days, first), last)

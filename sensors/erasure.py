@@ -1,4 +1,7 @@
-"""The sensor that requests erasure runs while the lake has erasure requests to carry out."""
+"""Creates the sensor of erasures: it requests runs while the lake has not carried out all erasure requests.
+
+The code location (`lakesync_dagster.definitions`) calls this module.
+"""
 
 import dagster as dg
 
@@ -20,8 +23,8 @@ def erasure_sensor(
 
     Args:
         job: the erasure job.
-        open_staging: opens the staging store, which has the requests.
-        lags: records the requests for the pipeline's report.
+        open_staging: opens the staging store, which has the erasure requests.
+        lags: the lags of the pipeline's parts, with which the sensor's run requests are reported.
     """
     tags = {REQUESTED_BY: ERASURE_SENSOR}
 
@@ -46,13 +49,16 @@ def erasure_sensor(
         if is_under_way(context.instance, tags):
             return dg.SkipReason("an erasure is under way")
         context.log.info("requests of %s", ", ".join(lag.gateway for lag in open_lags))
-        return dg.SensorResult(run_requests=[dg.RunRequest(tags=tags)], cursor=attempts.requested(open_lags))
+        return dg.SensorResult(run_requests=[dg.RunRequest(tags=tags)], cursor=attempts.cursor_after(open_lags))
 
     return watch
 
 
 def open_erasures(store: ErasureStore) -> list[Lag]:
-    """Return the gateways with requests that the lake has not carried out. The mark is the request before."""
+    """Return a lag for each gateway with requests that the lake has not carried out.
+
+    Its mark is the number of the last request that the lake has carried out.
+    """
     found = []
     for gateway in store.gateways():
         open_requests = [each for each in store.erasures(gateway) if each.done_ms is not None and each.lake_ms is None]

@@ -1,4 +1,7 @@
-"""The sensors that send alerts when runs or checks begin to fail, and when they succeed again."""
+"""Creates the sensors that send alerts when runs or checks begin to fail, and when they succeed again.
+
+The code location (`lakesync_dagster.definitions`) calls this module.
+"""
 
 import json
 from datetime import UTC, datetime
@@ -11,25 +14,27 @@ from assets.maintenance import MAINTENANCE
 from sensors.alerts import Alerts, CheckChanged, RunFailed, RunRecovered
 
 RUNS_A_TICK = 50
+"""Number of ended runs that a tick reads, at most."""
 
 
 class AlertCursor(msgspec.Struct):
-    """The cursor of the sensor of runs: the newest run that it has read, and the faults that it has reported."""
+    """The cursor of `run_failure_sensor`."""
 
     until: str
+    """Update time of the newest run that was read, in ISO 8601."""
     failing: dict[str, list[str]] = {}
-    """Work of a run → the faults of its latest run."""
+    """A run's work, as `_work` returns it → the faults of the latest run with that work, if it failed."""
 
 
 def run_failure_sensor(alerts: Alerts) -> dg.SensorDefinition:
-    """Create the sensor that sends an alert when a fault begins, and when a run for the same work succeeds.
+    """Create the sensor that sends an alert when a fault begins, and when a run for the same work succeeds again.
 
-    A part is requested repeatedly while it fails; only the first failure is reported. The cursor passes a run after its
-    alert was delivered, so each alert is sent at least once. Dagster's own `run_failure_sensor` would lose an alert
-    that could not be delivered.
+    While a part fails, its run is requested repeatedly; only the first failure is reported. The cursor passes a run
+    only after its alert was delivered, so each alert is sent at least once. Dagster's own `run_failure_sensor` would
+    lose an alert that could not be delivered.
 
     Args:
-        alerts: sends them.
+        alerts: sends the alerts.
     """
 
     @dg.sensor(
@@ -73,7 +78,7 @@ def run_failure_sensor(alerts: Alerts) -> dg.SensorDefinition:
 
 
 def _work(run: dg.DagsterRun) -> str:
-    """Return a run's work as text, which is the same for each run that a sensor requests for one part."""
+    """Return a run's work as text: job, assets and part. It is the same for all runs that do the same work."""
     assets = sorted(key.to_user_string() for key in run.asset_selection or ())
     part = run.tags.get("dagster/partition", "") if run.job_name == MAINTENANCE.to_user_string() else ""
     return " ".join([run.job_name, *assets, part]).strip()
@@ -83,7 +88,7 @@ def check_failure_sensor(alerts: Alerts) -> dg.SensorDefinition:
     """Create the sensor that sends an alert when a check begins to fail, and when it passes again.
 
     Args:
-        alerts: sends them.
+        alerts: sends the alerts.
     """
 
     @dg.sensor(
@@ -133,7 +138,7 @@ def _failed(instance: dg.DagsterInstance, run: dg.DagsterRun, alerts: Alerts) ->
 
 
 def _evaluation(entry: dg.EventLogEntry | None) -> dg.AssetCheckEvaluation | None:
-    """Return the result of a check; None for one that is only planned."""
+    """Return the result of a check's execution; None if it is only planned."""
     event = entry.dagster_event if entry is not None else None
     if event is None or event.event_type is not dg.DagsterEventType.ASSET_CHECK_EVALUATION:
         return None

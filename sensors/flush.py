@@ -1,6 +1,7 @@
-"""The sensor that requests flushes: by size, age or request, or because a table or checkpoint is behind.
+"""Creates the sensor of flushes: it requests a run by size, age or request, or if a table or checkpoint is behind.
 
-`lakehouse.history.flush_due` decides from marks. Runs are looked at only to find one that is in progress.
+`lakehouse.history.flush_due` decides from marks. The status of runs matters only to find one that is in progress. The
+code location (`lakesync_dagster.definitions`) calls this module.
 """
 
 import time
@@ -24,7 +25,9 @@ from sensors.outages import skip_during_outage
 WATCH_SECONDS = 4.5
 """How long a tick watches staging: nearly until Dagster's daemon starts the next."""
 LOOK_SECONDS = 0.5
+"""Seconds between two looks at staging in a tick."""
 _MADE_BY_FLUSH = ("table", "checkpoint")
+"""The parts of the pipeline that a flush run brings up to date."""
 
 
 def flush_sensor(
@@ -41,11 +44,11 @@ def flush_sensor(
     half a second, and costs less than more frequent ticks.
 
     Args:
-        config: the thresholds, and the clock.
+        config: the project's configuration, with the thresholds.
         job: the flush job.
-        days: UTC days of arrival.
+        days: partitions by UTC day of arrival.
         open_staging: opens the staging store.
-        lags: of tables and checkpoints.
+        lags: the lags of the pipeline's parts, which all sensors share.
         watch_seconds: how long a tick watches staging while no flush is due.
     """
     limits = config.flush
@@ -99,18 +102,18 @@ def flush_sensor(
                 **tags,
             }
         )
-        return dg.SensorResult(run_requests=[request], cursor=attempts.requested(wanted.lags))
+        return dg.SensorResult(run_requests=[request], cursor=attempts.cursor_after(wanted.lags))
 
     def behind(
         context: dg.SensorEvaluationContext, store: PipelineStore, backlog: Sequence[Backlog], *, anew: bool = False
     ) -> list[Lag]:
-        """Return the tables and checkpoints that are behind; none if the lake cannot be read, as no run could help.
+        """Return the tables and checkpoints that are behind; none if the lake cannot be read, since no run could help.
 
         Args:
             context: the tick's context.
             store: the staging store.
-            backlog: its backlog, as read a moment ago.
-            anew: read the lake now, instead of using a reading of a few seconds ago.
+            backlog: the store's backlog, as read a moment ago.
+            anew: True to read the lake now, instead of using a result that is a few seconds old.
         """
         try:
             found = lags.read(store, lambda: context.instance, backlog, anew=anew)

@@ -1,4 +1,8 @@
-"""The sensor that reports the checks `fresh` without a run: after changes and materialisations, and hourly."""
+"""Creates the sensor of the checks `fresh`, which say whether assets have each day's deltas in time.
+
+It reports them without a run: after changes and materialisations, and hourly. The code location
+(`lakesync_dagster.definitions`) calls this module.
+"""
 
 import json
 import time
@@ -14,6 +18,7 @@ from sensors.lags import PipelineLags
 from sensors.outages import skip_during_outage
 
 REPEAT_SECONDS = 3600
+"""Seconds after which an unchanged check is reported again."""
 
 
 def freshness_sensor(
@@ -21,13 +26,13 @@ def freshness_sensor(
 ) -> dg.SensorDefinition:
     """Create the sensor of the checks named `fresh`.
 
-    Its cursor has for each asset the late days, materialisation and time of the last report.
+    Its cursor has for each asset the late days, the materialisation and the time of its last report.
 
     Args:
-        config: names the destinations and the bound of lateness.
+        config: the project's configuration, which says after how many seconds a delta is late.
         snapshot: names the state tables.
         open_staging: opens the staging store.
-        lags: the lags of the pipeline's parts.
+        lags: the lags of the pipeline's parts, which all sensors share.
     """
 
     @dg.sensor(

@@ -1,4 +1,8 @@
-"""The lags of all parts of the pipeline, which the sensors share: read from the lake every few seconds and reported."""
+"""Reads the lags of all parts of the pipeline every few seconds, for all sensors, and reports them to staging.
+
+A lag says that a part (a table, checkpoint, destination, poll and so on) has not processed everything that the part
+upstream has. `PipelineLags` is shared by the sensors; the functions below it decide what is due by the clock.
+"""
 
 import threading
 import time
@@ -38,12 +42,12 @@ if TYPE_CHECKING:
     from lakesync.analysis.lake_marks import MarkReader
 
 LOOK_SECONDS = 10.0
-"""Seconds between two readings of the lake while no sensor needs a newer one."""
+"""Seconds between two reads of the lake's marks, while no sensor needs a newer result."""
 LIST_SECONDS = 20.0
-"""Seconds between two listings of queued runs while no part is behind, so that one is reported within a minute."""
+"""Seconds between two listings of queued runs while no part is behind. A queued run is reported within a minute."""
 
 _MINUTE = "%Y-%m-%d %H:%M"
-"""Format of times. Dagster's schedules are no finer than minutes."""
+"""Format of partition keys that are exact to the minute, as Dagster's schedules are."""
 
 UNSTARTED = (
     dg.DagsterRunStatus.NOT_STARTED,
@@ -56,18 +60,18 @@ ReadFollowers = Callable[[PipelineMarks], Sequence[Follower]]
 
 
 class PipelineLags:
-    """The lags of the pipeline. All sensors, which Dagster runs in several threads, share one reading.
+    """Reads the lags of the pipeline once for all sensors, which Dagster runs in several threads.
 
-    Each reading is written to staging as the pipeline's report, which the gateway and the command line show.
+    Each result is written to staging as the pipeline's report, which the gateway and the command line show.
     """
 
     def __init__(self, config: Config, snapshot: SchemaSnapshot, followers: ReadFollowers = lambda _: ()) -> None:
         """Read nothing yet.
 
         Args:
-            config: names the lake.
-            snapshot: names the state tables that every flush merges.
-            followers: reads the marks of destinations from staging.
+            config: the project's configuration.
+            snapshot: names the state tables and connectors.
+            followers: reads from staging how far each destination is written.
         """
         self._config = config
         self._followers = followers
@@ -76,18 +80,19 @@ class PipelineLags:
         self._reader: MarkReader | None = None
         self._lock = threading.Lock()
         self._read_at = -LOOK_SECONDS
-        self._read_for: list[tuple[str, str, int, int, int | None]] = []
-        self._found: list[Lag] = []
+        self._read_at_marks: list[tuple[str, str, int, int, int | None]] = []
+        """Staging's flushes and checkpoints at the time of the last read; new ones make it outdated."""
+        self._lags: list[Lag] = []
         self._listed_at = -LIST_SECONDS
         self._queued: tuple[QueuedRun, ...] = ()
         self._requests: dict[str, Mapping[str, Attempt]] = {}
 
     def record_requests(self, sensor: str, requests: Mapping[str, Attempt]) -> None:
-        """Record for the report which runs a sensor has requested for parts whose marks did not move.
+        """Record the run requests of a sensor for the pipeline's report.
 
         Args:
             sensor: the sensor's name.
-            requests: key of a part → its requests.
+            requests: key of a part → its requests since its mark moved.
         """
         self._requests[sensor] = requests
 
@@ -99,7 +104,7 @@ class PipelineLags:
         *,
         anew: bool = False,
     ) -> list[Lag]:
-        """Return the parts that are behind, except `deltas`.
+        """Return the parts that are behind, except the history.
 
         These are tables, checkpoints, destinations, parts that have been due by the clock for half a minute, and
         connectors whose newest poll failed.
@@ -107,9 +112,10 @@ class PipelineLags:
         Args:
             store: the staging store.
             instance: opens Dagster's instance, which takes a tenth of a second. While no part is behind it is called
-                every `LIST_SECONDS` only.
-            backlog: staging's backlog, as read a moment ago; None: read it.
-            anew: read the lake now. Otherwise it is read after a flush or a new checkpoint, and every `LOOK_SECONDS`.
+                only every `LIST_SECONDS`.
+            backlog: staging's backlog, as read a moment ago; None to read it.
+            anew: True to read the lake now. Otherwise it is read after a flush or a new checkpoint, and every
+                `LOOK_SECONDS`.
 
         Raises:
             LakeUnavailableError: the catalogue cannot be read.
@@ -120,7 +126,7 @@ class PipelineLags:
         ]
         with self._lock:
             now = time.monotonic()
-            if anew or now - self._read_at >= LOOK_SECONDS or marks != self._read_for:
+            if anew or now - self._read_at >= LOOK_SECONDS or marks != self._read_at_marks:
                 now_ms = WallClock(self._config.clock_offset_file).now_ms()
                 staging_marks, followers = store.marks(), self._followers(store)
                 timed = timed_parts(self._config, self._snapshot, staging_marks, now_ms)
@@ -128,17 +134,17 @@ class PipelineLags:
                 late = [each for each in timed if not (each.mark and each.mark <= now_ms < each.next_ms + wait_ms)]
                 found = {lag.key: lag for lag in self._marks().lags(unflushed, self._tables, followers, late, now_ms)}
                 failing = failing_polls(self._snapshot, staging_marks, now_ms)
-                self._found = list((found | {each.lag.key: each.lag for each in failing}).values())
-                self._read_at, self._read_for = now, marks
+                self._lags = list((found | {each.lag.key: each.lag for each in failing}).values())
+                self._read_at, self._read_at_marks = now, marks
                 self._report(store, instance, failing, self._dead_letters(staging_marks, followers, now_ms))
-            return [lag for lag in self._found if lag.part != "deltas"]
+            return [lag for lag in self._lags if lag.part != "deltas"]
 
     def overdue(self, marks: Mapping[str, str], now_ms: int) -> list[Lag]:
-        """Return the polls, flows, tiers and migrations that are due, without reading the lake.
+        """Return the polls, flows, tiers and migrations that are due by the clock. It does not read the lake.
 
         Args:
-            marks: staging's marks.
-            now_ms: server wall time in milliseconds.
+            marks: name → value of all marks in staging.
+            now_ms: server wall time in milliseconds since 1970.
         """
         return compare((), (), (), timed_parts(self._config, self._snapshot, marks, now_ms), now_ms)
 
@@ -156,17 +162,17 @@ class PipelineLags:
         failing: Iterable["FailingPoll"],
         dead_letters: Iterable[DeadLetters],
     ) -> None:
-        marks = {lag.key: lag.mark for lag in self._found}
+        marks = {lag.key: lag.mark for lag in self._lags}
         counts = {each.lag.key: each.polls for each in failing}
         retries = {each.lag.key: each.next_ms for each in failing}
         for requests in self._requests.values():
-            for key, made in requests.items():
-                if marks.get(key) == made.mark:
-                    counts[key] = max(made.count, counts.get(key, 0))
-                    retries[key] = made.next_ms
+            for key, attempt in requests.items():
+                if marks.get(key) == attempt.mark:
+                    counts[key] = max(attempt.count, counts.get(key, 0))
+                    retries[key] = attempt.next_ms
         report = Report(
             WallClock(self._config.clock_offset_file).now_ms(),
-            tuple(self._found),
+            tuple(self._lags),
             counts,
             self._queued_runs(instance),
             tuple(dead_letters),
@@ -176,14 +182,14 @@ class PipelineLags:
 
     def _queued_runs(self, instance: Callable[[], dg.DagsterInstance]) -> tuple[QueuedRun, ...]:
         now = time.monotonic()
-        if self._found or now - self._listed_at >= LIST_SECONDS:
+        if self._lags or now - self._listed_at >= LIST_SECONDS:
             self._listed_at, self._queued = now, tuple(queued_runs(instance()))
         return self._queued
 
     def _dead_letters(
         self, marks: Mapping[str, str], followers: Iterable[Follower], now_ms: int
     ) -> Iterator[DeadLetters]:
-        """Yield the dead letters, each with the time of its first report."""
+        """Yield counts of dead letters (values and tables that were set aside), each with the time of its first report."""
         last = report_in(marks)
         known = {(each.kind, each.name, each.gateway): each.since_ms for each in last.dead_letters} if last else {}
         rejected = self._marks().rejected.items()
@@ -197,15 +203,15 @@ class PipelineLags:
 
 def _destination_letters(name: str, text: str) -> Iterator[DeadLetters]:
     """Yield a destination's dead letters, as its latest run reported them to staging."""
-    mark, leaf = msgspec.json.decode(text, type=FollowerMark), name.partition("/")[2]
-    yield from (DeadLetters("destination", f"{leaf}!{table}", "", 1, 0) for table in mark.set_aside)
-    yield from (DeadLetters("destination", leaf, *counted, 0) for counted in mark.dead_letters.items())
+    mark, target = msgspec.json.decode(text, type=FollowerMark), name.partition("/")[2]
+    yield from (DeadLetters("destination", f"{target}!{table}", "", 1, 0) for table in mark.set_aside)
+    yield from (DeadLetters("destination", target, *counted, 0) for counted in mark.dead_letters.items())
 
 
 def queued_runs(instance: dg.DagsterInstance) -> list[QueuedRun]:
     """Return the runs that were requested more than `QUEUED_SECONDS` ago and have not started.
 
-    Maintenance is left out: its runs wait for each other and for the pools of flushes.
+    Maintenance is excluded: its runs wait for each other and for the pools of flushes.
 
     Args:
         instance: Dagster's instance.
@@ -220,28 +226,29 @@ def queued_runs(instance: dg.DagsterInstance) -> list[QueuedRun]:
 
 
 def is_under_way(instance: dg.DagsterInstance, tags: Mapping[str, str]) -> bool:
-    """Return whether a run with these tags is in progress, because another would do the same work.
+    """Return whether a run with some tags is queued or in progress, so that another would do the same work.
 
-    This is the only use of a run's status. It delays a request; it does not decide what is due. The run host ends a run
-    whose process is gone within a second, so such a run does not delay requests for long.
+    It delays a request; it does not decide what is due. Sensors use the status of runs for nothing else. The run host
+    ends a run whose process is gone within a second, so such a run does not delay requests for long.
 
     Args:
         instance: Dagster's instance.
-        tags: tags of the run.
+        tags: the tags that the run must have.
     """
     return bool(instance.get_run_records(dg.RunsFilter(tags=tags, statuses=list(UNFINISHED)), limit=1))
 
 
 def timed_parts(config: Config, snapshot: SchemaSnapshot, marks: Mapping[str, str], now_ms: int) -> list[Timed]:
-    """Return when each poll, flow and pair of tiers is due: by its interval or schedule, after its last run.
+    """Return when each poll, flow, pair of tiers and migration is due, by its interval or schedule after its last run.
 
-    A migration with a schedule is due at its first time after the end of the first day that was not copied.
+    A migration is due at the first time of its schedule after the end of the first day that was not copied. A part
+    that never ran is due now.
 
     Args:
-        config: declares flows, tiers and migrations.
+        config: the project's configuration, which declares flows, tiers and migrations.
         snapshot: names the connectors.
-        marks: staging's marks.
-        now_ms: server wall time in milliseconds. What never ran is due now.
+        marks: name → value of all marks in staging.
+        now_ms: server wall time in milliseconds since 1970.
     """
     found = []
     for each in snapshot.connectors:
@@ -255,13 +262,13 @@ def timed_parts(config: Config, snapshot: SchemaSnapshot, marks: Mapping[str, st
 
 
 class FailingPoll(NamedTuple):
-    """A connector all of whose tables fail, or a failing table of another connector."""
+    """A connector all of whose tables fail, or one failing table of a connector."""
 
     lag: Lag
     polls: int
-    """Failed polls in a row."""
+    """Number of failed polls in a row."""
     next_ms: int
-    """When the next one is due, in milliseconds of server wall time."""
+    """When the next poll is due, in milliseconds of server wall time."""
 
 
 def failing_polls(snapshot: SchemaSnapshot, marks: Mapping[str, str], now_ms: int) -> list[FailingPoll]:
@@ -269,8 +276,8 @@ def failing_polls(snapshot: SchemaSnapshot, marks: Mapping[str, str], now_ms: in
 
     Args:
         snapshot: names the connectors.
-        marks: staging's marks.
-        now_ms: server wall time in milliseconds.
+        marks: name → value of all marks in staging.
+        now_ms: server wall time in milliseconds since 1970.
     """
     found = []
     for each in snapshot.connectors:
@@ -287,12 +294,13 @@ def failing_polls(snapshot: SchemaSnapshot, marks: Mapping[str, str], now_ms: in
 def due_tables(connector: PolledConnector, marks: Mapping[str, str], now_ms: int) -> list[str]:
     """Return the tables of a connector that are due: by its interval or, if their polls fail, after a growing pause.
 
-    A pause is at least as long as the failed poll took, so that a table that hangs leaves half of the time to others.
+    A pause is at least as long as the failed poll took, so that a table whose poll hangs leaves half of the time to
+    others.
 
     Args:
         connector: the connector.
-        marks: staging's marks.
-        now_ms: server wall time in milliseconds.
+        marks: name → value of all marks in staging.
+        now_ms: server wall time in milliseconds since 1970.
     """
     times = _poll_times(connector, marks, now_ms)
     return [table for table, time in times.items() if not time.mark <= now_ms < time.next_ms]
@@ -317,11 +325,11 @@ def _poll_times(connector: PolledConnector, marks: Mapping[str, str], now_ms: in
 def next_tick_ms(cron: str, after_ms: int) -> int:
     """Return the next time of a schedule, in milliseconds since 1970.
 
-    Dagster reads the schedule: its times are where time windows of partitions with this schedule begin.
+    Dagster parses the schedule: partitions with this schedule begin at its times.
 
     Args:
-        cron: the schedule, in UTC.
-        after_ms: the time is later than this one.
+        cron: the schedule as a cron expression, in UTC.
+        after_ms: the time after which to search, in milliseconds since 1970.
     """
     earliest = datetime.fromtimestamp((after_ms + 1) / 1000, UTC)
     windows = dg.TimeWindowPartitionsDefinition(earliest, fmt=_MINUTE, cron_schedule=cron, timezone="UTC")

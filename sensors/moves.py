@@ -1,4 +1,7 @@
-"""The sensor that requests runs of flows, tiers and migrations by their schedules, and again after failures."""
+"""Creates the sensor of moves: it requests runs of flows, tiers and migrations by their schedules and after failures.
+
+`lakesync_dagster.movement` calls this module.
+"""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -34,11 +37,11 @@ def move_sensor(
     A failed or killed run wrote no mark, so it is requested again after a growing pause, before its next schedule.
 
     Args:
-        config: declares them.
-        jobs: jobs by the names of `job_name`.
-        days: UTC days of arrival.
+        config: the project's configuration, which declares flows, tiers and migrations.
+        jobs: `job_name` → job.
+        days: partitions by UTC day of arrival.
         open_staging: opens the staging store, which has the marks.
-        lags: of flows, tiers and migrations.
+        lags: the lags of the pipeline's parts, which all sensors share.
     """
 
     @dg.sensor(
@@ -57,19 +60,19 @@ def move_sensor(
             marks = store.marks()
         behind = [lag for lag in lags.overdue(marks, now_ms) if job_name(lag) in jobs]
         ready, delayed = attempts.ready(behind)
-        requests, asked = [], []
+        requests, requested = [], []
         for lag in ready:
-            span = _days(config, lag, days, marks, now_ms)
-            if span and not is_under_way(context.instance, {MOVE: job_name(lag)}):
-                tags = {REQUESTED_BY: MOVE_SENSOR, MOVE: job_name(lag), **span}
+            partitions = _partition_tags(config, lag, days, marks, now_ms)
+            if partitions and not is_under_way(context.instance, {MOVE: job_name(lag)}):
+                tags = {REQUESTED_BY: MOVE_SENSOR, MOVE: job_name(lag), **partitions}
                 requests.append(dg.RunRequest(job_name=job_name(lag), tags=tags))
-                asked.append(lag)
-        if not asked:
+                requested.append(lag)
+        if not requested:
             return dg.SkipReason(
                 "; ".join(map(str, delayed)) or f"{len(jobs)} flows, tiers and migrations, none of them due"
             )
-        others = [lag for lag in behind if lag not in asked]
-        return dg.SensorResult(run_requests=requests, cursor=attempts.requested(asked, others))
+        others = [lag for lag in behind if lag not in requested]
+        return dg.SensorResult(run_requests=requests, cursor=attempts.cursor_after(requested, others))
 
     return watch
 
@@ -79,13 +82,13 @@ def job_name(lag: Lag) -> str:
     return f"{lag.part}s_{lag.name}"
 
 
-def _days(
+def _partition_tags(
     config: Config, lag: Lag, days: dg.TimeWindowPartitionsDefinition, marks: Mapping[str, str], now_ms: int
 ) -> Mapping[str, str] | None:
-    """Return the tags that name a run's partitions; None if nothing is to move.
+    """Return the tags that select a run's partitions; None if there is nothing to move.
 
-    Of a flow these are the days since its last run, of tiers the newest day that is old enough, of a migration the days
-    that are not copied.
+    For a flow these are the days since its last run, for tiers the newest day that is old enough, for a migration the
+    days that were not copied.
     """
     if lag.part == "migration":
         declared = config.migrations[lag.name]
@@ -96,9 +99,9 @@ def _days(
     if lag.part == "flow":
         first, last = nearest_day(days, lag.mark or now_ms), nearest_day(days, now_ms)
     else:
-        axis = tier_days(config, lag.name, days)
+        days_by_hlc = tier_days(config, lag.name, days)
         now = datetime.fromtimestamp(now_ms / 1000, UTC)
-        day = newest_movable_day(now, config.tiers[lag.name].max_age_days, axis)
+        day = newest_movable_day(now, config.tiers[lag.name].max_age_days, days_by_hlc)
         if day is None:
             return None
         first = last = day

@@ -1,4 +1,7 @@
-"""Skips the ticks of sensors while staging or the catalogue cannot be reached, so that an outage fails no tick."""
+"""Skips the ticks of sensors while staging or the catalogue cannot be reached, so that an outage fails no tick.
+
+The sensors that read staging or the lake have its decorator.
+"""
 
 import functools
 from collections.abc import Callable
@@ -8,6 +11,7 @@ import dagster as dg
 from lakesync.model.errors import LakeUnavailableError, StagingUnavailableError
 
 Evaluate = Callable[[dg.SensorEvaluationContext], dg.SensorResult | dg.SkipReason]
+"""A sensor's function: evaluates one tick."""
 
 
 def skip_during_outage(evaluate: Evaluate) -> Evaluate:

@@ -1,4 +1,7 @@
-"""The sensor that requests a poll of each connector when its interval has passed since its last poll."""
+"""Creates the sensor of polls: it requests a poll of each connector when its interval has passed since the last one.
+
+The code location (`lakesync_dagster.definitions`) calls this module.
+"""
 
 from collections.abc import Sequence
 
@@ -29,12 +32,12 @@ def poll_sensor(
     requests it again after growing pauses too.
 
     Args:
-        config: names the clock.
+        config: the project's configuration.
         job: the job that polls connectors.
         snapshot: names the connectors and their intervals.
-        days: UTC days of landing.
+        days: partitions by the UTC day on which rows landed.
         open_staging: opens the staging store, which has the marks.
-        lags: of polls.
+        lags: the lags of the pipeline's parts, which all sensors share.
     """
 
     @dg.sensor(
@@ -53,31 +56,36 @@ def poll_sensor(
             marks = store.marks()
         found = {f"{lag.gateway}/{lag.name}": lag for lag in lags.overdue(marks, now_ms) if lag.part == "poll"}
         ready, delayed = attempts.ready(found.values())
-        asked = {lag.key for lag in ready if not is_under_way(context.instance, tags(f"{lag.gateway}/{lag.name}"))}
-        if not asked:
+        requested = {lag.key for lag in ready if not is_under_way(context.instance, tags(f"{lag.gateway}/{lag.name}"))}
+        if not requested:
             nothing_due = f"{len(snapshot.connectors)} connectors, none of them due"
             return dg.SkipReason("; ".join(map(str, delayed)) or nothing_due)
         today = nearest_day(days, now_ms)
         requests = []
         for each in snapshot.connectors:
             lag = found.get(connector_tag(each))
-            if lag is not None and lag.key in asked:
+            if lag is not None and lag.key in requested:
                 requests.append(_request(each, due_tables(each, marks, now_ms), today))
-        kept = attempts.requested(
-            [lag for lag in found.values() if lag.key in asked], [lag for lag in found.values() if lag.key not in asked]
+        cursor = attempts.cursor_after(
+            [lag for lag in found.values() if lag.key in requested],
+            [lag for lag in found.values() if lag.key not in requested],
         )
-        return dg.SensorResult(run_requests=requests, cursor=kept)
+        return dg.SensorResult(run_requests=requests, cursor=cursor)
 
     return watch
 
 
 def connector_tag(connector: PolledConnector) -> str:
-    """Return the value of the tag by which a connector's runs are found."""
+    """Return the value of the tag `CONNECTOR` of a connector's runs: `GATEWAY/NAME`."""
     return f"{connector.gateway}/{connector.name}"
 
 
 def tags(connector: str) -> dict[str, str]:
-    """Return the tags of a connector's runs."""
+    """Return the tags of a connector's runs.
+
+    Args:
+        connector: the result of `connector_tag`.
+    """
     return {REQUESTED_BY: POLL_SENSOR, CONNECTOR: connector}
 
 

@@ -1,4 +1,7 @@
-"""The sensor that reloads the code location when tables or connectors are registered."""
+"""Creates the sensor that reloads the code location when tables or connectors are registered.
+
+The code location (`lakesync_dagster.definitions`) calls this module.
+"""
 
 import dagster as dg
 import msgspec
@@ -25,10 +28,11 @@ mutation Reload($location: String!) {
 }
 """
 _RELOAD_SECONDS = 50
+"""Timeout of the request for a reload."""
 
 
 class ReloadError(Exception):
-    """Dagster's webserver did not reload the location. The next tick tries again."""
+    """Dagster's webserver did not reload the code location. The next tick tries again."""
 
 
 class WebserverUnavailableError(ReloadError):
@@ -38,12 +42,12 @@ class WebserverUnavailableError(ReloadError):
 def schema_sensor(config: Config, loaded: SchemaSnapshot, open_staging: OpenStaging) -> dg.SensorDefinition:
     """Create the sensor that reloads the code location when tables or connectors are registered.
 
-    It writes the changed snapshot file and then requests the reload. The new location compares its own snapshot, so the
-    next tick repeats a reload only if it failed.
+    It writes the changed snapshot file and then requests the reload from Dagster's webserver. The sensor of the
+    reloaded location compares with the new snapshot, so a reload is repeated only if it failed.
 
     Args:
-        config: names the snapshot file and Dagster's webserver.
-        loaded: the snapshot that this location was made from.
+        config: the project's configuration, with the snapshot file and the webserver's URL.
+        loaded: the snapshot from which this code location was created.
         open_staging: opens the staging store, which has the registrations.
     """
 
@@ -85,19 +89,22 @@ def schema_sensor(config: Config, loaded: SchemaSnapshot, open_staging: OpenStag
 
 
 def reload_location(url: str) -> None:
-    """Request that Dagster's webserver reloads the location.
+    """Request that Dagster's webserver reloads the code location.
+
+    Args:
+        url: the webserver's URL.
 
     Raises:
-        ReloadError: it did not reload the location.
+        ReloadError: the webserver did not reload the location.
         WebserverUnavailableError: it does not answer.
     """
     query = {"query": _RELOAD, "variables": {"location": LOCATION}}
     try:
         with requests.Session() as session:
-            session.trust_env = False  # a proxy does not know this machine's ports
-            answer = session.post(f"{url.rstrip('/')}/graphql", json=query, timeout=_RELOAD_SECONDS)
-        answer.raise_for_status()
-        result = answer.json()["data"]["reloadRepositoryLocation"]
+            session.trust_env = False  # no proxy for a server on this machine
+            response = session.post(f"{url.rstrip('/')}/graphql", json=query, timeout=_RELOAD_SECONDS)
+        response.raise_for_status()
+        result = response.json()["data"]["reloadRepositoryLocation"]
     except (requests.ConnectionError, requests.Timeout) as error:
         raise WebserverUnavailableError(
             f"{url} does not answer ({type(error).__name__}); the next tick tries again"

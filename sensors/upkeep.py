@@ -1,6 +1,6 @@
-"""Which parts are due for maintenance or audit: their state has changed since the last one, by its mark in staging.
+"""Decides which assets are due for maintenance or audit: those whose state has changed since their last one.
 
-The schedules in `lakesync_dagster.jobs` call it.
+Marks in staging have the state and time of the last one. The schedules in `lakesync_dagster.jobs` call it.
 """
 
 from collections.abc import Mapping
@@ -24,10 +24,10 @@ DAY_MS = 86_400_000
 
 
 def parts_to_maintain(config: Config, snapshot: SchemaSnapshot, store: PipelineStore) -> list[str]:
-    """Return the partitions of `maintenance` that are due.
+    """Return the partitions of the asset `maintenance` that are due.
 
     Args:
-        config: names the lake and the clock.
+        config: the project's configuration.
         snapshot: names the tables.
         store: the staging store.
 
@@ -43,10 +43,10 @@ def parts_to_maintain(config: Config, snapshot: SchemaSnapshot, store: PipelineS
 
 
 def assets_to_audit(config: Config, snapshot: SchemaSnapshot, store: PipelineStore) -> list[str]:
-    """Return the assets that have changed since their last audit without a fault, or whose last one is a week ago.
+    """Return the assets, as text, that have changed since an audit last found no fault, or whose audit is a week ago.
 
     Args:
-        config: names the lake, the destinations and the clock.
+        config: the project's configuration.
         snapshot: names the tables.
         store: the staging store.
 
@@ -67,7 +67,7 @@ def assets_to_audit(config: Config, snapshot: SchemaSnapshot, store: PipelineSto
 
 
 def _table_states(config: Config, parts: Mapping[str, LakePart]) -> dict[str, str]:
-    """Return part → the newest snapshot id of its table, as text."""
+    """Return part → the id of the newest snapshot of its table, as text."""
     from lakesync.analysis.lake_marks import snapshots  # pyiceberg, which loading the location does without
 
     own, shared = config.lake.system_namespace, config.lake.namespace
