@@ -1,4 +1,4 @@
-"""The Dagster resources `staging` and `intake`: the gateways' staging store, and the connection for pushes to gateways."""
+"""The Dagster resources `staging`, the gateways' staging store, and `intake`, the connection for pushes to them."""
 
 from contextlib import ExitStack
 from functools import partial

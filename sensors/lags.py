@@ -189,7 +189,7 @@ class PipelineLags:
     def _dead_letters(
         self, marks: Mapping[str, str], followers: Iterable[Follower], now_ms: int
     ) -> Iterator[DeadLetters]:
-        """Yield counts of dead letters (values and tables that were set aside), each with the time of its first report."""
+        """Yield counts of dead letters (values and tables set aside), each with the time of its first report."""
         last = report_in(marks)
         known = {(each.kind, each.name, each.gateway): each.since_ms for each in last.dead_letters} if last else {}
         rejected = self._marks().rejected.items()
