@@ -1,1 +1,1 @@
-"""The HTTP server of LakeSync: it parses, calls one engine method and answers; policy lives in `lakesync`."""
+"""The HTTP and WebSocket server of LakeSync: it parses requests, calls the engine and responds."""

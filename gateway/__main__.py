@@ -1,4 +1,4 @@
-"""`python -m gateway`: reads the configuration and serves one staging store until a signal stops it."""
+"""The gateway server's process, `python -m gateway`: it serves one staging store until a signal stops it."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from lakesync.staging import configured_store
 log = structlog.get_logger("gateway")
 
 _GC_THRESHOLDS = (20_000, 20, 50)
-"""Rarer than Python's defaults: a push creates thousands of objects, and hardly any reference cycle."""
+"""Thresholds for rarer garbage collection: a push creates thousands of objects, and hardly any reference cycle."""
 _SWITCH_SECONDS = 0.0005
-"""Longest time that one of the two busy threads, event loop and store, keeps the interpreter from the other."""
+"""Interval at which Python switches threads. Two are busy: the event loop and the store."""
 
 
 def serve(configured: config.Config) -> None:
     """Serve until a signal stops the server.
 
     Args:
-        configured: the configuration.
+        configured: the project's configuration.
 
     Raises:
         ConfigurationError, StartupError, StagingUnavailableError, StagingVersionError: the server cannot start.
@@ -71,7 +71,7 @@ def serve(configured: config.Config) -> None:
 
 
 def main() -> int:
-    """Read the configuration and serve; return the exit code."""
+    """Read the configuration and serve. Return 0, or 1 if the server cannot start or fails with a known error."""
     configure_logging()
     os.umask(UMASK)
     sys.setswitchinterval(_SWITCH_SECONDS)

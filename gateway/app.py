@@ -1,4 +1,7 @@
-"""`create_app` builds the FastAPI application: routers, middleware, exception handlers and shared services."""
+"""Builds the FastAPI application of the gateway: routers, middleware, exception handlers and shared services.
+
+`python -m gateway` and tests call `create_app`.
+"""
 
 from __future__ import annotations
 
@@ -34,24 +37,25 @@ _REQUEST_HEADERS = ("Authorization", "Content-Type", "Content-Encoding", "X-Lake
 _RESPONSE_HEADERS = ("X-Checkpoint-Hlc", "X-Request-Id", "Retry-After")
 """Headers that pages of other origins may read."""
 _GZIP_MIN_BYTES = 1024
+"""Size from which responses are compressed."""
 
 
 class GatewayApp(FastAPI):
-    """FastAPI, whose OpenAPI document has LakeSync's answer to invalid parameters."""
+    """A FastAPI application whose OpenAPI document describes LakeSync's error responses instead of FastAPI's."""
 
     def openapi(self) -> dict[str, Any]:
-        """Return the OpenAPI document; it is built once."""
+        """Return the OpenAPI document, which is built once."""
         if self.openapi_schema is None:
             self.openapi_schema = openapi_document(self)
         return self.openapi_schema
 
 
 def create_app(settings: GatewaySettings, engine: Engine) -> FastAPI:
-    """Build the application over an engine.
+    """Build the application that serves an engine.
 
     Args:
-        settings: of the server.
-        engine: open, or opened by `GatewayServer`; the caller closes it.
+        settings: the server's settings.
+        engine: the engine. `GatewayServer` opens it, or it is open already; the caller closes it.
     """
     metrics = Metrics(engine.store.backlog, engine.store.marks, lambda: engine.queue)
     hub = Hub(engine.store, limits_of(settings), metrics.broadcast.inc)
@@ -70,7 +74,7 @@ def create_app(settings: GatewaySettings, engine: Engine) -> FastAPI:
     app.state.services = services
     app.state.hub = hub
     add_error_handlers(app)
-    # the last one added is the outermost
+    # each middleware wraps those that were added before it
     app.add_middleware(GZipMiddleware, minimum_size=_GZIP_MIN_BYTES, compresslevel=1)
     app.add_middleware(ErrorMiddleware, gate=services.gate, timeout=settings.request_timeout)
     app.add_middleware(
@@ -85,7 +89,7 @@ def create_app(settings: GatewaySettings, engine: Engine) -> FastAPI:
 
 
 def build_routes() -> FastAPI:
-    """Build an application that has all routes and their OpenAPI document, and no services to serve them."""
+    """Build an application with all routes and their OpenAPI document, but without services, so it cannot serve."""
     app = GatewayApp(
         title="LakeSync gateway",
         version=version("lakesync"),
@@ -93,7 +97,7 @@ def build_routes() -> FastAPI:
         openapi_url=None,  # routes.docs serves it under both prefixes
         docs_url=None,
         redoc_url=None,
-        redirect_slashes=False,  # a redirect would lead to whatever host the request names
+        redirect_slashes=False,  # a redirect would lead to the host that the request's Host header names
         generate_unique_id_function=lambda route: route.name,
         lifespan=_lifespan,
         # the gateway has its own log and metrics; FastAPI would look for a provider of each kind at every request
@@ -104,13 +108,13 @@ def build_routes() -> FastAPI:
             app.include_router(router, prefix=prefix, include_in_schema=not prefix)
     app.include_router(live.fallback)
     for _ in iter_route_contexts(app.routes):
-        pass  # FastAPI builds included routes when they are first needed; the first request would wait 0.1 s for that
+        pass  # builds the included routes now; otherwise the first request would wait 0.1 s for it
     return app
 
 
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
-    """Keep the issuers' keys fresh while the server runs; stop watching the store at the end."""
+    """Refresh the token issuers' keys while the server runs, and stop watching the store at the end."""
     services = Services.of_app(app)
     keys = None if services.verifier is None else asyncio.create_task(services.verifier.keep_keys_fresh())
     try:

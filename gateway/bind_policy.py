@@ -1,4 +1,7 @@
-"""Where the server may listen, and which web pages may call it, while it has no secret or a weak one."""
+"""Restricts the server while it has no secret or a weak one: where it listens, and which web pages may call it.
+
+`python -m gateway` checks the address, the authentication of each request (`gateway.dependencies`) the page.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +19,13 @@ log = structlog.get_logger("gateway")
 
 
 def check_bind_address(settings: GatewaySettings) -> None:
-    """Reject a host other than loopback if there is no secret, or one that can be guessed.
+    """Reject an address other than loopback if there is no secret, or one that can be guessed.
 
     Args:
-        settings: of the server.
+        settings: the server's settings.
 
     Raises:
-        ConfigurationError: there is no secret, or a short or blank one, and the host is not a loopback address.
+        ConfigurationError: the host is not a loopback address, and a secret is missing, blank or too short.
     """
     is_exposed = settings.host != "localhost" and not is_loopback(settings.host)
     if is_exposed and not settings.requires_tokens and not settings.weak_secrets:
@@ -41,21 +44,21 @@ def check_bind_address(settings: GatewaySettings) -> None:
 
 
 def check_page(headers: Headers, origins: Collection[str]) -> None:
-    """Reject requests that a web page of another site makes a browser send; for a gateway without tokens.
+    """Reject requests that a web page of another site makes a browser send to a gateway without tokens.
 
-    Pages of servers on this machine may call it, and pages of the allowed origins.
+    Pages of servers on this machine, and pages of the allowed origins, may call the gateway.
 
     Args:
-        headers: of the request.
-        origins: allowed origins; `*` allows none here.
+        headers: headers of the request.
+        origins: the allowed origins; here `*` allows none.
 
     Raises:
-        ForbiddenError: the page is from another site, or it reached the gateway by a DNS name bound to loopback.
+        ForbiddenError: the page is from another site, or it uses a DNS name that resolves to loopback.
     """
     hosts, origin = headers.getlist("host"), headers.get("origin")
     if not all(_is_local_url(f"http://{host}") for host in hosts):
         raise ForbiddenError(
-            "without a secret the gateway is served as localhost or 127.0.0.1 alone: call it so, or set "
+            "without a secret the gateway is served as localhost or 127.0.0.1 only: call it so, or set "
             "LAKESYNC_JWT_SECRET"
         )
     cross = origin not in origins and not _is_local_url(origin) if origin is not None else _is_cross_site(headers)

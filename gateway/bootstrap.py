@@ -1,4 +1,7 @@
-"""Applies the schemas, sync rules and connectors that `lakesync.toml` declares, when the server starts."""
+"""Applies the schemas, sync rules and connectors that `lakesync.toml` declares to the gateways of an engine.
+
+The server does so when it starts (`gateway.flushing.Backends.startup`).
+"""
 
 from __future__ import annotations
 
@@ -27,11 +30,11 @@ class Declarations:
     def __init__(
         self, gateways: Mapping[str, DeclaredGateway], connectors: Mapping[str, DeclaredConnector] = NO_CONNECTORS
     ) -> None:
-        """Read and check the files.
+        """Read and check the declared files.
 
         Args:
-            gateways: declared gateways by id.
-            connectors: declared connectors by name.
+            gateways: gateway id → declaration.
+            connectors: connector name → declaration.
 
         Raises:
             ConfigurationError: a file is missing or invalid; the message names it.
@@ -43,8 +46,8 @@ class Declarations:
     def apply(self, engine: Engine) -> None:
         """Apply the declarations to the gateways of an open engine.
 
-        Changes made at run time stay: activated rules, added columns, retired schemas. A declared connector replaces
-        one with other settings that is registered under its name.
+        It does not undo changes that were made at run time: activated rules, added columns, retired schemas. A declared
+        connector replaces a registered one of the same name with other settings.
 
         Args:
             engine: an open engine.

@@ -1,8 +1,8 @@
-"""The frames of a published checkpoint snapshot, reduced to the rows that one client may see.
+"""Filters the frames of a published checkpoint: each client gets only the rows that the sync rules show it.
 
-Most rows are not decoded. A row that a bucket shows has, for each filter by equality, one of a few values in that
-filter's column. So each frame is searched for the encoded forms of these values, and only rows that contain one of them
-are decoded and tested against the rules.
+A frame is a length-prefixed protobuf message with rows. Most rows are not decoded. A row that a bucket shows has, for
+each filter by equality, one of a few values in that filter's column. So each frame is searched for the encoded forms of
+these values (needles), and only rows that contain one are decoded and tested. `gateway.routes.checkpoint` calls it.
 """
 
 from __future__ import annotations
@@ -27,20 +27,21 @@ from lakesync.wire.frames import encode_checkpoint_frame, read_checkpoint
 from lakesync.wire.lakesync_pb2 import RowDelta, SyncResponse
 
 _DELTAS, _COLUMN, _VALUE = 0x0A, b"\x0a", b"\x12"
+"""Field tags of `lakesync.proto`: deltas of a response, name and value of a column."""
 _INSERT = b"\x08\x01"
 """The encoded `op` INSERT, with which the first delta of each row begins."""
 
 
 def frame_files(checkpoint: Checkpoint, rules: SyncRules | None = None) -> list[FramePlace]:
-    """Return the frame files of a snapshot, without tables that no bucket contains.
+    """Return the files of a checkpoint, without those of tables that no bucket contains.
 
     Args:
-        checkpoint: the published snapshot.
-        rules: active sync rules; None shows everything.
+        checkpoint: the published checkpoint.
+        rules: the active sync rules; None if clients see all rows.
 
     Raises:
-        ConfigurationError: a frame is neither on a local disk nor on S3.
-        FileNotFoundError: a frame is gone.
+        ConfigurationError: a file is neither on a local disk nor on S3.
+        FileNotFoundError: a file is missing.
     """
     files = [
         FramePlace(uri) for table in checkpoint.tables if _in_any_bucket(rules, table.table) for uri in table.frames
@@ -51,14 +52,14 @@ def frame_files(checkpoint: Checkpoint, rules: SyncRules | None = None) -> list[
 
 
 def visible_frames(files: Iterable[FramePlace], rules: SyncRules | None, claims: Claims) -> Iterator[bytes]:
-    """Yield each frame, length and message, with the rows that the rules show to a client.
+    """Yield each frame, with its length, reduced to the rows that the rules show to a client.
 
-    It holds one frame in memory at a time.
+    One frame is in memory at a time. Frames without visible rows are skipped.
 
     Args:
-        files: of `frame_files`.
-        rules: active sync rules; None shows everything.
-        claims: the client's.
+        files: the result of `frame_files`.
+        rules: the active sync rules; None if clients see all rows.
+        claims: the claims of the client's token.
 
     Raises:
         ValidationError: a file ends within a frame, or a frame is above 16 MB.
@@ -66,9 +67,9 @@ def visible_frames(files: Iterable[FramePlace], rules: SyncRules | None, claims:
     for file in files:
         with file.open() as stream:
             for message in read_checkpoint(stream):
-                shown = visible_rows(message, rules, claims) if rules is not None and rules.buckets else message
-                if shown:
-                    yield encode_checkpoint_frame(shown)
+                visible = visible_rows(message, rules, claims) if rules is not None and rules.buckets else message
+                if visible:
+                    yield encode_checkpoint_frame(visible)
 
 
 def _in_any_bucket(rules: SyncRules | None, table: str) -> bool:
@@ -78,15 +79,15 @@ def _in_any_bucket(rules: SyncRules | None, table: str) -> bool:
 
 
 def visible_rows(message: bytes, rules: SyncRules, claims: Claims) -> bytes:
-    """Return a frame with only the rows that the rules show to a client, byte for byte; empty if they show none.
+    """Return a frame's message with only the rows that the rules show to a client; empty if they show none.
 
     Args:
-        message: a frame, whose rows are all of one table.
-        rules: active sync rules.
-        claims: the client's.
+        message: the frame's message, whose rows are all of one table.
+        rules: the active sync rules.
+        claims: the claims of the client's token.
 
     Raises:
-        ValidationError: the message is not a frame.
+        ValidationError: the message is not that of a frame.
     """
     starts, tail = _row_offsets(message)
     if not starts:
@@ -103,7 +104,7 @@ def visible_rows(message: bytes, rules: SyncRules, claims: Claims) -> bytes:
 
 
 def _row_offsets(message: bytes) -> tuple[list[int], int]:
-    """Return the offset of each row, and the offset after the last row."""
+    """Return the byte offset of each row in a message, and the offset after the last row."""
     starts: list[int] = []
     offset, size = 0, len(message)
     while offset < size and message[offset] == _DELTAS:
@@ -123,7 +124,7 @@ def _row_offsets(message: bytes) -> tuple[list[int], int]:
 
 
 def _candidates(message: bytes, starts: list[int], tail: int, needles: set[bytes] | None) -> Iterator[bytes]:
-    """Yield the rows that may be visible, in order: those that contain one of the needles, or all if that is None."""
+    """Yield the rows that may be visible, in order: those that contain a needle, or all rows if `needles` is None."""
     indexes: Iterable[int] = range(len(starts))
     if needles is not None:
         pattern = re.compile(b"|".join(map(re.escape, sorted(needles))) or b"(?!)")
@@ -145,6 +146,7 @@ def _needles(buckets: Iterable[Bucket], claims: Claims) -> set[bytes] | None:
 
 
 def _bucket_needles(bucket: Bucket, claims: Claims) -> set[bytes] | None:
+    """Return the encoded forms of the values that a bucket's first filter by equality accepts; None if it has none."""
     for condition in bucket.filters:
         if condition.op in ("eq", "in"):
             column = condition.column.encode()
@@ -155,7 +157,7 @@ def _bucket_needles(bucket: Bucket, claims: Claims) -> set[bytes] | None:
 
 
 def _encoded_forms(text: str) -> tuple[bytes, ...]:
-    """Return the JSON forms of the values that a rule compares as this text: the string, and the text itself."""
+    """Return the JSON forms of the values that rules compare as a text: as a string, or as it is, such as a number."""
     try:
         return jcs(text).encode(), text.encode()
     except ValidationError:  # the text is not Unicode, so no value equals it
@@ -163,7 +165,7 @@ def _encoded_forms(text: str) -> tuple[bytes, ...]:
 
 
 def _column_values(deltas: Iterable[RowDelta], columns: set[str]) -> dict[str, Any]:
-    """Return a row's values of some columns; each column is in one of the row's deltas."""
+    """Return column → value of a row, for some columns; each column is in one of the row's deltas."""
     return {
         cell.column: msgspec.json.decode(cell.value)
         for delta in deltas

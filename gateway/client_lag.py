@@ -1,4 +1,7 @@
-"""Updates the lag of clients before it is shown, by reading the feed for a bounded number of them."""
+"""Updates the lag of clients (how old their oldest unsent change is) before routes report it.
+
+It reads the feed, for a bounded number of clients. The routes of metrics and explanations call it.
+"""
 
 from __future__ import annotations
 
@@ -14,18 +17,18 @@ from lakesync.model.errors import StagingUnavailableError
 from lakesync.staging.records import Backlog
 
 MAX_CHECKS = 200
-"""Clients checked for one answer; those that were checked longest ago come first."""
+"""Number of clients that are checked for one request, at most; those that were checked longest ago come first."""
 _BATCH = 16
-"""Clients checked in one read of the store; other requests are served between two batches."""
+"""Number of clients that one read of the store checks. Other requests are served between two batches."""
 
 
 async def refresh_gateway(services: Services, gateway: str, backlog: Sequence[Backlog]) -> None:
     """Update the lag of a gateway's clients that were not checked since its newest commit.
 
     Args:
-        services: of the server.
-        gateway: its id.
-        backlog: the gateway's, by shard; it contains the newest arrivals.
+        services: the server's shared objects.
+        gateway: the gateway's id.
+        backlog: the gateway's backlog by shard, which has the newest arrivals.
     """
     arrivals = _arrivals(backlog).get(gateway, ())
     await _check(services, gateway, arrivals, _checks_due(services, gateway, arrivals, limit=MAX_CHECKS))
@@ -35,16 +38,20 @@ async def refresh_client(services: Services, gateway: str, client_id: str) -> No
     """Update the lag of one client.
 
     Args:
-        services: of the server.
-        gateway: its id.
-        client_id: of the client.
+        services: the server's shared objects.
+        gateway: the gateway's id.
+        client_id: the client's id.
     """
     arrivals = _arrivals(await run_in_threadpool(services.gateways[gateway].backlog)).get(gateway, ())
     await _check(services, gateway, arrivals, _checks_due(services, gateway, arrivals, client_id))
 
 
 async def refresh_all_gateways(services: Services) -> None:
-    """Update the lag of clients of all gateways; over several calls each gateway gets its turn."""
+    """Update the lag of at most `MAX_CHECKS` clients, of the gateways that were checked longest ago.
+
+    Args:
+        services: the server's shared objects.
+    """
     arrivals = _arrivals(await run_in_threadpool(services.engine.store.backlog))
     left = MAX_CHECKS
     for gateway in services.clients.gateways():
@@ -65,7 +72,7 @@ def _checks_due(
 
 
 async def _check(services: Services, gateway: str, arrivals: Arrivals, checks: Sequence[LagCheck]) -> None:
-    with suppress(StagingUnavailableError):  # the results of earlier checks stay
+    with suppress(StagingUnavailableError):  # then the results of earlier checks are reported
         for start in range(0, len(checks), _BATCH):
             batch = checks[start : start + _BATCH]
             results = await result_of(services.gateways[gateway].submit_unsent([check.query for check in batch]))
@@ -75,7 +82,7 @@ async def _check(services: Services, gateway: str, arrivals: Arrivals, checks: S
 
 
 def _arrivals(backlog: Sequence[Backlog]) -> dict[str, Arrivals]:
-    """Return the newest arrival of each shard, by gateway."""
+    """Return gateway → its newest arrival in each shard."""
     found: dict[str, Arrivals] = {}
     for shard in sorted(backlog, key=lambda each: each.shard):
         found[shard.gateway] = (*found.get(shard.gateway, ()), (shard.shard, shard.last_arrival))

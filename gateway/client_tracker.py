@@ -1,4 +1,7 @@
-"""When this process last saw each client, and how far the client is behind. Operators see it; nothing else uses it."""
+"""Tracks when this process last saw each client, and how far the client is behind, for operators.
+
+The sync routes and connections record pushes and pulls. The routes of metrics and explanations report the result.
+"""
 
 from __future__ import annotations
 
@@ -19,52 +22,60 @@ from lakesync.model.hlc import wall_of
 from lakesync.model.types import Claims, SyncPage, SyncPull
 
 MAX_CLIENTS = 20_000
-"""Clients tracked, over all gateways; the one that was seen longest ago is removed first."""
+"""Number of tracked clients over all gateways, at most. The one that was seen longest ago is removed first."""
 
 Arrivals = tuple[tuple[str, int], ...]
-"""The newest arrival in each shard of a gateway."""
+"""`(shard, newest arrival)` for each shard of a gateway."""
 
 
 class ConnectedClient(NamedTuple):
-    """A client that holds a WebSocket to this process and has pulled."""
+    """A client with a WebSocket to this process over which it has pulled."""
 
     follower: Follower
+    """The client, and how far it was sent changes."""
     has_pending: bool
-    """Whether a change may be on its way to it."""
+    """Whether a change may be queued for it."""
 
 
 class _CheckResult(NamedTuple):
     """The result of a client's latest lag check."""
 
     unsent: Unsent | None
+    """The client's oldest unsent change; None if it never pulled."""
     sent: object
-    """The client's `_sent_version` at that time."""
+    """The client's `_sent_version` at the check."""
     arrivals: Arrivals
-    """The gateway's newest arrivals at that time."""
+    """The gateway's newest arrivals at the check."""
     number: int
     """Number of the check, ascending over all clients."""
 
 
 @dataclass(slots=True)
 class _ClientState:
+    """What this process knows of one client. Times are server wall times in milliseconds since 1970."""
+
     pulled_ms: int | None = None
     pushed_ms: int | None = None
     disconnected_ms: int | None = None
     """When its latest WebSocket ended."""
     cursor: int | None = None
-    """The cursor in the latest answer to a pull or the latest broadcast; None before the first."""
+    """The cursor in the latest response to a pull or the latest broadcast; None before the first."""
     has_more: bool = False
+    """Whether more deltas were unsent when the client got that cursor."""
     since: int | None = None
-    """The cursor in its latest pull; None before the first."""
+    """The cursor that the client sent in its latest pull; None before the first."""
     had_deltas: bool = False
-    """Whether the answer to its latest pull had deltas."""
+    """Whether the response to its latest pull had deltas."""
     repeats: int = 0
+    """Number of pulls in a row with the same cursor, although each response had deltas."""
     knows_resync: bool = False
+    """Whether the client understands the error RESYNC_REQUIRED."""
     claims: Claims | None = None
     """The claims of its latest pull."""
     sent: int = 0
     """Incremented whenever the client was, or may have been, sent something."""
     checked: _CheckResult | None = None
+    """The result of its latest lag check; None before the first."""
 
     @property
     def seen_ms(self) -> int:
@@ -120,25 +131,34 @@ class ClientTracker:
     """Tracks the clients of all gateways. Use it from the event loop's thread, except `statuses` and `lags`."""
 
     def __init__(self, wall: Callable[[], int]) -> None:
-        """Args: wall: returns the server's wall time in milliseconds."""
+        """Start without clients.
+
+        Args:
+            wall: returns the server wall time in milliseconds since 1970.
+        """
         self._wall = wall
         self._seen: OrderedDict[tuple[str, str], _ClientState] = OrderedDict()
         self._by_gateway: dict[str, dict[str, _ClientState]] = {}
         self._check_numbers = count(1)
 
     def record_push(self, gateway: str, client_id: str) -> None:
-        """Record an answered push."""
+        """Record a push that was served.
+
+        Args:
+            gateway: the gateway's id.
+            client_id: the client's id.
+        """
         self._touch(gateway, client_id).pushed_ms = self._wall()
 
     def record_pull(self, gateway: str, pull: SyncPull, page: SyncPage, claims: Claims, *, knows_resync: bool) -> None:
-        """Record an answered pull.
+        """Record a pull that was served.
 
         Args:
-            gateway: its id.
+            gateway: the gateway's id.
             pull: the request.
-            page: the answer.
-            claims: the client's.
-            knows_resync: whether the client understands RESYNC_REQUIRED.
+            page: the page that was returned.
+            claims: the claims of the client's token.
+            knows_resync: whether the client understands the error RESYNC_REQUIRED.
         """
         seen = self._touch(gateway, pull.client_id)
         seen.pulled_ms = self._wall()
@@ -156,7 +176,7 @@ class ClientTracker:
         """Record the end of a WebSocket.
 
         Args:
-            gateway: its id.
+            gateway: the gateway's id.
             follower: the client, and how far it was sent changes over the connection.
         """
         seen = self._seen.get((gateway, follower.client_id))
@@ -181,12 +201,12 @@ class ClientTracker:
         """Return the clients whose lag may have changed since their latest check, the one checked longest ago first.
 
         Args:
-            gateway: its id.
-            arrivals: of its newest commits.
-            connected: its connected clients, by id.
-            client_id: the only client to consider.
-            limit: most clients to return; None for all.
-            shared: whether other processes may have sent a client what it lacked.
+            gateway: the gateway's id.
+            arrivals: the gateway's newest arrivals.
+            connected: client id → connection, for the gateway's connected clients.
+            client_id: id of the only client to consider; None for all.
+            limit: number of clients to return, at most; None for all.
+            shared: whether other processes serve the gateway too, and may have sent changes to a client.
         """
         found: list[tuple[int, str, _ClientState, object]] = []
         mine = self._by_gateway.get(gateway, {})
@@ -219,10 +239,10 @@ class ClientTracker:
         """Record the result of a check, unless the client was sent something meanwhile.
 
         Args:
-            gateway: its id.
-            arrivals: of its newest commits, before the check.
-            connected: its connected clients now, by id.
-            check: the planned check.
+            gateway: the gateway's id.
+            arrivals: the gateway's newest arrivals before the check.
+            connected: client id → connection, for the clients that are connected now.
+            check: the check, as `checks_due` returned it.
             unsent: the client's oldest unsent change; None if it never pulled.
         """
         name = check.query.client_id
@@ -234,9 +254,9 @@ class ClientTracker:
         """Return the status of a gateway's clients, the one furthest behind first. Call it in a worker thread.
 
         Args:
-            gateway: its id.
-            connected: its connected clients, by id.
-            limit: most clients to return.
+            gateway: the gateway's id.
+            connected: client id → connection, for the gateway's connected clients.
+            limit: number of clients to return, at most.
         """
         now = self._wall()
         mine = list(self._by_gateway.get(gateway, {}).items())
@@ -247,18 +267,18 @@ class ClientTracker:
         """Return the status of one client; None if this process has not seen it.
 
         Args:
-            gateway: its id.
-            client_id: of the client.
-            connected: the gateway's connected clients, by id.
+            gateway: the gateway's id.
+            client_id: the client's id.
+            connected: client id → connection, for the gateway's connected clients.
         """
         seen = self._seen.get((gateway, client_id))
         return None if seen is None else _status(client_id, seen, connected.get(client_id), self._wall())
 
     def lags(self, connected_clients: Callable[[str], Mapping[str, ConnectedClient]]) -> dict[str, GatewayLag]:
-        """Return the lag of each gateway's clients, by their latest checks.
+        """Return gateway → the lag of its clients, by their latest checks. Call it in a worker thread.
 
         Args:
-            connected_clients: returns a gateway's connected clients, by id.
+            connected_clients: returns a gateway's connected clients: client id → connection.
         """
         found = {}
         for gateway, mine in self._by_gateway.items():
@@ -269,7 +289,7 @@ class ClientTracker:
         return found
 
     def gateways(self) -> Sequence[str]:
-        """Return the gateways that have clients, the one whose clients were checked longest ago first."""
+        """Return the ids of gateways that have clients, the one whose clients were checked longest ago first."""
         return list(self._by_gateway)
 
     def mark_checked(self, gateway: str) -> None:
@@ -281,9 +301,9 @@ class ClientTracker:
         """Return how far a client was sent changes, as the engine needs it to compute what the client lacks.
 
         Args:
-            gateway: its id.
-            client_id: of the client.
-            connected: the client's connection, if it has one.
+            gateway: the gateway's id.
+            client_id: the client's id.
+            connected: the client's connection; None if it has none.
         """
         seen = self._seen.get((gateway, client_id))
         if seen is None or seen.since is None:
@@ -328,7 +348,7 @@ def _is_up_to_date(seen: _ClientState, connected: ConnectedClient | None) -> boo
 
 
 def _is_final(unsent: Unsent | None, shared: bool) -> bool:
-    """Return whether a check's result holds until the next commit, or until this process sends the client something."""
+    """Return whether a result is valid until the next commit, or until this process sends the client something."""
     return unsent is None or (unsent.done and not (shared and unsent.since))
 
 

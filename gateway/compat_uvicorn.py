@@ -1,7 +1,7 @@
-"""uvicorn's protocols, extended where uvicorn has no setting for what the gateway promises.
+"""Extends uvicorn's HTTP and WebSocket protocols where uvicorn has no setting for what the gateway promises.
 
-No other module subclasses a protocol of uvicorn. Each class names what it waits for; delete it when uvicorn has that.
-`GatewayServer` passes the two protocol classes to `uvicorn.Config`, which accepts any class there.
+No other module subclasses uvicorn's protocols. Each class names the missing feature; delete the class when uvicorn has
+it. `GatewayServer` passes the two protocol classes to `uvicorn.Config`, which accepts any class there.
 """
 
 from __future__ import annotations
@@ -23,54 +23,56 @@ from lakesync.model.errors import ValidationError
 log = structlog.get_logger("gateway")
 
 MAX_HEAD_BYTES = 64 << 10
+"""Longest head of a request: the request line and the headers."""
 HEAD_SECONDS = 20.0
 """Longest time from the connection, or from a head's first byte, to the head's end."""
 LINGER_SECONDS = 1.0
-"""Time between a rejection, or an answer given before the body was complete, and the connection's end."""
+"""Time from a rejection, or from a response that came before the end of the body, until the connection is closed."""
 BODY_SECONDS = 40.0
 """Longest time from a head's end to its body's end; above the default request timeout."""
 
 WIRE_EXTENSION = "lakesync.wire"
 """ASGI extension under which the application finds the connection's protocol."""
 CLOSING_SECONDS = 10.0
-"""Time that the peer has to answer a close frame before the connection is cut."""
+"""Time that the peer has to answer a close frame before the connection is aborted."""
 _MAX_REASON_BYTES = 123
+"""Longest reason in a close frame, by RFC 6455."""
 _STATUS_LINE_START = b"HTTP/1."
 
 _TOO_LONG = f"the head of the request is above {MAX_HEAD_BYTES} bytes; send fewer or shorter headers"
 
 
 class WriteCoalescingTransport(asyncio.Transport):
-    """A transport that sends an answer's head together with its body, or alone in the event loop's next turn.
+    """A transport that sends a response's head together with its body, or alone in the event loop's next iteration.
 
-    uvicorn writes head and body apart, and uvloop writes at once: two system calls, two packets, and a client that is
-    woken twice. uvicorn has no setting for it.
+    uvicorn writes head and body separately, and uvloop sends each at once: two system calls, two packets, and a client
+    that wakes up twice. uvicorn has no setting for it.
     """
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__()
         self.inner = transport
-        """The transport that it wraps."""
+        """The wrapped transport."""
         self._loop = loop
-        self._held = b""
+        self._pending_head = b""
         self._ended = False
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Write data; hold a head back until the next write. After `write_eof`, drop everything."""
+        """Write data; a head is delayed until the next write. After `write_eof`, data is dropped."""
         if self._ended:
             return
-        if self._held:
-            head, self._held = self._held, b""
+        if self._pending_head:
+            head, self._pending_head = self._pending_head, b""
             self.inner.writelines((head, data))
         elif data[: len(_STATUS_LINE_START)] == _STATUS_LINE_START:
-            self._held = bytes(data)
+            self._pending_head = bytes(data)
             self._loop.call_soon(self._flush)
         else:
             self.inner.write(data)
 
     def _flush(self) -> None:
-        if self._held:
-            head, self._held = self._held, b""
+        if self._pending_head:
+            head, self._pending_head = self._pending_head, b""
             if not self.inner.is_closing():  # the peer may have disconnected meanwhile
                 self.inner.write(head)
 
@@ -87,7 +89,7 @@ class WriteCoalescingTransport(asyncio.Transport):
 
     def abort(self) -> None:
         """Close without sending the pending data."""
-        self._held = b""
+        self._pending_head = b""
         self.inner.abort()
 
     def is_closing(self) -> bool:
@@ -95,21 +97,21 @@ class WriteCoalescingTransport(asyncio.Transport):
         return self.inner.is_closing()
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """Return what the wrapped transport knows."""
+        """Return the wrapped transport's information."""
         return self.inner.get_extra_info(name, default)
 
 
 class LimitedHttpProtocol(HttpToolsProtocol):
-    """HTTP/1.1 with limits on the head of a request, in bytes and in time, and on its body in time.
+    """HTTP/1.1 with limits on the head of a request, in bytes and in time, and on the time of its body.
 
-    A client can send an endless head before any route or middleware sees the request. uvicorn limits heads for h11 only
-    (`h11_max_incomplete_event_size`) and has no time limit: Kludex/uvicorn#157 and #1684. Bytes that are not HTTP
-    get the JSON form of every error, for which uvicorn has no hook either.
+    Without them a client could send an endless head before any route or middleware sees the request. uvicorn limits
+    heads for h11 only (`h11_max_incomplete_event_size`) and has no time limit: Kludex/uvicorn#157 and #1684. It also
+    responds to bytes that are not HTTP with a JSON error, for which uvicorn has no hook either.
     """
 
     _in_head = False
     _head_bytes = 0
-    """Bytes received since the head began, and those before it in the same piece."""
+    """Bytes received since the head began, including earlier bytes in the same piece of data."""
     _in_body = False
     _is_rejected = False
     _is_upgraded = False
@@ -127,7 +129,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Parse the data in pieces that never pass the limit of an unfinished head."""
+        """Parse the data in pieces that never exceed what an unfinished head may still have."""
         while data and not self._is_rejected and not self._is_upgraded:
             room = MAX_HEAD_BYTES - (self._head_bytes if self._in_head else 0)
             self._parse(data[:room])
@@ -146,33 +148,33 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             self._start_timer()
 
     def on_message_begin(self) -> None:
-        """Note that a head begins."""
+        """Record that a head begins."""
         super().on_message_begin()
         self._in_head, self._head_bytes = True, 0
 
     def on_headers_complete(self) -> None:
-        """Note that a head has ended."""
+        """Record that a head has ended."""
         self._in_head = False
         self._stop_timer()
         self._in_body = not self.parser.should_upgrade()
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
-        """Note that a body has ended."""
+        """Record that a body has ended."""
         if self._in_body:
             self._in_body = False
             self._stop_timer()
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        """Close soon if the body is still incomplete: the application no longer reads it."""
+        """Close the connection soon if the body is incomplete, because the application no longer reads it."""
         super().on_response_complete()
         if self._in_body:
             self._stop_timer()
             self._timer = self.loop.call_later(LINGER_SECONDS, self.transport.close)
 
     def handle_websocket_upgrade(self) -> None:
-        """Hand the unwrapped connection over to the WebSocket protocol."""
+        """Give the unwrapped connection to the WebSocket protocol."""
         self._is_upgraded = True
         if isinstance(self.transport, WriteCoalescingTransport):
             self.transport = self.transport.inner
@@ -199,9 +201,9 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             self.transport.close()
 
     def _reject(self, status: int, message: str) -> None:
-        """Send an error answer, drop further data, and close when the client has had time to read the answer.
+        """Send an error response, drop further data, and close after the client had time to read the response.
 
-        Closing a connection with unread data resets it, and the client would lose the answer.
+        A connection with unread data is reset when it is closed, and the client would lose the response.
         """
         if self._is_rejected or self.transport.is_closing():
             return
@@ -218,7 +220,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 
 
 def head_rejection(status: int, message: str) -> bytes:
-    """Return the bytes of the answer to a head that reaches no route, and log it.
+    """Return the bytes of the response to a request whose head is rejected, and log it.
 
     Args:
         status: HTTP status.
@@ -226,29 +228,29 @@ def head_rejection(status: int, message: str) -> bytes:
     """
     request_id = new_request_id()
     log.info("head rejected", status=status, reason=message, request_id=request_id)
-    answer = http_error_response(status, message, ValidationError.code, request_id)
-    headers: list[Any] = [*answer.raw_headers, *RequestRecord(request_id).response_headers()]
+    response = http_error_response(status, message, ValidationError.code, request_id)
+    headers: list[Any] = [*response.raw_headers, *RequestRecord(request_id).response_headers()]
     head = b"".join(b"%s: %s\r\n" % header for header in headers)
-    return b"HTTP/1.1 %d Rejected\r\n%sconnection: close\r\n\r\n%s" % (status, head, answer.body)
+    return b"HTTP/1.1 %d Rejected\r\n%sconnection: close\r\n\r\n%s" % (status, head, response.body)
 
 
 def websocket_frame(message: bytes) -> bytes:
-    """Return the WebSocket frame of a binary message; one frame serves any number of connections."""
+    """Return the WebSocket frame of a binary message. The same bytes can be sent to any number of connections."""
     return Frame(Opcode.BINARY, message).serialize(mask=False)
 
 
 class LiveWebSocketProtocol(WebSocketsSansIOProtocol):
-    """A WebSocket with writes that do not wait, and an end that does not depend on the peer.
+    """A WebSocket with writes that do not wait, and a close that does not depend on the peer.
 
-    uvicorn waits until the peer reads before it sends even a close frame, and leaves a connection open whose peer never
-    takes what was written; ASGI has no way to ask how much is queued. Kludex/uvicorn#3048 and #3049 have parts of
-    it. The application finds this object under the scope's extension `WIRE_EXTENSION`.
+    uvicorn waits until the peer reads before it sends even a close frame, and keeps a connection open whose peer never
+    reads. ASGI does not tell an application how many bytes are queued. Kludex/uvicorn#3048 and #3049 cover parts of
+    this. The application finds this object under the scope's extension `WIRE_EXTENSION`.
     """
 
     is_open = False
     """Whether frames may be written."""
     on_writable: Callable[[], None] | None = None
-    """Called when the peer has taken what was queued."""
+    """Called when the peer has read the queued data, so that more can be written."""
 
     def handle_connect(self, event: Request) -> None:
         """Start the handshake, and add this object to the scope's extensions."""
@@ -258,7 +260,7 @@ class LiveWebSocketProtocol(WebSocketsSansIOProtocol):
             extensions[WIRE_EXTENSION] = self
 
     def data_received(self, data: bytes) -> None:
-        """Parse data; answer a handshake that `websockets` cannot read with 431.
+        """Parse data; reject a handshake that `websockets` cannot parse with 431.
 
         uvicorn does not send the rejection that `websockets` prepares, and would leave the connection open.
         """
@@ -272,8 +274,8 @@ class LiveWebSocketProtocol(WebSocketsSansIOProtocol):
     async def send(self, message: Any) -> None:
         """Send a message of the application.
 
-        A denial response ends the handshake. uvicorn notes that for `websocket.close` only, and logs a denial response
-        as an error of the application.
+        A denial response ends the handshake. uvicorn expects only `websocket.close` here, and logs a denial response as
+        an error of the application.
         """
         await super().send(message)
         if message["type"] == "websocket.http.response.body" and not message.get("more_body"):
@@ -298,15 +300,15 @@ class LiveWebSocketProtocol(WebSocketsSansIOProtocol):
             self.transport.write(frame)
 
     async def wait_writable(self) -> None:
-        """Wait until the peer reads."""
+        """Wait until the peer has read enough that more can be written."""
         await self.writable.wait()
 
     def close(self, code: int, reason: str) -> None:
-        """Send a close frame without waiting, and cut the connection if the peer does not answer.
+        """Send a close frame without waiting, and abort the connection if the peer does not answer it.
 
         Args:
             code: WebSocket close code.
-            reason: cut at 123 bytes.
+            reason: the reason, of which the first 123 bytes are sent.
         """
         if not self.is_open:
             return
@@ -328,7 +330,7 @@ class LiveWebSocketProtocol(WebSocketsSansIOProtocol):
             self.on_writable()
 
     def keepalive_timeout(self) -> None:
-        """Cut the connection: the peer does not answer pings."""
+        """Abort the connection, because the peer does not answer pings."""
         self.is_open = False
         super().keepalive_timeout()
         self.transport.abort()
@@ -337,22 +339,22 @@ class LiveWebSocketProtocol(WebSocketsSansIOProtocol):
         """Close after invalid data or a frame that is too large."""
         self.is_open = False
         super().handle_parser_exception()
-        self._cut_later()
+        self._abort_later()
 
     def handle_close(self, event: Frame) -> None:
-        """Note the peer's close frame."""
+        """Record the peer's close frame."""
         self.is_open = False
         super().handle_close(event)
-        self._cut_later()
+        self._abort_later()
 
     def shutdown(self) -> None:
         """Close because the server stops."""
         self.is_open = False
         super().shutdown()
-        self._cut_later()
+        self._abort_later()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Note that the connection is lost."""
+        """Record that the connection is lost."""
         self.is_open = False
         super().connection_lost(exc)
 
@@ -362,7 +364,7 @@ class LiveWebSocketProtocol(WebSocketsSansIOProtocol):
             self.close_sent or self.disconnected or self.transport.is_closing()
         )
 
-    def _cut_later(self) -> None:
+    def _abort_later(self) -> None:
         if not self.disconnected:
             self.loop.call_later(CLOSING_SECONDS, self.transport.abort)
 

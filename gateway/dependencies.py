@@ -1,4 +1,4 @@
-"""FastAPI dependencies that authenticate and authorise a caller; the WebSocket route calls `authenticate` itself.
+"""FastAPI dependencies that authenticate and authorise a caller. The sync and WebSocket routes call them directly.
 
 The order of the checks is fixed: gateway id, token, the token's gateway, role, rate limit, query parameters, gateway.
 """
@@ -32,20 +32,20 @@ _NO_TOKEN = {
     "websocket": "a token is needed; send it in the header 'Authorization: Bearer TOKEN', or as ?token=TOKEN",
 }
 
-_NAMED = 3
-"""Gateways of a token that an error message names."""
+_MAX_LISTED = 3
+"""Number of a token's gateways that an error message lists."""
 
 
 class BearerScheme(SecurityBase):
-    """A bearer token in OpenAPI. The dependency returns the raw `Authorization` headers; the checks read them."""
+    """A bearer token in OpenAPI. As a dependency it returns the raw `Authorization` headers, which the checks read."""
 
     def __init__(self, scheme_name: str, *, bearer_format: str | None = None, description: str | None = None) -> None:
         """Create the security scheme.
 
         Args:
-            scheme_name: name in the OpenAPI document.
-            bearer_format: `JWT`, or None for an opaque token.
-            description: of the token.
+            scheme_name: name of the scheme in the OpenAPI document.
+            bearer_format: `JWT`; None for an opaque token.
+            description: description of the token; None for none.
         """
         self.model = HTTPBearerModel(bearerFormat=bearer_format, description=description)
         self.scheme_name = scheme_name
@@ -68,18 +68,26 @@ class Caller(NamedTuple):
 
     gateway: SyncGateway
     token_claims: Claims | None
-    """None if the server runs without a secret: then each message names its client itself."""
+    """The verified token's claims; None if the server runs without a secret, where each message names its client."""
     expires: float
-    """When the token expires, in seconds since the epoch; infinite if the server runs without a secret."""
+    """When the token expires, in seconds since 1970; infinite if the server runs without a secret."""
     key: Key | None = None
-    """The key that signed the token."""
+    """The key that signed the token; None if the server runs without a secret."""
 
     def claims(self, client_id: str) -> Claims:
-        """Return the claims that apply to a message of a client: those of the token, or `sub` alone without one."""
+        """Return the claims that apply to a message: those of the token; without a token, `sub` with the client's user.
+
+        Args:
+            client_id: the client id in the message.
+        """
         return {"sub": user_of(client_id)} if self.token_claims is None else self.token_claims
 
     def client_id(self, named: str | None) -> str:
-        """Return the client id that a request names, or else the token's `sub`, or else `anonymous`."""
+        """Return the client id of a request: the named one, else the token's `sub`, else `anonymous`.
+
+        Args:
+            named: the client id in the request; None if it has none.
+        """
         if named is not None:
             return named
         return "anonymous" if self.token_claims is None else str(self.token_claims["sub"])
@@ -88,14 +96,14 @@ class Caller(NamedTuple):
 async def client_caller(
     request: Request, gateway: GatewayId, services: ServicesDependency, token_headers: TokenHeaders
 ) -> Caller:
-    """Dependency: the caller, who needs a token of any role."""
+    """Dependency: authenticates a caller, who needs a token with any role."""
     return await authenticate(request, services, gateway, token_headers)
 
 
 async def admin_caller(
     request: Request, gateway: GatewayId, services: ServicesDependency, token_headers: AdminTokenHeaders
 ) -> Caller:
-    """Dependency: the caller, who needs a token with role `admin`."""
+    """Dependency: authenticates a caller, who needs a token with the role `admin`."""
     return await authenticate(request, services, gateway, token_headers, admin=True)
 
 
@@ -112,21 +120,21 @@ async def authenticate(
     admin: bool = False,
     query_token: str | None = None,
 ) -> Caller:
-    """Authenticate a caller, and find the gateway that it asks for.
+    """Authenticate a caller, and return it with the requested gateway.
 
     Args:
         request: an HTTP request, or the one that opens a WebSocket.
-        services: of the server.
-        gateway_id: from the path.
-        token_headers: all `Authorization` headers.
-        admin: whether the token needs role `admin`.
-        query_token: used if there is no `Authorization` header.
+        services: the server's shared objects.
+        gateway_id: the gateway id in the path.
+        token_headers: all `Authorization` headers of the request.
+        admin: True if the token must have the role `admin`.
+        query_token: a token to use if there is no `Authorization` header; None for none.
 
     Raises:
         ValidationError: the gateway id is invalid, or a query parameter is repeated.
         AuthError: the token is missing or invalid.
-        ForbiddenError: the token is for another gateway, or lacks role `admin`; without a secret, a page of another
-            site sends the request.
+        ForbiddenError: the token is for another gateway, or lacks the role `admin`; or the server has no secret, and a
+            page of another site sends the request.
         RateLimitedError: the client is above its rate limit.
         NotFoundError: the gateway is not declared, and tokens may not create gateways.
     """
@@ -158,7 +166,7 @@ async def authenticate(
 
 
 async def local_service(request: Request, services: ServicesDependency, token_headers: ServiceTokenHeaders) -> None:
-    """Dependency: requires a process of the same machine with the service token.
+    """Dependency: rejects callers other than processes on the same machine with the service token.
 
     Raises:
         ForbiddenError: the request is from another machine, or the server has no service token.
@@ -166,7 +174,7 @@ async def local_service(request: Request, services: ServicesDependency, token_he
     """
     expected = services.settings.service_token
     if request.client is None or not is_loopback(request.client.host):
-        raise ForbiddenError("this route serves processes on the same machine alone")
+        raise ForbiddenError("this route serves only processes on the same machine")
     if expected is None:
         raise ForbiddenError("this route is closed: the server was started without LAKESYNC_SERVICE_TOKEN")
     if not has_token(token_headers, expected):
@@ -174,13 +182,14 @@ async def local_service(request: Request, services: ServicesDependency, token_he
 
 
 def bearer_token(headers: Sequence[str]) -> str | None:
-    """Return the token in the `Authorization` header; None if it is missing.
+    """Return the token in the `Authorization` header; None if there is no such header.
 
     Args:
         headers: all `Authorization` headers of a request.
 
     Raises:
-        AuthError: there are several headers, of which a proxy may have checked another; or it is not a bearer token.
+        AuthError: there are several headers, and a proxy may have checked another one than the server would; or the
+            header does not have a bearer token.
     """
     if len(headers) > 1:
         raise AuthError("the request has several Authorization headers; send one")
@@ -193,11 +202,11 @@ def bearer_token(headers: Sequence[str]) -> str | None:
 
 
 def has_token(headers: Sequence[str], expected: str) -> bool:
-    """Return whether a request shows an opaque token; the comparison takes the same time for every wrong one.
+    """Return whether a request has an expected opaque token. The comparison takes constant time.
 
     Args:
         headers: all `Authorization` headers of a request.
-        expected: the token.
+        expected: the expected token.
 
     Raises:
         AuthError: as `bearer_token`.
@@ -209,12 +218,16 @@ def has_token(headers: Sequence[str], expected: str) -> bool:
 def _named(gateways: Sequence[str]) -> str:
     if not gateways:
         return "no gateway"
-    more = f" and {len(gateways) - _NAMED} more" if len(gateways) > _NAMED else ""
-    return f"gateway{'s' if gateways[1:] else ''} {', '.join(map(repr, gateways[:_NAMED]))}{more}"
+    more = f" and {len(gateways) - _MAX_LISTED} more" if len(gateways) > _MAX_LISTED else ""
+    return f"gateway{'s' if gateways[1:] else ''} {', '.join(map(repr, gateways[:_MAX_LISTED]))}{more}"
 
 
 def _check_repeated_parameters(request: HTTPConnection) -> None:
-    """Raises: ValidationError: a query parameter is given twice, so it is unclear which value counts."""
+    """Reject a request that has a query parameter twice, because it is unclear which value counts.
+
+    Raises:
+        ValidationError: a parameter is repeated.
+    """
     if not request.scope["query_string"]:
         return
     given = [name for name, _ in request.query_params.multi_items()]

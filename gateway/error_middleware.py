@@ -1,7 +1,7 @@
-"""The middleware next to the routes: it limits the time of a request, and turns every exception into an answer.
+"""The middleware around the routes: it limits the time of a request, and turns every exception into an error response.
 
-FastAPI's exception handlers (`errors.add_error_handlers`) answer the errors that LakeSync raises on purpose. This
-middleware answers the rest: timeouts, programming errors, and requests that come while the server starts or stops.
+FastAPI's exception handlers (`errors.add_error_handlers`) respond to the errors that LakeSync raises on purpose. This
+middleware handles the rest: timeouts, programming errors, and requests that come while the server starts or stops.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from lakesync.model.errors import StagingUnavailableError
 log = structlog.get_logger("gateway")
 
 CLIENT_GONE = 499
-"""Status in the log of a request whose client disconnected before the answer."""
+"""Status in the log of a request whose client disconnected before the response."""
 ALWAYS_OPEN = frozenset(prefix + path for prefix in PREFIXES for path in ("/health", "/ready", "/metrics"))
-"""Paths that are served also while the server starts and stops."""
+"""Paths that are served even while the server starts and stops."""
 
 
 class ErrorMiddleware:
-    """Lets no exception reach the server, unless the answer has begun: then uvicorn cuts the connection."""
+    """Turns exceptions into responses. If the response has begun already, uvicorn closes the connection."""
 
     def __init__(self, app: ASGIApp, gate: RequestGate, timeout: float) -> None:
         """Wrap an application.
 
         Args:
             app: the next ASGI application.
-            gate: says whether requests are accepted.
-            timeout: seconds until the answer begins, and between two parts of a streamed answer.
+            gate: knows whether requests are accepted, and counts them.
+            timeout: seconds until the response begins, and between two parts of a streamed response.
         """
         self._app = app
         self._gate = gate
@@ -48,9 +48,9 @@ class ErrorMiddleware:
             return
         if self._gate.rejection_reason is not None and scope["path"] not in ALWAYS_OPEN:
             error = StagingUnavailableError(self._gate.rejection_reason, retry_after=1)
-            answer = answer_error(error, RequestRecord.in_scope(scope))
-            answer.headers["Connection"] = "close"
-            await answer(scope, receive, send)
+            response = answer_error(error, RequestRecord.in_scope(scope))
+            response.headers["Connection"] = "close"
+            await response(scope, receive, send)
             return
         self._gate.request_started()
         try:

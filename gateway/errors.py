@@ -1,4 +1,7 @@
-"""The HTTP status of each error, the one form of error answers, and FastAPI's exception handlers that produce it."""
+"""Maps errors to HTTP responses: the status of each error class, the JSON body, and FastAPI's exception handlers.
+
+`create_app` registers the handlers. The middleware and the WebSocket modules call the functions directly.
+"""
 
 from __future__ import annotations
 
@@ -55,15 +58,16 @@ STATUSES: dict[type[LakeSyncError], int] = {
     errors.StagingVersionError: 500,
     LakeSyncError: 500,
 }
-"""HTTP status by class; a class that is missing has the status of its nearest base."""
+"""Error class → HTTP status. A class that is missing has the status of its nearest base."""
 
 INTERNAL = "the gateway failed; the request id names the entry in its log"
+"""Message for unexpected errors, whose own message may contain secrets."""
 RETRY_AFTER = 1.0
-"""Seconds in the Retry-After header where the error does not know better."""
+"""Seconds in the Retry-After header if the error has no value."""
 
 
 class ErrorBody(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """Body of every error answer."""
+    """Body of every error response."""
 
     error: str
     code: str
@@ -96,16 +100,16 @@ async def _handle_invalid_parameters(request: Request, error: Exception) -> Resp
 
 
 async def _handle_no_route(request: Request, error: Exception) -> Response:
-    refusal = cast("HTTPException", error)
-    headers = {"Allow": ", ".join(_allowed_methods(request))} if refusal.status_code == 405 else refusal.headers
+    rejection = cast("HTTPException", error)
+    headers = {"Allow": ", ".join(_allowed_methods(request))} if rejection.status_code == 405 else rejection.headers
     record = RequestRecord.of(request)
-    record.code = NotFoundError.code if refusal.status_code == 404 else ValidationError.code
-    message = f"{refusal.detail}: {request.method} {request.url.path}; /openapi.json names every route"
-    return http_error_response(refusal.status_code, message, record.code, record.request_id, headers)
+    record.code = NotFoundError.code if rejection.status_code == 404 else ValidationError.code
+    message = f"{rejection.detail}: {request.method} {request.url.path}; /openapi.json names every route"
+    return http_error_response(rejection.status_code, message, record.code, record.request_id, headers)
 
 
 def _allowed_methods(request: Request) -> list[str]:
-    """Return the methods that the routes of a path take; each method has a route of its own."""
+    """Return the methods that a path supports; each method has a route of its own."""
     methods: set[str] = set()
     for route in iter_route_contexts(request.app.routes):
         if route.path is not None and route.methods and compile_path(route.path)[0].match(request.url.path):
@@ -114,12 +118,17 @@ def _allowed_methods(request: Request) -> list[str]:
 
 
 def status_of(kind: type[LakeSyncError]) -> int:
-    """Return the HTTP status of a class of errors."""
+    """Return the HTTP status of an error class."""
     return next(STATUSES[base] for base in kind.__mro__ if base in STATUSES)
 
 
 def answer_error(error: Exception, record: RequestRecord) -> Response:
-    """Return the answer to an exception, note its code in the request's record, and log an unexpected one."""
+    """Return the response to an exception, store its code in the request's record, and log an unexpected one.
+
+    Args:
+        error: the exception.
+        record: the record of the request.
+    """
     record.code = code_of(error)
     if record.code == LakeSyncError.code:
         log.error("request failed", request_id=record.request_id, exc_info=error)
@@ -127,12 +136,17 @@ def answer_error(error: Exception, record: RequestRecord) -> Response:
 
 
 def code_of(error: Exception) -> str:
-    """Return the code of an exception in answers and metrics; `INTERNAL_ERROR` for an unexpected one."""
+    """Return the code of an exception in responses and metrics; `INTERNAL_ERROR` for an unexpected one."""
     return error.code if isinstance(error, LakeSyncError) else LakeSyncError.code
 
 
 def error_response(error: Exception, request_id: str) -> Response:
-    """Return the answer to an exception; it discloses nothing of an unexpected one."""
+    """Return the response to an exception. It discloses nothing about an unexpected one.
+
+    Args:
+        error: the exception.
+        request_id: id of the request.
+    """
     if not isinstance(error, LakeSyncError) or error.code == LakeSyncError.code:
         return _response(500, ErrorBody(INTERNAL, LakeSyncError.code, request_id))
     status = status_of(type(error))
@@ -149,14 +163,14 @@ def error_response(error: Exception, request_id: str) -> Response:
 def http_error_response(
     status: int, message: str, code: str, request_id: str, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """Return the answer to a request that reaches no route.
+    """Return the response to a request that reaches no route.
 
     Args:
         status: HTTP status.
         message: what is wrong.
         code: LakeSync's error code.
-        request_id: of the request.
-        headers: further headers.
+        request_id: id of the request.
+        headers: further response headers.
     """
     return _response(status, ErrorBody(shortened(message), code, request_id), headers)
 

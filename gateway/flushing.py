@@ -1,4 +1,4 @@
-"""Adapters that the configuration names: the destination of a server without a pipeline, and the sources for pulls.
+"""Opens the adapters of a server: the target of its own flushes, if it runs without a pipeline, and sources for pulls.
 
 `python -m gateway` opens them, starts the flush after the engine is open, and closes them at the end.
 """
@@ -25,20 +25,20 @@ from lakesync.model.errors import LakeSyncError
 log = structlog.get_logger("gateway")
 
 _BATCH_DELTAS = 250_000
-"""Default of the most deltas in one batch."""
+"""Default of the number of deltas in one batch, at most."""
 
 
 class Backends:
-    """The configured adapters, open until `close`."""
+    """The server's adapters, open until `close`."""
 
     def __init__(self, config: Config) -> None:
         """Open the adapters.
 
         Args:
-            config: of the server.
+            config: the project's configuration.
 
         Raises:
-            ConfigurationError: a URI names no adapter, or a declared file is missing or invalid.
+            ConfigurationError: no adapter supports a URI, or a declared file is missing or invalid.
             AdapterError: a backend cannot be opened.
         """
         self._declared = Declarations(config.gateways, config.connectors.declared)
@@ -50,13 +50,13 @@ class Backends:
         self._housekeeping: Housekeeping | None = None
 
     def startup(self, engine: Engine, metrics: Metrics) -> Callable[[], None]:
-        """Return the function that opens the engine, applies the declarations, and starts the configured flush.
+        """Return a function that opens the engine, applies the declared schemas and rules, and starts the flush.
 
-        The server calls it in a worker thread once it answers `/health`.
+        The server calls the function in a worker thread once it responds to `/health`.
 
         Args:
-            engine: to open.
-            metrics: count the flushes.
+            engine: the engine to open.
+            metrics: the server's metrics, which count the flushes.
         """
         if self.outlet is None:
 
@@ -82,7 +82,7 @@ class Backends:
         return open_engine_and_flush
 
     def finish(self) -> None:
-        """Flush what is left, after the server has stopped and before its engine closes."""
+        """Flush the remaining deltas. Call it after the server has stopped and before the engine is closed."""
         if self._housekeeping is None:
             return
         try:

@@ -1,4 +1,4 @@
-"""Await the futures of the engine's worker threads on the event loop."""
+"""Awaits the futures of the engine's worker threads on the event loop, for routes and WebSocket connections."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ T = TypeVar("T")
 
 
 async def result_of(future: Future[T], *, finish_if_cancelled: bool = True) -> T:
-    """Return a future's result.
+    """Wait for a future and return its result.
 
-    `asyncio.wrap_future` would cancel the work with its waiter, also when it is durable already.
+    `asyncio.wrap_future` would cancel the future when the waiting task is cancelled, even if its work is durable.
 
     Args:
-        future: of work in a thread.
-        finish_if_cancelled: whether work that has not begun is still done when the waiting task is cancelled.
+        future: future of work in a thread.
+        finish_if_cancelled: whether work that has not begun is still done if the waiting task is cancelled.
     """
     loop = asyncio.get_running_loop()
     waiter: asyncio.Future[T] = loop.create_future()

@@ -6,11 +6,11 @@ from starlette.types import Scope
 
 
 def header(scope: Scope, name: bytes) -> str | None:
-    """Return the first header with a name; None if the message has no such header.
+    """Return the value of the first header with a name; None if the request has no such header.
 
     Args:
-        scope: of the request.
-        name: in lower case, as ASGI has header names.
+        scope: the request's ASGI scope.
+        name: the header's name in lower case.
     """
     for known, value in scope["headers"]:
         if known == name:
@@ -20,10 +20,10 @@ def header(scope: Scope, name: bytes) -> str | None:
 
 
 def all_headers(scope: Scope, name: bytes) -> list[str]:
-    """Return all headers of a name.
+    """Return the values of all headers with a name.
 
     Args:
-        scope: of the request.
-        name: in lower case, as ASGI has header names.
+        scope: the request's ASGI scope.
+        name: the headers' name in lower case.
     """
     return [value.decode("latin-1") for known, value in scope["headers"] if known == name]
