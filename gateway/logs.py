@@ -1,4 +1,7 @@
-"""Logging: one JSON object a line on stderr, also for uvicorn and other libraries."""
+"""Configures logging: one JSON object per line on stderr, for the gateway, uvicorn and other libraries.
+
+`python -m gateway` calls it.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from structlog.typing import EventDict, Processor
 
 
 class _TimestampProcessor:
-    """Adds the UTC time in microseconds. It formats the seconds once a second, as that is slow."""
+    """Adds the UTC time in microseconds. Formatting the seconds is slow, so it is done once a second."""
 
     def __init__(self) -> None:
         self._formatted = (0, "")
@@ -52,9 +55,9 @@ def configure_logging() -> None:
 
 
 class _LineWriter:
-    """Writes each line with one system call, and never fails: not if the disk is full, nor if the pipe is closed.
+    """Writes each line with one system call. It never fails, even if the disk is full or the pipe is closed.
 
-    It counts lost lines; the next line that can be written is preceded by their number.
+    It counts lost lines, and writes their number before the next line that can be written.
     """
 
     def __init__(self, descriptor: int) -> None:

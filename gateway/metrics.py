@@ -1,4 +1,7 @@
-"""The server's metrics for Prometheus: counters that the routes increment, and collectors that read the store."""
+"""The server's metrics for Prometheus: counters that routes increment, and collectors that read the staging store.
+
+`create_app` creates them. `gateway.routes.metrics` serves them.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,8 @@ class Metrics:
         Args:
             backlog: returns the unflushed log by gateway and shard; called at every scrape.
             marks: returns staging's marks, which include the pipeline's report; called at every scrape.
-            queue: returns the queue of work after this server's own flushes; None if the pipeline flushes.
+            queue: returns the queue of work for destination tables after this server's own flushes; it returns None if
+                the pipeline flushes.
         """
         self.registry = registry = CollectorRegistry()
         self.requests = Counter(
@@ -93,13 +97,13 @@ class Metrics:
         self._answered: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
 
     def count_request(self, route: str, method: str, status: int, seconds: float) -> None:
-        """Count an answered request.
+        """Count a request to which a response was sent.
 
         Args:
             route: path template of the route.
             method: HTTP method, or the kind of a WebSocket message.
             status: HTTP status.
-            seconds: until the end of the answer.
+            seconds: duration from the request to the end of the response.
         """
         known = self._answered.get((route, method, status))
         if known is None:
@@ -110,7 +114,7 @@ class Metrics:
         duration.observe(seconds)
 
     def count_table_failure(self, table: str) -> None:
-        """Count work for a table that became a dead letter.
+        """Count work for a destination's table that failed all its retries, and so became a dead letter.
 
         Clients choose the names of tables, so only the first 1,000 get a label of their own; the others share `other`.
         """
@@ -124,7 +128,7 @@ class Metrics:
 
 
 class _LagCollector(Collector):
-    """Lag of the clients, by gateway: a series for each client would be too many."""
+    """Reports the lag of the clients by gateway; a series for each client would be too many."""
 
     def __init__(self, lags: Callable[[], Mapping[str, GatewayLag]]) -> None:
         self._lags = lags
@@ -156,7 +160,7 @@ def _lag_families() -> dict[str, GaugeMetricFamily]:
 
 
 class _BacklogCollector(Collector):
-    """The unflushed log, read from the staging store at each scrape."""
+    """Reports the unflushed log, read from the staging store at each scrape."""
 
     def __init__(self, backlog: Callable[[], list[Backlog]]) -> None:
         self._backlog = backlog
@@ -179,7 +183,7 @@ class _BacklogCollector(Collector):
 
 
 class _PipelineCollector(Collector):
-    """The newest report of the pipeline's sensors."""
+    """Reports what the pipeline's sensors last wrote to staging."""
 
     def __init__(self, marks: Callable[[], Mapping[str, str]]) -> None:
         self._marks = marks
@@ -202,7 +206,7 @@ class _PipelineCollector(Collector):
 
 
 class _DeadLetterCollector(Collector):
-    """Counts of dead letters, by gateway, kind and place."""
+    """Reports counts of dead letters by gateway, kind and name."""
 
     def __init__(
         self,
@@ -281,9 +285,9 @@ def dead_letter_counts(marks: Mapping[str, str], queue: FlushQueue | None, gatew
     """Count a gateway's dead letters: those that the pipeline last reported, and those of the server's own flushes.
 
     Args:
-        marks: staging's marks, which include the pipeline's report.
-        queue: of work after the server's own flushes; None if the pipeline flushes.
-        gateway: its id.
+        marks: name → value of staging's marks, which include the pipeline's report.
+        queue: the queue of work after the server's own flushes; None if the pipeline flushes.
+        gateway: the gateway's id.
     """
     report = report_in(marks)
     found = [each for each in report.dead_letters if each.gateway in ("", gateway)] if report is not None else []

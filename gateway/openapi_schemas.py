@@ -1,4 +1,7 @@
-"""The OpenAPI document: schemas of values, the bridge from msgspec types to FastAPI, and the answers to errors."""
+"""Builds the OpenAPI document: JSON Schemas of values, the bridge from msgspec types to FastAPI, and error responses.
+
+The routes use its types and functions in their declarations.
+"""
 
 from __future__ import annotations
 
@@ -121,10 +124,10 @@ OBJECT_KEYWORDS: dict[str, dict[str, Any]] = {
 
 
 class StructSchema:
-    """An annotation that lets FastAPI document and encode a msgspec type, as pydantic cannot read those.
+    """An annotation that lets FastAPI document and encode a msgspec type, which pydantic does not support.
 
-    FastAPI's models are pydantic's. The engine's records are msgspec structs, which decode a push several times faster;
-    this bridge describes them by `msgspec.json.schema` and encodes them by LakeSync's own JSON rules.
+    FastAPI's models are pydantic's. The engine's records are msgspec structs, which decode a push several times faster.
+    This class describes them by `msgspec.json.schema` and encodes them by LakeSync's own JSON rules.
     """
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
@@ -218,10 +221,10 @@ def query_parameter(name: str, description: str, schema: dict[str, Any], **detai
     """Return the OpenAPI description of a query parameter that the route reads itself.
 
     Args:
-        name: of the parameter.
-        description: its meaning.
-        schema: JSON Schema of its value.
-        details: further keywords, such as `required`.
+        name: the parameter's name.
+        description: what the parameter means.
+        schema: JSON Schema of the parameter's value.
+        details: further OpenAPI keywords, such as `required`.
     """
     return {"name": name, "in": "query", "description": description, "required": False, "schema": schema, **details}
 
@@ -230,7 +233,7 @@ def example(value: str) -> dict[str, Example]:
     """Return a parameter's only example.
 
     Args:
-        value: that works on the gateway of the documentation's examples.
+        value: a value that works on the gateway of the documentation's examples.
     """
     return {"example": {"value": value}}
 
@@ -239,8 +242,8 @@ def header_parameter(name: str, description: str) -> dict[str, Any]:
     """Return the OpenAPI description of an optional request header.
 
     Args:
-        name: of the header.
-        description: its meaning.
+        name: the header's name.
+        description: what the header means.
     """
     return {"name": name, "in": "header", "description": description, "required": False, "schema": {"type": "string"}}
 
@@ -255,7 +258,7 @@ CALLER_ERRORS: tuple[type[LakeSyncError], ...] = (
     errors.NotFoundError,
     errors.RateLimitedError,
 )
-"""What the authentication of a client or admin may raise."""
+"""Errors that the authentication of a client or admin may raise."""
 
 
 def error_responses(*kinds: type[LakeSyncError]) -> dict[int | str, dict[str, Any]]:
@@ -274,10 +277,10 @@ def error_responses(*kinds: type[LakeSyncError]) -> dict[int | str, dict[str, An
 
 
 def openapi_document(app: FastAPI) -> dict[str, Any]:
-    """Return FastAPI's OpenAPI document without its own 422 answers: invalid parameters are answered with 400.
+    """Return FastAPI's OpenAPI document without FastAPI's 422 responses: the gateway rejects parameters with 400.
 
     Args:
-        app: whose routes are described.
+        app: the application whose routes are described.
     """
     document = get_openapi(title=app.title, version=app.version, routes=app.routes, servers=app.servers)
     for path in document["paths"].values():
@@ -293,7 +296,7 @@ def openapi_document(app: FastAPI) -> dict[str, Any]:
 
 
 def _add_keywords(components: dict[str, dict[str, Any]], hlc: dict[str, Any]) -> None:
-    """Add patterns, ranges and conditions that the types do not express."""
+    """Add patterns, ranges and conditions that msgspec's types do not express."""
     for name, component in components.items():
         properties: dict[str, Any] = component.get("properties", {})
         for key, described in properties.items():
@@ -306,6 +309,6 @@ def _add_keywords(components: dict[str, dict[str, Any]], hlc: dict[str, Any]) ->
 
 
 def _without_null(described: dict[str, Any]) -> dict[str, Any]:
-    """Return the branch that describes the value where null is allowed too."""
+    """Return the schema of the value itself, if the property's schema also allows null."""
     branches: list[dict[str, Any]] = described.get("anyOf", [described])
     return branches[0]

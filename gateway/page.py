@@ -1,4 +1,4 @@
-"""Pages for browsers: files that the gateway serves itself, each with the page's content policy."""
+"""Serves pages for browsers (the console, Swagger UI) from files, with a Content-Security-Policy for pages."""
 
 from __future__ import annotations
 
@@ -22,10 +22,14 @@ _CONTENT_POLICY = (
 
 
 class Page:
-    """A page and the files that it links by relative addresses."""
+    """A page and the files that it links by relative URLs."""
 
     def __init__(self, files: Iterable[Path]) -> None:
-        """Args: files: those of the page, with `index.html`. Other than HTML, CSS and JavaScript are left out."""
+        """Collect the files.
+
+        Args:
+            files: the page's files, `index.html` among them. Only HTML, CSS and JavaScript are served.
+        """
         self._files = {file.name: file for file in files if file.suffix in _MEDIA_TYPES}
         self._index = self._files.pop(_INDEX)
 
@@ -34,11 +38,11 @@ class Page:
         return _answer(request, self._index)
 
     def file(self, request: Request, name: str) -> Response:
-        """Return a file that the page links. The page itself is not among them: its links would lead elsewhere.
+        """Return a file that the page links. `index.html` is not served so, because its relative links would break.
 
         Args:
-            request: of the browser.
-            name: of the file.
+            request: the browser's request.
+            name: the file's name.
 
         Raises:
             NotFoundError: the page has no such file.
@@ -60,6 +64,6 @@ def _answer(request: Request, file: Path) -> Response:
 
 @cache
 def _content(file: Path) -> tuple[bytes, bytes]:
-    """A static file and its compressed form, which is made once: some files are large and requested by anyone."""
+    """Return a file's content and its gzipped content, which is compressed only once."""
     content = file.read_bytes()
     return content, gzip.compress(content, mtime=0)

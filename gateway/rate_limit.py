@@ -1,4 +1,4 @@
-"""The request rate limit of each client; HTTP requests and WebSocket messages have one each."""
+"""Limits the request rate of each client. HTTP requests and WebSocket messages each have a limiter."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from collections.abc import Callable
 from lakesync.model.errors import RateLimitedError
 
 MAX_CLIENTS = 100_000
-"""Clients counted in one window."""
+"""Number of clients that are counted in one window, at most."""
 
 _WINDOW_SECONDS = 10
 
 
 class RateLimiter:
-    """Limits the requests a second of each client, averaged over ten seconds so that a burst passes.
+    """Limits each client's requests per second, averaged over ten seconds so that bursts are allowed.
 
-    It counts in fixed windows and drops all counts at a window's end. A window that reaches `MAX_CLIENTS` clients ends
-    early, which bounds the memory.
+    It counts in fixed windows and drops all counts at a window's end. A window with `MAX_CLIENTS` clients ends early,
+    which bounds the memory.
     """
 
     def __init__(self, per_second: float, now: Callable[[], float] = time.monotonic) -> None:
         """Create the limiter.
 
         Args:
-            per_second: requests a second of one client.
-            now: clock, in seconds.
+            per_second: allowed requests per second of one client.
+            now: returns the time in seconds.
         """
         self._allowed = max(1, round(per_second * _WINDOW_SECONDS))
         self._now = now
@@ -34,11 +34,11 @@ class RateLimiter:
         self._ends = 0.0
 
     def check(self, gateway: str, client_id: str) -> None:
-        """Count one request of a client.
+        """Count one request of a client, and reject it if the client is above its limit.
 
         Args:
-            gateway: id of the gateway.
-            client_id: of the client.
+            gateway: the gateway's id.
+            client_id: the client's id.
 
         Raises:
             RateLimitedError: the client is above its limit.

@@ -1,4 +1,7 @@
-"""Bodies of requests and answers: size limits, gzip, and JSON or protobuf by the request's content type."""
+"""Reads bodies of requests and builds those of responses: size limits, gzip, and JSON or protobuf by content type.
+
+The routes call it; WebSocket connections use its decoder of pushes.
+"""
 
 from __future__ import annotations
 
@@ -21,16 +24,17 @@ from lakesync.wire import json, protobuf
 from lakesync.wire.encoded import encode_page
 
 _LARGE_BYTES = 32 << 10
-"""A push above this size is decoded in a worker thread."""
+"""Size from which a push is decoded in a worker thread."""
 _GZIP = 16 + zlib.MAX_WBITS
+"""Parameter by which zlib reads the gzip format."""
 
 
 async def read_body(request: Request, limit: int) -> bytes:
     """Return the request's body, unpacked if it is gzipped.
 
     Args:
-        request: whose body is read.
-        limit: most bytes, packed and unpacked; reading stops above it.
+        request: the request to read.
+        limit: bytes of the packed and of the unpacked body, at most; reading stops above it.
 
     Raises:
         PayloadTooLargeError: the body is above the limit.
@@ -75,7 +79,7 @@ def _too_large(limit: int) -> PayloadTooLargeError:
 
 
 async def limited_body(request: Request, services: ServicesDependency) -> bytes:
-    """Dependency: the request's body, at most `max_body_bytes` long."""
+    """Dependency: returns the request's body, which has at most `max_body_bytes` bytes."""
     return await read_body(request, services.settings.max_body_bytes)
 
 
@@ -83,7 +87,7 @@ LimitedBody = Annotated[bytes, Depends(limited_body)]
 
 
 async def json_body(body: LimitedBody) -> Any:
-    """Dependency: the JSON value in the request's body, whatever its content type."""
+    """Dependency: returns the JSON value in the request's body, whatever its content type."""
     return parse_json(body)
 
 
@@ -91,7 +95,7 @@ JsonBody = Annotated[Any, Depends(json_body)]
 
 
 def parse_json(body: bytes) -> Any:
-    """Return the JSON value in a body.
+    """Parse a body as JSON.
 
     Raises:
         ValidationError: the body is not JSON.
@@ -103,7 +107,11 @@ def parse_json(body: bytes) -> Any:
 
 
 async def decode_push(request: Request, body: bytes) -> SyncPush:
-    """Return the push in a request's body, which is JSON or protobuf.
+    """Decode a push from a request's body, which is JSON or protobuf.
+
+    Args:
+        request: the request, whose content type names the format.
+        body: the request's body.
 
     Raises:
         ValidationError: the body is not a push.
@@ -112,9 +120,9 @@ async def decode_push(request: Request, body: bytes) -> SyncPush:
 
 
 async def decode_in_time(decode: Callable[[bytes], SyncPush], body: bytes) -> SyncPush:
-    """Decode a push, a large one in a worker thread.
+    """Decode a push; a large one in a worker thread.
 
-    A mebibyte of nested values takes half a second to decode, in which the event loop would serve no other client.
+    A mebibyte of nested values takes half a second to decode. On the event loop no other client would be served.
 
     Args:
         decode: the decoder of the body's format.
@@ -127,7 +135,11 @@ async def decode_in_time(decode: Callable[[bytes], SyncPush], body: bytes) -> Sy
 
 
 def decode_pull(request: Request, body: bytes) -> SyncPull:
-    """Return the pull request in a request's body, which is JSON or protobuf.
+    """Decode a pull from a request's body, which is JSON or protobuf.
+
+    Args:
+        request: the request, whose content type names the format.
+        body: the request's body.
 
     Raises:
         ValidationError: the body is not a pull request.
@@ -136,7 +148,12 @@ def decode_pull(request: Request, body: bytes) -> SyncPull:
 
 
 def push_response(request: Request, result: PushResult) -> Response:
-    """Return the answer to a push in the push's own format; protobuf has no field for `accepted`."""
+    """Return the response to a push in the format of the request. In protobuf it has no field `accepted`.
+
+    Args:
+        request: the request.
+        result: the result of the push.
+    """
     if sends_protobuf(request):
         page = SyncResponse(result.deltas, result.server_hlc)
         return Response(protobuf.encode_response(page), media_type=PROTOBUF)
@@ -144,17 +161,22 @@ def push_response(request: Request, result: PushResult) -> Response:
 
 
 def pull_response(request: Request, page: SyncPage) -> Response:
-    """Return the answer to a pull: protobuf if the request is protobuf or accepts it, else JSON."""
+    """Return the response to a pull: protobuf if the request is protobuf or accepts it, else JSON.
+
+    Args:
+        request: the request.
+        page: the page for the client.
+    """
     if sends_protobuf(request) or PROTOBUF in (header(request.scope, b"accept") or ""):
         return Response(protobuf.encode_response(page), media_type=PROTOBUF)
     return Response(encode_page(page), media_type=JSON)
 
 
 def json_response(value: Any, status: int = 200) -> Response:
-    """Return an answer with a msgspec value as JSON; integers under keys named `hlc` or `*Hlc` become strings.
+    """Return a response with a value as JSON. Integers under keys named `hlc` or `*Hlc` become strings.
 
     Args:
-        value: the answer.
+        value: any value that msgspec can encode.
         status: HTTP status.
     """
     return Response(json.encode_json(value), status, media_type=JSON)

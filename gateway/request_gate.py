@@ -1,13 +1,13 @@
-"""The gate in front of the routes: it rejects requests while the server starts or stops, and counts those in flight.
+"""The gate before the routes: it rejects requests while the server starts or stops, and counts those in flight.
 
-The HTTP middleware and the WebSocket route ask it before they serve; `GatewayServer` opens and drains it.
+The HTTP middleware and the WebSocket route check it before they serve. `GatewayServer` opens and drains it.
 """
 
 from __future__ import annotations
 
 import asyncio
 
-STARTING = "starting: the gateway opens its store and replays what a crash left; try again soon"
+STARTING = "starting: the gateway opens its store and replays the log after a crash; try again soon"
 STOPPING = "draining: the gateway is stopping; repeat the request elsewhere or later"
 
 
@@ -27,11 +27,11 @@ class RequestGate:
         self.rejection_reason = STARTING
 
     def open(self) -> None:
-        """Accept requests, unless the server is draining already."""
+        """Accept requests from now on, unless the server is stopping already."""
         self.rejection_reason = STOPPING if self.is_draining else None
 
     def request_started(self) -> None:
-        """Count a request or WebSocket message that is served from now on."""
+        """Count a request or WebSocket message as begun."""
         self.in_flight += 1
         self._idle.clear()
 

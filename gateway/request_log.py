@@ -1,6 +1,6 @@
-"""The record of one request: its id, the fields of its log line, and the headers that every answer carries.
+"""The record of one request: its id, the fields of its log line, and the headers that every response has.
 
-`RequestLogMiddleware` makes a record for each HTTP request; a WebSocket connection makes one for each message.
+`RequestLogMiddleware` creates a record for each HTTP request, and a WebSocket connection one for each message.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ log = structlog.get_logger("gateway")
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _SCOPE_KEY = "lakesync.request_record"
+"""Key of the record in the request's ASGI scope."""
 _SECURITY_HEADERS = [
     (b"cache-control", b"no-store"),
     (b"x-content-type-options", b"nosniff"),
@@ -37,20 +38,21 @@ class RequestRecord:
 
     request_id: str
     started: float = field(default_factory=time.perf_counter)
-    """Seconds on the performance counter."""
+    """When the request began, in seconds of `time.perf_counter`."""
     route: str = "unmatched"
     """Path template of the route, without the `/v1` prefix."""
     gateway: str | None = None
     client: str | None = None
     deltas: int | None = None
-    """Deltas pushed or pulled."""
+    """Number of pushed or pulled deltas; None for other requests."""
     code: str | None = None
     """Error code; None for a success."""
     status: int = 0
+    """HTTP status of the response; 0 before it is sent."""
     bytes_in: int = 0
     bytes_out: int = 0
     content_policy: bytes = b"default-src 'none'; frame-ancestors 'none'"
-    """Value of the answer's Content-Security-Policy header."""
+    """Value of the response's Content-Security-Policy header."""
 
     @staticmethod
     def of(request: HTTPConnection) -> RequestRecord:
@@ -65,12 +67,12 @@ class RequestRecord:
 
     @staticmethod
     def begin(scope: Scope) -> RequestRecord:
-        """Create the record of an ASGI scope, with the id of the request's `X-Request-Id` header or a new one."""
+        """Create the record of an ASGI scope, with the request id of the header `X-Request-Id` or a new one."""
         record = scope[_SCOPE_KEY] = RequestRecord(_request_id(scope))
         return record
 
     def response_headers(self) -> list[tuple[bytes, bytes]]:
-        """Return the headers that every answer carries: request id, content policy and security headers."""
+        """Return the headers that every response has: request id, content policy and security headers."""
         own = ((b"content-security-policy", self.content_policy), (b"x-request-id", self.request_id.encode()))
         return [*_SECURITY_HEADERS, *own]
 
@@ -79,7 +81,7 @@ class RequestRecord:
 
         Args:
             method: HTTP method, or the kind of a WebSocket message (`PUSH`, `PULL`, `MESSAGE`).
-            metrics: of the server.
+            metrics: the server's metrics.
         """
         seconds = time.perf_counter() - self.started
         metrics.count_request(self.route, method, self.status, seconds)
@@ -102,9 +104,9 @@ class RequestRecord:
 
 
 class RequestLogMiddleware:
-    """The outermost middleware: creates the request's record, adds its headers, and counts and logs it at the end.
+    """The outermost middleware: it creates the request's record, adds the headers, and logs the request at the end.
 
-    It passes HEAD on as GET, as FastAPI's routes do not take HEAD by themselves; uvicorn leaves the body out.
+    It passes HEAD on as GET, because FastAPI's routes do not support HEAD; uvicorn sends no body then.
     """
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:

@@ -1,4 +1,7 @@
-"""The uvicorn server: it opens the store while it already answers, and finishes requests in flight before it stops."""
+"""The uvicorn server of the gateway: it listens before the store is open, and finishes requests before it stops.
+
+`python -m gateway` and tests run it.
+"""
 
 from __future__ import annotations
 
@@ -23,17 +26,18 @@ from lakesync.model.errors import StartupError
 log = structlog.get_logger("gateway")
 
 _OTHER_FILES = 1024
-"""Open files besides WebSocket connections: HTTP connections, the store's files and others."""
+"""Number of open files besides WebSocket connections, for HTTP connections, the store and others."""
 
 
 def listen(host: str, port: int) -> socket.socket:
     """Return a listening TCP socket.
 
-    The protocol is given explicitly: asyncio switches Nagle's algorithm off only if it is, which is 30 times faster.
+    The protocol IPPROTO_TCP is given explicitly, because asyncio switches Nagle's algorithm off only then. Without that
+    small responses take 30 times as long.
 
     Args:
-        host: address or name.
-        port: 0 takes a free one.
+        host: address or name to listen on.
+        port: port to listen on; 0 for any free port.
 
     Raises:
         StartupError: the address cannot be used.
@@ -52,15 +56,16 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 class GatewayServer(uvicorn.Server):
-    """A uvicorn server that stops in two steps: it rejects new requests and finishes those in flight, then it exits."""
+    """A uvicorn server that stops in two steps: it rejects new requests and finishes those in flight, then exits."""
 
     def __init__(self, app: FastAPI, settings: GatewaySettings, open_store: Callable[[], None] | None = None) -> None:
         """Configure the server; `run` starts it.
 
         Args:
-            app: of `create_app`.
-            settings: of the server.
-            open_store: called in a worker thread once the server listens; requests are rejected until it returns.
+            app: the result of `create_app`.
+            settings: the server's settings.
+            open_store: opens the store. It is called in a worker thread once the server listens, and requests are
+                rejected until it returns. None if the store is open already.
         """
         super().__init__(
             uvicorn.Config(
@@ -103,14 +108,14 @@ class GatewayServer(uvicorn.Server):
             try:
                 await asyncio.to_thread(self._open_store)
             except Exception:
-                await self.lifespan.shutdown()  # or uvicorn logs a cancelled application at length
+                await self.lifespan.shutdown()  # otherwise uvicorn logs the cancelled application with a traceback
                 raise
             self._gate.open()
         for bound in sockets or ():
             log.info("listening", url=_url(bound))
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 the signature is uvicorn's
-        """Drain at the first signal; exit at once at a further SIGINT."""
+        """Start to drain at the first signal; exit at once at a second SIGINT."""
         if self._loop is None or (self._drain_task is not None and sig == signal.SIGINT):
             self.should_exit = self.force_exit = True
         else:
@@ -129,10 +134,10 @@ class GatewayServer(uvicorn.Server):
 
 
 def raise_file_limit(connections: int) -> None:
-    """Raise the process's limit of open files, of which each connection needs one; log if the system forbids it.
+    """Raise the process's limit of open files for a number of connections; log a warning if the system forbids it.
 
     Args:
-        connections: most WebSocket connections.
+        connections: number of WebSocket connections, at most.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = connections + _OTHER_FILES

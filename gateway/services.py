@@ -20,23 +20,24 @@ from lakesync.engine import Engine, SyncGateway
 
 @dataclass(frozen=True)
 class Services:
-    """The shared objects of one server; `create_app` makes them and stores them in `app.state`."""
+    """The shared objects of one server. `create_app` creates them and stores them in `app.state`."""
 
     settings: GatewaySettings
     engine: Engine
     verifier: TokenVerifier | None
-    """None if the server has neither a secret nor an issuer; it then listens on loopback only."""
+    """Verifies tokens; None if the server has neither a secret nor an issuer and so listens on loopback only."""
     rate: RateLimiter
-    """Of HTTP requests."""
+    """Limits HTTP requests."""
     metrics: Metrics
     gate: RequestGate
+    """Knows whether requests are accepted."""
     connected_clients: Callable[[str], Mapping[str, ConnectedClient]]
-    """Returns the clients of a gateway that hold a WebSocket to this process, by client id."""
+    """Returns, for a gateway id, client id → connection of the clients with a WebSocket to this process."""
     live_rate: RateLimiter
-    """Of messages over WebSockets."""
+    """Limits messages over WebSockets."""
     clients: ClientTracker
     gateways: dict[str, SyncGateway] = field(default_factory=dict)
-    """Gateways that were requested before, so that finding one again needs no worker thread."""
+    """Gateway id → gateway, for gateways that were requested before, so that finding one needs no worker thread."""
 
     @staticmethod
     def of_app(app: FastAPI) -> Services:
@@ -46,7 +47,7 @@ class Services:
 
 
 async def get_services(connection: HTTPConnection) -> Services:
-    """Dependency: the services of this server."""
+    """Dependency: returns the services of this server."""
     return Services.of_app(connection.app)
 
 

@@ -1,4 +1,7 @@
-"""The settings of one server, converted from the configuration that `lakesync.config` reads."""
+"""The settings of a gateway server, converted from the configuration that `lakesync.config` reads.
+
+`python -m gateway` creates them; all modules of `gateway` read them.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ PREFIXES = ("", "/v1")
 """Every route is served under each of these."""
 _DAY_MS = 86_400_000
 _SECRET_SETTINGS = ("jwt_secret", "jwt_secret_previous", "service_token", "metrics_token")
-"""Settings that let a caller in."""
+"""Names of the settings whose secrets authenticate callers."""
 MIN_SECRET_BYTES = 32
 """A shorter secret can be guessed; RFC 7518 requires as many for HS256."""
 
@@ -28,43 +31,45 @@ class GatewaySettings:
 
     host: str = "127.0.0.1"
     port: int = 0
-    """0 takes a free port."""
+    """Port to listen on; 0 for any free port."""
     secrets: tuple[str, ...] = ()
-    """One secret, or two while they are rotated; without one the server listens on loopback only."""
+    """Secrets that sign tokens: one, or two during a rotation. Without one the server listens on loopback only."""
     issuers: tuple[Issuer, ...] = ()
     """Login providers and backends that sign tokens besides the server itself."""
     sole_gateway: str | None = None
-    """The only declared gateway, which tokens need not name; None unless exactly one is declared."""
+    """Id of the only declared gateway, which tokens need not name; None unless exactly one is declared."""
     weak_secrets: tuple[str, ...] = ()
     """Names of settings whose secret is blank or shorter than `MIN_SECRET_BYTES`."""
     service_token: str | None = None
-    """Bearer token of the pipeline for the internal routes; None closes them."""
+    """Bearer token of the pipeline for the internal routes; None to reject all requests to them."""
     metrics_token: str | None = None
-    """Bearer token of Prometheus for `/metrics`; None opens it to everyone."""
+    """Bearer token of Prometheus for `/metrics`; None to accept requests without one."""
     allowed_origins: tuple[str, ...] = ("*",)
+    """Origins of web pages that may call the server; `*` for all."""
     max_body_bytes: int = 1 << 20
+    """Largest body of a request."""
     requests_per_second: float = 1000.0
-    """Requests of one client, averaged over ten seconds."""
+    """Limit of one client's requests, averaged over ten seconds."""
     request_timeout: float = 30.0
-    """Seconds until an answer begins, between parts of a streamed one, and for draining at shutdown."""
+    """Seconds until a response begins, between parts of a streamed one, and for draining at shutdown."""
     max_connections: int = 2000
-    """Most open WebSocket connections of the server."""
+    """Limit of open WebSocket connections of the server."""
     gateway_connections: int = 1000
-    """Most open WebSocket connections of one gateway."""
+    """Limit of open WebSocket connections of one gateway."""
     client_connections: int = 20
-    """Most open WebSocket connections of one client."""
+    """Limit of open WebSocket connections of one client."""
     messages_per_second: float = 50.0
-    """WebSocket messages of one client, averaged over ten seconds."""
+    """Limit of one client's WebSocket messages, averaged over ten seconds."""
     slow_reader_seconds: float = 10.0
-    """A WebSocket is closed if its client reads nothing for so long."""
+    """Seconds after which a WebSocket is closed if its client reads nothing."""
     page_wait_seconds: float = 1.0
-    """Broadcasts pause so long after a page with `hasMore`: the client probably pulls the next page itself."""
+    """Seconds for which broadcasts pause after a page with `hasMore`: the client probably pulls the next page."""
     auto_create: bool = True
     """Whether a valid token may create the gateway that it names."""
     staging_folders: tuple[Path, ...] = ()
-    """Folders of the SQLite staging stores, one a shard; empty for Postgres."""
+    """Folders of the SQLite staging stores, one for each shard; empty for Postgres."""
     min_free_disk_bytes: int = 64 << 20
-    """`/ready` answers 503 with less free space in one of these folders."""
+    """Free space in these folders below which `/ready` responds with 503."""
     limits: EngineLimits = field(default_factory=EngineLimits)
 
     @property
@@ -74,17 +79,19 @@ class GatewaySettings:
 
     @staticmethod
     def of(config: Config) -> GatewaySettings:
-        """Convert a configuration."""
-        given = (config.jwt_secret, config.jwt_secret_previous)
-        shown = [(name, getattr(config, name)) for name in _SECRET_SETTINGS]
-        shown += [("gateway_issuers", issuer.secret) for issuer in config.gateway.issuers]
+        """Convert the project's configuration."""
+        signing_secrets = (config.jwt_secret, config.jwt_secret_previous)
+        all_secrets = [(name, getattr(config, name)) for name in _SECRET_SETTINGS]
+        all_secrets += [("gateway_issuers", issuer.secret) for issuer in config.gateway.issuers]
         return GatewaySettings(
             host=config.gateway.host,
             port=config.gateway.port,
-            secrets=tuple(_plain(secret) for secret in given if secret is not None and _plain(secret).strip()),
+            secrets=tuple(
+                _plain(secret) for secret in signing_secrets if secret is not None and _plain(secret).strip()
+            ),
             issuers=configured_issuers(config),
             sole_gateway=config.sole_gateway,
-            weak_secrets=tuple(name for name, secret in shown if secret is not None and _is_weak(secret)),
+            weak_secrets=tuple(name for name, secret in all_secrets if secret is not None and _is_weak(secret)),
             service_token=_nonblank(config.service_token),
             metrics_token=_nonblank(config.metrics_token),
             allowed_origins=config.gateway.cors_origins,

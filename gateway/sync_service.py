@@ -1,4 +1,4 @@
-"""Push and pull as both transports serve them: the HTTP routes and the WebSocket connections call it."""
+"""Serves pushes and pulls for both transports: HTTP routes and WebSocket connections call it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lakesync.model.types import PushResult, SyncPage, SyncPull, SyncPush
 from lakesync.model.validation import is_importer
 
 RESYNC_HEADER = b"x-lakesync-client"
-"""A client that sends this header gets RESYNC_REQUIRED; any other client gets every row again instead."""
+"""A client that sends this header understands the error RESYNC_REQUIRED. Any other is sent every row again instead."""
 
 
 async def serve_push(
@@ -18,15 +18,15 @@ async def serve_push(
 ) -> PushResult:
     """Commit a client's deltas.
 
-    A push that has not begun when its request times out is cancelled. Otherwise it could be committed after the client
-    had repeated it and been rejected.
+    A push whose commit has not begun when its request times out is cancelled. Otherwise it could be committed after the
+    client had repeated it and the repeat had been rejected.
 
     Args:
-        services: of the server.
-        record: of the request; gets the client and the number of deltas.
+        services: the server's shared objects.
+        record: the request's record; client and number of deltas are stored in it.
         caller: the authenticated caller.
         message: the push.
-        confirmed: the cursor that the client has for certain when it gets the answer; None if that is not known.
+        confirmed: a cursor up to which the client certainly has all changes; None if it is not known.
 
     Raises:
         LakeSyncError: as `SyncGateway.submit_push`.
@@ -50,15 +50,15 @@ async def serve_pull(
     knows_resync: bool,
     live: bool = False,
 ) -> SyncPage:
-    """Return a page of what a client lacks.
+    """Return a page of the changes that a client lacks.
 
     Args:
-        services: of the server.
-        record: of the request; gets the client and the number of deltas.
+        services: the server's shared objects.
+        record: the request's record; client and number of deltas are stored in it.
         caller: the authenticated caller.
         message: the pull.
-        knows_resync: whether the client understands RESYNC_REQUIRED.
-        live: whether the pull came over a WebSocket, which also receives broadcasts.
+        knows_resync: whether the client understands the error RESYNC_REQUIRED.
+        live: whether the pull came over a WebSocket, over which the client also receives broadcasts.
 
     Raises:
         LakeSyncError: as `SyncGateway.submit_page`.

@@ -1,5 +1,5 @@
-"""WebSocket connections: push and pull as frames, and broadcasts of new changes.
+"""WebSocket connections: clients push and pull in frames, and receive broadcasts of new changes.
 
-`route` accepts connections, `connection` is one client's connection, `channel` all connections of a gateway, and `hub`
+`route` accepts connections. `connection` serves one connection, `channel` all connections of a gateway, and `hub` has
 all channels of the server.
 """

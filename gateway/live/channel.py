@@ -1,6 +1,7 @@
-"""All WebSocket connections of one gateway: it finds those that a commit concerns and sends each what it lacks.
+"""Broadcasts new changes to the WebSocket connections of one gateway.
 
-`Hub` calls `on_commit`; a connection calls `on_ready`. A single task (`_run`) then serves the connections that are due.
+It finds the connections that a commit concerns and sends each the changes that its client lacks. `Hub` calls
+`on_commit`, a connection `on_ready`. One task (`_run`) then serves the connections that are due.
 """
 
 from __future__ import annotations
@@ -31,10 +32,11 @@ from lakesync.wire.frames import FrameTag, encode_frame
 log = structlog.get_logger("gateway")
 
 _BATCH = 256
-"""Connections that one read of the store serves."""
+"""Number of connections that one read of the store serves."""
 _PULL_BATCH = 16
+"""Number of connections that are sent pages of their own at the same time."""
 _RETRY_SECONDS = 1.0
-"""Pause after the store failed."""
+"""Pause after an error of the store."""
 
 
 class Channel:
@@ -44,23 +46,23 @@ class Channel:
         """Create the channel, without connections.
 
         Args:
-            gateway: whose connections these are.
-            on_broadcast: called with the number of deltas of each broadcast.
+            gateway: the gateway whose connections it serves.
+            on_broadcast: called with the number of deltas of each broadcast, for the metrics.
         """
         self._gateway = gateway
         self._on_broadcast = on_broadcast
         self._by_client: defaultdict[str, set[LiveConnection]] = defaultdict(set)
-        """Each client's connections."""
+        """Client id → its connections to this process."""
         self._multi_connected: set[str] = set()
-        """Clients with several connections, to this process or others."""
+        """Ids of clients with several connections, to this process or others."""
         self._connections: set[LiveConnection] = set()
         self._index = SubscriptionIndex[LiveConnection]()
         self._unindexed: set[LiveConnection] = set()
-        """Connections whose bucket keys are not known yet; every commit may concern them."""
+        """Connections whose bucket keys (what the client may see) are not known yet; every commit may concern them."""
         self._index_version = 0
         """Incremented whenever the index is cleared, as after a change of sync rules."""
         self._due: dict[LiveConnection, None] = {}
-        """Connections that may lack something, in the order of their commits; a dict used as an ordered set."""
+        """Connections that may lack changes, in the order of the commits; a dict used as an ordered set."""
         self._in_progress: list[LiveConnection] = []
         """The batch of due connections that is being served."""
         self._task: asyncio.Task[None] | None = None
@@ -69,7 +71,7 @@ class Channel:
         return len(self._connections)
 
     def connected_clients(self) -> dict[str, ConnectedClient]:
-        """Return the clients that have pulled on a connection, by client id."""
+        """Return client id → connection, for the clients that have pulled over a connection."""
         found = {}
         for each in self._connections:
             if each.follower is not None:
@@ -105,29 +107,37 @@ class Channel:
                 connection.is_announced = False  # other processes may have missed the announcement
             self._index.clear()
             self._unindexed |= self._connections
-            concerned = alone = self._unindexed
+            concerned = with_own_changes = self._unindexed
         else:
             concerned = self._index.subscribers_of(notice.buckets) | self._unindexed
-            alone = self._index.subscribers_of({bucket for bucket in notice.buckets if bucket.startswith("@")})
-            concerned |= self._note_siblings(notice.presence)
-        for connection in alone:
+            own_buckets = {bucket for bucket in notice.buckets if bucket.startswith("@")}
+            with_own_changes = self._index.subscribers_of(own_buckets)
+            concerned |= self._record_siblings(notice.presence)
+        for connection in with_own_changes:
             if connection.follower is not None:
                 connection.follower.has_own_changes = True
         self._due.update(dict.fromkeys(connection for connection in concerned if connection.follower is not None))
         self._start()
 
-    def _note_siblings(self, presence: Iterable[Presence]) -> set[LiveConnection]:
-        """Return the connections whose client has another connection, and that must announce themselves in turn."""
-        met = {
+    def _record_siblings(self, presence: Iterable[Presence]) -> set[LiveConnection]:
+        """Record which connections' clients have another connection, to any process, by its announcement.
+
+        Args:
+            presence: the announced connections.
+
+        Returns:
+            The connections that must announce themselves in response.
+        """
+        with_sibling = {
             connection
             for each in presence
             for connection in self._by_client.get(each.client_id, ())
             if connection.connection_id != each.connection_id and not connection.has_sibling
         }
-        for connection in met:
+        for connection in with_sibling:
             connection.has_sibling, connection.is_announced = True, False
             self._update_multi_connected(connection.client_name)
-        return met
+        return with_sibling
 
     def _update_multi_connected(self, name: str) -> None:
         connections = self._by_client[name]
@@ -139,7 +149,7 @@ class Channel:
             self._multi_connected.discard(name)
 
     def on_ready(self, connection: LiveConnection) -> None:
-        """Serve a connection that can take a broadcast again, or whose client has pulled."""
+        """Serve a connection that can receive broadcasts again, or whose client has pulled."""
         follower = connection.follower
         if follower is not None and (follower.state.has_more or not follower.state.subscription.buckets):
             self._due[connection] = None
@@ -147,11 +157,11 @@ class Channel:
             self._start()
 
     def close(self, code: int, reason: str) -> None:
-        """Close all connections; one whose message is being served is closed after its answer.
+        """Close all connections. If a connection's message is being served, it is closed after the response.
 
         Args:
             code: WebSocket close code.
-            reason: for the client.
+            reason: the reason, which the client receives.
         """
         for connection in list(self._connections):
             connection.close(code, reason)
@@ -168,11 +178,11 @@ class Channel:
             self._task = asyncio.ensure_future(self._run())
 
     def _next_batch(self) -> list[LiveConnection]:
-        """Return the next due connections that can take a broadcast."""
+        """Return the next due connections that can receive a broadcast."""
         return list(islice((each for each in self._due if each.is_ready), _BATCH))
 
     async def _run(self) -> None:
-        """Serve batches of due connections until none is left that can take a broadcast."""
+        """Serve batches of due connections until no due connection can receive a broadcast."""
         try:
             while batch := self._next_batch():
                 self._in_progress = batch
@@ -207,7 +217,7 @@ class Channel:
             raise
 
     async def _load_subscriptions(self, batch: Sequence[LiveConnection]) -> None:
-        """Compute the bucket keys of connections that are not indexed."""
+        """Compute the bucket keys of connections that are not in the index, and add these to it."""
         new = [
             (each, each.follower, each.follower.state)
             for each in batch
@@ -216,15 +226,15 @@ class Channel:
         if not new:
             return
         version = self._index_version
-        asked = [(follower.client_id, follower.claims, state) for _, follower, state in new]
-        states = await result_of(self._gateway.submit_subscribe(asked))
+        subscribers = [(follower.client_id, follower.claims, state) for _, follower, state in new]
+        states = await result_of(self._gateway.submit_subscribe(subscribers))
         for (connection, follower, before), state in zip(new, states, strict=True):
             if version == self._index_version and connection.follower is follower and follower.state is before:
                 self._index_connection(connection, follower, state)
                 follower.state = state
 
     async def _broadcast(self, batch: Sequence[LiveConnection]) -> None:
-        """Read what the connections of a batch lack, and send it."""
+        """Read the changes that the connections of a batch lack, and send them."""
         version = self._index_version
         by_state: dict[SubscriptionState, list[tuple[LiveConnection, Follower]]] = defaultdict(list)
         for connection in batch:
@@ -232,30 +242,30 @@ class Channel:
                 by_state[connection.follower.state].append((connection, connection.follower))
         groups = [self._group(state, members) for state, members in by_state.items()]
         pulls: list[tuple[LiveConnection, Follower]] = []
-        answers = await result_of(self._gateway.submit_scan(groups))
-        for group, found in zip(groups, answers, strict=True):
-            pulls += self._send_group(group, found, by_state[group.state], same_index=version == self._index_version)
+        results = await result_of(self._gateway.submit_scan(groups))
+        for group, result in zip(groups, results, strict=True):
+            pulls += self._send_group(group, result, by_state[group.state], same_index=version == self._index_version)
         await self._pull(pulls)
 
     def _send_group(
         self,
         group: SubscriberGroup,
-        found: ScanResult,
+        result: ScanResult,
         members: Sequence[tuple[LiveConnection, Follower]],
         *,
         same_index: bool,
     ) -> list[tuple[LiveConnection, Follower]]:
-        """Send the members of a group what they lack, and return those that need a page of their own.
+        """Send the members of a group the changes that they lack, and return those that need a page of their own.
 
         Args:
-            group: connections with the same position, which one read of the feed serves.
-            found: the result of that read.
+            group: connections with the same position in the feed, which one read serves.
+            result: the result of that read.
             members: the group's connections.
             same_index: whether the index was not cleared since the read began.
         """
-        before, after = group.state, found.state
-        shared = _broadcast_frame(found.page, before) if found.page is not None and members else b""
-        deltas = len(found.page.deltas) if found.page is not None else 0
+        before, after = group.state, result.state
+        shared = _broadcast_frame(result.page, before) if result.page is not None and members else b""
+        deltas = len(result.page.deltas) if result.page is not None else 0
         sent = 0
         pulls = []
         for connection, follower in members:
@@ -264,15 +274,15 @@ class Channel:
             if not (unchanged and same_index and known) or follower.has_own_changes:  # the read may be too old
                 self._requeue((connection,))
                 continue
-            if follower.client_id in found.with_other_claims:
+            if follower.client_id in result.with_other_claims:
                 pulls.append((connection, follower))
                 continue
             self._index_connection(connection, follower, after)
             follower.state = after
-            if found.needs_pull:
+            if result.needs_pull:
                 pulls.append((connection, follower))
-            elif follower.client_id in found.own_pages:
-                page = found.own_pages[follower.client_id]
+            elif follower.client_id in result.own_pages:
+                page = result.own_pages[follower.client_id]
                 if page is not None:
                     connection.send_broadcast(_broadcast_frame(page, before))
                     sent += len(page.deltas)
@@ -346,9 +356,9 @@ class Channel:
 
 
 def _broadcast_frame(page: SyncResponse, state: SubscriptionState) -> bytes:
-    """Return a page as a broadcast frame; without its cursor if the client's own cursor is unknown.
+    """Return a page as a broadcast frame. It has no cursor if the client's own cursor is unknown.
 
-    Such a client may lack earlier changes, which the page's cursor would skip.
+    Such a client may lack earlier changes, which it would skip with the page's cursor.
     """
     if state.has_not_pulled:
         page = SyncResponse(page.deltas, 0, page.has_more)

@@ -1,4 +1,4 @@
-"""The close codes and reasons of WebSocket connections."""
+"""Maps errors to the close codes and reasons of WebSocket connections. The modules of `gateway.live` call it."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ TOO_BIG = 1009
 FAILED = 1011
 TRY_LATER = 1013
 _STANDARD_CODES = frozenset({*range(1000, 1004), *range(1005, 1016)})
+"""Close codes that RFC 6455 and IANA define."""
 STOPPING = "the gateway is stopping: connect again"
 
 
 class BadFrameError(ValidationError):
-    """A frame that is not of the protocol."""
+    """A frame does not follow LakeSync's protocol."""
 
 
 def metric_label(code: int) -> str:
-    """Return the metric label of a close code; `other` for the 2,000 codes that applications may define."""
+    """Return the metric label of a close code; `other` for codes that applications may define."""
     return str(code) if code in _STANDARD_CODES else "other"
 
 

@@ -1,4 +1,7 @@
-"""One WebSocket connection: it answers the client's frames in order; its channel sends broadcasts in between."""
+"""Serves one WebSocket connection: it responds to the client's frames in order; its channel sends broadcasts between.
+
+`gateway.live.route` creates it.
+"""
 
 from __future__ import annotations
 
@@ -60,11 +63,11 @@ class LiveConnection:
         """Create the connection; `run` serves it.
 
         Args:
-            services: of the server.
-            wire: writes the frames.
+            services: the server's shared objects.
+            wire: the connection's protocol, which writes the frames.
             caller: the authenticated caller.
-            opening: record of the request that opened the connection.
-            knows_resync: whether the client understands RESYNC_REQUIRED.
+            opening: the record of the request that opened the connection.
+            knows_resync: whether the client understands the error RESYNC_REQUIRED.
         """
         self._services = services
         self._wire = wire
@@ -77,16 +80,16 @@ class LiveConnection:
         self._stall_timer: asyncio.TimerHandle | None = None
         self._notify_ready: Callable[[], None] = _ignore
         self.is_busy = False
-        """Whether a message is being served; broadcasts wait for its answer."""
+        """Whether a message is being served; broadcasts wait for its response."""
         self.follower: Follower | None = None
-        """The client, and how far it was sent changes; None until that is known."""
+        """The client, and how far it was sent changes; None until that is known, by a pull or from the store."""
         self._page_timer: asyncio.TimerHandle | None = None
         self.connection_id = token_hex(8)
-        """Unique among the connections of all processes."""
+        """Random id, unique among the connections of all processes."""
         self.is_announced = False
-        """Whether all processes know of the connection."""
+        """Whether the connection was announced to all processes of the gateway."""
         self.has_sibling = False
-        """Whether its client has, or had, a connection to another process, or pulls over HTTP too."""
+        """Whether the client has, or had, a connection to another process, or pulls over HTTP too."""
         self.broadcasts = 0
         self.bytes_in = self.bytes_out = 0
 
@@ -102,7 +105,7 @@ class LiveConnection:
 
         Args:
             receive: returns the next ASGI message.
-            on_ready: called whenever the connection can take a broadcast again, or its client has pulled.
+            on_ready: called whenever the connection can receive broadcasts again, or its client has pulled.
         """
         self._notify_ready = on_ready
         self._wire.on_writable = self._on_writable
@@ -134,7 +137,7 @@ class LiveConnection:
                     timer.cancel()
 
     async def _serve(self, message: Message) -> None:
-        """Serve one message and send its answer. An error closes the connection."""
+        """Serve one message and send the response. An error closes the connection."""
         self._messages += 1
         record = RequestRecord(f"{self._opening.request_id}-{self._messages}", route=ROUTE)
         record.gateway, record.client = self._opening.gateway, self._opening.client
@@ -146,9 +149,9 @@ class LiveConnection:
             async with asyncio.timeout(self._services.settings.request_timeout) as deadline:
                 tag, body = self._decode(record, frame)
                 method = _METHODS[tag]
-                answer = await (self._push(record, body) if tag is FrameTag.PUSH else self._pull(record, body))
+                response = await (self._push(record, body) if tag is FrameTag.PUSH else self._pull(record, body))
             record.status = 200
-            frame = encode_answer(answer)
+            frame = encode_answer(response)
             record.bytes_out = len(frame)
             await self._send(frame)
         except Exception as error:
@@ -214,9 +217,9 @@ class LiveConnection:
         self.follower = Follower(client, self._caller.claims(client), state)
 
     async def _resume(self) -> None:
-        """Send broadcasts to a known client before its first pull on this connection.
+        """Enable broadcasts to a known client before its first pull over this connection.
 
-        A client that understands RESYNC_REQUIRED pulls when it connects, so it needs none.
+        A client that understands RESYNC_REQUIRED pulls when it connects, so it does not need that.
         """
         if self._knows_resync or not self.client_name:
             return
@@ -232,16 +235,16 @@ class LiveConnection:
                 self._notify_ready()
             return
 
-    async def _send(self, answer: bytes) -> None:
-        """Send an answer once the client reads; close the connection of a client that does not."""
+    async def _send(self, response: bytes) -> None:
+        """Send a response once the client reads; close the connection of a client that does not."""
         try:
             async with asyncio.timeout(self._services.settings.slow_reader_seconds):
                 await self._wire.wait_writable()
         except TimeoutError:
             self._stall()
             return
-        self._wire.write_frame(websocket_frame(answer))
-        self.bytes_out += len(answer)
+        self._wire.write_frame(websocket_frame(response))
+        self.bytes_out += len(response)
 
     def _reject(self, record: RequestRecord, error: Exception) -> None:
         record.code = code_of(error)
@@ -254,18 +257,22 @@ class LiveConnection:
 
     @property
     def is_ready(self) -> bool:
-        """Whether a broadcast can be sent now; starts the timer that closes a connection whose client does not read."""
+        """Whether a broadcast can be sent now. If the client does not read, the closing timer starts."""
         if self.is_busy or self.follower is None or self._page_timer is not None or not self._wire.is_open:
             return False
         if self._wire.is_writable:
             return True
         if self._stall_timer is None:
-            patience = self._services.settings.slow_reader_seconds
-            self._stall_timer = asyncio.get_running_loop().call_later(patience, self._check_stalled)
+            seconds = self._services.settings.slow_reader_seconds
+            self._stall_timer = asyncio.get_running_loop().call_later(seconds, self._check_stalled)
         return False
 
     def send_broadcast(self, frame: bytes) -> None:
-        """Send a broadcast, which is a frame of `websocket_frame`."""
+        """Send a broadcast.
+
+        Args:
+            frame: the result of `websocket_frame`.
+        """
         self._wire.write_frame(frame)
         self.broadcasts += 1
         self.bytes_out += len(frame)
@@ -277,7 +284,7 @@ class LiveConnection:
         self._notify_ready()
 
     def _wait_for_next_pull(self) -> None:
-        """Pause broadcasts while the client is likely to pull its next page itself."""
+        """Pause broadcasts while the client will probably pull its next page itself."""
         if self._page_timer is not None:
             self._page_timer.cancel()
         self._page_timer = asyncio.get_running_loop().call_later(
@@ -291,11 +298,11 @@ class LiveConnection:
     # -- the end -------------------------------------------------------------------------------------------------
 
     def close(self, code: int, reason: str) -> None:
-        """Close the connection; if a message is being served, after its answer.
+        """Close the connection; if a message is being served, after the response.
 
         Args:
             code: WebSocket close code.
-            reason: for the client.
+            reason: the reason, which the client receives.
         """
         if self.is_busy:
             self._pending_close = self._pending_close or (code, reason)
@@ -314,14 +321,14 @@ class LiveConnection:
             self._stall()
 
     def _stall(self) -> None:
-        queued, patience = self._wire.queued_bytes, self._services.settings.slow_reader_seconds
+        queued, seconds = self._wire.queued_bytes, self._services.settings.slow_reader_seconds
         log.warning("slow reader", request_id=self._opening.request_id, client=self._opening.client, queued=queued)
         self._wire.close(
-            TRY_LATER, f"SLOW_READER: {queued} bytes were not read for {patience:g} s: connect and pull again"
+            TRY_LATER, f"SLOW_READER: {queued} bytes were not read for {seconds:g} s: connect and pull again"
         )
 
     def _watch_expiry(self) -> None:
-        """Close the connection if its token has expired or its key was withdrawn, or else when the token expires."""
+        """Close the connection if its token's key was withdrawn or the token has expired, otherwise when it expires."""
         left = self._caller.expires - time.time()
         verifier, key = self._services.verifier, self._caller.key
         if verifier is not None and key is not None and not verifier.is_in_use(key):

@@ -1,4 +1,7 @@
-"""All WebSocket connections of the server, by gateway. It limits their number and passes on the store's notices."""
+"""Manages all WebSocket connections of the server: limits their number, and passes the store's notices to channels.
+
+A channel has the connections of one gateway. `gateway.live.route` adds and removes connections.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +23,14 @@ from lakesync.staging.store.feed import NoticeSource
 
 
 class ConnectionLimits(NamedTuple):
-    """The most connections that are open at once."""
+    """Limits of the numbers of open connections."""
 
     server: int
+    """Connections of the server."""
     gateway: int
-    """Of one gateway."""
+    """Connections of one gateway."""
     client: int
-    """Of one client."""
+    """Connections of one client to one gateway."""
 
 
 def limits_of(settings: GatewaySettings) -> ConnectionLimits:
@@ -44,9 +48,9 @@ class Hub:
         """Create the hub, without channels.
 
         Args:
-            store: whose notices are watched.
-            limits: of connections.
-            on_broadcast: called with the number of deltas of each broadcast.
+            store: the store whose notices of commits are watched.
+            limits: limits of the numbers of connections.
+            on_broadcast: called with the number of deltas of each broadcast, for the metrics.
         """
         self._on_broadcast = on_broadcast
         self._store = store
@@ -65,26 +69,26 @@ class Hub:
         """Check that one more connection is allowed.
 
         Args:
-            gateway_id: of the gateway that it is to.
-            client_id: of the client; None if the server runs without a secret, where only a pull names the client.
+            gateway_id: id of the connection's gateway.
+            client_id: id of the client; None if the server runs without a secret, where the client is not known yet.
 
         Raises:
             BackpressureError: a limit is reached; the message says which.
         """
         channel = self._channels.get(gateway_id)
-        held = {
+        counts = {
             "the server": (self._count, self._limits.server),
             f"gateway {gateway_id!r}": (len(channel) if channel is not None else 0, self._limits.gateway),
         }
         if client_id is not None:
-            held[f"client {client_id!r}"] = (
+            counts[f"client {client_id!r}"] = (
                 channel.count_of(client_id) if channel is not None else 0,
                 self._limits.client,
             )
-        for owner, (count, most) in held.items():
-            if count >= most:
+        for owner, (count, limit) in counts.items():
+            if count >= limit:
                 raise BackpressureError(
-                    f"{owner} holds {count} WebSocket connections, its most: try again later, or use HTTP",
+                    f"{owner} has {count} WebSocket connections, the limit: try again later, or use HTTP",
                     retry_after=5,
                 )
 
@@ -92,7 +96,7 @@ class Hub:
         """Add a connection to a gateway's channel.
 
         Args:
-            gateway: that the connection is to.
+            gateway: the connection's gateway.
             connection: the new connection.
         """
         if self._stop_watching is None:
@@ -107,7 +111,7 @@ class Hub:
         """Remove a connection that has ended.
 
         Args:
-            gateway: that the connection was to.
+            gateway: the connection's gateway.
             connection: the ended connection.
         """
         channel = self._channels[gateway.gateway_id]
@@ -117,12 +121,12 @@ class Hub:
             del self._channels[gateway.gateway_id]
 
     def connected_clients(self, gateway_id: str) -> dict[str, ConnectedClient]:
-        """Return the connected clients of a gateway that have pulled, by client id."""
+        """Return client id → connection, for the gateway's connected clients that have pulled."""
         channel = self._channels.get(gateway_id)
         return channel.connected_clients() if channel is not None else {}
 
     def drain(self) -> None:
-        """Close all connections; one whose message is being served is closed after its answer."""
+        """Close all connections. If a connection's message is being served, it is closed after the response."""
         for channel in list(self._channels.values()):
             channel.close(GOING_AWAY, STOPPING)
 

@@ -1,4 +1,4 @@
-"""`GET /sync/{gateway}/ws`: accepts WebSocket connections."""
+"""The route `GET /sync/{gateway}/ws`: it accepts and serves WebSocket connections. `create_app` includes it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ fallback = APIRouter()
 
 @router.websocket(ROUTE)
 async def live(websocket: WebSocket, gateway: str, services: ServicesDependency) -> None:
-    """Serve a WebSocket connection. A rejected one gets the answer that HTTP would give."""
+    """Serve a WebSocket connection. A rejected one gets the same error response as an HTTP request."""
     hub = cast("Hub", websocket.app.state.hub)
     record = RequestRecord.begin(websocket.scope)
     record.route = ROUTE
@@ -63,7 +63,7 @@ async def reject_plain_request(request: Request) -> Response:  # noqa: ARG001 Fa
 
 @fallback.websocket("/{path:path}")
 async def reject_other_path(websocket: WebSocket, services: ServicesDependency) -> None:
-    """Answer a WebSocket on any other path with 404."""
+    """Reject a WebSocket on any other path with 404."""
     message = f"Not Found: {websocket.url.path} is no WebSocket; connect to /sync/{{gateway}}/ws"
     await _deny(websocket, services, RequestRecord.begin(websocket.scope), NotFoundError(message))
 
@@ -90,10 +90,10 @@ async def _admit(websocket: WebSocket, services: Services, hub: Hub, gateway: st
 
 
 async def _deny(websocket: WebSocket, services: Services, record: RequestRecord, error: Exception) -> None:
-    """Answer the opening request with an error, as HTTP would."""
-    answer = error_response(error, record.request_id)
+    """Respond to the opening request with an error, as to an HTTP request."""
+    response = error_response(error, record.request_id)
     record.code = code_of(error)
-    record.status = answer.status_code
-    answer.raw_headers += record.response_headers()
+    record.status = response.status_code
+    response.raw_headers += record.response_headers()
     record.finish("GET", services.metrics)
-    await websocket.send_denial_response(answer)
+    await websocket.send_denial_response(response)

@@ -1,4 +1,7 @@
-"""An index from bucket keys to the subscribers that they concern. `Channel` keeps its connections in one."""
+"""An index from bucket keys to subscribers, by which a channel finds the connections that a commit concerns.
+
+A bucket key is a bucket of the sync rules with claim values: it decides which clients see a row.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ T = TypeVar("T", bound=Hashable)
 
 
 class SubscriptionIndex(Generic[T]):
-    """Maps bucket keys to subscribers; a lookup costs what it finds, however many subscribers there are."""
+    """Maps bucket keys to subscribers. The cost of a lookup grows with its result, not with all subscribers."""
 
     def __init__(self) -> None:
         self._subscriptions: dict[T, tuple[frozenset[str], frozenset[str]]] = {}
@@ -23,9 +26,9 @@ class SubscriptionIndex(Generic[T]):
         """Replace the subscription of a subscriber.
 
         Args:
-            subscriber: to notify.
-            buckets: bucket keys that concern it.
-            prefixes: it is also concerned by each bucket key with one of these prefixes.
+            subscriber: the subscriber.
+            buckets: the bucket keys that concern it.
+            prefixes: prefixes of further bucket keys that concern it.
         """
         if self._subscriptions.get(subscriber) == (buckets, prefixes):
             return
@@ -51,7 +54,7 @@ class SubscriptionIndex(Generic[T]):
         self._by_prefix.clear()
 
     def subscribers_of(self, buckets: Collection[str]) -> set[T]:
-        """Return the subscribers that any of these bucket keys concerns."""
+        """Return the subscribers that at least one of the bucket keys concerns."""
         found: set[T] = set()
         for bucket in buckets:
             found |= self._by_bucket.get(bucket, set())

@@ -1,4 +1,4 @@
-"""Actions: a client lists and requests them, an admin reads the log of attempts."""
+"""The routes of actions, requests to external systems: a client lists and requests them, an admin reads the log."""
 
 from __future__ import annotations
 
@@ -128,9 +128,10 @@ async def read_action_log(
 
 
 def _check_all_finished(response: ActionResponse) -> None:
-    """Reject the whole answer while an action is running.
+    """Reject the whole request while an action is running.
 
-    The reference's client retries after a transport error only. It would drop an action that is answered as pending.
+    The client of the reference, the TypeScript system whose protocol LakeSync speaks, retries only after transport
+    errors. It would drop an action with the status pending.
 
     Raises:
         StagingUnavailableError: some actions have not finished.

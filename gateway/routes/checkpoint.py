@@ -1,4 +1,4 @@
-"""`GET /sync/{gateway}/checkpoint`: streams the newest checkpoint to a client that was not seen before."""
+"""The route `GET /sync/{gateway}/checkpoint`: it streams the newest checkpoint to a client that was not seen before."""
 
 from __future__ import annotations
 

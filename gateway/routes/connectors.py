@@ -1,4 +1,4 @@
-"""Connectors: anyone lists the types, an admin registers, lists and unregisters connectors."""
+"""The routes of connectors: anyone lists the types, an admin registers, lists and unregisters connectors."""
 
 from __future__ import annotations
 

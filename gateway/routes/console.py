@@ -1,4 +1,4 @@
-"""`/console`: the operators' page. It holds no data: it calls the admin routes with the operator's token."""
+"""The routes of `/console`, the operators' page. The page calls the admin routes with the operator's token."""
 
 from __future__ import annotations
 

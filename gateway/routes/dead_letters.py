@@ -1,4 +1,4 @@
-"""Dead letters: an admin lists, retries or drops work after a flush that failed all its attempts."""
+"""The routes of dead letters: an admin lists, retries or drops work after a flush that failed all its attempts."""
 
 from __future__ import annotations
 
@@ -93,7 +93,11 @@ async def drop_job(caller: AdminCaller, services: ServicesDependency, job: JobId
 
 
 async def _apply(services: Services, caller: Caller, job_id: str, change: Callable[[FlushQueue, Job], None]) -> None:
-    """Raises: NotFoundError: the job is not a dead letter of the caller's gateway."""
+    """Apply a change to a dead letter of the caller's gateway.
+
+    Raises:
+        NotFoundError: the gateway has no such dead letter.
+    """
     queue = services.engine.queue
     failed = [] if queue is None else await run_in_threadpool(queue.failed, caller.gateway.gateway_id)
     found = next((job for job in failed if job.job_id == job_id), None)

@@ -1,4 +1,4 @@
-"""`/openapi.json` and `/docs`: FastAPI's description of the routes, and Swagger UI to try them."""
+"""The routes `/openapi.json`, FastAPI's description of all routes, and `/docs`, Swagger UI to try them."""
 
 from __future__ import annotations
 

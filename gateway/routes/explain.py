@@ -1,4 +1,4 @@
-"""`GET /admin/explain/{gateway}`: shows an operator why a client has a row or lacks it."""
+"""The route `GET /admin/explain/{gateway}`: it tells an operator why a client has a row or lacks it."""
 
 from __future__ import annotations
 
@@ -116,7 +116,11 @@ def _status_reasons(found: Explanation, status: ClientStatus | None) -> Iterator
 
 
 def _parse_claims(text: str | None) -> Claims | None:
-    """Raises: ValidationError: the claims are not a JSON object of strings and lists of strings."""
+    """Parse the query parameter `claims`; None if it is missing.
+
+    Raises:
+        ValidationError: the claims are not a JSON object of strings and lists of strings.
+    """
     if text is None:
         return None
     try:

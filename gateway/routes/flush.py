@@ -1,4 +1,4 @@
-"""`POST /admin/flush/{gateway}`: an admin requests a flush, and may wait for it."""
+"""The route `POST /admin/flush/{gateway}`: an admin requests a flush, and may wait for it."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from lakesync.staging.records import Backlog
 router = APIRouter()
 
 POLL_SECONDS = 0.25
-"""Between two reads of the backlog while a request waits for its flush."""
+"""Seconds between two reads of the backlog while a request waits for its flush."""
 
 _MARGIN_SECONDS = 2.0
-"""A wait ends this long before the request would time out."""
+"""Seconds before the request's timeout at which the wait ends."""
 
 _NUMBER = re.compile(r"-?[0-9]{1,400}(\.[0-9]{1,400})?([eE][-+]?[0-9]{1,3})?")
-"""A number as JSON writes it; `float` accepts more."""
+"""A number in JSON's syntax; `float` accepts more."""
 
 
 class FlushRequested(ApiModel):
@@ -76,13 +76,13 @@ async def flush(
 async def _wait_for_flush(
     caller: Caller, wanted: dict[str, Backlog], seconds: float, *, by_pipeline: bool
 ) -> FlushRequested:
-    """Wait until `deltas` contains everything that was unflushed.
+    """Wait until the history contains everything that was unflushed.
 
     Args:
-        caller: whose gateway is flushed.
-        wanted: backlog by shard at the time of the request.
-        seconds: longest time to wait.
-        by_pipeline: whether a pipeline merges the flushed deltas into tables.
+        caller: the authenticated caller, whose gateway is flushed.
+        wanted: shard → its backlog at the time of the request.
+        seconds: seconds to wait, at most.
+        by_pipeline: whether a pipeline merges the flushed deltas into state tables.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + seconds
@@ -102,6 +102,6 @@ async def _wait_for_flush(
 
 
 def _newest_snapshot(shards: list[Backlog]) -> str | None:
-    """Return the snapshot of the shard that was flushed last; it contains what the others flushed before."""
+    """Return the id of the snapshot of the shard that was flushed last; it has the other shards' flushes too."""
     newest = max(shards, key=lambda shard: shard.flushed_ms or 0, default=None)
     return None if newest is None or newest.flushed_snapshot is None else str(newest.flushed_snapshot)

@@ -1,4 +1,4 @@
-"""`/health` and `/ready`: whether the process lives, and whether it accepts work and, if not, why."""
+"""The routes `/health` and `/ready`: whether the process responds, and whether it accepts requests or why not."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lakesync.staging.records import Backlog
 router = APIRouter()
 
 STORE_TIMEOUT_SECONDS = 5.0
-"""The staging store must answer a small query within this time."""
+"""Seconds within which the staging store must respond to a small query."""
 
 
 class Health(ApiModel):
@@ -45,10 +45,10 @@ async def ready(services: ServicesDependency) -> Health:
 
 
 async def check_ready(services: Services) -> None:
-    """Check everything that the server needs to accept work.
+    """Check everything that the server needs to accept requests: the store, free disk space and the backlog.
 
     Args:
-        services: of the server.
+        services: the server's shared objects.
 
     Raises:
         StagingUnavailableError: something is missing; the message begins with `starting`, `draining`, `store`, `disk`
@@ -83,12 +83,12 @@ def _check_disk(folder: Path, min_free_bytes: int) -> None:
 def _check_backlog(backlog: list[Backlog], max_bytes: int) -> None:
     """Check that at least one shard of one gateway accepts pushes.
 
-    Backpressure is each shard's own. A single tenant that is behind gets it with its pushes; the server is not ready
-    only if it would accept no push at all.
+    Each shard of a gateway has its own limit. If only some are above it, their pushes are rejected, and the server is
+    ready nevertheless.
     """
     if backlog and all(shard.bytes > max_bytes for shard in backlog):
         gateways = len({shard.gateway for shard in backlog})
         raise StagingUnavailableError(
             f"behind: all {gateways} gateways hold more than {max_bytes} bytes that are not yet in the lake: "
-            "see that the pipeline runs"
+            "check that the pipeline runs"
         )

@@ -1,6 +1,7 @@
-"""Routes for processes on the same machine that show the service token: the pipeline and the connectors.
+"""The internal routes, for processes on the same machine with the service token: the pipeline and its connectors.
 
-Only the gateway's process may write a SQLite staging store; the pipeline calls the store's methods through it.
+Only the gateway's process may open a staging store on SQLite, so the pipeline calls the store's methods through it
+(`lakesync.staging.remote`), and pushes polled rows.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from lakesync.staging.remote import dispatch, methods
 router = APIRouter(prefix="/internal", dependencies=[Depends(local_service)])
 
 MAX_BODY_BYTES = 64 << 20
-"""A checkpoint snapshot lists all its frame files."""
+"""Largest body of a request. A published checkpoint lists all its files."""
 
 _METHODS = {"type": "string", "enum": sorted(methods())}
 

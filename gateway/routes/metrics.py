@@ -1,4 +1,4 @@
-"""Metrics: of one gateway as JSON, of the whole server for Prometheus."""
+"""The routes of metrics: those of one gateway as JSON, those of the whole server for Prometheus."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`/admin/settings/{gateway}`: an admin reads and changes the write scope of a gateway."""
+"""The routes `/admin/settings/{gateway}`: an admin reads and changes which rows clients may write."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""`/sync/{gateway}/push` and `/sync/{gateway}/pull`: what clients push and pull over HTTP.
+"""The routes `/sync/{gateway}/push` and `/sync/{gateway}/pull`, over which clients push and pull by HTTP.
 
-The handlers take the raw request and call the functions of the dependencies themselves. Resolving dependencies would
-take FastAPI 0.12 ms a request, 9 % of the processor time of a push of 100 deltas. msgspec decodes such a push in
-0.3 ms; a pydantic model would take 2 ms.
+For speed the handlers take the raw request and call the functions of the dependencies themselves. FastAPI needs 0.12 ms
+to resolve dependencies, 9 % of the processor time of a push of 100 deltas. msgspec decodes such a push in 0.3 ms; a
+pydantic model would take 2 ms.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ async def push(request: Request) -> Response:
     services, caller = await _authenticate(request)
     message = await decode_push(request, await limited_body(request, services))
     knows_resync = header(request.scope, RESYNC_HEADER) is not None
-    never_pulled = message.last_seen_hlc <= NEVER_PULLED  # a client that does not know better loses nothing by it
+    never_pulled = message.last_seen_hlc <= NEVER_PULLED  # such a cursor skips no change, so it is safe
     confirmed = message.last_seen_hlc if knows_resync or never_pulled else None
     result = await serve_push(services, RequestRecord.of(request), caller, message, confirmed)
     return push_response(request, result)
@@ -134,7 +134,7 @@ async def pull_by_body(request: Request) -> Response:
 
 
 async def _authenticate(request: Request) -> tuple[Services, Caller]:
-    """Do what the dependencies `get_services` and `client_caller` do."""
+    """Authenticate the caller, as the dependencies `get_services` and `client_caller` do."""
     services = await get_services(request)
     token_headers = all_headers(request.scope, b"authorization")
     return services, await authenticate(request, services, request.path_params["gateway"], token_headers)
