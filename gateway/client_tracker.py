@@ -275,7 +275,7 @@ class ClientTracker:
         return None if seen is None else _status(client_id, seen, connected.get(client_id), self._wall())
 
     def lags(self, connected_clients: Callable[[str], Mapping[str, ConnectedClient]]) -> dict[str, GatewayLag]:
-        """Return gateway → the lag of its clients, by their latest checks. Call it in a worker thread.
+        """Return gateway → the lag of its clients, by their latest checks.
 
         Args:
             connected_clients: returns a gateway's connected clients: client id → connection.

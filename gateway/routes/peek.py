@@ -1,4 +1,4 @@
-"""`GET /sync/{gateway}/peek`: what a client may see, for a reader that is not the client's app."""
+"""The route `GET /sync/{gateway}/peek`: it returns what a client may see, to a reader that is not the client's app."""
 
 from __future__ import annotations
 

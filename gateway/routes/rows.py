@@ -1,4 +1,4 @@
-"""`GET /admin/rows/{gateway}`: an admin reads a table's rows, as `lakesync rules try` does."""
+"""The route `GET /admin/rows/{gateway}`: an admin reads a table's rows, as `lakesync rules try` does."""
 
 from __future__ import annotations
 

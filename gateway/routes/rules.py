@@ -1,4 +1,4 @@
-"""`/admin/sync-rules/{gateway}`: an admin reads and activates sync rules."""
+"""The routes `/admin/sync-rules/{gateway}`: an admin reads and activates sync rules."""
 
 from __future__ import annotations
 

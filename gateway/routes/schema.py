@@ -1,4 +1,4 @@
-"""Table schemas: a client reads one; an admin lists, registers and retires them."""
+"""The routes of table schemas: a client reads one; an admin lists, registers and retires them."""
 
 from __future__ import annotations
 

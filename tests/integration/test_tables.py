@@ -246,7 +246,7 @@ def test_a_concurrent_writer_loses_no_data(spark, names, monkeypatch):
         forget_marks(spark, "t", names)
         with monkeypatch.context() as patch:
             patch.setattr(writes, "_is_small", lambda *_, small=small: small)
-            patch.setattr(writes, "_observed", other_run_first(writes._observed))
+            patch.setattr(writes, "_observe", other_run_first(writes._observe))
             merge_table(spark, schema(), {"g": pushes[2][0]}, names=names)
         assert interfered
         assert lake(spark, names) == merged(pushes, "g")
