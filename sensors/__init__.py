@@ -1,1 +1,1 @@
-"""What watches staging and the runs: sensors look and request, nothing else."""
+"""Dagster sensors: they compare marks in staging and the lake, request runs, and send alerts. They do no other work."""

@@ -1,1 +1,1 @@
-"""The console: a page that shows an operator how far a gateway and its clients are, and why a client lacks a row."""
+"""The console, a page for operators: how far a gateway and its clients are, and why a client has or lacks a row."""

@@ -1,1 +1,1 @@
-"""Destinations, flows, tiers and migrations: tasks of Spark that read and write backends beside the lake."""
+"""Destinations, flows, tiers and migrations: Spark tasks that read and write backends other than the lake."""

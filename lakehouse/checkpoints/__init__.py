@@ -1,1 +1,1 @@
-"""Checkpoints: snapshots of all state tables of a gateway at one arrival, and the frames that are made of them."""
+"""Checkpoints: all rows of a gateway at one arrival, as Iceberg snapshots and as files for the first sync of clients."""

@@ -1,1 +1,1 @@
-"""Polls of connectors: rows land in Iceberg, are compared with known rows, and their changes are pushed."""
+"""Polls of connectors: rows are stored in Iceberg, compared with the known rows, and the changes pushed to gateways."""

@@ -1,1 +1,1 @@
-"""The merge of deltas into rows, over Arrow, and the typed columns that follow from it."""
+"""The merge of deltas into rows over Arrow, and the typed columns that are filled from merged values."""

@@ -1,1 +1,1 @@
-"""State tables: the history of each table merged, and what does not fit."""
+"""State tables, which have the current rows of each synced table: merging the history into them, and checking them."""
