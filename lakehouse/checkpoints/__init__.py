@@ -1,1 +1,1 @@
-"""Checkpoints: all rows of a gateway at one arrival, as Iceberg snapshots and as files for the first sync of clients."""
+"""Checkpoints: all rows of a gateway at one arrival, as Iceberg snapshots and as files from which new clients start."""
