@@ -31,6 +31,7 @@ CONNECTOR = "lakesync/connector"
 """Run tag: `GATEWAY/NAME` of the connector that a run polls."""
 
 DELTAS = dg.AssetKey("deltas")
+"""The asset of the history."""
 AUDIT = "audit"
 """Name of the job that runs every check."""
 LOG = dg.AssetKey(["staging", "log"])

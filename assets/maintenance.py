@@ -35,6 +35,7 @@ HISTORY, LOG, RUNS = "deltas", "staging", "runs"
 RUNS_AT_ONCE = 500
 """Number of records that are read from Dagster's storage at once."""
 ENDED = (dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
+"""Statuses of runs that have ended."""
 
 
 class LakePart(NamedTuple):

@@ -38,6 +38,7 @@ CLOSING_SECONDS = 10.0
 _MAX_REASON_BYTES = 123
 """Longest reason in a close frame, by RFC 6455."""
 _STATUS_LINE_START = b"HTTP/1."
+"""The first bytes of every response head."""
 
 _TOO_LONG = f"the head of the request is above {MAX_HEAD_BYTES} bytes; send fewer or shorter headers"
 

@@ -31,6 +31,7 @@ _NO_TOKEN = {
     "http": "a token is needed; send it in the header 'Authorization: Bearer TOKEN' (a query would be logged)",
     "websocket": "a token is needed; send it in the header 'Authorization: Bearer TOKEN', or as ?token=TOKEN",
 }
+"""Type of an ASGI scope → the error message for a request without a token."""
 
 _MAX_LISTED = 3
 """Number of a token's gateways that an error message lists."""

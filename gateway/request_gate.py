@@ -8,7 +8,9 @@ from __future__ import annotations
 import asyncio
 
 STARTING = "starting: the gateway opens its store and replays the log after a crash; try again soon"
+"""Why requests are rejected while the server starts."""
 STOPPING = "draining: the gateway is stopping; repeat the request elsewhere or later"
+"""Why requests are rejected while the server stops."""
 
 
 class RequestGate:

@@ -279,6 +279,7 @@ def altered_deltas(spark: SparkSession, names: LakeNames = NAMES, limit: int = 1
 
 
 _COMPARED = "intact bigint, altered bigint, example string"
+"""Columns that `_compare_ids` adds: numbers of deltas with a right and with a wrong id, and one of the wrong ids."""
 
 
 def _compare_ids(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -17,6 +17,7 @@ Argument = TypeVar("Argument")
 Result = TypeVar("Result")
 
 THREADS = 4
+"""Number of threads."""
 
 
 def in_parallel(

@@ -43,6 +43,7 @@ SETTINGS = {
     # Otherwise ${env:NAME} in a statement is replaced by a variable of the server's process.
     "spark.sql.variable.substitute": "false",
 }
+"""Settings of every session."""
 
 
 def connect(config: Config, spark_config: Mapping[str, str] | None = None, *, shared: bool = False) -> SparkSession:

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 LOG_POSITION = ["gateway", "shard", "epoch", "seq", "ordinal"]
 """Columns that identify a delta by its position in staging's log."""
 _ERROR_EXIT_CODE = 3
+"""Exit code if the response is an error."""
 
 
 def query(config: Config, sql: str, as_of: AsOf | None = None) -> pa.Table:

@@ -146,6 +146,7 @@ class LakeNames(msgspec.Struct, frozen=True):
 
 
 NAMES = LakeNames()
+"""The default names."""
 _NAMESPACE_LOCK = threading.Lock()
 
 Contract = Literal["evolve", "freeze", "discard"]

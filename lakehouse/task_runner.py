@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     """Yields the rows of the part with a number. It is sent to tasks as a pickle."""
 
 _PARALLELISM = "spark.default.parallelism"
+"""Spark setting that `lakesync up` sets to the number of cores of the embedded server."""
 _MALLOC_OPTIONS = ((-3, 32 << 20), (-1, 64 << 20), (-2, 16 << 20))
 """glibc's M_MMAP_THRESHOLD, M_TRIM_THRESHOLD and M_TOP_PAD, each with its value in bytes."""
 

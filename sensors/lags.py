@@ -54,7 +54,9 @@ UNSTARTED = (
     dg.DagsterRunStatus.QUEUED,
     dg.DagsterRunStatus.STARTING,
 )
+"""Statuses of runs that have not started."""
 UNFINISHED = (*UNSTARTED, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING)
+"""Statuses of runs that have not ended."""
 
 ReadFollowers = Callable[[PipelineMarks], Sequence[Follower]]
 

@@ -21,6 +21,7 @@ TRY_LATER = 1013
 _STANDARD_CODES = frozenset({*range(1000, 1004), *range(1005, 1016)})
 """Close codes that RFC 6455 and IANA define."""
 STOPPING = "the gateway is stopping: connect again"
+"""Close reason while the server stops."""
 
 
 class BadFrameError(ValidationError):

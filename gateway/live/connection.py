@@ -46,6 +46,7 @@ _DAY_SECONDS = 86_400.0
 _RETRY_SECONDS = 1.0
 """Pause after the store failed."""
 _METHODS = {FrameTag.PUSH: "PUSH", FrameTag.PULL: "PULL"}
+"""Tag of a frame → its method in the request log and the metrics."""
 
 
 class LiveConnection:

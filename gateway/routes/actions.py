@@ -37,6 +37,7 @@ from lakesync.wire import actions as wire
 router = APIRouter()
 
 MAX_ENTRIES = 1000
+"""Number of log entries in a response, at most."""
 _MAX_SEQ = (1 << 63) - 1
 
 

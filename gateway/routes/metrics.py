@@ -28,6 +28,7 @@ from lakesync.staging.records import Backlog, Checkpoint
 router = APIRouter()
 
 MAX_CLIENTS_LISTED = 1000
+"""Number of clients in a response, at most."""
 
 
 class ShardStats(msgspec.Struct, frozen=True, rename="camel"):

@@ -20,6 +20,7 @@ from lakesync.model.validation import check_id
 router = APIRouter()
 
 MAX_ROWS = 10_000
+"""Number of rows that one request reads, at most."""
 
 
 class TableRow(msgspec.Struct, frozen=True, rename="camel"):

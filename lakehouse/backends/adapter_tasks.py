@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 R = TypeVar("R", bound=msgspec.Struct)
 
 _REPORTS = "number int, report string, failure string"
+"""Columns of the rows that tasks yield: number of the task, and its report or error as JSON."""
 _REPORTS_ARROW = pa.schema([("number", pa.int32()), ("report", pa.string()), ("failure", pa.string())])
 
 

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from lakesync.model.schema import TableSchema
 
 _ATTEMPTS = 5
+"""Attempts to compute digests while the destination receives no deltas."""
 _MAX_LETTERS = 1_000
 """Number of dead letters that are counted, at most."""
 _CHECKSUM = "cast(conv(substr(md5({}), 1, 8), 16, 10) as bigint)"
@@ -59,6 +60,7 @@ _CHECKSUM = "cast(conv(substr(md5({}), 1, 8), 16, 10) as bigint)"
 _COLUMNS_AS_JSON = (
     "concat('{', array_join(transform(map_entries(columns), e -> concat('\"', e.key, '\":', e.value)), ','), '}')"
 )
+"""A delta's columns as JSON text, in Spark's SQL."""
 
 
 class DestinationMovedError(TransientError):

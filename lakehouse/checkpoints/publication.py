@@ -153,6 +153,7 @@ KEPT_HOURS = 24.0
 """Hours for which a checkpoint's files are kept after a newer one was written. No download takes so long."""
 
 _FOLDER = re.compile(r"(\d+)-(\d+)")
+"""Name of a checkpoint's folder: `EPOCH-ARRIVAL`."""
 _HOUR_NS = 3_600_000_000_000
 
 

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 _FRAME_NAMES = ("row_id", "sent", "fault")
 """Columns read from frames: row id, checksum of the deltas that a client is sent, and why a file cannot be read."""
 _SAME = "same"
+"""Verdict on a row that is equal in the snapshot and in the frames."""
 SAMPLE = 200
 """Number of rows of a table whose values are compared."""
 

@@ -27,6 +27,7 @@ _COLUMN_NAME, _COLUMN_VALUE = b"\x0a", b"\x12"
 """Field tags of `lakesync.proto`; `hlc` is a fixed64, all other fields have a length."""
 
 _NOTHING = pa.scalar(b"", pa.binary())
+"""An empty field, as protobuf omits default values."""
 _PLAIN = r'^[^"\\\x00-\x1f]*$'
 """Text without characters that JSON escapes."""
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 HELD = "held-"
 """Prefix of the tag, before the gateway id, that keeps the newest checkpoint's snapshots when their first tag ends."""
 _FOR_EVER_DAYS = 36_500
+"""Days for which a tag lasts that is never meant to end."""
 
 
 class CheckpointRetention(msgspec.Struct, frozen=True):

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 _MAX_TASKS = 16
 _FOUND_SCHEMA = "path string, seq bigint, rows bigint, error string"
+"""Columns of the rows that tasks yield: a leftover, or the error of a file that cannot be read."""
 _FOUND = pa.schema([("path", pa.string()), ("seq", pa.int64()), ("rows", pa.int64()), ("error", pa.string())])
 
 
@@ -140,7 +141,9 @@ def leftovers_in_file(
 
 
 _HISTORY = ("gateway", "shard", "table_name", "row_id", "client_id", "hlc", "width", "columns")
+"""The columns of `deltas` that are searched."""
 _STATE = ("_gateway", "_row", "_cells")
+"""The columns of a state table that are searched."""
 
 
 def _covered(batch: pa.RecordBatch, request: Erasure, *, history: bool) -> int:

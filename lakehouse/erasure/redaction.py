@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from lakesync.staging.records import Erasure
 
 _MAX_ARRIVAL = (1 << 63) - 1
+"""Greater than every arrival."""
 _HAS_CONTENT = "(width > 0 OR size(columns) > 0)"
 """Condition for deltas that are not emptied yet."""
 

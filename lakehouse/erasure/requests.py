@@ -43,6 +43,7 @@ RESTORE_CHUNK = 5_000
 """Number of deltas that one call sends to staging."""
 
 _MAX_ARRIVAL = (1 << 63) - 1
+"""Greater than every arrival."""
 
 
 class ErasureProof(msgspec.Struct, frozen=True):

@@ -36,6 +36,7 @@ ROWS_A_TASK = 500_000
 _ID = pa.schema([("delta_id", pa.string())])
 _IDS = pa.schema([("gateway", pa.string()), ("batch_id", pa.string()), ("delta_id", pa.string())])
 _SUMS = "count bigint, total bigint"
+"""Columns of the rows that tasks yield, one for each file."""
 
 
 def batch_files(table: Table, snapshot: int | None, batch: Batch) -> list[tuple[DataFile, bool]]:

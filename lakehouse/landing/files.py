@@ -30,6 +30,7 @@ DELTA_SCHEMA = "page bigint, hlc bigint, op string, delta string"
 """Columns of computed deltas; `delta` is the delta as JSON."""
 
 DELTAS = pa.schema([("page", pa.int64()), ("hlc", pa.int64()), ("op", pa.string()), ("delta", pa.string())])
+"""`DELTA_SCHEMA` in Arrow's types."""
 
 KNOWN_ROWS = pa.schema([("row_id", pa.string()), ("columns", pa.string())])
 """Columns of known rows; `columns` is the row as JSON."""

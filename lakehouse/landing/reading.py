@@ -248,3 +248,4 @@ def record_mark(tables: ConnectorTables, table: str, mark: Mark) -> Mark:
 
 
 _NAMES = ["gateway", "connector", "table_name", "row_id", "columns"]
+"""The columns of `known`."""

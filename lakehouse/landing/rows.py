@@ -44,6 +44,7 @@ _ARROW = pa.schema(
         ("value", pa.string()),
     ]
 )
+"""`LANDED_COLUMNS` in Arrow's types."""
 
 _encode_sorted = msgspec.json.Encoder(order="sorted").encode
 

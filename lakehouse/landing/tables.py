@@ -40,7 +40,9 @@ kind string COMMENT 'row, gone, whole or place', page bigint COMMENT 'the first 
 hlc bigint COMMENT 'the stamp of the delta that it makes', row_id string,
 columns string COMMENT 'the row, or the place, as JSON', name string, value string
 """
+"""The columns of `landing`."""
 KNOWN_COLUMNS = "gateway string, connector string, table_name string, row_id string, columns string"
+"""The columns of `known`."""
 _PROPERTIES = {
     "format-version": "2",
     "write.distribution-mode": "none",
@@ -55,6 +57,7 @@ _PROPERTIES = {
     "write.metadata.previous-versions-max": "50",
     "commit.retry.num-retries": "10",
 }
+"""Table properties of both tables."""
 EPOCH = date(1970, 1, 1)
 
 

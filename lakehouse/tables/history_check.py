@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 _DAY = 86_400_000 << COUNTER_BITS
 """Arrivals in a day."""
 _FIGURES = ("rows", "visible", "cells", "typed", "row_sum", "cell_sum", "typed_sum")
+"""The fields of `StateFigures`, in order."""
 _MODULUS = 1_000_000_007
 """Hashes are added modulo this prime."""
 

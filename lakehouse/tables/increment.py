@@ -29,7 +29,9 @@ _FILTERED = pa.schema(
 )
 """The columns by which an increment selects deltas."""
 _DELTA_COLUMNS = pa.schema([*DELTAS, *(_FILTERED.field(name) for name in ("table_name", "day"))])
+"""The columns that are read to merge deltas."""
 _KEY_COLUMNS = pa.schema([*_FILTERED, ("row_id", pa.string())])
+"""The columns that are read to find the keys of deltas."""
 
 
 class Increment(NamedTuple):

@@ -29,10 +29,12 @@ ROWS_A_TASK = 500_000
 """Rows that one task reads, approximately."""
 
 _CELLS = STORED.empty_table().select(["_gateway", "_row", "_cells"]).schema
+"""The columns of a state table that are read."""
 _COLUMNS = (
     "gateway string, table_name string COMMENT 'NAMESPACE.TABLE where it is not the shared one', row_id string, "
     "column_name string, type string COMMENT 'that it does not fit', value string COMMENT 'its JSON text'"
 )
+"""The columns of `rejected`."""
 
 
 @lake_errors

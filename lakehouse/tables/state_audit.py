@@ -29,6 +29,7 @@ SAMPLE = 100
 
 _KEY = ("gateway", "row_id")
 _DELTA = (*_KEY, "table_name", "op", "client_id", "delta_id", "hlc", "arrival", "columns")
+"""The columns of the history that are read."""
 
 
 class StateDifference(msgspec.Struct, frozen=True):

@@ -53,6 +53,7 @@ ROWS_A_BUCKET = 250_000
 """Rows in a bucket from which a rewritten table gets twice as many buckets."""
 
 MOST_BUCKETS = 1024
+"""Number of buckets, at most."""
 
 BRANCH = "merge"
 """Iceberg branch on which a merge on read is made, before the main branch is moved to it."""
@@ -64,6 +65,7 @@ TOUCHED = ("_lakesync_gateway", "_lakesync_row")
 """Columns with an increment's keys, beside the table's columns. No schema may use their names."""
 
 _NAMES = ["rows", "tombstones", "rejected"]
+"""Names of the counts that `_count_added_rows` returns."""
 _COUNTED = pa.schema([*(STORED.field(name) for name in ("_gateway", "_row", "_cells")), ("_gone", pa.bool_())])
 
 
