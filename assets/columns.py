@@ -101,6 +101,7 @@ def state_lineage(schema: TableSchema) -> dg.MarkdownMetadataValue:
 
 
 def _description(schema: TableSchema, column: Column) -> str | None:
+    """Describe a column by its role in the schema; None if it has none."""
     parts = []
     if column.name in (schema.primary_key or ()):
         parts.append("part of the primary key")

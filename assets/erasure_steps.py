@@ -194,6 +194,7 @@ def migration_steps(config: Config) -> list[dg.OpDefinition]:
 
 
 def _connector_step(connector: PolledConnector) -> dg.OpDefinition:
+    """Create the step that erases a connector's polled rows."""
     gateway, name = connector.gateway, connector.name
     pool = connector_pool(gateway, name)
 
@@ -210,6 +211,8 @@ def _connector_step(connector: PolledConnector) -> dg.OpDefinition:
 
 
 def _snapshot_step(table: str) -> dg.OpDefinition:
+    """Create the step that deletes the old snapshots of `landing` or `known`."""
+
     def erase(run: ErasureRun) -> Metadata:
         from lakehouse.erasure.landed import drop_old_landings, erase_landed
         from lakehouse.landing.tables import known_name, landing_name
@@ -226,6 +229,8 @@ def _snapshot_step(table: str) -> dg.OpDefinition:
 
 
 def _backend_step(asset: dg.AssetKey, pool: str, description: str, erasures: "Erasures") -> dg.OpDefinition:
+    """Create a step that erases in backends."""
+
     def erase(run: ErasureRun) -> Metadata:
         from lakehouse.erasure.backends import ErasedCounts, erase_in_backends, redactions
 

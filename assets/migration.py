@@ -82,6 +82,7 @@ def migration_asset(config: Config, name: str, declared: DeclaredMigration) -> d
 
 
 def _partitions(declared: DeclaredMigration) -> dg.MultiPartitionsDefinition:
+    """Return the partitions of a migration, by day and table."""
     end = declared.until + timedelta(days=1) if declared.until is not None else None
     days = dg.DailyPartitionsDefinition(
         start_date=f"{declared.since:%Y-%m-%d}",

@@ -61,6 +61,7 @@ class Declarations:
             _register(engine, name, connector)
 
     def _apply_files(self, engine: Engine) -> None:
+        """Register the schemas and activate the rules that the files declare, unless they were changed at run time."""
         for name, schemas in self._schemas.items():
             gateway = engine.gateway(name)
             known = gateway.config()

@@ -318,6 +318,7 @@ class ClientTracker:
         )
 
     def _touch(self, gateway: str, client_id: str) -> _ClientState:
+        """Return a client's state, as the one that was seen last; create it for a new client."""
         key = (gateway, client_id)
         seen = self._seen.get(key)
         if seen is None:
@@ -361,6 +362,7 @@ def _unsent_since(seen: _ClientState, connected: ConnectedClient | None) -> int 
 
 
 def _status(name: str, seen: _ClientState, connected: ConnectedClient | None, now: int) -> ClientStatus:
+    """Return the status of a client, by what this process knows of it and by its connection."""
     cursor, has_more = seen.cursor or 0, seen.has_more
     follower = connected.follower if connected is not None else None
     if follower is not None and follower.cursor > cursor:

@@ -137,6 +137,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             data = data[room:]
 
     def _parse(self, piece: bytes) -> None:
+        """Parse a piece of data, and apply the limits to the head or body that it belongs to."""
         super().data_received(piece)
         if not self._in_head:
             if self._in_body and self._timer is None:

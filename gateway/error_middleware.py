@@ -59,6 +59,7 @@ class ErrorMiddleware:
             self._gate.request_ended()
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request within its time, and respond to an exception of the application."""
         has_begun = False
 
         async def send_in_time(message: Message) -> None:

@@ -96,6 +96,7 @@ class Backends:
 
 
 def _outlet(config: Config, opening: ExitStack) -> Outlet | None:
+    """Open the target of the server's own flushes; None if the pipeline flushes."""
     if not config.flush.to_uri:
         return None
     settings = FlushSettings(

@@ -35,6 +35,7 @@ async def result_of(future: Future[T], *, finish_if_cancelled: bool = True) -> T
 
 
 def _copy_result(done: Future[T], waiter: asyncio.Future[T]) -> None:
+    """Set a thread's result on the event loop's future."""
     if waiter.done():  # the waiting task was cancelled
         return
     if done.cancelled():

@@ -60,6 +60,7 @@ async def read_body(request: Request, limit: int) -> bytes:
 
 
 def _gunzip(body: bytes, limit: int) -> bytes:
+    """Unpack a gzipped body of at most `limit` unpacked bytes."""
     unpacker = zlib.decompressobj(_GZIP)
     try:
         unpacked = unpacker.decompress(body, limit + 1)

@@ -84,6 +84,7 @@ def _settings(spark: SparkSession, catalogue: str) -> dict[str, str]:
 
 
 def _opened(name: str, settings: Mapping[str, str]) -> Catalog:
+    """Open a Spark catalogue by pyiceberg, with the session's settings of it."""
     kind, uri = settings.get("type"), settings.get("uri", "")
     if kind == "jdbc":
         uri = _database(uri, settings) or ""

@@ -362,6 +362,7 @@ def _ledger(store: FlushStore, days: Collection[date] | None) -> dict[tuple[str,
 def _differing(
     lake: Mapping[tuple[str, str], tuple[int, int]], ledger: Mapping[tuple[str, str], LedgerDay]
 ) -> list[LedgerDifference]:
+    """Return the differences between the lake and the flushed deltas of the ledger, by gateway and day."""
     nothing = (0, 0)
     flushed = {key: (day.flushed_count, day.flushed_id_sum) for key, day in ledger.items()}
     return [

@@ -245,6 +245,7 @@ def location_of(spark: SparkSession, name: str) -> str:
 def _rewrite(
     spark: SparkSession, names: LakeNames, name: str, limits: MaintenanceLimits, where: str | None = None
 ) -> int:
+    """Compact the files of a table, or those that meet a condition, and return the number of rewritten ones."""
     options = {
         "target-file-size-bytes": limits.file_bytes,
         "min-input-files": limits.min_files,
@@ -310,6 +311,7 @@ def literal(text: str) -> str:
 
 
 def _call(spark: SparkSession, names: LakeNames, procedure: str, arguments: str, **values: str) -> Row:
+    """Call a procedure of Iceberg and return its result."""
     try:
         row: Row = spark.sql(f"CALL `{names.catalogue}`.system.{procedure}({arguments})", args=values).collect()[0]
     except PySparkException as error:

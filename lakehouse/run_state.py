@@ -220,6 +220,7 @@ class RunState:
         }
 
     def _flushed_in_shard_of(self, table: str) -> dict[str, int]:
+        """Return `flushed` by the shard of a table; for all shards if tables are not sharded."""
         shards = shard_map(self._config.shard_config)
         if shards is None:
             return self.flushed()

@@ -88,6 +88,7 @@ def query_in_session(spark: SparkSession, config: Config, sql: str, as_of: AsOf 
 
 @lake_errors
 def _run_statement(views: _Views, statement: Statement) -> pa.Table:
+    """Run a statement, and turn errors of Spark into ValidationError."""
     try:
         return views.run(statement)
     except PySparkException as error:

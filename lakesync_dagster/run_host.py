@@ -115,6 +115,8 @@ class RunHost:
         return {"ended": pid is not None}
 
     def _start(self, run_id: str, arguments: list[str]) -> int:
+        """Fork the process of a run, and return its id."""
+
         def run() -> None:
             self._listening.close()
             threading.Thread(target=self._end_with_host, daemon=True).start()
@@ -125,6 +127,7 @@ class RunHost:
         return pid
 
     def _fork(self, work: Callable[[], object]) -> int:
+        """Fork a process that does some work and exits, and return its id."""
         sys.stdout.flush()
         sys.stderr.flush()
         pid = os.fork()

@@ -118,6 +118,7 @@ def check_failure_sensor(alerts: Alerts) -> dg.SensorDefinition:
 
 
 def _failed(instance: dg.DagsterInstance, run: dg.DagsterRun, alerts: Alerts) -> RunFailed:
+    """Return the alert of a failed run."""
     events = [
         entry.dagster_event
         for entry in instance.all_logs(
@@ -146,6 +147,7 @@ def _evaluation(entry: dg.EventLogEntry | None) -> dg.AssetCheckEvaluation | Non
 
 
 def _changed(evaluation: dg.AssetCheckEvaluation, run_id: str, alerts: Alerts) -> CheckChanged:
+    """Return the alert of a check whose result has changed."""
     return CheckChanged(
         evaluation.asset_key.to_user_string(),
         evaluation.check_name,

@@ -164,6 +164,7 @@ class PipelineLags:
         failing: Iterable["FailingPoll"],
         dead_letters: Iterable[DeadLetters],
     ) -> None:
+        """Write the pipeline's report to staging."""
         marks = {lag.key: lag.mark for lag in self._lags}
         counts = {each.lag.key: each.polls for each in failing}
         retries = {each.lag.key: each.next_ms for each in failing}

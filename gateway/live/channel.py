@@ -293,6 +293,7 @@ class Channel:
         return pulls
 
     def _group(self, state: SubscriptionState, members: Sequence[tuple[LiveConnection, Follower]]) -> SubscriberGroup:
+        """Return connections with the same state as a group that one read of the feed serves."""
         clients, with_own_changes = set(), set()
         for _, follower in members:
             clients.add(follower.client_id)
@@ -311,6 +312,7 @@ class Channel:
                 self._send_page(*sent, page)
 
     def _page(self, follower: Follower) -> Future[SyncResponse]:
+        """Pull a page for one client."""
         pull = SyncPull(follower.client_id, follower.cursor, follower.state.limit)
         return self._gateway.submit_pull(
             pull,
@@ -327,6 +329,7 @@ class Channel:
         before: SubscriptionState,
         page: SyncResponse | BaseException,
     ) -> None:
+        """Send a pulled page to its connection, unless the client has pulled or been sent something meanwhile."""
         if isinstance(page, LakeSyncError) and not isinstance(page, TransientError):
             connection.close(*close_code_of(page))
         elif isinstance(page, BaseException):

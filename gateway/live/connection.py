@@ -179,6 +179,7 @@ class LiveConnection:
         return tag, body
 
     async def _push(self, record: RequestRecord, body: bytes) -> bytes:
+        """Commit a push, and return the encoded response."""
         with _bad_frames():
             message = await decode_in_time(protobuf.decode_push, body)
         follower = self.follower
@@ -191,6 +192,7 @@ class LiveConnection:
         return protobuf.encode_response(SyncResponse(result.deltas, result.server_hlc))
 
     async def _pull(self, record: RequestRecord, body: bytes) -> bytes:
+        """Serve a pull, and return the encoded response."""
         with _bad_frames():
             message = protobuf.decode_pull(body)
         page = await serve_pull(
@@ -205,6 +207,7 @@ class LiveConnection:
         return protobuf.encode_response(page)
 
     def _follow(self, message: SyncPull, cursor: int, *, has_more: bool) -> None:
+        """Record that the client was sent changes up to a cursor, from which broadcasts continue."""
         before, client = self.follower, message.client_id
         same = before is not None and before.client_id == client
         subscription = before.state.subscription if before is not None and same else Subscription()
@@ -341,6 +344,7 @@ class LiveConnection:
             self._expiry_timer = asyncio.get_running_loop().call_later(min(left, _DAY_SECONDS), self._watch_expiry)
 
     def _record_end(self, message: Message) -> None:
+        """Count and log the end of the connection."""
         code, reason = message.get("code", 1005), message.get("reason") or None
         self._services.metrics.connection_ends.labels(metric_label(code)).inc()
         entry = {

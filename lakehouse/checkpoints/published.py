@@ -94,6 +94,7 @@ def checkpoint_differences(
 def _differences_of_sample(
     checkpoint: Checkpoint, table: CheckpointTable, rows: DataFrame, chance: random.Random
 ) -> Iterator[CheckpointDifference]:
+    """Yield the differences of the totals, and of a sample of rows in the first frame of one file."""
     yield from _differences_of_totals(checkpoint, table, rows.count())
     if table.frames:
         uri = chance.choice(table.frames)
@@ -169,6 +170,7 @@ def _difference(checkpoint: Checkpoint, table: CheckpointTable, what: str, day: 
 def _differences_of_totals(
     checkpoint: Checkpoint, table: CheckpointTable, count: int
 ) -> Iterator[CheckpointDifference]:
+    """Yield the differences between the snapshot's and the frames' numbers of rows, and of the files' sizes."""
     if count != table.rows:
         what = f"the snapshot {table.snapshot_id} has {count} visible rows, the frames {table.rows}"
         yield _difference(checkpoint, table, what)
@@ -201,6 +203,7 @@ def _checksum(deltas: list[RowDelta]) -> bytes:
 def _differences_of_rows(
     snapshot: DataFrame, table: str, uri: str, deltas: tuple[RowDelta, ...], chance: random.Random
 ) -> Iterator[str]:
+    """Yield the differences of a sample of the rows in a frame."""
     framed = {row: list(of_row) for row, of_row in groupby(deltas, key=lambda delta: delta.row_id)}
     sampled = chance.sample(sorted(framed), min(SAMPLE, len(framed)))
     held = {

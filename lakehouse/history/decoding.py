@@ -99,6 +99,7 @@ def _portions(rows: Iterable[LogRow]) -> Iterator[list[_Push]]:
 
 
 def _decoded(entries: Sequence[_Push], log_range: LogRange, batch_id: str) -> pa.RecordBatch:
+    """Decode some pushes into one batch of rows of `deltas`."""
     counts, columns = _deltas_of([entry.body for entry in entries])
     number = int(counts.sum())
     seqs, arrivals = (np.fromiter((entry[place] for entry in entries), np.int64, len(entries)) for place in (0, 1))

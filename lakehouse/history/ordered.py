@@ -273,6 +273,7 @@ def _spill(rows: Iterable[pa.Table], path: Path) -> None:
 
 
 def _wanted(rows: pa.Table, low: int, high: int, selection: DeltaSelection) -> pa.Table:
+    """Return the rows in a range of arrivals that a selection has."""
     arrival = rows.column("arrival")
     mask = pc.and_(pc.greater(arrival, low), pc.less_equal(arrival, high))
     if selection.tables:

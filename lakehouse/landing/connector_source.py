@@ -71,6 +71,7 @@ class ConnectorSource(DataSource):
         return PollReader(self.settings.work) if self.settings.work is not None else self._table()
 
     def _table(self) -> TableReader:
+        """Return the reader of the table that the options name."""
         name, gateway = self.options.get("connector"), self.options.get("gateway")
         table = self.options.get("path") or self.options.get("table")
         found = [

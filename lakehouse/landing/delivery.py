@@ -254,6 +254,7 @@ class Delivery:
 
 
 def _count(pushed: TaskReport, deltas: pa.Table) -> None:
+    """Add the numbers of inserted, updated and deleted rows to a report."""
     for each in deltas["op"].combine_chunks().value_counts().to_pylist():
         match each["values"]:
             case "INSERT":

@@ -152,6 +152,7 @@ class RemoteIntake:
         self._post(f"{self._root}/tables/{gateway}", encode_json(schema))
 
     def _post(self, url: str, body: bytes) -> None:
+        """Send a request, and repeat it while the server cannot be reached."""
         for attempt in stamina.retry_context(on=StagingUnavailableError, attempts=None, timeout=_RETRY_SECONDS):
             with attempt:
                 try:

@@ -260,6 +260,7 @@ class PollWork(NamedTuple):
         results: dict[str, TableResult],
         deleted_share: float,
     ) -> Iterator[pa.RecordBatch]:
+        """Take a census of one table, and yield the rows that it adds or deletes."""
         identities = {each.name: each.identity for each in self.tables}
 
         def compare(_: str, census: Census) -> CensusComparison:

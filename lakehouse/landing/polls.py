@@ -131,6 +131,7 @@ def replay_connector(
 def _open(
     stack: ExitStack, connection: Connection, gateway: str, name: str
 ) -> tuple[PolledSource, LakeLanding, Delivery, IngestSettings]:
+    """Open a registered connector's source, its landed tables and the connection to its gateway."""
     config, spark, names, store, now_ms, open_intake = connection
     stored = next((each for each in store.connectors(gateway) if each.name == name), None)
     if stored is None or stored.ingest is None:

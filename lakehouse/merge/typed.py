@@ -74,6 +74,7 @@ def typed_values(texts: pa.Array, kind: str) -> pa.Array:
 
 
 def _strings(texts: pa.Array) -> pa.Array:
+    """Return the values of JSON strings; null for other JSON."""
     quoted = pc.if_else(pc.starts_with(texts, '"'), texts, pa.scalar(None, pa.string()))
     plain = pc.utf8_slice_codeunits(quoted, 1, -1)
     escaped = np.flatnonzero(pc.fill_null(pc.match_substring(plain, "\\"), fill_value=False))

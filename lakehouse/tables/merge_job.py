@@ -346,6 +346,8 @@ def _merged_chunks(
     division: Division,
     merged: Callable[[pa.Table, pa.Table], pa.Table],
 ) -> DataFrame:
+    """Shuffle chunks to the tasks of the second stage, which merge slice after slice."""
+
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         prepare_worker()
         chunks = (chunk for batch in batches for chunk in _chunks(batch))

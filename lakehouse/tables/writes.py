@@ -222,6 +222,7 @@ def _observe(spark: SparkSession, table: StateTable, merge: Merge, observed: Obs
 
 
 def _observations() -> tuple[Column, ...]:
+    """Return the aggregates that Spark computes while it writes merged rows: the counts of `WriteResult`."""
     return (
         sf.count(sf.lit(1)).alias("rows"),
         _sum(sf.col("_gone").cast("long")).alias("tombstones"),
