@@ -1,4 +1,4 @@
-"""The token that a transport sends, and its renewal."""
+"""The token that a transport sends with each request, and its renewal by the app's function (the token provider)."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from lakesync.client.errors import UnreachableError
 from lakesync.client.transports.base import Token
 from lakesync.model.errors import AuthError, ConfigurationError
 
-_RENEW_BEFORE = 30.0
-"""Seconds before its expiry at which a token is renewed; half of its lifetime if that is less."""
-_RETRY_AFTER = 5.0
-"""Seconds after which a provider that failed is called again while the old token is valid."""
+_RENEW_BEFORE_SECONDS = 30.0
+"""A token is renewed this long before its expiry; at half of its remaining lifetime if that is less."""
+_RETRY_SECONDS = 5.0
+"""A provider that failed is called again after this time, while the old token is still valid."""
 
 
 def claims(token: str) -> dict[str, Any]:
-    """Return the claims of a JWT without verifying it, which is the gateway's task; an empty dict if it is no JWT."""
+    """Return the claims of a JWT without verifying it, because only the gateway can; an empty dict if it is no JWT."""
     parts = token.split(".")
     if len(parts) != 3:
         return {}
     try:
         body = base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4))
-        found = msgspec.json.decode(body)
+        decoded = msgspec.json.decode(body)
     except (binascii.Error, ValueError, msgspec.DecodeError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return decoded if isinstance(decoded, dict) else {}
 
 
 def check_token(token: str) -> str:
     """Check that a token can be sent in a header, and return it.
 
     Raises:
-        AuthError: it contains an invalid character. The message does not repeat it, because it is a secret.
+        AuthError: the token contains an invalid character. The message does not quote it, because it is a secret.
     """
     if not (token.isascii() and token.isprintable()) or " " in token:
         raise AuthError("the token contains a space, a line break or a character outside of ASCII: remove it")
@@ -46,17 +46,19 @@ def check_token(token: str) -> str:
 
 
 class TokenHolder:
-    """A fixed token, or a provider that is called first, before the token expires, and after it was rejected.
+    """A transport's token: fixed, or from a provider.
 
-    Thread-safe. One thread at a time calls the provider; the others wait and use its token.
+    The provider is called before the first request, before its token expires, and after the gateway rejected it.
+    Thread-safe: one thread at a time calls the provider; the others wait and use its token.
     """
 
     def __init__(self, token: Token | None) -> None:
+        """Hold a token or a provider; None if the gateway needs no token."""
         self._lock = threading.RLock()
         self._provider: Callable[[], str] | None = None
         self._token: str | None = None
         self._renew_at: float | None = None
-        """In seconds of this machine's clock; None: only after the token was rejected."""
+        """When to call the provider again, in seconds since 1970; None: only after the token was rejected."""
         if token is not None:
             self.replace(token)
 
@@ -76,9 +78,9 @@ class TokenHolder:
         """Return the token to send now; None if the gateway needs none.
 
         Raises:
-            ConfigurationError: the provider did not return a string.
-            AuthError: it cannot be a token.
-            UnreachableError: the provider failed with an OSError, for example without a network.
+            ConfigurationError: the provider did not return a string, or returned an empty one.
+            AuthError: the token contains a character that a header cannot have.
+            UnreachableError: the provider raised an OSError, as without a network, and there is no valid token.
         """
         with self._lock:
             if self._provider is not None and (self._token is None or self._is_due()):
@@ -86,7 +88,7 @@ class TokenHolder:
             return None if self._token is None else check_token(self._token)
 
     def renew(self, rejected: str | None) -> None:
-        """Call the provider after a token was rejected, unless another thread has renewed it meanwhile.
+        """Replace a token that the gateway rejected, unless another thread has replaced it meanwhile.
 
         Args:
             rejected: the token that was sent.
@@ -100,20 +102,23 @@ class TokenHolder:
                 self._call_provider(self._provider)
 
     def _call_provider(self, provider: Callable[[], str]) -> None:
+        """Store the provider's token and when to renew it; after an OSError, keep a token that is still valid."""
         try:
             token = provider()
         except OSError as error:  # requests, httpx and urllib raise it without a network
             if self._token is not None and not self._has_expired(self._token):
-                self._renew_at = time.time() + _RETRY_AFTER
+                self._renew_at = time.time() + _RETRY_SECONDS
                 return
             raise UnreachableError(f"the token provider failed: {error!r}") from error
-        if not isinstance(token, str) or not token:
-            raise ConfigurationError(f"the token provider returned {token!r}: return a token")
+        if not isinstance(token, str) or not token:  # the message does not quote the value: bytes may be a token
+            returned = "an empty string" if isinstance(token, str) else f"a value of type {type(token).__name__}"
+            raise ConfigurationError(f"the token provider returned {returned}: return a token as a string")
         self._token = token
         expires = claims(token).get("exp")
-        left = expires - time.time() if isinstance(expires, int | float) else 0.0
+        seconds_left = expires - time.time() if isinstance(expires, int | float) else 0.0
         # a token that looks expired is sent: this machine's clock may be wrong, and the gateway's decides
-        self._renew_at = None if left <= 0 else time.time() + left - min(_RENEW_BEFORE, left / 2)
+        lead = min(_RENEW_BEFORE_SECONDS, seconds_left / 2)
+        self._renew_at = None if seconds_left <= 0 else time.time() + seconds_left - lead
 
     def _is_due(self) -> bool:
         return self._renew_at is not None and time.time() >= self._renew_at

@@ -142,3 +142,10 @@ def test_a_fixed_token_is_not_renewed():
     held.replace(Provider(3600))
     assert held.renewable
     assert TokenHolder(None).current() is None
+
+
+@pytest.mark.parametrize(("returned", "described"), [(token(3600).encode(), "type bytes"), ("", "an empty string")])
+def test_the_error_about_a_wrong_token_does_not_contain_it(returned, described):
+    with pytest.raises(ConfigurationError, match=described) as raised:
+        TokenHolder(lambda: returned).current()
+    assert "eyJ" not in str(raised.value)
