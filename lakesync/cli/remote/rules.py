@@ -1,4 +1,4 @@
-"""`lakesync rules`: validates, simulates, compares and activates sync rules."""
+"""`lakesync rules`: validates, simulates, compares and activates sync rules, which decide the rows a client may see."""
 
 from __future__ import annotations
 
@@ -66,10 +66,11 @@ def validate(
     as_json: Json = False,
 ) -> None:
     """Validate sync rules without a gateway."""
-    found = _parsed(file)
+    sync_rules = _parse(file, read_json(file))
     if schemas is not None:
-        _check_names(found, schemas)
-    output.fields({"valid": True, "buckets": len(found.buckets), "version": found.version}, as_json=as_json)
+        _check_names(sync_rules, schemas)
+    summary = {"valid": True, "buckets": len(sync_rules.buckets), "version": sync_rules.version}
+    output.fields(summary, as_json=as_json)
 
 
 @app.command(epilog=examples(("lakesync rules show --json > rules.json", "save the active rules")))
@@ -79,9 +80,9 @@ def show(
     """Show the active sync rules."""
     from lakesync.cli.connection import connect
 
-    answer = connect(url, gateway, token_file, data).get("/admin/sync-rules/{gateway}")
+    active = connect(url, gateway, token_file, data).get("/admin/sync-rules/{gateway}")["rules"]
     if as_json:
-        output.record(answer["rules"])
+        output.record(active)
         return
     rows = [
         {
@@ -89,7 +90,7 @@ def show(
             "tables": ", ".join(bucket["tables"]) or "every table",
             "where": " and ".join(f"{each['column']} {each['op']} {each['value']}" for each in bucket["filters"]),
         }
-        for bucket in (answer["rules"] or {}).get("buckets", [])
+        for bucket in (active or {}).get("buckets", [])
     ]
     output.records(rows, as_json=False, none="there are no buckets, so every client sees every row")
 
@@ -102,7 +103,7 @@ def show(
         ("lakesync rules test rules.json --rows rows.jsonl --as sub=alice --json", "without a gateway"),
     ),
 )
-def try_(
+def simulate(
     file: Annotated[
         Path | None,
         typer.Argument(
@@ -127,7 +128,7 @@ def try_(
     if not viewers:
         raise typer.BadParameter("no client is given; give --as CLAIMS with a sub")
     simulation = Simulation(url, gateway, token_file, data, rows, table)
-    chosen = _parsed(file) if file is not None else simulation.active_rules()
+    chosen = _parse(file, read_json(file)) if file is not None else simulation.active_rules()
     output.records(
         simulation.count_visible(chosen, viewers, listed=listed),
         as_json=as_json,
@@ -167,8 +168,8 @@ def diff(
     from lakesync.cli.remote.rules_simulation import Simulation, parse_viewers
 
     simulation = Simulation(url, gateway, token_file, data, rows, table)
-    new = _parsed(file)
-    old = _parsed(before) if before is not None else simulation.active_rules()
+    new = _parse(file, read_json(file))
+    old = _parse(before, read_json(before)) if before is not None else simulation.active_rules()
     viewers = parse_viewers(claims) or simulation.clients()
     if not viewers:
         raise typer.BadParameter("the gateway knows no clients yet; give --as CLAIMS")
@@ -196,34 +197,41 @@ def apply(
     """
     from lakesync.cli.connection import OPEN_WRITE_SCOPE, connect
 
-    found = _parsed(file)
-    body: Any = read_json(file)
+    content: Any = read_json(file)  # once, because the file may be stdin
+    sync_rules = _parse(file, content)
     remote = connect(url, gateway, token_file, data)
-    answer = remote.post("/admin/sync-rules/{gateway}", body)
-    output.fields(answer, as_json=as_json)
-    if found.buckets and remote.get("/admin/settings/{gateway}")["writeScope"] == "any":
+    output.fields(remote.post("/admin/sync-rules/{gateway}", content), as_json=as_json)
+    if sync_rules.buckets and remote.get("/admin/settings/{gateway}")["writeScope"] == "any":
         output.note(f"warning: {OPEN_WRITE_SCOPE} by POST /admin/settings/{remote.gateway}")
 
 
-def _parsed(file: Path) -> SyncRules:
+def _parse(file: Path, content: Any) -> SyncRules:
+    """Return the sync rules in the JSON of a file; raise ValidationError, which names the file, if they are invalid."""
     from lakesync.model.errors import ValidationError
     from lakesync.rules.model import parse_rules
 
-    found = read_json(file)
     try:
-        return parse_rules(found)
+        return parse_rules(content)
     except ValidationError as error:
         raise ValidationError(f"{file}: {error}") from error
 
 
-def _check_names(found: SyncRules, schemas: Path) -> None:
-    """Check that the tables and columns that rules name exist in the schemas."""
+def _check_names(sync_rules: SyncRules, schemas: Path) -> None:
+    """Check that the tables and columns that rules name exist in the schemas.
+
+    Args:
+        sync_rules: the rules.
+        schemas: a schema file, or a folder of schema files.
+
+    Raises:
+        ValidationError: a table or column does not exist.
+    """
     from lakesync.model.errors import ValidationError
     from lakesync.model.schema import parse_schema
 
     files = sorted(schemas.glob("*.json")) if schemas.is_dir() else [schemas]
     known = {schema.table: schema.types for schema in (parse_schema(read_json(path)) for path in files)}
-    for bucket in found.buckets:
+    for bucket in sync_rules.buckets:
         for table in bucket.tables or known:
             if table not in known:
                 raise ValidationError(

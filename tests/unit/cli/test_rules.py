@@ -76,3 +76,8 @@ def test_a_change_without_effect_is_reported(files):
 def test_invalid_claims_are_a_usage_error(files, claims):
     result = files("rules", "test", "mine.json", "--rows", "rows.jsonl", "--as", claims)
     assert result.exit_code == ExitCode.USAGE
+
+
+def test_rules_are_activated_from_stdin(files):
+    result = files("rules", "apply", "-", "--gateway", "shop", "--url", "http://127.0.0.1:1", stdin=rules(MINE))
+    assert result.exit_code == ExitCode.UNREACHABLE, result.stderr
