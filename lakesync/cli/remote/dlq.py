@@ -33,6 +33,7 @@ app = command_app(
 )
 
 KINDS = ("value", "work", "destination")
+"""The kinds of a gateway's dead letters, for `--kind`."""
 
 
 def _completed_kinds(incomplete: str) -> list[str]:
@@ -83,12 +84,11 @@ def list_(
     """List dead letters."""
     if kind not in (None, *KINDS):
         raise typer.BadParameter(f"--kind is {kind!r}; it must be one of {', '.join(KINDS)}")
-    found, errors = _app_letters(app_file, kind) or _gateway_letters(kind, url, gateway, token_file, data)
-    output.records(
-        found, as_json=as_json, columns=("id", "kind", "table", "what", "why"), none="" if errors else "no dead letters"
-    )
-    for each in errors:
-        exit_codes.report_unanswered(str(each), as_json=as_json)
+    letters, errors = _app_letters(app_file, kind) or _gateway_letters(kind, url, gateway, token_file, data)
+    columns = ("id", "kind", "table", "what", "why")
+    output.records(letters, as_json=as_json, columns=columns, none="" if errors else "no dead letters")
+    for error in errors:
+        exit_codes.report_unanswered(str(error), as_json=as_json)
     if errors:
         raise typer.Exit(exit_codes.ExitCode.PARTIAL)
 
@@ -110,10 +110,10 @@ def show(
     """Show a dead letter in full, with its remedy."""
     from lakesync.model.errors import NotFoundError
 
-    found, errors = _app_letters(app_file, None) or _gateway_letters(None, url, gateway, token_file, data)
-    chosen = next((each for each in found if each["id"] == letter_id), None)
+    letters, errors = _app_letters(app_file, None) or _gateway_letters(None, url, gateway, token_file, data)
+    chosen = next((each for each in letters if each["id"] == letter_id), None)
     if chosen is None and errors:
-        raise errors[0]  # it may be in the part that did not answer
+        raise errors[0]  # the dead letter may be in the part that did not answer
     if chosen is None:
         raise NotFoundError(f"there is no dead letter {letter_id!r}; `lakesync dlq list` lists them")
     output.fields(chosen, as_json=as_json)
@@ -144,7 +144,7 @@ def retry(
     elif letter_id is not None and dlq_destinations.is_destination_letter(letter_id):
         _retry_destination(letter_id, data, as_json=as_json)
     else:
-        _act("POST", "retried", letter_id, url, gateway, token_file, data, everything=everything, as_json=as_json)
+        _act_on_work("retry", letter_id, url, gateway, token_file, data, everything=everything, as_json=as_json)
 
 
 @app.command(epilog=examples(("lakesync dlq drop 01a2…-shop.main.1.7-9.todos --yes", "without changing the table")))
@@ -170,10 +170,11 @@ def drop(
     if app_file is not None:
         _act_on_app(app_file, "drop", letter_id, everything=everything, as_json=as_json)
     else:
-        _act("DELETE", "dropped", letter_id, url, gateway, token_file, data, everything=everything, as_json=as_json)
+        _act_on_work("drop", letter_id, url, gateway, token_file, data, everything=everything, as_json=as_json)
 
 
 def _retry_destination(letter_id: str, data: Path | None, *, as_json: bool) -> None:
+    """Have a destination write a table again, and request a run of its asset if Dagster is known."""
     from lakesync.cli.dagster_client import DagsterClient, dagster_url
 
     config = load_settings(data)
@@ -190,7 +191,12 @@ def _retry_destination(letter_id: str, data: Path | None, *, as_json: bool) -> N
 
 
 def _app_letters(app_file: Path | None, kind: str | None) -> tuple[list[dict[str, Any]], list[LakeSyncError]] | None:
-    """Return the dead letters of an app's database; None if no database is given."""
+    """Return the dead letters of an app's database, and no errors; None if `--app` was not given.
+
+    Raises:
+        typer.BadParameter: `--kind` was given, which does not apply.
+        ConfigurationError: the file is not an app's database.
+    """
     from lakesync.cli.remote import dlq_app
 
     if app_file is None:
@@ -203,24 +209,27 @@ def _app_letters(app_file: Path | None, kind: str | None) -> tuple[list[dict[str
 def _act_on_app(
     app_file: Path, method: Literal["retry", "drop"], letter_id: str | None, *, everything: bool, as_json: bool
 ) -> None:
+    """Retry or drop one dead letter of an app's database, or all of them, and print their ids."""
     from lakesync.cli.remote import dlq_app
 
     if (letter_id is None) is not everything:
         raise typer.BadParameter("give one ID or --all")
-    done = {"retry": "retried", "drop": "dropped"}[method]
-    found = dlq_app.act(app_file, method, letter_id)
-    for each in found:
+    past_tense = _PAST_TENSES[method]
+    ids = dlq_app.act(app_file, method, letter_id)
+    for each in ids:
         if as_json:
-            output.record({done: each})
+            output.record({past_tense: each})
         else:
-            print(f"{done} {each}")
-    if not found:
+            print(f"{past_tense} {each}")
+    if not ids:
         output.note("no dead letters")
 
 
-def _act(
-    method: str,
-    done: str,
+_PAST_TENSES = {"retry": "retried", "drop": "dropped"}
+
+
+def _act_on_work(
+    method: Literal["retry", "drop"],
     letter_id: str | None,
     url: str | None,
     gateway: str | None,
@@ -230,27 +239,40 @@ def _act(
     everything: bool,
     as_json: bool,
 ) -> None:
+    """Retry or drop one dead letter of kind `work` at a gateway, or all of them, and print their ids.
+
+    Raises:
+        ValidationError: the dead letter is of another kind.
+        typer.BadParameter: neither an id nor `--all` was given, or both.
+        LakeSyncError: the gateway does not answer, or has no such dead letter.
+    """
     from lakesync.cli.connection import connect
     from lakesync.model.errors import ValidationError
 
     if (letter_id is None) is not everything:
         raise typer.BadParameter("give one ID or --all")
+    past_tense = _PAST_TENSES[method]
+    if letter_id is not None and dlq_destinations.is_destination_letter(letter_id):
+        raise ValidationError(
+            f"{letter_id!r} is a destination's dead letter, which cannot be {past_tense}; remove the cause and run "
+            "`lakesync dlq retry`"
+        )
     if letter_id is not None and "/" in letter_id:
         raise ValidationError(
-            f"{letter_id!r} is a value, which cannot be retried; push a value that fits its column, or change the "
+            f"{letter_id!r} is a value, which cannot be {past_tense}; push a value that fits its column, or change the "
             "schema and rebuild the table with `lakesync backfill tables/TABLE`"
         )
     remote = connect(url, gateway, token_file, data)
     ids = [str(letter_id)]
     if everything:
-        ids = [each["id"] for each in _work(remote.get("/admin/dead-letters/{gateway}"))]
+        ids = [each["id"] for each in _work_letters(remote.get("/admin/dead-letters/{gateway}"))]
     for each in ids:
         path = f"/admin/dead-letters/{{gateway}}/{quote(each, safe='')}"
-        answer = remote.post(path) if method == "POST" else remote.delete(path)
+        response = remote.post(path) if method == "retry" else remote.delete(path)
         if as_json:
-            output.record(answer)
+            output.record(response)
         else:
-            print(f"{done} {each}")
+            print(f"{past_tense} {each}")
     if not ids:
         output.note("no dead letters")
 
@@ -258,7 +280,14 @@ def _act(
 def _gateway_letters(
     kind: str | None, url: str | None, gateway: str | None, token_file: Path | None, data: Path | None
 ) -> tuple[list[dict[str, Any]], list[LakeSyncError]]:
-    """Return the dead letters of gateway, lake and destinations, and the errors of those that do not answer.
+    """Return the dead letters of lake, destinations and gateway, and the errors of those that do not answer.
+
+    Args:
+        kind: one of KINDS; None for all.
+        url: the gateway's URL (`--url`); None for that of the settings.
+        gateway: the gateway's id (`--gateway`); None for that of the settings, or values of all gateways.
+        token_file: the file with an admin's token (`--token-file`); None for LAKESYNC_TOKEN, or a new token.
+        data: the data folder (`--data`); None for that of the settings.
 
     Raises:
         LakeSyncError: none of them answers.
@@ -266,29 +295,30 @@ def _gateway_letters(
     from lakesync.cli.connection import connect
     from lakesync.model.errors import LakeSyncError
 
-    found: list[dict[str, Any]] = []
+    letters: list[dict[str, Any]] = []
     errors: list[LakeSyncError] = []
     if kind in (None, "value"):
         try:
-            found += _values(data, gateway)
+            letters += _value_letters(data, gateway)
         except LakeSyncError as error:
             errors.append(error)
     if kind in (None, "destination"):
         config = load_settings(data)
-        letters, unanswered = dlq_destinations.entries(config, gateway or config.remote.gateway)
-        found, errors = [*found, *letters], [*errors, *unanswered]
+        destination_letters, unanswered = dlq_destinations.entries(config, gateway or config.remote.gateway)
+        letters, errors = [*letters, *destination_letters], [*errors, *unanswered]
     if kind in (None, "work"):
         try:
-            found += _work(connect(url, gateway, token_file, data).get("/admin/dead-letters/{gateway}"))
+            letters += _work_letters(connect(url, gateway, token_file, data).get("/admin/dead-letters/{gateway}"))
         except LakeSyncError as error:
             errors.append(error)
-    if errors and not found and len(errors) >= (1 if kind else 2):
+    if errors and not letters and len(errors) >= (1 if kind else 2):
         raise errors[-1]
-    return found, errors
+    return letters, errors
 
 
-def _work(answer: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    for each in answer["deadLetters"]:
+def _work_letters(response: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the dead letters of kind `work` from the gateway's response."""
+    for each in response["deadLetters"]:
         yield {
             "id": each["jobId"],
             "kind": "work",
@@ -300,8 +330,15 @@ def _work(answer: dict[str, Any]) -> Iterator[dict[str, Any]]:
         }
 
 
-def _values(data: Path | None, gateway: str | None) -> Iterator[dict[str, Any]]:
-    """Yield the rows of the lake's table `rejected`; nothing if the lake cannot be read from here."""
+def _value_letters(data: Path | None, gateway: str | None) -> Iterator[dict[str, Any]]:
+    """Yield the dead letters of kind `value`: the rows of the lake's table `rejected`.
+
+    Nothing if no catalogue is configured here.
+
+    Args:
+        data: the data folder (`--data`); None for that of the settings.
+        gateway: only values of this gateway; None for that of the settings, else of all gateways.
+    """
     from lakesync.analysis.catalogue import LakeReader, may_have_catalogue
 
     config = load_settings(data)

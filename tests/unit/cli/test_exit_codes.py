@@ -246,3 +246,9 @@ def test_a_server_that_is_not_a_gateway_is_unreachable(run, elsewhere, words):
     result = run(*words.split(), "--gateway", "shop", "--url", elsewhere)
     assert result.exit_code == ExitCode.UNREACHABLE
     assert "check that it is a gateway of this version" in result.stderr
+
+
+def test_a_destinations_dead_letter_cannot_be_dropped(run):
+    result = run("dlq", "drop", "copies/main!todos", "--yes")
+    assert result.exit_code == ExitCode.INVALID
+    assert "'copies/main!todos' is a destination's dead letter, which cannot be dropped" in result.stderr
