@@ -302,7 +302,9 @@ def test_the_command_line_imports_no_framework():
 def test_up_rejects_a_gateway_that_flushes_by_itself(tmp_path, monkeypatch):
     """A batch that one of them received would count as received by both."""
     monkeypatch.setenv("LAKESYNC_CONFIG", "")
-    configured = config.load({"data_dir": tmp_path / "data", "flush": {"to_uri": "file:///somewhere"}})
-    with pytest.raises(ConfigurationError, match="has a pipeline"):
+    uri = "postgresql://ann:hunter2@db/app"
+    configured = config.load({"data_dir": tmp_path / "data", "flush": {"to_uri": uri}})
+    with pytest.raises(ConfigurationError, match="has a pipeline") as raised:
         run(configured, Display(json_events=True))
+    assert "hunter2" not in str(raised.value)
     assert not (tmp_path / "data").exists()

@@ -1,4 +1,4 @@
-"""`lakesync up` runs gateway, Spark and Dagster on one machine; `lakesync pipeline` leaves the gateway out."""
+"""Runs gateway, Spark and Dagster on one machine, for `lakesync up`; for `lakesync pipeline` without the gateway."""
 
 from __future__ import annotations
 
@@ -27,8 +27,10 @@ from lakesync.cli.up.supervisor import Change, Supervisor
 from lakesync.config import Config
 from lakesync.model.errors import ConfigurationError, StartupError
 from lakesync.model.private_files import UMASK, make_private_folder
+from lakesync.model.redaction import without_password
 
 _NEEDED_BYTES = 500_000_000
+"""Free disk space without which nothing is started."""
 _LOOPBACK_HOSTS = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
@@ -36,9 +38,9 @@ def run(config: Config, display: Display, *, with_gateway: bool = True) -> None:
     """Start all services, keep them running until SIGINT or SIGTERM, then stop them.
 
     Args:
-        config: the settings; ports of 0 and missing secrets are chosen here.
-        display: shows what happens.
-        with_gateway: whether the gateway is started too.
+        config: the settings; ports of 0 and missing secrets are replaced here.
+        display: prints the progress.
+        with_gateway: whether to start the gateway too.
 
     Raises:
         StartupError: a service cannot be started or kept running; all are stopped then.
@@ -46,8 +48,8 @@ def run(config: Config, display: Display, *, with_gateway: bool = True) -> None:
     """
     if config.flush.to_uri:
         raise ConfigurationError(
-            f"flush.to_uri is {config.flush.to_uri!r}, but `lakesync up` has a pipeline, which flushes everything to "
-            "the lake; leave it out, or run `lakesync gateway` alone"
+            f"flush.to_uri is {without_password(config.flush.to_uri)!r}, but `lakesync up` has a pipeline, which "
+            "flushes everything to the lake; leave it out, or run `lakesync gateway` alone"
         )
     if not with_gateway:
         _check_staging(config)
@@ -62,7 +64,7 @@ def run(config: Config, display: Display, *, with_gateway: bool = True) -> None:
         config = _with_secrets(config, folder, with_gateway=with_gateway)
         config, spark, code_port = _with_addresses(config, display, with_gateway=with_gateway)
         workspace = dagster_home.write(config, code_port)
-        wanted = services(config, spark, code_port, workspace, with_gateway=with_gateway)
+        all_services = services(config, spark, code_port, workspace, with_gateway=with_gateway)
         if config.dagster.host not in _LOOPBACK_HOSTS:
             display.note(
                 f"Dagster's web UI asks for no password: everyone who reaches {config.dagster.host} port "
@@ -77,7 +79,7 @@ def run(config: Config, display: Display, *, with_gateway: bool = True) -> None:
             if supervisor.all_ready:
                 display.ready(config, folder, with_gateway=with_gateway)
 
-        supervisor = Supervisor(wanted, folder / "logs", report)
+        supervisor = Supervisor(all_services, folder / "logs", report)
         up_file.write()
         try:
             supervisor.run(stop)
@@ -90,7 +92,10 @@ def run(config: Config, display: Display, *, with_gateway: bool = True) -> None:
 
 
 class _UpFile:
-    """`DATA/up.json`: addresses and states of the services, and the secrets, for tools. Only its owner can read it."""
+    """`up.json` in the data folder: addresses and states of the services, and secrets, for commands and tests.
+
+    Only the user who runs `lakesync up` can read it.
+    """
 
     def __init__(self, config: Config, *, with_gateway: bool) -> None:
         self._path = config.data_dir / "up.json"
@@ -118,14 +123,14 @@ class _UpFile:
 
     def write(self) -> None:
         """Replace the file atomically."""
-        scratch = self._path.with_suffix(".new")
-        scratch.unlink(missing_ok=True)
-        with os.fdopen(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+        temporary = self._path.with_suffix(".new")
+        temporary.unlink(missing_ok=True)
+        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
             json.dump(self._content, file, indent=2)
-        scratch.replace(self._path)
+        temporary.replace(self._path)
 
     def remove(self) -> None:
-        """Delete the file, because nothing runs."""
+        """Delete the file, once no service runs."""
         self._path.unlink(missing_ok=True)
 
 
@@ -143,7 +148,7 @@ def _stop_event() -> threading.Event:
 
 @contextlib.contextmanager
 def _sole_owner(folder: Path) -> Iterator[None]:
-    """Lock the data folder.
+    """Create the data folder and lock it, so that only one `lakesync up` uses it.
 
     Raises:
         StartupError: another `lakesync up` has locked it, or the folder cannot be created.
@@ -169,6 +174,7 @@ def _sole_owner(folder: Path) -> Iterator[None]:
 
 
 def _check_disk(folder: Path) -> None:
+    """Raise StartupError if the disk of the data folder is full."""
     free = shutil.disk_usage(folder).free
     if free < _NEEDED_BYTES:
         raise StartupError(
@@ -192,7 +198,10 @@ def _check_staging(config: Config) -> None:
 
 
 def _with_secrets(config: Config, folder: Path, *, with_gateway: bool) -> Config:
-    """Fill in missing secrets. Secrets that a gateway shares are generated only if this process starts the gateway."""
+    """Return the settings with generated secrets in place of missing ones.
+
+    Secrets that a gateway must have too are generated only if this process starts the gateway.
+    """
     spark_token = config.spark.token
     if with_gateway:
         generated = {name: SecretStr(value) for name, value in ensure_secrets(folder).items()}
@@ -210,7 +219,15 @@ def _with_secrets(config: Config, folder: Path, *, with_gateway: bool) -> Config
 def _with_addresses(
     config: Config, display: Display, *, with_gateway: bool
 ) -> tuple[Config, spark_server.SparkServer | None, int]:
-    """Choose every port, and prepare the embedded Spark unless an external one is configured."""
+    """Choose every port, and prepare the embedded Spark unless an external one is configured.
+
+    Returns:
+        The settings with all addresses, the embedded Spark (None if an external one is configured), and the port of
+        Dagster's code server.
+
+    Raises:
+        StartupError: a port cannot be used, or a jar of Spark cannot be downloaded.
+    """
     chosen = free_ports(5)
     dagster_port = config.dagster.port or chosen[1]
     spark_port, ui_port = config.spark.port or chosen[2], config.spark.ui_port or chosen[4]
@@ -254,21 +271,22 @@ def stop_leftovers(folder: Path, *, grace: float = 5.0) -> list[int]:
     Returns:
         The process ids. This process and its ancestors are never stopped.
     """
-    me = psutil.Process()
-    excluded = {os.getpid(), *(parent.pid for parent in me.parents())}
-    found = [
+    this_process = psutil.Process()
+    excluded = {os.getpid(), *(parent.pid for parent in this_process.parents())}
+    leftovers = [
         process for process in psutil.process_iter() if process.pid not in excluded and _has_marker(process, folder)
     ]
-    for process in found:
+    for process in leftovers:
         _ignore_missing(process.terminate)
-    _, alive = psutil.wait_procs(found, timeout=grace)
+    _, alive = psutil.wait_procs(leftovers, timeout=grace)
     for process in alive:
         _ignore_missing(process.kill)
     psutil.wait_procs(alive, timeout=grace)
-    return [process.pid for process in found]
+    return [process.pid for process in leftovers]
 
 
 def _has_marker(process: psutil.Process, folder: Path) -> bool:
+    """Return whether a process was started by `lakesync up` on this folder; False if its variables are not readable."""
     try:
         return process.environ().get(MARKER) == str(folder)
     except (psutil.Error, OSError):
