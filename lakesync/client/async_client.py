@@ -1,4 +1,8 @@
-"""The client for asyncio: the blocking client in a thread, which runs one call at a time."""
+"""The client for asyncio: the blocking client in one worker thread. `lakesync.client.open_async` returns it.
+
+Methods have the arguments, results and exceptions of the same methods of `Client` and `Table`. Calls of several tasks
+run one after the other.
+"""
 
 from __future__ import annotations
 
@@ -62,22 +66,25 @@ class AsyncClient:
     """The client that `open_async` returns. Several tasks may share it."""
 
     def __init__(self, open_blocking: Callable[[], Client]) -> None:
-        """Open nothing yet; `async with` does.
+        """Create a closed client; `async with` opens it.
 
         Args:
-            open_blocking: opens the blocking client, in its thread.
+            open_blocking: opens the blocking client; it is called in the worker thread.
         """
         self._open_blocking = open_blocking
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="lakesync-app")
         self._client: Client | None = None
 
     async def run(self, work: Callable[[Client], T]) -> T:
-        """Call a function with the blocking client, in its thread: `await db.run(lambda db: db.to_pandas("todos"))`.
+        """Call a function with the blocking client in its thread: `await db.run(lambda db: db.to_pandas("todos"))`.
 
         A transaction is one such call: `await db.run(book)`, where `book` contains `with db.transaction():`.
 
         Args:
-            work: the function.
+            work: the function; its result is returned, and its exception raised.
+
+        Raises:
+            ConfigurationError: the client is not open.
         """
         return await asyncio.get_running_loop().run_in_executor(self._thread, partial(work, self._opened()))
 
@@ -104,7 +111,7 @@ class AsyncClient:
 
         Args:
             sql: one statement.
-            params: its parameters.
+            params: values for its placeholders.
         """
         return await self.run(lambda db: _execute(db, sql, params))
 
@@ -133,14 +140,14 @@ class AsyncClient:
         await self.run(lambda db: db.set_token(token))
 
     async def on(self, event: Event, listener: Callable[..., Any]) -> None:
-        """Call a listener whenever an event occurs, in the event loop that awaits this.
+        """Call a function whenever an event occurs, in the event loop that awaits this call.
 
         Args:
-            event: its name.
-            listener: called with the event's arguments.
+            event: the event's name.
+            listener: called with the event's arguments, which `lakesync.client.events.Event` lists.
         """
         loop = asyncio.get_running_loop()
-        await self.run(lambda db: db.on(event, lambda *what: loop.call_soon_threadsafe(listener, *what)))
+        await self.run(lambda db: db.on(event, lambda *args: loop.call_soon_threadsafe(listener, *args)))
 
     async def retry(self, *numbers: int) -> None:
         """See `Client.retry`."""
@@ -171,9 +178,9 @@ class AsyncClient:
         watch = await self.run(lambda db: db.watch(sql, params))
         try:
             while self._client is not None:
-                found = await self.run(lambda _: watch.next(timeout=0))
-                if found is not None:
-                    yield found
+                rows = await self.run(lambda _: watch.next(timeout=0))
+                if rows is not None:
+                    yield rows
                 else:
                     await asyncio.sleep(watch.interval)
         finally:
@@ -181,7 +188,7 @@ class AsyncClient:
                 await self.run(lambda _: watch.close())
 
     async def close(self) -> None:
-        """See `Client.close`."""
+        """See `Client.close`. A call in progress is cancelled after half a second."""
         if self._client is not None:
             closing = asyncio.ensure_future(self.run(lambda db: db.close()))
             while not (await asyncio.wait((closing,), timeout=CLOSE_TIMEOUT))[0]:  # a call of another task is running
@@ -200,12 +207,12 @@ class AsyncClient:
 
 
 def _with_signature_of(
-    opening: Callable[P, Client],
+    open_function: Callable[P, Client],
 ) -> Callable[[Callable[..., AsyncClient]], Callable[P, AsyncClient]]:
     """Give the decorated function the arguments of another one, for type checkers and for `help`."""
 
     def decorate(function: Callable[..., AsyncClient]) -> Callable[P, AsyncClient]:
-        signature = inspect.signature(opening).replace(return_annotation="AsyncClient")
+        signature = inspect.signature(open_function).replace(return_annotation="AsyncClient")
         function.__signature__ = signature  # type: ignore[attr-defined]
         return function
 

@@ -1,4 +1,7 @@
-"""The client: an app's database that is synchronised with a gateway. `lakesync.open` returns it."""
+"""`Client`, which `lakesync.open` returns: an app's SQLite database that is synchronised with a gateway.
+
+Apps call it. It delegates the synchronisation to `SyncCoordinator`, and reads and writes of rows to `LocalDB`.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,11 @@ if TYPE_CHECKING:
 
 
 class Client:
-    """The app's database and its synchronisation. `docs/client.md` describes its use."""
+    """An app's database and its synchronisation with a gateway. Threads may share it; see `docs/client.md`.
+
+    A change is a write to a synced table. It is *unacknowledged* until the gateway has accepted it. A change that the
+    gateway rejected has the status `refused`, and stays unacknowledged until `retry` or `drop`.
+    """
 
     def __init__(
         self,
@@ -49,24 +56,27 @@ class Client:
         queue: SyncQueue | None = None,
         wall: Callable[[], int] | None = None,
     ) -> None:
-        """Create a client over a database; `close` closes the database and the transport.
+        """Create a client of an open database; `lakesync.open` opens one and does this.
 
         Args:
-            db: the app's database.
-            transport: leads to the gateway.
-            client_id: as for `SyncCoordinator`, like all further arguments.
-            schemas: of the synced tables.
-            mode: `full`, `pushOnly` or `pullOnly`.
-            limits: the size of requests.
-            interval: seconds between pulls of auto-sync.
-            heartbeat: seconds between pulls of auto-sync while a WebSocket is open.
-            retry: the delays after failures.
-            queue: a custom queue.
-            wall: returns milliseconds.
+            db: the app's database; `close` closes it.
+            transport: sends requests to the gateway; `close` closes it.
+            client_id: this client's id; None for the id stored in the database, or a new random one.
+            schemas: schemas of the synced tables, in addition to those stored in the database. Missing tables are
+                created.
+            mode: `full` (push and pull), `pushOnly` or `pullOnly`.
+            limits: the largest push and the largest pulled page; None for the defaults of `CoreLimits`.
+            interval: seconds between the pulls of auto-sync.
+            heartbeat: seconds between the pulls of auto-sync while a WebSocket is open, on which the gateway also
+                sends changes as they happen.
+            retry: delays and attempts after failed requests, actions and WebSockets; None for the defaults.
+            queue: an app's own queue, which chooses what to push next; None for the outbox in the database.
+            wall: returns milliseconds since 1970, for tests; None for the system's clock.
 
         Raises:
             ConfigurationError: the database belongs to another client or gateway, or a table cannot be synchronised.
             SchemaError: a schema is wrong, or changes a column's type.
+            DbError: the database cannot be written now.
         """
         self.db = db
         self.transport = transport
@@ -115,29 +125,35 @@ class Client:
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """Run a transaction for writes by `conn` and by tables; within another one, a savepoint."""
+        """Run a transaction for writes by `conn` and by tables, and wake auto-sync after its commit.
+
+        An exception rolls it back. Within another transaction, it is a savepoint.
+        """
         with self.db.transaction() as conn:
             yield conn
         self.coordinator.notify_write()
 
     def query(self, sql: str, params: Any = ()) -> list[Row]:
-        """Return the rows of a query. See `LocalDB.query`.
+        """Return the rows of a query as dicts, including rows that are not committed yet.
 
         Args:
-            sql: a query.
-            params: its parameters.
+            sql: one statement that returns rows, such as SELECT.
+            params: values for its placeholders, as for `sqlite3`.
+
+        Raises:
+            ValidationError: the statement writes, or returns no rows.
         """
         return self.db.query(sql, params)
 
     def watch(self, sql: str, params: Any = ()) -> Watch:
         """Watch a query: iterate over its result now, and over each changed result.
 
-        for rows in db.watch("SELECT * FROM todos WHERE NOT done"):
-            show(rows)
+            for rows in db.watch("SELECT * FROM todos WHERE NOT done"):
+                show(rows)
 
         Args:
-            sql: a query.
-            params: its parameters.
+            sql: one statement that returns rows.
+            params: values for its placeholders, as for `sqlite3`.
         """
         self.db.check_open()
         return Watch(self.db.path, sql, params, self._replica.tables(), _rows_as_dicts, self._closed)
@@ -162,41 +178,48 @@ class Client:
 
         Args:
             sql: a query, or a table's name.
-            params: the query's parameters.
+            params: values for the query's placeholders.
 
         Raises:
             ConfigurationError: pandas is not installed.
+            ValidationError: the statement writes, or returns no rows.
         """
         return dataframes.to_pandas(self._read_columns(sql, params))
 
     def to_polars(self, sql: str, params: Any = ()) -> pl.DataFrame:
-        """Return the result of a query, or a whole table, as a polars frame. See `to_pandas`.
+        """Return the result of a query, or a whole table, as a polars frame.
 
         Args:
             sql: a query, or a table's name.
-            params: the query's parameters.
+            params: values for the query's placeholders.
 
         Raises:
             ConfigurationError: polars is not installed.
+            ValidationError: the statement writes, or returns no rows.
         """
         return dataframes.to_polars(self._read_columns(sql, params))
 
     def to_arrow(self, sql: str, params: Any = ()) -> pa.Table:
-        """Return the result of a query, or a whole table, as an Arrow table. See `to_pandas`.
+        """Return the result of a query, or a whole table, as an Arrow table.
 
         Args:
             sql: a query, or a table's name.
-            params: the query's parameters.
+            params: values for the query's placeholders.
 
         Raises:
             ConfigurationError: pyarrow is not installed.
+            ValidationError: the statement writes, or returns no rows.
         """
         return dataframes.to_arrow(self._read_columns(sql, params))
 
     # -- synchronisation ------------------------------------------------------------------------------------------
 
     def sync(self) -> SyncReport:
-        """Push, pull and run actions now. See `SyncCoordinator.sync_once`."""
+        """Push, pull and send actions now, without waiting for retry delays.
+
+        Raises:
+            LakeSyncError: the newest request failed. Earlier results are kept, and the changes are pushed next time.
+        """
         return self.coordinator.sync_once()
 
     @property
@@ -205,31 +228,45 @@ class Client:
         return self.coordinator.status
 
     def on(self, event: Event, listener: Callable[..., Any]) -> None:
-        """Call a listener whenever an event occurs, in the thread that synchronises. See `Event`.
+        """Call a function whenever an event occurs, in the thread that synchronises.
 
         Args:
-            event: its name.
-            listener: called with the event's arguments.
+            event: one of the names in `lakesync.client.events.Event`, which lists each event's arguments.
+            listener: the function; it must be fast, because the synchronisation waits for it.
+
+        Raises:
+            ValidationError: the event is unknown.
         """
         self.coordinator.on(event, listener)
 
     def pending(self) -> list[Edit]:
-        """Return every unacknowledged change; those with status `refused` were rejected by the gateway."""
+        """Return every unacknowledged change, including those that the gateway rejected (status `refused`)."""
         return self.coordinator.outbox.all()
 
     def verify(self) -> dict[str, TableCheck]:
-        """Compare every table with the gateway by checksum, and repair it. See `SyncCoordinator.verify`."""
+        """Pull everything again, repair tables that differ from the gateway's rows, and return checksums by table.
+
+        Unacknowledged changes are kept.
+
+        Raises:
+            LakeSyncError: the gateway did not answer; no row was changed.
+        """
         return self.coordinator.verify()
 
     def retry(self, *numbers: int) -> None:
-        """Push refused changes again: those with these numbers, or all."""
+        """Push changes again that the gateway rejected: those with these `Edit.number`s, or all.
+
+        Raises:
+            NotFoundError: a number does not belong to a refused change.
+        """
         self.coordinator.outbox.retry(*(numbers or self._refused_numbers()))
 
     def drop(self, *numbers: int) -> None:
-        """Delete changes and restore their rows as if the changes had never been made.
+        """Delete the changes with these `Edit.number`s, and restore their rows as if they had never been made.
 
         Raises:
-            ValidationError: no number was passed, or the gateway may have a change already.
+            NotFoundError: a number does not belong to an unacknowledged change.
+            ValidationError: no number was passed, or the gateway may have stored a change already.
         """
         if not numbers:
             raise ValidationError("drop needs the numbers of the changes to delete: pending() lists them")
@@ -238,16 +275,22 @@ class Client:
     def execute_action(
         self, connector: str, action_type: str, params: Mapping[str, Any], *, idempotency_key: str | None = None
     ) -> str:
-        """Queue an action. See `SyncCoordinator.execute_action`.
+        """Queue an action, a request that the gateway executes once in an external system.
+
+        It is sent when the gateway can be reached. The event `onActionComplete` reports its end.
 
         Args:
-            connector: the connector that executes it.
-            action_type: what the connector does.
+            connector: name of the connector at the gateway that executes it.
+            action_type: one of the connector's actions, such as `open_ticket`.
             params: a JSON object.
-            idempotency_key: actions with the same key are executed once.
+            idempotency_key: actions with the same key are executed once; None if every call is an action of its own.
 
         Returns:
             The action's id, for `action`.
+
+        Raises:
+            ConfigurationError: the transport cannot send actions.
+            ValidationError: `params` is not a JSON object.
         """
         return self.coordinator.execute_action(connector, action_type, params, idempotency_key).action_id
 
@@ -255,16 +298,21 @@ class Client:
         """Return an action's status and result.
 
         Raises:
-            NotFoundError: this client has not queued it.
+            NotFoundError: this client has not queued it, or it was dropped.
         """
         return self.coordinator.actions.get(action_id)
 
     def list_connector_types(self) -> list[ConnectorDescriptor]:
-        """Return the types of connector that the gateway supports. See `SyncCoordinator.list_connector_types`."""
+        """Return the types of connector that the gateway supports, with the JSON Schema of their settings.
+
+        Raises:
+            ConfigurationError: the transport cannot list them.
+            LakeSyncError: the gateway did not answer.
+        """
         return self.coordinator.list_connector_types()
 
     def set_token(self, token: Token) -> None:
-        """Send this token from now on, and retry at once.
+        """Send this token, or the tokens of this function, from now on; auto-sync retries at once.
 
         Raises:
             ConfigurationError: the transport sends no token.
@@ -276,7 +324,7 @@ class Client:
         self.coordinator.wake()
 
     def close(self) -> None:
-        """Stop synchronising and close the database; unacknowledged changes stay in it."""
+        """Stop synchronising, and close the transport and the database; unacknowledged changes stay in it."""
         if not self._closed.is_set():
             self._closed.set()
             if not self.db.forked:  # else everything belongs to the parent process
@@ -286,7 +334,7 @@ class Client:
                     self.db.close()
 
     destroy = close
-    """The reference's name."""
+    """The name of `close` in the reference, the TypeScript client."""
 
     def __enter__(self) -> Self:
         return self

@@ -1,4 +1,4 @@
-"""Results of queries as pandas, polars or Arrow frames; each needs its package to be installed."""
+"""Results of queries as pandas, polars or Arrow frames, for `Client.to_pandas`, `to_polars` and `to_arrow`."""
 
 from __future__ import annotations
 
@@ -22,12 +22,15 @@ class Column(NamedTuple):
     """A column of a result."""
 
     cells: list[Any]
+    """The column's values, one for each row."""
     kind: ColumnType | None
-    """The type in the table's schema, if no cell shows it."""
+    """The column's type in the table's schema, if every cell is NULL; None: the cells decide."""
 
 
 Columns = Mapping[str, Column]
+"""The columns of a result by name."""
 _NAME = re.compile(r"\w+")
+"""A table's name, as distinguished from a query."""
 
 
 def read_columns(path: Path, schema: TableSchema | None, sql: str, params: Any) -> Columns:
@@ -35,9 +38,10 @@ def read_columns(path: Path, schema: TableSchema | None, sql: str, params: Any) 
 
     Args:
         path: the app's database.
-        schema: of the table, if `sql` is the name of a synced table. Its booleans become bool; JSON stays text.
+        schema: the table's schema if `sql` is the name of a synced table, else None. Its booleans become bool; JSON
+            stays text.
         sql: a query, or the name of a table.
-        params: the query's parameters.
+        params: values for the query's placeholders.
 
     Raises:
         ValidationError: the statement returns no rows, or writes.
@@ -52,12 +56,12 @@ def read_columns(path: Path, schema: TableSchema | None, sql: str, params: Any) 
         cursor = run_query(db, sql, params)
         result_names = [column[0] for column in cursor.description]
         rows = cursor.fetchall()
-    found = list(zip(*rows, strict=True)) if rows else [() for _ in result_names]
-    return {name: _column(types.get(name), cells) for name, cells in zip(result_names, found, strict=True)}
+    columns = list(zip(*rows, strict=True)) if rows else [() for _ in result_names]
+    return {name: _column(types.get(name), cells) for name, cells in zip(result_names, columns, strict=True)}
 
 
-def to_pandas(found: Columns) -> pd.DataFrame:
-    """Return a pandas frame.
+def to_pandas(columns: Columns) -> pd.DataFrame:
+    """Return a result as a pandas frame.
 
     Raises:
         ConfigurationError: pandas is not installed.
@@ -68,14 +72,14 @@ def to_pandas(found: Columns) -> pd.DataFrame:
     def series(cells: list[Any], kind: ColumnType | None) -> pd.Series[Any]:
         if kind == "number":
             return pd.Series(cells, dtype="float64")
-        empty = "bool" if kind == "boolean" else "object"
-        return pd.Series(cells, dtype=empty if kind is not None and not cells else None)
+        type_if_empty = "bool" if kind == "boolean" else "object"
+        return pd.Series(cells, dtype=type_if_empty if kind is not None and not cells else None)
 
-    return pd.DataFrame({name: series(*column) for name, column in found.items()})
+    return pd.DataFrame({name: series(*column) for name, column in columns.items()})
 
 
-def to_polars(found: Columns) -> pl.DataFrame:
-    """Return a polars frame; a column of several types gets a type that holds all of them.
+def to_polars(columns: Columns) -> pl.DataFrame:
+    """Return a result as a polars frame; a column with values of several types gets a type that holds all of them.
 
     Raises:
         ConfigurationError: polars is not installed.
@@ -84,12 +88,12 @@ def to_polars(found: Columns) -> pl.DataFrame:
         import polars as pl
     kinds = {None: None, "number": pl.Float64, "boolean": pl.Boolean}
     return pl.DataFrame(
-        [pl.Series(name, cells, kinds.get(kind, pl.String), strict=False) for name, (cells, kind) in found.items()]
+        [pl.Series(name, cells, kinds.get(kind, pl.String), strict=False) for name, (cells, kind) in columns.items()]
     )
 
 
-def to_arrow(found: Columns) -> pa.Table:
-    """Return an Arrow table.
+def to_arrow(columns: Columns) -> pa.Table:
+    """Return a result as an Arrow table.
 
     Raises:
         ConfigurationError: pyarrow is not installed.
@@ -97,10 +101,16 @@ def to_arrow(found: Columns) -> pa.Table:
     with extra("parquet", "to_arrow needs pyarrow"):
         import pyarrow as pa
     kinds = {None: None, "number": pa.float64(), "boolean": pa.bool_()}
-    return pa.table({name: pa.array(cells, kinds.get(kind, pa.string())) for name, (cells, kind) in found.items()})
+    return pa.table({name: pa.array(cells, kinds.get(kind, pa.string())) for name, (cells, kind) in columns.items()})
 
 
 def _column(kind: ColumnType | None, cells: Sequence[Any]) -> Column:
+    """Return a column with booleans as bool, and with numbers as float if some are.
+
+    Args:
+        kind: the column's type in the schema; None if it is not a synced table's.
+        cells: the values as SQLite returns them.
+    """
     types = {type(cell) for cell in cells} - {type(None)}
     if not types:
         return Column(list(cells), kind)

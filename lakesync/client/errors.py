@@ -1,4 +1,4 @@
-"""Errors that only a client raises, and the mapping of a gateway's error codes to classes."""
+"""Errors that only a client raises, and `error_from_code`, with which transports raise a gateway's errors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from lakesync.model.errors import LakeSyncError, RefusedError, Rejection, Termin
 
 
 class UnreachableError(TransientError):
-    """No complete answer arrived; the gateway may or may not have processed the request."""
+    """No complete response arrived; the gateway may or may not have processed the request."""
 
     code = "UNREACHABLE"
 
@@ -28,13 +28,13 @@ class TableError(TerminalError):
 def error_from_code(
     code: str, message: str, rejected: tuple[Rejection, ...] = (), retry_after: float | None = None
 ) -> LakeSyncError:
-    """Return the error of a gateway's answer, as an instance of the class with its code.
+    """Return the exception for an error that a gateway has sent: an instance of the class that has its code.
 
     Args:
-        code: the error code; an unknown one gives a terminal error with this code.
+        code: the error code, such as `AUTH_ERROR`. An unknown code gives a terminal error with this code.
         message: the error message.
-        rejected: the rejected deltas of a push.
-        retry_after: seconds.
+        rejected: the rejected deltas, if the request was a push.
+        retry_after: seconds after which the gateway asks for a retry; None if it does not.
     """
     kind = _CLASSES.get(code)
     if kind is None:
@@ -54,6 +54,7 @@ def _with_subclasses(kind: type[LakeSyncError]) -> Iterator[type[LakeSyncError]]
 
 
 _CLASSES: dict[str, type[LakeSyncError]] = {}
+"""Error classes by code. Subclasses that share their base's code are not in it: the wire does not distinguish them."""
 for _kind in _with_subclasses(LakeSyncError):
     _CLASSES.setdefault(_kind.code, _kind)
-_CLASSES["INTERNAL_ERROR"] = type("InternalError", (TransientError,), {"__doc__": "A fault of the gateway."})
+_CLASSES["INTERNAL_ERROR"] = type("InternalError", (TransientError,), {"__doc__": "An internal error of the gateway."})

@@ -1,4 +1,4 @@
-"""Events that an app can listen to, under the reference's names."""
+"""Events that an app can listen to with `Client.on`. Their names are those of the reference, the TypeScript client."""
 
 from __future__ import annotations
 
@@ -9,25 +9,34 @@ from lakesync.model.errors import ValidationError
 
 Event = Literal["onChange", "onSyncComplete", "onError", "onRejected", "onActionComplete", "onProgress"]
 """
-The arguments of a listener: onChange(count, tables) after other clients changed rows; onSyncComplete(report);
-onError(error); onRejected(edits) after the gateway rejected edits; onActionComplete(action_id, queued);
-onProgress(progress) during a first sync.
+The name of an event. A listener is called with the arguments of its event:
+
+- `onChange(count: int, tables: set[str])`: rows were changed by other clients, and in which tables.
+- `onSyncComplete(report: SyncReport)`: a synchronisation ended without an error.
+- `onError(error: LakeSyncError)`: a request failed.
+- `onRejected(edits: tuple[Edit, ...])`: the gateway rejected these changes of this client.
+- `onActionComplete(action_id: str, queued: QueuedAction)`: an action is done or has failed for good.
+- `onProgress(progress: Progress)`: a part of the first sync's checkpoint arrived.
 """
-EVENTS: tuple[Event, ...] = get_args(Event)
+EVENT_NAMES: tuple[Event, ...] = get_args(Event)
 
 
-class Events:
-    """The listeners of a client. They are called in the thread that synchronises, and must not wait for it."""
+class EventListeners:
+    """The listeners of a client. They are called in the thread that synchronises, in the order of registration.
+
+    A listener must not wait for the synchronisation. If it raises, later listeners of the event are not called;
+    `sync()` raises the exception, and auto-sync logs it and continues after its interval. Applied changes are kept.
+    """
 
     def __init__(self) -> None:
-        self._listeners: dict[str, list[Callable[..., Any]]] = {event: [] for event in EVENTS}
+        self._listeners: dict[str, list[Callable[..., Any]]] = {event: [] for event in EVENT_NAMES}
 
     def on(self, event: Event, listener: Callable[..., Any]) -> None:
-        """Call a listener whenever an event occurs.
+        """Call a function whenever an event occurs.
 
         Args:
-            event: its name.
-            listener: called with the event's arguments.
+            event: the event's name.
+            listener: called with the event's arguments; its result is ignored.
 
         Raises:
             ValidationError: the event is unknown.
@@ -35,11 +44,11 @@ class Events:
         self._listeners_of(event).append(listener)
 
     def off(self, event: Event, listener: Callable[..., Any]) -> None:
-        """Remove a listener, if it was added.
+        """Remove a listener; do nothing if `on` did not add it.
 
         Args:
-            event: its name.
-            listener: the one that was added.
+            event: the event's name.
+            listener: the function that was passed to `on`.
 
         Raises:
             ValidationError: the event is unknown.
@@ -48,11 +57,11 @@ class Events:
             listeners.remove(listener)
 
     def emit(self, event: Event, *arguments: Any) -> None:
-        """Call all listeners of an event."""
+        """Call all listeners of an event. The parts of the client call it; `Event` lists the arguments."""
         for listener in tuple(self._listeners[event]):
             listener(*arguments)
 
     def _listeners_of(self, event: str) -> list[Callable[..., Any]]:
         if event not in self._listeners:
-            raise ValidationError(f"event {event!r} is unknown: choose one of {', '.join(EVENTS)}")
+            raise ValidationError(f"event {event!r} is unknown: choose one of {', '.join(EVENT_NAMES)}")
         return self._listeners[event]

@@ -1,4 +1,7 @@
-"""Functions that open a client: `lakesync.open`, and the reference's `create_client`."""
+"""Functions with which an app opens a client: `lakesync.open`, and `create_client` with the arguments of the reference.
+
+The reference is the TypeScript client whose wire protocol LakeSync uses.
+"""
 
 from __future__ import annotations
 
@@ -51,23 +54,24 @@ def open_client(
     Args:
         path: an SQLite file, which is created if it does not exist, or `:memory:`.
         url: the address of the gateway server.
-        gateway: the gateway's id there.
-        token: a JWT, or a function that returns one: called before the token expires, and after it was rejected.
-        client_id: this client; by default the `sub` of the token, the database's, or a new one. A token function is
-            called for the `sub` if no client has opened the file before.
-        schemas: of the synced tables. Missing tables are created; rows that a table already has become inserts.
-        transport: in place of url, gateway and token.
-        mode: `full`, `pushOnly` or `pullOnly`.
-        auto_sync: synchronise in a thread from the start.
-        interval: seconds between pulls of auto-sync.
-        realtime: let auto-sync hold a WebSocket, on which the gateway sends changes as they happen.
-        heartbeat: seconds between pulls of auto-sync while the WebSocket is open.
-        retry: the delays after failures of requests, actions and the WebSocket.
-        queue: a custom queue, in place of the one in the file.
-        proxy: as for `HttpTransport`.
-        ca: as for `HttpTransport`.
-        timeout: seconds, as for `HttpTransport`.
-        limits: the size of requests.
+        gateway: the gateway's id on that server.
+        token: a JWT, or a function that returns one: called before the token expires, and after it was rejected. None
+            for a server without a secret.
+        client_id: this client's id. None: the `sub` claim of a token string, else the id stored in the file, else the
+            `sub` of the token that the function returns, else a new random id.
+        schemas: schemas of the synced tables. Missing tables are created; rows that a table already has become inserts.
+        transport: replaces url, gateway and token.
+        mode: `full` (push and pull), `pushOnly` or `pullOnly`.
+        auto_sync: whether a thread synchronises by itself from the start.
+        interval: seconds between the pulls of auto-sync.
+        realtime: whether auto-sync also holds a WebSocket, on which the gateway sends changes as they happen.
+        heartbeat: seconds between the pulls of auto-sync while the WebSocket is open.
+        retry: delays and attempts after failed requests, actions and WebSockets; None for the defaults.
+        queue: an app's own queue, which chooses what to push next; None for the outbox in the file.
+        proxy: the proxy's URL; None for the environment's (`HTTPS_PROXY`, `NO_PROXY`).
+        ca: file or folder of trusted certificates; None for the environment's, or certifi's.
+        timeout: seconds to wait for a connection, and for each part of a response.
+        limits: the largest push and the largest pulled page; None for the defaults of `CoreLimits`.
 
     Raises:
         ConfigurationError: an argument is missing or wrong, the file is not a database, or it belongs to another
@@ -130,17 +134,18 @@ def create_client(
     """Open a client with the arguments of the reference's `createClient`, and start auto-sync.
 
     Args:
-        name: of the database; its file is `NAME.db`.
-        schemas: of the synced tables.
-        client_id: this client.
+        name: the database's name; its file is `NAME.db`.
+        schemas: schemas of the synced tables.
+        client_id: this client's id.
         gateway: a mapping with `url`, `gatewayId` and `token`.
         auto_sync_ms: milliseconds between pulls; 0 starts no auto-sync.
-        backend: `file` or `memory`.
-        sync_mode: `full`, `pushOnly` or `pullOnly`.
-        realtime: as for `open_client`.
-        queue: as for `open_client`.
-        coordinator_config: `syncMode`, `realtimeHeartbeatMs`, and for `RetryPolicy` `maxRetries` (`pushes`),
-            `maxActionRetries` (`actions`), `reconnectBaseMs` and `reconnectMaxMs` (the delays).
+        backend: `file`, or `memory` for a database that ends with the process.
+        sync_mode: `full`, `pushOnly` or `pullOnly`; `syncMode` in `coordinator_config` has precedence.
+        realtime: whether auto-sync also holds a WebSocket, on which the gateway sends changes as they happen.
+        queue: an app's own queue, which chooses what to push next; None for the outbox in the file.
+        coordinator_config: `syncMode`, `realtimeHeartbeatMs` (milliseconds between pulls while a WebSocket is open),
+            and fields of `RetryPolicy`: `maxRetries` (`pushes`), `maxActionRetries` (`actions`), `reconnectBaseMs`
+            and `reconnectMaxMs` (`first_delay` and `longest_delay`).
 
     Raises:
         ConfigurationError, DbError, SchemaError: as for `open_client`.
@@ -182,6 +187,11 @@ _COORDINATOR_KEYS = frozenset(
 def _http_transport(
     url: str | None, gateway: str | None, token: Token | None, *, realtime: bool, **options: Any
 ) -> HttpTransport:
+    """Return a transport for the arguments of `open_client`, after checking them.
+
+    Raises:
+        ConfigurationError: an argument is missing or wrong.
+    """
     if url is None or gateway is None:
         raise ConfigurationError("no gateway was named: pass url and gateway, or a transport")
     problem = check_address("url", url) or check_gateway_id(gateway)
@@ -204,7 +214,7 @@ def _http_transport(
 
 
 def _subject(token: str) -> str | None:
-    """Return the `sub` claim of a token."""
+    """Return the `sub` claim of a token; None if it is no JWT, or has no such claim."""
     from lakesync.client.transports.tokens import claims
 
     subject = claims(token).get("sub")

@@ -1,4 +1,4 @@
-"""The history of a row, as far as this client knows it."""
+"""The history of a row, as far as this client knows it: what `Client.history` returns."""
 
 from __future__ import annotations
 
@@ -12,39 +12,42 @@ from lakesync.model.hlc import wall_of
 
 
 class Version(msgspec.Struct, frozen=True):
-    """A delta of a row: one that the gateway has, or an edit."""
+    """One write to a row: by any client if the gateway has it, else by this client."""
 
     hlc: int
+    """The write's hybrid logical clock."""
     client_id: str
-    """The client that wrote it."""
+    """The client that made the write."""
     columns: dict[str, Any]
-    """The columns that still have its value; for an edit, all columns that it writes."""
+    """Column values, decoded. `synced`: only columns whose value no later write replaced; else all that it writes."""
     status: Literal["synced", "waiting", "sent", "refused"]
+    """`synced`: the gateway has it. `waiting`: not pushed yet. `sent`: pushed, but not acknowledged. `refused`: the
+    gateway rejected it."""
     deleted: bool = False
-    """Whether it deleted the row."""
+    """Whether the write deleted the row."""
 
     @property
     def at(self) -> datetime:
-        """When it was written, by the writer's clock, in UTC."""
+        """When the write was made, by the clock of the client that made it, in UTC."""
         return datetime.fromtimestamp(wall_of(self.hlc) / 1000, UTC)
 
 
 def versions(row: KnownRow | None, edits: list[Edit]) -> list[Version]:
-    """Return the deltas of a row, oldest first.
+    """Return the writes to a row, oldest first.
 
     Args:
-        row: as the gateway has it; None if it does not have it.
-        edits: of this row.
+        row: the row as the gateway has it; None if the gateway does not have the row.
+        edits: this client's unacknowledged changes of the row.
     """
-    found: list[Version] = []
+    result: list[Version] = []
     if row is not None:
-        for part in row.state.live:
-            values = {name: msgspec.json.decode(value) for name, value in part.columns.items()}
-            found.append(Version(part.hlc, part.client_id, values, "synced"))
-        if not row.state.cells and row.state.inserted is not None:
-            found.append(Version(*row.state.inserted, {}, "synced"))
+        for write in row.state.live:
+            values = {name: msgspec.json.decode(value) for name, value in write.columns.items()}
+            result.append(Version(write.hlc, write.client_id, values, "synced"))
+        if not row.state.cells and row.state.inserted is not None:  # a row without values shows only its INSERT
+            result.append(Version(*row.state.inserted, {}, "synced"))
     for edit in edits:
         delta = edit.delta
         values = {cell.column: cell.decoded() for cell in delta.columns}
-        found.append(Version(delta.hlc, delta.client_id, values, edit.status, delta.op == "DELETE"))
-    return sorted(found, key=lambda version: (version.hlc, version.client_id))
+        result.append(Version(delta.hlc, delta.client_id, values, edit.status, deleted=delta.op == "DELETE"))
+    return sorted(result, key=lambda version: (version.hlc, version.client_id))

@@ -1,8 +1,8 @@
-"""Queues of changes to be pushed: the reference's protocol, a queue in memory, and the link of a custom queue.
+"""Queues of changes to be pushed: the protocol of an app's own queue, a queue in memory, and `QueueLink`.
 
-A client always keeps its edits in its file. If the app passes a custom queue, the client notifies it of each edit that
-is made, sent, accepted or rejected, and the queue chooses what to push next. It may also hold deltas of its own, which
-are pushed unchanged.
+A client always keeps its edits (unacknowledged changes) in its file. If the app passes its own queue to
+`lakesync.open`, the client notifies that queue of each edit that is made, sent, accepted or rejected, and the queue
+chooses what to push next. The app may also put deltas into its queue, which are pushed unchanged.
 """
 
 from __future__ import annotations
@@ -26,29 +26,30 @@ log = logging.getLogger("lakesync.client")
 
 
 class QueueItem(Protocol):
-    """An item of a queue: a delta and its id."""
+    """An item of a queue."""
 
     @property
     def id(self) -> str:
-        """The delta's `delta_id`."""
+        """The `delta_id` of its delta."""
 
     @property
     def delta(self) -> RowDelta:
-        """The delta."""
+        """The change to push."""
 
 
 @runtime_checkable
 class SyncQueue(Protocol):
-    """A queue of deltas. A client calls it from any thread, while it holds a lock of its own, so it must be fast.
+    """A queue of deltas, with the methods of the reference, the TypeScript client.
 
-    Ids that a queue does not hold are ignored.
+    A client calls it from any thread, while it holds a lock of its own, so it must be fast. `ids` are delta ids; those
+    that the queue does not contain are ignored.
     """
 
     def push(self, delta: RowDelta) -> QueueItem:
-        """Append a delta, unless the queue holds it: after a crash, the client pushes it again."""
+        """Append a delta, unless the queue contains it: after a crash, the client appends its edits again."""
 
     def peek(self, limit: int = ...) -> Sequence[QueueItem]:
-        """Return the items to send next, in order, without those that are being sent or are not due yet."""
+        """Return the items to send next, in order, at most `limit`; not those that are being sent or not due yet."""
 
     def mark_sending(self, ids: Collection[str]) -> None:
         """Mark items as being sent."""
@@ -75,33 +76,33 @@ class QueueEntry(msgspec.Struct):
     created_at: int = 0
     """Milliseconds since the Unix epoch."""
     retry_count: int = 0
-    """How often `nack` named it."""
+    """How often the gateway did not store it (`nack`)."""
     retry_after: int | None = None
-    """When it is due again, in milliseconds since the Unix epoch."""
+    """When it is due again, in milliseconds since the Unix epoch; None: now."""
 
 
 class MemoryQueue:
     """A thread-safe queue in memory. See `SyncQueue`."""
 
-    def __init__(self, retry: RetryPolicy | None = None, wall: Callable[[], float] = time.time) -> None:
+    def __init__(self, retry: RetryPolicy | None = None, clock: Callable[[], float] = time.time) -> None:
         """Create an empty queue.
 
         Args:
-            retry: how long an item waits after `nack`.
-            wall: returns seconds since the Unix epoch.
+            retry: `first_delay` and `longest_delay` of an item after `nack`; None for the defaults.
+            clock: returns seconds since the Unix epoch.
         """
         self._retry = retry or RetryPolicy()
-        self._wall = wall
+        self._clock = clock
         self._entries: dict[str, QueueEntry] = {}
         self._lock = threading.Lock()
 
     def push(self, delta: RowDelta) -> QueueEntry:
-        """Append a delta, unless the queue holds it."""
+        """Append a delta, unless the queue contains it; return its item."""
         with self._lock:
             return self._entries.setdefault(delta.delta_id, QueueEntry(delta.delta_id, delta, created_at=self._now()))
 
     def peek(self, limit: int = 100) -> list[QueueEntry]:
-        """Return pending items that are due, oldest first."""
+        """Return pending items that are due, oldest first, at most `limit`."""
         with self._lock:
             now = self._now()
             due = (
@@ -119,8 +120,8 @@ class MemoryQueue:
     def ack(self, ids: Collection[str]) -> None:
         """Remove items."""
         with self._lock:
-            for each in ids:
-                self._entries.pop(each, None)
+            for delta_id in ids:
+                self._entries.pop(delta_id, None)
 
     def nack(self, ids: Collection[str]) -> None:
         """Mark items as pending, after a delay that doubles each time."""
@@ -140,16 +141,17 @@ class MemoryQueue:
 
     def _entries_with(self, ids: Collection[str]) -> list[QueueEntry]:
         with self._lock:
-            return [self._entries[each] for each in ids if each in self._entries]
+            return [self._entries[delta_id] for delta_id in ids if delta_id in self._entries]
 
     def _now(self) -> int:
-        return round(self._wall() * 1000)
+        """Return milliseconds since the Unix epoch."""
+        return round(self._clock() * 1000)
 
 
 class QueueLink:
-    """Keeps a custom queue in step with the edits in a client's file.
+    """Notifies an app's own queue of the edits in the client's file. `SqliteClientStore` calls it.
 
-    The queue is notified after each commit. If a notification fails or the process ends before it, `reconcile` pushes
+    The queue is notified after each commit. If a notification fails or the process ends before it, `reconcile` appends
     the missing deltas later.
     """
 
@@ -160,9 +162,10 @@ class QueueLink:
         self._notifications: list[tuple[str, RowDelta]] = []
         """Calls to make after the commit in progress: the queue's method, and its delta."""
         self._may_lack_edits = True
+        """Whether the queue may not contain every edit."""
 
     def reconcile(self, edits: Iterable[Edit]) -> None:
-        """Push the edits that the queue lacks, if it may lack any.
+        """Append the edits that the queue lacks, if it may lack any.
 
         Args:
             edits: all edits of the client.
@@ -178,47 +181,47 @@ class QueueLink:
         self._may_lack_edits = False
 
     def edits_changing(self, before: Mapping[int, Edit], after: Mapping[int, Edit | None]) -> None:
-        """Note what the transaction in progress changes, to notify the queue after its commit.
+        """Collect what the transaction in progress changes, to notify the queue after its commit.
 
         Args:
-            before: the changed edits as they are stored, by number.
-            after: the same edits after the commit; None for a deleted one.
+            before: the changed edits as they are stored now, by number; an edit that is made is absent.
+            after: the same edits as they will be stored; None for an edit that is deleted.
         """
-        for number, now in after.items():
+        for number, new in after.items():
             old = before.get(number)
             is_queued = old is not None and old.status != "refused"
-            stays = now is not None and now.status != "refused"
-            if old is not None and is_queued and (not stays or (now is not None and now.id != old.id)):
+            stays = new is not None and new.status != "refused"
+            if old is not None and is_queued and (not stays or (new is not None and new.id != old.id)):
                 self._notifications.append(("ack", old.delta))
                 self._numbers.pop(old.id, None)
                 is_queued = False
-            if now is None or not stays:
+            if new is None or not stays:
                 continue
             if not is_queued:
-                self._notifications.append(("push", now.delta))
-                self._numbers[now.id] = number
-            if now.status == "sent" and (old is None or old.status != "sent"):
-                self._notifications.append(("mark_sending", now.delta))
-            elif old is not None and is_queued and old.status == "sent" and now.status == "waiting":
-                self._notifications.append(("nack", now.delta))
+                self._notifications.append(("push", new.delta))
+                self._numbers[new.id] = number
+            if new.status == "sent" and (old is None or old.status != "sent"):
+                self._notifications.append(("mark_sending", new.delta))
+            elif old is not None and is_queued and old.status == "sent" and new.status == "waiting":
+                self._notifications.append(("nack", new.delta))
 
     def committed(self) -> None:
-        """Notify the queue of the changes that were committed."""
+        """Notify the queue of the changes that were committed; an exception of the queue is logged."""
         notifications, self._notifications = self._notifications, []
         try:
-            for call, group in groupby(notifications, itemgetter(0)):
+            for method, group in groupby(notifications, itemgetter(0)):
                 deltas = [delta for _, delta in group]
-                if call == "push":
+                if method == "push":
                     for delta in deltas:
                         self.queue.push(delta)
                 else:
-                    getattr(self.queue, call)([delta.delta_id for delta in deltas])
+                    getattr(self.queue, method)([delta.delta_id for delta in deltas])
         except Exception:
             self._may_lack_edits = True
             log.exception("the custom queue %r raised; edits that it lacks will be pushed to it again", self.queue)
 
     def rolled_back(self) -> None:
-        """Discard the noted changes: their transaction was rolled back."""
+        """Discard the collected notifications: their transaction was rolled back."""
         self._notifications.clear()
         self._may_lack_edits = True
 
@@ -226,20 +229,20 @@ class QueueLink:
         """Return the numbers of the edits that the queue sends next, in its order.
 
         Args:
-            limit: edits, at most.
+            limit: number of edits, at most.
         """
-        peeked = limit
+        peek_limit = limit
         while True:
-            items = self.queue.peek(peeked)
+            items = self.queue.peek(peek_limit)
             numbers = [self._numbers[item.id] for item in items if item.id in self._numbers]
-            if len(numbers) >= limit or len(items) < peeked:
+            if len(numbers) >= limit or len(items) < peek_limit:
                 return numbers[:limit]
-            peeked *= 2
+            peek_limit *= 2  # the queue's first items are deltas of the app
 
     def app_items(self, limit: int) -> list[QueueItem]:
         """Return items to send next that are not edits: the app has pushed them into its queue.
 
         Args:
-            limit: items to look at, at most.
+            limit: number of the queue's next items that are inspected, at most.
         """
         return [item for item in self.queue.peek(limit) if item.id not in self._numbers]

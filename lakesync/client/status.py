@@ -1,4 +1,4 @@
-"""What an app learns about its synchronisation: status, reports and progress."""
+"""What a client returns to its app about the synchronisation: `db.status`, reports of `db.sync()`, and progress."""
 
 from __future__ import annotations
 
@@ -14,37 +14,38 @@ class SyncReport(msgspec.Struct, frozen=True):
     """The result of one synchronisation."""
 
     pushed: int
-    """Edits that the gateway accepted."""
+    """Number of edits (changes of this client) that the gateway accepted."""
     pulled: int
-    """Rows that other clients changed."""
+    """Number of rows that other clients changed."""
     refused: tuple[Edit, ...]
-    """Edits that the gateway rejected: see `pending`, `retry` and `drop`."""
+    """Edits that the gateway rejected; `Client.retry` pushes them again, and `Client.drop` deletes them."""
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """How much of a checkpoint was received."""
+    """How much was received of the checkpoint, the snapshot of all rows from which a new client starts."""
 
     rows: int
     bytes: int
+    """Size of the received messages."""
 
 
 class SyncStatus(msgspec.Struct, frozen=True):
     """The current state of the synchronisation."""
 
     connected: bool
-    """Whether the newest request was answered."""
+    """Whether the newest request succeeded; False before the first request."""
     live: bool
     """Whether a WebSocket is open, on which the gateway sends changes as they happen."""
     last_sync: datetime | None
-    """When the client last had everything that the gateway had, in UTC."""
+    """When the client last had everything that the gateway had, in UTC; None: not since the process opened it."""
     pending: int
-    """Unacknowledged changes, without refused ones."""
+    """Number of changes that the gateway has not acknowledged, without refused ones."""
     refused: int
-    """Changes that the gateway rejected."""
+    """Number of changes that the gateway rejected."""
     oldest_pending: datetime | None
-    """When the oldest pending change was made, in UTC."""
+    """When the oldest pending change was made, in UTC; None if none is pending."""
     lag: float | None
-    """Seconds since `last_sync`."""
+    """Seconds since `last_sync`; None if that is None."""
     last_error: LakeSyncError | None
     """Why the newest request failed; None after a success."""
     clock_offset: float | None

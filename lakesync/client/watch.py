@@ -1,4 +1,4 @@
-"""Live queries: a query that runs again when a table that it reads has changed."""
+"""Live queries: a query that runs again when a table that it reads has changed. `Client.watch` returns a `Watch`."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from lakesync.client.sqlite.database import connect_read_only, run_query
 from lakesync.client.sqlite.tables import Row
 
 MIN_INTERVAL = 0.05
-"""Seconds between checks whether another connection has committed, in this process or another."""
+"""Seconds between checks whether a connection of this process or another has committed."""
 MAX_INTERVAL = 0.25
-"""The same after some time without a commit, because each check wakes the processor."""
+"""The interval grows to this many seconds while there are no commits, because each check wakes the processor."""
 
 
 class Watch:
     """Iterates over the results of a query: the current one, then each changed one.
 
-    A query of synced tables runs again when one of them was written to, because the triggers count writes. If it reads
-    other tables too, it runs after every commit, and its result is compared with the one before.
+    A query of synced tables runs again when one of them was written to: their triggers count writes. If the query reads
+    other tables too, it runs after every commit, and its result is compared with the previous one.
     """
 
     def __init__(
@@ -38,11 +38,11 @@ class Watch:
 
         Args:
             path: the app's database.
-            sql: the query.
-            params: its parameters.
+            sql: one statement that returns rows.
+            params: values for its placeholders.
             synced: the names of the synced tables.
-            to_rows: converts a cursor to rows.
-            closed: set when the database is closed.
+            to_rows: fetches the rows of a cursor as dicts.
+            closed: set when the client is closed.
         """
         self._db = connect_read_only(path)
         self._lock = threading.Lock()
@@ -55,15 +55,18 @@ class Watch:
         self._synced = sorted(self.tables & set(synced))
         self._reads_other_tables = bool(self.tables - set(synced))
         self._data_version = -1
+        """SQLite's number that changes with each commit of another connection, at the newest check."""
         self._counters: list[Any] | None = None
+        """The synced tables' numbers of writes, at the newest run."""
         self._result: list[Row] | None = None
+        """The newest result, if the query reads tables without counters."""
         self.interval = MIN_INTERVAL
         """Seconds until the next check."""
 
     def __iter__(self) -> Iterator[list[Row]]:
         """Yield results until the watch or the database is closed."""
-        while (found := self.next()) is not None:
-            yield found
+        while (rows := self.next()) is not None:
+            yield rows
 
     def next(self, timeout: float | None = None) -> list[Row] | None:
         """Wait for the next result.
@@ -74,12 +77,12 @@ class Watch:
         Returns:
             The rows; None after the timeout, or if the watch or the database was closed.
         """
-        until = None if timeout is None else time.monotonic() + timeout
+        deadline = None if timeout is None else time.monotonic() + timeout
         while not (self._closed or self._database_closed.is_set()):
-            if (found := self._check()) is not None:
+            if (rows := self._check()) is not None:
                 self.interval = MIN_INTERVAL
-                return found
-            left = self.interval if until is None else min(self.interval, until - time.monotonic())
+                return rows
+            left = self.interval if deadline is None else min(self.interval, deadline - time.monotonic())
             self.interval = min(MAX_INTERVAL, self.interval * 1.1)
             if left <= 0:
                 return None
@@ -88,7 +91,7 @@ class Watch:
         return None
 
     def close(self) -> None:
-        """Stop watching; a thread that waits in `next` returns. Threads may call it."""
+        """Stop watching; a waiting `next` returns None. Any thread may call it."""
         with self._lock:
             self._closed = True
             self._db.close()
@@ -104,16 +107,17 @@ class Watch:
         self.close()
 
     def _check(self) -> list[Row] | None:
+        """Return the result if it has changed, else None."""
         with self._lock:
             return None if self._closed else self._changed_result()
 
     def _changed_result(self) -> list[Row] | None:
-        """Run the query if a table may have changed; return its result if that has changed."""
+        """Run the query if one of its tables may have changed; return its result if the result has changed."""
         data_version = self._db.execute("PRAGMA data_version").fetchone()[0]
         if data_version == self._data_version:
             return None
         self._data_version = data_version
-        self._db.execute("BEGIN")  # counters and rows from one snapshot
+        self._db.execute("BEGIN")  # so that counters and rows are from one snapshot
         try:
             counters = [
                 self._db.execute("SELECT changes FROM _lakesync_tables WHERE tbl = ?", (table,)).fetchone()
@@ -121,14 +125,15 @@ class Watch:
             ]
             if self._counters == counters and not self._reads_other_tables:
                 return None
-            found = self._to_rows(run_query(self._db, self._sql, self._params))
+            rows = self._to_rows(run_query(self._db, self._sql, self._params))
         finally:
             self._db.execute("ROLLBACK")
-        is_same = self._counters == counters and found == self._result
-        self._counters, self._result = counters, found if self._reads_other_tables else None
-        return None if is_same else found
+        is_same = self._counters == counters and rows == self._result
+        self._counters, self._result = counters, rows if self._reads_other_tables else None
+        return None if is_same else rows
 
     def _find_tables(self) -> set[str]:
+        """Return the tables that the query reads, which SQLite reports to an authoriser while it compiles the query."""
         tables: set[str] = set()
 
         def authorise(action: int, first: str | None, *_: object) -> int:

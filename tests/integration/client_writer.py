@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from lakesync.client.core import ClientCore, CoreLimits, ErrorAnswer, LocalChange, Wait
+from lakesync.client.core import ClientCore, CoreLimits, ErrorResponse, LocalChange, Wait
 from lakesync.client.sqlite.client_store import SqliteClientStore
 from lakesync.engine import Engine, SyncGateway
 from lakesync.model.delta import extract_delta
@@ -67,7 +67,7 @@ def ask(core: ClientCore, gateway: SyncGateway) -> bool:
         else:
             gateway.submit_checkpoint("me", {"sub": "me"}).result()
     except LakeSyncError as error:
-        core.receive(ErrorAnswer(error.code, str(error)))
+        core.receive(ErrorResponse(error.code, str(error)))
     return True
 
 

@@ -21,13 +21,13 @@ from lakesync.client.core import (
     CheckpointFrame,
     ClientCore,
     CoreLimits,
-    ErrorAnswer,
+    ErrorResponse,
     LocalChange,
     MemoryStore,
-    NoAnswer,
+    NoResponse,
     Wait,
 )
-from lakesync.client.core.messages import Answer, Request
+from lakesync.client.core.messages import Request, Response
 from lakesync.engine import SyncGateway
 from lakesync.model.errors import LakeSyncError, RefusedError
 from lakesync.model.types import Claims, Op, PushResult, RowDelta, SyncPull, SyncPush, SyncResponse
@@ -103,7 +103,7 @@ class CoreClient:
         self._asked = None if isinstance(asked, Wait) else asked
         return self._asked
 
-    def finish(self, answers: list[Answer]) -> list[Changes]:
+    def finish(self, answers: list[Response]) -> list[Changes]:
         """Give the core what came back."""
         changes = []
         for answer in answers:
@@ -116,7 +116,7 @@ class CoreClient:
 
     def execute(
         self, gateway: SyncGateway, asked: Request, checkpoints: Checkpoints = no_checkpoints
-    ) -> Iterator[Answer]:
+    ) -> Iterator[Response]:
         """What the gateway does with a request and answers."""
         try:
             if isinstance(asked, SyncPush):
@@ -128,9 +128,9 @@ class CoreClient:
                 yield from map(CheckpointFrame, checkpoints(cut.arrival, self.claims))
                 yield CheckpointEnd(cut.arrival)
         except RefusedError as error:
-            yield ErrorAnswer(error.code, str(error), error.rejected)
+            yield ErrorResponse(error.code, str(error), error.rejected)
         except LakeSyncError as error:
-            yield ErrorAnswer(error.code, str(error))
+            yield ErrorResponse(error.code, str(error))
 
     def restart(self) -> None:
         """The process dies and starts again; what its store has is left."""
@@ -146,7 +146,7 @@ class CoreClient:
         taken: list[RowDelta] = []
         while asked := self.start():
             if isinstance(asked, SyncPull) and not self.store.edits("waiting", 1):
-                self.finish([NoAnswer("not wanted")])
+                self.finish([NoResponse("not wanted")])
                 break
             taken += self._do(gateway, asked)
         return tuple(taken)
@@ -164,12 +164,12 @@ class CoreClient:
             self._do(gateway, asked)
         asked = replace(asked, max_deltas=limit)
         answer = next(self.execute(gateway, asked))
-        if isinstance(answer, ErrorAnswer):
+        if isinstance(answer, ErrorResponse):
             self.finish([answer])
             return self.ask(gateway, limit)
         assert isinstance(answer, SyncResponse)
         self.told |= {delta.row_id for delta in answer.deltas}
-        self.core.receive(NoAnswer("not yet taken"))
+        self.core.receive(NoResponse("not yet taken"))
         self._asked = asked
         return answer
 

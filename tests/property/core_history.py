@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from lakesync.client.core import Broadcast, CoreLimits, NoAnswer
-from lakesync.client.core.messages import Answer, Request
+from lakesync.client.core import Broadcast, CoreLimits, NoResponse
+from lakesync.client.core.messages import Request, Response
 from lakesync.engine import Engine, EngineLimits, SyncGateway
 from lakesync.feed import render
 from lakesync.model.schema import parse_schema
@@ -49,7 +49,7 @@ class Player:
     def __init__(self, client: CoreClient) -> None:
         self.client = client
         self.asked: Request | None = None
-        self.answers: list[Answer] | None = None
+        self.answers: list[Response] | None = None
         self.old: list[SyncPush] = []
         self.connection: int | None = None
         """The cursor up to which the gateway has sent on the open connection; 0 before its first pull; None: closed."""
@@ -130,7 +130,7 @@ class History:
             return
         frames = (player.answers or [])[:-1]
         player.asked = player.answers = None
-        player.client.finish([*frames, NoAnswer("no answer")])
+        player.client.finish([*frames, NoResponse("no answer")])
 
     def _do_go(self, player: Player) -> None:
         self._do_start(player)
@@ -227,7 +227,7 @@ class History:
 
     # What happens between a client and the gateway
 
-    def _execute(self, player: Player, asked: Request) -> list[Answer]:
+    def _execute(self, player: Player, asked: Request) -> list[Response]:
         if isinstance(asked, SyncPush):
             player.old.append(asked)
             return [self._push(player, asked)]
@@ -237,7 +237,7 @@ class History:
             player.connection = 0 if last.has_more else last.server_hlc
         return answers
 
-    def _push(self, player: Player, push: SyncPush) -> Answer:
+    def _push(self, player: Player, push: SyncPush) -> Response:
         (answer,) = player.client.execute(self.gateway, push)
         if isinstance(answer, PushResult):
             self.log.update({delta.delta_id: delta for delta in push.deltas})

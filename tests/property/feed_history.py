@@ -10,7 +10,7 @@ from typing import Any
 
 from hypothesis.strategies import SearchStrategy
 
-from lakesync.client.core import NoAnswer
+from lakesync.client.core import NoResponse
 from lakesync.engine import Engine, SyncGateway
 from lakesync.engine.limits import EngineLimits
 from lakesync.feed import render
@@ -291,7 +291,7 @@ class History:
             answers = list(self.core.execute(self.world.gateway, asked, self._frames))
             if isinstance(asked, SyncPush) and isinstance(answers[0], PushResult):
                 self.world.pushed(asked.deltas)
-        self.core.finish(answers if way == "whole" else [NoAnswer(way)])
+        self.core.finish(answers if way == "whole" else [NoResponse(way)])
         return True
 
     def _finish_core(self) -> None:

@@ -8,7 +8,7 @@ import hypothesis.strategies as st
 import msgspec
 from hypothesis import given
 
-from lakesync.client.core import ClientCore, ErrorAnswer, LocalChange, MemoryStore
+from lakesync.client.core import ClientCore, ErrorResponse, LocalChange, MemoryStore
 from lakesync.model.types import PushResult, RowDelta, SyncPush, SyncResponse
 from lakesync.testing import strategies
 from tests.property.merge_oracle import merged
@@ -34,7 +34,7 @@ class ComparedRow:
         self.cursor = 0
         self.base: list[RowDelta] = []
         """What the gateway said and accepted, since it last sent the row anew."""
-        for answer in (ErrorAnswer("NOT_FOUND", "no checkpoint"), SyncResponse((), 1)):
+        for answer in (ErrorResponse("NOT_FOUND", "no checkpoint"), SyncResponse((), 1)):
             self.core.request_pull()
             self.core.next_request()
             self.core.receive(answer)
@@ -74,7 +74,7 @@ class ComparedRow:
             self.base += request.deltas
             self.core.receive(PushResult(1, len(request.deltas)))
         else:
-            self.core.receive(ErrorAnswer("BACKPRESSURE_ERROR", "later"))
+            self.core.receive(ErrorResponse("BACKPRESSURE_ERROR", "later"))
 
     def drop(self) -> None:
         """The user takes the newest edit back."""

@@ -20,10 +20,10 @@ from lakesync.client.core import (
     CoreLimits,
     Edit,
     KnownRow,
-    NoAnswer,
+    NoResponse,
     Position,
 )
-from lakesync.client.core.messages import Answer
+from lakesync.client.core.messages import Response
 from lakesync.client.core.records import EditStatus
 from lakesync.client.errors import UnreachableError
 from lakesync.client.sqlite.database import connect
@@ -75,7 +75,7 @@ class SteppedCore:
     def next_request(self) -> Any:
         return self._replica.next_request()
 
-    def receive(self, answer: Answer) -> Changes:
+    def receive(self, answer: Response) -> Changes:
         return self._replica.receive(answer)
 
     def edits(self) -> list[Edit]:
@@ -147,7 +147,7 @@ class WholeClient(CoreClient):
                 f"INSERT OR REPLACE INTO {TABLE} (row_id{columns}) VALUES (?{marks})", [row_id, *values.values()]
             )
 
-    def finish(self, answers: list[Answer]) -> list[Changes]:
+    def finish(self, answers: list[Response]) -> list[Changes]:
         frames = [answer for answer in answers if isinstance(answer, CheckpointFrame)]
         if not frames:
             return super().finish(answers)
@@ -159,7 +159,7 @@ class WholeClient(CoreClient):
 
         def messages() -> Any:
             yield from (protobuf.encode_response(frame.page) for frame in frames)
-            if isinstance(end, NoAnswer):
+            if isinstance(end, NoResponse):
                 raise UnreachableError(end.reason)
 
         with suppress(UnreachableError):

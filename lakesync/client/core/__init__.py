@@ -1,7 +1,7 @@
 """The client's sync state machine, without I/O.
 
-The core decides which request to send next, applies the gateway's answers and says what to store. A driver (blocking
-or asyncio, over HTTP or WebSocket) sends each `next_request()` to the gateway and passes the answer to `receive()`.
+The core decides which request to send next, applies the gateway's responses, and stores the result. A driver, which is
+`lakesync.client.sync` or a test, sends each `next_request()` to the gateway and passes the response to `receive()`.
 Everything durable is in a `ClientStore`; each step changes it in one `commit`. See `docs/client-core.md`.
 """
 
@@ -11,9 +11,9 @@ from lakesync.client.core.messages import (
     Broadcast,
     CheckpointEnd,
     CheckpointFrame,
-    ErrorAnswer,
+    ErrorResponse,
     FetchCheckpoint,
-    NoAnswer,
+    NoResponse,
     Wait,
 )
 from lakesync.client.core.records import Changes, Edit, KnownRow, LocalChange, Position
@@ -29,13 +29,13 @@ __all__ = [
     "ClientStore",
     "CoreLimits",
     "Edit",
-    "ErrorAnswer",
+    "ErrorResponse",
     "FetchCheckpoint",
     "KnownRow",
     "LocalChange",
     "MemoryStore",
     "Mode",
-    "NoAnswer",
+    "NoResponse",
     "Position",
     "RetryPolicy",
     "Wait",

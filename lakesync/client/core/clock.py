@@ -1,4 +1,4 @@
-"""The hybrid logical clock that stamps a client's edits."""
+"""The hybrid logical clock (hlc) that stamps a client's edits: 48 bits of milliseconds and a 16-bit counter."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class EditClock:
         """Continue from stored values.
 
         Args:
-            wall: returns this machine's time in milliseconds.
-            last: `Position.hlc`.
-            gateway_hlc: `Position.gateway_hlc`.
+            wall: returns this machine's time in milliseconds since 1970.
+            last: the highest hlc issued to an edit or observed in a page (`Position.hlc`).
+            gateway_hlc: the highest hlc that the gateway sent or accepted (`Position.gateway_hlc`).
         """
         self._wall = wall
         self._hlc = HLC(wall, last)
@@ -31,14 +31,14 @@ class EditClock:
         """The highest hlc issued or observed."""
         return self._hlc.last
 
-    def now(self, at: int | None = None) -> int:
+    def now(self, at_ms: int | None = None) -> int:
         """Return a new hlc, above all earlier ones.
 
         Args:
-            at: when the change was made, in milliseconds of this machine's clock; None for now.
+            at_ms: when the change was made, in milliseconds of this machine's clock; None for now.
         """
-        if at is not None:
-            self._hlc = HLC(self._wall, max(at << COUNTER_BITS, self._hlc.last + 1))
+        if at_ms is not None:
+            self._hlc = HLC(self._wall, max(at_ms << COUNTER_BITS, self._hlc.last + 1))
             return self._hlc.last
         return self._hlc.now()
 
@@ -47,7 +47,7 @@ class EditClock:
         self.advance(hlc, hlc)
 
     def advance(self, last: int, gateway_hlc: int) -> None:
-        """Advance past what another clock of this client issued and observed.
+        """Advance past what another connection of this client issued and observed.
 
         Args:
             last: the highest hlc that it issued or observed.
@@ -58,9 +58,15 @@ class EditClock:
             self._hlc = HLC(self._wall, last)
 
     def limit(self) -> int:
-        """Return the highest hlc that the gateway accepts now, assuming its clock agrees with this machine's."""
+        """Return the highest hlc that the gateway accepts now, if its clock agrees with this machine's.
+
+        The gateway rejects stamps more than MAX_DRIFT_MS ahead of its clock (CLOCK_DRIFT).
+        """
         return (max(self._wall(), self.gateway_hlc >> COUNTER_BITS) + MAX_DRIFT_MS + 1 << COUNTER_BITS) - 1
 
     def turn_back(self, last: int) -> None:
-        """Continue from `last`, or from `gateway_hlc` if that is higher; stamps issued above it are abandoned."""
+        """Continue from `last`, or from `gateway_hlc` if that is higher.
+
+        Call it after the local clock was ahead. Edits with higher stamps must get new ones.
+        """
         self._hlc = HLC(self._wall, max(last, self.gateway_hlc))

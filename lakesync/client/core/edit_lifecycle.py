@@ -1,5 +1,6 @@
-"""The life of an edit: made, pushed, accepted or refused, retried, dropped. Each function returns what to commit.
+"""The life of an edit: made, pushed, accepted or refused, retried, dropped. The core calls these functions.
 
+Each function returns what to commit and stores nothing. An edit is a change that the gateway has not acknowledged.
 `docs/client-core.md` has the state diagram.
 """
 
@@ -24,10 +25,13 @@ def make_edits(changes: Iterable[LocalChange], client_id: str, clock: EditClock,
     """Return an edit for each change that differs from the row before it.
 
     Args:
-        changes: rows before and after.
-        client_id: this client.
+        changes: the written rows, before and after.
+        client_id: this client's id.
         clock: stamps the edits.
         number: the first edit's number.
+
+    Returns:
+        The edits by number.
 
     Raises:
         ValidationError: a value is not a JSON value.
@@ -43,11 +47,11 @@ def make_edits(changes: Iterable[LocalChange], client_id: str, clock: EditClock,
 
 
 def next_batch(store: ClientStore, limit: int, byte_limit: int) -> list[Edit]:
-    """Return the edits to push: a batch without an answer unchanged, else the oldest waiting edits.
+    """Return the edits to push: the unchanged batch of a push without a response, else the oldest waiting edits.
 
     Args:
-        store: holds the edits.
-        limit: edits, at most.
+        store: the store with the edits.
+        limit: number of edits, at most.
         byte_limit: bytes of their JSON, at most; a single edit may be larger.
     """
     sent = store.edits("sent")
@@ -67,9 +71,9 @@ def accept(store: ClientStore, edits: Sequence[Edit], generation: int) -> Change
     """Move edits that the gateway accepted into the known rows; the app's rows do not change.
 
     Args:
-        store: holds the known rows.
+        store: the store with the known rows.
         edits: the accepted edits.
-        generation: of the rows that they insert.
+        generation: the current generation, which rows get that the edits insert.
     """
     keys = {edit.delta.key for edit in edits}
     known = store.known(keys)
@@ -91,18 +95,18 @@ def refuse(edits: Iterable[Edit], rejections: Mapping[str, Rejection]) -> dict[i
 
     Args:
         edits: the edits of a push.
-        rejections: by delta id.
+        rejections: the gateway's rejections by delta id.
 
     Returns:
         The edits by number.
     """
     result: dict[int, Edit | None] = {}
     for edit in edits:
-        reason = rejections.get(edit.delta.delta_id)
-        if reason is None:
+        rejection = rejections.get(edit.delta.delta_id)
+        if rejection is None:
             result[edit.number] = replace(edit, status="waiting")
         else:
-            result[edit.number] = replace(edit, status="refused", code=reason.code, message=reason.message)
+            result[edit.number] = replace(edit, status="refused", code=rejection.code, message=rejection.message)
     return result
 
 
@@ -110,8 +114,8 @@ def retry(store: ClientStore, numbers: Collection[int]) -> Changes:
     """Mark refused edits as waiting.
 
     Args:
-        store: holds the edits.
-        numbers: of the edits.
+        store: the store with the edits.
+        numbers: the edits' numbers.
 
     Raises:
         NotFoundError: a number does not belong to a refused edit.
@@ -126,8 +130,8 @@ def drop(store: ClientStore, numbers: Collection[int]) -> Changes:
     """Delete edits and restore their rows as if the edits had never been made.
 
     Args:
-        store: holds the edits.
-        numbers: of the edits.
+        store: the store with the edits.
+        numbers: the edits' numbers.
 
     Raises:
         NotFoundError: a number does not belong to an edit.
@@ -138,7 +142,7 @@ def drop(store: ClientStore, numbers: Collection[int]) -> Changes:
     for number in numbers:
         if edits[number].status == "sent":
             raise ValidationError(
-                f"edit {number} was sent and the gateway may have stored it: wait for the answer, or change the row "
+                f"edit {number} was sent and the gateway may have stored it: wait for the response, or change the row "
                 "again"
             )
     changes = Changes(edits=dict.fromkeys(numbers))
@@ -149,12 +153,12 @@ def drop(store: ClientStore, numbers: Collection[int]) -> Changes:
 def restamp_future_edits(store: ClientStore, clock: EditClock) -> Changes:
     """Give new stamps to edits that were made while this machine's clock was ahead.
 
-    These are the edits above the highest hlc that the gateway accepts now: waiting ones, and ones refused with
-    CLOCK_DRIFT, which become waiting again. No other client has seen them.
+    These are the edits with stamps above the highest hlc that the gateway accepts now: waiting ones, and ones refused
+    with CLOCK_DRIFT, which become waiting again. No other client has seen them.
 
     Args:
-        store: holds the edits.
-        clock: is turned back, then stamps the edits.
+        store: the store with the edits.
+        clock: the client's clock; it is turned back, then stamps the edits.
     """
     limit = clock.limit()
     if clock.last <= limit:
@@ -172,12 +176,12 @@ def restamp_future_edits(store: ClientStore, clock: EditClock) -> Changes:
 
 
 def refresh_rows(store: ClientStore, changes: Changes, keys: Collection[RowKey]) -> None:
-    """Add the app's rows, computed with the changed edits; delete known rows that only their edits needed.
+    """Add the app's rows, computed with the changed edits; delete known rows that were kept only for their edits.
 
     Args:
-        store: holds the known rows and the edits.
-        changes: is updated.
-        keys: the rows.
+        store: the store with the known rows and the edits.
+        changes: changed edits; the rows are added to it.
+        keys: the rows to compute.
     """
     known = store.known(keys)
     remaining = _remaining_edits(store, keys, changes.edits)
@@ -191,7 +195,7 @@ def refresh_rows(store: ClientStore, changes: Changes, keys: Collection[RowKey])
 def _remaining_edits(
     store: ClientStore, keys: Collection[RowKey], changed: Mapping[int, Edit | None]
 ) -> dict[RowKey, list[Edit]]:
-    """Return the edits of these rows as they are after the changes."""
+    """Return the edits of these rows as they will be after the changes to edits in `changed`."""
     by_row: dict[RowKey, dict[int, Edit]] = {key: {} for key in keys}
     for key, edits in store.edits_of(keys).items():
         by_row[key] = {edit.number: edit for edit in edits if edit.number not in changed}
@@ -202,12 +206,14 @@ def _remaining_edits(
 
 
 def _restamped(edit: Edit, hlc: int) -> Edit:
+    """Return a waiting edit of the same change with a new stamp and therefore a new delta id."""
     old = edit.delta
-    identity = delta_id(client_id=old.client_id, hlc=hlc, table=old.table, row_id=old.row_id, columns=old.columns)
-    return Edit(edit.number, replace(old, hlc=hlc, delta_id=identity))
+    new_id = delta_id(client_id=old.client_id, hlc=hlc, table=old.table, row_id=old.row_id, columns=old.columns)
+    return Edit(edit.number, replace(old, hlc=hlc, delta_id=new_id))
 
 
 def _check_numbers(numbers: Collection[int], edits: Mapping[int, Edit], expected: str) -> None:
+    """Raise NotFoundError if a number is not one of these edits'; `expected` describes them for the message."""
     unknown = sorted(set(numbers) - edits.keys())
     if unknown:
         raise NotFoundError(

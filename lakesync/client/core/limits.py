@@ -1,4 +1,4 @@
-"""Settings of the core: the size of a request, the retry policy, and the backoff that follows it."""
+"""A client's settings for the sizes of requests and for retries; and `Backoff`, the retry delays of the core."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ class RetryPolicy(msgspec.Struct, frozen=True):
     first_delay: float = 1.0
     """Seconds after the first failure of a request, an action or a WebSocket."""
     longest_delay: float = 30.0
-    """Seconds, at most; the gateway's `Retry-After` may be longer."""
+    """Seconds, at most; a longer `Retry-After` of the gateway is followed."""
     pushes: int | None = None
-    """After how many consecutive RATE_LIMITED or BACKPRESSURE_ERROR answers the edits of a push are marked as refused;
-    None: never. Other failures do not count, because the gateway may have stored the push."""
+    """After this many consecutive RATE_LIMITED or BACKPRESSURE_ERROR responses, the edits of a push are marked as
+    refused; None: never. Other failures do not count, because the gateway may have stored the push."""
     actions: int = 5
     """After how many failed attempts an action is marked as failed."""
 
 
 class Backoff:
-    """The retry delays of one kind of request, such as pushes or pulls."""
+    """The retry delays of one kind of request: pushes, pulls, or opening a WebSocket."""
 
     def __init__(
         self, monotonic: Callable[[], float], jitter: Callable[[], float], policy: RetryPolicy | None = None
@@ -41,19 +41,21 @@ class Backoff:
         """Start without a delay.
 
         Args:
-            monotonic: returns seconds.
+            monotonic: returns seconds that never go back.
             jitter: returns a random number from 0 to 1.
-            policy: the shortest and the longest delay.
+            policy: the first and the longest delay; None for the defaults.
         """
         self._monotonic = monotonic
         self._jitter = jitter
         self._policy = policy or RetryPolicy()
         self._failures = 0
-        self._due = 0.0
+        """Consecutive failures."""
+        self._due_at = 0.0
+        """When a request may be sent, on the monotonic clock."""
 
     def delay(self) -> float:
         """Return the seconds until a request may be sent; 0 if it may be sent now."""
-        return max(0.0, self._due - self._monotonic())
+        return max(0.0, self._due_at - self._monotonic())
 
     @property
     def longest_delay(self) -> float:
@@ -64,14 +66,14 @@ class Backoff:
         """Record a failure and double the delay.
 
         Args:
-            at_least: seconds that the gateway asked for (`Retry-After`).
+            at_least: seconds that the gateway asked for (`Retry-After`); None if it did not.
         """
         longest = min(self._policy.longest_delay, self._policy.first_delay * 2.0 ** min(self._failures, 10))
         self._failures += 1
         delay = longest * (1 + self._jitter()) / 2
-        self._due = self._monotonic() + max(delay, at_least or 0.0)
+        self._due_at = self._monotonic() + max(delay, at_least or 0.0)
 
     def reset(self) -> None:
         """Clear the delay, after a success or when the network is back."""
         self._failures = 0
-        self._due = 0.0
+        self._due_at = 0.0

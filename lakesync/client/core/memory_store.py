@@ -1,4 +1,4 @@
-"""A store in memory, for tests and for apps that keep nothing after the process ends."""
+"""A `ClientStore` in memory, for tests and for apps that keep nothing after the process ends."""
 
 from __future__ import annotations
 
@@ -79,8 +79,8 @@ class MemoryStore:
         """Return an app's row with decoded values; None if it does not exist.
 
         Args:
-            table: its table.
-            row_id: its id.
+            table: the row's table.
+            row_id: the row's id.
         """
         row = self.rows.get((table, row_id))
         return None if row is None else {column: msgspec.json.decode(Raw(text)) for column, text in row.items()}

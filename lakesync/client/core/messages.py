@@ -1,4 +1,7 @@
-"""Requests and answers between the core and its driver, besides the wire's own `SyncPush`, `SyncPull` and results."""
+"""Requests that the core returns to its driver, and responses that the driver passes to it.
+
+`SyncPush`, `SyncPull` and their results are the wire's own types; the others are defined here.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +12,16 @@ from lakesync.model.types import PushResult, SyncPull, SyncPush, SyncResponse
 
 
 class FetchCheckpoint(NamedTuple):
-    """Request for the gateway's checkpoint.
+    """Request for the gateway's checkpoint: all rows that the client may see, for its first sync.
 
-    The driver answers with any number of `CheckpointFrame`, then `CheckpointEnd`; or with `ErrorAnswer` or `NoAnswer`.
+    The driver passes each `CheckpointFrame` and then `CheckpointEnd` to the core; or `ErrorResponse` or `NoResponse`.
     """
 
     client_id: str
 
 
 class Wait(NamedTuple):
-    """There is no request to send now."""
+    """Returned in place of a request if there is none to send now."""
 
     seconds: float | None
     """Seconds until one is due; None: until an edit is made, a pull is requested or a broadcast arrives."""
@@ -28,40 +31,43 @@ Request = SyncPush | SyncPull | FetchCheckpoint
 
 
 class CheckpointFrame(NamedTuple):
-    """One message of a checkpoint."""
+    """A part of a checkpoint."""
 
     page: SyncResponse
+    """The deltas of some rows; its cursor is not used."""
 
 
 class CheckpointEnd(NamedTuple):
     """All frames of a checkpoint were received."""
 
     cursor: int
-    """The header `X-Checkpoint-Hlc`: where pulling continues."""
+    """The cursor of the pull that follows it (header `X-Checkpoint-Hlc`)."""
     highest_hlc: int = 0
-    """The highest hlc of the checkpoint, if the driver stored its rows without the core."""
+    """The highest hlc of the checkpoint's deltas, if the driver stored rows without the core; else 0."""
 
 
 class Broadcast(NamedTuple):
-    """A page that the gateway sent without a pull."""
+    """A page that the gateway sent over a WebSocket without a pull."""
 
     page: SyncResponse
 
 
-class ErrorAnswer(NamedTuple):
-    """The gateway answered with an error."""
+class ErrorResponse(NamedTuple):
+    """The gateway responded with an error."""
 
     code: str
+    """The error code, such as `VALIDATION_ERROR`."""
     message: str
     rejected: tuple[Rejection, ...] = ()
+    """The rejected deltas of a push."""
     retry_after: float | None = None
-    """Seconds."""
+    """Seconds after which the gateway asks for a retry; None if it does not."""
 
 
-class NoAnswer(NamedTuple):
-    """No complete answer arrived; the gateway may or may not have processed the request."""
+class NoResponse(NamedTuple):
+    """No complete response arrived; the gateway may or may not have processed the request."""
 
     reason: str
 
 
-Answer = PushResult | SyncResponse | CheckpointFrame | CheckpointEnd | Broadcast | ErrorAnswer | NoAnswer
+Response = PushResult | SyncResponse | CheckpointFrame | CheckpointEnd | Broadcast | ErrorResponse | NoResponse

@@ -1,6 +1,7 @@
 """Pulls, checkpoints and broadcasts: how changes of other clients arrive, and how the cursor advances.
 
-`docs/client-core.md` explains cursors, full pulls and generations.
+`ClientCore` calls it. A full pull starts at cursor 0 and begins a new generation; every row that its pages name gets
+this generation, and at its end rows of older generations are removed. See `docs/client-core.md`.
 """
 
 from __future__ import annotations
@@ -9,16 +10,16 @@ from collections.abc import Sequence
 from operator import attrgetter
 
 from lakesync.client.core.limits import Backoff, CoreLimits
-from lakesync.client.core.messages import CheckpointEnd, ErrorAnswer, FetchCheckpoint, NoAnswer
+from lakesync.client.core.messages import CheckpointEnd, ErrorResponse, FetchCheckpoint, NoResponse
 from lakesync.client.core.pusher import CALLER_ERRORS
 from lakesync.client.core.records import SOURCE_GENERATION, Changes
-from lakesync.client.core.rows import apply_page, sweep
+from lakesync.client.core.rows import apply_page, remove_older_rows
 from lakesync.client.core.state import CoreState
 from lakesync.model.types import PushResult, RowDelta, RowKey, SyncPull, SyncResponse
 from lakesync.wire.malformed import check_values
 
 _FIRST_PAGE = 1000
-"""Deltas of the first page of a pull, at most."""
+"""Deltas of the first page, at most; the limit doubles while the gateway has more, up to `CoreLimits.pull_deltas`."""
 _hlc_of = attrgetter("hlc")
 
 
@@ -27,24 +28,26 @@ class Puller:
 
     def __init__(self, state: CoreState, backoff: Backoff, limits: CoreLimits) -> None:
         self.backoff = backoff
+        """The retry delays of pulls."""
         self.due = state.position.cursor > 0 and not state.position.caught_up
         """Whether to pull from the gateway's own feed."""
         self.sources: list[str] = []
-        """Named sources to pull from."""
+        """Named sources (adapters that the gateway serves beside its own feed) to pull from."""
         self.stream_intact = False
-        """Whether this client has applied everything that the gateway has sent to it."""
+        """Whether this client has applied everything that the gateway has sent to it: no page or broadcast was lost."""
         self._state = state
         self._limits = limits
         self._page_limit = min(_FIRST_PAGE, limits.pull_deltas)
-        self._was_answered = False
-        """Whether a pull was answered since this process opened the store or the full pull started."""
+        self._had_page = False
+        """Whether a page arrived since this process opened the store, or since the newest full pull started."""
         self._checkpoint_tried = False
-        self._resync_requested = False
-        """Whether the gateway has demanded a resync that is not complete yet."""
-        self._frames = 0
+        """Whether the full pull in progress has loaded the checkpoint, or learnt that there is none."""
+        self._resync_demanded = False
+        """Whether the gateway has demanded a resync (RESYNC_REQUIRED) that is not complete yet."""
+        self._frames_applied = 0
         """Frames applied of the checkpoint in progress."""
         self._pushed_rows: set[RowKey] = set()
-        """Rows pushed since the newest answer to a pull."""
+        """Rows pushed since the newest page."""
 
     @property
     def has_work(self) -> bool:
@@ -52,44 +55,50 @@ class Puller:
         return self.due or bool(self.sources)
 
     @property
-    def may_be_unknown(self) -> bool:
-        """Whether the gateway may not know this client yet; only such a client is given a checkpoint."""
-        return self._state.position.cursor == 0 and not self._was_answered
+    def may_be_new_client(self) -> bool:
+        """Whether the gateway may not know this client yet; the gateway gives a checkpoint only to a new client."""
+        return self._state.position.cursor == 0 and not self._had_page
 
     @property
     def is_reopened(self) -> bool:
-        """Whether the file was opened with a cursor and no pull was answered since."""
+        """Whether the store had a cursor when it was opened, and no page arrived since."""
         position = self._state.position
-        return position.cursor > 0 and not position.in_full_pull and not self._was_answered
+        return position.cursor > 0 and not position.in_full_pull and not self._had_page
 
     def request(self) -> SyncPull | FetchCheckpoint:
-        """Return the next pull, or the request for a checkpoint."""
+        """Return the next pull, or the request for a checkpoint.
+
+        Until a pull was complete, it also asks for this client's own writes that a restored file may lack.
+        """
         position = self._state.position
         if position.cursor == 0 and not self._checkpoint_tried:
-            self._frames = 0
+            self._frames_applied = 0
             return FetchCheckpoint(position.client_id)
         source = None if self.due or not self.sources else self.sources[0]
-        asks_for_own = position.cursor and not self._state.has_all_own_writes and source is None
-        own = position.own_writes_up_to if asks_for_own else None
-        return SyncPull(position.client_id, position.cursor, self._page_limit, source, own)
+        asks_for_own_writes = position.cursor and not self._state.has_all_own_writes and source is None
+        own_writes_after = position.own_writes_up_to if asks_for_own_writes else None
+        return SyncPull(position.client_id, position.cursor, self._page_limit, source, own_writes_after)
 
     def note_push(self, rows: set[RowKey]) -> None:
-        """Remember pushed rows: until a pull is answered, a broadcast of them may be older or newer than the push."""
+        """Remember pushed rows: until the next page, a broadcast of them may be older or newer than the push."""
         self._pushed_rows |= rows
 
     def accepts_cursor_of(self, result: PushResult) -> bool:
-        """Return whether a push's answer may advance the cursor; during a full pull, only pages may."""
+        """Return whether the cursor may advance to a push result's. During a full pull, only pages advance it."""
         cursor, caught_up = self._state.position.cursor, self._state.position.caught_up
         return self.stream_intact and caught_up and 0 < cursor < result.server_hlc
 
     def handle_page(self, request: SyncPull, page: SyncResponse) -> Changes:
-        """Apply the answer to a pull.
+        """Apply the page with which the gateway responded to a pull.
 
         The page size doubles while the gateway has more, because a row of a large page costs less to write.
 
         Args:
             request: the pull.
-            page: its answer.
+            page: the response.
+
+        Returns:
+            The committed changes, as for all methods that return `Changes`.
         """
         self.backoff.reset()
         self._page_limit = min(self._limits.pull_deltas, self._page_limit * 2 if page.has_more else _FIRST_PAGE)
@@ -101,16 +110,17 @@ class Puller:
         changes = self._apply_and_advance(page, restart=request.since_hlc == 0)
         self._state.has_all_own_writes = self._state.has_all_own_writes or not page.has_more
         self._pushed_rows.clear()
-        self._was_answered = True
+        self._had_page = True
         self.due = page.has_more
         self.stream_intact = not page.has_more
-        self._resync_requested = self._resync_requested and page.has_more
+        self._resync_demanded = self._resync_demanded and page.has_more
         return changes
 
     def handle_broadcast(self, page: SyncResponse) -> Changes:
-        """Apply a broadcast that continues from the cursor.
+        """Apply a broadcast, unless its cursor is not newer than this client's.
 
-        After a gap, or if it names a row that was pushed meanwhile, a pull is due instead.
+        If an earlier page or broadcast was lost, or it names a row that was pushed since the last page, nothing is
+        applied and a pull is due.
         """
         if page.server_hlc <= self._state.position.cursor:
             return Changes()
@@ -123,18 +133,19 @@ class Puller:
 
     def handle_frame(self, page: SyncResponse) -> Changes:
         """Apply one frame of a checkpoint; the cursor stays at 0 until the last one."""
-        generation = self._state.position.generation + (not self._frames)
+        is_first_frame = not self._frames_applied
+        generation = self._state.position.generation + is_first_frame
         changes = self._changes_of(page.deltas, generation)
         self._state.commit(changes, generation=generation, in_full_pull=True)
-        self._frames += 1
+        self._frames_applied += 1
         return changes
 
     def handle_checkpoint_end(self, end: CheckpointEnd) -> Changes:
-        """Set the cursor to the checkpoint's; later changes are pulled next."""
+        """End the full pull and set the cursor to the checkpoint's; later changes are pulled next."""
         self.backoff.reset()
         self._state.clock.observe(end.highest_hlc)
-        changes = self._apply_and_advance(SyncResponse((), end.cursor), restart=not self._frames)
-        self._was_answered = self._checkpoint_tried = self.due = True
+        changes = self._apply_and_advance(SyncResponse((), end.cursor), restart=not self._frames_applied)
+        self._had_page = self._checkpoint_tried = self.due = True
         return changes
 
     def mark_gap(self) -> None:
@@ -142,27 +153,27 @@ class Puller:
         self.stream_intact = False
         self.due = True
 
-    def handle_failure(self, request: SyncPull | FetchCheckpoint, answer: ErrorAnswer | NoAnswer) -> Changes:
-        """Start a full pull, continue without a checkpoint or source, or retry later, as the answer demands.
+    def handle_failure(self, request: SyncPull | FetchCheckpoint, response: ErrorResponse | NoResponse) -> Changes:
+        """Retry later; after RESYNC_REQUIRED start a full pull; after NOT_FOUND go on without checkpoint or source.
 
         Args:
             request: the request that failed.
-            answer: why it failed.
+            response: why it failed.
         """
         self.stream_intact = False
-        if isinstance(answer, ErrorAnswer):
-            if answer.code == "RESYNC_REQUIRED":
-                if self._resync_requested:  # two gateways answer in turn, or one forgets: do not resync in a loop
+        if isinstance(response, ErrorResponse):
+            if response.code == "RESYNC_REQUIRED":
+                if self._resync_demanded:  # two gateways answer in turn, or one forgets: do not resync in a loop
                     self.backoff.failed(self.backoff.longest_delay)
-                self._resync_requested = True
+                self._resync_demanded = True
                 return self.restart()
-            if answer.code == "NOT_FOUND" and isinstance(request, FetchCheckpoint):
+            if response.code == "NOT_FOUND" and isinstance(request, FetchCheckpoint):
                 self._checkpoint_tried = self.due = True
                 return Changes()
-            if answer.code == "NOT_FOUND" and isinstance(request, SyncPull) and request.source is not None:
+            if response.code == "NOT_FOUND" and isinstance(request, SyncPull) and request.source is not None:
                 self.sources.remove(request.source)
                 return Changes()
-            self.backoff.failed(self.backoff.longest_delay if answer.code in CALLER_ERRORS else answer.retry_after)
+            self.backoff.failed(self.backoff.longest_delay if response.code in CALLER_ERRORS else response.retry_after)
         else:
             self.backoff.failed()
             self._page_limit = min(_FIRST_PAGE, self._limits.pull_deltas)
@@ -170,22 +181,22 @@ class Puller:
 
     def restart(self) -> Changes:
         """Start a full pull from cursor 0; all rows stay until it is complete."""
-        self.due, self._was_answered, self._checkpoint_tried = True, False, False
+        self.due, self._had_page, self._checkpoint_tried = True, False, False
         return self._state.commit(Changes(), cursor=0, caught_up=False)
 
     def _apply_and_advance(self, page: SyncResponse, *, restart: bool) -> Changes:
         """Commit a page with its cursor; at the end of a full pull, remove the rows that it did not name.
 
         Args:
-            page: the page.
-            restart: it is the first page of a full pull, which begins a new generation.
+            page: the deltas, and the new cursor.
+            restart: whether it is the first page of a full pull, which begins a new generation.
         """
         position = self._state.position
         generation = position.generation + restart
         in_full_pull = position.in_full_pull or restart
         changes = self._changes_of(page.deltas, generation)
         if in_full_pull and not page.has_more:
-            sweep(self._state.store, changes, generation)
+            remove_older_rows(self._state.store, changes, generation)
             in_full_pull = False
         return self._state.commit(
             changes,
@@ -196,10 +207,11 @@ class Puller:
         )
 
     def _changes_of(self, deltas: Sequence[RowDelta], generation: int) -> Changes:
+        """Return what the deltas of a page change. The store applies the bulk of them, and the rest is merged here."""
         if deltas:
             self._state.clock.observe(max(map(_hlc_of, deltas)))
-        bulk, rest = self._state.store.prepare(deltas, generation)
-        check_values(rest)
-        changes = apply_page(self._state.store, rest, generation)
+        bulk, to_merge = self._state.store.prepare(deltas, generation)
+        check_values(to_merge)
+        changes = apply_page(self._state.store, to_merge, generation)
         changes.bulk = bulk
         return changes

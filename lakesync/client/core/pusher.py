@@ -1,4 +1,4 @@
-"""Pushes: one batch of edits at a time, repeated unchanged until the gateway has answered."""
+"""Pushes: one batch of edits at a time, repeated unchanged until the gateway has responded. `ClientCore` calls it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from lakesync.client.core import edit_lifecycle
 from lakesync.client.core.limits import Backoff, CoreLimits, RetryPolicy
-from lakesync.client.core.messages import ErrorAnswer, NoAnswer
+from lakesync.client.core.messages import ErrorResponse, NoResponse
 from lakesync.client.core.records import Changes, Edit
 from lakesync.client.core.state import CoreState
 from lakesync.model.errors import Rejection
@@ -26,17 +26,20 @@ _NOTHING_STORED = _CONTENT_ERRORS | CALLER_ERRORS | _OVERLOAD_ERRORS
 
 
 class Pusher:
-    """Decides what to push, and applies the answers."""
+    """Decides what to push, and applies the responses."""
 
     def __init__(self, state: CoreState, backoff: Backoff, limits: CoreLimits, policy: RetryPolicy) -> None:
         self.backoff = backoff
+        """The retry delays of pushes."""
         self._overloads = 0
-        """Consecutive answers with an overload error."""
+        """Consecutive responses with an overload error."""
         self._max_overloads = policy.pushes
         self._state = state
         self._limits = limits
         self._batch_limit = limits.push_deltas
+        """Edits of the next batch, at most."""
         self._batch: list[Edit] = []
+        """The edits of the newest push."""
 
     @property
     def in_doubt(self) -> bool:
@@ -61,48 +64,51 @@ class Pusher:
         """Return the rows of the newest push."""
         return {edit.delta.key for edit in self._batch}
 
-    def handle_result(self, result: PushResult, *, take_cursor: bool) -> Changes:
-        """Apply the answer to an accepted push.
+    def handle_result(self, result: PushResult, *, advance_cursor: bool) -> Changes:
+        """Move the edits of an accepted push into the known rows.
 
         Args:
-            result: the gateway's answer.
-            take_cursor: whether to advance to the answer's cursor: this client has applied everything it was sent.
+            result: the gateway's response.
+            advance_cursor: whether to advance to the response's cursor. It may be, if this client has applied
+                everything that it was sent.
         """
         state, batch = self._state, self._batch
         self._overloads = 0
         self.backoff.reset()
         self._batch_limit = min(self._limits.push_deltas, self._batch_limit * 2)
         state.clock.observe(max(edit.delta.hlc for edit in batch))
-        cursor = result.server_hlc if take_cursor else state.position.cursor
+        cursor = result.server_hlc if advance_cursor else state.position.cursor
         return state.commit(edit_lifecycle.accept(state.store, batch, state.position.generation), cursor=cursor)
 
-    def handle_failure(self, answer: ErrorAnswer | NoAnswer) -> Changes:
+    def handle_failure(self, response: ErrorResponse | NoResponse) -> Changes:
         """Mark the edits that the gateway rejected as refused, and the others of the batch as waiting.
 
-        If the gateway may have stored the push, the batch stays in doubt and is repeated. A batch that was rejected
-        without names is halved until the rejected edit is alone.
+        If the gateway may have stored the push, the batch stays in doubt and is repeated. If the gateway rejects a push
+        without naming deltas, the next batches are halved until the rejected edit is alone.
         """
         batch = self._batch
-        if isinstance(answer, ErrorAnswer) and self._is_last_overload(answer):
-            reasons = {edit.delta.delta_id: _rejection(edit, answer) for edit in batch}
+        if isinstance(response, ErrorResponse) and self._is_last_overload(response):
+            reasons = {edit.delta.delta_id: _rejection(edit, response) for edit in batch}
             return self._state.commit(Changes(edits=edit_lifecycle.refuse(batch, reasons)))
-        if isinstance(answer, NoAnswer) or answer.code not in _NOTHING_STORED:
-            self.backoff.failed(answer.retry_after if isinstance(answer, ErrorAnswer) else None)
+        if isinstance(response, NoResponse) or response.code not in _NOTHING_STORED:
+            self.backoff.failed(response.retry_after if isinstance(response, ErrorResponse) else None)
             return Changes()
-        reasons = {rejection.delta_id: rejection for rejection in answer.rejected}
+        reasons = {rejection.delta_id: rejection for rejection in response.rejected}
         if not any(edit.delta.delta_id in reasons for edit in batch):
             reasons = {}
-            if answer.code not in _CONTENT_ERRORS:
-                self.backoff.failed(self.backoff.longest_delay if answer.code in CALLER_ERRORS else answer.retry_after)
+            if response.code not in _CONTENT_ERRORS:
+                self.backoff.failed(
+                    self.backoff.longest_delay if response.code in CALLER_ERRORS else response.retry_after
+                )
             elif len(batch) > 1:
                 self._batch_limit = len(batch) // 2
             else:
-                reasons = {batch[0].delta.delta_id: _rejection(batch[0], answer)}
+                reasons = {batch[0].delta.delta_id: _rejection(batch[0], response)}
         return self._state.commit(Changes(edits=edit_lifecycle.refuse(batch, reasons)))
 
-    def _is_last_overload(self, answer: ErrorAnswer) -> bool:
+    def _is_last_overload(self, response: ErrorResponse) -> bool:
         """Return whether the gateway was overloaded as often in a row as the retry policy allows."""
-        if self._max_overloads is None or answer.code not in _OVERLOAD_ERRORS:
+        if self._max_overloads is None or response.code not in _OVERLOAD_ERRORS:
             return False
         self._overloads += 1
         if self._overloads < self._max_overloads:
@@ -111,5 +117,6 @@ class Pusher:
         return True
 
 
-def _rejection(edit: Edit, answer: ErrorAnswer) -> Rejection:
-    return Rejection(edit.delta.delta_id, answer.code, answer.message)
+def _rejection(edit: Edit, response: ErrorResponse) -> Rejection:
+    """Return the rejection of one edit, for the reason of the whole push's."""
+    return Rejection(edit.delta.delta_id, response.code, response.message)

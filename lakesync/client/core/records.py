@@ -1,4 +1,7 @@
-"""The values that a client stores: its position, known rows and edits; and the changes of one step."""
+"""The values that a client stores: its position, known rows and edits; and the changes that one step commits.
+
+The core creates them, and a `ClientStore` stores them.
+"""
 
 from __future__ import annotations
 
@@ -16,24 +19,24 @@ from lakesync.model.types import RowDelta, RowKey
 EditStatus = Literal["waiting", "sent", "refused"]
 
 SOURCE_GENERATION = 0
-"""The generation of rows from a named source: no resync removes them."""
+"""The generation of rows from a named source (an adapter beside the gateway's own feed): no resync removes them."""
 
 
 class Position(msgspec.Struct, frozen=True, array_like=True):
-    """How far the client is: one small record, stored as an array in this order."""
+    """How far the client has synchronised: one small record, stored as a JSON array of the fields in this order."""
 
     client_id: str = ""
     """The client that owns the database; empty until the first commit."""
     cursor: int = 0
-    """The arrival up to which pages are applied; 0 before the first pull and when a full pull starts."""
+    """The arrival (the gateway's timestamp of receipt) up to which pages are applied; 0 when a full pull starts."""
     caught_up: bool = False
-    """Whether the cursor came from a last page: the gateway had nothing more at that moment."""
+    """Whether the newest page was the last one: the gateway had nothing more at that moment."""
     generation: int = 1
     """How often the client has started from cursor 0. A row of an older generation was not in the newest full pull."""
     in_full_pull: bool = False
-    """A pull from cursor 0 is in progress; at its end, rows of older generations are removed."""
+    """Whether a pull from cursor 0 is in progress; at its end, rows of older generations are removed."""
     hlc: int = 0
-    """The highest hlc issued to an edit or observed in a page."""
+    """The highest hlc (hybrid logical clock) issued to an edit or observed in a page."""
     gateway_hlc: int = 0
     """The highest hlc that the gateway accepted from this client or sent to it."""
     edit_count: int = 0
@@ -42,14 +45,14 @@ class Position(msgspec.Struct, frozen=True, array_like=True):
     """Every write of this client up to this hlc is in this database. It advances with every commit once a pull was
     complete in this process. A file restored from a backup lacks later writes; the first pull asks for them."""
     gateway: str = ""
-    """The gateway that this database is synchronised with; empty until it is known."""
+    """The id of the gateway with which this database is synchronised; empty until it is known."""
 
     def bound_to(self, client_id: str, gateway: str = "") -> Position:
         """Return this position with its client and gateway set.
 
         Args:
             client_id: the client that opens the database.
-            gateway: the gateway's id; empty: unchanged.
+            gateway: the gateway's id; empty to leave it unchanged.
 
         Raises:
             ConfigurationError: the database belongs to another client or gateway.
@@ -70,16 +73,18 @@ class Position(msgspec.Struct, frozen=True, array_like=True):
 class KnownRow(msgspec.Struct, gc=False):
     """A row as the gateway has it, as far as this client may see it: pages and accepted edits, merged.
 
-    The delta ids and widths in `state` are not used here. A row that is not visible is kept only while it has edits,
-    because they are compared with its tombstone.
+    A row that does not exist, or that this client may not see, is kept only while it has edits, because they are
+    compared with its tombstone.
     """
 
     state: RowState
+    """The merged row; its delta ids and widths are not used."""
     generation: int
+    """The generation of the newest full pull that named the row; SOURCE_GENERATION for a named source's row."""
 
 
-_SHOWN_CHARACTERS = 80
-"""Characters of a value in the repr of an edit."""
+_REPR_CHARACTERS = 80
+"""Characters of each value in the repr of an edit, at most."""
 
 
 class Edit(msgspec.Struct, frozen=True):
@@ -88,17 +93,19 @@ class Edit(msgspec.Struct, frozen=True):
     number: int
     """From 1, in the order in which edits were made."""
     delta: RowDelta
+    """What the app wrote, as it is pushed."""
     status: EditStatus = "waiting"
-    """`waiting`: to be pushed. `sent`: in a push without an answer, which is repeated unchanged. `refused`: rejected by
-    the gateway; kept until it is retried or dropped."""
+    """`waiting`: to be pushed. `sent`: in a push without a response, which is repeated unchanged. `refused`: the
+    gateway rejected it; it is kept until it is retried or dropped."""
     code: str = ""
-    """The error code of the rejection."""
+    """The error code of the rejection; empty unless `refused`."""
     message: str = ""
+    """The gateway's explanation of the rejection."""
 
     def __repr__(self) -> str:
         """Return a short description, with long values cut: `<Edit 7 waiting: UPDATE todos/t1 {'done': True}>`."""
         delta, reason = self.delta, f" {self.code}: {self.message}" if self.code else ""
-        values = ", ".join(f"{name!r}: {value!r:.{_SHOWN_CHARACTERS}}" for name, value in self.values.items())
+        values = ", ".join(f"{name!r}: {value!r:.{_REPR_CHARACTERS}}" for name, value in self.values.items())
         return f"<Edit {self.number} {self.status}: {delta.op} {delta.table}/{delta.row_id} {{{values}}}{reason}>"
 
     @property
@@ -108,23 +115,25 @@ class Edit(msgspec.Struct, frozen=True):
 
     @property
     def values(self) -> dict[str, Any]:
-        """The columns that it writes, with decoded JSON values."""
+        """The written columns with their decoded values."""
         return {cell.column: cell.decoded() for cell in self.delta.columns}
 
 
 class LocalChange(NamedTuple):
-    """A row before and after a change by the app; None if the row does not exist."""
+    """A change that the app made to a row."""
 
     table: str
     row_id: str
     before: dict[str, Any] | None
+    """The row's columns before the change; None if the row did not exist."""
     after: dict[str, Any] | None
+    """The row's columns after the change; None if the row was deleted."""
     at: int | None = None
-    """When it was made, in milliseconds of this machine's clock; None for now."""
+    """When the change was made, in milliseconds of this machine's clock; None for now."""
 
 
 class BulkChanges(Protocol):
-    """The part of a page that a store applies by itself: rows without edits, which need no merge one by one."""
+    """The part of a page that a store applies by itself: rows without edits, which need not be merged one by one."""
 
     @property
     def tables(self) -> set[str]:
@@ -143,6 +152,7 @@ class Changes(msgspec.Struct):
     """What one step of the core changes. A store commits all of it or nothing."""
 
     position: Position | None = None
+    """The new position; None if it did not change."""
     known: dict[RowKey, KnownRow | None] = {}
     """Known rows, each complete; None deletes the record."""
     rows: dict[RowKey, dict[str, Raw] | None] = {}
@@ -150,7 +160,7 @@ class Changes(msgspec.Struct):
     edits: dict[int, Edit | None] = {}
     """Edits by number; None deletes an edit that was accepted or dropped."""
     bulk: BulkChanges | None = None
-    """Further rows, as the store itself prepared them."""
+    """Further rows, as `ClientStore.prepare` returned them."""
 
     @property
     def tables(self) -> set[str]:

@@ -1,7 +1,8 @@
-"""Merging of rows: a page's deltas, accepted edits, and the row that the app sees.
+"""Merging of rows: a page's deltas, accepted edits, and the row that the app sees. The rest of the core calls it.
 
-The app's row is the merge of the known row and its edits. That merge (`lakesync.model.merge`) does not depend on
-order. So an accepted edit moves into the known row, and the app's row does not change.
+A known row is a row as the gateway has it. The app's row is the merge of the known row and its edits, which the gateway
+has not acknowledged. That merge (`lakesync.model.merge`) does not depend on order. So an accepted edit moves into the
+known row, and the app's row does not change.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from lakesync.model.types import RowDelta, RowKey
 def apply_page_delta(state: RowState, delta: RowDelta) -> bool:
     """Apply a delta of a page to a known row, in place.
 
-    The gateway sends a DELETE also for a row that moved out of the client's sight. So a DELETE empties the row
-    whatever its stamps; its stamp is kept as a tombstone, with which edits are compared. An INSERT means that the row
-    exists, and clears the tombstone.
+    The gateway sends a DELETE also for a row that the client may no longer see. So a DELETE empties the row, even if
+    the row has newer stamps. The DELETE's stamp is kept as a tombstone: only newer edits show the row again. An INSERT
+    means that the row exists, and clears the tombstone.
 
     Args:
-        state: the known row; is updated.
-        delta: of the same row.
+        state: the known row; it is updated.
+        delta: a delta of this row.
 
     Returns:
         Whether the row changed.
@@ -45,8 +46,8 @@ def merge_edit(state: RowState, delta: RowDelta) -> bool:
     """Merge an edit's delta into a row, in place; return whether the row changed.
 
     Args:
-        state: the row; is updated.
-        delta: of the same row.
+        state: the row; it is updated.
+        delta: a delta of this row. Its delta id is not stored, because the client does not use it.
     """
     op, table, row_id, client_id = delta.op, delta.table, delta.row_id, delta.client_id
     return state.merge(RowDelta(op, table, row_id, client_id, delta.columns, delta.hlc, delta_id="")).changed
@@ -57,7 +58,10 @@ def visible_row(state: RowState | None, edits: Sequence[Edit]) -> dict[str, Raw]
 
     Args:
         state: the known row; None if the gateway does not have the row.
-        edits: of the same row.
+        edits: the row's edits.
+
+    Returns:
+        The JSON text of each column that has a value.
     """
     if edits:
         state = state.copy() if state is not None else RowState()
@@ -70,10 +74,10 @@ def apply_page(store: ClientStore, deltas: Iterable[RowDelta], generation: int) 
     """Return what a page changes in the rows that it names. Nothing is stored.
 
     Args:
-        store: holds the known rows and the edits.
-        deltas: a page.
-        generation: the position's, or SOURCE_GENERATION for a page of a named source. A row of an older generation is
-            emptied first, because the gateway's state may have been replaced since then.
+        store: the store with the known rows and the edits.
+        deltas: the page's deltas.
+        generation: the current generation, or SOURCE_GENERATION for a page of a named source. A row of an older
+            generation is emptied first, because the gateway's rows may have been replaced since then.
     """
     by_row: dict[RowKey, list[RowDelta]] = {}
     for delta in deltas:
@@ -100,13 +104,15 @@ def apply_page(store: ClientStore, deltas: Iterable[RowDelta], generation: int) 
     return changes
 
 
-def sweep(store: ClientStore, changes: Changes, generation: int) -> None:
-    """Add the removal of every row of an older generation to a page's changes. Edits of these rows are kept.
+def remove_older_rows(store: ClientStore, changes: Changes, generation: int) -> None:
+    """Add the removal of every row that a full pull did not name to the changes of its last page.
+
+    Edits of these rows are kept, and the app's rows are computed from them.
 
     Args:
-        store: holds the known rows and the edits.
-        changes: of the last page of a full pull; is updated.
-        generation: of the full pull.
+        store: the store with the known rows and the edits.
+        changes: the changes of the full pull's last page; they are updated.
+        generation: the full pull's generation; rows of older ones are removed.
     """
     renewed = changes.known.keys() | (changes.bulk.renewed_rows if changes.bulk else set())
     keys = {key for key in store.older_than(generation) if key not in renewed}

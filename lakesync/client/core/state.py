@@ -1,4 +1,4 @@
-"""The state that all parts of the core share, and the only place that commits."""
+"""The state that `ClientCore`, `Puller` and `Pusher` share. All of their commits go through it."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ class CoreState:
         """Store changes together with the new position.
 
         Args:
-            changes: of rows and edits.
-            fields: fields of the position with their new values.
+            changes: changed rows and edits.
+            fields: new values of fields of `Position`; the clock's fields are set from the clock.
 
         Returns:
-            The changes, with the position if it changed.
+            The same changes, with the position if it changed.
         """
-        own = self.clock.gateway_hlc if self.has_all_own_writes else self.position.own_writes_up_to
+        own_writes_up_to = self.clock.gateway_hlc if self.has_all_own_writes else self.position.own_writes_up_to
         position = replace(
             self.position,
             hlc=self.clock.last,
             gateway_hlc=self.clock.gateway_hlc,
-            own_writes_up_to=own,
+            own_writes_up_to=own_writes_up_to,
             **fields,
         )
         if position != self.position:

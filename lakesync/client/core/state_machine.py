@@ -1,4 +1,7 @@
-"""The state machine: which request to send next, and what an answer changes."""
+"""The state machine: which request to send next, and what a response changes.
+
+`Replica` runs it over the app's database; tests run it over a `MemoryStore`.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +16,14 @@ from lakesync.client.core import edit_lifecycle
 from lakesync.client.core.clock import EditClock
 from lakesync.client.core.limits import Backoff, CoreLimits, RetryPolicy
 from lakesync.client.core.messages import (
-    Answer,
     Broadcast,
     CheckpointEnd,
     CheckpointFrame,
-    ErrorAnswer,
+    ErrorResponse,
     FetchCheckpoint,
-    NoAnswer,
+    NoResponse,
     Request,
+    Response,
     Wait,
 )
 from lakesync.client.core.puller import Puller
@@ -34,13 +37,15 @@ from lakesync.model.types import PushResult, RowDelta, RowKey, SyncPull, SyncPus
 from lakesync.model.validation import check_shape
 
 Mode = Literal["full", "pushOnly", "pullOnly"]
+"""`full` pushes and pulls; `pushOnly` never pulls, `pullOnly` never pushes."""
 
 
 class ClientCore:
     """The client of one gateway, over a store. It has at most one pending request. Not thread-safe.
 
-    If the store fails to commit, the call raises the store's error and nothing has changed. The core then continues as
-    if the answer had not arrived.
+    Every method that changes something commits it to the store, and returns the committed changes. If the store fails
+    to commit, the method raises the store's error and nothing has changed. The core then continues as if the response
+    had not arrived.
     """
 
     def __init__(
@@ -59,12 +64,12 @@ class ClientCore:
 
         Args:
             store: the durable state.
-            client_id: this client.
+            client_id: this client's id.
             mode: `pushOnly` never pulls, `pullOnly` never pushes.
-            limits: the size of requests.
-            retry: the delays after failures.
-            wall: returns this machine's time in milliseconds, with which edits are stamped.
-            monotonic: returns seconds, for delays.
+            limits: the largest push and page; None for the defaults.
+            retry: the delays and attempts after failures; None for the defaults.
+            wall: returns this machine's time in milliseconds since 1970, with which edits are stamped.
+            monotonic: returns seconds that never go back, for delays.
             jitter: returns a random number from 0 to 1, so that clients do not retry at the same moment.
 
         Raises:
@@ -72,7 +77,7 @@ class ClientCore:
         """
         position = store.position().bound_to(client_id)
         self.mode = mode
-        self.last_error: ErrorAnswer | NoAnswer | None = None
+        self.last_error: ErrorResponse | NoResponse | None = None
         """Why the newest request failed; None after a success."""
         clock = EditClock(wall, position.hlc, position.gateway_hlc)
         limits, retry = limits or CoreLimits(), retry or RetryPolicy()
@@ -89,12 +94,12 @@ class ClientCore:
 
     @property
     def cursor(self) -> int:
-        """The arrival up to which pages are applied; 0 before the first one."""
+        """The arrival (the gateway's timestamp of receipt) up to which pages are applied; 0 before the first one."""
         return self._state.position.cursor
 
     @property
     def has_pending_request(self) -> bool:
-        """Whether a request was returned by `next_request` and has no answer yet."""
+        """Whether a request was returned by `next_request` and has no response yet."""
         return self._pending is not None
 
     @property
@@ -110,14 +115,15 @@ class ClientCore:
         """Store the app's changes as edits, in one commit.
 
         Args:
-            changes: rows before and after.
-            applied: whether the app's rows have the changes already.
+            changes: the written rows, before and after.
+            applied: whether the app has written the changes to its rows itself; otherwise the store writes them.
 
         Raises:
             ValidationError: a value is not a JSON value; nothing is stored.
         """
         state = self._state
-        rewritten = state.restamp_future_edits()  # this undid changes that the app's rows have and no edit has yet
+        # restamping rewrites rows from their edits, and so undoes changes that the app has made and no edit has yet
+        rewritten = state.restamp_future_edits()
         edits = edit_lifecycle.make_edits(changes, self.client_id, state.clock, state.position.edit_count + 1)
         result = Changes(edits=dict(edits))
         keys = {edit.delta.key for edit in edits.values()}
@@ -126,7 +132,7 @@ class ClientCore:
         return state.commit(result, edit_count=state.position.edit_count + len(edits))
 
     def add_delta(self, delta: RowDelta) -> Edit:
-        """Store a delta as an edit and apply it to the app's row.
+        """Store a delta as an edit and apply it to the app's row. An app calls it to push a delta of its own.
 
         Returns:
             The edit; the existing one if the delta was added before.
@@ -154,19 +160,23 @@ class ClientCore:
         return edit
 
     def mark_sending(self, ids: Collection[str]) -> Changes:
-        """Mark waiting edits as sent, if the app pushes them itself; they are in doubt until `ack` or `nack`."""
+        """Mark waiting edits as sent, if the app pushes them itself; they are in doubt until `ack` or `nack`.
+
+        Args:
+            ids: delta ids; those of other edits are ignored, as in `ack` and `nack`.
+        """
         edits = self._edits_with(ids, "waiting")
         return self._state.commit(Changes(edits={edit.number: replace(edit, status="sent") for edit in edits}))
 
     def ack(self, ids: Collection[str]) -> Changes:
-        """Accept edits, as if the gateway had acknowledged them."""
+        """Accept edits with these delta ids, as if the gateway had acknowledged them."""
         state, edits = self._state, self._edits_with(ids, "waiting", "sent")
         if not edits:
             return Changes()
         return state.commit(edit_lifecycle.accept(state.store, edits, state.position.generation))
 
     def nack(self, ids: Collection[str]) -> Changes:
-        """Mark sent edits as waiting, because the gateway did not store them."""
+        """Mark sent edits with these delta ids as waiting, because the gateway did not store them."""
         edits = self._edits_with(ids, "sent")
         return self._state.commit(Changes(edits={edit.number: replace(edit, status="waiting") for edit in edits}))
 
@@ -184,7 +194,7 @@ class ClientCore:
         return self._state.store.edits()
 
     def retry(self, numbers: Collection[int]) -> Changes:
-        """Mark refused edits as waiting.
+        """Mark refused edits with these numbers as waiting.
 
         Raises:
             NotFoundError: a number does not belong to a refused edit.
@@ -192,7 +202,7 @@ class ClientCore:
         return self._state.commit(edit_lifecycle.retry(self._state.store, numbers))
 
     def drop(self, numbers: Collection[int]) -> Changes:
-        """Delete edits and restore their rows.
+        """Delete edits with these numbers and restore their rows.
 
         Raises:
             NotFoundError: a number does not belong to an edit.
@@ -201,7 +211,7 @@ class ClientCore:
         return self._state.commit(edit_lifecycle.drop(self._state.store, numbers))
 
     def refresh_rows(self, keys: Collection[RowKey]) -> Changes:
-        """Write the app's rows again from the known rows and the edits, after their table was remade."""
+        """Write the app's rows again from the known rows and the edits, after the app recreated their table."""
         changes = Changes()
         edit_lifecycle.refresh_rows(self._state.store, changes, keys)
         return self._state.commit(changes)
@@ -218,10 +228,10 @@ class ClientCore:
             self._puller.sources.append(source)
 
     def resync(self) -> Changes:
-        """Start a full pull; all rows and edits stay, and rows that it does not name are removed at its end.
+        """Start a full pull, from cursor 0. Edits are kept, and rows that its pages do not name are removed at its end.
 
         Raises:
-            RuntimeError: a request has no answer yet.
+            RuntimeError: a request has no response yet.
         """
         self._check_no_pending_request()
         return self._puller.restart()
@@ -232,24 +242,24 @@ class ClientCore:
         self._puller.backoff.reset()
 
     def connection_opened(self) -> None:
-        """Record that a connection is open on which the gateway broadcasts, after the first pull on it."""
+        """Record that a connection is open. The gateway broadcasts on it once it has responded to a pull on it."""
         self._receives_broadcasts = True
         self._puller.mark_gap()
 
     def connection_closed(self) -> None:
-        """Record that this connection is closed; a pending request on it has no answer."""
+        """Record that this connection is closed; a pending request on it will get no response."""
         self._receives_broadcasts = False
         self._puller.mark_gap()
         if self._pending is not None:
-            self.receive(NoAnswer("the connection was closed"))
+            self.receive(NoResponse("the connection was closed"))
 
     def next_request(self) -> Request | Wait:
         """Return the request to send now, or how long to wait.
 
-        Pass the answer of every request to `receive`, or `NoAnswer` if none arrives.
+        Pass the response to every request to `receive`, or `NoResponse` if none arrives.
 
         Raises:
-            RuntimeError: a request has no answer yet.
+            RuntimeError: a request has no response yet.
         """
         self._check_no_pending_request()
         if self.mode != "pullOnly":
@@ -264,23 +274,23 @@ class ClientCore:
                 return request
         return Wait(min((candidate.backoff.delay() for candidate in candidates), default=None))
 
-    def receive(self, answer: Answer) -> Changes:
-        """Apply an answer or a broadcast of the gateway.
+    def receive(self, response: Response) -> Changes:
+        """Apply a response or a broadcast of the gateway.
 
         Returns:
             What it changed, already committed.
 
         Raises:
-            RuntimeError: no pending request has this kind of answer.
+            RuntimeError: the response does not belong to the pending request, or none is pending.
         """
         request = self._pending
         try:
-            if isinstance(answer, Broadcast):
-                return Changes() if self.mode == "pushOnly" else self._puller.handle_broadcast(answer.page)
-            if isinstance(answer, CheckpointFrame) and isinstance(request, FetchCheckpoint):
-                return self._puller.handle_frame(answer.page)
+            if isinstance(response, Broadcast):
+                return Changes() if self.mode == "pushOnly" else self._puller.handle_broadcast(response.page)
+            if isinstance(response, CheckpointFrame) and isinstance(request, FetchCheckpoint):
+                return self._puller.handle_frame(response.page)
             self._pending = None
-            return self._handle_answer(request, answer)
+            return self._handle_response(request, response)
         except Exception:
             self._pending = None
             self._puller.mark_gap()
@@ -289,11 +299,11 @@ class ClientCore:
     def _check_no_pending_request(self) -> None:
         if self._pending is not None:
             raise RuntimeError(
-                f"{type(self._pending).__name__} has no answer yet: pass its answer, or NoAnswer, to receive() first"
+                f"{type(self._pending).__name__} has no response yet: pass one, or NoResponse, to receive() first"
             )
 
     def _candidates(self) -> list[Pusher | Puller]:
-        """Return who has work, in order of priority.
+        """Return the pusher, the puller or both, if they have a request to send, in order of priority.
 
         A push in doubt goes first: a page pulled meanwhile might contain a DELETE from before or after that push. A
         client that the gateway does not know pulls before it pushes, because only then is it given a checkpoint. A
@@ -303,29 +313,34 @@ class ClientCore:
         if may_push and self._pusher.in_doubt:
             return [self._pusher]
         push: list[Pusher | Puller] = [self._pusher] if may_push and self._pusher.has_work else []
-        may_be_unknown = may_pull and self._puller.may_be_unknown
-        pull = [self._puller] if may_pull and (self._puller.has_work or (may_be_unknown and push)) else []
-        return [*pull, *push] if may_be_unknown or self._puller.is_reopened else [*push, *pull]
+        may_be_new = may_pull and self._puller.may_be_new_client
+        pull = [self._puller] if may_pull and (self._puller.has_work or (may_be_new and push)) else []
+        return [*pull, *push] if may_be_new or self._puller.is_reopened else [*push, *pull]
 
-    def _handle_answer(self, request: Request | None, answer: Answer) -> Changes:
-        match request, answer:
+    def _handle_response(self, request: Request | None, response: Response) -> Changes:
+        """Pass the response to the part that made the request.
+
+        Raises:
+            RuntimeError: the response does not belong to the request.
+        """
+        match request, response:
             case SyncPush(), PushResult():
-                take_cursor = not self._receives_broadcasts and self._puller.accepts_cursor_of(answer)
-                if not take_cursor and not self._receives_broadcasts:
+                advance_cursor = not self._receives_broadcasts and self._puller.accepts_cursor_of(response)
+                if not advance_cursor and not self._receives_broadcasts:
                     self._puller.due = True
-                changes = self._pusher.handle_result(answer, take_cursor=take_cursor)
+                changes = self._pusher.handle_result(response, advance_cursor=advance_cursor)
             case SyncPull(), SyncResponse():
-                changes = self._puller.handle_page(request, answer)
+                changes = self._puller.handle_page(request, response)
             case FetchCheckpoint(), CheckpointEnd():
-                changes = self._puller.handle_checkpoint_end(answer)
-            case SyncPush(), ErrorAnswer() | NoAnswer():
-                changes = self._pusher.handle_failure(answer)
-            case SyncPull() | FetchCheckpoint(), ErrorAnswer() | NoAnswer():
-                changes = self._puller.handle_failure(request, answer)
+                changes = self._puller.handle_checkpoint_end(response)
+            case SyncPush(), ErrorResponse() | NoResponse():
+                changes = self._pusher.handle_failure(response)
+            case SyncPull() | FetchCheckpoint(), ErrorResponse() | NoResponse():
+                changes = self._puller.handle_failure(request, response)
             case _:
                 pending = (
                     f"the pending request is {type(request).__name__}" if request is not None else "none is pending"
                 )
-                raise RuntimeError(f"{type(answer).__name__} answers no pending request: {pending}")
-        self.last_error = answer if isinstance(answer, ErrorAnswer | NoAnswer) else None
+                raise RuntimeError(f"{type(response).__name__} answers no pending request: {pending}")
+        self.last_error = response if isinstance(response, ErrorResponse | NoResponse) else None
         return changes

@@ -1,4 +1,4 @@
-"""The protocol of a client's durable state. `MemoryStore` and `SqliteClientStore` implement it."""
+"""The protocol of a client's durable state. The core calls it; `MemoryStore` and `SqliteClientStore` implement it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ class ClientStore(Protocol):
         """Return these rows as the gateway has them; unknown rows are absent."""
 
     def older_than(self, generation: int) -> list[RowKey]:
-        """Return the known rows of generations from 1 up to, not including, `generation`."""
+        """Return the known rows of generations from 1 up to, not including, `generation`.
+
+        Rows of named sources have generation 0 and are not returned.
+        """
 
     def edits(self, status: EditStatus | None = None, limit: int | None = None) -> list[Edit]:
         """Return edits in order of their numbers.
@@ -37,15 +40,15 @@ class ClientStore(Protocol):
         """Return the edits of these rows in order of their numbers; rows without edits are absent."""
 
     def prepare(self, deltas: Sequence[RowDelta], generation: int) -> tuple[BulkChanges | None, Sequence[RowDelta]]:
-        """Select the part of a page that the store applies by itself when it commits.
+        """Select the part of a page that the store applies by itself when it commits, faster than row by row.
 
         Args:
-            deltas: a page.
-            generation: as for `apply_page`, which must give the same result.
+            deltas: the page's deltas.
+            generation: the generation of the page's rows. The result must be that of `rows.apply_page`.
 
         Returns:
-            The store's own part, if it has one; and the deltas that the core merges.
+            The store's part, or None if it applies nothing by itself; and the deltas that the core merges.
         """
 
     def commit(self, changes: Changes) -> None:
-        """Store all of the changes, or none if it raises."""
+        """Store all of the changes, or none if it raises. `changes.bulk` is what `prepare` returned."""

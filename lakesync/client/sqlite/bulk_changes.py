@@ -1,6 +1,7 @@
 """Bulk changes: the part of a page that is written with few statements instead of being merged row by row.
 
-This is a second implementation of `core.rows.apply_page`, for speed: measured per CPU second with pages of 8,000
+`SqliteClientStore` calls it. This is a second implementation of `core.rows.apply_page`, for speed: measured per CPU
+second with pages of 8,000
 deltas, it applies five times as many INSERTs and eight times as many UPDATEs (`scripts/bench client`, against the same
 with `SqliteClientStore.bulk_from` out of reach). `tests/property/test_client_bulk_pages.py` and `test_client_store.py`
 hold both equal.
@@ -33,17 +34,17 @@ from lakesync.model.types import RowDelta, RowKey
 _column_of, _value_of = attrgetter("column"), attrgetter("value")
 
 DecodedGroup = tuple[RowGroup, list[Sequence[Any]]]
-"""Rows, and their values by column."""
+"""Rows, and the values of each of their columns, as SQLite binds them."""
 
 
 class BulkChanges:
-    """Changes of settled rows, decoded and ready to be written. Implements the core's protocol of that name."""
+    """Changes of rows without edits, decoded and ready to be written. Implements the core's protocol of that name."""
 
     def __init__(self, generation: int, types: TableTypes) -> None:
         """Start without changes.
 
         Args:
-            generation: of the page.
+            generation: the page's generation.
             types: the column types of all synced tables.
         """
         self.generation = generation
@@ -51,9 +52,9 @@ class BulkChanges:
         self.new: list[DecodedGroup] = []
         """Rows that are not known."""
         self.replaced: list[DecodedGroup] = []
-        """Known rows of which nothing stays."""
+        """Known rows whose values are all replaced."""
         self.updated: list[tuple[RowGroup, list[Sequence[Any]], list[Record]]] = []
-        """Known rows with an UPDATE that is newer than all their deltas; with their records after it."""
+        """Known rows with an UPDATE that is newer than all their deltas, and their records after it."""
         self.deleted: dict[str, list[str]] = {}
         """Row ids by table."""
 
@@ -84,9 +85,9 @@ class BulkChanges:
         """Add the rows of one table that can be written in bulk.
 
         Args:
-            table: of the rows.
-            rows: the page's rows of this table, as `by_row` returns them.
-            stored: their records.
+            table: the rows' table.
+            rows: the page's rows of this table, as `page_plan.by_row` returns them.
+            stored: the stored records of these rows, in the same order.
             edited: ids of rows that have edits.
             stamp_codec: encodes records.
 
@@ -112,7 +113,7 @@ class BulkChanges:
         Args:
             db: the app's database, in a transaction.
             stamp_codec: encodes records.
-            tracking: of the same database, paused.
+            tracking: the change tracking of this database, paused.
         """
         with tracking.without_triggers(self._write_counts()):
             for groups in (self.new, self.replaced):
@@ -185,6 +186,7 @@ def _add_created(groups: list[DecodedGroup], table: str, rows: PlannedRows, type
 
 
 def _parts_of(rows: Sequence[Sequence[RowDelta]]) -> Iterator[RowPart]:
+    """Yield the deltas of rows as row parts."""
     for deltas in rows:
         for delta in deltas:
             cells = delta.columns
@@ -215,6 +217,11 @@ def _by_layout(
 def _by_updated_columns(
     table: str, rows: PlannedRows, types: TableTypes
 ) -> Iterator[tuple[RowGroup, list[RowDelta], list[Record]]]:
+    """Yield UPDATEs of the same columns, with their deltas and stored records.
+
+    Raises:
+        NotBulkWritableError: their columns cannot be decoded.
+    """
     if not rows.single:
         return
     decoded = decode_uniform(rows.single, types[table])
@@ -230,6 +237,7 @@ def _by_updated_columns(
 
 
 def _row_counts(groups: Sequence[RowGroup]) -> dict[str, int]:
+    """Return the number of rows by table."""
     counts: dict[str, int] = {}
     for group in groups:
         counts[group.table] = counts.get(group.table, 0) + len(group.row_ids)

@@ -1,4 +1,7 @@
-"""SQL statements that write many settled rows and their records at once."""
+"""SQL statements that write many rows and their records at once. `bulk_changes` and `staging_table` call them.
+
+A record holds the stamps of a row's columns: which delta wrote them.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +33,11 @@ def write_rows(
     Args:
         db: the app's database.
         group: the rows.
-        columns: their values by column.
-        records: of the same rows.
-        generation: of the rows.
+        columns: the values of each column of the group, as SQLite binds them.
+        records: the rows' records.
+        generation: the rows' generation.
         types: the column types of all tables.
-        replace: the rows are known, and nothing of them stays; otherwise they are new.
+        replace: whether the rows exist and all their values are replaced; otherwise they are new.
     """
     head, marks = _insert_row(group)
     cells = [group.row_ids, *columns]
@@ -61,9 +64,9 @@ def update_rows(
     Args:
         db: the app's database.
         group: the rows.
-        columns: the new values by column.
-        records: of the same rows, after the update.
-        generation: of the rows.
+        columns: the new values of each column of the group, as SQLite binds them.
+        records: the rows' records after the update.
+        generation: the rows' generation.
     """
     names = ", ".join(f"c{index}" for index in range(len(columns)))
     changes = ", ".join(f'"{name}" = _lakesync_new.c{index}' for index, name in enumerate(group.names))
@@ -81,8 +84,8 @@ def execute_for_rows(
     Args:
         db: the database.
         head: SQL before VALUES.
-        marks: one row of the list, as `(?, ?)`.
-        columns: the parameters by column.
+        marks: the placeholders of one row of the list, such as `(?, ?)`.
+        columns: the parameters by column, each with a value for every row.
         tail: SQL after the list.
     """
     width = len(columns)
@@ -99,6 +102,7 @@ def execute_for_rows(
 
 
 def _insert_row(group: RowGroup) -> tuple[str, str]:
+    """Return the head and the placeholders of the statement that inserts a row of the group."""
     names = "".join(f', "{name}"' for name in group.names)
     return f'INSERT INTO "{group.table}" (row_id{names})', f"(?{', ?' * len(group.names)})"
 
@@ -110,4 +114,5 @@ def _on_conflict_replace(group: RowGroup, types: TableTypes) -> str:
 
 
 def _insert_record(verb: str, group: RowGroup, generation: int) -> tuple[str, str]:
+    """Return the head and the placeholders of the statement that inserts a row's record."""
     return f"{verb} INTO {known_table(group.table)} (row_id, generation, stamps)", f"(?, {generation}, ?)"

@@ -1,6 +1,7 @@
 """Change tracking: triggers in the app's file that journal every write to a synced table.
 
-For each row written since the journal was last read, the triggers keep the row before its first write
+`SqliteClientStore` creates the triggers, and `Replica` reads the journal, whose rows become edits. For each row
+written since the journal was last read, the triggers keep the row before its first write
 (`_lakesync_before_TABLE`) and its current values (`_lakesync_after_TABLE`). Triggers are plain SQL: they work on each
 connection of every program that opens the file, and commit or roll back with the app's own transaction.
 
@@ -31,7 +32,7 @@ Operation = Literal["INSERT", "UPDATE", "DELETE"]
 JOURNAL_COLUMNS = 4
 """Columns that reading the journal selects besides those of the row."""
 DROP_TRIGGERS_FROM = 300
-"""Rows from which on it is faster to drop a table's triggers while LakeSync writes these rows."""
+"""From this many rows on, dropping and recreating a table's triggers is faster than firing them."""
 
 _QUIET = "CREATE TABLE IF NOT EXISTS _lakesync_quiet (one INTEGER PRIMARY KEY)"
 """While this table has a row, no trigger journals: LakeSync itself is writing."""
@@ -74,11 +75,11 @@ class ChangeTracking:
     """The triggers on an app's tables, and their journal."""
 
     def __init__(self, db: sqlite3.Connection, schemas: Mapping[str, TableSchema]) -> None:
-        """Refer to an app's database; nothing is created.
+        """Create an accessor of the journal; no table or trigger is created.
 
         Args:
             db: the app's database.
-            schemas: of the synced tables; the store adds to it.
+            schemas: the schemas of the synced tables by name; `SqliteClientStore` adds to it.
         """
         self._db = db
         self._schemas = schemas
@@ -93,7 +94,7 @@ class ChangeTracking:
                 self._db.execute(f"ALTER TABLE _lakesync_tables ADD COLUMN {name} {declared}")
 
     def install(self, schema: TableSchema) -> None:
-        """Track a table, or adapt its triggers and journal to added columns."""
+        """Create a table's triggers and journal, or adapt them to added columns."""
         self._create_journal(schema)
         found = self._triggers_of(schema.table)
         anchor = found.get(_trigger_name(schema.table, _ANCHOR), (0, "", ""))[0]
@@ -147,7 +148,7 @@ class ChangeTracking:
         Use it within a transaction only, so that no other connection sees a table without triggers.
 
         Args:
-            writes: for each operation, how many rows of which table it writes.
+            writes: for each operation, the number of rows that it writes by table.
         """
         dropped = [
             statement
@@ -196,7 +197,12 @@ class ChangeTracking:
         return self._read_journal(limit)
 
     def _read_journal(self, limit: int) -> list[LocalChange]:
-        found: list[LocalChange] = []
+        """Read the journal as `read_journal` does.
+
+        Raises:
+            sqlite3.OperationalError: a text is not valid UTF-8.
+        """
+        result: list[LocalChange] = []
         for table, schema in self._schemas.items():
             types = schema.types
             for row_id, at, existed, exists, *cells in self._journal_rows(table, list(types), limit):
@@ -204,9 +210,9 @@ class ChangeTracking:
                 after = _row(types, cells[len(types) :]) if exists else None
                 if before is None and after is not None:
                     after = {name: value for name, value in after.items() if value is not None}
-                found.append(LocalChange(table, row_id, before, after, at))
-        found.sort(key=lambda change: change.at or 0)
-        return found[:limit]
+                result.append(LocalChange(table, row_id, before, after, at))
+        result.sort(key=lambda change: change.at or 0)
+        return result[:limit]
 
     def _journal_rows(self, table: str, names: list[str], limit: int) -> Iterator[Sequence[Any]]:
         """Yield row id, time, whether the row existed and exists, then its cells before and its cells after."""
@@ -245,7 +251,10 @@ class ChangeTracking:
                 self._db.executemany(f"DELETE FROM {journal} WHERE row_id = ?", row_ids)
 
     def remove_unwritten(self) -> None:
-        """Remove rows that were about to be written but were not, as by INSERT OR IGNORE. All others are edits now."""
+        """Remove rows that were about to be written but were not, as by INSERT OR IGNORE.
+
+        Call it when the journal was read completely: all other rows are edits then.
+        """
         for table in self._schemas:
             if self._db.execute(f"SELECT 1 FROM {before_table(table)} LIMIT 1").fetchone():
                 self._db.execute(f"DELETE FROM {before_table(table)}")
@@ -263,6 +272,7 @@ class ChangeTracking:
         return min((time for time in times if time is not None), default=None)
 
     def _create_journal(self, schema: TableSchema) -> None:
+        """Create a table's two journal tables, or add the columns that they lack."""
         table = schema.table
         cells = "".join(f', "c_{column.name}"' for column in schema.columns)
         for journal, further in ((before_table(table), "there"), (after_table(table), "at INTEGER NOT NULL, here")):
@@ -295,8 +305,9 @@ class ChangeTracking:
             )
         self._db.execute(f'DROP TABLE "_lakesync_was_{table}"')
 
-    def _create_triggers(self, schema: TableSchema, found: Collection[str]) -> None:
-        for name in found:
+    def _create_triggers(self, schema: TableSchema, existing: Collection[str]) -> None:
+        """Drop the existing triggers of a table and create those of its schema."""
+        for name in existing:
             self._db.execute(f'DROP TRIGGER "{name}"')
         ((anchor,),) = self._db.execute("SELECT coalesce(max(rowid), 0) + 1 FROM sqlite_master")
         statements = _trigger_statements(schema, anchor)
@@ -305,6 +316,7 @@ class ChangeTracking:
             self._db.execute(statement)
 
     def _journal_as_inserted(self, table: str, where: str, argument: str) -> None:
+        """Journal the rows that fulfil a condition with one parameter, as if they had been inserted now."""
         cells = "".join(f', "c_{name}"' for name in self._schemas[table].types)
         columns = "".join(f', "{name}"' for name in self._schemas[table].types)
         self._db.execute(
@@ -319,25 +331,28 @@ class ChangeTracking:
 
     def _drop_triggers(self, table: str, operation: Operation) -> list[str]:
         """Drop the triggers of one operation; return the statements that create them."""
-        names = {_trigger_name(table, name) for name, (_, of) in _TRIGGERS.items() if of == operation}
-        found = {name: sql for name, (_, _, sql) in self._triggers_of(table).items() if name in names}
-        for name in found:
+        names = {_trigger_name(table, name) for name, (_, dropped_for) in _TRIGGERS.items() if dropped_for == operation}
+        statements = {name: sql for name, (_, _, sql) in self._triggers_of(table).items() if name in names}
+        for name in statements:
             self._db.execute(f'DROP TRIGGER "{name}"')
-        return list(found.values())
+        return list(statements.values())
 
     def _triggers_of(self, table: str) -> dict[str, tuple[int, str, str]]:
         """Return a table's triggers by name: their rowid in `sqlite_master`, the table they are on, and their SQL."""
         names = [_trigger_name(table, name) for name in _TRIGGERS]
-        found = self._db.execute(
+        triggers = self._db.execute(
             "SELECT name, rowid, tbl_name, sql FROM sqlite_master "
             f"WHERE type = 'trigger' AND name IN ({', '.join('?' * len(names))})",
             names,
         )
-        return {name: (rowid, of, sql) for name, rowid, of, sql in found}
+        return {name: (rowid, on_table, sql) for name, rowid, on_table, sql in triggers}
 
     def _digest(self, table: str) -> str:
-        found = sorted((name, of.lower(), sql) for name, (_, of, sql) in self._triggers_of(table).items())
-        return hashlib.sha256(repr(found).encode()).hexdigest()
+        """Return a digest of a table's triggers as they are now; it changes if one is dropped, moved or rewritten."""
+        triggers = sorted(
+            (name, on_table.lower(), sql) for name, (_, on_table, sql) in self._triggers_of(table).items()
+        )
+        return hashlib.sha256(repr(triggers).encode()).hexdigest()
 
     def _columns(self, table: str) -> set[str]:
         return {name for _, name, *_ in self._db.execute(f'PRAGMA table_info("{table}")')}
@@ -409,6 +424,7 @@ def _trigger_statements(schema: TableSchema, anchor: int) -> dict[str, str]:
 
 
 def _id_check(table: str) -> str:
+    """Return the statement of a trigger that rejects an invalid row id."""
     return f"SELECT CASE WHEN {INVALID_ID.format('NEW.row_id')} THEN {_abort('row_id', table, VALID_ID)} END;"
 
 
@@ -430,5 +446,6 @@ def _value_checks(schema: TableSchema, if_changed: str) -> str:
 
 
 def _abort(name: str, table: str, expected: str) -> str:
+    """Return the SQL that aborts a write, with a message: which column of which table takes what."""
     subject = name if name == "row_id" else f"column {name}"
     return f"RAISE(ABORT, 'lakesync: {subject} of {table} takes {expected}')"

@@ -1,4 +1,7 @@
-"""A client's durable state in the app's own SQLite file, committed together with the app's rows."""
+"""A client's durable state in the app's own SQLite file, committed together with the app's rows. `Replica` uses it.
+
+A recreated table ("remade") is one that the app has dropped, recreated or renamed, so that it lost its triggers.
+"""
 
 from __future__ import annotations
 
@@ -72,11 +75,11 @@ class SqliteClientStore:
     """Implements `ClientStore`. An app's table has a column `row_id` and a column for each one of its schema.
 
     Rows of tables without a schema are kept until their table has one. Writes of the app, on any connection, are in
-    the journal of `tracking` until the core records them. Use the store from one thread at a time.
+    the change journal of `tracking` until the core records them as edits. Use the store from one thread at a time.
     """
 
     bulk_from = 20
-    """Deltas of a page from which on the page is written in bulk; smaller pages are merged row by row."""
+    """A page with fewer deltas than this is merged row by row; a larger one is written in bulk."""
 
     def __init__(self, connection: sqlite3.Connection, schemas: Iterable[TableSchema]) -> None:
         """Create the tables that are missing, and track the app's tables.
@@ -84,11 +87,11 @@ class SqliteClientStore:
         A table stays synchronised, even if `schemas` no longer names it, until it is dropped.
 
         A commit joins a transaction that is open on the connection, so that edits are rolled back together with the
-        app's changes. If answers of the gateway are rolled back with it, create a new core over the store.
+        app's changes. If responses of the gateway are rolled back with it, create a new core over the store.
 
         Args:
-            connection: in autocommit mode.
-            schemas: of the synced tables.
+            connection: a connection to the app's database in autocommit mode.
+            schemas: schemas of the synced tables, in addition to those stored in the file.
 
         Raises:
             ConfigurationError: a table of the app cannot be synchronised.
@@ -101,7 +104,7 @@ class SqliteClientStore:
         self.schemas: dict[str, TableSchema] = {}
         self.tracking = ChangeTracking(connection, self.schemas)
         self.queue_link: QueueLink | None = None
-        """Keeps the app's custom queue in step with the edits."""
+        """Notifies the app's own queue of the edits; None if the app has no such queue."""
         self._checked_schema_version: tuple[int] | None = None
         """The file's schema version at which all tables had their triggers."""
         with self.transaction():
@@ -141,9 +144,9 @@ class SqliteClientStore:
             check_triggers(self._db, self.schemas)
 
     def remade_tables(self) -> list[str]:
-        """Return tables that the app has dropped, recreated or renamed, and that the gateway has not filled again."""
-        found = self._db.execute("SELECT tbl FROM _lakesync_tables WHERE remade")
-        return [table for (table,) in found if table in self.schemas]
+        """Return recreated tables whose rows were not written again yet."""
+        remade = self._db.execute("SELECT tbl FROM _lakesync_tables WHERE remade")
+        return [table for (table,) in remade if table in self.schemas]
 
     def clear_remade(self) -> None:
         """Record that recreated tables contain the edits again and that a resync will fill in the other rows."""
@@ -163,7 +166,7 @@ class SqliteClientStore:
         """Journal rows as inserted that neither the gateway nor an edit knows.
 
         Raises:
-            ConfigurationError: the gateway cannot accept one of them.
+            ConfigurationError: the gateway would reject one of these rows.
         """
         for schema in self.schemas.values():
             check_existing_rows(self._db, schema)
@@ -173,7 +176,7 @@ class SqliteClientStore:
         """Check that all tables have their triggers.
 
         Returns:
-            Whether another client of the file tracks a recreated table again, which needs a resync.
+            Whether another client of the file has created the triggers of a recreated table, which needs a resync.
 
         Raises:
             TableError: the app has recreated a table, and its triggers were dropped with the old one.
@@ -201,8 +204,8 @@ class SqliteClientStore:
         """Replace a table's schema with the gateway's; further columns of the table are kept.
 
         Args:
-            schema: the gateway's.
-            version: its version at the gateway.
+            schema: the gateway's schema of the table.
+            version: the version of that schema, from 1.
 
         Raises:
             SchemaError: the schema changes a column's type.
@@ -221,15 +224,15 @@ class SqliteClientStore:
         is_new: bool = False,
         remade: bool = False,
     ) -> None:
-        """Create or alter a table as its schema says, and track it.
+        """Create or alter a table as its schema says, and create its triggers.
 
         Args:
             schema: the table's schema.
-            version: the gateway's version of it.
-            before: the schema that the table had.
-            is_new: it was not synchronised before. Its rows become inserts.
-            remade: the app has dropped, recreated or renamed it. Rows that only this client has become inserts; all
-                others get the values of the gateway and the edits.
+            version: the gateway's version of the schema; 0 if the app's own schema is used.
+            before: the schema that the table had; None if it was not synchronised.
+            is_new: whether the table was not synchronised before. Its rows become inserts.
+            remade: whether the app has dropped, recreated or renamed it. Rows that only this client has become inserts;
+                all others get the values of the gateway and the edits.
         """
         self.schemas[schema.table] = schema
         added = added_columns(before, schema)
@@ -342,8 +345,8 @@ class SqliteClientStore:
     def prepare(self, deltas: Sequence[RowDelta], generation: int) -> tuple[BulkChanges | None, Sequence[RowDelta]]:
         """Select rows that can be written in bulk. See `ClientStore.prepare`.
 
-        These are rows without edits that are new, that the page makes anew, or whose UPDATE is newer than all their
-        deltas.
+        These are rows without edits that are new, whose values the page replaces, or whose UPDATE is newer than all
+        their deltas.
         """
         if len(deltas) < self.bulk_from:
             return None, deltas
@@ -367,11 +370,11 @@ class SqliteClientStore:
         """Copy the staging tables of an attached database, except rows that have edits.
 
         Args:
-            database: the name under which it is attached.
-            generation: of the copied rows.
+            database: the name under which the database is attached.
+            generation: the generation that the copied rows get.
 
         Returns:
-            The tables that got rows.
+            The tables into which rows were copied.
         """
         self._check_intact(self.schemas)
         with self.tracking.without_any_trigger():
@@ -387,8 +390,8 @@ class SqliteClientStore:
         """See `ClientStore.commit`.
 
         Raises:
-            TableError: the app is recreating a changed table; nothing was changed.
-            sqlite3.Error: nothing was changed.
+            TableError: a changed table has lost its triggers, as while the app recreates it; nothing was changed.
+            sqlite3.Error: the file cannot be written; nothing was changed.
         """
         with self.transaction(), self.tracking.paused():
             self._check_intact(changes.tables & self.schemas.keys())
@@ -469,16 +472,17 @@ def merge_schemas(old: TableSchema, new: TableSchema) -> TableSchema:
     """
     columns = {column.name.lower(): column for column in new.columns}
     for column in old.columns:
-        now = columns.get(column.name.lower(), column)
-        if now.name != column.name:
+        new_column = columns.get(column.name.lower(), column)
+        if new_column.name != column.name:
             raise SchemaError(
                 f"column {column.name!r} of table {old.table!r} in this database differs only in case from "
-                f"{now.name!r}, and SQLite ignores case: use the same name in the app's schema and at the gateway"
+                f"{new_column.name!r}, and SQLite ignores case: use the same name in the app's schema and at the "
+                "gateway"
             )
-        if now.type != column.type:
+        if new_column.type != column.type:
             raise SchemaError(
                 f"column {column.name!r} of table {old.table!r} is {column.type} in this database and cannot become "
-                f"{now.type}: add a column under another name"
+                f"{new_column.type}: add a column under another name"
             )
     kept = tuple(column for column in old.columns if column.name.lower() not in columns)
     return replace(new, columns=new.columns + kept)

@@ -1,6 +1,7 @@
 """Adoption of columns: a column becomes synchronised in a table that already has rows.
 
-The app's table may already have values in it, and the gateway may have values of it for known rows.
+`SqliteClientStore` calls it when a schema grows. The app's table may already have the column with values, and the
+gateway may have values of it for the table's rows.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def existing_columns(db: sqlite3.Connection, schema: TableSchema, added: list[st
     Args:
         db: the app's database.
         schema: the table's new schema.
-        added: as `added_columns` returns.
+        added: the result of `added_columns`.
     """
     found = db.execute(f'PRAGMA table_info("{schema.table}")').fetchall()
     existing = {name.lower(): default for _, name, _, _, default, _ in found}
@@ -45,7 +46,7 @@ def existing_columns(db: sqlite3.Connection, schema: TableSchema, added: list[st
 def adopt_values(
     db: sqlite3.Connection, schema: TableSchema, existing: Mapping[str, str], visible: VisibleRows
 ) -> None:
-    """Journal the app's values in existing columns as written now.
+    """Write the app's values in existing columns into the change journal, as if they were written now.
 
     A column's DEFAULT is not a write: it would appear newer than what other clients wrote. Where the gateway has a
     value, the app's is discarded, because it is unknown which one is newer.
@@ -53,7 +54,7 @@ def adopt_values(
     Args:
         db: the app's database.
         schema: the table's new schema.
-        existing: as `existing_columns` returns.
+        existing: the result of `existing_columns`.
         visible: rows for which the gateway has values in columns that the table lacked.
     """
     table, before, after = schema.table, before_table(schema.table), after_table(schema.table)

@@ -1,6 +1,6 @@
-"""Values of many deltas decoded by column, as SQLite binds them, without an object for each row.
+"""Values of many deltas decoded by column, as SQLite binds them, without a Python object for each row.
 
-The bulk path (`bulk_changes`) uses it for pages, and `checkpoint_load` for checkpoints.
+`row_groups` and `bulk_changes` call it, for pages and for checkpoints.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _MSGSPEC_TYPES: dict[ColumnType, Any] = {
     "json": msgspec.Raw,
 }
 _MIN_NUMBER, _MAX_NUMBER = -(2**63), 2**63 - 1024
-"""Between them, SQLite stores a number unchanged."""
+"""Between these numbers, SQLite stores a number unchanged."""
 _DELTAS_DECODED_TOGETHER = 100
-"""So many deltas stay in the processor's cache."""
+"""Deltas decoded by one call: few enough to stay in the processor's cache."""
 _UNICODE_ESCAPE = b"\\u"
 """JSON text without it contains no half of a surrogate pair, which has no UTF-8."""
 _decode = msgspec.json.Decoder().decode
@@ -81,15 +81,15 @@ def group_by_columns(deltas: Sequence[RowDelta]) -> Iterable[ColumnGroup]:
     first = names[: widths[0]] if widths else []
     if set(widths) <= {len(first)} and names == first * len(deltas):
         return [ColumnGroup(tuple(first), range(len(deltas)), values)]
-    found: dict[tuple[str, ...], ColumnGroup] = {}
+    groups: dict[tuple[str, ...], ColumnGroup] = {}
     start = 0
     for index, width in enumerate(widths):
         key = tuple(names[start : start + width])
-        group = found.setdefault(key, ColumnGroup(key, [], []))
+        group = groups.setdefault(key, ColumnGroup(key, [], []))
         cast("list[int]", group.indexes).append(index)
         group.values.extend(values[start : start + width])
         start += width
-    return found.values()
+    return groups.values()
 
 
 class DecodedColumns(NamedTuple):
@@ -104,11 +104,12 @@ def decode_uniform(deltas: Sequence[RowDelta], types: Mapping[str, ColumnType]) 
     """Decode a page's deltas that all write the same columns, with a decoder made for these columns.
 
     Args:
-        deltas: of one table.
-        types: the table's columns.
+        deltas: deltas of one table.
+        types: the types of the table's columns.
 
     Returns:
-        None if a delta writes other columns than the first, or a value has another type than its column.
+        None if a delta writes other columns than the first, or a value has another type than its column; then use
+        `group_by_columns` and `decode_column`.
     """
     texts = [delta.cells for delta in cast("Sequence[RowDelta | PageDelta]", deltas) if isinstance(delta, PageDelta)]
     if not texts or len(texts) < len(deltas):
@@ -140,7 +141,7 @@ def decode_column(kind: ColumnType, values: Sequence[JsonValue]) -> Sequence[Any
 
     Args:
         kind: the column's type.
-        values: of many rows.
+        values: JSON values, one for each row.
 
     Raises:
         NotBulkWritableError: a value has another type.
@@ -148,14 +149,14 @@ def decode_column(kind: ColumnType, values: Sequence[JsonValue]) -> Sequence[Any
     joined = b",".join(values)
     has_escapes = _UNICODE_ESCAPE in joined
     try:
-        found: list[Any] = _decode(b"[" + joined + b"]")
-        if len(found) != len(values):
+        decoded: list[Any] = _decode(b"[" + joined + b"]")
+        if len(decoded) != len(values):
             raise NotBulkWritableError
         if kind == "json":
             return _sql_values(kind, values, has_escapes)
-        if not set(map(type, found)) <= _PYTHON_TYPES[kind]:
+        if not set(map(type, decoded)) <= _PYTHON_TYPES[kind]:
             raise NotBulkWritableError
-        return _sql_values(kind, found, has_escapes)
+        return _sql_values(kind, decoded, has_escapes)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         raise NotBulkWritableError from None
 
@@ -165,8 +166,8 @@ def _sql_values(kind: ColumnType, values: Sequence[Any], has_escapes: bool) -> S
 
     Args:
         kind: the column's type.
-        values: decoded, of this type; JSON text for a JSON column.
-        has_escapes: whether the JSON text had Unicode escapes.
+        values: decoded values of this type; JSON text for a JSON column.
+        has_escapes: whether the JSON text had Unicode escapes, which may stand for half of a surrogate pair.
 
     Raises:
         NotBulkWritableError, UnicodeError: SQLite would change a value.

@@ -1,4 +1,7 @@
-"""The app's database file: its connections, transactions, and the lock that lets one client synchronise it."""
+"""The app's database file: its connections, transactions, and the lock that lets one client synchronise it.
+
+Apps use `LocalDB`; the other modules of the client use the functions and `SyncLock`.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +20,10 @@ if TYPE_CHECKING:
     import tempfile
 
 MEMORY = ":memory:"
+"""The name of a database that ends with the process. It is a temporary file, because it has several connections."""
 Backend = Literal["file", "memory"]
 BUSY_SECONDS = 30.0
+"""How long a connection waits while another one writes."""
 _PRAGMAS = ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = FULL")
 
 
@@ -27,7 +32,8 @@ def connect(path: Path, *, autocommit: bool, timeout: float = BUSY_SECONDS) -> s
 
     Args:
         path: the file; it is created if it does not exist.
-        autocommit: a statement outside of BEGIN commits by itself; otherwise Python's sqlite3 begins a transaction.
+        autocommit: whether a statement outside of BEGIN commits by itself; otherwise Python's sqlite3 begins a
+            transaction before a write.
         timeout: seconds to wait while another connection writes.
 
     Raises:
@@ -62,9 +68,9 @@ def run_query(db: sqlite3.Connection, sql: str, params: Any) -> sqlite3.Cursor:
     """Run a query on a connection that is read-only at the moment.
 
     Args:
-        db: a read-only connection.
-        sql: a query.
-        params: its parameters.
+        db: a connection with `query_only` on.
+        sql: one statement that returns rows.
+        params: values for its placeholders.
 
     Raises:
         ValidationError: the statement returns no rows, or writes.
@@ -84,8 +90,8 @@ def database_error(error: sqlite3.Error, subject: str) -> DbError | TableError:
     """Return the client's error for an error of SQLite.
 
     Args:
-        error: as sqlite3 raised it.
-        subject: what could not be used, for the message.
+        error: the error that sqlite3 raised.
+        subject: what could not be used, for the message, such as the file's path.
 
     Returns:
         A TableError if the app changed a synced table or its constraints; otherwise a DbError.
@@ -103,7 +109,7 @@ def database_error(error: sqlite3.Error, subject: str) -> DbError | TableError:
 
 
 def first_sync_path(path: Path) -> Path:
-    """Return the file, next to the app's, into which the holder of the `SyncLock` loads a first sync."""
+    """Return the path of the file next to the app's into which a first sync is loaded, under the `SyncLock`."""
     return path.with_name(path.name + "-lakesync-first")
 
 
@@ -114,10 +120,10 @@ def remove_database(path: Path) -> None:
 
 
 def database_file(name: str, backend: Backend) -> str:
-    """Return the file for the reference's `name` and `backend`.
+    """Return the file for the arguments `name` and `backend` of the reference, the TypeScript client.
 
     Args:
-        name: of the database; the file is `NAME.db`.
+        name: the database's name; the file is `NAME.db`.
         backend: `file` or `memory`.
 
     Raises:
@@ -254,7 +260,7 @@ class LocalDB:
                 raise DbError(f"{self.path} cannot be saved now: another connection reads or writes it; try again")
 
     def exclusive(self) -> AbstractContextManager[Any]:
-        """Return a lock on the app's connection; other threads that use it through this object wait.
+        """Return a lock on the app's connection, for `with`; other threads that use the connection by this object wait.
 
         Raises:
             ConfigurationError: the database is closed, or was opened before a fork.
@@ -312,7 +318,7 @@ class LocalDB:
 
     @property
     def forked(self) -> bool:
-        """Whether this process is a fork of the one that opened the file; SQLite connections do not survive a fork."""
+        """Whether this process was forked from the one that opened the file; SQLite connections do not survive that."""
         return os.getpid() != self._process
 
     def close(self) -> None:
@@ -349,21 +355,23 @@ class LocalDB:
 
 
 class SyncLock:
-    """The lock of the one client that synchronises a database: a second SQLite file, held in exclusive mode.
+    """The lock of the one client that synchronises a database: a second SQLite file that is locked exclusively.
 
     The operating system releases it when the process ends, however it ends.
     """
 
     def __init__(self, path: Path) -> None:
+        """Prepare the lock of the app's database at this path; `acquire` locks it."""
         self._database = path
         self._path = path.with_name(path.name + "-lakesync")
         self._holder: sqlite3.Connection | None = None
+        """The connection that holds the lock."""
 
     def acquire(self) -> None:
         """Acquire the lock, unless this object holds it already.
 
         Raises:
-            DbError: another client holds it, or its file cannot be written.
+            DbError: another client holds the lock, or the lock's file cannot be written.
         """
         if self._holder is not None:
             return
@@ -380,7 +388,7 @@ class SyncLock:
                 "what you write here"
             ) from error
         self._holder = holder
-        remove_database(first_sync_path(self._database))  # a killed process may have left it
+        remove_database(first_sync_path(self._database))  # a killed process may have left this file
 
     def release(self) -> None:
         """Release the lock, if it is held."""

@@ -1,7 +1,7 @@
 r"""Text that is not valid UTF-8, which a program with another encoding can write into SQLite.
 
-Python's sqlite3 cannot read such text. `repair` replaces each invalid byte with an escape such as `\xe9`, so that the
-change can be pushed.
+Python's sqlite3 cannot read such text. Change tracking calls `repair`, which replaces each invalid byte with an escape
+such as `\xe9`, so that the change can be pushed. `table_validation` calls `find_first`.
 """
 
 from __future__ import annotations
@@ -51,8 +51,9 @@ def repair(db: sqlite3.Connection, table: str, journal: tuple[str, str], types: 
     Args:
         db: the app's database.
         table: a synced table.
-        journal: the tables with these rows before and after the change; they prefix a column's name with `c_`.
-        types: the table's columns. JSON has no `\x` escape, so in it invalid bytes become U+FFFD.
+        journal: the quoted names of the tables with these rows before and after the change; the names of their columns
+            have the prefix `c_`.
+        types: the types of the table's columns. JSON has no `\x` escape, so in it invalid bytes become U+FFFD.
     """
     after, tables = journal[1], (f'"{table}"', *journal)
     for each, prefix in zip(tables, ("", "c_", "c_"), strict=True):
@@ -79,6 +80,7 @@ def repair(db: sqlite3.Connection, table: str, journal: tuple[str, str], types: 
 
 @contextmanager
 def _text_as_bytes(db: sqlite3.Connection) -> Iterator[None]:
+    """Let a connection return text as bytes, so that invalid text can be read."""
     text_factory = db.text_factory
     db.text_factory = bytes
     try:
@@ -88,6 +90,7 @@ def _text_as_bytes(db: sqlite3.Connection) -> Iterator[None]:
 
 
 def _is_invalid(cell: object) -> bool:
+    """Return whether a cell that was read as bytes is not UTF-8; numbers and NULL are valid."""
     if not isinstance(cell, bytes):
         return False
     try:

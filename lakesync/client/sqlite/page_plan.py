@@ -1,6 +1,7 @@
 """The plan for a page: which rows are written in bulk, in which way, and which are merged row by row.
 
-A row that is written in bulk has no edits, and its record (`stamps`) shows the outcome without a merge of values.
+`bulk_changes` and `client_store` call it. A row can be written in bulk if it has no edits (unacknowledged changes), and
+its record, the stored stamps of its columns, shows the outcome without a merge of values.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ class StoredRecords(NamedTuple):
     """The stored records of rows, as two lists, so that the garbage collector visits no object for each row."""
 
     generations: list[int | None]
-    """None: the row is not known."""
+    """Each row's generation (number of the full pull that named it last); None: the gateway does not have the row."""
     records: list[Record | None]
-    """None: the row is not known, or is kept whole."""
+    """Each row's stamps; None: the gateway does not have the row, or it is stored with its values."""
 
 
 class SingleDeltaRows(NamedTuple):
@@ -51,10 +52,10 @@ def by_table(deltas: Sequence[RowDelta]) -> dict[str, Sequence[RowDelta]]:
     """Return the deltas of each table, in their order."""
     if len(tables := set(map(_table_of, deltas))) == 1:
         return {tables.pop(): deltas}
-    found: dict[str, list[RowDelta]] = {}
+    result: dict[str, list[RowDelta]] = {}
     for delta in deltas:
-        found.setdefault(delta.table, []).append(delta)
-    return dict(found)
+        result.setdefault(delta.table, []).append(delta)
+    return dict(result)
 
 
 def by_row(deltas: Sequence[RowDelta]) -> DeltasByRow | SingleDeltaRows:
@@ -64,16 +65,16 @@ def by_row(deltas: Sequence[RowDelta]) -> DeltasByRow | SingleDeltaRows:
         in_order = itemgetter(*sorted(range(len(deltas)), key=row_ids.__getitem__))
         fields = DeltaFields.of(deltas)
         return SingleDeltaRows(in_order(deltas), set(map(_op_of, deltas)), DeltaFields(*map(in_order, fields)))
-    found: dict[str, RowDelta | list[RowDelta]] = {}
+    result: dict[str, RowDelta | list[RowDelta]] = {}
     for delta in sorted(deltas, key=_row_id_of):
-        before = found.get(delta.row_id)
-        if before is None:
-            found[delta.row_id] = delta
-        elif isinstance(before, list):
-            before.append(delta)
+        earlier = result.get(delta.row_id)
+        if earlier is None:
+            result[delta.row_id] = delta
+        elif isinstance(earlier, list):
+            earlier.append(delta)
         else:
-            found[delta.row_id] = [before, delta]
-    return found
+            result[delta.row_id] = [earlier, delta]
+    return result
 
 
 class PlannedRows:
@@ -87,7 +88,7 @@ class PlannedRows:
         self.records: list[Record] = []
         """The stored record of each row in `single`; empty for new rows."""
         self.several: list[list[RowDelta]] = []
-        """The deltas of each other row, from its INSERT on."""
+        """The deltas of each row that has several, from its INSERT on."""
         self.all_of_several: list[list[RowDelta]] = []
         """All deltas of the same rows, including a DELETE before the INSERT."""
 
@@ -99,11 +100,11 @@ class PagePlan:
         self.new = PlannedRows()
         """Rows that are not known."""
         self.replaced = PlannedRows()
-        """Known rows that the page inserts again: nothing of them stays."""
+        """Known rows that the page inserts again, without their old values."""
         self.updated = PlannedRows()
         """Known rows with one UPDATE."""
         self.deleted: list[str] = []
-        """Row ids."""
+        """Ids of known rows that the page deletes."""
         self.rest: list[RowDelta] = []
         """Deltas to be merged row by row."""
 
@@ -113,11 +114,11 @@ def plan_uniform(rows: SingleDeltaRows, stored: StoredRecords, generation: int) 
 
     Args:
         rows: the page's rows of one table.
-        stored: their records.
-        generation: of the page.
+        stored: the stored records of these rows, in the same order.
+        generation: the page's generation.
 
     Returns:
-        None for any other page.
+        None for any other page; `plan_rows` plans that.
     """
     generations, plan = set(stored.generations), PagePlan()
     if rows.ops == {"INSERT"} and generations == {None}:
@@ -141,9 +142,9 @@ def plan_rows(
 
     Args:
         rows: the page's deltas of one table.
-        stored: the records of these rows.
+        stored: the stored records of these rows, in the same order.
         edited: ids of rows that have edits.
-        generation: of the page.
+        generation: the page's generation.
     """
     plan = PagePlan()
     new, replaced, updated = plan.new, plan.replaced, plan.updated
@@ -180,6 +181,7 @@ def plan_rows(
 
 
 def _after_last_delete(deltas: list[RowDelta]) -> list[RowDelta]:
+    """Return a row's deltas after its last DELETE; all of them if there is no DELETE."""
     for index in range(len(deltas) - 1, -1, -1):
         if deltas[index].op == "DELETE":
             return deltas[index + 1 :]
@@ -192,10 +194,10 @@ def _creates_row(deltas: Sequence[RowDelta]) -> bool:
 
 
 def _is_outdated(row_generation: int | None, generation: int) -> bool:
-    """Return whether the page's generation replaces everything that the row holds."""
+    """Return whether the row is from an older generation, so that a page of this one replaces all of its values."""
     return SOURCE_GENERATION not in (generation, row_generation) and row_generation != generation
 
 
 def _takes_generation(row_generation: int | None, generation: int) -> bool:
-    """Return whether the row gets the page's generation; a named source leaves the gateway's own rows theirs."""
+    """Return whether the row gets the page's generation; a named source's page leaves that of the gateway's rows."""
     return generation != SOURCE_GENERATION or row_generation == SOURCE_GENERATION

@@ -1,6 +1,7 @@
 """Rows to be written, grouped by table and layout, so that each group is written with one statement.
 
-A row's layout says which of its deltas wrote which columns (`stamps.Layout`).
+`bulk_changes` uses it for pages, and `checkpoint_load` for checkpoints. A row's layout says which of its deltas wrote
+which columns (`stamps.Layout`).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _row_id_of, _hlc_of, _client_of = attrgetter("row_id"), attrgetter("hlc"), attrg
 
 
 class DeltaFields(NamedTuple):
-    """The row ids, hlcs and clients of deltas, each as a list."""
+    """The row ids, hlcs and client ids of deltas, each as a list."""
 
     row_ids: Sequence[str]
     hlcs: Sequence[int]
@@ -47,8 +48,8 @@ class RowGroup:
         """Start an empty group.
 
         Args:
-            table: of the rows.
-            parts: the columns of each delta of a row, the INSERT first.
+            table: the rows' table.
+            parts: the columns that each delta of a row writes, the INSERT first.
         """
         self.table = table
         self.layout = Layout(parts)
@@ -58,18 +59,19 @@ class RowGroup:
         self.values: list[Any] = []
         """JSON values in order of `names`: those of the first row, then those of the second, and so on."""
         self.hlcs: list[int] = []
-        """One for each delta of each row."""
+        """One hlc for each delta of each row."""
         self.clients: list[str] = []
-        """One for each delta of each row."""
+        """One client id for each delta of each row."""
         self._decoded: list[Sequence[Any]] | None = None
+        """The values of each column as SQLite binds them, in place of `values`."""
 
     @classmethod
     def from_decoded(cls, table: str, fields: DeltaFields, decoded: DecodedColumns) -> RowGroup:
         """Return a group of rows of one delta each, whose values are decoded.
 
         Args:
-            table: of the rows.
-            fields: of their deltas.
+            table: the rows' table.
+            fields: the row id, hlc and client id of each delta.
             decoded: the values of the same deltas.
         """
         group = cls(table, (decoded.names,))
@@ -81,8 +83,8 @@ class RowGroup:
         """Add rows of one delta each.
 
         Args:
-            fields: of their deltas.
-            values: as for the attribute `values`.
+            fields: the row id, hlc and client id of each delta.
+            values: JSON values in order of `names`: those of the first row, then those of the second, and so on.
         """
         self.row_ids += fields.row_ids
         self.hlcs += fields.hlcs
@@ -161,10 +163,10 @@ class RowGroups:
         """Add rows of one INSERT each.
 
         Args:
-            table: of the rows.
+            table: the rows' table.
             deltas: the INSERTs.
-            types: the column types.
-            fields: of the deltas, if the caller has them.
+            types: the column types of all tables.
+            fields: the deltas' fields, if the caller has them.
 
         Raises:
             NotBulkWritableError: their columns cannot be decoded.
@@ -181,13 +183,13 @@ class RowGroups:
         """Return the group of a table and layout, to add rows to.
 
         Args:
-            table: of the rows.
-            parts: as for `RowGroup`.
+            table: the rows' table.
+            parts: the columns that each delta of a row writes, the INSERT first.
         """
-        found = self._groups.get((table, parts))
-        if found is None:
-            found = self._groups[table, parts] = RowGroup(table, parts)
-        return found
+        group = self._groups.get((table, parts))
+        if group is None:
+            group = self._groups[table, parts] = RowGroup(table, parts)
+        return group
 
     def _extend_last_row(self, group: RowGroup, names: tuple[str, ...]) -> RowGroup:
         """Move the last row of a group to the group whose layout has a further delta with these columns."""

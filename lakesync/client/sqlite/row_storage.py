@@ -1,7 +1,8 @@
 """The app's tables, and the records of what the gateway has of their rows (`_lakesync_known_TABLE`).
 
-For a settled row, the record holds only stamps; the values are in the app's table. A row with edits, or a row that its
-table cannot hold without loss, is kept whole in its record.
+`SqliteClientStore` calls it. For a settled row, which is one without edits, the record holds only stamps; the values
+are in the app's table. A row with edits, or a row that its table cannot store without loss, has its values in the
+record too (column `whole`).
 """
 
 from __future__ import annotations
@@ -43,15 +44,16 @@ _KNOWN = """CREATE TABLE IF NOT EXISTS {} (
 _COLUMNS = "row_id, generation, stamps, whole"
 
 _StoredRow = tuple[int, Record | None, bytes | None]
+"""A record: generation, stamps (None if it has values), and the whole row (None if only stamps)."""
 _encode = msgspec.json.Encoder().encode
 
 
 def by_table(keys: Iterable[RowKey]) -> dict[str, list[str]]:
     """Return row ids by table."""
-    found: dict[str, list[str]] = {}
+    result: dict[str, list[str]] = {}
     for table, row_id in keys:
-        found.setdefault(table, []).append(row_id)
-    return found
+        result.setdefault(table, []).append(row_id)
+    return result
 
 
 def id_list(row_ids: Collection[str]) -> str:
@@ -119,7 +121,7 @@ class RowStorage:
         Raises:
             IntegrityError: a settled row is missing from the app's table.
         """
-        found: dict[RowKey, KnownRow] = {}
+        result: dict[RowKey, KnownRow] = {}
         for table, row_ids in by_table(keys).items():
             settled: list[tuple[str, int, Record]] = []
             records = self._record_table(table)
@@ -128,7 +130,7 @@ class RowStorage:
                 if whole is None:
                     settled.append((row_id, generation, stamps))
                 else:
-                    found[table, row_id] = KnownRow(decode_state(whole), generation)
+                    result[table, row_id] = KnownRow(decode_state(whole), generation)
             values = self._settled_values(table, [row_id for row_id, _, _ in settled])
             for row_id, generation, stamps in settled:
                 if row_id not in values:
@@ -136,19 +138,19 @@ class RowStorage:
                         f"row {row_id!r} of table {table!r} was deleted without change tracking: the client must resync"
                     )
                 state = _state(self._stamp_codec.decode(stamps), values[row_id])
-                found[table, row_id] = KnownRow(state, generation)
-        return found
+                result[table, row_id] = KnownRow(state, generation)
+        return result
 
     def stored_records(self, table: str, row_ids: Collection[str]) -> StoredRecords:
         """Return the stored records of a table's rows, in the order of `row_ids`.
 
         Args:
             table: a synced table.
-            row_ids: in the order of the result.
+            row_ids: the rows' ids.
         """
         statement = (
-            "SELECT asked.key, generation, stamps FROM json_each(?) AS asked "
-            f"CROSS JOIN {known_table(table)} ON row_id = asked.value"
+            "SELECT requested.key, generation, stamps FROM json_each(?) AS requested "
+            f"CROSS JOIN {known_table(table)} ON row_id = requested.value"
         )
         generations: list[int | None] = [None] * len(row_ids)
         records: list[Record | None] = [None] * len(row_ids)
@@ -174,7 +176,7 @@ class RowStorage:
         """Store rows as the gateway has them, after the app's rows were written.
 
         Args:
-            known: rows; None deletes the record.
+            known: complete rows; None deletes the row's record.
             edited: the rows that have edits.
         """
         for table, row_ids in by_table(key for key, row in known.items() if row is None).items():
@@ -185,7 +187,7 @@ class RowStorage:
         )
 
     def put(self, rows: Mapping[RowKey, Mapping[str, Raw] | None]) -> None:
-        """Write or delete the app's rows. Rows of tables without a schema are skipped."""
+        """Write the app's rows, and delete those that are None. Rows of tables without a schema are skipped."""
         for table, row_ids in by_table(rows).items():
             types = self._types.get(table)
             if types is None:
@@ -212,9 +214,9 @@ class RowStorage:
         """Copy rows and records from a staging table, except rows that have edits.
 
         Args:
-            staging_table: its quoted name, with its database's name.
+            staging_table: the staging table's quoted name, with its database's name.
             table: the synced table.
-            generation: of the copied rows.
+            generation: the generation that the copied rows get.
 
         Returns:
             The number of copied rows.
@@ -259,6 +261,7 @@ class RowStorage:
         }
 
     def _stored_row(self, key: RowKey, row: KnownRow, is_settled: bool) -> _StoredRow:
+        """Return the record of a row: stamps if it has no edits and its table holds its values, else the whole row."""
         state = row.state
         if not is_settled or not self._table_holds(key[0], state):
             return row.generation, None, encode_state(state)
@@ -286,6 +289,7 @@ class RowStorage:
 
 
 def _state(stamps: Stamps, values: dict[str, Raw]) -> RowState:
+    """Return the merged state of a settled row from its record and its values in the app's table."""
     live = [
         LiveDelta(hlc, client_id, "", {column: values[column] for column in columns}, len(columns))
         for hlc, client_id, columns in stamps.parts

@@ -1,4 +1,4 @@
-"""Conversion of values between JSON, SQLite columns and Python."""
+"""Conversion of single values between JSON (as on the wire), SQLite columns and Python. `sqlite` modules call it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _ROUND_TRIP_FIRST_BYTES: dict[ColumnType, frozenset[int]] = {
     "json": frozenset(b'"-0123456789tfn[{'),
     "null": frozenset(b"n"),
 }
-"""The first byte of every JSON value that a column of this type stores without loss."""
+"""The possible first bytes of JSON values that a column of this type stores without loss; `n` begins null."""
 _NULL = Raw(b"null")
 _INT64 = range(-(2**63), 2**63)
 _decode = msgspec.json.Decoder().decode
@@ -45,11 +45,11 @@ _encode = msgspec.json.Encoder().encode
 
 
 def to_sql(kind: ColumnType, value: Raw) -> SqlValue:
-    """Return the value as a column of this type stores it; a value of another type, as close as SQLite can.
+    """Return a JSON value as a column of this type stores it; a value of another type, as close as SQLite can.
 
     Args:
         kind: the column's type.
-        value: JSON.
+        value: the value as JSON text.
     """
     if kind == "json":
         text = bytes(value).decode()
@@ -67,7 +67,7 @@ def round_trips(kind: ColumnType, value: Raw) -> bool:
 
     Args:
         kind: the column's type.
-        value: JSON.
+        value: the value as JSON text.
     """
     return memoryview(value)[0] in _ROUND_TRIP_FIRST_BYTES[kind]
 

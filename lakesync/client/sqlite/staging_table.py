@@ -1,7 +1,7 @@
 """Staging tables: where `checkpoint_load` collects the rows of a first sync, in a file next to the app's.
 
-Each synced table has a staging table `pile_TABLE` with the row ids, records and values of its rows. `rest` holds deltas
-that must be merged row by row.
+Each synced table has a staging table `pile_TABLE` with the row ids, records (stamps) and values of its rows. The table
+`rest` holds deltas that must be merged row by row.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def add(db: sqlite3.Connection, group: RowGroup, columns: Sequence[Sequence[Any]
     Args:
         db: the database with the staging tables.
         group: the rows.
-        columns: their values by column.
-        records: of the same rows, with the numbers of the app's database.
+        columns: the values of each column of the group, as SQLite binds them.
+        records: the rows' records, encoded with the numbers of the app's database.
     """
     names = "".join(f', "{name}"' for name in group.names)
     head = f"INSERT INTO {name_of(group.table)} (row_id, stamps{names})"
@@ -58,7 +58,7 @@ def add_rest(db: sqlite3.Connection, deltas: Iterable[RowDelta]) -> None:
 
     Args:
         db: the database with the staging tables.
-        deltas: of whole rows.
+        deltas: all deltas of one or more rows.
     """
     db.execute("INSERT INTO rest (deltas) VALUES (?)", (encode_deltas(deltas),))
 
@@ -68,7 +68,7 @@ def read_rest(db: sqlite3.Connection, database: str) -> Iterator[tuple[RowDelta,
 
     Args:
         db: the app's database.
-        database: the name under which the one with the staging tables is attached.
+        database: the name under which the database with the staging tables is attached.
     """
     for (number,) in db.execute(f"SELECT number FROM {database}.rest ORDER BY number").fetchall():
         ((deltas,),) = db.execute(f"SELECT deltas FROM {database}.rest WHERE number = ?", (number,))
@@ -86,14 +86,14 @@ def read_rows(
 
     Args:
         db: the app's database.
-        database: the name under which the one with the staging tables is attached.
-        keys: the rows; those that are not staged are skipped.
+        database: the name under which the database with the staging tables is attached.
+        keys: the rows to read; those that are not staged are skipped.
         types: the column types of each table.
         stamp_codec: decodes the records.
     """
-    found: list[RowDelta] = []
+    result: list[RowDelta] = []
     for table in {table for table, _ in keys}:
-        wanted = {row_id for of, row_id in keys if of == table}
+        wanted = {row_id for key_table, row_id in keys if key_table == table}
         columns = types[table]
         selected = "".join(f', "{name}"' for name in columns)
         for row_id, record, *cells in db.execute(f"SELECT row_id, stamps{selected} FROM {database}.{name_of(table)}"):
@@ -102,8 +102,8 @@ def read_rows(
             values = {name: from_sql(kind, cell) for (name, kind), cell in zip(columns.items(), cells, strict=True)}
             stamps = stamp_codec.decode(record)
             if stamps.inserted is not None:
-                found.append(RowDelta("INSERT", table, row_id, stamps.inserted[1], (), stamps.inserted[0], ""))
+                result.append(RowDelta("INSERT", table, row_id, stamps.inserted[1], (), stamps.inserted[0], ""))
             for hlc, client, part in stamps.parts:
                 cells_of_part = tuple(ColumnValue(name, values[name]) for name in part)
-                found.append(RowDelta("UPDATE", table, row_id, client, cells_of_part, hlc, ""))
-    return found
+                result.append(RowDelta("UPDATE", table, row_id, client, cells_of_part, hlc, ""))
+    return result

@@ -1,6 +1,7 @@
-"""Compact records of a settled row's stamps: which delta last wrote each column. The values are in the app's table.
+"""Compact records of a row's stamps: which delta (hlc and client id) last wrote each column.
 
-Nearly all rows consist of one or two deltas. Such a row has a binary record of 16 or 28 bytes: the number of a layout,
+`row_storage` and the bulk path store them for rows without edits, whose values are in the app's table. Nearly all rows
+consist of one or two deltas. Such a row has a binary record of 16 or 28 bytes: the number of a layout,
 which says which delta wrote which columns; then each delta's hlc and the number of its client, oldest first. The record
 of any other row is JSON text. Layouts and client ids have their numbers in `_lakesync_names`.
 """
@@ -25,7 +26,9 @@ Record = bytearray | bytes | str
 
 _TABLE = "CREATE TABLE IF NOT EXISTS _lakesync_names (number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE)"
 _ONE_DELTA, _TWO_DELTAS = Struct("<IQI"), Struct("<IQIQI")
+"""Binary records: the layout's number, then the hlc and client number of each delta."""
 _NOT_INSERTED = -1
+"""`Layout.inserted` of a row whose INSERT is unknown."""
 _UNPACKED_TOGETHER = 500
 """Records unpacked by one call."""
 _encode = msgspec.json.Encoder().encode
@@ -35,18 +38,20 @@ class Layout(NamedTuple):
     """Which delta of a row wrote which columns."""
 
     parts: tuple[tuple[str, ...], ...]
-    """The columns of each delta, oldest delta first."""
+    """The columns whose newest value each delta wrote, oldest delta first."""
     inserted: int = 0
-    """The index of the row's INSERT; -1 if it is unknown."""
+    """The index of the row's INSERT in `parts`; -1 if it is unknown."""
 
 
 class Stamps(msgspec.Struct, array_like=True):
     """A row's state without its values."""
 
     parts: list[tuple[int, str, tuple[str, ...]]]
-    """The hlc, client and columns of each delta, oldest first."""
+    """The hlc, client id and columns of each delta, oldest first."""
     tombstone: Stamp | None
+    """The stamp of the newest DELETE."""
     inserted: Stamp | None
+    """The stamp of the newest INSERT."""
 
 
 _decode_layout = msgspec.json.Decoder(Layout).decode
@@ -68,7 +73,7 @@ class StampCodec:
     """Encodes and decodes records. It numbers layouts and client ids in the database; no number is ever reused."""
 
     def __init__(self, db: sqlite3.Connection, transaction: Callable[[], AbstractContextManager[None]]) -> None:
-        """Refer to an app's database.
+        """Create a codec with an empty cache.
 
         Args:
             db: the app's database.
@@ -77,9 +82,13 @@ class StampCodec:
         self._db = db
         self._transaction = transaction
         self._numbers: dict[str, int] = {}
+        """Cached numbers by name: a layout's JSON, or `=` and a client id."""
         self._layouts: dict[int, Layout] = {}
+        """Cached layouts by number."""
         self._clients: dict[int, str] = {}
+        """Cached client ids by number."""
         self._updated_layouts: dict[tuple[int, tuple[str, ...]], tuple[int, tuple[int, ...]]] = {}
+        """Cached results of `_layout_after`."""
 
     def create_table(self) -> None:
         """Create the table of numbers."""
@@ -94,8 +103,8 @@ class StampCodec:
         """Return whether encoding with this layout and these clients may have to write to the database.
 
         Args:
-            layout: of the rows.
-            clients: of their deltas.
+            layout: the rows' layout.
+            clients: the client ids of their deltas.
         """
         cached = self._numbers
         return _layout_name(layout) not in cached or not all(f"={client}" in cached for client in set(clients))
@@ -104,9 +113,9 @@ class StampCodec:
         """Return the records of rows that have the same layout.
 
         Args:
-            layout: of every row.
-            hlcs: of the first row's deltas, then of the second's, and so on.
-            clients: of the same deltas.
+            layout: the layout of every row.
+            hlcs: the hlcs of the first row's deltas, then of the second's, and so on.
+            clients: the client ids of the same deltas.
         """
         count = len(layout.parts)
         if count not in (1, 2):
@@ -146,13 +155,13 @@ class StampCodec:
         """Return the record of a row after an UPDATE.
 
         Args:
-            record: before the update.
-            hlc: of the update.
-            client: that wrote the update.
-            columns: that it writes.
+            record: the row's record before the update.
+            hlc: the update's hlc.
+            client: id of the client that made the update.
+            columns: the columns that the update writes.
 
         Returns:
-            The record; None if the update is not newer than every delta of the row.
+            The new record; None if the update is not newer than every delta of the row, which must then be merged.
         """
         if isinstance(record, str):
             return self._after_update_decoded(record, hlc, client, columns)
@@ -172,13 +181,13 @@ class StampCodec:
     def after_updates(
         self, records: Sequence[Record], hlcs: Sequence[int], clients: Sequence[str], columns: tuple[str, ...]
     ) -> Sequence[Record | None]:
-        """Return the records of many rows after an UPDATE of each. See `after_update`.
+        """Return the records of many rows after an UPDATE of each, with None as in `after_update`.
 
         Args:
-            records: before the updates; all binary with the same layout, or all text.
-            hlcs: of the updates.
-            clients: that wrote the updates.
-            columns: that each update writes.
+            records: the records before the updates; all binary with the same layout, or all text.
+            hlcs: the updates' hlcs.
+            clients: the ids of the clients that made the updates.
+            columns: the columns that every update writes.
         """
         if isinstance(records[0], str):
             return self._after_each_update(records, hlcs, clients, columns)
@@ -228,6 +237,7 @@ class StampCodec:
         return [numbers[client] for client in clients]
 
     def _number(self, name: str) -> int:
+        """Return the number of a layout's or client's name; create it if it has none."""
         number = self._numbers.get(name)
         if number is None:
             number = self._numbers[name] = self._stored_number(name)
@@ -261,6 +271,7 @@ def _without(part: tuple[str, ...], columns: tuple[str, ...]) -> tuple[str, ...]
 
 
 def _struct_of(record: bytes | bytearray) -> Struct:
+    """Return the format of a binary record, which its length shows."""
     return _ONE_DELTA if len(record) == _ONE_DELTA.size else _TWO_DELTAS
 
 
@@ -271,13 +282,13 @@ def _unpack_columns(records: Sequence[bytes]) -> list[list[int]]:
     """
     record_format = _struct_of(records[0]).format
     width = len(record_format) - 1
-    found: list[list[int]] = [[] for _ in range(width)]
+    fields: list[list[int]] = [[] for _ in range(width)]
     for start in range(0, len(records), _UNPACKED_TOGETHER):
         chunk = records[start : start + _UNPACKED_TOGETHER]
         numbers = unpack("<" + record_format[1:] * len(chunk), b"".join(chunk))
         for index in range(width):
-            found[index] += numbers[index::width]
-    return found
+            fields[index] += numbers[index::width]
+    return fields
 
 
 def _layout_name(layout: Layout) -> str:
@@ -285,5 +296,6 @@ def _layout_name(layout: Layout) -> str:
 
 
 def _text_record(layout: Layout, stamps: Sequence[Stamp]) -> str:
+    """Return the JSON record of a row that has too many deltas for a binary one."""
     parts = [(*stamp, names) for stamp, names in zip(stamps, layout.parts, strict=True) if names]
     return _encode(Stamps(parts, None, stamps[layout.inserted])).decode()

@@ -1,4 +1,7 @@
-"""Validation of the app's tables: which can be synchronised, and how to fix one that cannot."""
+"""Validation of the app's tables: which can be synchronised, and how to fix one that cannot.
+
+`SqliteClientStore` calls it when it opens a database or a schema grows.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,9 @@ _WRITTEN_TABLE = re.compile(r"""\b(?:INTO|UPDATE(?:\s+OR\s+\w+)?|DELETE\s+FROM)\
 """A table that a statement of a trigger writes to."""
 _STRINGS_AND_COMMENTS = re.compile(r"'(?:[^']|'')*'|--[^\n]*|/\*.*?\*/", re.DOTALL)
 _BODY = re.compile(r"\bBEGIN\b", re.IGNORECASE)
+"""Begins the statements of a trigger."""
 _NUMERIC = ("number", "boolean")
+"""Column types whose values are numbers in SQLite."""
 _GENERATED = (2, 3)
 """Values of `hidden` in `PRAGMA table_xinfo` for generated columns."""
 
@@ -46,10 +51,10 @@ def check_table(db: sqlite3.Connection, schema: TableSchema) -> None:
 
     Args:
         db: the app's database.
-        schema: of the table.
+        schema: the table's schema.
 
     Raises:
-        ConfigurationError: what is wrong, and how to fix it.
+        ConfigurationError: the table cannot be synchronised. The message says why, and how to fix it.
     """
     table = schema.table
     limit = db.getlimit(sqlite3.SQLITE_LIMIT_COLUMN) - JOURNAL_COLUMNS
@@ -97,11 +102,11 @@ def check_table(db: sqlite3.Connection, schema: TableSchema) -> None:
 def repair_table(db: sqlite3.Connection, schema: TableSchema) -> None:
     """Repair a recreated table as far as no value changes, for example after pandas' `to_sql(if_exists="replace")`.
 
-    It makes `row_id` unique and declares numeric columns again. What it cannot repair, `check_table` reports.
+    It makes `row_id` unique and declares numeric columns again. `check_table` reports what it cannot repair.
 
     Args:
         db: the app's database.
-        schema: of the table.
+        schema: the table's schema.
     """
     table = schema.table
     if _kind(db, table) != "table":
@@ -142,10 +147,10 @@ def check_existing_rows(db: sqlite3.Connection, schema: TableSchema) -> None:
 
     Args:
         db: the app's database.
-        schema: of the table.
+        schema: the table's schema.
 
     Raises:
-        ConfigurationError: names the first row that it cannot accept.
+        ConfigurationError: the gateway would reject a row, which the message names.
     """
     table = schema.table
     invalid = db.execute(f'SELECT row_id FROM "{table}" WHERE {INVALID_ID.format("row_id")} LIMIT 1').fetchone()
@@ -181,7 +186,7 @@ def check_triggers(db: sqlite3.Connection, tables: Collection[str]) -> None:
         tables: the synced tables.
 
     Raises:
-        ConfigurationError: names the first such trigger.
+        ConfigurationError: there is such a trigger; the message names the first one.
     """
     names = {table.lower() for table in tables}
     triggers = db.execute("SELECT name, tbl_name, sql FROM sqlite_master WHERE type = 'trigger'").fetchall()
@@ -200,7 +205,7 @@ def lost_columns(db: sqlite3.Connection, schema: TableSchema) -> list[str]:
 
     Args:
         db: the app's database.
-        schema: the one with which the table was tracked.
+        schema: the schema for which the table's triggers were created.
     """
     existing = {name.lower() for _, name, *_ in _columns_of(db, schema.table)}
     return [column.name for column in schema.columns if column.name.lower() not in existing]
@@ -211,7 +216,7 @@ def has_defaults(db: sqlite3.Connection, schema: TableSchema) -> bool:
 
     Args:
         db: the app's database.
-        schema: of the table.
+        schema: the table's schema.
     """
     names = {column.name.lower() for column in schema.columns}
     columns = _columns_of(db, schema.table)
@@ -238,6 +243,7 @@ def _kind(db: sqlite3.Connection, table: str) -> str:
 
 
 def _columns_of(db: sqlite3.Connection, table: str) -> list[tuple[int, str, str, int, str | None, int, int]]:
+    """Return the columns of a table: number, name, declared type, NOT NULL, default, primary key, hidden."""
     return db.execute(f'PRAGMA table_xinfo("{table}")').fetchall()
 
 
@@ -256,6 +262,7 @@ def _turns_numbers_into_text(declared: str) -> bool:
 
 
 def _is_unique(db: sqlite3.Connection, table: str) -> bool:
+    """Return whether a unique index has exactly the column `row_id`, compared by its bytes."""
     for _, index, unique, _, partial in db.execute(f'PRAGMA index_list("{table}")').fetchall():
         keys = [(name, how) for _, _, name, _, how, key in db.execute(f'PRAGMA index_xinfo("{index}")') if key]
         if unique and not partial and [(str(name).lower(), how) for name, how in keys] == [("row_id", "BINARY")]:

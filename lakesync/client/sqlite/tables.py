@@ -1,4 +1,4 @@
-"""Access to synced tables by row id, as an alternative to SQL."""
+"""Access to synced tables by row id, as an alternative to SQL: `db["todos"]`, and the reference's `SyncTracker`."""
 
 from __future__ import annotations
 
@@ -20,13 +20,17 @@ from lakesync.model.errors import DuplicateError, NotFoundError, ValidationError
 from lakesync.model.schema import ColumnType, TableSchema
 
 Row = dict[str, Any]
+"""A row as an app sees it: Python values by column, with `row_id`."""
 
 
 class Table:
-    """A synced table: `db["todos"]`. Each write is a transaction of its own, unless one is open."""
+    """A synced table: `db["todos"]`. Each write is a transaction of its own, unless one is open.
+
+    Every method that writes raises DbError if the database cannot be written now.
+    """
 
     def __init__(self, db: LocalDB, schema: TableSchema, on_write: Callable[[], None]) -> None:
-        """Refer to a table that exists.
+        """Create an accessor of an existing table.
 
         Args:
             db: the app's database.
@@ -127,14 +131,16 @@ class Table:
     def rows(self, where: str = "1", params: Any = (), *, order_by: str = "row_id") -> list[Row]:
         """Return the rows that fulfil a condition: `rows("done AND title = ?", ["Buy oat milk"])`.
 
+        `where` and `order_by` become part of the SQL text; pass values from outside the program only as `params`.
+
         Args:
             where: an SQL condition.
-            params: its parameters.
+            params: values for its placeholders.
             order_by: an SQL ORDER BY list.
         """
         with self._db.exclusive():
-            found = self._db.conn.execute(f"{self._select} WHERE {where} ORDER BY {order_by}", params).fetchall()
-        return [self._row(row) for row in found]
+            rows = self._db.conn.execute(f"{self._select} WHERE {where} ORDER BY {order_by}", params).fetchall()
+        return [self._row(row) for row in rows]
 
     def __getitem__(self, row_id: str) -> Row:
         """Return a row.
@@ -160,19 +166,23 @@ class Table:
             return int(self._db.conn.execute(f'SELECT count(*) FROM "{self.name}"').fetchone()[0])
 
     def _row(self, cells: tuple[Any, ...]) -> Row:
+        """Return a row for the app from the cells that `_select` returns."""
         values = zip(self._types.items(), cells[1:], strict=True)
         return {"row_id": cells[0], **{name: python_value(kind, cell) for (name, kind), cell in values}}
 
     def _merge_arguments(
         self, values: Mapping[str, Any] | None, columns: dict[str, Any], row_id: str | None, *, is_update: bool = False
     ) -> dict[str, Any]:
-        """Return the named columns.
+        """Return the columns of a call as one mapping.
 
         Args:
             values: columns as a mapping; it may contain `row_id`, as in a row that was read.
-            columns: columns as keyword arguments.
-            row_id: the id that the call names.
-            is_update: the result does not contain `row_id`, which cannot change.
+            columns: columns as keyword arguments, which have precedence.
+            row_id: the id that the call passes by itself; None if it passes none.
+            is_update: whether to leave `row_id` out of the result, because it cannot change.
+
+        Raises:
+            ValidationError: `values` is not a mapping, or names another row id than the call.
         """
         if values is not None and not isinstance(values, dict | Mapping):
             raise ValidationError(
@@ -208,12 +218,14 @@ class Table:
         return names, cells
 
     def _write_checked(self, statement: str, cells: list[Any]) -> int:
+        """Run a write as `_write` does; a violated constraint or trigger raises ValidationError."""
         try:
             return self._write(statement, cells)
         except sqlite3.IntegrityError as error:
             raise ValidationError(str(error)) from error
 
     def _write(self, statement: str, cells: list[Any]) -> int:
+        """Run a write in the open transaction, or in its own; return the number of written rows."""
         with self._db.exclusive():
             if self._db.conn.in_transaction:
                 return self._execute(statement, cells)
@@ -233,11 +245,11 @@ class Tables:
     """The synced tables of a client, by name."""
 
     def __init__(self, db: LocalDB, schemas: Mapping[str, TableSchema], on_write: Callable[[], None]) -> None:
-        """Refer to the tables of these schemas.
+        """Create the accessors of the tables of these schemas.
 
         Args:
             db: the app's database.
-            schemas: by table; the store replaces a schema in it when columns are added.
+            schemas: the schemas by table; `SqliteClientStore` replaces a schema in it when columns are added.
             on_write: called after each committed write.
         """
         self._db = db
@@ -281,7 +293,7 @@ class _TablesAndQueries(Protocol):
 
 
 class SyncTracker:
-    """The reference's interface for local writes: the same as `db[table]`, with table and row id as arguments."""
+    """The interface for local writes of the reference, the TypeScript client. Every method names its table."""
 
     def __init__(self, tables: _TablesAndQueries) -> None:
         self._tables = tables
@@ -312,14 +324,15 @@ _ACCEPTED_TYPES: dict[ColumnType, tuple[type, ...]] = {
 """Python types that sqlite3 can bind for a column. The triggers reject wrong texts and all bytes."""
 _INT64 = range(-(2**63), 2**63)
 _MAYBE_BEYOND_DOUBLES = re.compile(rb"[0-9]{309}")
+"""So many digits may be an integer above the largest double, about 1.8e308."""
 _encode = msgspec.json.Encoder().encode
 
 
 def _checked_value(kind: ColumnType, value: Any) -> Any:
-    """Return a value that SQLite can bind without changing it.
+    """Return a value if SQLite can bind it without changing it.
 
     Raises:
-        ValueError: there is none.
+        ValueError: it cannot; the message continues "column … takes".
     """
     if not isinstance(value, _ACCEPTED_TYPES[kind]):
         raise ValueError(f"a {kind}, not {value!r}: convert it")  # noqa: TRY004 reported as one kind of error
@@ -337,14 +350,13 @@ def _json_text(value: Any) -> str:
     """Return a value as JSON text.
 
     Raises:
-        ValueError: it has no JSON form.
+        ValueError: the value has no JSON form; the message continues "column … takes".
     """
     try:
         text = _encode(value)
         if b"null" in text:
-            json.dumps(
-                value, allow_nan=False, default=str
-            )  # raises for NaN and infinities, which msgspec writes as null
+            # raises for NaN and infinities, which msgspec writes as null
+            json.dumps(value, allow_nan=False, default=str)
         if text.count(b"[") + text.count(b"{") > MAX_DEPTH or _MAYBE_BEYOND_DOUBLES.search(text):
             jcs_raw(text)
     except (TypeError, ValueError, RecursionError, ValidationError) as error:

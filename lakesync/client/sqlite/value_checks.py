@@ -1,6 +1,7 @@
-"""SQL conditions for values that the gateway would reject. Triggers use them to reject such values when written.
+"""SQL conditions for values that the gateway would reject.
 
-`{0}` stands for the value, as `NEW."title"` or `t."title"`: never a bare name, which could be a column of `json_tree`.
+Triggers use them to reject such values when the app writes them; `table_validation` uses them for existing rows. `{0}`
+stands for the value, as `NEW."title"` or `t."title"`: never a bare name, which could be a column of `json_tree`.
 """
 
 from __future__ import annotations

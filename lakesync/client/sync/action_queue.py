@@ -1,4 +1,7 @@
-"""The queue of actions, in the app's database: an action stays until it is done or has failed, with its outcome."""
+"""The queue of actions in the app's database, with their outcomes. `Client` adds actions; `ActionSender` sends them.
+
+An action is a request that the gateway executes once in an external system, such as opening a ticket.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +19,11 @@ from lakesync.model.errors import NotFoundError
 from lakesync.model.types import Action, ActionFailure, ActionResult
 
 ActionStatus = Literal["waiting", "done", "failed"]
+"""`waiting`: to be sent, again if necessary. `done`: executed. `failed`: rejected for good, or attempted too often."""
 SENT_TOGETHER = 50
 """Actions of one request, at most."""
 _STILL_RUNNING = frozenset({"ACTION_PENDING", "ACTION_BUSY"})
-"""Error codes of an action that has not ended; they do not count as an attempt."""
+"""Error codes of an action that the gateway is still executing; they do not count as an attempt."""
 
 _TABLE = """CREATE TABLE IF NOT EXISTS _lakesync_actions (
     number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, status TEXT NOT NULL, due REAL NOT NULL,
@@ -34,13 +38,15 @@ class QueuedAction(msgspec.Struct, frozen=True):
 
     action: Action
     status: ActionStatus
-    """`failed`: rejected for good, or after too many attempts; it stays until it is retried or dropped."""
+    """`failed` actions stay until they are retried or dropped; `done` ones until they are dropped."""
     attempts: int
+    """How often the action was executed, with or without success."""
     data: Any = None
-    """The result of a `done` action."""
+    """The decoded result of a `done` action."""
     code: str = ""
-    """The error code of the newest failure."""
+    """The error code of the newest failure; empty if there was none."""
     message: str = ""
+    """The message of the newest failure."""
 
     @property
     def action_id(self) -> str:
@@ -52,19 +58,19 @@ class ActionQueue:
     """The actions of a client. They survive the process, and each is executed once, however often it is sent."""
 
     def __init__(
-        self, replica: Replica, *, retry: RetryPolicy | None = None, wall: Callable[[], float] = time.time
+        self, replica: Replica, *, retry: RetryPolicy | None = None, clock: Callable[[], float] = time.time
     ) -> None:
         """Create the queue's table if it does not exist.
 
         Args:
-            replica: of the app's database.
-            retry: the delays and the number of attempts.
-            wall: returns seconds since the Unix epoch.
+            replica: the app's database.
+            retry: the delays and the number of attempts; None for the defaults.
+            clock: returns seconds since 1970.
         """
         self._replica = replica
         self._db = replica.db
         self._retry = retry or RetryPolicy()
-        self._wall = wall
+        self._clock = clock
         self._failures = 0
         """Consecutive requests that failed as a whole."""
         replica.step(lambda _: self._db.execute(_TABLE))
@@ -75,10 +81,10 @@ class ActionQueue:
         """Queue an action.
 
         Args:
-            connector: the connector that executes it.
-            action_type: what the connector does.
+            connector: name of the connector at the gateway that executes it.
+            action_type: one of the connector's actions.
             params: a JSON object.
-            idempotency_key: actions with the same key are executed once.
+            idempotency_key: actions with the same key are executed once; None if every call is an action of its own.
 
         Raises:
             ValidationError: `params` is not a JSON object.
@@ -97,17 +103,17 @@ class ActionQueue:
         return self._replica.step(work)
 
     def peek(self, limit: int = SENT_TOGETHER) -> list[Action]:
-        """Return the actions that are due, oldest first."""
-        found = self._replica.read(
+        """Return the waiting actions that are due, oldest first, at most `limit`."""
+        rows = self._replica.read(
             "SELECT body FROM _lakesync_actions WHERE status = 'waiting' AND due <= ? ORDER BY number LIMIT ?",
-            (self._wall(), limit),
+            (self._clock(), limit),
         )
-        return [_decode(body) for (body,) in found]
+        return [_decode(body) for (body,) in rows]
 
     def delay(self) -> float | None:
         """Return the seconds until an action is due; None if none is waiting."""
         ((due,),) = self._replica.read("SELECT min(due) FROM _lakesync_actions WHERE status = 'waiting'")
-        return None if due is None else max(0.0, due - self._wall())
+        return None if due is None else max(0.0, due - self._clock())
 
     def record_outcomes(self, outcomes: Sequence[ActionResult | ActionFailure]) -> list[QueuedAction]:
         """Store the outcomes of actions; return the actions that are done or have failed for good."""
@@ -122,18 +128,18 @@ class ActionQueue:
         """Retry actions later, after a request that failed as a whole.
 
         Args:
-            actions: of the request.
-            retry_after: seconds that the gateway asked for.
+            actions: the actions of the request.
+            retry_after: seconds that the gateway asked for; None if it did not.
 
         Returns:
             Seconds until they are due.
         """
         self._failures += 1
-        wait = max(retry_after or 0.0, self._retry_delay(self._failures - 1))
-        due = [(self._wall() + wait, action.action_id) for action in actions]
+        delay = max(retry_after or 0.0, self._retry_delay(self._failures - 1))
+        due = [(self._clock() + delay, action.action_id) for action in actions]
         statement = "UPDATE _lakesync_actions SET due = ? WHERE id = ?"
         self._replica.step(lambda _: self._db.executemany(statement, due))
-        return wait
+        return delay
 
     def clear_delays(self) -> None:
         """Make all waiting actions due now."""
@@ -146,12 +152,12 @@ class ActionQueue:
         Raises:
             NotFoundError: the queue does not contain it.
         """
-        found = self._replica.read(f"SELECT {_COLUMNS} FROM _lakesync_actions WHERE id = ?", (action_id,))
-        if not found:
+        rows = self._replica.read(f"SELECT {_COLUMNS} FROM _lakesync_actions WHERE id = ?", (action_id,))
+        if not rows:
             raise NotFoundError(
                 f"action {action_id!r} is not in this client's queue: it was dropped, or queued by another client"
             )
-        return _queued_action(found[0])
+        return _queued_action(rows[0])
 
     def all(self, status: ActionStatus | None = None) -> list[QueuedAction]:
         """Return actions, oldest first.
@@ -192,7 +198,7 @@ class ActionQueue:
         )
 
     def _record_outcome(self, outcome: ActionResult | ActionFailure) -> bool:
-        """Store an outcome; return whether the action has ended."""
+        """Store an outcome; return whether the action has ended: done, rejected for good, or failed too often."""
         set_to = "UPDATE _lakesync_actions SET status = ?, due = ?, attempts = ?, data = ?, code = ?, message = ?"
         where = " WHERE id = ? AND status = 'waiting'"
         action_id = outcome.action_id
@@ -201,19 +207,22 @@ class ActionQueue:
             return bool(self._db.execute(set_to + where, done).rowcount)
         attempts = self.get(action_id).attempts + (outcome.code not in _STILL_RUNNING)
         ended = not outcome.retryable or attempts >= self._retry.actions
-        due = self._wall() + self._retry_delay(attempts)
+        due = self._clock() + self._retry_delay(attempts)
         failed = ("failed" if ended else "waiting", due, attempts, None, outcome.code, outcome.message, action_id)
         return bool(self._db.execute(set_to + where, failed).rowcount) and ended
 
     def _retry_delay(self, failures: int) -> float:
+        """Return the seconds before a retry. They double with each failure."""
         return min(self._retry.longest_delay, self._retry.first_delay * 2.0 ** min(failures, 10))
 
     def _update_one(self, statement: str, action_id: str, problem: str) -> None:
+        """Run a statement for one action; raise NotFoundError with `problem` if no row matched."""
         if not self._replica.step(lambda _: self._db.execute(statement, (action_id,)).rowcount):
             raise NotFoundError(f"action {action_id!r} {problem}")
 
 
 def _queued_action(row: tuple[Any, ...]) -> QueuedAction:
+    """Decode a row of _COLUMNS."""
     body, status, attempts, data, code, message = row
     result = None if data is None else msgspec.json.decode(data)
     return QueuedAction(_decode(body), status, attempts, result, code, message)

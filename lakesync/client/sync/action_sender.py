@@ -1,9 +1,12 @@
-"""Sends queued actions to the gateway, and records their outcomes."""
+"""Sends queued actions to the gateway, and records their outcomes. `SyncSession` calls it after each push and pull.
+
+An action is a request that the gateway executes once in an external system, such as opening a ticket.
+"""
 
 from __future__ import annotations
 
 from lakesync.client.errors import UnreachableError
-from lakesync.client.events import Events
+from lakesync.client.events import EventListeners
 from lakesync.client.sync.action_queue import ActionQueue
 from lakesync.client.sync.exchange import CycleResult
 from lakesync.client.transports.base import ActionTransport, SyncTransport
@@ -12,41 +15,41 @@ from lakesync.model.types import Action, ActionFailure, ActionPush, ActionResult
 
 
 class ActionSender:
-    """Sends the actions of a queue."""
+    """Sends the actions of a queue. A repeated action is executed once, because it keeps its id."""
 
-    def __init__(self, queue: ActionQueue, transport: SyncTransport, client_id: str, events: Events) -> None:
-        """Send nothing yet.
+    def __init__(self, queue: ActionQueue, transport: SyncTransport, client_id: str, listeners: EventListeners) -> None:
+        """Create a sender; nothing is sent yet.
 
         Args:
-            queue: holds the actions.
-            transport: sends them, if it can.
-            client_id: this client.
-            events: `onActionComplete` is emitted for each action that ends.
+            queue: the queued actions.
+            transport: sends the actions, if it is an `ActionTransport`.
+            client_id: this client's id.
+            listeners: those of `onActionComplete` are called for each action that ends.
         """
         self._queue = queue
         self._transport = transport
         self._client_id = client_id
-        self._events = events
+        self._listeners = listeners
 
     @property
     def transport(self) -> ActionTransport:
         """The transport.
 
         Raises:
-            ConfigurationError: it cannot send actions.
+            ConfigurationError: the transport cannot send actions.
         """
         if not isinstance(self._transport, ActionTransport):
             raise ConfigurationError("this transport cannot send actions: use HttpTransport or LocalTransport")
         return self._transport
 
     def send_due(self, result: CycleResult) -> float | None:
-        """Send the actions that are due.
+        """Send the actions that are due. After a failed request, they are sent again later.
 
         Args:
-            result: is updated.
+            result: the outcome of the request is added to it; its errors are not raised.
 
         Returns:
-            Seconds until another action is due; None if none is queued.
+            Seconds until another action is due; None if none is waiting.
         """
         while isinstance(self._transport, ActionTransport) and (actions := self._queue.peek()):
             result.had_contact = True
@@ -58,11 +61,11 @@ class ActionSender:
                     return self._queue.postpone(actions, getattr(error, "retry_after", None))
                 outcomes = [self._execute_alone(action) for action in actions]
             for ended in self._queue.record_outcomes(outcomes):
-                self._events.emit("onActionComplete", ended.action_id, ended)
+                self._listeners.emit("onActionComplete", ended.action_id, ended)
         return self._queue.delay()
 
     def _execute_alone(self, action: Action) -> ActionResult | ActionFailure:
-        """Return the outcome of one action, after the gateway rejected several together."""
+        """Send one action alone, after the gateway rejected a request with several, and return its outcome."""
         try:
             (outcome,) = self._execute(action)
         except LakeSyncError as error:
@@ -70,15 +73,15 @@ class ActionSender:
         return outcome
 
     def _execute(self, *actions: Action) -> list[ActionResult | ActionFailure]:
-        """Return the outcome of each action.
+        """Send actions in one request, and return the outcome of each.
 
         Raises:
-            UnreachableError: an outcome is missing. An empty answer, as from a proxy, decodes as no outcomes.
+            UnreachableError: an outcome is missing. An empty response, as from a proxy, decodes as no outcomes.
         """
         outcomes = list(self.transport.execute_actions(ActionPush(self._client_id, actions)).results)
         if {outcome.action_id for outcome in outcomes} != {action.action_id for action in actions}:
             raise UnreachableError(
-                f"the answer has {len(outcomes)} outcomes for {len(actions)} actions: check that the address is a "
+                f"the response has {len(outcomes)} outcomes for {len(actions)} actions: check that the address is a "
                 "gateway's"
             )
         return outcomes

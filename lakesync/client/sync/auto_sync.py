@@ -1,4 +1,7 @@
-"""Auto-sync: a thread that synchronises at intervals, after local writes, and when the gateway sends changes."""
+"""Auto-sync: a thread that synchronises at intervals, after local writes, and when the gateway sends changes.
+
+`SyncCoordinator` starts and stops it. If the transport can open subscriptions (WebSockets), the thread holds one open.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,10 @@ import random
 import threading
 import time
 
-from lakesync.client.core import Broadcast, NoAnswer, Wait
+from lakesync.client.core import Broadcast, NoResponse, Wait
 from lakesync.client.core.limits import Backoff, RetryPolicy
 from lakesync.client.errors import UnreachableError
-from lakesync.client.sync.exchange import CycleResult, answer_of
+from lakesync.client.sync.exchange import CycleResult, response_of
 from lakesync.client.sync.replica import SyncThread
 from lakesync.client.sync.sync_session import CLOSE_TIMEOUT, SyncSession
 from lakesync.client.transports.base import RealtimeTransport, Subscription
@@ -20,26 +23,26 @@ from lakesync.model.types import SyncPull, SyncResponse
 POLL_INTERVAL = 0.5
 """Seconds between checks whether another connection has written to the database."""
 SLEEP_GAP = 10.0
-"""Seconds by which the wall clock gains on the monotonic clock if the machine slept. Its WebSocket is dead then."""
-ANSWER_TIMEOUT = 30.0
-"""Seconds to wait for the answer to a pull on a subscription."""
+"""If the wall clock gains this many seconds on the monotonic clock, the machine slept, and its WebSocket is dead."""
+RESPONSE_TIMEOUT = 30.0
+"""Seconds to wait for the response to a pull on a subscription."""
 
 log = logging.getLogger("lakesync.client")
 
 
 class AutoSync:
-    """The thread. It can be started and stopped any number of times."""
+    """The thread of auto-sync. It can be started and stopped any number of times."""
 
     def __init__(
         self, session: SyncSession, interval: float, heartbeat: float, retry: RetryPolicy | None = None
     ) -> None:
-        """Start no thread yet.
+        """Create it; `start` starts the thread.
 
         Args:
             session: runs the synchronisations.
             interval: seconds between pulls.
             heartbeat: seconds between pulls while a subscription is open.
-            retry: the delays before a subscription is opened again.
+            retry: the delays before a subscription is opened again; None for the defaults.
         """
         self._session = session
         self._interval = interval
@@ -52,6 +55,7 @@ class AutoSync:
         self._next_pull = 0.0
         """When a pull is due, on the monotonic clock."""
         self._wall = time.time
+        """Returns seconds since 1970."""
         self._clock_difference = 0.0
         """The wall clock minus the monotonic clock, when last measured."""
 
@@ -87,13 +91,14 @@ class AutoSync:
             self._thread = None
 
     def wake(self) -> None:
-        """Make the thread synchronise now. Threads may call it."""
+        """Make the thread synchronise now. Any thread may call it."""
         self._woken.set()
         subscription = self._subscription
         if subscription is not None:
             subscription.wake()
 
     def _run(self) -> None:
+        """Synchronise until `stop` is called. Unexpected errors are logged, and the thread continues."""
         while not self._stopping.is_set():
             try:
                 self._run_once()
@@ -103,13 +108,13 @@ class AutoSync:
                 self._woken.clear()
 
     def _run_once(self) -> None:
-        """Synchronise with requests and wait, or hold a subscription until it ends."""
+        """Use a subscription until it ends; without one, synchronise once with requests and wait."""
         try:
             transport = self._session.transport
             if not isinstance(transport, RealtimeTransport):
                 self._sleep(self._cycle())
             elif not self._backoff.delay() and self._catch_up():
-                self._hold_subscription(transport)
+                self._use_subscription(transport)
             else:
                 self._sleep(min(self._cycle(), self._backoff.delay()))
         except LakeSyncError as error:
@@ -132,11 +137,11 @@ class AutoSync:
         return replica.core.caught_up
 
     def _report_failure(self, error: LakeSyncError) -> None:
-        if not self._stopping.is_set():  # the app does not need to know what stopping has cancelled
+        if not self._stopping.is_set():  # the request may have failed because it was cancelled
             self._session.report_failure(error)
 
     def _finish(self, result: CycleResult) -> None:
-        if result.error is None or not self._stopping.is_set():
+        if result.error is None or not self._stopping.is_set():  # as in `_report_failure`
             self._session.finish(result)
 
     def _cycle(self) -> float:
@@ -157,6 +162,7 @@ class AutoSync:
             self._session.request_pull()
 
     def _seconds_until_due(self, waits: list[float | None]) -> float:
+        """Return the seconds until a pull or one of `waits` (None: not needed) is due; negative if it is overdue."""
         return min([self._next_pull - time.monotonic(), *(wait for wait in waits if wait is not None)])
 
     def _sleep(self, seconds: float) -> None:
@@ -171,8 +177,8 @@ class AutoSync:
                 break
         self._woken.clear()
 
-    def _hold_subscription(self, transport: RealtimeTransport) -> None:
-        """Open a subscription and use it until it ends; pulls and broadcasts travel on it."""
+    def _use_subscription(self, transport: RealtimeTransport) -> None:
+        """Open a subscription, and pull and receive broadcasts on it until it fails or the thread is stopped."""
         replica, session = self._session.replica, self._session
         try:
             subscription = transport.connect()
@@ -198,7 +204,7 @@ class AutoSync:
                 replica.subscription_closed()
 
     def _synchronise_on(self, subscription: Subscription) -> None:
-        """Send everything that is due, then wait for a broadcast."""
+        """Send everything that is due, pulls on the subscription, then wait for a broadcast."""
         session, replica, result = self._session, self._session.replica, CycleResult()
         with session.exclusive():
             self._request_pull_if_due(self._heartbeat)
@@ -217,22 +223,28 @@ class AutoSync:
         self._wait_for_broadcast(subscription, self._seconds_until_due(waits))
 
     def _pull_on(self, subscription: Subscription, request: SyncPull, result: CycleResult) -> None:
-        """Pull on the subscription; broadcasts that arrive before the answer are applied."""
+        """Send a pull on the subscription and apply the response, and broadcasts that arrive before it.
+
+        Raises:
+            LakeSyncError: the subscription has failed, or the gateway did not respond within RESPONSE_TIMEOUT.
+        """
         replica, session = self._session.replica, self._session
-        until = time.monotonic() + ANSWER_TIMEOUT
+        until = time.monotonic() + RESPONSE_TIMEOUT
         try:
             subscription.pull(request)
             while (message := subscription.receive(until - time.monotonic())) is None or message.is_broadcast:
                 if message is not None:
                     self._apply_broadcast(message.page, result)
                 elif self._stopping.is_set() or time.monotonic() >= until:
-                    replica.receive(NoAnswer("no answer in time"))
-                    raise UnreachableError(f"the gateway did not answer on the WebSocket within {ANSWER_TIMEOUT:.0f} s")
+                    replica.receive(NoResponse("no response in time"))
+                    raise UnreachableError(
+                        f"the gateway did not answer on the WebSocket within {RESPONSE_TIMEOUT:.0f} s"
+                    )
             session.check_progress(request, message.page)
         except LakeSyncError as error:
             if replica.has_pending_request():
                 result.error = error
-                replica.receive(answer_of(error))
+                replica.receive(response_of(error))
             raise
         self._backoff.reset()
         session.count(request, message.page, replica.receive(message.page), result)
@@ -241,7 +253,11 @@ class AutoSync:
         self._session.count(None, None, self._session.replica.receive(Broadcast(page)), result)
 
     def _wait_for_broadcast(self, subscription: Subscription, seconds: float) -> None:
-        """Wait for a broadcast and apply it; return earlier if there is something to send."""
+        """Wait at most some seconds for a broadcast and apply it; return at once if there is something to send.
+
+        Raises:
+            LakeSyncError: the subscription has failed, or the machine slept meanwhile.
+        """
         replica, session = self._session.replica, self._session
         until = time.monotonic() + max(0.0, seconds)
         version = replica.data_version()

@@ -1,4 +1,8 @@
-"""Loads a checkpoint for a first sync: into a staging file first, then in one commit into the app's database."""
+"""Loads a checkpoint for a first sync: into a staging file first, then in one commit into the app's database.
+
+`Exchange` calls `load_checkpoint`. A checkpoint has all rows that the client may see, in frames: protobuf messages with
+deltas. Rows that consist only of new columns are bulk-writable: they are copied without a merge, row groups at a time.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from operator import eq
 from pathlib import Path
 from typing import NamedTuple
 
-from lakesync.client.core import CheckpointEnd, CheckpointFrame, ClientCore, NoAnswer
+from lakesync.client.core import CheckpointEnd, CheckpointFrame, ClientCore, NoResponse
 from lakesync.client.errors import DbError
 from lakesync.client.sqlite import staging_table
 from lakesync.client.sqlite.column_values import NotBulkWritableError, TableTypes
@@ -25,12 +29,12 @@ from lakesync.wire import protobuf
 from lakesync.wire.frame_columns import Fields, by_field, split
 
 STAGED_TOGETHER = 20_000
-"""Deltas staged in one transaction, about: rows are not split."""
+"""Approximate number of deltas that one transaction writes to the staging file: a row is not split."""
 
-_STAGING = "fresh"
+_STAGING_SCHEMA = "fresh"
 """The name under which the staging file is attached to the app's database."""
 _COPY_CACHE = -64000
-"""The cache of the app's database while rows are copied, in KiB (negative, as SQLite counts them)."""
+"""`cache_size` of the app's database while rows are copied: 64,000 KiB. SQLite counts KiB as a negative number."""
 _STAGING_PRAGMAS = (
     "PRAGMA journal_mode = OFF",
     "PRAGMA synchronous = OFF",
@@ -43,19 +47,21 @@ class Loaded(NamedTuple):
     """What a checkpoint contained."""
 
     rows: int
+    """Number of rows."""
     tables: set[str]
+    """Tables with rows that were changed in the app's database."""
 
 
 def load_checkpoint(replica: Replica, checkpoint: Checkpoint, on_progress: Callable[[Progress], None]) -> Loaded:
     """Load a checkpoint, and continue from its cursor. The app sees nothing of it until it is complete.
 
     Args:
-        replica: whose core has requested the checkpoint.
-        checkpoint: its cursor and frames.
+        replica: the app's database, whose core has requested the checkpoint.
+        checkpoint: the checkpoint's cursor and frames.
         on_progress: called after each frame.
 
     Raises:
-        UnreachableError, ValidationError: it is incomplete or cannot be decoded; nothing was changed.
+        UnreachableError, ValidationError: the checkpoint is incomplete or cannot be decoded; nothing was changed.
         DbError: the disk is full; nothing was changed.
     """
     path = first_sync_path(replica.path)
@@ -68,7 +74,7 @@ def load_checkpoint(replica: Replica, checkpoint: Checkpoint, on_progress: Calla
         return Loaded(rows, tables)
     except sqlite3.Error as error:
         if replica.has_pending_request():
-            replica.receive(NoAnswer("the staging file could not be written"))
+            replica.receive(NoResponse("the staging file could not be written"))
         raise DbError(f"{path}, into which a first sync is loaded, cannot be written now: {error}") from error
     finally:
         remove_database(path)
@@ -83,14 +89,14 @@ def _stage(
     types = replica.types()
     staging_table.create(db, types)
     rows = size = highest_hlc = 0
-    for message in checkpoint.frames:
-        deltas = split(message)
+    for frame in checkpoint.frames:
+        deltas = split(frame)
         start = 0
         while start < len(deltas):
             end = _end_of_row(deltas, start + STAGED_TOGETHER)
             count, hlc = _stage_deltas(db, replica, types, deltas[start:end])
             rows, highest_hlc, start = rows + count, max(highest_hlc, hlc), end
-        size += len(message)
+        size += len(frame)
         on_progress(Progress(rows, size))
     return rows, highest_hlc
 
@@ -114,7 +120,10 @@ def _stage_deltas(
 
 
 def _encode_records(replica: Replica, group: RowGroup) -> list[Record]:
-    """Return the records of rows; numbers that the app's database lacks are created there at once."""
+    """Return the stored form of the rows' stamps, in which client ids and column layouts are numbers.
+
+    Numbers that the app's database lacks are created there at once.
+    """
     codec = replica.store.stamp_codec
     if codec.needs_new_numbers(group.layout, group.clients):
         return replica.step(lambda _: codec.encode_rows(group.layout, group.hlcs, group.clients))
@@ -125,7 +134,7 @@ def _group_rows(fields: Fields | None) -> RowGroups:
     """Return the rows of a frame in groups.
 
     Args:
-        fields: of the frame's deltas; None if they could not be read by field.
+        fields: the fields of the frame's deltas, each as a list; None if they could not be read by field.
 
     Raises:
         NotBulkWritableError: the deltas are not new rows.
@@ -145,7 +154,7 @@ def _group_rows(fields: Fields | None) -> RowGroups:
 
 
 def _parts_of(fields: Fields) -> Iterator[RowPart]:
-    """Yield the deltas of new rows.
+    """Yield each delta as a part of its row. A row is an INSERT and the UPDATEs that follow it.
 
     Raises:
         NotBulkWritableError: a delta is neither an INSERT nor an UPDATE of the row before it.
@@ -174,7 +183,9 @@ def _row_id_of(delta: bytes) -> str:
 
 
 def _copy_to_app(replica: Replica, core: ClientCore, cursor: int, highest_hlc: int) -> set[str]:
-    """Copy the staged rows, and merge those with edits and those that are not bulk-writable. In one transaction.
+    """Copy the staged rows to the app's tables; merge rows with edits and rows that are not bulk-writable.
+
+    The caller runs it in one transaction.
 
     Returns:
         The tables with changed rows.
@@ -183,11 +194,11 @@ def _copy_to_app(replica: Replica, core: ClientCore, cursor: int, highest_hlc: i
     edited = [key for key in store.edited_rows() if key[0] in store.schemas]
     merged: list[RowDelta] = []
     if edited:
-        merged = staging_table.read_rows(db, _STAGING, edited, replica.types(), store.stamp_codec)
+        merged = staging_table.read_rows(db, _STAGING_SCHEMA, edited, replica.types(), store.stamp_codec)
     tables = core.receive(CheckpointFrame(SyncResponse(tuple(merged), cursor))).tables
-    for rest in staging_table.read_rest(db, _STAGING):
+    for rest in staging_table.read_rest(db, _STAGING_SCHEMA):
         tables |= core.receive(CheckpointFrame(SyncResponse(rest, cursor))).tables
-    tables |= store.copy_from(_STAGING, store.position().generation)
+    tables |= store.copy_from(_STAGING_SCHEMA, store.position().generation)
     return tables | core.receive(CheckpointEnd(cursor, highest_hlc)).tables
 
 
@@ -196,10 +207,10 @@ def _attached(replica: Replica, path: Path) -> Iterator[None]:
     """Attach the staging file to the app's database, with a larger cache."""
     db = replica.db
     ((cache_size,),) = db.execute("PRAGMA main.cache_size").fetchall()
-    db.execute(f"ATTACH ? AS {_STAGING}", (str(path),))
+    db.execute(f"ATTACH ? AS {_STAGING_SCHEMA}", (str(path),))
     try:
         db.execute(f"PRAGMA main.cache_size = {_COPY_CACHE}")  # SQLite sorts the rows within it
         yield
     finally:
         db.execute(f"PRAGMA main.cache_size = {cache_size}")
-        db.execute(f"DETACH {_STAGING}")
+        db.execute(f"DETACH {_STAGING_SCHEMA}")

@@ -1,4 +1,7 @@
-"""The coordinator: starts synchronisations for the app, and gives access to everything around them."""
+"""The coordinator: starts synchronisations for the app, and connects the database, the transport, queues and listeners.
+
+`Client` creates one; apps reach it as `client.coordinator`, or create one with the reference's names.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from typing import Any, get_args
 
 from lakesync.client.core import CoreLimits, Mode, RetryPolicy
 from lakesync.client.errors import UnreachableError
-from lakesync.client.events import Event, Events
+from lakesync.client.events import Event, EventListeners
 from lakesync.client.queues import SyncQueue
 from lakesync.client.sqlite.client_store import stored_position
 from lakesync.client.sqlite.database import LocalDB
@@ -30,14 +33,16 @@ from lakesync.model.schema import TableSchema, parse_schema
 from lakesync.model.types import Action
 
 DEFAULT_INTERVAL = 10.0
+"""Seconds between the pulls of auto-sync."""
 DEFAULT_HEARTBEAT = 60.0
+"""Seconds between the pulls of auto-sync while a WebSocket is open."""
 
 
 def check_mode(mode: str) -> None:
-    """Check the name of a mode.
+    """Check that a mode is `full`, `pushOnly` or `pullOnly`.
 
     Raises:
-        ConfigurationError: it is unknown.
+        ConfigurationError: the mode is unknown.
     """
     if mode not in get_args(Mode):
         raise ConfigurationError(f"mode is {mode!r}, it must be one of {', '.join(get_args(Mode))}")
@@ -47,18 +52,18 @@ def check_positive(name: str, value: float) -> None:
     """Check that a setting is greater than 0.
 
     Args:
-        name: of the setting, for the message.
+        name: the setting's name, for the message.
         value: seconds or a count.
 
     Raises:
-        ConfigurationError: it is not.
+        ConfigurationError: the value is 0 or negative.
     """
     if value <= 0:
         raise ConfigurationError(f"{name} is {value}, it must be greater than 0")
 
 
 class SyncCoordinator:
-    """Synchronises a database with a gateway, on demand or by itself. Thread-safe."""
+    """Synchronises a database with a gateway, on demand or in a thread (auto-sync). Thread-safe."""
 
     def __init__(
         self,
@@ -75,20 +80,22 @@ class SyncCoordinator:
         limits: CoreLimits | None = None,
         wall: Callable[[], int] | None = None,
     ) -> None:
-        """Open the replica of a database; no request is sent yet.
+        """Prepare a database for synchronisation; no request is sent yet.
 
         Args:
             db: the app's database; `close` leaves it open.
-            transport: leads to the gateway; `close` closes it.
-            client_id: this client; None for the database's, or a new one.
-            schemas: of the synced tables, in addition to those that the database has. Missing tables are created.
-            queue: a custom queue; None for the outbox in the database.
-            mode: `full`, `pushOnly` or `pullOnly`.
-            interval: seconds between pulls of auto-sync.
-            heartbeat: seconds between pulls of auto-sync while a WebSocket is open.
-            retry: the delays after failures.
-            limits: the size of requests.
-            wall: returns milliseconds; without it, an edit is stamped with the time at which it was written.
+            transport: sends requests to the gateway; `close` closes it.
+            client_id: this client's id; None for the id stored in the database, or a new random one.
+            schemas: schemas of the synced tables, in addition to those stored in the database. Missing tables are
+                created.
+            queue: an app's own queue, which chooses what to push next; None for the outbox in the database.
+            mode: `full` (push and pull), `pushOnly` or `pullOnly`.
+            interval: seconds between the pulls of auto-sync.
+            heartbeat: seconds between the pulls of auto-sync while a WebSocket is open.
+            retry: delays and attempts after failures; None for the defaults.
+            limits: the largest push and the largest pulled page; None for the defaults of `CoreLimits`.
+            wall: returns milliseconds since 1970, for tests. None: the system's clock, and an edit is stamped with the
+                time at which the app wrote it.
 
         Raises:
             ConfigurationError: the database belongs to another client or gateway, or a table cannot be synchronised.
@@ -116,7 +123,8 @@ class SyncCoordinator:
         )
         db.reload_schema()
         self.replica.app_blocks_this_thread, self.replica.check_open = lambda: db.blocks_this_thread, db.check_open
-        self.events = Events()
+        self.events = EventListeners()
+        """The app's listeners."""
         self.outbox = Outbox(self.replica, self.wake)
         """The unacknowledged changes, in the database."""
         self.queue: SyncQueue = queue or self.outbox
@@ -124,7 +132,7 @@ class SyncCoordinator:
         self.actions = ActionQueue(self.replica, retry=self.replica.retry)
         self.tables = Tables(db, self.replica.store.schemas, self.notify_write)
         self.tracker = SyncTracker(self.tables)
-        """The reference's interface for local writes."""
+        """The interface for local writes of the reference, the TypeScript client."""
         self._mode = mode
         self._session = SyncSession(self.replica, transport, self.actions, self.events)
         self._auto_sync = AutoSync(self._session, interval, heartbeat, self.replica.retry)
@@ -158,28 +166,37 @@ class SyncCoordinator:
         )
 
     def on(self, event: Event, listener: Callable[..., Any]) -> None:
-        """Call a listener whenever an event occurs. See `Events.on`.
+        """Call a function whenever an event occurs. See `EventListeners`.
 
         Args:
-            event: its name.
-            listener: called with the event's arguments.
+            event: the event's name.
+            listener: called with the event's arguments, which `Event` lists.
+
+        Raises:
+            ValidationError: the event is unknown.
         """
         self.events.on(event, listener)
 
     def off(self, event: Event, listener: Callable[..., Any]) -> None:
-        """Remove a listener. See `Events.off`.
+        """Remove a listener; do nothing if `on` did not add it.
 
         Args:
-            event: its name.
-            listener: the one that was added.
+            event: the event's name.
+            listener: the function that was passed to `on`.
+
+        Raises:
+            ValidationError: the event is unknown.
         """
         self.events.off(event, listener)
 
     def sync_once(self) -> SyncReport:
-        """Push, pull and run actions now, without waiting for retry delays.
+        """Push, pull and send actions now, without waiting for retry delays.
 
         Raises:
             LakeSyncError: the newest request failed; earlier results are kept, and edits stay in the outbox.
+            UnreachableError: `cancel` was called.
+            DbError: another client of the file is synchronising.
+            ConfigurationError: this thread has an open transaction, or the database is closed.
         """
         return self._sync(None)
 
@@ -191,7 +208,7 @@ class SyncCoordinator:
         """Pull, without pushing. Raises as `sync_once` does.
 
         Args:
-            source: a named source; None for the gateway's own feed.
+            source: a named source, an adapter that the gateway serves beside its own feed; None for the own feed.
 
         Returns:
             The number of changed rows.
@@ -208,16 +225,16 @@ class SyncCoordinator:
         """Queue an action; it is sent when the gateway can be reached, and `onActionComplete` reports its end.
 
         Args:
-            connector: the connector that executes it.
-            action_type: what the connector does.
+            connector: name of the connector at the gateway that executes it.
+            action_type: one of the connector's actions.
             params: a JSON object.
-            idempotency_key: actions with the same key are executed once.
+            idempotency_key: actions with the same key are executed once; None if every call is an action of its own.
 
         Raises:
             ConfigurationError: the transport cannot send actions.
             ValidationError: `params` is not a JSON object.
         """
-        _ = self._session.action_sender.transport
+        _ = self._session.action_sender.transport  # raises if it cannot send actions
         action = self.actions.push(connector, action_type, params, idempotency_key)
         self.wake()
         return action
@@ -245,7 +262,7 @@ class SyncCoordinator:
             return self.transport.list_connector_types()
 
     def queue_depth(self) -> int:
-        """Return the number of changes to push."""
+        """Return the number of changes to push, without refused ones."""
         return self.outbox.depth()
 
     def resync(self) -> SyncReport:
@@ -259,17 +276,20 @@ class SyncCoordinator:
 
         Unacknowledged changes are kept, and are part of both checksums.
 
+        Returns:
+            The checksums before and after, by table.
+
         Raises:
-            LakeSyncError: the gateway did not answer; nothing was changed.
+            LakeSyncError: the gateway did not answer; no row was changed.
         """
         with self._session.exclusive():
             record_untracked_changes(self.replica)
             self.sync_once()
-            found = checksums(self.replica)
+            before = checksums(self.replica)
             self.resync()
-            repaired = checksums(self.replica)
+            after = checksums(self.replica)
             self.sync_once()  # acknowledges the newest page to the gateway
-        return {table: TableCheck(found[table], repaired[table]) for table in found}
+        return {table: TableCheck(before[table], after[table]) for table in before}
 
     def start_auto_sync(self) -> None:
         """Synchronise in a thread: at intervals, after local writes, and when the gateway sends changes.
@@ -281,25 +301,28 @@ class SyncCoordinator:
         self._auto_sync.start()
 
     def stop_auto_sync(self) -> None:
-        """Stop that thread."""
+        """Stop the thread of auto-sync; its request in progress is cancelled after half a second."""
         self._auto_sync.stop()
 
     def notify_write(self) -> None:
-        """Push a local write soon, and notify a custom queue of it at once."""
+        """Wake auto-sync after a local write; first record the write as an edit if the app's own queue must see it."""
         if self.replica.store.queue_link is not None and not self.replica.app_blocks_this_thread():
             self.replica.step(lambda _: None)
         self.wake()
 
     def wake(self) -> None:
-        """Make auto-sync synchronise now."""
+        """Make auto-sync synchronise now; do nothing if it is not running. Any thread may call it."""
         self._auto_sync.wake()
 
     def cancel(self) -> None:
-        """Cancel the `sync_once` in progress, in any thread: it raises `UnreachableError`."""
+        """Make the `sync_once` in progress raise `UnreachableError`. Any thread may call it."""
         self._session.cancel()
 
     def close(self) -> None:
-        """Stop auto-sync, and close the transport and the replica. Requests in progress are cancelled soon."""
+        """Stop auto-sync, and close the transport and this class's connections; the app's `db` stays open.
+
+        A request in progress is cancelled after half a second.
+        """
         self._auto_sync.stop(closing=True)
         self._session.close()
 
@@ -307,8 +330,11 @@ class SyncCoordinator:
         """Synchronise once.
 
         Args:
-            mode: restricts this synchronisation; None for the client's own mode, with actions.
-            source: a named source to pull from.
+            mode: restricts this synchronisation to pushing or pulling; None for the client's own mode, with actions.
+            source: a named source to pull from; None for the gateway's own feed.
+
+        Raises:
+            LakeSyncError: as for `sync_once`.
         """
         session = self._session
         self.replica.check_usable()  # a thread with an open transaction must not wait for one that waits for it
@@ -339,5 +365,5 @@ class SyncCoordinator:
         return report
 
     def _oldest_pending(self) -> datetime | None:
-        found = self.replica.oldest_unsent_at()
-        return None if found is None else datetime.fromtimestamp(found / 1000, UTC)
+        oldest_ms = self.replica.oldest_unacknowledged_at()
+        return None if oldest_ms is None else datetime.fromtimestamp(oldest_ms / 1000, UTC)

@@ -1,4 +1,4 @@
-"""Sends the core's requests through a transport, and passes the answers to the core."""
+"""Sends the core's requests through a transport, and passes the responses to the core. `SyncSession` calls it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Callable
 import msgspec
 from msgspec.structs import replace
 
-from lakesync.client.core import ErrorAnswer, FetchCheckpoint, NoAnswer
-from lakesync.client.core.messages import Answer, Request
+from lakesync.client.core import ErrorResponse, FetchCheckpoint, NoResponse
+from lakesync.client.core.messages import Request, Response
 from lakesync.client.core.records import Changes, Edit
 from lakesync.client.errors import DbError, TableError, UnreachableError
 from lakesync.client.status import Progress
@@ -24,16 +24,16 @@ from lakesync.model.errors import ClockDriftError, LakeSyncError, NotFoundError,
 from lakesync.model.types import PushResult, SyncPull, SyncPush, SyncResponse
 
 _REPEATED_PAGES = 6
-"""How often in a row a named source may send the same page."""
+"""How often in a row a named source may send the same page: it repeats a page until it knows that it arrived."""
 
 
 class CycleResult(msgspec.Struct):
     """What the requests of one synchronisation have changed so far."""
 
     pushed: int = 0
-    """Edits that the gateway accepted."""
+    """Number of edits that the gateway accepted."""
     pulled: int = 0
-    """Rows that other clients changed."""
+    """Number of rows that other clients changed."""
     refused: list[Edit] = []
     """Edits that the gateway rejected."""
     tables: set[str] = set()
@@ -45,22 +45,22 @@ class CycleResult(msgspec.Struct):
     found_new_column: bool = False
     """Whether a row had a column that its table here lacks."""
     caught_up: bool = False
-    """Whether the gateway answered a pull or sent a broadcast."""
+    """Whether a page or a broadcast arrived."""
     failed_push: bool = False
-    """Whether `error` is a push's."""
+    """Whether `error` is that of a push."""
 
-    def add(self, request: Request | None, answer: Answer | None, changes: Changes) -> None:
-        """Add what an answer has changed.
+    def add(self, request: Request | None, response: Response | None, changes: Changes) -> None:
+        """Add what a response or a broadcast has changed.
 
         Args:
-            request: None for a broadcast.
-            answer: None for a broadcast.
-            changes: as the core returned them.
+            request: the request; None for a broadcast.
+            response: its response; None for a broadcast.
+            changes: the changes that the core committed.
         """
         self.had_contact = True
-        if answer is None or isinstance(answer, SyncResponse):
+        if response is None or isinstance(response, SyncResponse):
             self.caught_up = True
-        if isinstance(request, SyncPush) and isinstance(answer, PushResult):
+        if isinstance(request, SyncPush) and isinstance(response, PushResult):
             self.pushed += len(request.deltas)
         else:
             self.pulled += changes.count
@@ -69,57 +69,57 @@ class CycleResult(msgspec.Struct):
 
 
 class Exchange:
-    """Sends one request at a time, and pulls the pages after it in advance."""
+    """Sends one request at a time; while a page is stored, it pulls the following pages."""
 
     def __init__(self, replica: Replica, transport: SyncTransport, on_progress: Callable[[Progress], None]) -> None:
-        """Send nothing yet.
+        """Create an exchange; nothing is sent yet.
 
         Args:
-            replica: whose core's requests are sent.
-            transport: sends them.
-            on_progress: called while a checkpoint is received.
+            replica: the database, and the core whose requests are sent.
+            transport: sends the requests.
+            on_progress: called after each part of a checkpoint.
         """
         self._replica = replica
         self._transport = transport
         self._on_progress = on_progress
         self._source_page: tuple[str, tuple[str, ...], int] = ("", (), 0)
-        """The newest page of a named source: the source, the page's delta ids, and how often it came in a row."""
+        """The newest page of a named source: the source, the page's delta ids, and how often it arrived in a row."""
         self._prefetcher = Prefetcher(transport.pull, replica.limits.pull_deltas, self.cancel_request)
 
     def send(self, request: Request, result: CycleResult) -> None:
-        """Send a request, and pass the answer to the core. Errors of the gateway are recorded in the result.
+        """Send a request, and pass the response to the core. The gateway's errors are stored in `result.error`.
 
         Args:
-            request: the core's.
-            result: is updated.
+            request: the core's request.
+            result: the outcome is added to it.
 
         Raises:
-            DbError, TableError: the client's database cannot store the answer, which counts as lost.
+            DbError, TableError: the client's database cannot store the response. The request will be repeated.
         """
         result.had_contact = True
-        answer: Answer | None
+        response: Response | None
         try:
-            answer = self._answer(request, result)
+            response = self._response(request, result)
         except (DbError, TableError):
             raise
         except LakeSyncError as error:
             result.error = with_clock_offset(error, self.clock_offset)
             result.failed_push = isinstance(request, SyncPush)
-            answer = answer_of(result.error)
+            response = response_of(result.error)
         except BaseException as error:  # a bug in a token provider, or a KeyboardInterrupt
-            self._replica.receive(NoAnswer(f"interrupted: {error!r}"))
+            self._replica.receive(NoResponse(f"interrupted: {error!r}"))
             raise
         else:
-            if result.failed_push == isinstance(request, SyncPush):  # a pull's error is not resolved by a push
+            if result.failed_push == isinstance(request, SyncPush):  # a successful push does not clear a pull's error
                 result.error = None
-        no_checkpoint = isinstance(answer, ErrorAnswer) and answer.code == NotFoundError.code
+        no_checkpoint = isinstance(response, ErrorResponse) and response.code == NotFoundError.code
         if isinstance(request, FetchCheckpoint) and no_checkpoint:
             result.error = None
-        if answer is not None:
-            changes = self._replica.receive(answer)
-            self.count(request, answer, changes, result)
+        if response is not None:
+            changes = self._replica.receive(response)
+            self.count(request, response, changes, result)
             if any(edit is not None and edit.status == "refused" for edit in changes.edits.values()):
-                result.error = None  # reported by edit, not as a failure
+                result.error = None  # the rejected edits are reported, so the request is not reported as a failure
 
     def stop_prefetching(self) -> None:
         """Discard prefetched pages, and wait until no request is in progress."""
@@ -130,20 +130,20 @@ class Exchange:
         self._prefetcher.cancel()
 
     def cancel_request(self) -> None:
-        """Cancel the request in progress, if the transport can. Threads may call it."""
+        """Cancel the request in progress, if the transport can. Any thread may call it."""
         if isinstance(self._transport, CancellableTransport):
             self._transport.cancel_requests()
 
-    def count(self, request: Request | None, answer: Answer | None, changes: Changes, result: CycleResult) -> None:
-        """Add what an answer or a broadcast has changed to a result.
+    def count(self, request: Request | None, response: Response | None, changes: Changes, result: CycleResult) -> None:
+        """Add what a response or a broadcast has changed to a result.
 
         Args:
-            request: None for a broadcast.
-            answer: None for a broadcast.
-            changes: as the core returned them.
-            result: is updated.
+            request: the request; None for a broadcast.
+            response: its response; None for a broadcast.
+            changes: the changes that the core committed.
+            result: the result to update.
         """
-        result.add(request, answer, changes)
+        result.add(request, response, changes)
         if changes.known and not result.found_new_column:
             types = self._replica.types()
             result.found_new_column = any(
@@ -155,15 +155,15 @@ class Exchange:
     def check_progress(self, request: SyncPull, page: SyncResponse) -> None:
         """Check that a page does not make the client send the same pull forever.
 
-        While there is more, the cursor of the gateway's own feed grows. That of a named source may stay, because the
-        gateway sends a page again until it knows that it was received.
+        A page after which the gateway has more must advance the cursor of the gateway's own feed. A named source may
+        repeat a page a few times, because it does so until it knows that the page arrived.
 
         Args:
             request: the pull.
-            page: its answer.
+            page: the response.
 
         Raises:
-            UnreachableError: the page is not one that a gateway sends.
+            UnreachableError: a gateway does not send such a page.
         """
         if not page.has_more:
             self._source_page = ("", (), 0)
@@ -176,11 +176,11 @@ class Exchange:
                 )
             return
         ids = tuple(delta.delta_id for delta in page.deltas)
-        source, previous_ids, times = self._source_page
-        times = times + 1 if (source, previous_ids) == (request.source, ids) else 1
-        self._source_page = (request.source, ids, times)
-        if not ids or times > _REPEATED_PAGES:
-            sent = f"the same page {times} times" if ids else "an empty page"
+        source, previous_ids, repeats = self._source_page
+        repeats = repeats + 1 if (source, previous_ids) == (request.source, ids) else 1
+        self._source_page = (request.source, ids, repeats)
+        if not ids or repeats > _REPEATED_PAGES:
+            sent = f"the same page {repeats} times" if ids else "an empty page"
             raise UnreachableError(
                 f"the gateway has more of source {request.source!r} but sent {sent}, which would repeat the same pull "
                 "forever"
@@ -191,8 +191,8 @@ class Exchange:
         """Seconds by which this machine's clock is ahead of the gateway's, if the transport measures it."""
         return self._transport.clock_offset if isinstance(self._transport, ClockMeasuringTransport) else None
 
-    def _answer(self, request: Request, result: CycleResult) -> PushResult | SyncResponse | None:
-        """Return the gateway's answer; None for a checkpoint, which is loaded here."""
+    def _response(self, request: Request, result: CycleResult) -> PushResult | SyncResponse | None:
+        """Send a request and return the response; None for a checkpoint, which is loaded into the database here."""
         if isinstance(request, SyncPull):
             page = self._prefetcher.page(request)
             self.check_progress(request, page)
@@ -212,21 +212,21 @@ class Exchange:
         return None
 
 
-def answer_of(error: LakeSyncError) -> ErrorAnswer | NoAnswer:
-    """Return an error of a transport as an answer for the core."""
+def response_of(error: LakeSyncError) -> ErrorResponse | NoResponse:
+    """Convert an error that a transport raised to a response for the core."""
     if isinstance(error, UnreachableError):
-        return NoAnswer(str(error))
+        return NoResponse(str(error))
     rejected = error.rejected if isinstance(error, RefusedError) else ()
     retry_after = error.retry_after if isinstance(error, TransientError) else None
-    return ErrorAnswer(error.code, str(error), rejected, retry_after)
+    return ErrorResponse(error.code, str(error), rejected, retry_after)
 
 
 def with_clock_offset(error: LakeSyncError, offset: float | None) -> LakeSyncError:
     """Add to a CLOCK_DRIFT error by how much this machine's clock is wrong; return other errors unchanged.
 
     Args:
-        error: of the gateway.
-        offset: seconds by which this machine's clock is ahead of the gateway's; None if unknown.
+        error: the gateway's error.
+        offset: seconds by which this machine's clock is ahead of the gateway's; negative if behind, None if unknown.
     """
     if not isinstance(error, ClockDriftError) or offset is None:
         return error

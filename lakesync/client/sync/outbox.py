@@ -1,4 +1,7 @@
-"""The outbox: the unacknowledged changes of an app, in its own database."""
+"""The outbox: the edits of an app, which are changes that the gateway has not acknowledged, in the app's database.
+
+Apps reach it as `client.coordinator.outbox`; `Client.pending`, `retry` and `drop` call it.
+"""
 
 from __future__ import annotations
 
@@ -9,21 +12,21 @@ from lakesync.client.core.records import EditStatus
 from lakesync.client.sync.replica import Replica
 from lakesync.model.types import RowDelta
 
-PEEKED = 100
+DEFAULT_PEEK = 100
 """Edits that `peek` returns by default, at most."""
 
 
 class Outbox:
-    """The edits in the file. A commit of the app adds them; the gateway's answer or `drop` removes them.
+    """The edits in the file. A commit of the app adds them; the gateway's response or `drop` removes them.
 
     It implements `SyncQueue`: a delta that is pushed becomes an edit and changes the app's row.
     """
 
     def __init__(self, replica: Replica, wake: Callable[[], object]) -> None:
-        """Refer to a replica's edits.
+        """Create a view of a replica's edits.
 
         Args:
-            replica: of the app's database.
+            replica: the app's database.
             wake: called when there may be something to push.
         """
         self._replica = replica
@@ -37,12 +40,12 @@ class Outbox:
         """
         return [edit for edit in self._replica.edits() if status in {None, edit.status}]
 
-    def peek(self, limit: int = PEEKED) -> list[Edit]:
-        """Return the edits to push, oldest first."""
+    def peek(self, limit: int = DEFAULT_PEEK) -> list[Edit]:
+        """Return the edits to push, oldest first, without refused ones."""
         return [edit for edit in self._replica.edits() if edit.status != "refused"][:limit]
 
     def push(self, delta: RowDelta) -> Edit:
-        """Change a row by a delta, and push it.
+        """Apply a delta to the app's row, and push it as an edit; a delta that was pushed before changes nothing.
 
         Raises:
             ValidationError: the delta is malformed, or belongs to another client.
@@ -52,24 +55,27 @@ class Outbox:
         return edit
 
     def mark_sending(self, ids: Collection[str]) -> None:
-        """Mark edits as sent, if the app pushes them itself. The client repeats them until `ack` or `nack`."""
+        """Mark edits with these delta ids as sent, if the app pushes them itself.
+
+        The client repeats them until `ack` or `nack`, because their outcome is unknown.
+        """
         self._replica.step(lambda core: core.mark_sending(ids))
 
     def ack(self, ids: Collection[str]) -> None:
-        """Accept edits, as if the gateway had acknowledged them."""
+        """Accept edits with these delta ids, as if the gateway had acknowledged them."""
         self._replica.step(lambda core: core.ack(ids))
 
     def nack(self, ids: Collection[str]) -> None:
-        """Mark sent edits as waiting, because the gateway did not store them."""
+        """Mark sent edits with these delta ids as waiting, because the gateway did not store them."""
         self._replica.step(lambda core: core.nack(ids))
         self._wake()
 
     def clear(self) -> None:
-        """Drop all edits except those that the gateway may have."""
+        """Drop all edits, and restore their rows, except those that were sent and that the gateway may have."""
         self.drop(*(edit.number for edit in self.all() if edit.status != "sent"))
 
     def depth(self) -> int:
-        """Return the number of changes to push, including those that are not edits yet."""
+        """Return the number of changes to push, including rows that the app wrote and that are not edits yet."""
         return self._count("waiting", "sent") + self._replica.unrecorded_count()
 
     def refused(self) -> int:
@@ -77,7 +83,7 @@ class Outbox:
         return self._count("refused")
 
     def retry(self, *numbers: int) -> None:
-        """Push refused edits again.
+        """Push refused edits with these numbers again.
 
         Raises:
             NotFoundError: a number does not belong to a refused edit.
@@ -86,7 +92,7 @@ class Outbox:
         self._wake()
 
     def drop(self, *numbers: int) -> None:
-        """Delete edits and restore their rows as if the edits had never been made.
+        """Delete edits with these numbers, and restore their rows as if the edits had never been made.
 
         Raises:
             NotFoundError: a number does not belong to an edit.

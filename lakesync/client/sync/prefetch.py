@@ -1,10 +1,10 @@
-"""Prefetching of pages: while one page is written, a thread pulls the pages that follow it.
+"""Prefetching of pages: while one page is written to the database, a thread pulls the pages that follow it.
 
-All pages that have arrived when a write ends are written together as one page. One commit of three pages costs less
-than three commits, and a part of the file that several pages touch is written once.
+`Exchange` calls it. All pages that have arrived when a write ends are written together as one page. One commit of three
+pages costs less than three commits, and a part of the file that several pages touch is written once.
 
 The gateway therefore sees a cursor before its page is durable here. After a crash, the client returns with an older
-cursor, as it does when an answer was lost.
+cursor, as it does when a response was lost.
 """
 
 from __future__ import annotations
@@ -23,22 +23,23 @@ from lakesync.wire.pages import about_bytes
 MAX_PAGES = 3
 """Pages that wait and are written together, at most: a gateway remembers the newest sixteen cursors."""
 MAX_BYTES = 16 << 20
-"""Approximate bytes of columns that are being written or wait; above it, no further page is pulled."""
+"""Approximate bytes of columns in pages that wait or are being written; above it, no further page is pulled."""
 CANCEL_INTERVAL = 0.02
 """Seconds to wait for the thread to end by itself before its pull is cancelled."""
 
 Pull = Callable[[SyncPull], SyncResponse]
+"""Sends a pull and returns the page."""
 
 
 class Prefetcher:
-    """Answers pulls, and pulls the following pages in a thread. Call it from one thread at a time."""
+    """Returns the pages of pulls, and pulls the following pages in a thread. Call it from one thread at a time."""
 
     def __init__(self, pull: Pull, page_limit: int, cancel_pull: Callable[[], None]) -> None:
-        """Pull nothing yet.
+        """Create a prefetcher; nothing is pulled yet.
 
         Args:
             pull: sends a pull and returns the page.
-            page_limit: deltas of a page, at most.
+            page_limit: number of deltas in a page, at most.
             cancel_pull: cancels a pull in progress, if possible.
         """
         self._pull = pull
@@ -47,10 +48,9 @@ class Prefetcher:
         self._thread: _PrefetchThread | None = None
 
     def page(self, request: SyncPull) -> SyncResponse:
-        """Return the answer to a pull, joined with the pages after it that have arrived.
+        """Return the page that a pull asks for, joined with prefetched pages after it.
 
-        Raises:
-            Exception: whatever the pull raised, after the pages before it were returned.
+        If prefetching failed, the call after the last prefetched page raises the exception.
         """
         thread = self._thread
         if thread is None or not thread.continues(request):
@@ -61,7 +61,7 @@ class Prefetcher:
                     self._thread = _PrefetchThread(self._pull, request, page, self._page_limit)
             return page
         try:
-            page = thread.take()
+            page = thread.wait_for_pages()
         except BaseException:
             self.cancel()
             raise
@@ -83,43 +83,50 @@ class Prefetcher:
 
 
 class _PrefetchThread:
+    """A thread that pulls the pages after a first one, until the last page, an error or `stop`."""
+
     def __init__(self, pull: Pull, request: SyncPull, page: SyncResponse, page_limit: int) -> None:
-        """Start pulling the pages after one that is being written.
+        """Start the thread.
 
         Args:
             pull: sends a pull and returns the page.
             request: the first pull.
-            page: its answer.
-            page_limit: deltas of a page, at most.
+            page: the response to it, which is now being written.
+            page_limit: number of deltas in a page, at most.
         """
         self._pull = pull
         self._request = request
         self._page_limit = page_limit
         self._cursor = page.server_hlc
-        """The cursor of the newest page that was taken."""
-        self._bytes_taken = about_bytes(page.deltas)
+        """The cursor of the newest page that `wait_for_pages` returned."""
+        self._bytes_being_written = about_bytes(page.deltas)
         self._pages: list[SyncResponse] = []
         """The pages that wait."""
         self._bytes_waiting = 0
         self._error: BaseException | None = None
+        """The exception that ended the thread."""
         self._stopped = False
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, args=(page,), name="lakesync-prefetch", daemon=True)
         self._thread.start()
 
     def continues(self, request: SyncPull) -> bool:
-        """Return whether the waiting pages answer this pull."""
+        """Return whether the waiting pages are the ones that this pull asks for."""
         return request.source is None and request.since_hlc == self._cursor
 
-    def take(self) -> SyncResponse:
-        """Wait for a page, and return all that wait as one; the page before was written."""
+    def wait_for_pages(self) -> SyncResponse:
+        """Wait for a page, and return all waiting pages as one. Call it after the previous page was written.
+
+        Raises:
+            BaseException: the exception that ended the thread, once no page waits.
+        """
         with self._changed:
-            self._bytes_taken = 0
+            self._bytes_being_written = 0
             self._changed.notify_all()
             while not self._changed.wait_for(lambda: self._pages or self._error is not None, POLL_SECONDS):
                 pass  # a KeyboardInterrupt just before a wait is raised when the wait ends
             pages, self._pages = self._pages, []
-            self._bytes_taken, self._bytes_waiting = self._bytes_waiting, 0
+            self._bytes_being_written, self._bytes_waiting = self._bytes_waiting, 0
             if not pages and self._error is not None:
                 raise self._error
             self._changed.notify_all()
@@ -142,6 +149,7 @@ class _PrefetchThread:
         return not self._thread.is_alive()
 
     def _run(self, page: SyncResponse) -> None:
+        """Pull the pages after this one. The limit of deltas doubles with each page, up to the page limit."""
         request = self._request
         while page.has_more and self._wait_for_room():
             page_limit = min(self._page_limit, request.max_deltas * 2)
@@ -149,7 +157,7 @@ class _PrefetchThread:
             try:
                 page = self._pull(request)
                 size = about_bytes(page.deltas)
-            except BaseException as error:  # raised in `take`
+            except BaseException as error:  # raised in `wait_for_pages`
                 with self._changed:
                     self._error = error
                     self._changed.notify_all()
@@ -166,10 +174,11 @@ class _PrefetchThread:
             return not self._stopped
 
     def _has_room(self) -> bool:
-        return len(self._pages) < MAX_PAGES and self._bytes_taken + self._bytes_waiting <= MAX_BYTES
+        return len(self._pages) < MAX_PAGES and self._bytes_being_written + self._bytes_waiting <= MAX_BYTES
 
 
 def _join(pages: Sequence[SyncResponse]) -> SyncResponse:
+    """Return consecutive pages as one page, with the cursor of the last."""
     if len(pages) == 1:
         return pages[0]
     deltas = tuple(chain.from_iterable(page.deltas for page in pages))

@@ -1,8 +1,8 @@
-"""The replica: the app's database and the core over it. Each step of the core is one transaction.
+"""The replica: the app's database with the core that synchronises it. Each step of the core is one transaction.
 
-A step first records what the app has written on any connection, in the same transaction. So no page is ever applied
-over a write that the core does not know. Reads use another connection, because a step may have to wait for a
-transaction of the app in which the app itself reads.
+`SyncCoordinator` creates it. A step first turns what the app has written on any connection into edits, in the same
+transaction. So no page is ever applied over a write that the core does not know. Reads use a second connection, because
+a step may have to wait for a transaction of the app in which the app itself reads.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from lakesync.client.core import Changes, ClientCore, CoreLimits, Edit, Mode, RetryPolicy, Wait
-from lakesync.client.core.messages import Answer, Request
+from lakesync.client.core.messages import Request, Response
 from lakesync.client.errors import DbError
 from lakesync.client.queues import QueueItem, QueueLink, SyncQueue
 from lakesync.client.sqlite.change_tracking import ChangeTracking
@@ -32,18 +32,22 @@ T = TypeVar("T")
 log = logging.getLogger("lakesync.client")
 
 RECORDED_TOGETHER = 5000
-"""Rows recorded in one transaction, at most."""
+"""Written rows that one transaction turns into edits, at most."""
 _CLOSING_MS = 500
 """Milliseconds that `close` waits while another connection writes."""
 _PRAGMAS = ("PRAGMA cache_size = -32000", "PRAGMA wal_autocheckpoint = 8000", "PRAGMA threads = 1")
+"""32 MB of cache; the WAL is copied into the file every 8,000 pages; sorting may use a second thread."""
 
 
 class SyncThread(threading.Thread):
-    """A thread that may wait for the app's transaction; a thread of the app would wait for itself."""
+    """The class of auto-sync's thread. It may wait for a transaction of the app; the app's threads must not."""
 
 
 class Replica:
-    """A client's database and core. Thread-safe: one thread at a time runs a step."""
+    """A client's database and core. Thread-safe: one thread at a time runs a step.
+
+    `tracking` is the change tracking: triggers write every row that the app changes into a journal in the file.
+    """
 
     def __init__(
         self,
@@ -62,14 +66,15 @@ class Replica:
 
         Args:
             path: the app's database file.
-            client_id: this client.
-            schemas: of the synced tables.
+            client_id: this client's id.
+            schemas: schemas of the synced tables, in addition to those stored in the file.
             gateway: the gateway's id; empty if the transport does not know it.
-            mode: `full`, `pushOnly` or `pullOnly`.
-            limits: the size of requests.
-            retry: the delays after failures.
-            queue: a custom queue, which follows the edits and chooses the next ones to push.
-            wall: returns milliseconds; without it, an edit is stamped with the time at which it was written.
+            mode: `full` (push and pull), `pushOnly` or `pullOnly`.
+            limits: the largest push and page; None for the defaults.
+            retry: delays and attempts after failures; None for the defaults.
+            queue: an app's own queue, which is notified of all edits and chooses the next ones to push.
+            wall: returns milliseconds since 1970, for tests. None: the system's clock, and an edit is stamped with the
+                time at which the app wrote it.
 
         Raises:
             ConfigurationError: the database belongs to another client or gateway, or a table cannot be synchronised.
@@ -77,14 +82,17 @@ class Replica:
             DbError: the database cannot be written now.
         """
         self._lock = threading.RLock()
-        self._reading = threading.Lock()
+        """Held during a step."""
+        self._read_lock = threading.Lock()
+        """Held while `_read_connection` is used."""
         self._step_thread: int | None = None
         """The id of the thread that runs a step."""
         self._uses_write_times = wall is None
+        """Whether edits are stamped with the times at which the app wrote them."""
         self.app_blocks_this_thread: Callable[[], bool] = lambda: False
         """Returns whether the app has an open transaction that cannot end while this thread waits for it."""
         self.check_open: Callable[[], None] = lambda: None
-        """Raises if the app's database is closed, or was opened before a fork."""
+        """Raises if the app's database is closed, or was opened before a fork. The coordinator sets both functions."""
         self._has_subscription = False
         self._client_id = client_id
         self.limits = limits or CoreLimits()
@@ -115,17 +123,17 @@ class Replica:
 
     @property
     def core(self) -> ClientCore:
-        """The core, to be read; change it in a `step`."""
+        """The core. Read it at any time; call methods that change it only in a `step`."""
         return self._core
 
     def step(self, work: Callable[[ClientCore], T]) -> T:
         """Record the app's writes, then call a function with the core, all in one transaction.
 
         Args:
-            work: called with the core; it may also read and write the store.
+            work: called with the core; it may also read and write `store`.
 
         Returns:
-            What the function returns.
+            The function's result.
 
         Raises:
             DbError: the database cannot be written now; nothing was changed.
@@ -138,7 +146,7 @@ class Replica:
                 while self._record_full_chunk():
                     pass
                 with self._transaction():
-                    while self._record():  # everything: the app may have written more before this transaction began
+                    while self._record():  # the app may have written more before this transaction began
                         pass
                     self._step_thread = threading.get_ident()
                     return work(self._core)
@@ -162,10 +170,10 @@ class Replica:
             raise ConfigurationError("a transaction is open on db.conn: commit it or roll it back first")
 
     def next_request(self) -> Request | Wait:
-        """Return the core's next request.
+        """Return the core's next request. Raises as `step` does.
 
         Raises:
-            TableError: changes of a table are no longer tracked.
+            TableError: a table has lost its triggers, so that changes are no longer tracked.
         """
 
         def work(core: ClientCore) -> Request | Wait:
@@ -175,17 +183,21 @@ class Replica:
 
         return self.step(work)
 
-    def receive(self, answer: Answer) -> Changes:
-        """Pass an answer to the core; if rows were deleted without change tracking, start a resync instead."""
-        with self._lock, self._relaxed_durability(answer):
+    def receive(self, response: Response) -> Changes:
+        """Pass a response to the core, and return the committed changes. Raises as `step` does.
+
+        If the database contradicts its records, as after rows were deleted without the triggers, the response is
+        discarded and a full pull starts.
+        """
+        with self._lock, self._relaxed_durability(response):
             try:
-                return self.step(lambda core: core.receive(answer))
+                return self.step(lambda core: core.receive(response))
             except IntegrityError:
                 self.step(self._resync)
                 return Changes()
 
     def resync(self) -> None:
-        """Start a full pull; rows and edits stay meanwhile."""
+        """Start a full pull; rows and edits are kept meanwhile."""
         self.step(self._resync)
 
     def edits(self) -> list[Edit]:
@@ -196,8 +208,8 @@ class Replica:
         """Run a query on committed data; within a step, also on what the step has written.
 
         Args:
-            statement: a query.
-            parameters: its parameters.
+            statement: a statement that returns rows.
+            parameters: values for its placeholders.
 
         Raises:
             ConfigurationError: the database is closed, or was opened before a fork.
@@ -206,10 +218,10 @@ class Replica:
             return db.execute(statement, parameters).fetchall()
 
     def app_queued(self, limit: int) -> list[QueueItem]:
-        """Return deltas to push that the app itself has put into its custom queue.
+        """Return deltas to push that the app itself has put into its own queue; none if it has no such queue.
 
         Args:
-            limit: deltas, at most.
+            limit: number of deltas, at most.
         """
         link = self.store.queue_link
         if link is None:
@@ -230,12 +242,15 @@ class Replica:
         return {table: schema.types for table, schema in self.store.schemas.items()}
 
     def unrecorded_count(self) -> int:
-        """Return the number of rows that the app has written and that are not edits yet."""
+        """Return the number of rows that the app has written and that no step has turned into edits yet."""
         with self._reader() as db:
             return ChangeTracking(db, self.store.schemas).count()
 
-    def oldest_unsent_at(self) -> int | None:
-        """Return when the oldest unacknowledged change was made, in milliseconds of this machine's clock."""
+    def oldest_unacknowledged_at(self) -> int | None:
+        """Return when the oldest unacknowledged change was made, in milliseconds of this machine's clock.
+
+        Refused changes do not count. None if every change is acknowledged.
+        """
         with self._reader() as db:
             times = [ChangeTracking(db, self.store.schemas).oldest_change_at()]
         for status in ("sent", "waiting"):
@@ -245,17 +260,17 @@ class Replica:
         return min((time for time in times if time is not None), default=None)
 
     def has_pending_request(self) -> bool:
-        """Return whether a request of the core has no answer yet."""
+        """Return whether a request of the core has no response yet."""
         return self._core.has_pending_request
 
     def subscription_opened(self) -> None:
-        """Record that the gateway can broadcast from now on."""
+        """Tell the core that a subscription is open, on which the gateway can broadcast."""
         with self._lock:
             self._has_subscription = True
             self.step(lambda core: core.connection_opened())
 
     def subscription_closed(self) -> None:
-        """Record that the gateway can no longer broadcast."""
+        """Tell the core that the subscription is closed."""
         with self._lock:
             self._has_subscription = False
             self.step(lambda core: core.connection_closed())
@@ -266,8 +281,8 @@ class Replica:
             return int(self.db.execute("PRAGMA data_version").fetchone()[0])
 
     def close(self) -> None:
-        """Close the connections. Recreated tables are tracked again first, so that later writes to them are."""
-        with self._lock, self._reading:
+        """Close the connections. Tables that the app has recreated get triggers first, so that later writes count."""
+        with self._lock, self._read_lock:
             self._track_remade_tables()
             self.db.close()
             self._read_connection.close()
@@ -279,23 +294,23 @@ class Replica:
         if self._step_thread == threading.get_ident():
             yield self.db
             return
-        with self._reading:
+        with self._read_lock:
             yield self._read_connection
 
     @contextmanager
-    def _relaxed_durability(self, answer: Answer) -> Iterator[None]:
-        """Commit a page without waiting for the disk if more pages follow; the commit after them waits.
+    def _relaxed_durability(self, response: Response) -> Iterator[None]:
+        """Commit a page without waiting for the disk if more pages follow; the commit of the last page waits.
 
         A killed process loses nothing. A power cut undoes the newest of these commits with their cursors, and their
         pages are pulled again.
         """
-        more = isinstance(answer, SyncResponse) and answer.has_more
-        if more:
+        more_pages_follow = isinstance(response, SyncResponse) and response.has_more
+        if more_pages_follow:
             self.db.execute("PRAGMA synchronous = NORMAL")
         try:
             yield
         finally:
-            if more:
+            if more_pages_follow:
                 self.db.execute("PRAGMA synchronous = FULL")
 
     def _bind(self, gateway: str) -> None:
@@ -307,6 +322,7 @@ class Replica:
                 self.store.commit(Changes(position=bound))
 
     def _create_core(self) -> ClientCore:
+        """Return a core that continues from the stored position, without a pending request."""
         core = ClientCore(
             self.store, self._client_id, mode=self.mode, limits=self.limits, retry=self.retry, wall=self._wall
         )
@@ -315,7 +331,7 @@ class Replica:
         return core
 
     def _record_full_chunk(self) -> bool:
-        """Record one transaction's worth of rows if the journal has more than that; return whether it had."""
+        """If the journal has more rows than RECORDED_TOGETHER, record that many in a transaction and return True."""
         if self.store.tracking.count() <= RECORDED_TOGETHER:
             return False
         with self._transaction():
@@ -324,25 +340,25 @@ class Replica:
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        """Run a transaction in which the core knows what other clients of the file have written before."""
+        """Run a transaction, after the core has read the position that another client of the file may have stored."""
         with self.store.transaction():
             self._core.reload()
             yield
 
     def _record(self) -> bool:
-        """Turn rows of the journal into edits; return whether the journal may have more."""
-        written = self.store.tracking.read_journal(RECORDED_TOGETHER)
-        if written:
-            changes = written if self._uses_write_times else [change._replace(at=None) for change in written]
+        """Turn rows of the change journal into edits; return whether the journal may have more."""
+        journalled = self.store.tracking.read_journal(RECORDED_TOGETHER)
+        if journalled:
+            changes = journalled if self._uses_write_times else [change._replace(at=None) for change in journalled]
             self._core.record(changes, applied=True)
-            self.store.tracking.remove(written)
-        if len(written) == RECORDED_TOGETHER:
+            self.store.tracking.remove(journalled)
+        if len(journalled) == RECORDED_TOGETHER:
             return True
         self.store.tracking.remove_unwritten()
         return False
 
     def _resync(self, core: ClientCore) -> None:
-        """Write the edits into recreated tables again, and start a full pull."""
+        """Write known rows and edits into recreated tables again, and start a full pull."""
         self.store.forget_missing()
         if remade := set(self.store.remade_tables()):
             core.refresh_rows([key for key in self.store.edited_rows() if key[0] in remade])
@@ -350,7 +366,7 @@ class Replica:
         core.resync()
 
     def _track_remade_tables(self) -> None:
-        """Track recreated tables again, as opening does, unless the file cannot be written now."""
+        """Create the triggers of recreated tables, as opening the file does; only log a warning if that fails."""
         try:
             self.db.execute(f"PRAGMA busy_timeout = {_CLOSING_MS}")
             with self._transaction():

@@ -1,4 +1,4 @@
-"""Adds the columns of the gateway's schemas to the app's tables."""
+"""Adds the columns of the gateway's schemas to the app's tables. `SyncSession` calls it; apps may too."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class SchemaSynchroniser:
         self._replica = replica
 
     def synchronise_all(self, transport: SchemaTransport) -> None:
-        """Adapt every table to its schema at the gateway, if it has one there.
+        """Add the columns to every table that the gateway has a schema of.
 
         Raises:
             LakeSyncError: the gateway did not answer.
-            SchemaError: a column has another type there.
+            SchemaError: a column has another type in the gateway's schema.
         """
         for table in self._replica.tables():
             registered = transport.schema(table)
@@ -30,19 +30,19 @@ class SchemaSynchroniser:
                 self.synchronise(table, registered.schema, registered.version)
 
     def synchronise(self, table: str, server_schema: TableSchema, server_version: int) -> bool:
-        """Adapt a table to its schema at the gateway, and retry edits that were refused because of the old schema.
+        """Add the columns of the gateway's schema to a table, and retry edits that its old schema had rejected.
 
         Args:
             table: a synced table.
-            server_schema: the gateway's schema.
-            server_version: its version.
+            server_schema: the gateway's schema of this table.
+            server_version: the version of that schema, from 1.
 
         Returns:
-            Whether the schema was newer than the table's.
+            Whether the schema was newer than the one that this client had.
 
         Raises:
             NotFoundError: the table is not synchronised.
-            SchemaError: a column has another type there, or a name that it cannot have here.
+            SchemaError: a column has another type in the gateway's schema, or a name that is reserved here.
         """
         if table not in self._replica.tables():
             raise NotFoundError(f"table {table!r} is not synchronised: pass its schema when you open the database")

@@ -1,4 +1,7 @@
-"""Whole synchronisations, one at a time: push, pull, run actions, learn schemas, notify the app."""
+"""Whole synchronisations, one at a time: push, pull, send actions, adopt new columns, and call the app's listeners.
+
+`SyncCoordinator` calls a session for the app, and `AutoSync` calls it in its thread.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from lakesync.client.core import NoAnswer, Wait
-from lakesync.client.core.messages import Answer, Request
+from lakesync.client.core import NoResponse, Wait
+from lakesync.client.core.messages import Request, Response
 from lakesync.client.core.records import Changes
-from lakesync.client.events import Events
+from lakesync.client.events import EventListeners
 from lakesync.client.sqlite.database import SyncLock
 from lakesync.client.status import SyncReport
 from lakesync.client.sync.action_queue import ActionQueue
@@ -23,40 +26,44 @@ from lakesync.model.errors import LakeSyncError, SchemaError
 from lakesync.model.types import SyncPull, SyncPush, SyncResponse
 
 CLOSE_TIMEOUT = 0.5
-"""Seconds that a request in progress may take when the client is closed; then it is cancelled."""
+"""Seconds that closing waits for the request in progress before it cancels it."""
 
 
 class SyncSession:
     """Runs synchronisations for the app's threads and for auto-sync, one at a time."""
 
-    def __init__(self, replica: Replica, transport: SyncTransport, actions: ActionQueue, events: Events) -> None:
-        """Send nothing yet.
+    def __init__(
+        self, replica: Replica, transport: SyncTransport, actions: ActionQueue, listeners: EventListeners
+    ) -> None:
+        """Create a session; no request is sent yet.
 
         Args:
-            replica: is synchronised.
-            transport: leads to the gateway; closed with the session.
+            replica: the database and its state machine, which the session synchronises.
+            transport: sends requests to the gateway; `close` closes it.
             actions: the queued actions.
-            events: the app's listeners.
+            listeners: the app's listeners of events.
         """
         self.replica = replica
         self.transport = transport
-        self.action_sender = ActionSender(actions, transport, replica.core.client_id, events)
+        self.action_sender = ActionSender(actions, transport, replica.core.client_id, listeners)
         self.last_sync: float | None = None
-        """When the client last had everything that the gateway had, in seconds of this machine's clock."""
+        """When the client last had everything that the gateway had, in seconds since 1970; None: not yet."""
         self.last_error: LakeSyncError | None = None
         """The newest failure; None after a later success."""
         self.had_contact = False
-        """Whether a request was sent."""
-        self._events = events
+        """Whether a synchronisation has ended that sent something or received a broadcast, with or without success."""
+        self._listeners = listeners
         self._schemas = SchemaSynchroniser(replica)
         self._knows_schemas = False
-        self._exchange = Exchange(replica, transport, lambda progress: events.emit("onProgress", progress))
+        """Whether the gateway's newest schemas were adopted."""
+        self._exchange = Exchange(replica, transport, lambda progress: listeners.emit("onProgress", progress))
         self._lock = threading.RLock()
         self.is_foreground = False
         """Whether the synchronisation in progress was started by the app, not by auto-sync."""
         self.is_cancelled = False
-        """Whether the synchronisation that the app started last is to end."""
+        """Whether the app's newest synchronisation was cancelled and should end before its next request."""
         self._sync_lock = SyncLock(replica.path)
+        """Keeps other processes from synchronising the same file."""
 
     @property
     def clock_offset(self) -> float | None:
@@ -78,7 +85,7 @@ class SyncSession:
 
     @contextmanager
     def foreground(self) -> Iterator[None]:
-        """Enter `exclusive` for a synchronisation that the app starts, and that `cancel` can end."""
+        """Enter `exclusive`, and raise as it does, for a synchronisation that the app starts and `cancel` can end."""
         self.is_cancelled = False
         with self.exclusive():
             self.is_foreground = True
@@ -88,43 +95,43 @@ class SyncSession:
                 self.is_foreground = False
 
     def acquire_sync_lock(self) -> None:
-        """Become the client that synchronises the file, until the session is closed.
+        """Become the only client that synchronises the file, until the session is closed.
 
         Raises:
-            DbError: another client is.
+            DbError: another client of the file is synchronising.
         """
         self._sync_lock.acquire()
 
     def discard_pending_request(self) -> None:
-        """Report a request as unanswered whose sender was interrupted, so that it is repeated."""
+        """Report a request to the core as unanswered if its sender was interrupted, so that it is repeated."""
         if self.replica.has_pending_request():
-            self.replica.receive(NoAnswer("interrupted"))
+            self.replica.receive(NoResponse("interrupted"))
 
     def request_pull(self, source: str | None = None) -> None:
-        """Make a pull due. See `ClientCore.request_pull`."""
+        """Make a pull due: from a named source, or from the gateway's own feed if `source` is None."""
         self.replica.core.request_pull(source)
 
     def send(self, request: Request, result: CycleResult) -> None:
-        """Send a request of the core. See `Exchange.send`."""
+        """Send a request of the core, and pass the response to the core. See `Exchange.send`."""
         self._exchange.send(request, result)
 
     def check_progress(self, request: SyncPull, page: SyncResponse) -> None:
-        """Check a page that arrived on a subscription. See `Exchange.check_progress`."""
+        """Check that a page of a subscription does not make the client pull forever. See `Exchange.check_progress`."""
         self._exchange.check_progress(request, page)
 
-    def count(self, request: Request | None, answer: Answer | None, changes: Changes, result: CycleResult) -> None:
-        """Count the changes of a page that arrived on a subscription. See `Exchange.count`."""
-        self._exchange.count(request, answer, changes, result)
+    def count(self, request: Request | None, response: Response | None, changes: Changes, result: CycleResult) -> None:
+        """Add the changes of a page from a subscription to a result. See `Exchange.count`."""
+        self._exchange.count(request, response, changes, result)
 
     def send_all(self, result: CycleResult, should_stop: Callable[[], bool]) -> float | None:
         """Send requests until the core has none.
 
         Args:
-            result: is updated.
-            should_stop: called before each request.
+            result: the outcomes are added to it.
+            should_stop: called before each request; True ends the method.
 
         Returns:
-            Seconds until the core has another request; None if it waits for an edit or a pull.
+            Seconds until the core has another request; None if it waits for an edit, or the method was stopped.
         """
         try:
             self.push_app_queued(result)
@@ -142,7 +149,10 @@ class SyncSession:
             self._exchange.stop_prefetching()
 
     def push_app_queued(self, result: CycleResult) -> None:
-        """Push deltas that the app itself has put into its custom queue. They do not change the app's rows."""
+        """Push deltas that the app itself has put into its own queue. They do not change the app's rows.
+
+        A failure is stored in `result.error`, and the queue keeps the deltas.
+        """
         link = self.replica.store.queue_link
         while link is not None and self.replica.core.mode != "pullOnly":
             deltas = tuple(item.delta for item in self.replica.app_queued(self.replica.limits.push_deltas))
@@ -164,41 +174,41 @@ class SyncSession:
             result.pushed += len(ids)
 
     def send_actions(self, result: CycleResult) -> float | None:
-        """Send the actions that are due; return the seconds until another one is."""
+        """Send the actions that are due; return the seconds until another one is due, None if none is waiting."""
         return self.action_sender.send_due(result)
 
     def report_failure(self, error: LakeSyncError) -> None:
-        """Record a failure, and notify the app."""
+        """Record a failure, and call the listeners of `onError`."""
         self.had_contact = True
         self.last_error = error
-        self._events.emit("onError", error)
+        self._listeners.emit("onError", error)
 
     def finish(self, result: CycleResult) -> SyncReport:
-        """End a synchronisation: learn schemas, update the status, and notify the app."""
+        """End a synchronisation: adopt new columns, update the status, and call the app's listeners."""
         report = SyncReport(result.pushed, result.pulled, tuple(result.refused))
         if not result.had_contact:
             return report
         if result.error is None:
-            self._learn_schemas(result)
+            self._adopt_schemas(result)
         if result.tables:
-            self._events.emit("onChange", result.pulled, result.tables)
+            self._listeners.emit("onChange", result.pulled, result.tables)
         if result.refused:
-            self._events.emit("onRejected", report.refused)
+            self._listeners.emit("onRejected", report.refused)
         if result.error is not None:
             self.report_failure(result.error)
             return report
         self.had_contact, self.last_error = True, None
         if self.replica.core.caught_up and (result.caught_up or self.replica.core.mode == "pushOnly"):
             self.last_sync = time.time()
-        self._events.emit("onSyncComplete", report)
+        self._listeners.emit("onSyncComplete", report)
         return report
 
     def cancel_request(self) -> None:
-        """Cancel the request in progress, if the transport can. Threads may call it."""
+        """Cancel the request in progress, if the transport can. Any thread may call it."""
         self._exchange.cancel_request()
 
     def cancel(self) -> None:
-        """End the synchronisation that the app has started. Threads may call it."""
+        """End the synchronisation that the app has started, not one of auto-sync. Any thread may call it."""
         self.is_cancelled = True
         if self.is_foreground:
             self.cancel_request()
@@ -214,8 +224,11 @@ class SyncSession:
         finally:
             self._lock.release()
 
-    def _learn_schemas(self, result: CycleResult) -> None:
-        """Ask for the gateway's schemas: once per process, and when an edit or a page did not fit a schema."""
+    def _adopt_schemas(self, result: CycleResult) -> None:
+        """Fetch the gateway's schemas and add new columns: once, and whenever an edit or a page did not fit a table.
+
+        A failure is stored in `result.error`.
+        """
         if result.found_new_column or any(edit.code == SchemaError.code for edit in result.refused):
             self._knows_schemas = False
         if not self._knows_schemas and isinstance(self.transport, SchemaTransport):

@@ -1,4 +1,7 @@
-"""Verification: checksums of the app's tables before and after a full pull show which tables differed."""
+"""Verification: checksums of the app's tables before and after a full pull show which tables differed.
+
+`SyncCoordinator.verify` calls it, and makes the full pull in between.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ class Checksum(msgspec.Struct, frozen=True):
     """A checksum of a table that does not depend on the order of its rows."""
 
     rows: int
+    """Number of rows."""
     value: int
     """The sum of 8 bytes of BLAKE2 of each row, modulo 2^64."""
 
@@ -24,11 +28,13 @@ class TableCheck(msgspec.Struct, frozen=True):
     """A table's checksums before and after verification."""
 
     found: Checksum
+    """Before the full pull."""
     repaired: Checksum
+    """After the full pull."""
 
     @property
     def differed(self) -> bool:
-        """Whether the table differed from the gateway. A row that another client changed meanwhile counts too."""
+        """Whether the table differed from the gateway's; a row that another client changed meanwhile counts too."""
         return self.found != self.repaired
 
 
@@ -38,7 +44,10 @@ def checksums(replica: Replica) -> dict[str, Checksum]:
 
 
 def record_untracked_changes(replica: Replica) -> None:
-    """Track recreated tables again, and journal unknown rows as inserted: they may be the only copy."""
+    """Prepare a comparison: find rows that were written or tables that were recreated without the triggers.
+
+    Rows that no record knows are journalled as inserts, because they may be the only copy.
+    """
     store = replica.store
     replica.step(lambda _: store.track_remade_tables())
     replica.step(lambda _: store.journal_unknown_rows())
@@ -48,11 +57,12 @@ def record_untracked_changes(replica: Replica) -> None:
 
 def _checksum(replica: Replica, table: str) -> Checksum:
     names = ", ".join(["row_id", *(f'"{name}"' for name in replica.store.schemas[table].types)])
-    rows = total = 0
-    last = ""
-    while found := replica.read(f'SELECT {names} FROM "{table}" WHERE row_id > ? ORDER BY row_id LIMIT 10000', (last,)):
-        for row in found:
+    count = total = 0
+    last_id = ""
+    query = f'SELECT {names} FROM "{table}" WHERE row_id > ? ORDER BY row_id LIMIT 10000'
+    while rows := replica.read(query, (last_id,)):
+        for row in rows:
             total += int.from_bytes(hashlib.blake2b(_encode(row), digest_size=8).digest())
-        rows += len(found)
-        last = found[-1][0]
-    return Checksum(rows, total & _MASK)
+        count += len(rows)
+        last_id = rows[-1][0]
+    return Checksum(count, total & _MASK)

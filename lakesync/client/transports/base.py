@@ -1,7 +1,8 @@
-"""The protocols of transports, one for each capability. Every transport pushes and pulls; the others are optional.
+"""The protocols of transports, one for each capability. `lakesync.client.sync` calls them.
 
-Every method blocks. It raises the gateway's error as the class of `lakesync.model.errors` with its code, and
-`UnreachableError` if no complete answer arrived: the gateway may or may not have processed the request.
+Every transport pushes and pulls (`SyncTransport`); the other protocols are optional, and are recognised by
+`isinstance`. Every method blocks. It raises the gateway's error as the class of `lakesync.model.errors` with its code,
+and `UnreachableError` if no complete response arrived: the gateway may or may not have processed the request.
 """
 
 from __future__ import annotations
@@ -15,48 +16,49 @@ from lakesync.model.schema import TableSchema
 from lakesync.model.types import ActionPush, ActionResponse, PushResult, SyncPull, SyncPush, SyncResponse
 
 Token = str | Callable[[], str]
-"""A token, or a function that returns a valid one."""
+"""A JWT, or a function that returns one that is valid now."""
 
 
 class SyncTransport(Protocol):
-    """Pushes and pulls, one call at a time. Calls come from several threads, so bind nothing to a thread."""
+    """Pushes and pulls. Calls come from several threads, but one at a time, so bind nothing to a thread."""
 
     def push(self, push: SyncPush) -> PushResult:
-        """Push deltas; the gateway stores all of them or none."""
+        """Push deltas; the gateway stores all of them or none. A repeated push changes nothing."""
 
     def pull(self, pull: SyncPull) -> SyncResponse:
-        """Return a page of changes."""
+        """Return a page: the changes after the pull's cursor, and the cursor for the next pull."""
 
     def close(self) -> None:
         """Close all connections."""
 
 
 class Checkpoint(NamedTuple):
-    """A checkpoint that is being received."""
+    """A checkpoint that is being received: all rows that a client may see, for its first sync."""
 
     cursor: int
-    """The header `X-Checkpoint-Hlc`: where pulling continues."""
+    """The cursor of the pull that follows it (header `X-Checkpoint-Hlc`)."""
     frames: Iterator[bytes]
-    """Protobuf messages with rows."""
+    """Protobuf messages, each with the deltas of some rows; a row is never split."""
 
 
 @runtime_checkable
 class CheckpointTransport(Protocol):
-    """Fetches the checkpoint from which a new client starts."""
+    """Fetches checkpoints."""
 
     def checkpoint(self, client_id: str) -> AbstractContextManager[Checkpoint]:
-        """Open the newest checkpoint; read its frames inside the context.
+        """Open the newest checkpoint for a client; read its frames inside the context.
 
         Raises:
-            NotFoundError: there is none for this client: pull from cursor 0.
+            NotFoundError: the gateway has none for this client, which then pulls from cursor 0.
         """
 
 
 class ServerSchema(NamedTuple):
-    """A table's schema at the gateway."""
+    """A table's schema as it is registered at the gateway."""
 
     schema: TableSchema
     version: int
+    """From 1; it grows with every change of the schema."""
 
 
 @runtime_checkable
@@ -72,7 +74,7 @@ class ActionTransport(Protocol):
     """Executes actions."""
 
     def execute_actions(self, push: ActionPush) -> ActionResponse:
-        """Execute actions; return one outcome for each, in order."""
+        """Execute actions; return one outcome for each, in order. An action that was sent before runs only once."""
 
     def describe_actions(self) -> ActionDiscovery:
         """Return the connectors and their actions."""
@@ -95,10 +97,13 @@ class Message(NamedTuple):
 
 
 class Subscription(Protocol):
-    """An open connection on which the gateway also broadcasts. Apply its messages in order."""
+    """An open connection on which the gateway also sends pages without a pull, as rows change (broadcasts).
+
+    Apply its messages in the order in which `receive` returns them.
+    """
 
     def pull(self, pull: SyncPull) -> None:
-        """Send a pull; `receive` returns the answer."""
+        """Send a pull without waiting; `receive` returns the response, perhaps after broadcasts."""
 
     def receive(self, timeout: float | None) -> Message | None:
         """Wait for a message.
@@ -114,7 +119,7 @@ class Subscription(Protocol):
         """
 
     def wake(self) -> None:
-        """Make `receive` return. Threads may call it."""
+        """Make a waiting `receive` return None. Any thread may call it."""
 
     def close(self) -> None:
         """Close the connection."""
@@ -125,12 +130,12 @@ class RealtimeTransport(Protocol):
     """Opens subscriptions."""
 
     def connect(self) -> Subscription:
-        """Open a subscription."""
+        """Open a subscription to the gateway's changes."""
 
 
 @runtime_checkable
 class NamedTransport(Protocol):
-    """Knows the id of its gateway."""
+    """Has the id of its gateway, so that a database cannot be synchronised with another gateway by mistake."""
 
     gateway_id: str
 
@@ -140,7 +145,7 @@ class CancellableTransport(Protocol):
     """Can cancel requests."""
 
     def cancel_requests(self) -> None:
-        """Make every request in progress raise `UnreachableError` at once. Later requests are not affected."""
+        """Make every request in progress raise `UnreachableError` at once. Any thread may call it."""
 
 
 @runtime_checkable
@@ -149,7 +154,7 @@ class ClockMeasuringTransport(Protocol):
 
     @property
     def clock_offset(self) -> float | None:
-        """Seconds by which this machine's clock is ahead of the gateway's, to a second; None before any answer."""
+        """Seconds by which this machine's clock is ahead of the gateway's, to a second; None if it is unknown."""
 
 
 @runtime_checkable
@@ -157,4 +162,4 @@ class TokenTransport(Protocol):
     """Sends a token that can be replaced."""
 
     def set_token(self, token: Token) -> None:
-        """Send this token from now on."""
+        """Send this token, or the tokens of this function, from now on."""

@@ -1,4 +1,8 @@
-"""The transport over HTTP."""
+"""The transport that sends a client's requests to the gateway server over HTTP. `lakesync.client.sync` calls it.
+
+A gateway's routes are below `/sync/GATEWAY_ID`. Every method that sends a request raises the gateway's error, and
+`UnreachableError` if no complete response of a gateway arrived.
+"""
 
 from __future__ import annotations
 
@@ -31,14 +35,17 @@ from lakesync.wire.pages import decode_page
 
 T = TypeVar("T")
 
-CLIENT_HEADER = "python"
-"""The header `X-LakeSync-Client`; with it, the gateway answers RESYNC_REQUIRED to a cursor that it does not know."""
-_MAX_IDLE = 60.0
-"""Seconds after which an idle connection is not used again, because a router may have forgotten it."""
+_CLIENT_KIND = "python"
+"""Value of the header `X-LakeSync-Client`. The gateway then rejects a cursor that it does not know with
+RESYNC_REQUIRED, after which this client pulls everything again; clients without the header do not know that code."""
+_MAX_IDLE_SECONDS = 60.0
+"""An idle connection is not used again after this time, because a router may have dropped it silently."""
 _PROTOBUF = "application/x-protobuf"
 
 
 class _ErrorBody(msgspec.Struct, rename="camel"):
+    """The JSON of a gateway's error."""
+
     error: str
     code: str
     request_id: str = ""
@@ -46,6 +53,8 @@ class _ErrorBody(msgspec.Struct, rename="camel"):
 
 
 class _SchemaBody(msgspec.Struct):
+    """The JSON of `GET schema`."""
+
     version: int
     schema: TableSchema
 
@@ -57,7 +66,7 @@ _decode_discovery = msgspec.json.Decoder(ActionDiscovery).decode
 
 
 class HttpTransport:
-    """Sends all requests over one kept connection. Use it from one thread at a time."""
+    """Sends requests to one gateway over one persistent connection. Call it from one thread at a time."""
 
     def __init__(
         self,
@@ -73,65 +82,77 @@ class HttpTransport:
         """Configure the transport; no request is sent yet.
 
         Args:
-            base_url: of the server, including any path before `/sync`.
-            gateway_id: the gateway's id there.
+            base_url: the server's URL, including any path before `/sync`.
+            gateway_id: the gateway's id on that server.
             token: a JWT, or a function that returns one; None for a server without a secret.
-            timeout: seconds to wait for a connection, and for each part of an answer.
-            proxy: its URL; None for the environment's (`HTTPS_PROXY`, `NO_PROXY`).
+            timeout: seconds to wait for a connection, and for each part of a response.
+            proxy: the proxy's URL; None for the environment's (`HTTPS_PROXY`, `NO_PROXY`).
             ca: file or folder of trusted certificates; None for the environment's, or certifi's.
-            headers: sent with every request.
+            headers: further headers of every request.
         """
         self.tokens = TokenHolder(token)
         self.gateway_id = gateway_id
-        self._root = base_url.rstrip("/")
-        self._base = f"{self._root}/sync/{quote(gateway_id, safe='')}"
+        self._server_url = base_url.rstrip("/")
+        self._gateway_url = f"{self._server_url}/sync/{quote(gateway_id, safe='')}"
         self._timeout = timeout
         self._session = requests.Session()
-        self._headers = {"X-LakeSync-Client": CLIENT_HEADER, **(headers or {})}
+        self._headers = {"X-LakeSync-Client": _CLIENT_KIND, **(headers or {})}
         self._session.headers.update(self._headers)
         self._proxy, self._ca = proxy, ca
         self._connection_options: dict[str, Any] = {}
-        """Passed with each request, because requests prefers the environment to the options of its session."""
+        """Proxy and CA. They are passed with each request, because requests prefers the environment to its session."""
         if proxy is not None:
             self._connection_options["proxies"] = {"http": proxy, "https": proxy}
         if ca is not None:
             self._connection_options["verify"] = ca
-        self._offset: float | None = None
+        self._clock_offset: float | None = None
         self._calls = CancellableCalls()
         self._last_used = 0.0
+        """When a response last arrived, in seconds since 1970."""
 
     @property
     def clock_offset(self) -> float | None:
-        """Seconds by which this machine's clock is ahead of the gateway's, to a second; None before any answer."""
-        return self._offset
+        """Seconds by which this machine's clock is ahead of the gateway's, to a second.
+
+        None before any response, and after one without a readable `Date` header.
+        """
+        return self._clock_offset
 
     def set_token(self, token: Token) -> None:
-        """Send this token from now on."""
+        """Send this token, or the tokens of this function, from now on."""
         self.tokens.replace(token)
 
     def push(self, push: SyncPush) -> PushResult:
-        """Send `POST push`."""
+        """Push deltas with `POST push`; the gateway stores all of them or none. It accepts a repeated push."""
         return _decode(wire_json.decode_push_result, self._post("push", wire_json.encode_push(push)))
 
     def pull(self, pull: SyncPull) -> SyncResponse:
-        """Send `POST pull`. The values of the page stay encoded until they are applied."""
+        """Return a page of changes, with `POST pull`. Column values stay JSON text until they are applied."""
         return _decode(decode_page, self._post("pull", wire_json.encode_pull(pull)))
 
     @contextmanager
     def checkpoint(self, client_id: str) -> Iterator[Checkpoint]:
-        """Stream `GET checkpoint`; at most one frame is in memory.
+        """Stream the checkpoint, a snapshot of all rows that the client may see, with `GET checkpoint`.
+
+        Only one of its frames is in memory at a time. Read them inside the context.
+
+        Args:
+            client_id: this client's id.
+
+        Yields:
+            The cursor from which the client pulls afterwards, and the frames, each with the deltas of some rows.
 
         Raises:
-            NotFoundError: there is none for this client.
+            NotFoundError: the gateway has no checkpoint for this client.
         """
-        answer = self._request("GET", "checkpoint", params={"clientId": client_id}, stream=True)
+        response = self._request("GET", "checkpoint", params={"clientId": client_id}, stream=True)
         try:
-            yield Checkpoint(_checkpoint_cursor(answer), _frames(answer, self._calls))
+            yield Checkpoint(_checkpoint_cursor(response), _frames(response, self._calls))
         finally:  # in a thread, because closing waits for a cancelled read
-            start_thread(answer.close)
+            start_thread(response.close)
 
     def schema(self, table: str) -> ServerSchema | None:
-        """Send `GET schema`."""
+        """Return a table's registered schema, with `GET schema`; None if the gateway has none for this table."""
         try:
             body = _decode(_decode_schema, self._request("GET", "schema", params={"table": table}).content)
         except NotFoundError:
@@ -139,22 +160,25 @@ class HttpTransport:
         return ServerSchema(body.schema, body.version)
 
     def execute_actions(self, push: ActionPush) -> ActionResponse:
-        """Send `POST action`."""
+        """Execute actions with `POST action`; return one outcome for each, in order."""
         headers = {"Content-Type": _PROTOBUF}
-        answer = self._request("POST", "action", data=wire_actions.encode_push(push), headers=headers)
-        return _decode(wire_actions.decode_response, answer.content)
+        response = self._request("POST", "action", data=wire_actions.encode_push(push), headers=headers)
+        return _decode(wire_actions.decode_response, response.content)
 
     def describe_actions(self) -> ActionDiscovery:
-        """Send `GET actions`."""
+        """Return the gateway's connectors and their actions, with `GET actions`."""
         return _decode(_decode_discovery, self._request("GET", "actions").content)
 
     def list_connector_types(self) -> list[ConnectorDescriptor]:
-        """Send `GET /connectors/types`."""
-        answer = self._request("GET", f"{self._root}/connectors/types")
-        return _decode(_decode_connector_types, answer.content)
+        """Return every type of connector that the server supports, with `GET /connectors/types`."""
+        response = self._request("GET", f"{self._server_url}/connectors/types")
+        return _decode(_decode_connector_types, response.content)
 
     def cancel_requests(self) -> None:
-        """Stop waiting for answers; a request itself continues until `timeout`, and its answer is discarded."""
+        """Make every call in progress raise `UnreachableError` at once.
+
+        The HTTP request continues in a background thread, until `timeout` at most, and its response is discarded.
+        """
         self._calls.cancel_all()
 
     def close(self) -> None:
@@ -165,16 +189,19 @@ class HttpTransport:
         return self._request("POST", route, data=body, headers={"Content-Type": "application/json"}).content
 
     def _request(self, method: str, route: str, **options: Any) -> requests.Response:
-        """Send a request; if its token is rejected and there is a provider, once more with a new token.
+        """Send a request. If the gateway rejects its token and a function can provide a new one, send it once more.
 
         Args:
-            method: of HTTP.
-            route: below the gateway's URL, or a whole URL.
-            options: for `requests`.
+            method: the HTTP method, such as `GET`.
+            route: a path below the gateway's URL, such as `pull`, or a whole URL of the server.
+            options: keyword arguments for `requests.Session.request`.
+
+        Returns:
+            A response with status 200.
 
         Raises:
             LakeSyncError: the gateway's error.
-            UnreachableError: no answer arrived, or not a gateway's.
+            UnreachableError: no response arrived, or not a gateway's.
         """
         token = self.tokens.current()
         try:
@@ -187,7 +214,7 @@ class HttpTransport:
 
     def _request_once(self, method: str, route: str, token: str | None, **options: Any) -> requests.Response:
         sent_at = time.time()
-        if sent_at - self._last_used > _MAX_IDLE:
+        if sent_at - self._last_used > _MAX_IDLE_SECONDS:
             self._session.close()
         all_options: dict[str, Any] = {
             **self._connection_options,
@@ -195,30 +222,36 @@ class HttpTransport:
             "auth": BearerAuth(token),
             "timeout": self._timeout,
         }
-        url = route if route.startswith(self._root) else f"{self._base}/{route}"
+        url = route if route.startswith(self._server_url) else f"{self._gateway_url}/{route}"
         request = partial(self._session.request, method, url, allow_redirects=False, **all_options)
         try:
-            answer = self._calls.run(request, requests.Response.close)
+            response = self._calls.run(request, requests.Response.close)
         except OSError as error:  # the base of requests' errors; also raised for an unreadable CA file
-            raise UnreachableError(f"{self._base} does not answer: {_reason(error)}") from error
+            raise UnreachableError(f"{self._gateway_url} does not answer: {_reason(error)}") from error
         except BaseException:
             self._session.close()  # the next request uses a new connection
             raise
         self._last_used = time.time()
-        self._measure_clock(answer, (sent_at + self._last_used) / 2)
-        if answer.status_code != requests.codes.ok:
-            with answer:
-                raise error_from_response(answer.status_code, _content(answer), answer.headers)
-        return answer
+        self._measure_clock(response, (sent_at + self._last_used) / 2)
+        if response.status_code != requests.codes.ok:
+            with response:
+                raise error_from_response(response.status_code, _content(response), response.headers)
+        return response
 
-    def _measure_clock(self, answer: requests.Response, local_time: float) -> None:
-        date = answer.headers.get("Date")
+    def _measure_clock(self, response: requests.Response, local_time: float) -> None:
+        """Store how far this machine's clock is ahead of the gateway's, by the `Date` header of a response.
+
+        Args:
+            response: any response.
+            local_time: the middle between sending and receiving, in seconds since 1970.
+        """
+        date = response.headers.get("Date")
         if date is not None:
             try:
                 # the header has whole seconds, and a server may cache it for a second
-                self._offset = round(local_time - parsedate_to_datetime(date).timestamp() - 1.0, 1) + 0.0
+                self._clock_offset = round(local_time - parsedate_to_datetime(date).timestamp() - 1.0, 1) + 0.0
             except ValueError:
-                self._offset = None
+                self._clock_offset = None
 
 
 def _reason(error: OSError) -> str:
@@ -228,12 +261,15 @@ def _reason(error: OSError) -> str:
 
 
 def error_from_response(status: int, body: bytes, headers: Mapping[str, str]) -> LakeSyncError:
-    """Return the error of an HTTP response; `UnreachableError` if the response is not a gateway's.
+    """Return the exception for an unsuccessful HTTP response; the command line and the WebSocket transport use it too.
 
     Args:
-        status: not 200.
-        body: the gateway's JSON, or anything else.
-        headers: of the response.
+        status: the response's status code, not 200.
+        body: the response's body: a gateway's JSON, or anything else, such as a proxy's HTML.
+        headers: the response's headers. `Retry-After` is read only as a number of seconds.
+
+    Returns:
+        The gateway's error by its code; `ValidationError` for a 413 of a proxy; else `UnreachableError`.
     """
     wait = headers.get("Retry-After") or ""
     retry_after = float(wait) if wait.isdecimal() else None
@@ -241,39 +277,43 @@ def error_from_response(status: int, body: bytes, headers: Mapping[str, str]) ->
         error = _decode_error(body)
     except msgspec.MsgspecError:
         if status == requests.codes.request_entity_too_large:  # a retry would fail in the same way
-            return ValidationError("the answer is 413: a server before the gateway rejects requests of this size")
-        reason = f"the answer is {status} and not from a gateway: check the address"
+            return ValidationError("the response is 413: a server before the gateway rejects requests of this size")
+        reason = f"the response is {status} and not from a gateway: check the address"
         if location := headers.get("Location"):
-            reason = f"the answer is {status}, a redirect to {location}: check whether that is the gateway's address"
+            reason = f"the response is {status}, a redirect to {location}: check whether that is the gateway's address"
         return UnreachableError(reason, retry_after=retry_after)
     return error_from_code(error.code, error.error, error.rejected, retry_after)
 
 
-def _content(answer: requests.Response) -> bytes:
+def _content(response: requests.Response) -> bytes:
+    """Return the body, which is read only now if the response is streamed."""
     try:
-        return answer.content
+        return response.content
     except requests.RequestException as error:
-        raise UnreachableError(f"the answer is incomplete: {error}") from error
+        raise UnreachableError(f"the response is incomplete: {error}") from error
 
 
 def _decode(decode: Callable[[bytes], T], body: bytes) -> T:
+    """Decode a body; one that is not a gateway's, as from a login page of a network, is an `UnreachableError`."""
     try:
         return decode(body)
     except (ValidationError, msgspec.MsgspecError) as error:
-        raise UnreachableError(f"the answer cannot be decoded: {error}") from error
+        raise UnreachableError(f"the response cannot be decoded: {error}") from error
 
 
-def _checkpoint_cursor(answer: requests.Response) -> int:
-    cursor = answer.headers.get("X-Checkpoint-Hlc") or ""
+def _checkpoint_cursor(response: requests.Response) -> int:
+    """Return the arrival (the gateway's timestamp of receipt) up to which a checkpoint has all changes."""
+    cursor = response.headers.get("X-Checkpoint-Hlc") or ""
     if not cursor.isdecimal():
-        raise UnreachableError("the answer is not a gateway's checkpoint: check whether the network asks for a login")
+        raise UnreachableError("the response is not a gateway's checkpoint: check whether the network asks for a login")
     return int(cursor)
 
 
-def _frames(answer: requests.Response, calls: CancellableCalls) -> Iterator[bytes]:
-    answer.raw.decode_content = True
+def _frames(response: requests.Response, calls: CancellableCalls) -> Iterator[bytes]:
+    """Yield the frames of a streamed checkpoint: protobuf messages with deltas, without their length prefixes."""
+    response.raw.decode_content = True
     try:
-        yield from read_checkpoint(cast("BinaryIO", _FullReads(answer.raw, calls)))
+        yield from read_checkpoint(cast("BinaryIO", _FullReads(response.raw, calls)))
     except (requests.RequestException, OSError, ValidationError) as error:
         raise UnreachableError(f"the checkpoint is incomplete: {error}") from error
     except Exception as error:  # urllib3's errors are not OSErrors
@@ -283,7 +323,7 @@ def _frames(answer: requests.Response, calls: CancellableCalls) -> Iterator[byte
 
 
 class _FullReads(io.RawIOBase):
-    """A stream whose `read` returns as many bytes as requested, unless the stream ends."""
+    """A response's stream whose `read` can be cancelled, and returns as many bytes as requested until the end."""
 
     def __init__(self, raw: Any, calls: CancellableCalls) -> None:
         self._raw = raw

@@ -1,4 +1,4 @@
-"""The transport to a gateway in the same process."""
+"""The transport to a gateway in the same process, for tests and for apps that embed a gateway."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from lakesync.model.types import ActionPush, ActionResponse, Claims, PushResult,
 
 
 class LocalGateway(Protocol):
-    """The methods of `SyncGateway` that a client uses."""
+    """The methods of `SyncGateway` (`lakesync.engine`) that a client calls. `claims` are those of its token."""
 
     gateway_id: str
 
     def handle_push(self, push: SyncPush, claims: Claims | None = None) -> PushResult:
-        """Store deltas."""
+        """Store deltas, all or none."""
 
     def submit_pull(self, pull: SyncPull, claims: Claims, *, resync_refused: bool = False) -> Future[SyncResponse]:
-        """Return a page."""
+        """Return a page; with `resync_refused`, raise ResyncRequiredError for a cursor that it does not know."""
 
     def handle_action(self, push: ActionPush, claims: Claims | None = None) -> ActionResponse:
         """Execute actions."""
@@ -31,21 +31,22 @@ class LocalGateway(Protocol):
         """Return the connectors and their actions."""
 
     def connector_types(self) -> list[ConnectorDescriptor]:
-        """Return the types of connector."""
+        """Return the types of connector that it supports."""
 
     def config(self) -> Any:
-        """Return the configuration, which has the schemas."""
+        """Return its configuration; `schemas` maps each registered table to its schema and version."""
 
 
 class LocalTransport:
-    """Calls a `SyncGateway` directly: for tests, and for apps with a gateway in their process."""
+    """Calls a gateway object directly, without a network."""
 
     def __init__(self, gateway: LocalGateway, claims: Mapping[str, str | list[str]] | None = None) -> None:
-        """Refer to a gateway.
+        """Create a transport to a gateway.
 
         Args:
-            gateway: the gateway.
-            claims: as a token would have them; `sub` is the client's id by default.
+            gateway: the gateway; `close` leaves it open.
+            claims: the claims that a token would have, which decide what the client may see. `sub` is the client's id
+                by default.
         """
         self._gateway = gateway
         self.gateway_id = gateway.gateway_id
@@ -84,4 +85,5 @@ class LocalTransport:
         """Do nothing: the app closes its gateway."""
 
     def _claims_of(self, client_id: str) -> Claims:
+        """Return the claims with which a client's request is served."""
         return {"sub": client_id, **self._claims}

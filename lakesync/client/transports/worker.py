@@ -1,4 +1,4 @@
-"""Runs blocking calls in worker threads, so that the caller can stop waiting for them.
+"""Runs blocking calls in worker threads, so that the caller can stop waiting for them. The transports use it.
 
 Closing a socket would not be enough: a DNS lookup, a connection attempt or a silent proxy has no socket to close yet.
 """
@@ -16,7 +16,7 @@ from lakesync.client.errors import UnreachableError
 T = TypeVar("T")
 
 POLL_SECONDS = 0.5
-"""How long one wait lasts, so that a KeyboardInterrupt just before it is raised soon."""
+"""Length of one wait for a result. Python raises a KeyboardInterrupt that arrives just before a wait only after it."""
 
 
 class CancellableCalls:
@@ -24,20 +24,21 @@ class CancellableCalls:
 
     def __init__(self) -> None:
         self._waiting: set[Future[Any]] = set()
+        """One future for each `run` in progress."""
         self._lock = threading.Lock()
 
     def run(self, call: Callable[[], T], discard: Callable[[T], object] = lambda _: None) -> T:
         """Run a blocking call in a thread and wait for it.
 
         Args:
-            call: the call.
-            discard: called in that thread with the result, if the caller has stopped waiting.
+            call: the blocking function.
+            discard: called in that thread with the result if the caller has stopped waiting, to close it.
 
         Returns:
             The call's result; its exception is raised.
 
         Raises:
-            UnreachableError: `cancel_all` was called meanwhile; the call continues in its thread.
+            UnreachableError: `cancel_all` was called meanwhile. The call continues in its thread.
         """
         future: Future[T] = Future()
         with self._lock:
@@ -56,14 +57,17 @@ class CancellableCalls:
                 self._waiting.discard(future)
 
     def cancel_all(self) -> None:
-        """Make every waiting `run` raise `UnreachableError`. Threads may call it."""
+        """Make every waiting `run` raise `UnreachableError`. Any thread may call it."""
         with self._lock:
             for future in self._waiting:
                 future.cancel()
 
 
 def start_thread(call: Callable[[], object]) -> None:
-    """Run a call in a new thread, or at once if there can be none: Python 3.12 starts no thread while it shuts down."""
+    """Run a function in a new daemon thread.
+
+    Python 3.12 and later start no thread while they shut down; the function then runs in this thread.
+    """
     try:
         threading.Thread(target=call, name="lakesync-request", daemon=True).start()
     except RuntimeError:
@@ -71,6 +75,7 @@ def start_thread(call: Callable[[], object]) -> None:
 
 
 def _run(call: Callable[[], T], discard: Callable[[T], object], future: Future[T]) -> None:
+    """Complete a future with the outcome of a call; discard the result if the future was cancelled."""
     try:
         result = call()
     except BaseException as error:  # raised in the waiting thread
@@ -80,10 +85,10 @@ def _run(call: Callable[[], T], discard: Callable[[T], object], future: Future[T
             discard(result)
 
 
-def _complete(complete: Callable[[Any], None], outcome: object) -> bool:
-    """Complete a future; return False if it was cancelled."""
+def _complete(set_outcome: Callable[[Any], None], outcome: object) -> bool:
+    """Call a future's `set_result` or `set_exception`; return False if the future was cancelled."""
     try:
-        complete(outcome)
+        set_outcome(outcome)
     except InvalidStateError:
         return False
     return True

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from lakesync.client.core import ClientCore, ErrorAnswer, LocalChange, MemoryStore
+from lakesync.client.core import ClientCore, ErrorResponse, LocalChange, MemoryStore
 from lakesync.model import hlc
 from lakesync.model.delta import delta_id
 from lakesync.model.errors import Rejection
@@ -81,6 +81,6 @@ def page(cursor, *deltas, more=False):
     return SyncResponse(deltas, cursor, more)
 
 
-def error_answer(code: str, *rejected: Rejection, retry_after: float | None = None) -> ErrorAnswer:
+def error_answer(code: str, *rejected: Rejection, retry_after: float | None = None) -> ErrorResponse:
     """Return an error of the gateway."""
-    return ErrorAnswer(code, f"it says {code}", rejected, retry_after)
+    return ErrorResponse(code, f"it says {code}", rejected, retry_after)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lakesync.client.core import CoreLimits, LocalChange, NoAnswer, Wait
+from lakesync.client.core import CoreLimits, LocalChange, NoResponse, Wait
 from lakesync.model import hlc
 from lakesync.model.errors import NotFoundError, Rejection, ValidationError
 from lakesync.model.types import PushResult, SyncPull, SyncPush
@@ -59,7 +59,7 @@ def test_a_push_without_an_answer_is_repeated_first_also_after_a_restart():
     me = CoreHarness().after_first_pull()
     me.edit("r1", None, {"x": 1})
     first = me.core.next_request()
-    me.core.receive(NoAnswer("timeout"))
+    me.core.receive(NoResponse("timeout"))
     me.edit("r2", None, {"x": 1})
     me.core.request_pull()
     assert me.core.next_request() == Wait(1.0)
@@ -122,7 +122,7 @@ def test_an_edit_that_the_gateway_may_have_cannot_be_dropped():
     me = CoreHarness().after_first_pull()
     edit = me.edit("r1", None, {"x": 1})
     me.core.next_request()
-    with pytest.raises(ValidationError, match="wait for the answer"):
+    with pytest.raises(ValidationError, match="wait for the response"):
         me.core.drop([edit.number])
 
 
@@ -167,7 +167,7 @@ def test_delays_grow_to_thirty_seconds_and_reset_after_success():
     waits = []
     for _ in range(7):
         me.core.next_request()
-        me.core.receive(NoAnswer("no route to host"))
+        me.core.receive(NoResponse("no route to host"))
         waits.append(me.core.next_request().seconds)
         me.seconds += waits[-1]
     assert waits == [1, 2, 4, 8, 16, 30, 30]

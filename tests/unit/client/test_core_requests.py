@@ -8,7 +8,7 @@ from lakesync.client.core import (
     ClientCore,
     FetchCheckpoint,
     MemoryStore,
-    NoAnswer,
+    NoResponse,
     Wait,
 )
 from lakesync.model.errors import ConfigurationError
@@ -45,7 +45,7 @@ def test_an_interrupted_checkpoint_is_followed_by_a_full_pull():
     me.core.request_pull()
     me.core.next_request()
     me.core.receive(CheckpointFrame(page(0, delta("INSERT", "gone", 0, x=1), delta("INSERT", "stays", 0, x=1))))
-    me.core.receive(NoAnswer("connection reset"))
+    me.core.receive(NoResponse("connection reset"))
     me = me.restarted()
     me.after_first_pull(9 << 16, delta("DELETE", "stays", 0), delta("INSERT", "stays", 0, x=2))
     assert (me.row("gone"), me.row("stays")) == (None, {"x": 2})
@@ -98,7 +98,7 @@ def test_after_a_lost_pull_the_cursor_of_a_push_is_not_taken():
     me = CoreHarness().after_first_pull(5 << 16)
     me.core.request_pull()
     me.core.next_request()
-    me.core.receive(NoAnswer("timeout"))
+    me.core.receive(NoResponse("timeout"))
     me.edit("r1", None, {"x": 1})
     me.push_ok(9 << 16)
     assert me.core.cursor == 5 << 16
@@ -170,7 +170,7 @@ def test_only_one_request_is_pending_and_only_its_answers_are_accepted():
         me.core.receive(PushResult(1, 1))
     me.core.request_pull()
     me.core.next_request()
-    with pytest.raises(RuntimeError, match="has no answer yet"):
+    with pytest.raises(RuntimeError, match="has no response yet"):
         me.core.next_request()
     with pytest.raises(RuntimeError, match="PushResult answers no pending request: the pending request is SyncPull"):
         me.core.receive(PushResult(1, 1))
@@ -220,7 +220,7 @@ def test_pages_grow_while_there_is_more():
     assert asked(more=True) == 1000
     client.core.request_pull()
     client.core.next_request()
-    client.core.receive(NoAnswer("the network is gone"))
+    client.core.receive(NoResponse("the network is gone"))
     client.core.reset_backoff()
     assert asked(more=False) == 1000
 

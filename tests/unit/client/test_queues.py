@@ -84,7 +84,7 @@ def rows_there(gateway):
 
 def test_a_memory_queue_keeps_an_item_until_it_is_acknowledged():
     now = [1000.0]
-    queue = MemoryQueue(RetryPolicy(first_delay=2, longest_delay=5), wall=lambda: now[0])
+    queue = MemoryQueue(RetryPolicy(first_delay=2, longest_delay=5), clock=lambda: now[0])
     assert isinstance(queue, SyncQueue)
     first, second = queue.push(delta("a")), queue.push(delta("b"))
     assert queue.push(delta("a")) is first

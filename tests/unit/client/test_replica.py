@@ -71,7 +71,7 @@ def test_reading_within_an_app_transaction_does_not_wait_for_a_waiting_step(tmp_
         thread = SyncThread(target=replica.step, args=(lambda _: None,))
         thread.start()
         assert begun.wait(30)
-        assert (replica.unrecorded_count(), replica.oldest_unsent_at()) == (0, None)
+        assert (replica.unrecorded_count(), replica.oldest_unacknowledged_at()) == (0, None)
         assert replica.read("SELECT count(*) FROM t") == [(0,)]
         assert thread.is_alive(), "it waits for the app's transaction"
         app.commit()
