@@ -1,4 +1,7 @@
-"""Shell completion of gateways and tables, from the local settings. Completion never calls a gateway."""
+"""Shell completion of gateway ids and table names, from the local settings. Options name these functions.
+
+Completion never calls a gateway, and never prints an error.
+"""
 
 from __future__ import annotations
 
@@ -12,23 +15,23 @@ if TYPE_CHECKING:
 
 
 def gateways(incomplete: str) -> list[str]:
-    """Return the ids of the declared gateways and of `[remote] gateway` that start with a prefix."""
+    """Return the gateway ids of the settings, including `[remote] gateway`, that start with what was typed."""
     config = _load_settings()
     if config is None:
         return []
-    known = {*config.gateways, *filter(None, [config.remote.gateway])}
-    return sorted(name for name in known if name.startswith(incomplete))
+    ids = {*config.gateways, *filter(None, [config.remote.gateway])}
+    return sorted(name for name in ids if name.startswith(incomplete))
 
 
 def tables(incomplete: str) -> list[str]:
-    """Return the tables of the declared schemas that start with a prefix."""
+    """Return the tables of the schema files in the settings that start with what was typed."""
     config = _load_settings()
-    found = set()
+    names = set()
     for gateway in config.gateways.values() if config is not None else ():
         for path in gateway.schemas:
             with suppress(OSError, ValueError, KeyError, TypeError):
-                found.add(str(json.loads(Path(path).read_text("utf-8"))["table"]))
-    return sorted(name for name in found if name.startswith(incomplete))
+                names.add(str(json.loads(Path(path).read_text("utf-8"))["table"]))
+    return sorted(name for name in names if name.startswith(incomplete))
 
 
 def _load_settings() -> Config | None:

@@ -1,4 +1,7 @@
-"""The connection of a command to a gateway: choice of gateway and token, and requests to its HTTP API."""
+"""The connection of a command to a gateway: choice of gateway and token, and requests to its HTTP API.
+
+The commands in `lakesync.cli.remote` call `connect`; local commands use the functions that read URLs and secrets.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
     from lakesync.config import Config
 
 Role = Literal["client", "admin"]
+"""The role in a token: admins may call the `/admin` routes."""
 
 CLIENT_ID = "lakesync-cli"
 """Client id of the tokens that commands sign for themselves."""
@@ -35,10 +39,11 @@ _NO_GATEWAY = "no gateway is chosen; give --gateway ID, set LAKESYNC_REMOTE_GATE
 _TOKEN_SECONDS = 600.0
 """Lifetime of a token that a command signs for itself."""
 _TIMEOUT_SECONDS = 60.0
+"""Seconds to wait for a connection, and for each part of a response."""
 OPEN_WRITE_SCOPE = (
     "the write scope is `any`: a client can make any row visible to itself and read it; set `visible` or `rules`"
 )
-"""The warning of `rules apply` and `doctor`."""
+"""The warning of `rules apply` and `doctor` about a gateway with sync rules and an open write scope."""
 
 
 class GatewayConnection:
@@ -49,9 +54,9 @@ class GatewayConnection:
 
         Args:
             config: the settings.
-            url: URL of the gateway.
-            gateway: id of the gateway.
-            token: bearer token; None: requests are sent without one.
+            url: the gateway server's URL.
+            gateway: the gateway's id; empty for routes that do not name a gateway.
+            token: the bearer token; None to send requests without one.
         """
         self.config = config
         self.url = url.rstrip("/")
@@ -61,7 +66,7 @@ class GatewayConnection:
 
     @property
     def client_id(self) -> str:
-        """The client id in the token."""
+        """The client id in the token (`sub`); `lakesync-cli` if it has none."""
         return str(claims_in(self.token or "").get("sub") or CLIENT_ID)
 
     def get(self, path: str, **query: Any) -> Any:
@@ -72,47 +77,47 @@ class GatewayConnection:
             query: query parameters; those that are None are left out.
 
         Returns:
-            The decoded JSON of the response.
+            The decoded JSON of the response. A missing key of an object raises UnreachableError.
 
         Raises:
             UnreachableError: no gateway answers.
             LakeSyncError: the gateway returned an error; its code decides the class.
         """
-        return self._ask("GET", path, params={name: value for name, value in query.items() if value is not None})
+        return self._request("GET", path, params={name: value for name, value in query.items() if value is not None})
 
     def post(self, path: str, body: Any = None, **query: Any) -> Any:
-        """Send a POST request with a JSON body. Arguments and errors are those of `get`."""
-        return self._ask(
-            "POST", path, json=body, params={name: each for name, each in query.items() if each is not None}
-        )
+        """Send a POST request with a JSON body (None: no body). Everything else is as for `get`."""
+        parameters = {name: value for name, value in query.items() if value is not None}
+        return self._request("POST", path, json=body, params=parameters)
 
     def delete(self, path: str) -> Any:
-        """Send a DELETE request. Arguments and errors are those of `get`."""
-        return self._ask("DELETE", path)
+        """Send a DELETE request. Everything else is as for `get`."""
+        return self._request("DELETE", path)
 
     def transport(self) -> HttpTransport:
         """Return a transport for pushes and pulls with the same token."""
         return HttpTransport(self.url, self.gateway, self.token)
 
-    def _ask(self, method: str, path: str, **options: Any) -> Any:
-        where = self.url + path.replace("{gateway}", quote(self.gateway, safe=""))
+    def _request(self, method: str, path: str, **options: Any) -> Any:
+        """Send a request and return the decoded JSON of the response; `options` are those of requests."""
+        url = self.url + path.replace("{gateway}", quote(self.gateway, safe=""))
         try:
-            answer = self._session.request(
-                method, where, auth=BearerAuth(self.token), timeout=_TIMEOUT_SECONDS, **options
+            response = self._session.request(
+                method, url, auth=BearerAuth(self.token), timeout=_TIMEOUT_SECONDS, **options
             )
         except requests.RequestException as error:
             raise UnreachableError(f"no gateway answers at {self.url}: {_brief_cause(error)}") from error
-        if not answer.ok:
-            raise error_from_response(answer.status_code, answer.content, answer.headers)
+        if not response.ok:
+            raise error_from_response(response.status_code, response.content, response.headers)
         try:
-            decoded = msgspec.json.decode(answer.content)
+            decoded = msgspec.json.decode(response.content)
         except msgspec.DecodeError as error:
-            raise UnreachableError(f"{where} did not return JSON; check that it is a gateway's URL") from error
-        return _Response(decoded, where) if isinstance(decoded, dict) else decoded
+            raise UnreachableError(f"{url} did not return JSON; check that it is a gateway's URL") from error
+        return _JsonObject(decoded, url) if isinstance(decoded, dict) else decoded
 
 
-class _Response(dict[str, Any]):
-    """A JSON object. A missing key means that the server is not a gateway of this version."""
+class _JsonObject(dict[str, Any]):
+    """The JSON object of a response. A missing key means that the server is not a gateway of this version."""
 
     def __init__(self, content: dict[str, Any], url: str) -> None:
         super().__init__(content)
@@ -139,23 +144,23 @@ def connect(
     """Choose a gateway and a token by options, variables and files. No request is sent yet.
 
     Args:
-        url: the `--url` option.
-        gateway: the `--gateway` option.
-        token_file: the `--token-file` option.
-        data: the `--data` option.
-        role: role of a token that is signed here.
-        client: client id of a token that is signed here; None: the commands' own.
+        url: the gateway's URL (`--url`); None for that of the settings, or of a running `lakesync up`.
+        gateway: the gateway's id (`--gateway`); None for that of the token, or of the settings.
+        token_file: the file with the token (`--token-file`); None for LAKESYNC_TOKEN, else a token is signed here.
+        data: the data folder (`--data`), which may have the signing secret; None for that of the settings.
+        role: the role of a token that is signed here.
+        client: the client id of a token that is signed here, and which any other token must have; None: `lakesync-cli`.
         named: whether a gateway id is required.
-        seconds: lifetime of a token that is signed here.
+        seconds: the lifetime of a token that is signed here.
         claims: further claims of a token that is signed here.
 
     Raises:
         ConfigurationError: no gateway is chosen, its id or URL is invalid, the token's file cannot be read, or claims
-            are given although no token is signed here.
-        AuthError: the given token is for another client than `client`.
+            are passed although no token is signed here.
+        AuthError: the configured token is for another client than `client`, or cannot be sent in a header.
     """
     config = load_settings(data)
-    token = _given_token(config, token_file)
+    token = _configured_token(config, token_file)
     if claims and (token is not None or not signing_secret(config)):
         raise ConfigurationError(
             "--claim needs a token that is signed here, but "
@@ -184,7 +189,7 @@ def choose_gateway(config: Config, gateway: str | None) -> str:
     Raises:
         ConfigurationError: no gateway is chosen, or the id is invalid.
     """
-    chosen = _chosen_gateway(config, gateway, _given_token(config, None))
+    chosen = _chosen_gateway(config, gateway, _configured_token(config, None))
     if chosen is None:
         raise ConfigurationError(_NO_GATEWAY)
     return chosen
@@ -196,8 +201,8 @@ def running_service(config: Config, service: str) -> dict[str, Any]:
         content = json.loads((config.data_dir / "up.json").read_text("utf-8"))
     except (OSError, ValueError):
         return {}
-    found: dict[str, Any] = content.get(service) or {}
-    return found
+    entry: dict[str, Any] = content.get(service) or {}
+    return entry
 
 
 def gateway_url(config: Config) -> str:
@@ -211,9 +216,9 @@ def gateway_url(config: Config) -> str:
 
 def local_gateway_url(config: Config) -> str:
     """Return the URL of the gateway that owns the staging store of these settings."""
-    known = config.gateway.url or running_service(config, "gateway").get("url")
-    if known:
-        return str(known)
+    url = config.gateway.url or running_service(config, "gateway").get("url")
+    if url:
+        return str(url)
     return local_url(config.gateway.host, config.gateway.port)
 
 
@@ -224,13 +229,15 @@ def local_url(host: str, port: int) -> str:
 
 
 def _checked_url(url: str) -> str:
-    wrong = check_address("the gateway's address", url)
-    if wrong is not None:
-        raise ConfigurationError(wrong)
+    """Return a URL; raise ConfigurationError if it is not a gateway's."""
+    problem = check_address("the gateway's address", url)
+    if problem is not None:
+        raise ConfigurationError(problem)
     return url
 
 
 def _chosen_gateway(config: Config, gateway: str | None, token: str | None) -> str | None:
+    """Return the gateway id of the option, else of the token, else of the settings; None if none is configured."""
     chosen = gateway or claims_in(token or "").get("gw") or config.remote.gateway or config.sole_gateway
     wrong = None if chosen is None else check_gateway_id(str(chosen))
     if wrong is not None:
@@ -238,7 +245,13 @@ def _chosen_gateway(config: Config, gateway: str | None, token: str | None) -> s
     return chosen
 
 
-def _given_token(config: Config, token_file: Path | None) -> str | None:
+def _configured_token(config: Config, token_file: Path | None) -> str | None:
+    """Return the token of `--token-file`, else of LAKESYNC_TOKEN; None if neither is set.
+
+    Raises:
+        ConfigurationError: the file cannot be read, or is empty.
+        AuthError: the token contains a character that a header cannot have.
+    """
     if token_file is None:
         return check_token(config.token.get_secret_value()) if config.token else None
     try:
@@ -271,7 +284,7 @@ def sign_token(secret: str, gateway: str, client: str, role: str, *, seconds: fl
         gateway: the gateway id.
         client: the client id.
         role: `client` or `admin`.
-        seconds: lifetime.
+        seconds: the token's lifetime.
         claims: further claims.
     """
     import jwt

@@ -1,4 +1,7 @@
-"""A client for Dagster's GraphQL API: assets, partitions, runs and backfills."""
+"""A client for Dagster's GraphQL API: assets, partitions, runs and backfills.
+
+`lakesync backfill`, `status`, `dlq retry` and `doctor` use it. An asset's key is written with slashes: `tables/todos`.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ if TYPE_CHECKING:
     from lakesync.config import Config
 
 _TIMEOUT_SECONDS = 60.0
+"""Seconds to wait for a connection, and for each part of a response."""
 
 _RUN = """
 fragment run on Run { runId jobName status creationTime startTime endTime tags { key value } }
@@ -105,7 +109,9 @@ mutation Launch($params: ExecutionParams!) {
 }
 """
 FINISHED = frozenset({"COMPLETED", "COMPLETED_SUCCESS", "COMPLETED_FAILED", "FAILED", "CANCELED"})
+"""Statuses of a backfill that has ended."""
 SUCCEEDED = frozenset({"COMPLETED", "COMPLETED_SUCCESS"})
+"""Statuses of a backfill that has ended successfully."""
 
 
 class Partition(NamedTuple):
@@ -113,49 +119,49 @@ class Partition(NamedTuple):
 
     key: str
     day: str | None
-    """`YYYY-MM-DD`, if a dimension of the partitions is time."""
-    others: tuple[str, ...]
+    """`YYYY-MM-DD`; None if the asset is not partitioned by time."""
+    other_keys: tuple[str, ...]
     """Its keys in the other dimensions, such as a table or a gateway."""
 
-    def is_chosen(self, first: str | None, last: str | None, wanted: Collection[str]) -> bool:
-        """Return whether the partition is selected.
+    def matches(self, first_day: str | None, last_day: str | None, wanted: Collection[str]) -> bool:
+        """Return whether the partition is in a range of days and among the wanted ones.
 
         Args:
-            first: first day; None: no limit.
-            last: last day; None: no limit.
+            first_day: `YYYY-MM-DD`; None: no limit.
+            last_day: `YYYY-MM-DD`; None: no limit.
             wanted: whole keys, or keys in one dimension; empty: all.
         """
-        if self.day is not None and not (first or "") <= self.day <= (last or self.day):
+        if self.day is not None and not (first_day or "") <= self.day <= (last_day or self.day):
             return False
-        return not wanted or self.key in wanted or any(other in wanted for other in self.others)
+        return not wanted or self.key in wanted or any(key in wanted for key in self.other_keys)
 
 
 def partitions_of(keys: Iterable[str], dimensions: Sequence[Mapping[str, str]]) -> list[Partition]:
     """Split partition keys into their dimensions. A key has its dimensions in the order of their names.
 
     Args:
-        keys: partition keys of Dagster.
+        keys: Dagster's partition keys, such as `2026-11-01` or `2026-11-01|todos`.
         dimensions: `name` and `type` of each dimension.
     """
-    is_time = [each["type"] == "TIME_WINDOW" for each in sorted(dimensions, key=lambda each: each["name"])]
-    found = []
+    are_time = [each["type"] == "TIME_WINDOW" for each in sorted(dimensions, key=lambda each: each["name"])]
+    partitions = []
     for key in keys:
-        parts = key.split("|") if len(is_time) > 1 else [key]
-        days = [part for part, time in zip(parts, is_time, strict=True) if time]
-        others = tuple(part for part, time in zip(parts, is_time, strict=True) if not time)
-        found.append(Partition(key, days[0] if days else None, others))
-    return found
+        parts = key.split("|") if len(are_time) > 1 else [key]
+        days = [part for part, is_time in zip(parts, are_time, strict=True) if is_time]
+        other_keys = tuple(part for part, is_time in zip(parts, are_time, strict=True) if not is_time)
+        partitions.append(Partition(key, days[0] if days else None, other_keys))
+    return partitions
 
 
 class DagsterClient:
-    """Requests to one Dagster webserver."""
+    """Requests to one Dagster webserver.
+
+    Every method raises UnreachableError if Dagster does not answer, and ValidationError or NotFoundError if it rejects
+    the request.
+    """
 
     def __init__(self, url: str) -> None:
-        """Prepare requests; none is sent yet.
-
-        Args:
-            url: URL of the webserver.
-        """
+        """Prepare requests to the webserver at this URL; none is sent yet."""
         self.url = url.rstrip("/")
         self._session = requests.Session()
         self._session.trust_env = False  # an HTTP proxy cannot reach ports of this machine
@@ -164,9 +170,10 @@ class DagsterClient:
         """Launch a run of a job.
 
         Args:
-            selector: `repositoryLocationName`, `repositoryName`, `jobName`.
-            tags: tags of the run.
-            config: run configuration.
+            selector: Dagster's job selector: `repositoryLocationName`, `repositoryName`, `jobName`, and optionally
+                `assetSelection`.
+            tags: the run's tags.
+            config: the run's configuration.
 
         Returns:
             The run id.
@@ -181,16 +188,16 @@ class DagsterClient:
             "mode": "default",
             "executionMetadata": {"tags": [{"key": key, "value": value} for key, value in tags.items()]},
         }
-        answer = self._ask(LAUNCH, {"params": params}, "launchRun", "LaunchRunSuccess")
-        return str(answer["run"]["runId"])
+        launched = self._request(LAUNCH, {"params": params}, "launchRun", "LaunchRunSuccess")
+        return str(launched["run"]["runId"])
 
     def materialise(self, asset: str, job: str, requested_by: str) -> str:
         """Launch a run of a job for one asset and its newest partition.
 
         Args:
-            asset: key of the asset, with slashes.
-            job: name of the job.
-            requested_by: value of the tag `lakesync/requested_by`.
+            asset: the asset's key.
+            job: the job's name.
+            requested_by: the command that requests the run, for the tag `lakesync/requested_by`.
 
         Returns:
             The run id.
@@ -199,12 +206,12 @@ class DagsterClient:
             NotFoundError: there is no such asset.
             UnreachableError: Dagster does not answer.
         """
-        known = self.assets()
-        if asset not in known:
+        nodes = self.assets()
+        if asset not in nodes:
             raise NotFoundError(
                 f"Dagster at {self.url} has no asset {asset!r}; check that the destination is declared there"
             )
-        repository = known[asset]["repository"]
+        repository = nodes[asset]["repository"]
         selector = {
             "repositoryLocationName": repository["location"]["name"],
             "repositoryName": repository["name"],
@@ -212,7 +219,7 @@ class DagsterClient:
             "assetSelection": [{"path": asset.split("/")}],
         }
         tags = {"lakesync/requested_by": requested_by}
-        if known[asset]["isPartitioned"]:
+        if nodes[asset]["isPartitioned"]:
             tags["dagster/partition"] = self._node(asset)["partitionKeys"][-1]
         return self.launch(selector, tags, {})
 
@@ -221,17 +228,17 @@ class DagsterClient:
 
         Each has `runId`, `jobName`, `status`, `tags`, and `creationTime`, `startTime` and `endTime` in seconds.
         """
-        found: list[dict[str, Any]] = self._ask(RUNS, {"limit": limit}, "runsOrError", "Runs")["results"]
-        return found
+        runs: list[dict[str, Any]] = self._request(RUNS, {"limit": limit}, "runsOrError", "Runs")["results"]
+        return runs
 
     def last_runs(self) -> list[dict[str, Any]]:
         """Return the newest run of each job as `runs` does, the newest first."""
-        nodes = self._ask(LAST_RUNS, {}, "repositoriesOrError", "RepositoryConnection")["nodes"]
-        found: list[dict[str, Any]] = [run for node in nodes for job in node["jobs"] for run in job["runs"]]
-        return sorted(found, key=lambda run: -float(run["creationTime"]))
+        nodes = self._request(LAST_RUNS, {}, "repositoriesOrError", "RepositoryConnection")["nodes"]
+        runs: list[dict[str, Any]] = [run for node in nodes for job in node["jobs"] for run in job["runs"]]
+        return sorted(runs, key=lambda run: -float(run["creationTime"]))
 
     def assets(self) -> dict[str, dict[str, Any]]:
-        """Return key, with slashes → node, of every asset that can be materialised."""
+        """Return the assets that can be materialised, by key: `groupName`, `isPartitioned`, `repository` of each."""
         nodes = self._query(ASSETS, {})["assetNodes"]
         return {"/".join(node["assetKey"]["path"]): node for node in nodes if node["isMaterializable"]}
 
@@ -244,10 +251,10 @@ class DagsterClient:
         """Launch a backfill and return its id.
 
         Args:
-            assets: keys of the assets, with slashes.
+            assets: the assets' keys.
             partitions: keys of partitions that every asset has.
-            title: title of the backfill.
-            rebuild: run the assets with `rebuild: true`.
+            title: the backfill's title in Dagster's web UI.
+            rebuild: whether to run the assets with `rebuild: true`, which deletes the existing data first.
         """
         params: dict[str, Any] = {
             "assetSelection": [{"path": asset.split("/")} for asset in assets],
@@ -258,53 +265,73 @@ class DagsterClient:
         if rebuild:
             ops = [name for asset in assets for name in self._node(asset)["opNames"]]
             params["runConfigData"] = {"ops": {name: {"config": {"rebuild": True}} for name in ops}}
-        answer = self._ask(BACKFILL, {"params": params}, "launchPartitionBackfill", "LaunchBackfillSuccess")
-        return str(answer["backfillId"])
+        launched = self._request(BACKFILL, {"params": params}, "launchPartitionBackfill", "LaunchBackfillSuccess")
+        return str(launched["backfillId"])
 
-    def backfill_status(self, backfill: str) -> dict[str, Any]:
+    def backfill_status(self, backfill_id: str) -> dict[str, Any]:
         """Return `status`, `numPartitions`, `runs` and `error` of a backfill."""
-        return self._ask(BACKFILL_STATUS, {"id": backfill}, "partitionBackfillOrError", "PartitionBackfill")
+        return self._request(BACKFILL_STATUS, {"id": backfill_id}, "partitionBackfillOrError", "PartitionBackfill")
 
-    def materialisations(self, asset: str, partitions: list[str], runs: Collection[str]) -> dict[str, dict[str, Any]]:
-        """Return partition → metadata of its newest materialisation by one of some runs.
+    def materialisations(
+        self, asset: str, partitions: list[str], run_ids: Collection[str]
+    ) -> dict[str, dict[str, Any]]:
+        """Return the metadata of each partition's newest materialisation by one of some runs.
 
         Args:
-            asset: key of the asset, with slashes.
-            partitions: keys of partitions.
-            runs: run ids.
+            asset: the asset's key.
+            partitions: partition keys.
+            run_ids: the runs.
+
+        Returns:
+            The metadata by partition key and label, with the run id as `run`. Partitions without such a
+            materialisation are absent.
         """
         variables = {"key": {"path": asset.split("/")}, "partitions": partitions}
-        found: dict[str, dict[str, Any]] = {}
-        for each in self._ask(MATERIALISATIONS, variables, "assetOrError", "Asset")["assetMaterializations"]:
-            if each["runId"] in runs:
+        result: dict[str, dict[str, Any]] = {}
+        for each in self._request(MATERIALISATIONS, variables, "assetOrError", "Asset")["assetMaterializations"]:
+            if each["runId"] in run_ids:
                 values = {entry["label"]: _value(entry) for entry in each["metadataEntries"]}
                 plain = {label: value for label, value in values.items() if value is not None}
-                found.setdefault(each["partition"], {"run": each["runId"], **plain})
-        return found
+                result.setdefault(each["partition"], {"run": each["runId"], **plain})
+        return result
 
     def _node(self, asset: str) -> dict[str, Any]:
-        return self._ask(PARTITIONS, {"key": {"path": asset.split("/")}}, "assetNodeOrError", "AssetNode")
+        """Return an asset's operations, partition keys and partition definition."""
+        return self._request(PARTITIONS, {"key": {"path": asset.split("/")}}, "assetNodeOrError", "AssetNode")
 
-    def _ask(self, query: str, variables: dict[str, Any], field: str, wanted: str) -> dict[str, Any]:
-        found: dict[str, Any] = self._query(query, variables)[field]
-        if found["__typename"] == wanted:
-            return found
-        message = found.get("message") or "; ".join(each["message"] for each in found.get("errors", ()))
-        why = f"Dagster at {self.url} rejected the request: {message or found['__typename']}"
-        raise NotFoundError(why) if "NotFound" in found["__typename"] else ValidationError(why)
+    def _request(self, query: str, variables: dict[str, Any], field: str, success_type: str) -> dict[str, Any]:
+        """Run a query and return one field of its result.
+
+        Args:
+            query: GraphQL.
+            variables: values for the query's variables.
+            field: the field to return, which is a union of a success and errors.
+            success_type: the type name of a success.
+
+        Raises:
+            NotFoundError, ValidationError: the field is an error.
+            UnreachableError: Dagster does not answer.
+        """
+        value: dict[str, Any] = self._query(query, variables)[field]
+        if value["__typename"] == success_type:
+            return value
+        message = value.get("message") or "; ".join(each["message"] for each in value.get("errors", ()))
+        why = f"Dagster at {self.url} rejected the request: {message or value['__typename']}"
+        raise NotFoundError(why) if "NotFound" in value["__typename"] else ValidationError(why)
 
     def _query(self, query: str, variables: dict[str, Any]) -> dict[str, Any]:
+        """Send a GraphQL query and return its data."""
         try:
-            answer = self._session.post(
+            response = self._session.post(
                 f"{self.url}/graphql", json={"query": query, "variables": variables}, timeout=_TIMEOUT_SECONDS
             )
-            decoded = answer.json()
+            decoded = response.json()
         except (requests.RequestException, ValueError) as error:
             raise UnreachableError(f"no Dagster answers at {self.url}: {type(error).__name__}") from error
         if decoded.get("errors"):
             raise ValidationError(f"Dagster at {self.url} rejected the request: {decoded['errors'][0]['message']}")
-        found: dict[str, Any] = decoded["data"]
-        return found
+        data: dict[str, Any] = decoded["data"]
+        return data
 
 
 def _value(entry: Mapping[str, Any]) -> Any:

@@ -1,4 +1,4 @@
-"""Exit codes: which error has which, and how an error is reported. `LazyGroup` calls it for every command."""
+"""The exit code of each error, and the report of an error on stderr. `LazyGroup` calls it for every command."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ExitCode(IntEnum):
     INVALID = 5
     """The input does not have the documented form, or conflicts with existing data."""
     PARTIAL = 6
-    """A part of the work or of the answer is missing; the missing part is reported."""
+    """A part of the work or of the output is missing; the missing part is reported."""
 
 
 CODES: dict[str, ExitCode] = {
@@ -63,7 +63,7 @@ REMEDIES: dict[str, str] = {
     "LakeUnavailableError": "check the catalogue and Spark with `lakesync doctor`",
     "StagingUnavailableError": "check the store with `lakesync doctor`",
 }
-"""Name of an error class → what to try, for errors whose message cannot know it."""
+"""Name of an error class → a suggestion that is printed after the message, which cannot name commands itself."""
 
 
 EXTRAS: dict[str, str] = {
@@ -84,16 +84,16 @@ def report_error(error: Exception, *, as_json: bool) -> ExitCode | None:
 
     Args:
         error: the exception.
-        as_json: report it as one line of JSON.
+        as_json: whether to report it as one line of JSON.
 
     Returns:
-        The exit code; None, without a report, for an unexpected exception, whose traceback is wanted, and for a closed
-        pipe, which typer handles.
+        The exit code. None, without a report: for an unexpected exception, which should end with its traceback, and
+        for a closed pipe, which typer handles.
     """
-    missing = error.name or "" if isinstance(error, ModuleNotFoundError) else ""
-    extra = EXTRAS.get(missing.partition(".")[0])
+    missing_module = error.name or "" if isinstance(error, ModuleNotFoundError) else ""
+    extra = EXTRAS.get(missing_module.partition(".")[0])
     if extra is not None:
-        why = f"the package {missing!r} is not installed; run pip install 'lakesync[{extra}]'"
+        why = f"the package {missing_module!r} is not installed; run pip install 'lakesync[{extra}]'"
         return _report(why, "PACKAGE_MISSING", ExitCode.FAILED, as_json=as_json)
     code = code_of(type(error))
     if code is None and isinstance(error, OSError) and error.strerror and error.errno != errno.EPIPE:
@@ -107,23 +107,24 @@ def report_error(error: Exception, *, as_json: bool) -> ExitCode | None:
 
 
 def report_unanswered(why: str, *, as_json: bool) -> ExitCode:
-    """Report on stderr a part of the answer that is missing, and return the exit code for that.
+    """Report on stderr that a part of the output is missing, because a server did not answer; return PARTIAL.
 
     Args:
-        why: the reason.
-        as_json: report it as one line of JSON.
+        why: what is missing and why.
+        as_json: whether to report it as one line of JSON.
     """
     return _report(why, "PARTIAL", ExitCode.PARTIAL, as_json=as_json, prefix="incomplete")
 
 
 def report_usage(why: str) -> ExitCode:
-    """Report a usage error on stderr as one line of JSON, and return its exit code."""
+    """Report a usage error on stderr as one line of JSON, and return its exit code; typer reports it without --json."""
     return _report(why, "USAGE", ExitCode.USAGE, as_json=True)
 
 
 def _report(
     why: str, code: str, exit_code: ExitCode, remedy: str | None = None, *, as_json: bool, prefix: str = "error"
 ) -> ExitCode:
+    """Print a report on stderr, and return `exit_code`."""
     if as_json:
         report = {"error": why, "code": code, "exitCode": int(exit_code), **({"remedy": remedy} if remedy else {})}
         print(json.dumps(report), file=sys.stderr)

@@ -1,6 +1,7 @@
 """Lazy commands: a command's module is imported when the command runs, so that `lakesync --help` starts fast.
 
-Also the plain-text help of all commands, and the place where exceptions become exit codes.
+`lakesync.cli.app` lists the commands as entries of a `LazyGroup`, which also turns exceptions into exit codes. The
+modules of commands call `command_app` and `examples`, which give all commands the same plain-text help.
 """
 
 from __future__ import annotations
@@ -14,15 +15,21 @@ from typer.core import TyperCommand, TyperGroup
 from lakesync.cli import exit_codes, streams
 
 CONTEXT: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+"""Settings of every command's click context: help by `-h` too, and lines of at most 100 characters."""
 
 
 class PlainHelp:
-    """Help as plain text: importing rich takes longer than most commands run."""
+    """Mixin for help as plain text: importing rich, typer's default, takes longer than most commands run."""
 
     epilog: str | None
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 click's signature
-        """Write each example on a line of its own."""
+        """Write the text after the options: a heading, then each example on a line of its own.
+
+        Args:
+            ctx: click's context, which is not used.
+            formatter: click's formatter of the help text.
+        """
         heading, *lines = [line.strip() for line in (self.epilog or "").splitlines() if line.strip()] or [""]
         if lines:
             formatter.write(f"\n{heading}\n" + "".join(f"  {line}\n" for line in lines))
@@ -37,16 +44,18 @@ class PlainGroup(PlainHelp, TyperGroup):
 
 
 class _App(typer.Typer):
+    """A typer app whose commands have plain help."""
+
     def command(self, name: str | None = None, **settings: Any) -> Any:
         return super().command(name, cls=PlainCommand, **settings)
 
 
 def command_app(help: str | None = None, epilog: str | None = None) -> typer.Typer:  # noqa: A002 typer's word
-    """Return the app for the commands of one module.
+    """Return the typer app to which a module adds its commands.
 
     Args:
         help: the help of the group; None for a single command, which has its own.
-        epilog: examples of the group.
+        epilog: the group's examples, as `examples` returns them; None for a single command.
 
     Returns:
         An app. With one command and no callback it is that command, else a group.
@@ -64,37 +73,37 @@ def command_app(help: str | None = None, epilog: str | None = None) -> typer.Typ
 
 
 def examples(*lines: tuple[str, str]) -> str:
-    """Return the examples of a command's help.
+    """Return the examples of a command's help, for `epilog`.
 
     Args:
         lines: command lines that can be pasted, each with its explanation, which becomes a comment; "" for none.
     """
-    shown = (f"  {line}   # {purpose}" if purpose else f"  {line}" for line, purpose in lines)
-    return "\n\n".join(["Examples:", *shown])
+    formatted = (f"  {line}   # {purpose}" if purpose else f"  {line}" for line, purpose in lines)
+    return "\n\n".join(["Examples:", *formatted])
 
 
-class LazyCommand(NamedTuple):
-    """Where a command is, and how `lakesync --help` lists it."""
+class CommandEntry(NamedTuple):
+    """The module of a command, and how `lakesync --help` lists the command."""
 
     module: str
-    """Its module, below `lakesync.cli`."""
+    """The command's module, relative to `lakesync.cli`, such as `remote.push`."""
     panel: str
-    """Heading under which it is listed."""
+    """The heading under which the command is listed."""
     summary: str
-    """The first line of its help."""
+    """The first line of the command's help."""
     attribute: str = "app"
-    """The app in its module."""
+    """The name of the command's typer app in its module."""
 
 
-class UnloadedCommand(TyperCommand):
-    """Represents a command in lists and completions until it runs."""
+class LazyCommand(TyperCommand):
+    """A command whose module is not imported yet. It has only a name and a summary, for lists and completion."""
 
-    def __init__(self, name: str, entry: LazyCommand) -> None:
-        """Create a command that only has a name and a summary.
+    def __init__(self, name: str, entry: CommandEntry) -> None:
+        """Create a command from its entry.
 
         Args:
-            name: name of the command.
-            entry: where the command is.
+            name: the command's name on the command line.
+            entry: the command's module and summary.
         """
         super().__init__(
             name=name, callback=None, help=entry.summary, short_help=entry.summary, rich_help_panel=entry.panel
@@ -102,7 +111,7 @@ class UnloadedCommand(TyperCommand):
         self._entry = entry
 
     def load(self) -> Any:
-        """Import and return the command."""
+        """Import the command's module and return the real command."""
         app = getattr(import_module(f"lakesync.cli.{self._entry.module}"), self._entry.attribute)
         command = typer.main.get_command(app)
         command.name = self.name
@@ -110,40 +119,59 @@ class UnloadedCommand(TyperCommand):
 
 
 class LazyGroup(PlainGroup):
-    """A group of lazy commands. All exceptions of commands become exit codes here."""
+    """A group of lazy commands. Expected exceptions of commands become exit codes here."""
 
-    entries: dict[str, LazyCommand] = {}  # noqa: RUF012 set by the subclass
+    entries: dict[str, CommandEntry] = {}  # noqa: RUF012 set by the subclass
+    """The commands by name, in the order of the help."""
 
     def __init__(self, **attributes: Any) -> None:
-        """Add an unloaded command for each entry. The arguments are typer's."""
+        """Add a lazy command for each entry. The arguments are those of `TyperGroup`."""
         super().__init__(**attributes)
         for name, entry in self.entries.items():
-            self.add_command(UnloadedCommand(name, entry), name)
+            self.add_command(LazyCommand(name, entry), name)
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 click's signature
-        """Return the names in the order of `entries`."""
+        """Return the commands' names in the order of `entries`."""
         return list(self.commands)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the options, then the commands by panel."""
+        """Write the options, then the commands under the headings of their panels.
+
+        Args:
+            ctx: click's context.
+            formatter: click's formatter of the help text.
+        """
         TyperCommand.format_options(cast("TyperCommand", self), ctx, formatter)
         width = max(map(len, self.entries), default=0)
         for panel in dict.fromkeys(entry.panel for entry in self.entries.values()):
             with formatter.section(panel):
-                entries = [(name, entry) for name, entry in self.entries.items() if entry.panel == panel]
-                rows = [(f"{name:<{width}}", entry.summary) for name, entry in entries]
-                formatter.write_dl(rows)
+                in_panel = [(name, entry) for name, entry in self.entries.items() if entry.panel == panel]
+                formatter.write_dl([(f"{name:<{width}}", entry.summary) for name, entry in in_panel])
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return the name, the imported command and the remaining arguments."""
-        name, command, rest = super().resolve_command(ctx, args)
-        if isinstance(command, UnloadedCommand):
+        """Find the command that the arguments name, and import it if it is lazy.
+
+        Args:
+            ctx: click's context.
+            args: the command line after the group's options.
+
+        Returns:
+            The command's name, the command, and the remaining arguments.
+        """
+        name, command, remaining_args = super().resolve_command(ctx, args)
+        if isinstance(command, LazyCommand):
             command = command.load()
             self.add_command(command, name)
-        return name, command, rest
+        return name, command, remaining_args
 
     def invoke(self, ctx: Any) -> Any:
-        """Run a command. An expected exception is reported in a sentence and becomes an exit code."""
+        """Run a command. An expected exception is reported on stderr, as JSON with `--json`, and becomes an exit code.
+
+        Raises:
+            typer.Exit: the command raised an expected exception.
+            Exception: the command raised an unexpected exception, which is re-raised for its traceback; or a usage
+                error, which typer reports.
+        """
         as_json = "--json" in (*ctx._protected_args, *ctx.args)  # noqa: SLF001 click's own
         try:
             try:
@@ -151,12 +179,13 @@ class LazyGroup(PlainGroup):
             finally:
                 streams.flush()
         except Exception as error:
-            usage = getattr(error, "format_message", None)  # typer's usage errors have it in all versions
-            if usage is not None and not as_json:
+            format_usage = getattr(error, "format_message", None)  # typer's usage errors have it in all versions
+            if format_usage is None:
+                code = exit_codes.report_error(error, as_json=as_json)
+            elif as_json:
+                code = exit_codes.report_usage(format_usage())
+            else:
                 raise  # typer explains how to use a command
-            code = (
-                exit_codes.report_error(error, as_json=as_json) if usage is None else exit_codes.report_usage(usage())
-            )
             if code is None:
                 raise
             raise typer.Exit(code) from error

@@ -1,4 +1,4 @@
-"""Options that several commands have, and the parsing of their values."""
+"""Options that several commands have, as types for their parameters, and the parsing of their values."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ Client = Annotated[
 ]
 
 _CONNECTION = "Connection"
+"""Heading of these options in the help."""
 Url = Annotated[
     str | None,
     typer.Option(
@@ -75,8 +76,8 @@ def load_settings(data: Path | None = None, **sections: Any) -> Config:
     """Load the configuration with the overrides of the command line.
 
     Args:
-        data: the `--data` option.
-        sections: section → settings that options override.
+        data: the data folder (`--data`); None for that of the settings.
+        sections: settings that options override, by name, each by section of `lakesync.toml`.
 
     Raises:
         ConfigurationError: a setting is invalid.
@@ -87,13 +88,15 @@ def load_settings(data: Path | None = None, **sections: Any) -> Config:
 
 
 def overrides(**values: Any) -> dict[str, Any]:
-    """Return the options that were given, as overrides of settings."""
+    """Return the options that have a value, as overrides of settings; None and {} mean that an option is absent."""
     return {name: value for name, value in values.items() if value not in (None, {})}
 
 
 @contextmanager
 def open_text(path: Path) -> Iterator[TextIO]:
     """Open a UTF-8 file, with or without a byte order mark, without translating line ends.
+
+    Reading it raises UnicodeDecodeError if it is not UTF-8.
 
     Args:
         path: the file; `-` is stdin.
@@ -116,7 +119,7 @@ def read_text(path: Path) -> str:
 
     Raises:
         typer.BadParameter: the file cannot be read.
-        ValidationError: it is not UTF-8.
+        ValidationError: the file is not UTF-8.
     """
     from lakesync.model.errors import ValidationError
 
@@ -134,7 +137,7 @@ def read_json(path: Path) -> Any:
 
     Raises:
         typer.BadParameter: the file cannot be read.
-        ValidationError: it is not JSON.
+        ValidationError: the file is not JSON.
     """
     from lakesync.model.errors import ValidationError
 
@@ -163,11 +166,11 @@ def parse_claims(text: str | None) -> dict[str, str | list[str]] | None:
     if text.lstrip().startswith("{"):
         return _parse_json_claims(text)
     claims: dict[str, str | list[str]] = {}
-    for each in filter(None, text.split(",")):
-        name, equals, value = each.partition("=")
+    for part in filter(None, text.split(",")):
+        name, equals, value = part.partition("=")
         if not name or not equals:
             raise typer.BadParameter(
-                f"{each!r} in the claims {text!r} is not NAME=VALUE; write JSON, @FILE or NAME=VALUE,NAME=VALUE"
+                f"{part!r} in the claims {text!r} is not NAME=VALUE; write JSON, @FILE or NAME=VALUE,NAME=VALUE"
             )
         _add_claim(claims, name.strip(), value)
     return claims
@@ -180,10 +183,10 @@ def parse_claim_options(options: list[str] | None) -> dict[str, str | list[str]]
         typer.BadParameter: a value is not NAME=VALUE.
     """
     claims: dict[str, str | list[str]] = {}
-    for each in options or []:
-        name, equals, value = each.partition("=")
+    for option in options or []:
+        name, equals, value = option.partition("=")
         if not name or not equals:
-            raise typer.BadParameter(f"--claim is {each!r}; it must be NAME=VALUE")
+            raise typer.BadParameter(f"--claim is {option!r}; it must be NAME=VALUE")
         _add_claim(claims, name, value)
     return claims
 
@@ -195,14 +198,19 @@ def _add_claim(claims: dict[str, str | list[str]], name: str, value: str) -> Non
 
 
 def _parse_json_claims(text: str) -> dict[str, str | list[str]]:
+    """Parse the claims of a JSON object, which must be strings or lists of strings.
+
+    Raises:
+        typer.BadParameter: the text is not such an object.
+    """
     try:
-        found = json.loads(text)
+        decoded = json.loads(text)
     except ValueError as error:
         raise typer.BadParameter(f"the claims {text!r} are not JSON: {error}") from error
-    for name, value in found.items():
+    for name, value in decoded.items():
         if not isinstance(value, str) and not (
             isinstance(value, list) and all(isinstance(each, str) for each in value)
         ):
             raise typer.BadParameter(f"claim {name!r} is {value!r}; rules read strings and lists of strings only")
-    claims: dict[str, str | list[str]] = found
+    claims: dict[str, str | list[str]] = decoded
     return claims

@@ -1,6 +1,6 @@
-"""The output of commands: data on stdout, as a table or as one JSON object per line, everything else on stderr.
+"""The output of all commands: data on stdout, as a table or as one JSON object per line, everything else on stderr.
 
-Without a terminal, nothing is coloured, animated or asked, and lines are as long as their data.
+Without a terminal, output has no colours and no spinner, nothing is asked, and lines are as long as their data.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
 _NO_TERMINAL_WIDTH = 10_000
+"""Width of tables without a terminal, so that rich does not wrap their lines."""
 
 
 def record(value: Any) -> None:
@@ -30,58 +31,63 @@ def records(rows: Iterable[Mapping[str, Any]], *, as_json: bool, columns: Sequen
     """Print rows as one JSON object per line, or as a table.
 
     Args:
-        rows: the rows.
-        as_json: print JSON, with all keys.
+        rows: the rows, each by key.
+        as_json: whether to print JSON, with all keys.
         columns: the columns of the table, as `key` or `key=Heading`; empty: all keys.
-        none: printed on stderr if there are no rows and no JSON is wanted.
+        none: message on stderr if there are no rows, unless JSON is printed; empty: no message.
     """
     if as_json:
         for row in rows:
             record(row)
         return
-    found = list(rows)
-    if not found:
+    all_rows = list(rows)
+    if not all_rows:
         note(none)
         return
-    keys = [name.partition("=")[0] for name in columns] or list(found[0])
+    keys = [name.partition("=")[0] for name in columns] or list(all_rows[0])
     headings = [name.partition("=")[2] or name for name in columns] or keys
-    numeric = [all(_is_number(row.get(key)) for row in found) for key in keys]
-    table(headings, ([cell(row.get(key)) for key in keys] for row in found), right=numeric)
+    numeric = [all(_is_number(row.get(key)) for row in all_rows) for key in keys]
+    table(headings, ([cell(row.get(key)) for key in keys] for row in all_rows), right=numeric)
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[RenderableType]], right: Sequence[bool] = ()) -> None:
     """Print a table.
 
     Args:
-        headings: one per column.
-        rows: the cells, already rendered.
+        headings: the heading of each column.
+        rows: the cells of each row, as `cell` returns them.
         right: whether each column is aligned to the right; missing entries mean left.
     """
     from rich.table import Table
     from rich.text import Text
 
-    shown = Table(box=None, header_style="bold", pad_edge=False)
+    rich_table = Table(box=None, header_style="bold", pad_edge=False)
     for index, heading in enumerate(headings):
         justify = "right" if index < len(right) and right[index] else "left"
-        shown.add_column(Text(heading), justify=cast("Any", justify), overflow="fold")
+        rich_table.add_column(Text(heading), justify=cast("Any", justify), overflow="fold")
     for row in rows:
-        shown.add_row(*row)
-    console().print(shown)
+        rich_table.add_row(*row)
+    console().print(rich_table)
 
 
 def fields(values: Mapping[str, Any], *, as_json: bool) -> None:
-    """Print one object: as a line of JSON, or a line for each field."""
+    """Print one object.
+
+    Args:
+        values: the object's fields.
+        as_json: whether to print a line of JSON; otherwise a line for each field, with spaces for underscores in names.
+    """
     if as_json:
         record(values)
         return
     width = max(map(len, values), default=0)
     for name, value in values.items():
-        shown = value if isinstance(value, str) else str(cell(value))
-        print(f"{name.replace('_', ' '):<{width}}  {shown}")
+        text = value if isinstance(value, str) else str(cell(value))
+        print(f"{name.replace('_', ' '):<{width}}  {text}")
 
 
 def console() -> Console:
-    """Return the console that tables are printed on."""
+    """Return a rich console for tables on stdout."""
     from rich.console import Console
 
     return Console(width=None if sys.stdout.isatty() else _NO_TERMINAL_WIDTH, highlight=False, soft_wrap=False)
@@ -106,8 +112,8 @@ def confirm(question: str, *, yes: bool) -> None:
     """Ask for confirmation of an action that cannot be undone.
 
     Args:
-        question: the question.
-        yes: the `--yes` option; nothing is asked then.
+        question: the question, with a question mark.
+        yes: whether the user gave `--yes`; nothing is asked then.
 
     Raises:
         typer.Abort: the user declined.
@@ -122,7 +128,7 @@ def confirm(question: str, *, yes: bool) -> None:
 
 
 def cell(value: object) -> RenderableType:
-    """Return a value as a cell of a table."""
+    """Return a value as a cell of a table: None as `-`, booleans as yes or no, objects and lists as JSON."""
     from rich.text import Text
 
     match value:
@@ -140,14 +146,14 @@ def cell(value: object) -> RenderableType:
 
 
 def utc_time(wall_ms: int | None) -> str | None:
-    """Return a wall time in milliseconds as ISO 8601 in UTC; None for None."""
+    """Return a wall time in milliseconds since 1970 as ISO 8601 in UTC; None for None."""
     if wall_ms is None:
         return None
     return datetime.fromtimestamp(wall_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def duration(seconds: float | None) -> str | None:
-    """Return a duration in its largest fitting unit, as `3 h`; None for None."""
+    """Return a duration as text, such as `3 h`, in the largest unit that it has at least twice; None for None."""
     if seconds is None:
         return None
     for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
@@ -157,7 +163,7 @@ def duration(seconds: float | None) -> str | None:
 
 
 def encode_other(value: object) -> object:
-    """Return the JSON form of a value that JSON has no type for."""
+    """Return the JSON form of a value that JSON has no type for; msgspec calls it while it encodes."""
     match value:
         case datetime() | date():
             return value.isoformat()

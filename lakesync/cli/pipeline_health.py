@@ -1,4 +1,8 @@
-"""Describes problems of the pipeline in sentences, from the report in `/admin/metrics`, for `status` and `doctor`."""
+"""Describes problems of the Dagster pipeline in sentences, for `lakesync status` and `lakesync doctor`.
+
+The pipeline's sensors post a report to the gateway, which is `pipeline` in `/admin/metrics`. It lists the parts of the
+pipeline (assets) that are behind the part upstream, with the runs that were requested for them.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ from lakesync.analysis.marks import FAILING
 from lakesync.cli.output import duration
 
 _MAX_NAMED = 3
+"""Parts or runs that a sentence names, at most."""
 SILENT_SECONDS = 60.0
 """Sensors report every ten seconds. After this long without a report they are considered stopped."""
 
@@ -18,13 +23,13 @@ def problems(report: Mapping[str, Any] | None, now_ms: float) -> list[str]:
 
     Args:
         report: `pipeline` of `/admin/metrics`; None if no pipeline has ever reported.
-        now_ms: server wall time in milliseconds.
+        now_ms: wall time in milliseconds since 1970.
     """
     return [] if report is None else [*failing_parts(report), *stalled_runs(report, now_ms)]
 
 
 def failing_parts(report: Mapping[str, Any]) -> list[str]:
-    """Return at most one sentence, with the parts that stay behind although runs were requested for them."""
+    """Return at most one sentence, which names the parts that are still behind after several requested runs."""
     failing = [part for part in report["behind"] if part["requests"] >= FAILING]
     if not failing:
         return []
@@ -34,34 +39,41 @@ def failing_parts(report: Mapping[str, Any]) -> list[str]:
 
 
 def stalled_runs(report: Mapping[str, Any], now_ms: float) -> list[str]:
-    """Return a sentence for each run that does not start, and one if sensors are stopped. Equal for all gateways."""
-    found = []
+    """Return a sentence for each run that does not start, and one if sensors are stopped.
+
+    They are the same for all gateways of a pipeline.
+
+    Args:
+        report: `pipeline` of `/admin/metrics`.
+        now_ms: wall time in milliseconds since 1970.
+    """
+    sentences = []
     for run in report["queued"][:_MAX_NAMED]:
         waited = duration((now_ms - run["sinceMs"]) / 1000)
-        found.append(f"a run of {run['job']} was requested {waited} ago and has not started ({run['runId']})")
-    silent = (now_ms - report["reportedMs"]) / 1000
-    if silent > SILENT_SECONDS:
-        found.append(f"the pipeline last reported {duration(silent)} ago; its sensors are stopped")
-    return found
+        sentences.append(f"a run of {run['job']} was requested {waited} ago and has not started ({run['runId']})")
+    silent_seconds = (now_ms - report["reportedMs"]) / 1000
+    if silent_seconds > SILENT_SECONDS:
+        sentences.append(f"the pipeline last reported {duration(silent_seconds)} ago; its sensors are stopped")
+    return sentences
 
 
 def lag_text(part: Mapping[str, Any], now_ms: float) -> str:
     """Describe how far a part is behind, and when the next run is requested if earlier ones had no effect.
 
     Args:
-        part: of `behind` in `/admin/metrics`.
-        now_ms: wall time in milliseconds.
+        part: an entry of `pipeline.behind` in `/admin/metrics`.
+        now_ms: wall time in milliseconds since 1970.
     """
     deltas = f" by {part['deltas']:,} deltas" if part["deltas"] else ""
     text = f"{part_name(part)}{deltas}, for {duration((now_ms - part['sinceMs']) / 1000)}"
-    left_ms = (part.get("retryMs") or 0) - now_ms
-    if part["requests"] < 2 or left_ms <= 0:
+    until_retry_ms = (part.get("retryMs") or 0) - now_ms
+    if part["requests"] < 2 or until_retry_ms <= 0:
         return text
-    return f"{text}, {part['requests']} runs, the next in {duration(left_ms / 1000)}"
+    return f"{text}, {part['requests']} runs, the next in {duration(until_retry_ms / 1000)}"
 
 
 def part_name(part: Mapping[str, Any]) -> str:
-    """Return the display name of a part of the pipeline."""
+    """Return the display name of a part of the pipeline, such as `deltas` or `tables todos`."""
     if part["part"] == "deltas":
         return "deltas"
     return f"{part['part']} {part['name']}".strip()

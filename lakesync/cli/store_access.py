@@ -1,4 +1,8 @@
-"""The staging store for `erase` and `connectors test`: opened here, or reached through the gateway that owns it."""
+"""Access to the staging store for `lakesync erase` and `lakesync connectors test`.
+
+The staging store is the database to which a gateway commits pushes. It is opened in this process, or reached through
+the gateway that owns it: SQLite allows one owner only.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +18,12 @@ if TYPE_CHECKING:
     from lakesync.staging.store.pipeline import PipelineStore
 
 _RETRY_SECONDS = 30.0
-"""How long requests to a gateway that does not answer are retried."""
+"""Requests to a gateway that does not answer are retried for this long."""
 
 
 @contextmanager
 def open_store(config: Config) -> Iterator[PipelineStore]:
-    """Open the staging store of a configuration; a store that a gateway owns is reached through that gateway.
+    """Yield the staging store of a configuration; a store that a gateway owns is reached through that gateway.
 
     Raises:
         StagingUnavailableError: neither the store nor its gateway can be reached.
@@ -54,12 +58,20 @@ def open_store(config: Config) -> Iterator[PipelineStore]:
 
 
 def _gateway(config: Config, error: StagingUnavailableError) -> tuple[str, str]:
-    """Return the URL and service token of the gateway that owns the store."""
+    """Return the URL and service token of the gateway that owns the store.
+
+    Args:
+        config: the settings.
+        error: why the store cannot be opened here, for the message.
+
+    Raises:
+        ConfigurationError: there is no service token.
+    """
     from lakesync.cli.connection import local_gateway_url
     from lakesync.cli.generated_secrets import read_secrets
 
-    given = config.service_token.get_secret_value() if config.service_token else None
-    token = given or read_secrets(config.data_dir).get("service_token")
+    configured = config.service_token.get_secret_value() if config.service_token else None
+    token = configured or read_secrets(config.data_dir).get("service_token")
     if not token:
         raise ConfigurationError(
             f"{error}; or set LAKESYNC_SERVICE_TOKEN to the gateway's service token and LAKESYNC_GATEWAY_URL to its URL"
@@ -69,7 +81,7 @@ def _gateway(config: Config, error: StagingUnavailableError) -> tuple[str, str]:
 
 @contextmanager
 def _report_first_retry(url: str) -> Iterator[None]:
-    """Print one note about retries instead of stamina's log line for each."""
+    """Print one note at the first retry, instead of a log line of stamina (the library that retries) for each."""
     from stamina.instrumentation import RetryDetails, set_on_retry_hooks
 
     def hook(details: RetryDetails) -> None:

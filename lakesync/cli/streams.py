@@ -1,4 +1,4 @@
-"""The standard streams of the process: prepared at the start, flushed at the end."""
+"""The standard streams of the process: `main` prepares them, and `LazyGroup` flushes stdout after each command."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def test_a_service_starts_after_those_it_needs(watch):
 def test_every_service_is_stopped_whatever_its_name(watch):
     seen = watch(Service("a", FOR_EVER, lambda: True), Service("gateway", FOR_EVER, lambda: True))
     seen.until(lambda: seen.supervisor.all_ready)
-    processes = [seen.supervisor._slots[name].process for name in ("a", "gateway")]
+    processes = [seen.supervisor._services[name].process for name in ("a", "gateway")]
     seen.stop.set()
     seen.thread.join()
     seen.supervisor.stop_all()
@@ -90,7 +90,7 @@ def test_a_service_that_ends_is_restarted(watch):
     seen = watch(Service("a", FOR_EVER, lambda: True))
     seen.until(lambda: seen.supervisor.all_ready)
     first = seen.pid("a")
-    seen.supervisor._slots["a"].process._child.kill()
+    seen.supervisor._services["a"].process._child.kill()
     seen.until(lambda: seen.states("a").count(State.READY) == 2)
     assert seen.pid("a") != first
     assert seen.changes[2].reason == "was terminated by signal 9"
@@ -117,8 +117,8 @@ signal.pause()
     seen = watch(Service("a", python(code), flag.exists))
     seen.until(lambda: seen.supervisor.all_ready)
     # From now on it is never ready, and ends by itself.
-    object.__setattr__(seen.supervisor._slots["a"].service, "ready", lambda: False)
-    seen.supervisor._slots["a"].process._child.kill()
+    object.__setattr__(seen.supervisor._services["a"].service, "ready", lambda: False)
+    seen.supervisor._services["a"].process._child.kill()
     seen.until(lambda: seen.error)
     assert "broken since" in str(seen.error)
     assert seen.states("a").count(State.STARTING) == 6

@@ -1,4 +1,4 @@
-"""`lakesync config`: shows the settings in effect."""
+"""`lakesync config`: shows the settings in effect and where each comes from."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ app = command_app(
 
 
 def _completed_settings(incomplete: str) -> list[str]:
-    """Return the sections and settings that start with a prefix."""
+    """Return the sections and settings that start with what was typed, for shell completion."""
     from lakesync.cli.local.setting_sources import setting_sources
     from lakesync.model.errors import ConfigurationError
 
     with suppress(ConfigurationError):
         names = [each.name for each in setting_sources(None)]
-        known = dict.fromkeys([*(name.partition(".")[0] for name in names), *names])
-        return [name for name in known if name.startswith(incomplete)]
+        candidates = dict.fromkeys([*(name.partition(".")[0] for name in names), *names])
+        return [name for name in candidates if name.startswith(incomplete)]
     return []
 
 
@@ -62,24 +62,24 @@ def show(
     from lakesync.cli.local.setting_sources import setting_sources
     from lakesync.model.errors import NotFoundError
 
-    found = [
-        each
-        for each in setting_sources(data)
-        if (name is None or each.name == name or each.name.startswith(f"{name}."))
-        and not (changed and each.source in ("default", "derived"))
+    selected = [
+        setting
+        for setting in setting_sources(data)
+        if (name is None or setting.name == name or setting.name.startswith(f"{name}."))
+        and not (changed and setting.source in ("default", "derived"))
     ]
-    if not found and name is not None and not changed:
+    if not selected and name is not None and not changed:
         raise NotFoundError(f"there is no setting {name!r}; `lakesync config show` lists all settings")
     columns = ("name=setting", "value", *(("origin=from",) if origin else ()))
     rows = (
-        {"name": each.name, "value": each.value if as_json else _as_toml(each.value), "origin": each.source}
-        for each in found
+        {"name": setting.name, "value": setting.value if as_json else _as_toml(setting.value), "origin": setting.source}
+        for setting in selected
     )
     output.records(rows, as_json=as_json, columns=columns, none="all settings have their defaults")
 
 
 def _as_toml(value: object) -> str | None:
-    """Return a value as it would be written in a file, strings without quotes."""
+    """Return a value as it would be written in `lakesync.toml`, but strings without quotes."""
     if value is None or isinstance(value, str):
         return value
     return json.dumps(value)

@@ -28,6 +28,7 @@ def _completed_checks(incomplete: str) -> list[str]:
 
 
 _STYLES = {"ok": "green", "off": "dim", "warning": "yellow", "problem": "bold red"}
+"""The style of each state."""
 
 
 @app.command(
@@ -55,14 +56,15 @@ def doctor(
     if unknown:
         raise typer.BadParameter(f"--only {unknown.pop()!r} is not a check; known checks: {', '.join(CHECKS)}")
     with output.spinner("checking"):
-        found = list(_run(data, {name: CHECKS[name] for name in CHECKS if not only or name in only}))
-    found.sort(key=lambda each: each.state != "problem")
+        results = list(_run(data, {name: CHECKS[name] for name in CHECKS if not only or name in only}))
+    results.sort(key=lambda result: result.state != "problem")  # problems first
     if as_json:
-        for each in found:
-            output.record({"name": each.name, **each._asdict()})
+        for result in results:
+            output.record({"name": result.name, **result._asdict()})
     else:
-        output.table(("check", "state", "found"), ([output.cell(each.name), *_rendered(each)] for each in found))
-    if any(each.state == "problem" for each in found):
+        rows = ([output.cell(result.name), *_rendered(result)] for result in results)
+        output.table(("check", "state", "found"), rows)
+    if any(result.state == "problem" for result in results):
         raise typer.Exit(ExitCode.FAILED)
 
 
@@ -85,6 +87,7 @@ def _run(data: Path | None, checks: dict[str, Callable[..., Check]]) -> Iterator
 
 
 def _rendered(check: Check) -> tuple[Text, Text]:
+    """Return the cells of a result: its state, and what was found with the remedy."""
     from rich.text import Text
 
     found = Text(check.found)

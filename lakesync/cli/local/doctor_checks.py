@@ -1,4 +1,7 @@
-"""The checks of `lakesync doctor`, one function each. None of them changes anything."""
+"""The checks of `lakesync doctor`, one function each, in `CHECKS`. None of them changes anything.
+
+A check may raise LakeSyncError, which `doctor` reports as a problem.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +27,19 @@ if TYPE_CHECKING:
     from lakesync.config import Config
 
 State = Literal["ok", "off", "warning", "problem"]
+"""`off`: not running or not needed, which is no failure."""
 
 _NEEDED_BYTES = 500_000_000
-_COMFORT_BYTES = 5_000_000_000
-_SPARK_BYTES = 450 << 20
+"""Less free disk space is a problem."""
+_RECOMMENDED_BYTES = 5_000_000_000
+"""Less free disk space is a warning."""
+_MIN_HEAP_BYTES = 450 << 20
 """Spark does not start with a smaller heap."""
-_DRIFT_SECONDS = 5.0
+_MAX_DRIFT_SECONDS = 5.0
+"""The gateway rejects pushes from clocks that are further ahead."""
 _SECRET_BYTES = 32
-_TIMEOUT = 3.0
+"""Minimum length of the secret that signs tokens."""
+_TIMEOUT_SECONDS = 3.0
 _MAX_GATEWAYS = 50
 """Gateways whose pipeline is checked."""
 
@@ -41,9 +49,11 @@ class Check(NamedTuple):
 
     state: State
     found: str
+    """What the check has found."""
     remedy: str = ""
+    """What to do, unless the state is `ok`."""
     name: str = ""
-    """Name of the check; `doctor` sets it."""
+    """The name of the check; `doctor` sets it."""
 
 
 def python(_config: Config) -> Check:
@@ -66,7 +76,7 @@ def disk(config: Config) -> Check:
     found = f"{folder}: {free / 1e9:.1f} GB free"
     if free < _NEEDED_BYTES:
         return Check("problem", found, "free at least 0.5 GB, or choose another folder with --data")
-    if free < _COMFORT_BYTES:
+    if free < _RECOMMENDED_BYTES:
         return Check("warning", found, "free more space soon; the lake keeps its history")
     return Check("ok", found)
 
@@ -78,7 +88,7 @@ def memory(config: Config) -> Check:
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     heap = int(config.spark.memory[:-1]) << (30 if config.spark.memory.endswith("g") else 20)
     found = f"{total / (1 << 30):.1f} GiB, of which Spark takes {config.spark.memory}"
-    if heap < _SPARK_BYTES:
+    if heap < _MIN_HEAP_BYTES:
         return Check("problem", f"{found}, too little to start", "set LAKESYNC_SPARK_MEMORY to 512m or more")
     if heap + (1 << 30) > total:
         return Check("problem", found, "set LAKESYNC_SPARK_MEMORY to a smaller value, such as 1g")
@@ -90,13 +100,14 @@ def clock(config: Config) -> Check:
     url = gateway_url(config)
     try:
         started = time.time()
-        answer = requests.get(f"{url}/health", timeout=_TIMEOUT)
+        response = requests.get(f"{url}/health", timeout=_TIMEOUT_SECONDS)
         local_time = (started + time.time()) / 2
-        ahead = local_time - parsedate_to_datetime(answer.headers["Date"]).timestamp() - 0.5
+        # the header has whole seconds: on average, the gateway's clock is half a second further
+        seconds_ahead = local_time - parsedate_to_datetime(response.headers["Date"]).timestamp() - 0.5
     except (requests.RequestException, KeyError, ValueError):
         return Check("off", f"no gateway at {url} to compare with")
-    found = f"{abs(ahead):.1f} s {'ahead of' if ahead > 0 else 'behind'} the gateway"
-    if abs(ahead) > _DRIFT_SECONDS:
+    found = f"{abs(seconds_ahead):.1f} s {'ahead of' if seconds_ahead > 0 else 'behind'} the gateway"
+    if abs(seconds_ahead) > _MAX_DRIFT_SECONDS:
         return Check(
             "problem",
             found,
@@ -107,37 +118,36 @@ def clock(config: Config) -> Check:
 
 def ports(config: Config) -> Check:
     """Check that the ports of `lakesync up` are free, or used by this LakeSync."""
-    taken = []
-    ours = {urlsplit(str(running_service(config, name).get("url") or "")).port for name in ("gateway", "dagster")}
+    used_by_others = []
+    own_ports = {urlsplit(str(running_service(config, name).get("url") or "")).port for name in ("gateway", "dagster")}
     if gateway(config).state == "ok":
-        ours.add(urlsplit(gateway_url(config)).port)
-    wanted = {"--port": config.gateway.port, "--dagster-port": config.dagster.port}
-    for option, port in wanted.items():
-        if port and port not in ours and _is_taken(port):
-            taken.append(f"{port} ({option})")
-    numbers = ", ".join(str(port or "any") for port in wanted.values())
-    if taken:
+        own_ports.add(urlsplit(gateway_url(config)).port)
+    configured = {"--port": config.gateway.port, "--dagster-port": config.dagster.port}
+    for option, port in configured.items():
+        if port and port not in own_ports and _is_in_use(port):
+            used_by_others.append(f"{port} ({option})")
+    numbers = ", ".join(str(port or "any") for port in configured.values())
+    if used_by_others:
         remedy = "run `lakesync up --port 0 --dagster-port 0`, or stop the programs that use them"
-        return Check("warning", f"used by another program: {', '.join(taken)}", remedy)
-    return Check("ok", f"{numbers}: {'used by this LakeSync' if ours & set(wanted.values()) else 'free'}")
+        return Check("warning", f"used by another program: {', '.join(used_by_others)}", remedy)
+    return Check("ok", f"{numbers}: {'used by this LakeSync' if own_ports & set(configured.values()) else 'free'}")
 
 
 def secret(config: Config) -> Check:
-    """Check the secret that signs tokens."""
-    found = signing_secret(config)
-    if found is None and config.gateway.issuers:
+    """Check the secret that signs tokens: whether it is set and long enough."""
+    signing = signing_secret(config)
+    if signing is None and config.gateway.issuers:
         return Check("ok", "none: login providers sign all tokens")
     exposed = config.gateway.host not in ("127.0.0.1", "localhost", "::1")
     remedy = "run export LAKESYNC_JWT_SECRET=$(openssl rand -hex 32), with the same value for every gateway"
-    if found is None:
+    if signing is None:
         state: State = "problem" if exposed else "off"
         return Check(
             state, "none: a gateway on loopback accepts every caller; `lakesync up` generates a secret", remedy
         )
-    if len(found.strip().encode()) < _SECRET_BYTES:
-        return Check(
-            "problem", f"the secret has {len(found.strip().encode())} bytes, {_SECRET_BYTES} are needed", remedy
-        )
+    length = len(signing.strip().encode())
+    if length < _SECRET_BYTES:
+        return Check("problem", f"the secret has {length} bytes, {_SECRET_BYTES} are needed", remedy)
     return Check("ok", "set")
 
 
@@ -235,10 +245,10 @@ def staging(config: Config) -> Check:
             "run `lakesync staging migrate`, or start a gateway",
         )
     gateways = len({head.gateway for store in stores for head in store.heads})
-    waits = sum(head.deltas for store in stores for head in store.heads)
-    stored = sum(store.bytes for store in stores)
-    named = f"{gateways} gateway{'' if gateways == 1 else 's'}"
-    return Check("ok", f"{named}, {stored:,} bytes, {waits:,} unflushed delta{'' if waits == 1 else 's'}")
+    unflushed = sum(head.deltas for store in stores for head in store.heads)
+    size = sum(store.bytes for store in stores)
+    count = f"{gateways} gateway{'' if gateways == 1 else 's'}"
+    return Check("ok", f"{count}, {size:,} bytes, {unflushed:,} unflushed delta{'' if unflushed == 1 else 's'}")
 
 
 def catalogue(config: Config) -> Check:
@@ -259,12 +269,12 @@ def gateway(config: Config) -> Check:
     """Check that the gateway is ready."""
     url = gateway_url(config)
     try:
-        answer = requests.get(f"{url}/ready", timeout=_TIMEOUT)
+        response = requests.get(f"{url}/ready", timeout=_TIMEOUT_SECONDS)
     except requests.RequestException:
         return Check("off", f"no answer from {url}", "start one with `lakesync up` or `lakesync gateway`")
-    if answer.ok:
+    if response.ok:
         return Check("ok", f"{url} is ready")
-    return Check("problem", f"{url} is not ready: {answer.text[:200]}", "see 'Is it ready?' in docs/operations.md")
+    return Check("problem", f"{url} is not ready: {response.text[:200]}", "see 'Is it ready?' in docs/operations.md")
 
 
 def pipeline(config: Config) -> Check:
@@ -272,26 +282,26 @@ def pipeline(config: Config) -> Check:
     from lakesync.cli.connection import connect
     from lakesync.model.errors import LakeSyncError
 
-    checked, found, failed = 0, [], ""
+    checked, problems, last_error = 0, [], ""
     for name in _gateways(config):
         try:
             report = connect(None, name, None, config.data_dir).get("/admin/metrics/{gateway}", clients=0)["pipeline"]
         except LakeSyncError as error:
-            failed = str(error)
+            last_error = str(error)
             continue
         if report is not None:
             checked += 1
-            found += [f"{name}: {problem}" for problem in failing_parts(report)]
-            found += stalled_runs(report, time.time() * 1000)
-    if found:
+            problems += [f"{name}: {problem}" for problem in failing_parts(report)]
+            problems += stalled_runs(report, time.time() * 1000)
+    if problems:
         logs = config.data_dir / "logs"
         return Check(
             "problem",
-            "\n".join(dict.fromkeys(found)),
+            "\n".join(dict.fromkeys(problems)),
             f"see the last runs in `lakesync status`, their errors in Dagster's web UI, and the logs in {logs}",
         )
     if not checked:
-        return Check("off", failed or "no pipeline has ever reported; `lakesync up` starts one")
+        return Check("off", last_error or "no pipeline has ever reported; `lakesync up` starts one")
     return Check("ok", "flushes succeed and sensors report")
 
 
@@ -300,11 +310,11 @@ def _gateways(config: Config) -> list[str]:
     from lakesync.model.errors import LakeSyncError
     from lakesync.staging import versions
 
-    named = {*config.gateways, *filter(None, [config.remote.gateway])}
+    ids = {*config.gateways, *filter(None, [config.remote.gateway])}
     if not config.staging.url.startswith("memory://"):
         with contextlib.suppress(LakeSyncError):  # the check of staging reports it
-            named |= {head.gateway for head in versions.status(config.staging.url).heads}
-    return sorted(named)[:_MAX_GATEWAYS]
+            ids |= {head.gateway for head in versions.status(config.staging.url).heads}
+    return sorted(ids)[:_MAX_GATEWAYS]
 
 
 def write_scope(config: Config) -> Check:
@@ -312,27 +322,27 @@ def write_scope(config: Config) -> Check:
     from lakesync.cli.connection import OPEN_WRITE_SCOPE, connect
     from lakesync.model.errors import LakeSyncError
 
-    named = sorted({*config.gateways, *filter(None, [config.remote.gateway])})
-    checked, open_, failed = 0, [], ""
-    for name in named:
+    gateways = sorted({*config.gateways, *filter(None, [config.remote.gateway])})
+    checked, bypassable, last_error = 0, [], ""
+    for name in gateways:
         try:
             remote = connect(None, name, None, config.data_dir)
             rules = remote.get("/admin/sync-rules/{gateway}")["rules"]
             scope = remote.get("/admin/settings/{gateway}")["writeScope"]
         except LakeSyncError as error:
-            failed = str(error)
+            last_error = str(error)
             continue
         checked += 1
         if rules and rules["buckets"] and scope == "any":
-            open_.append(name)
-    if open_:
+            bypassable.append(name)
+    if bypassable:
         return Check(
             "warning",
-            f"{', '.join(open_)}: {OPEN_WRITE_SCOPE}",
+            f"{', '.join(bypassable)}: {OPEN_WRITE_SCOPE}",
             "set write_scope in [gateways], or POST /admin/settings",
         )
     if not checked:
-        return Check("off", failed or "no gateway is declared")
+        return Check("off", last_error or "no gateway is declared")
     return Check("ok", f"no gateway with rules has the write scope `any`; {checked} checked")
 
 
@@ -343,7 +353,7 @@ def spark(config: Config) -> Check:
         return Check("off", "no server is known; `lakesync up` starts one")
     url = urlsplit(str(remote))
     try:
-        with socket.create_connection((url.hostname or "localhost", url.port or 15002), _TIMEOUT):
+        with socket.create_connection((url.hostname or "localhost", url.port or 15002), _TIMEOUT_SECONDS):
             return Check("ok", f"{url.scheme}://{url.hostname}:{url.port} accepts connections")
     except OSError as error:
         message = f"{url.hostname}:{url.port} does not answer: {error.strerror or error}"
@@ -370,7 +380,7 @@ def dagster(config: Config) -> Check:
     )
 
 
-CHECKS: dict[str, Callable[[Config], Check]] = {
+CHECKS: dict[str, Callable[[Config], Check]] = {  # in the order of the output
     each.__name__: each
     for each in (
         pipeline,
@@ -384,7 +394,8 @@ def _is_missing(package: str) -> bool:
     return importlib.util.find_spec(package) is None
 
 
-def _is_taken(port: int) -> bool:
+def _is_in_use(port: int) -> bool:
+    """Return whether no server can listen on a port of this machine, because a program uses it."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

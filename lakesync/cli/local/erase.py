@@ -1,8 +1,10 @@
-"""`lakesync erase`: erases a row, or everything that a client wrote, from staging for good."""
+"""`lakesync erase`: erases a row, or everything that a client wrote, for good.
+
+It erases from the staging store, the database to which gateways commit; the pipeline then erases from the lake.
+"""
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -47,23 +49,22 @@ def erase(
     is_client = client is not None and table is None and row is None
     if not is_row and not is_client:
         raise typer.BadParameter("nothing to erase; give --table and --row, or --client")
-    what = f"row {row!r} of table {table!r}" if is_row else f"everything that client {client!r} wrote"
+    subject = f"row {row!r} of table {table!r}" if is_row else f"everything that client {client!r} wrote"
     config = load_settings(data)
-    chosen = choose_gateway(config, gateway)
-    output.confirm(f"Erase {what} in gateway {chosen!r}? This cannot be undone.", yes=yes)
+    gateway_id = choose_gateway(config, gateway)
+    output.confirm(f"Erase {subject} in gateway {gateway_id!r}? This cannot be undone.", yes=yes)
     with open_store(config) as store:
         if client is not None:
-            done = store.erase_client(chosen, client)
+            erasure = store.erase_client(gateway_id, client)
         else:
-            done = store.erase_row(chosen, table or "", row or "")
-    _print_result(done, what, as_json=as_json)
+            erasure = store.erase_row(gateway_id, table or "", row or "")
+    _print_result(erasure, subject, as_json=as_json)
 
 
-def _print_result(done: Erasure, what: str, *, as_json: bool) -> None:
+def _print_result(erasure: Erasure, subject: str, *, as_json: bool) -> None:
+    """Print what was erased from staging; `subject` names it."""
     if as_json:
-        output.record(done)
+        output.record(erasure)
         return
-    print(f"erased {what}: {done.row_count} rows, {done.deltas} unflushed deltas")
-    print(
-        f"the pipeline will erase it from the lake up to arrival {done.arrival} (erasure {done.seq})", file=sys.stderr
-    )
+    print(f"erased {subject}: {erasure.row_count} rows, {erasure.deltas} unflushed deltas")
+    output.note(f"the pipeline will erase it from the lake up to arrival {erasure.arrival} (erasure {erasure.seq})")

@@ -24,7 +24,7 @@ Skew = Annotated[float, typer.Option(help="Seconds that its clock is ahead of th
 AsJson = Annotated[bool, typer.Option("--json", help="Print its URL and a connector for it as one JSON object.")]
 
 _SPACING_MS = 10_000
-"""Milliseconds between the initial records. Connectors re-read a few minutes, so not all records."""
+"""Milliseconds between the initial records. Connectors re-read the last minutes; with this spacing, few records."""
 
 _WORDS = ["engine", "harbour", "lamp", "mill", "river", "signal", "tower", "valve", "window", "yard"]
 
@@ -104,9 +104,10 @@ def salesforce(
 class _Clock:
     """A clock that can be wrong, and can be set back while initial records are created."""
 
-    def __init__(self, ahead_s: float) -> None:
+    def __init__(self, seconds_ahead: float) -> None:
         self.back_ms = 0
-        self._ahead_ms = int(ahead_s * 1000)
+        """Milliseconds by which it is set back."""
+        self._ahead_ms = int(seconds_ahead * 1000)
 
     def __call__(self) -> int:
         return time.time_ns() // 1_000_000 + self._ahead_ms - self.back_ms
@@ -115,7 +116,15 @@ class _Clock:
 def _populate(
     count: int, clock: _Clock, rng: random.Random, add: Callable[[], None], edit: Callable[[], None]
 ) -> Callable[[], None]:
-    """Create the initial records, one after another, and return a function that makes one random change."""
+    """Create the initial records, and return a function that makes one random change.
+
+    Args:
+        count: the number of initial records.
+        clock: the server's clock, which is set back for each initial record.
+        rng: decides between the two kinds of change.
+        add: adds a record.
+        edit: edits a record.
+    """
     for number in range(count, 0, -1):
         clock.back_ms = number * _SPACING_MS
         add()
@@ -144,6 +153,18 @@ def _listen(
     *,
     as_json: bool,
 ) -> None:
+    """Serve an API until SIGINT or SIGTERM, and print its URL and a connector for it.
+
+    Args:
+        api: the fake API.
+        kind: the type and name of the connector.
+        settings: the connector's settings, without the address.
+        address: the name of the connector's setting for the address.
+        port: the port to listen on; 0: any free port.
+        change: makes one random change.
+        every: seconds between changes; 0: no changes.
+        as_json: whether to print JSON.
+    """
     from lakesync.cli.up.process import check_port
     from lakesync.testing.servers import serving
 

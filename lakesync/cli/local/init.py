@@ -1,4 +1,4 @@
-"""`lakesync init`: writes the files of a new project."""
+"""`lakesync init`: writes the files of a new project, whose contents are in `project_files`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lakesync.cli.options import Json
 app = command_app()
 
 
-_IGNORED = "lakesync-data/\n"
+_GITIGNORE = "lakesync-data/\n"
 
 
 @app.command(
@@ -57,25 +57,25 @@ def init(
     from lakesync.model.errors import ConfigurationError, DuplicateError
     from lakesync.model.validation import check_gateway_id, check_keys_url
 
-    if fault := check_gateway_id(gateway):
-        raise typer.BadParameter(fault)
-    wanted = list(example or [])
-    if unknown := [name for name in wanted if name not in EXAMPLES]:
+    if problem := check_gateway_id(gateway):
+        raise typer.BadParameter(problem)
+    enabled = list(example or [])
+    if unknown := [name for name in enabled if name not in EXAMPLES]:
         raise typer.BadParameter(f"--example is {unknown[0]!r}; it must be one of {', '.join(EXAMPLES)}")
     if auth != "oidc" and (issuer is not None or audience is not None):
         raise typer.BadParameter("--issuer and --audience need --auth oidc; add it or leave them out")
-    if fault := check_keys_url("--issuer", issuer or ISSUER):
-        raise typer.BadParameter(fault)
+    if problem := check_keys_url("--issuer", issuer or ISSUER):
+        raise typer.BadParameter(problem)
     if auth == "oidc":
-        wanted.append("oidc")
+        enabled.append("oidc")
     today = datetime.now(UTC).date()
     files = {
         folder / "lakesync.toml": settings_text(
-            folder, gateway, today, wanted, issuer=issuer or ISSUER, audience=audience or AUDIENCE
+            folder, gateway, today, enabled, issuer=issuer or ISSUER, audience=audience or AUDIENCE
         ),
         folder / "schemas" / "todos.json": json.dumps(SCHEMA, indent=2) + "\n",
         folder / "rules.json": json.dumps(RULES, indent=2) + "\n",
-        folder / ".gitignore": _IGNORED,
+        folder / ".gitignore": _GITIGNORE,
     }
     existing = [path for path in files if path.exists()]
     if existing and not force:
@@ -95,6 +95,8 @@ def init(
         print(path)
     if auth == "oidc" and not (issuer and audience):
         output.note("set issuer and audience in lakesync.toml to those of your provider; see docs/login.md")
-    where = "" if folder == Path() else f"cd {folder} && "
+    change_folder = "" if folder == Path() else f"cd {folder} && "
     platform = "" if find_spec("dagster") else " (after pip install 'lakesync[platform]')"
-    output.note(f"next: {where}lakesync up{platform}, then lakesync token create --gateway {gateway} --client alice")
+    output.note(
+        f"next: {change_folder}lakesync up{platform}, then lakesync token create --gateway {gateway} --client alice"
+    )

@@ -1,4 +1,7 @@
-"""Reads every push of a gateway from the lake's `deltas`, in order of arrival, for `staging rebuild`."""
+"""Reads every push of a gateway from the lake's table `deltas`, for `lakesync staging rebuild`.
+
+Pushes are returned in order of arrival, which is the gateway's timestamp of receipt.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +32,10 @@ CONFIG_PROPERTY = "lakesync.config."
 Only lakes from before 23 November 2026 have such properties; later ones have a row for each gateway."""
 
 _DELTAS_AT_ONCE = 200_000
-"""Deltas that are sorted in memory at the same time."""
+"""Deltas that are sorted in memory at the same time, about."""
+_MAX_ARRIVAL = (1 << 63) - 1
 _POSITION = ("arrival", "shard", "epoch", "seq")
+"""The columns that identify a push."""
 _COLUMNS = (*_POSITION, "ordinal", "table_name", "row_id", "op", "client_id", "hlc", "delta_id", "columns")
 
 
@@ -38,7 +43,7 @@ class LakeHistory:
     """Implements `engine.rebuilding.History` over an Iceberg catalogue."""
 
     def __init__(self, config: Config) -> None:
-        """Open the lake of a configuration.
+        """Open the lake of a configuration, for reading.
 
         Raises:
             LakeUnavailableError: there is no lake at the configured location.
@@ -60,61 +65,69 @@ class LakeHistory:
 
     def config(self, gateway: str) -> GatewayConfig | None:
         """Return a gateway's configuration at the newest checkpoint; None before the first checkpoint."""
-        found = self._configs().get(gateway)
-        return msgspec.json.decode(found, type=GatewayConfig) if found else None
+        text = self._configs().get(gateway)
+        return msgspec.json.decode(text, type=GatewayConfig) if text else None
 
     def connectors(self, gateway: str) -> list[StoredConnector]:
         """Return a gateway's connectors at the newest flush."""
-        found = self._gateway_column("connectors").get(gateway)
-        return msgspec.json.decode(found, type=list[StoredConnector]) if found else []
+        text = self._gateway_column("connectors").get(gateway)
+        return msgspec.json.decode(text, type=list[StoredConnector]) if text else []
 
     def pushes(self, gateway: str) -> Iterator[LakePush]:
-        """Yield every push in order of arrival. One day at a time is in memory; of a busy day, one part."""
-        for day, count in sorted(self._days().get(gateway, {}).items()):
-            for low, high in self._parts(gateway, day, count):
-                rows = self._read(gateway, day, _COLUMNS, low, high)
+        """Yield every push in order of arrival. One day at a time is in memory; of a day with many deltas, a part."""
+        for day, count in sorted(self._delta_counts().get(gateway, {}).items()):
+            for first, last in self._arrival_ranges(gateway, day, count):
+                rows = self._read(gateway, day, _COLUMNS, first, last)
                 ordered = rows.sort_by([(column, "ascending") for column in (*_POSITION, "ordinal")])
                 for _, push in groupby(_dicts(ordered), itemgetter(*_POSITION)):
                     yield _push(list(push))
 
-    def _days(self) -> dict[str, dict[date, int]]:
-        """Return gateway → day → number of deltas."""
-        found: dict[str, dict[date, int]] = {}
+    def _delta_counts(self) -> dict[str, dict[date, int]]:
+        """Return the number of deltas by gateway and day of arrival."""
+        counts: dict[str, dict[date, int]] = {}
         for batch in self._deltas.scan(selected_fields=("gateway", "day")).to_arrow_batch_reader():
             for counted in pa.table(batch).group_by(["gateway", "day"]).aggregate([([], "count_all")]).to_pylist():
-                days = found.setdefault(counted["gateway"], {})
+                days = counts.setdefault(counted["gateway"], {})
                 days[counted["day"]] = days.get(counted["day"], 0) + counted["count_all"]
-        return found
+        return counts
 
-    def _parts(self, gateway: str, day: date, count: int) -> Iterator[tuple[int, int]]:
-        """Yield inclusive ranges of arrivals, each with about as many deltas as may be in memory."""
+    def _arrival_ranges(self, gateway: str, day: date, count: int) -> Iterator[tuple[int, int]]:
+        """Yield inclusive ranges of arrivals, each with about as many deltas as may be in memory.
+
+        Args:
+            gateway: the gateway.
+            day: a day of arrival.
+            count: the number of the gateway's deltas of this day.
+        """
         if count <= _DELTAS_AT_ONCE:
-            yield 0, (1 << 63) - 1
+            yield 0, _MAX_ARRIVAL
             return
         arrivals = pc.unique(self._read(gateway, day, ("arrival",))["arrival"]).sort()
-        parts = -(-count // _DELTAS_AT_ONCE)
-        size = -(-len(arrivals) // parts)
+        ranges = -(-count // _DELTAS_AT_ONCE)  # rounded up, as the next division
+        size = -(-len(arrivals) // ranges)
         for start in range(0, len(arrivals), size):
             part = arrivals.slice(start, size)
             yield part[0].as_py(), part[-1].as_py()
 
     def _read(
-        self, gateway: str, day: date, columns: tuple[str, ...], low: int = 0, high: int = (1 << 63) - 1
+        self, gateway: str, day: date, columns: tuple[str, ...], first: int = 0, last: int = _MAX_ARRIVAL
     ) -> pa.Table:
+        """Return columns of a gateway's deltas of one day, from the first to the last arrival, both included."""
         # safe: a gateway id cannot contain quotes
-        wanted = f"gateway = '{gateway}' AND day = '{day.isoformat()}' AND arrival >= {low} AND arrival <= {high}"
-        return self._deltas.scan(row_filter=wanted, selected_fields=columns).to_arrow()
+        condition = f"gateway = '{gateway}' AND day = '{day.isoformat()}' AND arrival >= {first} AND arrival <= {last}"
+        return self._deltas.scan(row_filter=condition, selected_fields=columns).to_arrow()
 
     def _configs(self) -> dict[str, str]:
+        """Return the configuration of each gateway as JSON, by gateway."""
         table = self._gateways()
         if table is None:
             return {}
         properties = {name: value for name, value in table.properties.items() if name.startswith(CONFIG_PROPERTY)}
-        found = {name.removeprefix(CONFIG_PROPERTY): value for name, value in properties.items()}
-        return found | self._gateway_column("config")
+        old_configs = {name.removeprefix(CONFIG_PROPERTY): value for name, value in properties.items()}
+        return old_configs | self._gateway_column("config")
 
     def _gateway_column(self, column: str) -> dict[str, str]:
-        """Return gateway → value of a column of the table `gateways`; empty if the table lacks the column."""
+        """Return the values of a column of the table `gateways`, by gateway; empty if the table lacks the column."""
         table = self._gateways()
         if table is None or column not in table.schema().column_names:
             return {}
@@ -134,6 +147,7 @@ def _dicts(rows: pa.Table) -> Iterator[dict[str, Any]]:
 
 
 def _push(rows: list[dict[str, Any]]) -> LakePush:
+    """Return a push from its rows in `deltas`."""
     return LakePush(rows[0]["arrival"], rows[0]["client_id"], [_delta(row) for row in rows])
 
 

@@ -1,4 +1,8 @@
-"""`lakesync materialise`: updates destination tables from a flush queue in an object store."""
+"""`lakesync materialise`: updates destination tables from a flush queue in an object store.
+
+Without a pipeline, a gateway flushes deltas to an adapter by itself (`--flush-to`). With `[flush] queue`, it leaves the
+update of the adapter's tables to this command.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +21,7 @@ from lakesync.cli.options import Data, Json, load_settings
 app = command_app()
 
 _POLL_SECONDS = 2.0
+"""Seconds between two reads of the queue."""
 
 
 @app.command(
@@ -38,12 +43,17 @@ def materialise(
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
-    done = _run(data, stop, once=once)
-    output.fields({"done": done}, as_json=as_json)
+    job_count = _run(data, stop, once=once)
+    output.fields({"done": job_count}, as_json=as_json)
 
 
 def _run(data: Path | None, stop: threading.Event, *, once: bool) -> int:
-    """Process jobs until `stop` is set, or with `once` until the queue is empty; return their number."""
+    """Process jobs until `stop` is set, or with `once` until the queue is empty; return the number of jobs.
+
+    Raises:
+        ConfigurationError: no queue is configured, or the adapter has no tables to update.
+        TransientError: with `once`, the queue or the adapter cannot be reached.
+    """
     from lakesync.adapters import open_adapter
     from lakesync.adapters.base import Materialisable
     from lakesync.adapters.registry import as_database
@@ -56,7 +66,7 @@ def _run(data: Path | None, stop: threading.Event, *, once: bool) -> int:
         raise ConfigurationError(
             "[flush] queue or to_uri is not set; without a queue the gateway updates the tables itself"
         )
-    done = 0
+    job_count = 0
     with ExitStack() as opening:
         adapter = open_adapter(flush.to_uri)
         opening.callback(adapter.close)
@@ -68,7 +78,7 @@ def _run(data: Path | None, stop: threading.Event, *, once: bool) -> int:
         queue = ObjectFlushQueue(open_queue_store(flush.queue, opening))
         while not stop.is_set():
             try:
-                done += sum(Materialiser(each, queue, destination).run_once() for each in queue.gateways())
+                job_count += sum(Materialiser(each, queue, destination).run_once() for each in queue.gateways())
             except TransientError as error:
                 if once:
                     raise
@@ -76,4 +86,4 @@ def _run(data: Path | None, stop: threading.Event, *, once: bool) -> int:
             if once:
                 break
             stop.wait(_POLL_SECONDS)
-    return done
+    return job_count

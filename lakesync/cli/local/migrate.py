@@ -69,30 +69,30 @@ def migrate(
         _hlc(until + timedelta(days=1)) - 1 if until is not None else None,
     )
     uris = [_resolved("--from", source), _resolved("--to", destination)]
-    named = hashlib.sha256(msgspec.json.encode([*uris, scope])).hexdigest()[:16]
+    copy_id = hashlib.sha256(msgspec.json.encode([*uris, scope])).hexdigest()[:16]  # the same command resumes its copy
     if (missing := _missing_path(uris[0])) is not None:
         raise ConfigurationError(f"--from is {missing}, which does not exist; give the path of existing data")
     folder = load_settings(data).data_dir / "migrations"
     with ExitStack() as closing:
-        old = as_database(open_adapter(uris[0]))
-        closing.callback(old.close)
+        source_adapter = as_database(open_adapter(uris[0]))
+        closing.callback(source_adapter.close)
         if dry_run and _missing_path(uris[1]) is not None:
-            at_source = scope_checksum(old, scope)
+            at_source = scope_checksum(source_adapter, scope)
             comparison = {"source": at_source.deltas, "destination": 0, "equal": at_source == BatchChecksum(0, 0)}
             _print_report(comparison, as_json=as_json)
             return
-        new = as_database(open_adapter(uris[1]))
-        closing.callback(new.close)
+        target_adapter = as_database(open_adapter(uris[1]))
+        closing.callback(target_adapter.close)
         if dry_run:
-            at_source, at_target = scope_checksum(old, scope), scope_checksum(new, scope)
+            at_source, at_target = scope_checksum(source_adapter, scope), scope_checksum(target_adapter, scope)
             comparison = {"source": at_source.deltas, "destination": at_target.deltas, "equal": at_source == at_target}
             _print_report(comparison, as_json=as_json)
             return
-        progress = MigrationInFile(folder / f"{named}.json")
+        progress = MigrationInFile(folder / f"{copy_id}.json")
         try:
             report = migrate_adapter(
-                old,
-                new,
+                source_adapter,
+                target_adapter,
                 scope,
                 progress=progress,
                 page=page,
@@ -106,6 +106,7 @@ def migrate(
 
 
 def _print_report(report: dict[str, Any], *, as_json: bool) -> None:
+    """Print a report: a line of JSON, or a line for each field."""
     if as_json:
         output.record(report)
         return
@@ -114,6 +115,7 @@ def _print_report(report: dict[str, Any], *, as_json: bool) -> None:
 
 
 def _resolved(option: str, uri: str) -> str:
+    """Return a URI, or the one to which a reference (`env:NAME`, `file:PATH`) points; `option` is for messages."""
     is_reference = uri.startswith(KINDS) and not uri.startswith("file://")  # `file://` is an adapter's URI
     return read_reference(option, uri, Path()) if is_reference else uri
 

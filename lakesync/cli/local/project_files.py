@@ -60,12 +60,12 @@ copy = "file://$folder/lakesync-data/copy"
 
 
 class Section(NamedTuple):
-    """A part of `lakesync.toml` that is disabled in a new project."""
+    """A part of `lakesync.toml` that is disabled in a new project, unless an example enables it."""
 
     about: str
     """Comment lines, without `#`."""
     settings: str
-    """TOML."""
+    """The settings as TOML; `$gateway`, `$today` and so on are placeholders."""
 
 
 SECTIONS = {
@@ -186,10 +186,11 @@ baseUrl = "http://127.0.0.1:8081"
 # Set CONNECTOR_${gateway}_STORE=postgresql://USER:PASSWORD@HOST/DATABASE to a database with a table `products`.
 """,
 }
-"""Name of an example → the lines that it adds to its section."""
+"""The lines that each example (`lakesync init --example`) adds to the section of the same name."""
 EXAMPLES = tuple(_EXAMPLE_LINES)
+"""The names of the examples."""
 CONNECTORS = frozenset({"jira", "postgres"})
-"""Examples that poll a server of this machine."""
+"""Examples that poll a server of this machine, which the section `connectors` must allow."""
 
 SCHEMA = {
     "table": "todos",
@@ -234,12 +235,12 @@ def settings_text(
     """Return a project's `lakesync.toml`.
 
     Args:
-        folder: the project's folder. The local backends of its examples are files in it.
+        folder: the project's folder, in which the local backends of its examples are files.
         gateway: the gateway id.
-        today: the first day of the partitions.
-        examples: sections to enable: names of `EXAMPLES`, and `oidc`.
-        issuer: issuer in the section `oidc`.
-        audience: audience in the section `oidc`.
+        today: the first day of the daily partitions.
+        examples: the sections to enable: names in `EXAMPLES`, and `oidc`.
+        issuer: the `iss` of the login provider's tokens, for the section `oidc`.
+        audience: the `aud` of the login provider's tokens, for the section `oidc`.
     """
     parts = [SETTINGS]
     for name, section in SECTIONS.items():
@@ -258,4 +259,5 @@ def settings_text(
 
 
 def _disabled(settings: str) -> str:
+    """Return settings with `#` before each line."""
     return "".join(f"#{line}\n" if line else "\n" for line in settings.splitlines())

@@ -1,4 +1,4 @@
-"""`lakesync query`: runs SQL over the lake and the unflushed deltas."""
+"""`lakesync query`: runs SQL over the lake's tables and the unflushed deltas, with DuckDB or Spark."""
 
 from __future__ import annotations
 
@@ -58,18 +58,19 @@ def query(
 
     text = sys.stdin.read() if sql == "-" else sql
     config = load_settings(data)
-    point = parse_as_of(as_of) if as_of else None
+    point_in_time = parse_as_of(as_of) if as_of else None
     with output.spinner("querying"):
-        answer = _engine(engine)(config, text, point)
+        result = _query_function(engine)(config, text, point_in_time)
     if as_json:
-        for row in rows_of(answer):
+        for row in rows_of(result):
             output.record(row)
     else:
-        _show(answer, rows)
+        _print_table(result, rows)
 
 
-def _engine(name: str) -> Callable[[Config, str, AsOf | None], pa.Table]:
-    if name == "spark":
+def _query_function(engine: str) -> Callable[[Config, str, AsOf | None], pa.Table]:
+    """Return the function that runs a query: settings, SQL and point in time (None: now) to an Arrow table."""
+    if engine == "spark":
         from lakesync.cli.local import spark_query
 
         return spark_query.query
@@ -78,33 +79,35 @@ def _engine(name: str) -> Callable[[Config, str, AsOf | None], pa.Table]:
     return on_duckdb
 
 
-def rows_of(answer: pa.Table) -> Iterator[Mapping[str, Any]]:
-    """Yield the rows of a result as dictionaries, with maps as dictionaries too."""
+def rows_of(result: pa.Table) -> Iterator[Mapping[str, Any]]:
+    """Yield the rows of a result as dictionaries; Arrow maps, which are lists of pairs, become dictionaries too."""
     import pyarrow as pa
 
-    maps = [field.name for field in answer.schema if pa.types.is_map(field.type)]
-    for batch in answer.to_batches(max_chunksize=10_000):
+    maps = [field.name for field in result.schema if pa.types.is_map(field.type)]
+    for batch in result.to_batches(max_chunksize=10_000):
         for row in batch.to_pylist():
             for name in maps:
                 row[name] = None if row[name] is None else dict(row[name])
             yield row
 
 
-def _show(answer: pa.Table, most: int) -> None:
+def _print_table(result: pa.Table, max_rows: int) -> None:
+    """Print the first rows of a result as a table, and the number of all rows on stderr."""
     import pyarrow.types as kinds
 
     right = [
         kinds.is_integer(field.type) or kinds.is_floating(field.type) or kinds.is_decimal(field.type)
-        for field in answer.schema
+        for field in result.schema
     ]
-    rows = ([_cell(value) for value in row.values()] for row in rows_of(answer.slice(0, most)))
-    output.table([field.name for field in answer.schema], rows, right)
-    count = f"{answer.num_rows:,} row" + ("" if answer.num_rows == 1 else "s")
-    more = f"; the first {most} are shown, use --rows N or --json for more" if answer.num_rows > most else ""
+    rows = ([_cell(value) for value in row.values()] for row in rows_of(result.slice(0, max_rows)))
+    output.table([field.name for field in result.schema], rows, right)
+    count = f"{result.num_rows:,} row" + ("" if result.num_rows == 1 else "s")
+    more = f"; the first {max_rows} are shown, use --rows N or --json for more" if result.num_rows > max_rows else ""
     output.note(f"{count}{more}")
 
 
 def _cell(value: object) -> Any:
+    """Return a value as a cell; unlike `output.cell`, NULL is shown as `null` and numbers without separators."""
     from rich.text import Text
 
     if value is None:

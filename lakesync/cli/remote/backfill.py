@@ -1,4 +1,4 @@
-"""`lakesync backfill`: runs partitions of assets again, by Dagster."""
+"""`lakesync backfill`: runs partitions of Dagster assets again, by backfills that Dagster executes."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ app = command_app()
 
 _DAY = "%Y-%m-%d"
 _POLL_SECONDS = 1.0
+"""Seconds between two requests for a backfill's status."""
 _JSON_ONLY = ("run", "seconds", "engine", "dagster/uri", "gateways", "lag_seconds")
-"""Metadata that only --json prints, beside Spark's metrics."""
+"""Metadata of a materialisation that only --json prints, beside Spark's metrics."""
 
 
 @app.command(
@@ -93,13 +94,13 @@ def backfill(
         output.records(rows, as_json=as_json)
         return
     deadline, succeeded = time.monotonic() + wait, True
-    started = {
+    launched = {
         client.backfill(group, list(keys), f"lakesync backfill {' '.join(group)}", rebuild=rebuild): (keys, group)
         for keys, group in chosen.items()
     }
-    for identity, (keys, group) in started.items():
-        output.note(f"{url}/runs/b/{identity}")
-        succeeded &= _follow(client, identity, group, list(keys), deadline, wait, as_json=as_json)
+    for backfill_id, (keys, group) in launched.items():
+        output.note(f"{url}/runs/b/{backfill_id}")
+        succeeded &= _follow(client, backfill_id, group, list(keys), deadline, wait, as_json=as_json)
     if wait and not succeeded:
         raise typer.Exit(ExitCode.FAILED)
 
@@ -107,31 +108,34 @@ def backfill(
 def _choose_partitions(
     client: DagsterClient, assets: Sequence[str], days: tuple[str | None, str | None], wanted: Sequence[str]
 ) -> dict[tuple[str, ...], list[str]]:
-    """Return partition keys → the assets to run for them. Assets with different partitions need separate backfills.
+    """Choose the partitions to run. Assets with different partitions need separate backfills.
 
     Args:
-        client: Dagster.
-        assets: names of assets.
-        days: first and last day; None: no limit.
+        client: the Dagster client.
+        assets: the assets' keys.
+        days: first and last day, `YYYY-MM-DD`; None: no limit.
         wanted: partitions, tables or gateways; empty: all.
+
+    Returns:
+        The assets to run, by the partition keys to run them for.
 
     Raises:
         ValidationError: an asset is unknown, has no partitions, or none of them is chosen.
-        typer.BadParameter: an asset is partitioned by day, and no day is given.
+        typer.BadParameter: an asset is partitioned by day, and neither a day nor a partition is chosen.
     """
     from lakesync.model.errors import ValidationError
 
-    known = client.assets()
+    nodes = client.assets()
     chosen: dict[tuple[str, ...], list[str]] = {}
     for asset in assets:
-        if asset not in known:
+        if asset not in nodes:
             raise ValidationError(f"there is no asset {asset!r}; `lakesync backfill` lists the assets")
-        if not known[asset]["isPartitioned"]:
+        if not nodes[asset]["isPartitioned"]:
             raise ValidationError(f"asset {asset!r} has no partitions; it is updated by each `lakesync flush`")
         partitions = client.partitions(asset)
         if days[0] is None and not wanted and any(each.day is not None for each in partitions):
             raise typer.BadParameter(f"asset {asset!r} is partitioned by day; give --from YYYY-MM-DD")
-        keys = tuple(each.key for each in partitions if each.is_chosen(*days, wanted))
+        keys = tuple(each.key for each in partitions if each.matches(*days, wanted))
         if not keys:
             span = f" from {days[0] or 'the first day'} to {days[1] or 'today'}" if any(days) else ""
             named = f" of {', '.join(wanted)}" if wanted else ""
@@ -142,7 +146,7 @@ def _choose_partitions(
 
 def _follow(
     client: DagsterClient,
-    identity: str,
+    backfill_id: str,
     assets: list[str],
     keys: list[str],
     deadline: float,
@@ -150,34 +154,52 @@ def _follow(
     *,
     as_json: bool,
 ) -> bool:
-    """Wait for a backfill, print its status and reports, and return whether it succeeded."""
+    """Wait for a backfill, and print its status and the report of each partition.
+
+    Args:
+        client: the Dagster client.
+        backfill_id: the backfill.
+        assets: the backfill's assets.
+        keys: the backfill's partition keys.
+        deadline: when to stop waiting, on the monotonic clock.
+        wait: the value of `--wait` in seconds, for messages; 0: do not wait, and print only the status.
+        as_json: whether to print JSON.
+
+    Returns:
+        Whether the backfill succeeded; True if `wait` is 0.
+    """
     from lakesync.cli.dagster_client import FINISHED, SUCCEEDED
 
-    summary: dict[str, Any] = {"backfillId": identity, "assets": assets, "partitions": len(keys), "status": "REQUESTED"}
+    summary: dict[str, Any] = {
+        "backfillId": backfill_id,
+        "assets": assets,
+        "partitions": len(keys),
+        "status": "REQUESTED",
+    }
     with output.spinner("running the backfill"):
         while summary["status"] not in FINISHED and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)
-            found = client.backfill_status(identity)
-            summary |= {"status": found["status"], "runs": {run["runId"]: run["status"] for run in found["runs"]}}
+            current = client.backfill_status(backfill_id)
+            summary |= {"status": current["status"], "runs": {run["runId"]: run["status"] for run in current["runs"]}}
     output.fields(summary, as_json=as_json)
     if not wait:
         return True
     if summary["status"] not in FINISHED:
         output.note(f"the backfill has not ended after {wait:g} s; it continues")
     for asset in assets:
-        made = client.materialisations(asset, keys, summary.get("runs", {}))
+        reports = client.materialisations(asset, keys, summary.get("runs", {}))
         for key in keys:
             if as_json:
-                output.record({"asset": asset, "partition": key, "report": made.get(key)})
+                output.record({"asset": asset, "partition": key, "report": reports.get(key)})
             else:
-                print(_line(asset, key, made.get(key)))
+                print(_partition_line(asset, key, reports.get(key)))
     return summary["status"] in SUCCEEDED
 
 
-def _line(asset: str, key: str, report: Mapping[str, Any] | None) -> str:
-    """Return the line that reports a partition."""
+def _partition_line(asset: str, key: str, report: Mapping[str, Any] | None) -> str:
+    """Return the line that reports a partition; `report` is None if the backfill did not materialise it."""
     if report is None:
         return f"{asset} {key}: not materialised"
     plain = {name: value for name, value in report.items() if name not in _JSON_ONLY and not name.startswith("spark/")}
-    shown = ", ".join(f"{name.removeprefix('dagster/')} {output.cell(value)}" for name, value in plain.items())
-    return f"{asset} {key}: {shown or 'materialised'}"
+    text = ", ".join(f"{name.removeprefix('dagster/')} {output.cell(value)}" for name, value in plain.items())
+    return f"{asset} {key}: {text or 'materialised'}"

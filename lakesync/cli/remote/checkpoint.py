@@ -1,4 +1,7 @@
-"""`lakesync checkpoint`: shows and fetches the checkpoint that new clients start from."""
+"""`lakesync checkpoint`: shows and fetches the checkpoint, the snapshot of all rows from which new clients start.
+
+It is sent as frames: protobuf messages with the deltas of some rows, each with a length before it.
+"""
 
 from __future__ import annotations
 
@@ -47,30 +50,30 @@ def show(
         raise NotFoundError(
             "there is no checkpoint yet, so new clients pull all rows; the first flush of a pipeline writes one"
         )
-    arrival = int(newest["arrivalHlc"]) >> 16
-    found = {
+    arrival_ms = int(newest["arrivalHlc"]) >> 16
+    details = {
         **newest,
-        "asOf": output.utc_time(arrival),
+        "asOf": output.utc_time(arrival_ms),
         "createdAt": output.utc_time(newest["createdMs"]),
-        "ageSeconds": round(time.time() - arrival / 1000, 1),
+        "ageSeconds": round(time.time() - arrival_ms / 1000, 1),
         "served": newest["rulesVersion"] == metrics["rulesVersion"],
     }
     if as_json:
-        output.record(found)
+        output.record(details)
         return
-    why = (
+    why_not_served = (
         ""
-        if found["served"]
+        if details["served"]
         else f": the active rules have version {metrics['rulesVersion']}; run `lakesync flush` to write a new one"
     )
     output.fields(
         {
-            "as of": f"{found['asOf']}, {output.duration(found['ageSeconds'])} ago",
-            "written": found["createdAt"],
+            "as of": f"{details['asOf']}, {output.duration(details['ageSeconds'])} ago",
+            "written": details["createdAt"],
             "rows": f"{newest['rows']:,} of {', '.join(newest['tables']) or 'no table'}",
             "bytes": f"{newest['bytes']:,}",
             "rules": f"version {newest['rulesVersion']}",
-            "served": ("yes" if found["served"] else "no") + why,
+            "served": ("yes" if details["served"] else "no") + why_not_served,
         },
         as_json=False,
     )
@@ -118,21 +121,21 @@ def fetch(
 
 @contextmanager
 def _atomic_file(file: Path) -> Iterator[BinaryIO]:
-    """Open a file that replaces `file` when it is complete, and is deleted after an error.
+    """Yield a temporary file that replaces `file` when the context ends, and that is deleted after an error.
 
     Raises:
         typer.BadParameter: the file cannot be written.
     """
     if file.is_dir():
         raise typer.BadParameter(f"{file} is a folder; name a file in it")
-    scratch = file.with_name(file.name + ".part")
+    temporary = file.with_name(file.name + ".part")
     try:
-        out = scratch.open("wb")
+        out = temporary.open("wb")
     except OSError as error:
         raise typer.BadParameter(f"{file} cannot be written: {error.strerror}") from error
     try:
         with out:
             yield out
-        scratch.replace(file)
+        temporary.replace(file)
     finally:
-        scratch.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)

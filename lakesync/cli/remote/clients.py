@@ -13,6 +13,7 @@ from lakesync.cli.options import Data, Gateway, Json, TokenFile, Url
 app = command_app()
 
 COLUMNS = ("clientId=client", "lag", "state", "offlineSince=offline since", "pulled", "pushed")
+"""The columns of the table, for `output.records`; `lakesync status` prints the same."""
 
 
 @app.command(
@@ -53,16 +54,16 @@ def clients(
 
 
 def with_lag(client: dict[str, Any]) -> dict[str, Any]:
-    """Return a client's entry of `/admin/metrics` with its lag in seconds."""
-    behind = client.get("behindMs")  # missing in answers of older gateways
-    return {**client, "lagSeconds": None if behind is None else round(behind / 1000, 3)}
+    """Return a client's entry of `/admin/metrics` with `lagSeconds`; None if the lag is not known."""
+    lag_ms = client.get("behindMs")  # missing in responses of older gateways
+    return {**client, "lagSeconds": None if lag_ms is None else round(lag_ms / 1000, 3)}
 
 
 def display_row(client: dict[str, Any]) -> dict[str, Any]:
-    """Return the row of the table for a client."""
+    """Return the row of the table for an entry that `with_lag` returned."""
     state = "connected" if client["connected"] else "offline"
     more = ", has more pages to pull" if client["hasMore"] else ""
-    repeats = client.get("repeats")  # missing in answers of older gateways
+    repeats = client.get("repeats")  # missing in responses of older gateways
     again = f", repeats the same pull ({repeats} times)" if repeats else ""
     return {
         "clientId": client["clientId"],

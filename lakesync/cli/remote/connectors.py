@@ -1,4 +1,7 @@
-"""`lakesync connectors`: registers, lists, tests and unregisters connectors."""
+"""`lakesync connectors`: registers, lists, tests and unregisters connectors.
+
+A connector is a configured external system, such as a Jira site, that is polled for rows and executes actions.
+"""
 
 from __future__ import annotations
 
@@ -40,8 +43,8 @@ def list_(
     """List the connectors of a gateway."""
     from lakesync.cli.connection import connect
 
-    answer = connect(url, gateway, token_file, data).get("/admin/connectors/{gateway}")
-    output.records(answer, as_json=as_json, columns=("name", "type", "hasIngest=ingests"), none="no connectors")
+    registered = connect(url, gateway, token_file, data).get("/admin/connectors/{gateway}")
+    output.records(registered, as_json=as_json, columns=("name", "type", "hasIngest=ingests"), none="no connectors")
 
 
 @app.command(epilog=examples(("lakesync connectors types --json", "with the JSON Schema of their settings")))
@@ -49,8 +52,8 @@ def types(url: Url = None, data: Data = None, *, as_json: Json = False) -> None:
     """List the types of connectors that the gateway supports."""
     from lakesync.cli.connection import connect
 
-    answer = connect(url, None, None, data, named=False).get("/connectors/types")
-    output.records(answer, as_json=as_json, columns=("type", "displayName=name", "category", "description"))
+    descriptors = connect(url, None, None, data, named=False).get("/connectors/types")
+    output.records(descriptors, as_json=as_json, columns=("type", "displayName=name", "category", "description"))
 
 
 @app.command(
@@ -76,8 +79,8 @@ def register(
     """
     from lakesync.cli.connection import connect
 
-    answer = connect(url, gateway, token_file, data).post("/admin/connectors/{gateway}", read_json(file))
-    output.fields(answer, as_json=as_json)
+    response = connect(url, gateway, token_file, data).post("/admin/connectors/{gateway}", read_json(file))
+    output.fields(response, as_json=as_json)
 
 
 @app.command(epilog=examples(("lakesync connectors unregister jira --yes", "its rows stay")))
@@ -97,8 +100,8 @@ def unregister(
     from lakesync.cli.connection import connect
 
     output.confirm(f"Unregister the connector {name!r}?", yes=yes)
-    answer = connect(url, gateway, token_file, data).delete(f"/admin/connectors/{{gateway}}/{quote(name, safe='')}")
-    output.fields(answer, as_json=as_json)
+    response = connect(url, gateway, token_file, data).delete(f"/admin/connectors/{{gateway}}/{quote(name, safe='')}")
+    output.fields(response, as_json=as_json)
 
 
 @app.command(
@@ -128,34 +131,34 @@ def check(
     from lakesync.model.errors import LakeSyncError, NotFoundError
 
     config = load_settings(data)
-    chosen = choose_gateway(config, gateway)
+    gateway_id = choose_gateway(config, gateway)
     with open_store(config) as store:
-        registered = store.connectors(chosen) if chosen in store.gateways() else ()
+        registered = store.connectors(gateway_id) if gateway_id in store.gateways() else ()
         stored = next((each for each in registered if each.name == name), None)
     if stored is None:
-        raise NotFoundError(f"gateway {chosen!r} has no connector {name!r}; `lakesync connectors list` lists them")
-    types = _types(config)
-    opened = types.open(chosen, stored)
-    kind = types.find(stored.type)
-    assert kind is not None
-    failed: list[LakeSyncError] = []
-    with closing(kind.open_source(opened)) as source, _without_retries():
+        raise NotFoundError(f"gateway {gateway_id!r} has no connector {name!r}; `lakesync connectors list` lists them")
+    connector_types = _connector_types(config)
+    connector = connector_types.open(gateway_id, stored)
+    connector_type = connector_types.find(stored.type)
+    assert connector_type is not None
+    errors: list[LakeSyncError] = []
+    with closing(connector_type.open_source(connector)) as source, _without_retries():
         for probe in probes_of(source):
             try:
                 detail, code = probe.run(), None
             except LakeSyncError as error:
-                failed.append(error)
+                errors.append(error)
                 detail, code = str(error), error.code
             _print_check(probe.name, detail, code, as_json=as_json)
             if code is not None and probe.name == "credentials":
-                break
-    if failed:
-        raise typer.Exit(exit_codes.code_of(type(failed[0])) or exit_codes.ExitCode.FAILED)
+                break  # all other checks would fail too
+    if errors:
+        raise typer.Exit(exit_codes.code_of(type(errors[0])) or exit_codes.ExitCode.FAILED)
 
 
 @contextmanager
 def _without_retries() -> Iterator[None]:
-    """Report errors at once instead of retrying."""
+    """Switch off retries by stamina, so that a check reports an error at once."""
     import stamina
 
     stamina.set_active(False)
@@ -165,16 +168,17 @@ def _without_retries() -> Iterator[None]:
         stamina.set_active(True)
 
 
-def _print_check(what: str, detail: str, code: str | None, *, as_json: bool) -> None:
+def _print_check(name: str, detail: str, code: str | None, *, as_json: bool) -> None:
+    """Print the result of a check; `code` is its error code, None if it succeeded."""
     if as_json:
-        output.record({"check": what, "ok": code is None, "detail": detail, **({"code": code} if code else {})})
+        output.record({"check": name, "ok": code is None, "detail": detail, **({"code": code} if code else {})})
     elif code is None:
-        print(f"ok    {what}: {detail}")
+        print(f"ok    {name}: {detail}")
     else:
-        print(f"FAIL  {what}: {detail}", file=sys.stderr)
+        print(f"FAIL  {name}: {detail}", file=sys.stderr)
 
 
-def _types(config: Config) -> Connectors:
+def _connector_types(config: Config) -> Connectors:
     """Return the connector types, with the data folder's secret key if none is configured."""
     from pydantic import SecretStr
 

@@ -41,15 +41,15 @@ def console(
     remote = connect(url, gateway, token_file, data, seconds=hours * 3600)
     remote.get("/admin/settings/{gateway}")  # checks that the gateway answers and accepts the token
     fragment = {"token": remote.token} if remote.token else {}
-    if "gw" not in claims(remote.token or ""):  # for example, tokens of login providers
+    if "gw" not in claims(remote.token or ""):  # tokens of login providers, for example, do not name the gateway
         fragment["gateway"] = remote.gateway
-    where = f"{remote.url}/console#{urlencode(fragment)}"
+    console_url = f"{remote.url}/console#{urlencode(fragment)}"
     if as_json:
-        output.record({"url": where})
+        output.record({"url": console_url})
     else:
-        print(where)
+        print(console_url)
     if open_it:
         import webbrowser
 
-        if not webbrowser.open(where):
+        if not webbrowser.open(console_url):
             output.note("no browser was found; open the address manually")

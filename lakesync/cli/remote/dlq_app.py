@@ -1,6 +1,6 @@
 """Dead letters in an app's own database: changes that the gateway rejected, and actions that failed.
 
-The client keeps them in its file only, so no gateway is called.
+`lakesync dlq --app FILE` calls it. The client keeps dead letters in its file only, so no gateway is called.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from typing import Any, Literal
 from lakesync.model.errors import ConfigurationError, NotFoundError
 
 EDIT, ACTION = "edit", "action"
+"""The kinds of dead letters, with which their ids begin: `edit:7`, `action:ID`."""
 
 
 def entries(path: Path) -> list[dict[str, Any]]:
-    """Return the dead letters of an app.
+    """Return the dead letters of an app: `id`, `kind`, `table`, `what`, `why` and `remedy` of each.
 
     Args:
         path: the app's database.
@@ -30,24 +31,25 @@ def entries(path: Path) -> list[dict[str, Any]]:
 
 
 def act(path: Path, method: Literal["retry", "drop"], letter_id: str | None) -> list[str]:
-    """Have dead letters sent again at the app's next sync, or drop them and revert dropped changes in the app's tables.
+    """Retry dead letters at the app's next sync, or drop them. A dropped change is reverted in the app's table.
 
     Args:
         path: the app's database.
-        method: what to do.
+        method: `retry` or `drop`.
         letter_id: id of a dead letter; None: all.
 
     Returns:
-        The ids.
+        The ids of the affected dead letters.
 
     Raises:
         NotFoundError: there is no such dead letter.
+        ConfigurationError: the file is not an app's database.
     """
     with _opened(path) as client:
-        known = [each["id"] for each in (*_edits(client), *_actions(client))]
-        if letter_id is not None and letter_id not in known:
-            raise NotFoundError(f"there is no dead letter {letter_id!r} in {path}; it has {', '.join(known) or 'none'}")
-        chosen = known if letter_id is None else [letter_id]
+        ids = [each["id"] for each in (*_edits(client), *_actions(client))]
+        if letter_id is not None and letter_id not in ids:
+            raise NotFoundError(f"there is no dead letter {letter_id!r} in {path}; it has {', '.join(ids) or 'none'}")
+        chosen = ids if letter_id is None else [letter_id]
         for each in chosen:
             kind, _, name = each.partition(":")
             if kind == EDIT:
@@ -58,6 +60,7 @@ def act(path: Path, method: Literal["retry", "drop"], letter_id: str | None) -> 
 
 
 def _edits(client: Any) -> Iterator[dict[str, Any]]:
+    """Yield the changes of a client that the gateway rejected, as dead letters."""
     for edit in client.pending():
         if edit.status == "refused":
             delta = edit.delta
@@ -73,6 +76,7 @@ def _edits(client: Any) -> Iterator[dict[str, Any]]:
 
 
 def _actions(client: Any) -> Iterator[dict[str, Any]]:
+    """Yield the failed actions of a client, as dead letters."""
     for queued in client.coordinator.actions.all("failed"):
         action = queued.action
         yield {
@@ -87,7 +91,11 @@ def _actions(client: Any) -> Iterator[dict[str, Any]]:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
-    """Open the client of a database without a gateway."""
+    """Yield the client of an app's database. It sends no request.
+
+    Raises:
+        ConfigurationError: the file is not an app's database.
+    """
     from lakesync.client.factory import open_client
     from lakesync.client.sqlite.client_store import stored_position, stored_schemas
     from lakesync.client.transports.http import HttpTransport
@@ -101,6 +109,6 @@ def _opened(path: Path) -> Iterator[Any]:
         raise ConfigurationError(f"{path} cannot be read as an app's database: {error}") from error
     if not position.client_id:
         raise ConfigurationError(f"{path} was never opened with lakesync.open, so it has no dead letters")
-    unused = HttpTransport("http://127.0.0.1:9", position.gateway)
-    with open_client(path, transport=unused, client_id=position.client_id, schemas=schemas) as client:
+    unused_transport = HttpTransport("http://127.0.0.1:9", position.gateway)
+    with open_client(path, transport=unused_transport, client_id=position.client_id, schemas=schemas) as client:
         yield client

@@ -1,4 +1,8 @@
-"""Dead letters of destinations: tables that a destination continues without, and values that its tables reject."""
+"""Dead letters of destinations, for `lakesync dlq`: suspended tables, and values that a destination's tables reject.
+
+A destination is a database that receives the lake's deltas. A suspended table is one that could not be written, and
+without which the destination continues. Ids are `DESTINATION/ADAPTER!TABLE`, followed by the row and column of a value.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ if TYPE_CHECKING:
     from lakesync.config import Config
 
 MAX_VALUES = 1_000
-"""Values that are listed per destination."""
+"""Rejected values that are listed for each destination, at most."""
 _ID = re.compile(r"(?P<destination>\w+)/(?P<adapter>\w+)!(?P<table>\w+)(/.*)?", re.DOTALL)
 
 
@@ -22,20 +26,20 @@ def entries(config: Config, gateway: str | None) -> tuple[list[dict[str, Any]], 
     """Return the dead letters of all declared destinations.
 
     Args:
-        config: declares the destinations.
-        gateway: list only values of this gateway; None: of all.
+        config: the settings, which declare the destinations.
+        gateway: only values of this gateway; None: of all gateways.
 
     Returns:
         The dead letters, and the errors of destinations that do not answer.
     """
-    found: list[dict[str, Any]] = []
+    letters: list[dict[str, Any]] = []
     errors: list[LakeSyncError] = []
     for name, target in _write_targets(config):
         try:
-            found += _letters_of(name, target, gateway)
+            letters += _letters_of(name, target, gateway)
         except LakeSyncError as error:
             errors.append(error)
-    return found, errors
+    return letters, errors
 
 
 def is_destination_letter(letter_id: str) -> bool:
@@ -47,14 +51,14 @@ def retry(config: Config, letter_id: str) -> str:
     """Have a destination write the rows of a table again at its next run.
 
     Args:
-        config: declares the destinations.
-        letter_id: id of a table, or of a value in it.
+        config: the settings, which declare the destinations.
+        letter_id: id of a suspended table, or of a value in a table.
 
     Returns:
         The asset whose next run writes the rows.
 
     Raises:
-        NotFoundError: no such destination is declared, or it does not set tables aside.
+        NotFoundError: no such destination is declared, or it does not suspend tables.
         AdapterError: the destination cannot be reached.
     """
     from lakesync.adapters.dead_letters import TableIsolation
@@ -77,6 +81,7 @@ def retry(config: Config, letter_id: str) -> str:
 
 
 def _write_targets(config: Config) -> Iterator[tuple[str, WriteTarget]]:
+    """Yield the adapters of each declared destination, with the destination's name."""
     from lakesync.adapters.backend_config import resolve_backend, write_targets
 
     for name, declared in config.destinations.items():
@@ -85,19 +90,26 @@ def _write_targets(config: Config) -> Iterator[tuple[str, WriteTarget]]:
 
 
 def _letters_of(name: str, target: WriteTarget, gateway: str | None) -> Iterator[dict[str, Any]]:
+    """Yield the dead letters of one adapter of a destination.
+
+    Args:
+        name: the destination.
+        target: the adapter.
+        gateway: only values of this gateway; None: of all gateways.
+    """
     from lakesync.adapters.dead_letters import TableIsolation
     from lakesync.adapters.registry import as_database, open_adapter
 
     with closing(as_database(open_adapter(target.uri))) as adapter:
         if not isinstance(adapter, TableIsolation):
             return
-        for aside in adapter.suspended_tables(f"destinations/{name}/{target.name}"):
+        for suspended in adapter.suspended_tables(f"destinations/{name}/{target.name}"):
             yield {
-                "id": f"{name}/{target.name}!{aside.table}",
+                "id": f"{name}/{target.name}!{suspended.table}",
                 "kind": "destination",
-                "table": aside.table,
-                "what": f"no rows are written, tried {aside.failures} times",
-                "why": aside.reason,
+                "table": suspended.table,
+                "what": f"no rows are written, tried {suspended.failures} times",
+                "why": suspended.reason,
                 "remedy": "remove the cause; it is retried automatically, or at once by `lakesync dlq retry`",
             }
         for letter in adapter.dead_letters(MAX_VALUES):

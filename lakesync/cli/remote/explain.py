@@ -48,32 +48,33 @@ def explain(
     """
     from lakesync.cli.connection import connect
 
-    given = parse_claims(claims)
-    who = client or (given or {}).get("sub")
-    if not isinstance(who, str):
+    parsed_claims = parse_claims(claims)
+    client_id = client or (parsed_claims or {}).get("sub")
+    if not isinstance(client_id, str):
         raise typer.BadParameter("no client is given; give --client ID, or a sub in --as")
-    answer = connect(url, gateway, token_file, data).get(
+    explanation = connect(url, gateway, token_file, data).get(
         "/admin/explain/{gateway}",
-        clientId=who,
+        clientId=client_id,
         table=table,
         rowId=row,
-        claims=None if given is None else json.dumps(given),
+        claims=None if parsed_claims is None else json.dumps(parsed_claims),
     )
     if as_json:
-        output.record(answer)
+        output.record(explanation)
         return
-    print(f"{answer['verdict']}: {answer['reasons'][0] if answer['reasons'] else ''}")
-    for reason in answer["reasons"][1:]:
+    print(f"{explanation['verdict']}: {explanation['reasons'][0] if explanation['reasons'] else ''}")
+    for reason in explanation["reasons"][1:]:
         print(f"  {reason}")
-    if answer["row"]["visible"]:  # no clause matches a row that is not visible
-        _print_details(answer)
+    if explanation["row"]["visible"]:  # no clause matches a row that was deleted or never existed
+        _print_details(explanation)
 
 
-def _print_details(answer: dict[str, Any]) -> None:
-    if answer["buckets"]:
+def _print_details(explanation: dict[str, Any]) -> None:
+    """Print a table of the rules' clauses, and one of the row's columns with the deltas that wrote them."""
+    if explanation["buckets"]:
         print()
     output.records(
-        _clauses(answer),
+        _clauses(explanation),
         as_json=False,
         columns=("bucket", "clause", "row", "compared=compared with", "result"),
         none="the gateway has no sync rules, so every client sees every row",
@@ -87,7 +88,7 @@ def _print_details(answer: dict[str, Any]) -> None:
                 "touched": output.utc_time(each["touchedMs"]),
                 "delta": each["deltaId"][:12],
             }
-            for each in answer["row"]["columns"]
+            for each in explanation["row"]["columns"]
         ),
         as_json=False,
         columns=("column", "clientId=written by", "written", "touched=changed or contested", "delta"),
@@ -95,9 +96,12 @@ def _print_details(answer: dict[str, Any]) -> None:
     )
 
 
-def _clauses(answer: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield a row for each filter of each bucket, and one for a bucket without filters or about other tables."""
-    for bucket in answer["buckets"]:
+def _clauses(explanation: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield a row for each filter of each bucket, and one for a bucket without filters or about other tables.
+
+    A bucket is a part of the sync rules: tables, and filters that compare columns with claims.
+    """
+    for bucket in explanation["buckets"]:
         name = bucket["bucket"]
         if not bucket["coversTable"]:
             yield {"bucket": name, "clause": "tables", "row": None, "compared": None, "result": "not about this table"}

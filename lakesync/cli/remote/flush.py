@@ -1,4 +1,4 @@
-"""`lakesync flush`: flushes the unflushed deltas to the lake now."""
+"""`lakesync flush`: asks the gateway to move the unflushed deltas from its log to the lake now, and waits for it."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ from lakesync.cli.options import Data, Gateway, Json, TokenFile, Url
 app = command_app()
 
 _POLL_SECONDS = 0.5
+"""Seconds between two requests while state tables and checkpoint are updated."""
+_MAX_REQUEST_WAIT = 20.0
+"""Seconds for which the gateway may hold one request, at most."""
 
 
 @app.command(
@@ -43,11 +46,11 @@ def flush(
     with output.spinner("flushing"):
         while True:
             left = max(0.0, deadline - time.monotonic())
-            answer = remote.post("/admin/flush/{gateway}", wait=round(min(left, 20.0), 1) or None)
-            done = bool(answer.get("flushed")) and answer.get("merged", True)
+            response = remote.post("/admin/flush/{gateway}", wait=round(min(left, _MAX_REQUEST_WAIT), 1) or None)
+            done = bool(response.get("flushed")) and response.get("merged", True)
             if done or time.monotonic() >= deadline:
                 break
-            if answer.get("flushed"):
+            if response.get("flushed"):
                 time.sleep(_POLL_SECONDS)  # until tables and checkpoint are updated
             elif not noted:
                 noted = True
@@ -55,13 +58,13 @@ def flush(
                     f"waiting up to {wait:g} s; a flush needs a running `lakesync up`, or a gateway with --flush-to"
                 )
     if as_json:
-        output.record(answer)
+        output.record(response)
     elif not wait:
         print("requested")
     elif done:
-        snapshot = answer.get("snapshotId")
+        snapshot = response.get("snapshotId")
         print(f"all deltas are in the lake{f', snapshot {snapshot}' if snapshot else ''}")
-    elif answer.get("flushed"):
+    elif response.get("flushed"):
         output.note(
             f"all deltas are in the lake's history, but after {wait:g} s not in all state tables and the checkpoint; "
             "`lakesync status` shows what is behind"

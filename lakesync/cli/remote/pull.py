@@ -1,4 +1,8 @@
-"""`lakesync pull` and `lakesync tail`: the rows that a client may see, and their changes."""
+"""`lakesync pull` and `lakesync tail`: the rows that a client may see, and their changes.
+
+Both read pages of deltas by the gateway's `peek` route, which does not affect the client's own app. A cursor is the
+position after a page: the next page starts there.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +23,15 @@ if TYPE_CHECKING:
 pull_app, tail_app = command_app(), command_app()
 
 _PAGE_SIZE = 1000
+"""Deltas of one request, at most."""
 _POLL_SECONDS = 0.5
-"""Seconds between two requests of a tail."""
-_TAIL_SECONDS = 86_400.0
-"""Lifetime of the token that a tail signs for itself."""
-_FIRST_WAIT, _MAX_WAIT = 1.0, 30.0
-"""Seconds until a failed request is retried."""
-_COLUMNS = ("arrived=written", "clientId=client", "op", "table", "rowId=row", "values")
+"""Seconds between two requests of `tail`."""
+_TAIL_TOKEN_SECONDS = 86_400.0
+"""Lifetime of the token that `tail` signs for itself."""
+_FIRST_RETRY_SECONDS, _MAX_RETRY_SECONDS = 1.0, 30.0
+"""Delay before the first retry of a failed request; it doubles up to the second value."""
+_COLUMNS = ("written", "clientId=client", "op", "table", "rowId=row", "values")
+"""Columns of the table, for `output.records`."""
 
 Tables = Annotated[
     list[str] | None,
@@ -78,11 +84,12 @@ def pull(
     from lakesync.cli.connection import connect
 
     remote = connect(url, gateway, token_file, data, role="client", client=client, claims=parse_claim_options(claim))
-    who = client or remote.client_id
-    cursor: list[str] = []
-    found = _as_app(remote, who, since, limit, cursor) if as_app else _visible_rows(remote, who, since, limit, cursor)
-    output.records(_display_rows(found, table, as_json=as_json), as_json=as_json, columns=_COLUMNS, none="no rows")
-    output.note(f"cursor: {cursor[-1]}")
+    client_id = client or remote.client_id
+    cursors: list[str] = []
+    read = _pull_as_app if as_app else _peek
+    deltas = read(remote, client_id, since, limit, cursors)
+    output.records(_display_rows(deltas, table, as_json=as_json), as_json=as_json, columns=_COLUMNS, none="no rows")
+    output.note(f"cursor: {cursors[-1]}")
 
 
 @tail_app.command(
@@ -122,21 +129,21 @@ def tail(
         role="client",
         client=client,
         claims=parse_claim_options(claim),
-        seconds=_TAIL_SECONDS,
+        seconds=_TAIL_TOKEN_SECONDS,
     )
-    who = client or remote.client_id
-    left = limit
-    for each in _display_rows(_changes(remote, who, seconds, from_start=from_start), table, as_json=as_json):
-        _print_delta(each, as_json=as_json)
-        left = None if left is None else left - 1
-        if left == 0:
+    changes = _changes(remote, client or remote.client_id, seconds, from_start=from_start)
+    remaining = limit
+    for delta in _display_rows(changes, table, as_json=as_json):
+        _print_delta(delta, as_json=as_json)
+        remaining = None if remaining is None else remaining - 1
+        if remaining == 0:
             return
 
 
 def _display_rows(
     deltas: Iterable[dict[str, Any]], tables: list[str] | None, *, as_json: bool
 ) -> Iterator[dict[str, Any]]:
-    """Yield deltas of the given tables, with a time and a summary of their values unless JSON is wanted."""
+    """Yield the deltas of some tables (None: all); unless JSON is printed, with the columns `written` and `values`."""
     import msgspec
 
     from lakesync.model.hlc import wall_of
@@ -149,26 +156,42 @@ def _display_rows(
         else:
             cells = (f"{each['column']}={msgspec.json.encode(each['value']).decode()}" for each in delta["columns"])
             written = output.utc_time(wall_of(int(delta["hlc"])))
-            yield {**delta, "arrived": written, "values": ", ".join(cells)}
+            yield {**delta, "written": written, "values": ", ".join(cells)}
 
 
-def _visible_rows(
-    remote: GatewayConnection, who: str, since: str | None, limit: int | None, cursor: list[str]
+def _peek(
+    remote: GatewayConnection, client_id: str, since: str | None, limit: int | None, cursors: list[str]
 ) -> Iterator[dict[str, Any]]:
-    """Yield the rows that the client may see, page by page, and append each page's cursor to `cursor`."""
-    left, more = limit, True
-    while more and left != 0:
-        page = remote.get("/sync/{gateway}/peek", clientId=who, since=since, limit=min(_PAGE_SIZE, left or _PAGE_SIZE))
-        cursor.append(page["cursor"])
+    """Yield the deltas of the rows that a client may see, without any effect on the client.
+
+    Args:
+        remote: the gateway.
+        client_id: the client.
+        since: a cursor; `now` for changes after this call only; None for all rows.
+        limit: number of deltas, at most; None: no limit.
+        cursors: each page's cursor is appended to it.
+    """
+    remaining, more = limit, True
+    while more and remaining != 0:
+        page_size = min(_PAGE_SIZE, remaining or _PAGE_SIZE)
+        page = remote.get("/sync/{gateway}/peek", clientId=client_id, since=since, limit=page_size)
+        cursors.append(page["cursor"])
         yield from page["deltas"]
         since, more = page["cursor"], page["hasMore"]
-        left = None if left is None else max(0, left - len(page["deltas"]))
+        remaining = None if remaining is None else max(0, remaining - len(page["deltas"]))
 
 
-def _as_app(
-    remote: GatewayConnection, who: str, since: str | None, limit: int | None, cursor: list[str]
+def _pull_as_app(
+    remote: GatewayConnection, client_id: str, since: str | None, limit: int | None, cursors: list[str]
 ) -> Iterator[dict[str, Any]]:
-    """Yield what a pull of the client's app returns, and append each page's cursor to `cursor`.
+    """Yield what a pull of the client's app returns. The gateway counts it as sent to the app.
+
+    Args:
+        remote: the gateway.
+        client_id: the client.
+        since: the app's cursor, an integer; None for all rows.
+        limit: number of deltas, at most; None: no limit.
+        cursors: each page's cursor is appended to it.
 
     Raises:
         typer.BadParameter: `since` is not the cursor of an app.
@@ -180,56 +203,64 @@ def _as_app(
 
     if since is not None and not (since.isascii() and since.isdigit() and len(since) < 20):
         raise typer.BadParameter(f"--since is {since!r}; with --as-app it must be the app's cursor, an integer")
-    at, left, more = int(since or 0), limit, True
+    cursor, remaining, more = int(since or 0), limit, True
     transport = remote.transport()
-    while more and left != 0:
-        page = transport.pull(SyncPull(who, at, min(_PAGE_SIZE, left or _PAGE_SIZE)))
-        at, more = page.server_hlc, page.has_more
-        cursor.append(str(at))
+    while more and remaining != 0:
+        page = transport.pull(SyncPull(client_id, cursor, min(_PAGE_SIZE, remaining or _PAGE_SIZE)))
+        cursor, more = page.server_hlc, page.has_more
+        cursors.append(str(cursor))
         yield from (msgspec.json.decode(encode_delta(delta)) for delta in page.deltas)
-        left = None if left is None else max(0, left - len(page.deltas))
+        remaining = None if remaining is None else max(0, remaining - len(page.deltas))
     transport.close()
 
 
 def _changes(
-    remote: GatewayConnection, who: str, seconds: float | None, *, from_start: bool
+    remote: GatewayConnection, client_id: str, seconds: float | None, *, from_start: bool
 ) -> Iterator[dict[str, Any]]:
-    """Yield existing rows if `from_start`, then changes until the deadline.
+    """Yield changes of the rows that a client may see, and retry failed requests.
+
+    Args:
+        remote: the gateway.
+        client_id: the client.
+        seconds: for how long; None: without end.
+        from_start: whether to yield the existing rows first.
 
     Raises:
-        UnreachableError: the gateway does not answer the first request.
+        LakeSyncError: the first request failed, or a later one was rejected for good.
     """
     from lakesync.model.errors import ResyncRequiredError, TransientError
 
     deadline = float("inf") if seconds is None else time.monotonic() + seconds
-    cursor: list[str] = []
-    yield from _visible_rows(remote, who, None if from_start else "now", None, cursor)
+    cursors: list[str] = []
+    yield from _peek(remote, client_id, None if from_start else "now", None, cursors)
     if not from_start:
-        output.note(f"at {cursor[-1]}; waiting for changes")
-    wait = _FIRST_WAIT
+        output.note(f"at {cursors[-1]}; waiting for changes")
+    retry_seconds = _FIRST_RETRY_SECONDS
     while time.monotonic() < deadline:
         try:
-            yield from _visible_rows(remote, who, cursor[-1], None, cursor)
+            yield from _peek(remote, client_id, cursors[-1], None, cursors)
         except TransientError as error:
-            output.note(f"{error}; retrying in {wait:g} s")
-            _sleep(wait, deadline)
-            wait = min(_MAX_WAIT, 2 * wait)
+            output.note(f"{error}; retrying in {retry_seconds:g} s")
+            _sleep(retry_seconds, deadline)
+            retry_seconds = min(_MAX_RETRY_SECONDS, 2 * retry_seconds)
         except ResyncRequiredError:
             output.note("the sync rules changed; all visible rows are printed again")
-            yield from _visible_rows(remote, who, None, None, cursor)
+            yield from _peek(remote, client_id, None, None, cursors)
         else:
-            wait = _FIRST_WAIT
+            retry_seconds = _FIRST_RETRY_SECONDS
             _sleep(_POLL_SECONDS, deadline)
 
 
 def _sleep(seconds: float, deadline: float) -> None:
+    """Sleep, but not beyond the deadline on the monotonic clock."""
     time.sleep(max(0.0, min(seconds, deadline - time.monotonic())))
 
 
-def _print_delta(each: dict[str, Any], *, as_json: bool) -> None:
+def _print_delta(delta: dict[str, Any], *, as_json: bool) -> None:
+    """Print a delta at once, as `_display_rows` yields it."""
     if as_json:
-        output.record(each)
+        output.record(delta)
     else:
-        row = f"{each['table']}/{each['rowId']}"
-        print(f"{each['arrived']}  {each['clientId']}  {each['op']:<6}  {row}  {each['values']}")
+        row = f"{delta['table']}/{delta['rowId']}"
+        print(f"{delta['written']}  {delta['clientId']}  {delta['op']:<6}  {row}  {delta['values']}")
     sys.stdout.flush()

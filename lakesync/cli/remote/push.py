@@ -1,4 +1,8 @@
-"""`lakesync push`: imports rows or deltas from a file."""
+"""`lakesync push`: imports rows or deltas from a file, by pushes to a gateway.
+
+A delta is a change of some columns of one row: INSERT, UPDATE or DELETE. Its hlc (hybrid logical clock) decides which
+of two writes to a column wins.
+"""
 
 from __future__ import annotations
 
@@ -28,11 +32,11 @@ if TYPE_CHECKING:
 app = command_app()
 
 _MAX_DELTAS = 1000
-"""Deltas in one request."""
+"""Deltas in one request, at most."""
 _MAX_BYTES = 900_000
-"""Bytes of deltas in one request; a gateway accepts 1 MiB."""
+"""Bytes of deltas in one request, at most; a gateway accepts 1 MiB."""
 _MAX_PRINTED = 20
-"""Rejected deltas that are printed one by one, unless JSON is wanted."""
+"""Rejected deltas that are printed one by one as text, at most; `--json` prints all."""
 
 
 @app.command(
@@ -88,27 +92,27 @@ def push(
 
     remote = connect(url, gateway, token_file, data, role="client", client=client, claims=parse_claim_options(claim))
     clock = HLC()
-    user = client or remote.client_id
-    importer = importer_of(user)
+    client_id = client or remote.client_id
+    importer_id = importer_of(client_id)
     transport = remote.transport()
 
     def types() -> Mapping[str, ColumnType]:
-        known = transport.schema(table) if table else None
-        return known.schema.types if known else {}
+        registered = transport.schema(table) if table else None
+        return registered.schema.types if registered else {}
 
-    found = records(file, id_column, types)
+    file_records = records(file, id_column, types)
     if table is None:
-        deltas = (_delta(record, number, importer, clock) for number, record in enumerate(found, 1))
+        deltas = (_delta(record, number, importer_id, clock) for number, record in enumerate(file_records, 1))
     else:
         op = "UPDATE" if update else "INSERT"
-        rows = (_row(record, number, table, id_column, op) for number, record in enumerate(found, 1))
-        deltas = (_delta(record, number, importer, clock) for number, record in enumerate(rows, 1))
-    accepted, server_hlc, rejections = 0, 0, Rejections(user, as_json=as_json)
+        rows = (_row_delta(record, number, table, id_column, op) for number, record in enumerate(file_records, 1))
+        deltas = (_delta(record, number, importer_id, clock) for number, record in enumerate(rows, 1))
+    accepted, server_hlc, rejections = 0, 0, Rejections(client_id, as_json=as_json)
     try:
-        with closing(found), output.spinner("pushing"):
+        with closing(file_records), output.spinner("pushing"):
             for batch in _batches(deltas):
-                taken, rejected, arrival = _push(transport, importer, batch)
-                accepted, server_hlc = accepted + taken, max(server_hlc, arrival)
+                accepted_in_batch, rejected, arrival = _push(transport, importer_id, batch)
+                accepted, server_hlc = accepted + accepted_in_batch, max(server_hlc, arrival)
                 rejections.report(batch, rejected)
     except (LakeSyncError, KeyboardInterrupt):
         if accepted:
@@ -140,51 +144,80 @@ def _batches(deltas: Iterable[RowDelta]) -> Iterator[list[RowDelta]]:
 
 
 def _push(transport: HttpTransport, importer: str, deltas: list[RowDelta]) -> tuple[int, tuple[Rejection, ...], int]:
-    """Push deltas; if some are rejected, push the others.
+    """Push deltas; if the gateway rejects some by name, push the others.
+
+    Args:
+        transport: sends the push.
+        importer: the client id of the deltas.
+        deltas: the deltas of one request.
 
     Returns:
-        The number of accepted deltas, the rejections, and the arrival that the gateway gave to the push; 0 if it
-        rejected all of them.
+        The number of accepted deltas, the rejections, and the arrival: the timestamp of receipt that the gateway gave
+        to the push, 0 if it rejected all deltas.
+
+    Raises:
+        LakeSyncError: the gateway rejected the request as a whole, or did not answer.
     """
     from lakesync.model.errors import RefusedError
     from lakesync.model.types import SyncPush
 
     try:
-        done = transport.push(SyncPush(importer, tuple(deltas)))
+        result = transport.push(SyncPush(importer, tuple(deltas)))
     except RefusedError as error:
         if not error.rejected:
             raise
-        rejected = {each.delta_id for each in error.rejected}
-        left = [delta for delta in deltas if delta.delta_id not in rejected]
-        if len(left) == len(deltas):
+        rejected_ids = {each.delta_id for each in error.rejected}
+        remaining = [delta for delta in deltas if delta.delta_id not in rejected_ids]
+        if len(remaining) == len(deltas):
             raise
-        if not left:
+        if not remaining:
             return 0, error.rejected, 0
-        taken, more, server_hlc = _push(transport, importer, left)
-        return taken, (*error.rejected, *more), server_hlc
-    return done.accepted, (), done.server_hlc
+        accepted, more_rejected, server_hlc = _push(transport, importer, remaining)
+        return accepted, (*error.rejected, *more_rejected), server_hlc
+    return result.accepted, (), result.server_hlc
 
 
-def _row(record: Mapping[str, Any], number: int, table: str, id_column: str, op: str) -> Mapping[str, Any]:
+def _row_delta(record: Mapping[str, Any], number: int, table: str, id_column: str, op: str) -> Mapping[str, Any]:
+    """Return the JSON form of the delta that writes a row of the file.
+
+    Args:
+        record: the row's fields.
+        number: the row's number in the file, from 1, for messages.
+        table: the row's table.
+        id_column: the field with the row id, which does not become a column.
+        op: `INSERT` or `UPDATE`.
+
+    Raises:
+        ValidationError: the row has no id, or its id is neither a string nor an integer.
+    """
     from lakesync.model.errors import ValidationError
 
-    identity = record.get(id_column)
-    if identity is None:
+    row_id = record.get(id_column)
+    if row_id is None:
         known = ", ".join(map(repr, record)) or "no fields"
         raise ValidationError(
             f"row {number} has no field {id_column!r}, it has {known}; give the field of its id with --id"
         )
-    if isinstance(identity, bool) or not isinstance(identity, str | int):
-        raise ValidationError(f"row {number} has the id {str(identity)[:60]}; an id must be a string or an integer")
+    if isinstance(row_id, bool) or not isinstance(row_id, str | int):
+        raise ValidationError(f"row {number} has the id {str(row_id)[:60]}; an id must be a string or an integer")
     values = {name: value for name, value in record.items() if name != id_column}
     columns = [{"column": name, "value": value} for name, value in values.items()]
-    return {"op": op, "table": table, "rowId": str(identity), "columns": columns}
+    return {"op": op, "table": table, "rowId": str(row_id), "columns": columns}
 
 
 def _delta(record: Mapping[str, Any], number: int, importer: str, clock: HLC) -> RowDelta:
     """Return a delta from its JSON form, in which client id, hlc and delta id may be missing.
 
-    A delta of another client becomes one of the importer, with an id of its own.
+    A delta of another client becomes one of the importer, with a new delta id.
+
+    Args:
+        record: the JSON form.
+        number: the delta's number in the file, from 1, for messages.
+        importer: the client id of imported deltas.
+        clock: stamps deltas without an hlc.
+
+    Raises:
+        ValidationError: the record is not a delta.
     """
     import msgspec
 
@@ -193,21 +226,19 @@ def _delta(record: Mapping[str, Any], number: int, importer: str, clock: HLC) ->
     from lakesync.model.types import RowDelta
     from lakesync.wire.malformed import hlc_problem
 
-    given = {"columns": (), "clientId": importer, "deltaId": "", **record}
-    given["hlc"] = given["hlc"] if "hlc" in record else clock.now()
-    fault = hlc_problem("hlc", given["hlc"])
-    if fault is not None:
-        raise ValidationError(f"delta {number}: {fault}")
+    completed = {"columns": (), "clientId": importer, "deltaId": "", **record}
+    completed["hlc"] = completed["hlc"] if "hlc" in record else clock.now()
+    problem = hlc_problem("hlc", completed["hlc"])
+    if problem is not None:
+        raise ValidationError(f"delta {number}: {problem}")
     try:
-        delta = msgspec.json.decode(msgspec.json.encode(given), type=RowDelta, strict=False)
+        delta = msgspec.json.decode(msgspec.json.encode(completed), type=RowDelta, strict=False)
     except msgspec.ValidationError as error:
         raise ValidationError(f"delta {number} does not have the documented form: {error}") from error
     if delta.delta_id and delta.client_id == importer:
         return delta
-    identity = delta_id(
-        client_id=importer, hlc=delta.hlc, table=delta.table, row_id=delta.row_id, columns=delta.columns
-    )
-    return msgspec.structs.replace(delta, client_id=importer, delta_id=identity)
+    new_id = delta_id(client_id=importer, hlc=delta.hlc, table=delta.table, row_id=delta.row_id, columns=delta.columns)
+    return msgspec.structs.replace(delta, client_id=importer, delta_id=new_id)
 
 
 class Rejections:
@@ -217,12 +248,13 @@ class Rejections:
         """Begin with no rejections.
 
         Args:
-            client: the client that the import is for.
-            as_json: print each rejection as a line of JSON; otherwise only the first ones, as text.
+            client: the client id that the import is for.
+            as_json: whether to print every rejection as a line of JSON; otherwise the first ones as text.
         """
         self._client = client
         self._as_json = as_json
         self._codes: Counter[str] = Counter()
+        """Number of rejections by error code."""
 
     def __len__(self) -> int:
         return self._codes.total()
@@ -231,8 +263,8 @@ class Rejections:
         """Count and print the rejections of one request.
 
         Args:
-            deltas: of the request.
-            rejected: the gateway's rejections.
+            deltas: the deltas of the request.
+            rejected: the gateway's rejections of some of them.
         """
         by_id = {delta.delta_id: delta for delta in deltas} if rejected else {}
         for each in rejected:
@@ -246,7 +278,7 @@ class Rejections:
                 output.note(f"rejected {row}: {each.code}: {each.message} (delta {each.delta_id})")
 
     def report_summary(self) -> None:
-        """Print how many deltas were rejected, if not all were printed, and a remedy."""
+        """Print the number of rejections if not all were printed, and a remedy for FORBIDDEN."""
         if not self._as_json and len(self) > _MAX_PRINTED:
             kinds = ", ".join(f"{count:,} {code}" for code, count in self._codes.most_common())
             output.note(f"rejected {len(self):,} in total ({kinds}); --json prints each")

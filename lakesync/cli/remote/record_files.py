@@ -1,4 +1,4 @@
-"""Reads the rows or deltas of an import file: JSON lines, a JSON list, or CSV with a header."""
+"""Reads the rows or deltas of an import file for `lakesync push`: JSON lines, a JSON list, or CSV with a header."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from lakesync.model.schema import ColumnType
 
 _MAX_FIELD_CHARS = 1 << 30
-"""Limit for a CSV field; the gateway rejects shorter values that are too long."""
+"""Characters of a CSV field, at most, instead of Python's low default; the gateway has its own limits."""
 _TRUE, _FALSE = frozenset({"true", "yes", "t", "1"}), frozenset({"false", "no", "f", "0"})
 
 
@@ -44,6 +44,7 @@ def records(file: Path, id_column: str, types: Callable[[], Mapping[str, ColumnT
 def _objects(
     lines: Iterable[str], file: Path, id_column: str, types: Callable[[], Mapping[str, ColumnType]]
 ) -> Iterator[Mapping[str, Any]]:
+    """Yield the objects of an open file; `file` is its name, for the format and for messages."""
     if file.suffix.lower() == ".csv":
         yield from _csv_rows(lines, file, {**types(), id_column: "string"})
         return
@@ -60,6 +61,16 @@ def _objects(
 
 
 def _csv_rows(text: Iterable[str], file: Path, types: Mapping[str, ColumnType]) -> Iterator[Mapping[str, Any]]:
+    """Yield the rows of a CSV file with a header.
+
+    Args:
+        text: the lines of the file.
+        file: the file's name, for messages.
+        types: the known types of columns.
+
+    Raises:
+        ValidationError: the file is not CSV, or a row has more or fewer fields than the header.
+    """
     from lakesync.model.errors import ValidationError
 
     csv.field_size_limit(_MAX_FIELD_CHARS)
@@ -86,7 +97,13 @@ def _csv_rows(text: Iterable[str], file: Path, types: Mapping[str, ColumnType]) 
 
 
 def _value(field: str, kind: ColumnType | None, where: str) -> Any:
-    """Return a CSV field as a value of its column; without a known type, JSON numbers and booleans, else a string."""
+    """Return a CSV field as a JSON value; an empty field is null.
+
+    Args:
+        field: the field's text.
+        kind: the column's type; None if unknown: then JSON numbers and booleans are recognised, all else is a string.
+        where: the file, line and column, for messages.
+    """
     if not field:
         return None
     if kind == "string":
@@ -96,26 +113,29 @@ def _value(field: str, kind: ColumnType | None, where: str) -> Any:
     if kind == "json":
         return _parsed(field, where)
     try:
-        found = json.loads(field, parse_constant=_no_constant, parse_float=_finite)
+        decoded = json.loads(field, parse_constant=_reject_constant, parse_float=_finite)
     except ValueError:
         return field
-    return found if isinstance(found, int | float | bool) else field
+    return decoded if isinstance(decoded, int | float | bool) else field
 
 
 def _parsed(text: str, where: str) -> Any:
+    """Parse JSON; raise ValidationError with `where` if it is not."""
     from lakesync.model.errors import ValidationError
 
     try:
-        return json.loads(text, parse_constant=_no_constant, parse_float=_finite)
+        return json.loads(text, parse_constant=_reject_constant, parse_float=_finite)
     except ValueError as error:
         raise ValidationError(f"{where}: not JSON: {error}") from error
 
 
-def _no_constant(name: str) -> NoReturn:
+def _reject_constant(name: str) -> NoReturn:
+    """Reject NaN and Infinity, which Python's json accepts."""
     raise ValueError(f"{name} is not a JSON value")
 
 
 def _finite(digits: str) -> float:
+    """Return a number; raise ValueError if it is beyond doubles."""
     number = float(digits)
     if math.isinf(number):  # would be sent as null
         raise ValueError(f"{digits} is too large for a number; write it as a string")
@@ -123,6 +143,7 @@ def _finite(digits: str) -> float:
 
 
 def _object(value: Any, where: str) -> Mapping[str, Any]:
+    """Return a value; raise ValidationError with `where` if it is not a JSON object."""
     from lakesync.model.errors import ValidationError
 
     if not isinstance(value, dict):

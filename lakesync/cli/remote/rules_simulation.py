@@ -1,4 +1,7 @@
-"""Evaluates sync rules for clients over a gateway's rows, or the rows of a file, for `rules test` and `rules diff`."""
+"""Evaluates sync rules over a gateway's rows, or over the rows of a file, for `lakesync rules test` and `rules diff`.
+
+Sync rules decide which rows a client may see, by the claims of the client's token.
+"""
 
 from __future__ import annotations
 
@@ -20,22 +23,26 @@ if TYPE_CHECKING:
     from lakesync.model.types import Claims
 
 _PAGE_SIZE = 5000
+"""Rows of one request, at most."""
 _MAX_CLIENTS = 100
+"""Clients that `Simulation.clients` returns, at most."""
 
 
 class Viewer(NamedTuple):
-    """A client, as sync rules see it."""
+    """A client for which rules are evaluated."""
 
     name: str
+    """The client's id, or the text of `--as`, for the output."""
     claims: Claims
 
 
 class Row(NamedTuple):
-    """A visible row."""
+    """A row that is not deleted."""
 
     table: str
     row_id: str
     values: dict[str, Any]
+    """The row's decoded values by column."""
 
 
 def parse_viewers(options: Sequence[str] | None) -> list[Viewer]:
@@ -44,13 +51,13 @@ def parse_viewers(options: Sequence[str] | None) -> list[Viewer]:
     Raises:
         typer.BadParameter: claims have an invalid form, or lack `sub`.
     """
-    found = []
+    viewers = []
     for text in options or ():
         claims = parse_claims(text) or {}
         if not isinstance(claims.get("sub"), str):
             raise typer.BadParameter(f"--as is {text!r}, which has no sub; add the client id as sub=ID")
-        found.append(Viewer(text, claims))
-    return found
+        viewers.append(Viewer(text, claims))
+    return viewers
 
 
 class Simulation:
@@ -65,14 +72,14 @@ class Simulation:
         rows: Path | None,
         tables: list[str] | None,
     ) -> None:
-        """Choose the rows.
+        """Choose the rows; none is read yet.
 
         Args:
-            url: the `--url` option.
-            gateway: the `--gateway` option.
-            token_file: the `--token-file` option.
-            data: the `--data` option.
-            rows: file with rows; None: the gateway's rows.
+            url: the gateway's URL (`--url`); None for that of the settings.
+            gateway: the gateway's id (`--gateway`); None for that of the token or the settings.
+            token_file: the file with an admin's token (`--token-file`); None for LAKESYNC_TOKEN, or a new token.
+            data: the data folder (`--data`); None for that of the settings.
+            rows: a file with rows; None: the gateway's rows.
             tables: the tables to use; None: all.
         """
         self._options = (url, gateway, token_file, data)
@@ -81,7 +88,7 @@ class Simulation:
 
     @cached_property
     def remote(self) -> GatewayConnection:
-        """The gateway, connected on first use."""
+        """The connection to the gateway, created at first use."""
         from lakesync.cli.connection import connect
 
         return connect(*self._options)
@@ -92,14 +99,15 @@ class Simulation:
         return parse_rules(rules) if rules is not None else SyncRules(1, ())
 
     def clients(self) -> list[Viewer]:
-        """Return the clients that the gateway process knows, with the claims that it remembers."""
-        known = self.remote.get("/admin/metrics/{gateway}", clients=_MAX_CLIENTS)["clients"]
-        found = []
-        for client in known:
-            who = client["clientId"]
-            answer = self.remote.get("/admin/explain/{gateway}", clientId=who, table="none", rowId="none")
-            found.append(Viewer(who, answer["client"]["claims"]))
-        return found
+        """Return the clients that called the gateway process since it started, with the claims of their last pulls."""
+        clients = self.remote.get("/admin/metrics/{gateway}", clients=_MAX_CLIENTS)["clients"]
+        viewers = []
+        for client in clients:
+            client_id = client["clientId"]
+            # any row will do: the response has the client's claims
+            explained = self.remote.get("/admin/explain/{gateway}", clientId=client_id, table="none", rowId="none")
+            viewers.append(Viewer(client_id, explained["client"]["claims"]))
+        return viewers
 
     def count_visible(self, rules: SyncRules, viewers: Sequence[Viewer], *, listed: bool) -> Iterator[dict[str, Any]]:
         """Yield, for each client and table, the number of rows and of visible rows.
@@ -107,7 +115,7 @@ class Simulation:
         Args:
             rules: the sync rules.
             viewers: the clients.
-            listed: add the ids of the visible rows.
+            listed: whether to add the ids of the visible rows.
         """
         total: dict[str, int] = defaultdict(int)
         ids: dict[tuple[str, str], list[str]] = defaultdict(list)
@@ -118,9 +126,9 @@ class Simulation:
                     ids[viewer.name, row.table].append(row.row_id)
         for viewer in viewers:
             for table in sorted(total):
-                found = ids[viewer.name, table]
-                counts = {"as": viewer.name, "table": table, "rows": total[table], "visible": len(found)}
-                yield counts | ({"rowIds": found} if listed else {})
+                visible_ids = ids[viewer.name, table]
+                counts = {"as": viewer.name, "table": table, "rows": total[table], "visible": len(visible_ids)}
+                yield counts | ({"rowIds": visible_ids} if listed else {})
 
     def compare(
         self, old: SyncRules, new: SyncRules, viewers: Sequence[Viewer], *, listed: bool
@@ -131,7 +139,7 @@ class Simulation:
             old: the rules before the change.
             new: the rules after it.
             viewers: the clients.
-            listed: add the ids of the rows.
+            listed: whether to add the ids of these rows.
         """
         counts: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
         added: dict[tuple[str, str], list[str]] = defaultdict(list)
@@ -159,6 +167,7 @@ class Simulation:
             yield difference | ({"addedIds": added[key], "removedIds": removed[key]} if listed else {})
 
     def _rows(self, rules: Sequence[SyncRules]) -> Iterator[Row]:
+        """Yield the rows of the file, or of the gateway's tables that have a schema or that the rules name."""
         if self._file is not None:
             wanted = set(self._tables or ())
             yield from (row for row in _rows_in_file(self._file) if not wanted or row.table in wanted)
@@ -190,11 +199,9 @@ def _rows_in_file(path: Path) -> Iterator[Row]:
         if not line.strip():
             continue
         try:
-            found = json.loads(line)
-            values = (
-                found["values"] if "values" in found else {each["column"]: each["value"] for each in found["columns"]}
-            )
-            if found.get("op") != "DELETE":
-                yield Row(str(found["table"]), str(found["rowId"]), dict(values))
+            item = json.loads(line)
+            values = item["values"] if "values" in item else {each["column"]: each["value"] for each in item["columns"]}
+            if item.get("op") != "DELETE":
+                yield Row(str(item["table"]), str(item["rowId"]), dict(values))
         except (ValueError, KeyError, TypeError) as error:
             raise ValidationError(f"{path}, line {number} is not {{table, rowId, values}}: {error!r}") from error

@@ -53,15 +53,15 @@ def apply(
     """
     from lakesync.cli.connection import connect
 
-    found = [read_json(path) for path in files]
-    tables = [_table(path, each) for path, each in zip(files, found, strict=True)]
+    contents = [read_json(path) for path in files]
+    tables = [_table_of(path, content) for path, content in zip(files, contents, strict=True)]
     remote = connect(url, gateway, token_file, data)
-    for table, each in zip(tables, found, strict=True):
-        answer = remote.post("/admin/schema/{gateway}", each)
+    for table, content in zip(tables, contents, strict=True):
+        response = remote.post("/admin/schema/{gateway}", content)
         if as_json:
-            output.record({"table": table, **answer})
+            output.record({"table": table, **response})
         else:
-            print(f"{table}: version {answer['version']}")
+            print(f"{table}: version {response['version']}")
 
 
 @app.command(epilog=examples(("lakesync schema retire drafts", "rows stay in the lake and on clients")))
@@ -81,22 +81,24 @@ def retire(
     """
     from lakesync.cli.connection import connect
 
-    answer = connect(url, gateway, token_file, data).delete(f"/admin/schema/{{gateway}}/{quote(table, safe='')}")
+    response = connect(url, gateway, token_file, data).delete(f"/admin/schema/{{gateway}}/{quote(table, safe='')}")
     if as_json:
-        output.record({"table": table, **answer})
+        output.record({"table": table, **response})
     else:
-        print(f"{table}: retired, version {answer['version']}")
+        print(f"{table}: retired, version {response['version']}")
 
 
-def _table(file: Path, found: Any) -> str:
+def _table_of(file: Path, content: Any) -> str:
+    """Return the table of a schema file's JSON; raise ValidationError, which names the file, if it is not a schema."""
     from lakesync.model.errors import SchemaError, ValidationError
     from lakesync.model.schema import parse_schema
 
     try:
-        return parse_schema(found).table
+        return parse_schema(content).table
     except (SchemaError, ValidationError) as error:
         raise ValidationError(f"{file}: {error}") from error
 
 
-def _columns(found: dict[str, list[dict[str, str]]]) -> str:
-    return ", ".join(f"{column['name']} {column['type']}" for column in found["columns"])
+def _columns(schema_json: dict[str, list[dict[str, str]]]) -> str:
+    """Return the columns of a schema as text: `title string, done boolean`."""
+    return ", ".join(f"{column['name']} {column['type']}" for column in schema_json["columns"])

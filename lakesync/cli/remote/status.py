@@ -1,4 +1,8 @@
-"""`lakesync status`: summarises the progress of gateway, clients, lake and pipeline."""
+"""`lakesync status`: summarises the progress of gateway, clients, lake and pipeline.
+
+The numbers come from the gateway's `/admin/metrics`, the lake's state tables and Dagster. A time named `…Ms` is in
+milliseconds since 1970; an arrival is the gateway's timestamp of receipt, whose upper 48 bits are such milliseconds.
+"""
 
 from __future__ import annotations
 
@@ -50,16 +54,16 @@ def status(
         metrics = remote.get("/admin/metrics/{gateway}", clients=clients, tables="true")
         ready = _ready(remote)
         unanswered: list[str] = []
-        lake, runs = None, None
+        merged_arrivals, runs = None, None
         try:
-            lake = _lake(remote.config, remote.gateway)
+            merged_arrivals = _merged_arrivals(remote.config, remote.gateway)
         except LakeSyncError as error:
             unanswered.append(str(error))
         try:
             runs = _runs(remote.config)
         except LakeSyncError as error:
             unanswered.append(str(error))
-    summary = _summary(remote, metrics, ready, lake, runs)
+    summary = _summary(remote, metrics, ready, merged_arrivals, runs)
     if as_json:
         output.record({**summary, "unanswered": unanswered})
     else:
@@ -74,21 +78,31 @@ def _summary(
     remote: GatewayConnection,
     metrics: dict[str, Any],
     ready: str,
-    lake: dict[str, int | None] | None,
+    merged_arrivals: dict[str, int | None] | None,
     runs: list[dict[str, Any]] | None,
 ) -> dict[str, Any]:
-    now = time.time() * 1000
-    newest = int(metrics["lastArrivalHlc"])
+    """Return the object that `--json` prints.
+
+    Args:
+        remote: the gateway.
+        metrics: the gateway's `/admin/metrics`.
+        ready: the result of `_ready`.
+        merged_arrivals: the result of `_merged_arrivals`; None also if the lake does not answer.
+        runs: the result of `_runs`; None also if Dagster does not answer.
+    """
+    now_ms = time.time() * 1000
+    newest_arrival = int(metrics["lastArrivalHlc"])
     unflushed = {each["table"]: each for each in metrics["tables"] or ()}
-    names = sorted({*unflushed, *(lake or {})})
+    names = sorted({*unflushed, *(merged_arrivals or {})})
+    oldest_ms = metrics["oldestMs"]
     return {
         "gateway": remote.gateway,
         "url": remote.url,
         "ready": ready,
-        "newestMs": newest >> 16 or None,
+        "newestMs": newest_arrival >> 16 or None,
         "unflushedDeltas": metrics["logSize"],
         "unflushedBytes": metrics["byteSize"],
-        "oldestUnflushedSeconds": None if metrics["oldestMs"] is None else round((now - metrics["oldestMs"]) / 1000, 1),
+        "oldestUnflushedSeconds": None if oldest_ms is None else round((now_ms - oldest_ms) / 1000, 1),
         "flushedMs": metrics["flushedMs"],
         "maxBackpressureBytes": metrics["maxBackpressureBytes"],
         "rejectingShards": [
@@ -100,7 +114,7 @@ def _summary(
             {
                 "table": name,
                 "unflushedDeltas": unflushed.get(name, {}).get("deltaCount", 0),
-                "mergedMs": ((lake or {}).get(name) or 0) >> 16 or None,
+                "mergedMs": ((merged_arrivals or {}).get(name) or 0) >> 16 or None,
             }
             for name in names
         ],
@@ -112,6 +126,7 @@ def _summary(
 
 
 def _ready(remote: GatewayConnection) -> str:
+    """Return the status of the gateway's readiness check, or why it is not ready."""
     from lakesync.model.errors import LakeSyncError
 
     try:
@@ -120,8 +135,14 @@ def _ready(remote: GatewayConnection) -> str:
         return f"not ready: {error}"
 
 
-def _lake(config: Config, gateway: str) -> dict[str, int | None] | None:
-    """Return state table → the arrival up to which it is merged; None if the lake cannot be read from here."""
+def _merged_arrivals(config: Config, gateway: str) -> dict[str, int | None] | None:
+    """Return the arrival up to which each state table has the gateway's deltas, by table (None: it has none).
+
+    None if the lake cannot be read from here: pyiceberg is not installed, or no catalogue is configured.
+
+    Raises:
+        LakeSyncError: the lake does not answer.
+    """
     if find_spec("pyiceberg") is None:
         return None
     from lakesync.analysis.catalogue import LakeReader, may_have_catalogue, merge_marks
@@ -135,7 +156,11 @@ def _lake(config: Config, gateway: str) -> dict[str, int | None] | None:
 
 
 def _runs(config: Config) -> list[dict[str, Any]] | None:
-    """Return the newest run of each job, newest first; None if no Dagster is configured."""
+    """Return the newest run of each Dagster job, newest first; None if no Dagster is configured.
+
+    Raises:
+        UnreachableError: Dagster does not answer.
+    """
     from lakesync.cli.dagster_client import DagsterClient, dagster_url
 
     url = dagster_url(config)
@@ -176,9 +201,10 @@ def _print_summary(summary: dict[str, Any]) -> None:
 
 
 def _fields(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    report, now = summary["pipeline"], time.time() * 1000
-    for number, problem in enumerate(problems(report, now)):
-        yield "pipeline" + " " * number, problem  # first, because it is the most important line
+    """Yield the lines above the tables, each as a heading and a text."""
+    report, now_ms = summary["pipeline"], time.time() * 1000
+    for number, problem in enumerate(problems(report, now_ms)):
+        yield "pipeline" + " " * number, problem  # spaces, because headings are the keys of a mapping
     yield "gateway", f"{summary['gateway']} at {summary['url']}, {summary['ready']}"
     yield "newest commit", output.utc_time(summary["newestMs"]) or "none yet"
     deltas = summary["unflushedDeltas"]
@@ -203,7 +229,7 @@ def _fields(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
         f"version {summary['rulesVersion']}" if summary["rulesVersion"] else "none, every client sees every row",
     )
     if report is not None:
-        yield "behind", "; ".join(lag_text(part, now) for part in report["behind"]) or "nothing"
+        yield "behind", "; ".join(lag_text(part, now_ms) for part in report["behind"]) or "nothing"
     if summary["deadLetters"]:
         letters = [
             f"{each['count']:,} of {each['kind']} {each['name']}, since {output.utc_time(each['sinceMs'])}"

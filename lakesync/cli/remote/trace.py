@@ -1,4 +1,7 @@
-"""`lakesync trace`: traces a delta from its client to the tables and clients that have it."""
+"""`lakesync trace`: traces a delta (a change of one row) from its client to the tables and clients that have it.
+
+`lakesync.analysis.tracing` finds it in the gateway's log and in the lake; this module adds the clients and prints.
+"""
 
 from __future__ import annotations
 
@@ -48,41 +51,53 @@ def trace(
     from lakesync.analysis.tracing import trace as traced
 
     with output.spinner("searching"):
-        found = traced(load_settings(data), delta, gateway)
-        holders, why = _holders(found, clients, url, token_file, data) if clients else (None, None)
+        traced_delta = traced(load_settings(data), delta, gateway)
+        holders, problem = _holders(traced_delta, clients, url, token_file, data) if clients else (None, None)
     if as_json:
-        output.record({**msgspec.to_builtins(found), "holders": holders, **({"unanswered": why} if why else {})})
+        unanswered = {"unanswered": problem} if problem else {}
+        output.record({**msgspec.to_builtins(traced_delta), "holders": holders, **unanswered})
     else:
-        _print_trace(found, holders)
-    if why:
-        raise typer.Exit(exit_codes.report_unanswered(f"clients with the row: {why}", as_json=as_json))
+        _print_trace(traced_delta, holders)
+    if problem:
+        raise typer.Exit(exit_codes.report_unanswered(f"clients with the row: {problem}", as_json=as_json))
 
 
 def _holders(
-    found: TracedDelta, clients: int, url: str | None, token_file: Path | None, data: Path | None
+    delta: TracedDelta, clients: int, url: str | None, token_file: Path | None, data: Path | None
 ) -> tuple[dict[str, Any] | None, str | None]:
-    """Return the gateway's answer about the row and each known client, or the reason why there is none."""
+    """Ask the gateway which columns still have the delta's values, and which clients have the row.
+
+    Args:
+        delta: the traced delta.
+        clients: number of clients to check, at most.
+        url: the gateway's URL (`--url`); None for that of the settings.
+        token_file: the file with an admin's token (`--token-file`); None for LAKESYNC_TOKEN, or a new token.
+        data: the data folder (`--data`); None for that of the settings.
+
+    Returns:
+        The object `holders` of the JSON output and None; or None and the reason why the gateway did not answer.
+    """
     from lakesync.cli.connection import connect
     from lakesync.model.errors import LakeSyncError
     from lakesync.model.validation import user_of
 
     try:
-        remote = connect(url, found.gateway, token_file, data)
+        remote = connect(url, delta.gateway, token_file, data)
         metrics = remote.get("/admin/metrics/{gateway}", clients=clients)
-        row_query = {"table": found.table, "rowId": found.row_id}
+        row_query = {"table": delta.table, "rowId": delta.row_id}
         explained = {
             client: remote.get("/admin/explain/{gateway}", clientId=client, **row_query)
-            for client in dict.fromkeys([user_of(found.client_id), *(each["clientId"] for each in metrics["clients"])])
+            for client in dict.fromkeys([user_of(delta.client_id), *(each["clientId"] for each in metrics["clients"])])
         }
     except LakeSyncError as error:
         return None, str(error)
     row = next(iter(explained.values()))["row"]
-    owned = [each["column"] for each in row["columns"] if each["deltaId"] == found.delta_id]
+    owned = [each["column"] for each in row["columns"] if each["deltaId"] == delta.delta_id]
     checkpoint = metrics["checkpoint"]
     return {
         "ownsColumns": owned,
         "rowVisible": row["visible"],
-        "inCheckpoint": None if checkpoint is None else int(checkpoint["arrivalHlc"]) >= found.arrival_hlc,
+        "inCheckpoint": None if checkpoint is None else int(checkpoint["arrivalHlc"]) >= delta.arrival_hlc,
         "clients": [
             {"clientId": client, "verdict": each["verdict"], "why": each["reasons"][0] if each["reasons"] else ""}
             for client, each in explained.items()
@@ -90,8 +105,8 @@ def _holders(
     }, None
 
 
-def _print_trace(found: TracedDelta, holders: dict[str, Any] | None) -> None:
-    output.fields(dict(_steps(found, holders)), as_json=False)
+def _print_trace(delta: TracedDelta, holders: dict[str, Any] | None) -> None:
+    output.fields(dict(_steps(delta, holders)), as_json=False)
     if holders is not None:
         print()
         output.records(
@@ -102,29 +117,30 @@ def _print_trace(found: TracedDelta, holders: dict[str, Any] | None) -> None:
         )
 
 
-def _steps(found: TracedDelta, holders: dict[str, Any] | None) -> Iterator[tuple[str, str]]:
+def _steps(delta: TracedDelta, holders: dict[str, Any] | None) -> Iterator[tuple[str, str]]:
+    """Yield the lines of the trace, each as a heading and a text; `holders` is the first result of `_holders`."""
     from lakesync.model.hlc import wall_of
 
-    columns = f"{found.columns} column" + ("" if found.columns == 1 else "s")
-    yield "delta", found.delta_id
-    written = output.utc_time(wall_of(found.hlc))
-    yield "client", f"{found.client_id} wrote {found.op} of {found.table}/{found.row_id}, {columns}, at {written}"
-    shard = "" if found.shard == "main" else f", shard {found.shard}"
-    arrived = output.utc_time(wall_of(found.arrival_hlc))
-    position = f"arrival {found.arrival_hlc}, sequence {found.seq}, position {found.ordinal}"
-    yield "commit", f"gateway {found.gateway}{shard}, {arrived}, {position}"
-    yield "batch", found.batch_id or "not flushed yet"
-    if found.snapshot is not None:
-        when = output.utc_time(found.snapshot.committed_ms) or "expired"
-        yield "snapshot", f"{found.snapshot.snapshot_id} of deltas, {when}"
-    if found.state is not None:
-        merged = output.utc_time(wall_of(found.state.merged_hlc)) if found.state.merged_hlc else "never"
-        yield "table", f"merged: {'yes' if found.state.contains_delta else 'not yet'} (up to {merged})"
-    elif found.batch_id is not None:
+    columns = f"{delta.columns} column" + ("" if delta.columns == 1 else "s")
+    yield "delta", delta.delta_id
+    written = output.utc_time(wall_of(delta.hlc))
+    yield "client", f"{delta.client_id} wrote {delta.op} of {delta.table}/{delta.row_id}, {columns}, at {written}"
+    shard = "" if delta.shard == "main" else f", shard {delta.shard}"
+    arrived = output.utc_time(wall_of(delta.arrival_hlc))
+    position = f"arrival {delta.arrival_hlc}, sequence {delta.seq}, position {delta.ordinal}"
+    yield "commit", f"gateway {delta.gateway}{shard}, {arrived}, {position}"
+    yield "batch", delta.batch_id or "not flushed yet"
+    if delta.snapshot is not None:
+        when = output.utc_time(delta.snapshot.committed_ms) or "expired"
+        yield "snapshot", f"{delta.snapshot.snapshot_id} of deltas, {when}"
+    if delta.state is not None:
+        merged = output.utc_time(wall_of(delta.state.merged_hlc)) if delta.state.merged_hlc else "never"
+        yield "table", f"merged: {'yes' if delta.state.contains_delta else 'not yet'} (up to {merged})"
+    elif delta.batch_id is not None:
         yield "table", "there is no state table"
     if holders is not None:
         owned = ", ".join(holders["ownsColumns"])
-        yield "owns", owned or ("nothing: newer values or a tombstone replaced it" if found.columns else "-")
+        yield "owns", owned or ("nothing: newer values or a tombstone replaced it" if delta.columns else "-")
         yield (
             "checkpoint",
             {None: "none yet", True: "in the newest one"}.get(holders["inCheckpoint"], "not in the newest one"),

@@ -1,6 +1,8 @@
 """The files that Dagster reads: `dagster.yaml` in its home, and a workspace that names the code server.
 
-A `dagster.yaml` that `lakesync up` did not write belongs to the user and is used unchanged.
+`stack` writes them at each start. A `dagster.yaml` that `lakesync up` did not write belongs to the user and is used
+unchanged. Unless the user chooses another run launcher, the *run host* starts Dagster's runs: a process that has
+imported everything and forks for each run.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from lakesync.config import Config
 from lakesync.model.errors import ConfigurationError
 
 _WRITTEN = "# Written by `lakesync up` at each start."
+"""The first line by which a generated `dagster.yaml` is recognised."""
 _INSTANCE = (
     _WRITTEN
     + """ To keep changes, remove this line.
@@ -71,7 +74,7 @@ _SLOT = """\
         value: {kind}
         limit: {limit}"""
 _MAX_MOVES = 8
-"""Concurrent moves; each run takes about 60 MB."""
+"""Runs of kind `move` (destinations, flows, tiers, migrations) at the same time; each takes about 60 MB."""
 _MAX_SOCKET_PATH = 100
 """Bytes in the path of a socket; some systems allow 104."""
 _WORKSPACE = """\
@@ -88,8 +91,8 @@ def write(config: Config, code_port: int) -> Path:
     """Write the workspace, and `dagster.yaml` unless it is the user's own.
 
     Args:
-        config: with every port chosen.
-        code_port: where the code server listens.
+        config: the settings, with every port chosen.
+        code_port: the port of the code server.
 
     Returns:
         The workspace's path.
@@ -106,7 +109,7 @@ def write(config: Config, code_port: int) -> Path:
     if uses_run_host(config):
         socket = run_socket(config)
         if socket.parent != home:
-            _check_own(socket.parent)
+            _ensure_private(socket.parent)
         socket.unlink(missing_ok=True)  # left by a run host that was killed
     workspace = home / "workspace.yaml"
     workspace.write_text(_WORKSPACE.format(port=code_port), "utf-8")
@@ -114,7 +117,7 @@ def write(config: Config, code_port: int) -> Path:
 
 
 def is_own(config: Config) -> bool:
-    """Return whether `dagster.yaml` in Dagster's home is the user's own: one without the line of `lakesync up`."""
+    """Return whether `dagster.yaml` in Dagster's home is the user's own, without the first line of `lakesync up`."""
     try:
         return not (config.dagster.home / "dagster.yaml").read_text("utf-8").startswith(_WRITTEN)
     except FileNotFoundError:
@@ -122,7 +125,7 @@ def is_own(config: Config) -> bool:
 
 
 def uses_run_host(config: Config) -> bool:
-    """Return whether the run host starts the runs.
+    """Return whether the run host starts Dagster's runs.
 
     Raises:
         ConfigurationError: the user's own `dagster.yaml` cannot be read.
@@ -157,20 +160,21 @@ def _instance(config: Config) -> str:
 
 
 def _own_instance(config: Config) -> dict[str, Any]:
+    """Return the settings in the user's own `dagster.yaml`; raise ConfigurationError if it cannot be read."""
     import yaml
 
     path = config.dagster.home / "dagster.yaml"
     try:
-        found = yaml.safe_load(path.read_text("utf-8")) or {}
+        content = yaml.safe_load(path.read_text("utf-8")) or {}
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"{path} cannot be read: {error}") from error
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise ConfigurationError(f"{path} must be a table of settings, as Dagster's documentation describes it")
-    return found
+    return content
 
 
 def _check_own_instance(config: Config) -> None:
-    """Reject settings that the user's own `dagster.yaml` leaves without effect.
+    """Reject settings that have no effect, because the user's own `dagster.yaml` replaces them.
 
     Raises:
         ConfigurationError: there are such settings, or the file cannot be read.
@@ -185,7 +189,7 @@ def _check_own_instance(config: Config) -> None:
 
 
 def run_slots(config: Config) -> dict[str, int]:
-    """Return how many runs of each kind may be in progress at the same time.
+    """Return how many runs of each kind may be in progress at the same time, by the tag `lakesync/slot`.
 
     Each destination, flow, pair of tiers and scheduled migration has its own slot, up to `_MAX_MOVES`, so that one that
     hangs delays no other. Flushes have their own slots, so that moves and polls, which wait for a flush, cannot block
@@ -203,7 +207,7 @@ def _adapter_counts(config: Config) -> Iterator[int]:
 
 
 def run_socket(config: Config) -> Path:
-    """Return the socket of the run host: in Dagster's home, unless that path is too long for a socket."""
+    """Return the path of the run host's socket: in Dagster's home, unless that path is too long for a socket."""
     path = config.dagster.home / "runs.sock"
     if len(os.fsencode(path)) < _MAX_SOCKET_PATH:
         return path
@@ -211,18 +215,18 @@ def run_socket(config: Config) -> Path:
     return Path(tempfile.gettempdir()) / f"lakesync-{os.getuid()}" / name
 
 
-def _check_own(folder: Path) -> None:
-    """Create a private folder in the shared temporary folder, or check an existing one.
+def _ensure_private(folder: Path) -> None:
+    """Create a private folder in the shared temporary folder, or check that an existing one is private.
 
-    Another user who can write there could listen in the run host's place.
+    Otherwise another user could replace the run host's socket and receive its requests.
 
     Raises:
         ConfigurationError: the folder is not private to this user.
     """
     with suppress(FileExistsError):
         folder.mkdir(0o700)
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) & 0o077:
         raise ConfigurationError(
             f"{folder} is not private to this user; remove it, or choose a data_dir with a shorter path"
         )

@@ -26,12 +26,12 @@ class Display:
         self._json = json_events
 
     def note(self, text: str) -> None:
-        """Print a message that is about no single service."""
+        """Print a message that does not concern a single service."""
         self._console.print(f"[dim]{text}[/]")
         self._event(event="note", text=text)
 
     def working(self, text: str) -> AbstractContextManager[object]:
-        """Return a context manager that shows a spinner."""
+        """Return a context manager that shows a spinner with a text."""
         return self._console.status(text)
 
     def change(self, change: Change) -> None:
@@ -58,7 +58,13 @@ class Display:
         )
 
     def ready(self, config: Config, folder: Path, *, with_gateway: bool) -> None:
-        """Print the addresses of all services, once all are ready."""
+        """Print the addresses of all services; called when all are ready.
+
+        Args:
+            config: the settings, with every address chosen.
+            folder: the data folder.
+            with_gateway: whether the gateway is one of the services.
+        """
         title = "LakeSync is up." if with_gateway else "The pipeline is up."
         self._console.print(
             f"\n[bold green]{title}[/]  gateway [bold]{config.gateway.url}[/]  "

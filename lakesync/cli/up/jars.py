@@ -90,15 +90,15 @@ def ensure(jar: Jar, folder: Path) -> Path:
         return path
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder, prefix=".fetching-") as scratch:
-            fetched = _download(jar, Path(scratch))
-            digest = _sha256(fetched)
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".fetching-") as temporary:
+            downloaded = _download(jar, Path(temporary))
+            digest = _sha256(downloaded)
             if digest != jar.sha256:
                 raise StartupError(
                     f"{jar} has SHA-256 {digest} instead of {jar.sha256}; something between this machine and the "
                     f"repository changed it. Retry on another network, or copy the right file to {path}."
                 )
-            fetched.replace(path)
+            downloaded.replace(path)
     except OSError as error:
         raise StartupError(
             f"{jar} could not be written to {folder}: {error.strerror or error}. Free disk space there, or set "
@@ -111,11 +111,11 @@ def ensure_all(folder: Path | None = None, *, s3: bool = False) -> list[Path]:
     """Return the paths of all jars in the order of the class path, after downloading missing ones.
 
     Args:
-        folder: the cache folder; None: the user's.
-        s3: include the jars for S3.
+        folder: the cache folder; None: `cache_folder()`.
+        s3: whether to include the jars for a warehouse on S3.
 
     Raises:
-        StartupError: as `ensure`.
+        StartupError: a download failed, a file has another SHA-256, or the disk is full.
     """
     target = folder or cache_folder()
     return [ensure(jar, target) for jar in (*JARS, *(S3_JARS if s3 else ()))]
@@ -128,6 +128,7 @@ def is_cached(jar: Jar, folder: Path) -> bool:
 
 
 def _download(jar: Jar, folder: Path) -> Path:
+    """Download a jar from Maven Central into a folder; raise StartupError if that fails."""
     import requests
     from jgo.maven import MavenContext
 

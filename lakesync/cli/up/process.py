@@ -1,4 +1,7 @@
-"""A child process in a session of its own, with its output in a log file; and helpers for TCP ports."""
+"""A child process in a session of its own, with its output in a log file; and helpers for TCP ports.
+
+`Supervisor` runs the services of `lakesync up` with it; tests and benchmarks start servers with it.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,9 @@ from lakesync.model.errors import StartupError
 
 LOOPBACK = "127.0.0.1"
 _LOG_BYTES = 16 << 20
+"""A larger log file is renamed when the process is started again."""
 _SERVER_PORTS = range(20_000, 32_768)
+"""The ports among which `free_ports` chooses."""
 
 
 class Process:
@@ -27,10 +32,10 @@ class Process:
         """Start the process.
 
         Args:
-            name: name for messages.
+            name: the process's name, for messages.
             command: program and arguments.
-            environment: added to this process's variables; None removes a variable.
-            log: file that its output is appended to.
+            environment: variables to add to those of this process; None removes a variable.
+            log: the file to which the process's output is appended.
 
         Raises:
             StartupError: the program or its log file cannot be opened.
@@ -57,12 +62,12 @@ class Process:
 
     @property
     def pid(self) -> int:
-        """Process id, which is also the id of its process group and session."""
+        """The process id, which is also the id of its process group and session."""
         return self._child.pid
 
     @property
     def exit_code(self) -> int | None:
-        """Exit code; None while it runs, negative for the signal that terminated it."""
+        """The exit code; None while the process runs, negative for the signal that terminated it."""
         return self._child.poll()
 
     def last_lines(self, count: int = 15) -> str:
@@ -80,7 +85,7 @@ class Process:
             return
 
     def stop(self, *, grace: float) -> None:
-        """Stop it with SIGTERM, and after `grace` seconds kill the rest of its process group."""
+        """Send SIGTERM to the process, wait at most `grace` seconds for it, then kill its whole process group."""
         if self.exit_code is None:
             os.kill(self.pid, signal.SIGTERM)
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -92,11 +97,11 @@ class Process:
         """Wait until `ready` returns True.
 
         Args:
-            ready: checked every 0.1 s.
-            timeout: seconds to wait at most.
+            ready: the condition, which is checked every 0.1 s.
+            timeout: seconds to wait, at most.
 
         Raises:
-            StartupError: it ended, or the time is over; the message has the last lines of its log.
+            StartupError: the process ended, or the time is over; the message has the last lines of its log.
         """
         deadline = time.monotonic() + timeout
         while not ready():
@@ -108,7 +113,7 @@ class Process:
 
 
 def accepts(port: int, host: str = LOOPBACK) -> bool:
-    """Return whether something accepts connections on a port."""
+    """Return whether a server accepts TCP connections on a port of a host."""
     try:
         with socket.create_connection((host, port), timeout=1):
             return True
@@ -123,32 +128,32 @@ def free_ports(count: int) -> list[int]:
     elsewhere). Otherwise a connection can take a port in the seconds until the server that it was chosen for listens.
 
     Args:
-        count: how many.
+        count: the number of ports.
 
     Raises:
-        StartupError: fewer are free.
+        StartupError: fewer ports are free.
     """
-    found: list[int] = []
+    free: list[int] = []
     for port in random.SystemRandom().sample(_SERVER_PORTS, len(_SERVER_PORTS)):
-        if len(found) == count:
+        if len(free) == count:
             break
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind((LOOPBACK, port))
-            found.append(port)
-    if len(found) < count:
+            free.append(port)
+    if len(free) < count:
         raise StartupError(
-            f"{count} free ports are needed, but {len(found)} of {_SERVER_PORTS[0]} to {_SERVER_PORTS[-1]} are free."
+            f"{count} free ports are needed, but {len(free)} of {_SERVER_PORTS[0]} to {_SERVER_PORTS[-1]} are free."
             " Stop servers that are not needed, or choose the ports by --port, --dagster-port and LAKESYNC_SPARK_PORT."
         )
-    return found
+    return free
 
 
 def check_port(port: int, host: str, option: str) -> None:
-    """Check that a server can listen on a port, before a child process fails to.
+    """Check that a server can listen on a port, so that the error is reported before a child process is started.
 
     Args:
         port: the port.
-        host: the address.
+        host: the address to listen on.
         option: the option or variable that chooses the port, for the message.
 
     Raises:

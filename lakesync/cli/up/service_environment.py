@@ -1,4 +1,4 @@
-"""The environment of each process that `lakesync up` starts: each gets only the secrets that it uses."""
+"""The environment variables of each process that `lakesync up` starts: each gets only the secrets that it uses."""
 
 from __future__ import annotations
 
@@ -26,45 +26,45 @@ _FOLLOW_REFERENCES = frozenset({"gateway", "runs"})
 _OPEN_STORAGE = frozenset({"code_server", "dagster", "daemon", "runs", "recovery"})
 """Services that open Dagster's storage, by the reference in `dagster.yaml`."""
 STORAGE_VARIABLE = "DAGSTER_STORAGE_URL"
-"""Holds `dagster.storage_url` as `dagster.yaml` refers to it."""
+"""The variable with the URL of Dagster's storage (`dagster.storage_url`), to which `dagster.yaml` refers."""
 _PREFIX = "LAKESYNC_"
 _UNIQUE_CHARS = 16
-"""A secret of this length is not part of a variable's value by chance."""
+"""A secret of at least this length is not part of another variable's value by chance."""
 
 
 def environment(roles: Collection[str], config: Config, inherited: Mapping[str, str]) -> dict[str, str | None]:
-    """Return the variables of a service besides those that it inherits; None for one that it must not inherit.
+    """Return the changes to the variables that a service inherits; None removes a variable.
 
     Settings can refer to any variable. So a variable whose value contains a secret of other services is removed,
     whatever its name is.
 
     Args:
-        roles: the service's name, and those of others whose work it does.
+        roles: the service's name, and the names of services whose work it also does.
         config: the configuration, with all ports and secrets.
-        inherited: the variables of this process.
+        inherited: the variables of this process, which its children inherit.
     """
     reads_settings = any(role in _SETTINGS for role in roles)
     allowed = {name for role in roles for name in _SETTINGS.get(role, ())}
     storage = config.dagster.storage_url if not _OPEN_STORAGE.isdisjoint(roles) else None
     secrets = list(_secrets(config))
-    own = {value for name, value in secrets if name in allowed}
+    own_secrets = {value for name, value in secrets if name in allowed}
     if storage is not None:
-        own.add(storage.get_secret_value())
-    foreign = {value for _, value in secrets if value} - own
+        own_secrets.add(storage.get_secret_value())
+    others_secrets = {value for _, value in secrets if value} - own_secrets
     removed = {
         name
         for name, value in inherited.items()
         if name.startswith(_PREFIX)
-        or any(value == secret or (len(secret) >= _UNIQUE_CHARS and secret in value) for secret in foreign)
+        or any(value == secret or (len(secret) >= _UNIQUE_CHARS and secret in value) for secret in others_secrets)
         or (_FOLLOW_REFERENCES.isdisjoint(roles) and _is_connector_secret(name, config))
     }
-    found: dict[str, str | None] = dict.fromkeys(removed)
+    changes: dict[str, str | None] = dict.fromkeys(removed)
     if reads_settings:
-        found |= _without(config, frozenset(name for name, _ in secrets) - allowed).environment()
+        changes |= _without(config, frozenset(name for name, _ in secrets) - allowed).environment()
     if storage is not None:
         # dagster-postgres is made for psycopg2, which SQLAlchemy 2.1 no longer chooses by itself
-        found[STORAGE_VARIABLE] = "postgresql+psycopg2" + storage.get_secret_value().removeprefix("postgresql")
-    return found
+        changes[STORAGE_VARIABLE] = "postgresql+psycopg2" + storage.get_secret_value().removeprefix("postgresql")
+    return changes
 
 
 def _secrets(config: Config) -> Iterator[tuple[str, str]]:
@@ -84,6 +84,7 @@ def _secrets(config: Config) -> Iterator[tuple[str, str]]:
 
 
 def _without(config: Config, names: frozenset[str]) -> Config:
+    """Return a configuration without the settings with these names, as `_secrets` yields them."""
     changes: dict[str, Any] = {}
     for name in names:
         section, _, key = name.partition(".")
@@ -95,6 +96,6 @@ def _without(config: Config, names: frozenset[str]) -> Config:
 
 
 def _is_connector_secret(name: str, config: Config) -> bool:
-    """Return whether connectors may refer to a variable."""
+    """Return whether the secret of a connector may be in this variable, by `[connectors] allowed_references`."""
     patterns = [each.removeprefix("env:") for each in config.connectors.allowed_references if each.startswith("env:")]
     return any(fnmatch.fnmatchcase(name, pattern.replace("{gateway}", "*")) for pattern in patterns)

@@ -1,4 +1,7 @@
-"""The services of `lakesync up` and `lakesync pipeline`: commands, order of start, and checks of readiness."""
+"""The services of `lakesync up` and `lakesync pipeline`: commands, order of start, and checks of readiness.
+
+`stack` passes them to the `Supervisor`.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +24,8 @@ MARKER = "LAKESYNC_SUPERVISED"
 """Variable of every process below `lakesync up`; its value is the data folder."""
 
 _FEW_ARENAS = {"MALLOC_ARENA_MAX": "1"}
-"""glibc keeps memory apart for each thread: 45 MiB of an idle `lakesync up`. The gateway's threads need theirs."""
-_HEALTH = """{
+"""Makes glibc share one memory arena between threads, which saves 45 MiB; the busy gateway is faster without it."""
+_LOCATIONS = """{
   workspaceOrError {
     ... on Workspace {
       locationEntries { loadStatus locationOrLoadError { __typename ... on PythonError { message } } }
@@ -34,23 +37,24 @@ _DAEMONS = "{ instance { daemonHealth { allDaemonStatuses { required healthy } }
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """One process to keep running, or to run once."""
+    """A process to keep running, or to run once."""
 
     name: str
     command: tuple[str, ...]
     ready: Callable[[], bool]
-    """Returns whether it is ready. For a service that runs once, a condition in addition to exit code 0."""
+    """Returns whether the service is ready. If it runs once, it must also have exited with code 0."""
     environment: Mapping[str, str | None] = field(default_factory=dict, repr=False)
-    """Added to this process's variables; None removes a variable."""
+    """Variables to add to those of this process; None removes a variable."""
     after: tuple[str, ...] = ()
-    """Services that must have been ready before it starts."""
+    """Names of services that must have been ready before this one starts."""
     timeout: float = 120.0
-    """Seconds until it must be ready."""
+    """Seconds until the service must be ready."""
     where: str = ""
-    """Its address, for display."""
+    """The service's address, for display."""
     once: bool = False
+    """Whether the process runs once and ends, instead of being kept running."""
     hint: str = ""
-    """What to check if it does not start, for display."""
+    """What to check if the service does not start, for display."""
 
 
 def services(
@@ -59,27 +63,28 @@ def services(
     """Return the services that the configuration asks for.
 
     Args:
-        config: with every port chosen.
-        spark: the embedded Spark server; None where Spark runs elsewhere.
-        code_port: where the code server listens.
-        workspace: the workspace file.
-        with_gateway: whether the gateway is one of them.
+        config: the settings, with every port chosen.
+        spark: the embedded Spark server; None if an external Spark is configured.
+        code_port: the port of Dagster's code server, which loads the assets.
+        workspace: Dagster's workspace file, which names the code server.
+        with_gateway: whether to include the gateway.
     """
     common = {MARKER: str(config.data_dir), "DAGSTER_HOME": str(config.dagster.home), "PYTHONUNBUFFERED": "1"}
     gateway_url, dagster_url = str(config.gateway.url), str(config.dagster.url)
     dagster = (sys.executable, "-m", "dagster")
     location = ("-m", "lakesync_dagster.definitions", "--location-name", "lakesync")
     # Only one process creates Dagster's storage: concurrent migrations of its schema fail.
-    first = () if dagster_home.has_storage(config) else ("recovery",)
-    # DefaultRunLauncher starts runs in the code server, launchers of containers in the daemon: both copy variables.
-    launched = () if dagster_home.uses_run_host(config) else ("runs",)
-    roles = {name: (name, *launched) for name in ("code_server", "daemon")}
-    wanted = [
+    storage_creator = () if dagster_home.has_storage(config) else ("recovery",)
+    # Without the run host, runs get the variables of the process that launches them: the code server
+    # (DefaultRunLauncher) or the daemon (launchers of containers).
+    launched_roles = () if dagster_home.uses_run_host(config) else ("runs",)
+    roles = {name: (name, *launched_roles) for name in ("code_server", "daemon")}
+    result = [
         Service(
             name="code_server",
             command=(*dagster, "code-server", "start", "-h", LOOPBACK, "-p", str(code_port), *location),
             ready=lambda: accepts(code_port),
-            after=first,
+            after=storage_creator,
             where=f"grpc port {code_port}",
         ),
         Service(
@@ -108,7 +113,7 @@ def services(
         ),
     ]
     if with_gateway:
-        wanted.insert(
+        result.insert(
             0,
             Service(
                 name="gateway",
@@ -118,16 +123,16 @@ def services(
             ),
         )
     if dagster_home.uses_run_host(config):
-        wanted.append(
+        result.append(
             Service(
                 name="runs",
                 command=(sys.executable, "-m", "lakesync_dagster.run_host", str(dagster_home.run_socket(config))),
                 ready=lambda: dagster_home.run_socket(config).exists(),
-                after=first,
+                after=storage_creator,
             )
         )
     if spark is not None:
-        wanted.append(
+        result.append(
             Service(
                 name="spark",
                 command=spark.command,
@@ -136,7 +141,7 @@ def services(
                 where=f"{spark.remote}, pages {config.spark.ui_url}",
             )
         )
-    names = {service.name for service in wanted}
+    names = {service.name for service in result}
     return [
         replace(
             service,
@@ -148,34 +153,37 @@ def services(
             },
             after=tuple(name for name in service.after if name in names),
         )
-        for service in wanted
+        for service in result
     ]
 
 
 def location_loaded(dagster_url: str) -> bool:
     """Return whether Dagster's webserver answers and has loaded a code location without an error."""
-    entries = _query(dagster_url, _HEALTH).get("workspaceOrError", {}).get("locationEntries", [])
+    entries = _query(dagster_url, _LOCATIONS).get("workspaceOrError", {}).get("locationEntries", [])
     return bool(entries) and all(
         (entry.get("locationOrLoadError") or {}).get("__typename") == "RepositoryLocation" for entry in entries
     )
 
 
 def _daemons_healthy(dagster_url: str) -> bool:
+    """Return whether all required daemons of Dagster have sent a heartbeat recently."""
     health = _query(dagster_url, _DAEMONS).get("instance", {}).get("daemonHealth", {})
     required = [status for status in health.get("allDaemonStatuses", []) if status["required"]]
     return bool(required) and all(status["healthy"] for status in required)
 
 
 def _query(dagster_url: str, query: str) -> dict[str, Any]:
+    """Return the data of a GraphQL query; empty if Dagster does not answer or returns an error."""
     try:
-        answer = requests.post(f"{dagster_url}/graphql", json={"query": query}, timeout=5)
-        data: dict[str, Any] | None = answer.json().get("data") if answer.ok else None
+        response = requests.post(f"{dagster_url}/graphql", json={"query": query}, timeout=5)
+        data: dict[str, Any] | None = response.json().get("data") if response.ok else None
     except (requests.RequestException, ValueError):
         return {}
     return data or {}
 
 
 def _answers(url: str) -> bool:
+    """Return whether a GET request succeeds."""
     try:
         return requests.get(url, timeout=2).ok
     except requests.RequestException:

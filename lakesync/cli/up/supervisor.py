@@ -1,4 +1,4 @@
-"""Starts services in order, restarts those that end, and stops all of them."""
+"""Starts the services of `lakesync up` in order, restarts those that end, and stops all of them. `stack` calls it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,14 @@ from lakesync.cli.up.services import Service
 from lakesync.model.errors import StartupError
 
 _TICK_SECONDS = 0.1
+"""Interval between checks of all services."""
 _FIRST_WAIT_SECONDS = 0.5
+"""Delay before the restart of a service that failed to start again; it doubles with each failure."""
 _MAX_WAIT_SECONDS = 10.0
 _MAX_FAILURES = 5
+"""Failed restarts in a row after which the supervisor gives up."""
 _GRACE_SECONDS = 15.0
+"""How long a process may take to stop after SIGTERM."""
 _STOP_ORDER = (("daemon", "dagster", "recovery"), ("runs", "code_server"), ("gateway", "spark"))
 
 
@@ -25,8 +29,10 @@ class State(StrEnum):
     """State of a service."""
 
     WAITING = "waiting"
+    """It is not running: other services are not ready yet, or it waits to be restarted."""
     STARTING = "starting"
     READY = "ready"
+    """It is running and ready, or it ran once and succeeded."""
     STOPPED = "stopped"
 
 
@@ -36,25 +42,31 @@ class Change:
 
     service: Service
     state: State
+    """The new state."""
     pid: int | None = None
+    """The process's id while it is starting or ready."""
     log: Path | None = None
+    """The log file of the newest process."""
     seconds: float = 0.0
-    """Seconds from start to readiness."""
+    """Seconds from start to readiness, if the new state is `ready`."""
     reason: str = ""
-    """Why it is restarted."""
+    """Why the service is restarted, if the new state is `waiting`."""
 
 
-class _Slot:
-    """A service and its current process."""
+class _SupervisedService:
+    """A service and its current process. Times are on the monotonic clock."""
 
     def __init__(self, service: Service) -> None:
         self.service = service
         self.process: Process | None = None
         self.state = State.WAITING
         self.was_ready = False
+        """Whether the service was ever ready."""
         self.failures = 0
-        self.since = 0.0
+        """Failed restarts since it was last ready."""
+        self.started_at = 0.0
         self.not_before = 0.0
+        """When the service may be started again."""
 
 
 class Supervisor:
@@ -65,17 +77,17 @@ class Supervisor:
 
         Args:
             services: the services to run.
-            logs: folder of their logs.
-            report: called after each change of state.
+            logs: the folder for their log files.
+            report: called after each change of a service's state.
         """
-        self._slots = {service.name: _Slot(service) for service in services}
+        self._services = {service.name: _SupervisedService(service) for service in services}
         self._logs = logs
         self._report = report
 
     @property
     def all_ready(self) -> bool:
         """Whether every service is ready."""
-        return all(slot.state is State.READY for slot in self._slots.values())
+        return all(supervised.state is State.READY for supervised in self._services.values())
 
     def run(self, stop: threading.Event) -> None:
         """Keep all services running until `stop` is set. The caller then calls `stop_all`.
@@ -85,89 +97,95 @@ class Supervisor:
                 message has the last lines of its log.
         """
         while not stop.is_set():
-            for slot in self._slots.values():
-                self._check(slot)
+            for supervised in self._services.values():
+                self._check(supervised)
             stop.wait(_TICK_SECONDS)
 
     def stop_all(self) -> None:
-        """Stop every process, in an order that stops those that others need last."""
-        others = self._slots.keys() - {name for names in _STOP_ORDER for name in names}
+        """Stop every process; those that others need are stopped last."""
+        others = self._services.keys() - {name for names in _STOP_ORDER for name in names}
         for names in (others, *_STOP_ORDER):
             stopping = [
-                threading.Thread(target=slot.process.stop, kwargs={"grace": _GRACE_SECONDS})
-                for name, slot in self._slots.items()
-                if name in names and slot.process is not None
+                threading.Thread(target=supervised.process.stop, kwargs={"grace": _GRACE_SECONDS})
+                for name, supervised in self._services.items()
+                if name in names and supervised.process is not None
             ]
             for thread in stopping:
                 thread.start()
             for thread in stopping:
                 thread.join()
-        for slot in self._slots.values():
-            self._change(slot, State.STOPPED)
+        for supervised in self._services.values():
+            self._change(supervised, State.STOPPED)
 
-    def _check(self, slot: _Slot) -> None:
-        match slot.state:
+    def _check(self, supervised: _SupervisedService) -> None:
+        """Start a service, or note that it has become ready or has ended."""
+        match supervised.state:
             case State.WAITING:
-                if time.monotonic() >= slot.not_before and self._may_start(slot.service):
-                    self._start(slot)
+                if time.monotonic() >= supervised.not_before and self._may_start(supervised.service):
+                    self._start(supervised)
             case State.STARTING:
-                self._watch_start(slot)
+                self._watch_start(supervised)
             case State.READY:
-                if not slot.service.once and slot.process and slot.process.exit_code is not None:
-                    self._failed(slot, _exit_reason(slot.process))
+                if not supervised.service.once and supervised.process and supervised.process.exit_code is not None:
+                    self._failed(supervised, _exit_reason(supervised.process))
 
     def _may_start(self, service: Service) -> bool:
-        return all(self._slots[name].was_ready for name in service.after)
+        """Return whether all services that it needs have been ready."""
+        return all(self._services[name].was_ready for name in service.after)
 
-    def _start(self, slot: _Slot) -> None:
-        service = slot.service
-        slot.process = Process(service.name, service.command, service.environment, self._logs / f"{service.name}.log")
-        slot.since = time.monotonic()
-        self._change(slot, State.STARTING)
+    def _start(self, supervised: _SupervisedService) -> None:
+        service = supervised.service
+        supervised.process = Process(
+            service.name, service.command, service.environment, self._logs / f"{service.name}.log"
+        )
+        supervised.started_at = time.monotonic()
+        self._change(supervised, State.STARTING)
 
-    def _watch_start(self, slot: _Slot) -> None:
-        assert slot.process is not None
-        seconds = time.monotonic() - slot.since
-        code = slot.process.exit_code
-        if code is not None and not (slot.service.once and code == 0):
-            self._failed(slot, _exit_reason(slot.process))
-        elif (code is not None or not slot.service.once) and slot.service.ready():
-            slot.was_ready, slot.failures = True, 0
-            self._change(slot, State.READY, seconds=seconds)
-        elif seconds > slot.service.timeout:
-            self._failed(slot, f"was not ready after {slot.service.timeout:.0f} s")
+    def _watch_start(self, supervised: _SupervisedService) -> None:
+        """Note that a starting service has become ready, has ended or takes too long."""
+        assert supervised.process is not None
+        seconds = time.monotonic() - supervised.started_at
+        code = supervised.process.exit_code
+        if code is not None and not (supervised.service.once and code == 0):
+            self._failed(supervised, _exit_reason(supervised.process))
+        elif (code is not None or not supervised.service.once) and supervised.service.ready():
+            supervised.was_ready, supervised.failures = True, 0
+            self._change(supervised, State.READY, seconds=seconds)
+        elif seconds > supervised.service.timeout:
+            self._failed(supervised, f"was not ready after {supervised.service.timeout:.0f} s")
 
-    def _failed(self, slot: _Slot, reason: str) -> None:
-        """Schedule a restart.
+    def _failed(self, supervised: _SupervisedService, reason: str) -> None:
+        """Schedule a service's restart.
 
         Raises:
-            StartupError: the service was never ready, or failed too often.
+            StartupError: the service was never ready, or failed to restart too often.
         """
-        process = slot.process
+        process = supervised.process
         assert process is not None
-        if slot.state is not State.READY:
-            slot.failures += 1
-        if not slot.was_ready or slot.failures >= _MAX_FAILURES:
-            hint = f"\n{slot.service.hint}" if slot.service.hint else ""
+        if supervised.state is not State.READY:
+            supervised.failures += 1
+        if not supervised.was_ready or supervised.failures >= _MAX_FAILURES:
+            hint = f"\n{supervised.service.hint}" if supervised.service.hint else ""
             raise StartupError(
-                f"{slot.service.name} {reason}. The last lines of its log, {process.log}:\n"
+                f"{supervised.service.name} {reason}. The last lines of its log, {process.log}:\n"
                 f"{process.last_lines() or '(nothing)'}{hint}"
             )
         if process.exit_code is None:
             process.stop(grace=2)
-        wait = min(_MAX_WAIT_SECONDS, _FIRST_WAIT_SECONDS * 2**slot.failures) if slot.failures else 0.0
-        slot.not_before = time.monotonic() + wait
-        self._change(slot, State.WAITING, reason=reason)
+        wait = min(_MAX_WAIT_SECONDS, _FIRST_WAIT_SECONDS * 2**supervised.failures) if supervised.failures else 0.0
+        supervised.not_before = time.monotonic() + wait
+        self._change(supervised, State.WAITING, reason=reason)
 
-    def _change(self, slot: _Slot, state: State, *, seconds: float = 0.0, reason: str = "") -> None:
-        slot.state = state
-        process = slot.process if state in {State.STARTING, State.READY} else None
+    def _change(self, supervised: _SupervisedService, state: State, *, seconds: float = 0.0, reason: str = "") -> None:
+        """Set a service's state and report it; the other arguments are fields of `Change`."""
+        supervised.state = state
+        process = supervised.process if state in {State.STARTING, State.READY} else None
         self._report(
             Change(
-                slot.service,
+                supervised.service,
                 state,
                 pid=process.pid if process else None,
-                log=slot.process.log if slot.process else None,
+                log=supervised.process.log if supervised.process else None,
                 seconds=seconds,
                 reason=reason,
             )

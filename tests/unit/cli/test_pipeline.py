@@ -97,4 +97,4 @@ def test_partitions_of_a_day_and_a_table_are_chosen_by_both(first, last, wanted,
     keys = dg.MultiPartitionsDefinition({"table": tables, "day": days}).get_partition_keys()
     dimensions = [{"name": "table", "type": "STATIC"}, {"name": "day", "type": "TIME_WINDOW"}]
     found = dagster_client.partitions_of(map(str, keys), dimensions)
-    assert {each.key for each in found if each.is_chosen(first, last, wanted)} == chosen
+    assert {each.key for each in found if each.matches(first, last, wanted)} == chosen
