@@ -70,8 +70,9 @@ Examples:
 )
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(is_requested: bool) -> None:
+    """Print the version and exit, if `--version` was given."""
+    if is_requested:
         from importlib.metadata import version
 
         print(version("lakesync"))

@@ -14,7 +14,7 @@ The name of an event. A listener is called with the arguments of its event:
 - `onChange(count: int, tables: set[str])`: rows were changed by other clients, and in which tables.
 - `onSyncComplete(report: SyncReport)`: a synchronisation ended without an error.
 - `onError(error: LakeSyncError)`: a request failed.
-- `onRejected(edits: tuple[Edit, ...])`: the gateway rejected these changes of this client.
+- `onRejected(edits: tuple[Edit, ...])`: the gateway rejected these changes, whose status is now `refused`.
 - `onActionComplete(action_id: str, queued: QueuedAction)`: an action is done or has failed for good.
 - `onProgress(progress: Progress)`: a part of the first sync's checkpoint arrived.
 """

@@ -61,7 +61,7 @@ class LakeHistory:
 
     def gateways(self) -> list[str]:
         """Return every gateway with deltas or a configuration."""
-        return sorted({*self._days(), *self._configs()})
+        return sorted({*self._delta_counts(), *self._configs()})
 
     def config(self, gateway: str) -> GatewayConfig | None:
         """Return a gateway's configuration at the newest checkpoint; None before the first checkpoint."""

@@ -29,8 +29,8 @@ class MemoryStore:
 
     def known(self, keys: Collection[RowKey]) -> dict[RowKey, KnownRow]:
         """See `ClientStore.known`."""
-        found = {key: self._known[key] for key in keys if key in self._known}
-        return {key: KnownRow(decode_state(state), generation) for key, (state, generation) in found.items()}
+        stored = {key: self._known[key] for key in keys if key in self._known}
+        return {key: KnownRow(decode_state(state), generation) for key, (state, generation) in stored.items()}
 
     def older_than(self, generation: int) -> list[RowKey]:
         """See `ClientStore.older_than`."""
@@ -45,11 +45,11 @@ class MemoryStore:
 
     def edits_of(self, keys: Collection[RowKey]) -> dict[RowKey, list[Edit]]:
         """See `ClientStore.edits_of`."""
-        found: dict[RowKey, list[Edit]] = {}
+        result: dict[RowKey, list[Edit]] = {}
         for edit in self.edits():
             if edit.delta.key in keys:
-                found.setdefault(edit.delta.key, []).append(edit)
-        return found
+                result.setdefault(edit.delta.key, []).append(edit)
+        return result
 
     def prepare(self, deltas: Sequence[RowDelta], generation: int) -> tuple[None, Sequence[RowDelta]]:  # noqa: ARG002
         """Leave the whole page to the core. See `ClientStore.prepare`."""

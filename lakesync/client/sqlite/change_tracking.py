@@ -96,10 +96,10 @@ class ChangeTracking:
     def install(self, schema: TableSchema) -> None:
         """Create a table's triggers and journal, or adapt them to added columns."""
         self._create_journal(schema)
-        found = self._triggers_of(schema.table)
-        anchor = found.get(_trigger_name(schema.table, _ANCHOR), (0, "", ""))[0]
-        if {name: sql for name, (_, _, sql) in found.items()} != _trigger_statements(schema, anchor):
-            self._create_triggers(schema, found)
+        existing = self._triggers_of(schema.table)
+        anchor = existing.get(_trigger_name(schema.table, _ANCHOR), (0, "", ""))[0]
+        if {name: sql for name, (_, _, sql) in existing.items()} != _trigger_statements(schema, anchor):
+            self._create_triggers(schema, existing)
         digest = (self._digest(schema.table), schema.table)
         self._db.execute("UPDATE _lakesync_tables SET triggers = ? WHERE tbl = ?", digest)
 

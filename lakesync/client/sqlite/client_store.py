@@ -60,8 +60,8 @@ _decode_position = msgspec.json.Decoder(Position).decode
 def stored_position(db: sqlite3.Connection) -> Position:
     """Return the position in a database; `Position()` if no client has opened it."""
     exists = db.execute("SELECT 1 FROM sqlite_master WHERE name = '_lakesync_position'").fetchone()
-    found = exists and db.execute("SELECT value FROM _lakesync_position").fetchone()
-    return _decode_position(found[0]) if found else Position()
+    row = exists and db.execute("SELECT value FROM _lakesync_position").fetchone()
+    return _decode_position(row[0]) if row else Position()
 
 
 def stored_schemas(db: sqlite3.Connection) -> list[TableSchema]:
@@ -113,11 +113,11 @@ class SqliteClientStore:
             self.stamp_codec.create_table()
             self._rows.create_shared_tables()
             self.tracking.create_shared_tables()
-            given = list(schemas)
-            names = {schema.table for schema in given}
+            declared = list(schemas)
+            names = {schema.table for schema in declared}
             stored = [schema for schema in stored_schemas(self._db) if schema.table not in names]
             self.add_schemas([schema for schema in stored if self._is_usable(schema)])
-            self.add_schemas(given)
+            self.add_schemas(declared)
 
     def add_schemas(self, schemas: Iterable[TableSchema]) -> None:
         """Create tables and track them, or add the columns that they lack. No column is ever removed.
@@ -127,20 +127,20 @@ class SqliteClientStore:
             ConfigurationError: the app's own table of that name cannot be synchronised.
         """
         with self.transaction():
-            for given in schemas:
-                check_names(given, self.schemas)
-                found = self._db.execute(_SELECT_SCHEMA, (given.table,)).fetchone()
-                if found is None:
-                    check_table(self._db, given)
-                    self._put_schema(given, 0, is_new=True)
+            for declared in schemas:
+                check_names(declared, self.schemas)
+                stored_row = self._db.execute(_SELECT_SCHEMA, (declared.table,)).fetchone()
+                if stored_row is None:
+                    check_table(self._db, declared)
+                    self._put_schema(declared, 0, is_new=True)
                     continue
-                stored = _decode_schema(found[1])
-                schema = merge_schemas(stored, given)
+                stored = _decode_schema(stored_row[1])
+                schema = merge_schemas(stored, declared)
                 remade = bool(lost_columns(self._db, stored)) or not self.tracking.is_intact(stored.table)
                 if remade:
                     repair_table(self._db, schema)
                 check_table(self._db, schema)
-                self._put_schema(schema, found[0], before=stored, remade=remade)
+                self._put_schema(schema, stored_row[0], before=stored, remade=remade)
             check_triggers(self._db, self.schemas)
 
     def remade_tables(self) -> list[str]:
@@ -297,8 +297,8 @@ class SqliteClientStore:
 
     def position(self) -> Position:
         """See `ClientStore.position`."""
-        found = self._db.execute("SELECT value FROM _lakesync_position").fetchone()
-        return Position() if found is None else _decode_position(found[0])
+        row = self._db.execute("SELECT value FROM _lakesync_position").fetchone()
+        return Position() if row is None else _decode_position(row[0])
 
     def known(self, keys: Collection[RowKey]) -> dict[RowKey, KnownRow]:
         """See `ClientStore.known`.
@@ -324,8 +324,8 @@ class SqliteClientStore:
         """Return the waiting edits that a custom queue sends next, in its order."""
         link.reconcile(edit for _, edit in self._select_edits("ORDER BY number", []))
         numbers = link.next_edits(limit)
-        found = self._edits_by_number(numbers)
-        return [edit for number in numbers if (edit := found.get(number)) is not None and edit.status == "waiting"]
+        by_number = self._edits_by_number(numbers)
+        return [edit for number in numbers if (edit := by_number.get(number)) is not None and edit.status == "waiting"]
 
     def _edits_by_number(self, numbers: Iterable[int]) -> dict[int, Edit]:
         where = f"WHERE number IN {AMONG}"
@@ -333,14 +333,14 @@ class SqliteClientStore:
 
     def edits_of(self, keys: Collection[RowKey]) -> dict[RowKey, list[Edit]]:
         """See `ClientStore.edits_of`."""
-        found: dict[RowKey, list[Edit]] = {}
+        result: dict[RowKey, list[Edit]] = {}
         if self._db.execute("SELECT 1 FROM _lakesync_edits LIMIT 1").fetchone() is None:
-            return found
+            return result
         for table, row_ids in by_table(keys).items():
             where = f"WHERE tbl = ? AND row_id IN {AMONG} ORDER BY number"
             for key, edit in self._select_edits(where, [table, id_list(row_ids)]):
-                found.setdefault(key, []).append(edit)
-        return found
+                result.setdefault(key, []).append(edit)
+        return result
 
     def prepare(self, deltas: Sequence[RowDelta], generation: int) -> tuple[BulkChanges | None, Sequence[RowDelta]]:
         """Select rows that can be written in bulk. See `ClientStore.prepare`.

@@ -38,8 +38,8 @@ def existing_columns(db: sqlite3.Connection, schema: TableSchema, added: list[st
         schema: the table's new schema.
         added: the result of `added_columns`.
     """
-    found = db.execute(f'PRAGMA table_info("{schema.table}")').fetchall()
-    existing = {name.lower(): default for _, name, _, _, default, _ in found}
+    columns = db.execute(f'PRAGMA table_info("{schema.table}")').fetchall()
+    existing = {name.lower(): default for _, name, _, _, default, _ in columns}
     return {name: existing[name.lower()] or "NULL" for name in added if name.lower() in existing}
 
 

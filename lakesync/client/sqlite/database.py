@@ -57,7 +57,7 @@ def connect_read_only(path: Path) -> sqlite3.Connection:
     """Open a connection that rejects every write.
 
     Raises:
-        ConfigurationError: as for `connect`.
+        ConfigurationError: the file is not an SQLite database, or cannot be opened.
     """
     connection = connect(path, autocommit=True)
     connection.execute("PRAGMA query_only = ON")
@@ -285,7 +285,7 @@ class LocalDB:
 
         Raises:
             DbError: the database cannot be written now: it is locked, or the disk is full.
-            ConfigurationError: as for `exclusive`.
+            ConfigurationError: the database is closed, or was opened before a fork.
         """
         with self.exclusive():
             if self._conn.in_transaction:

@@ -250,14 +250,14 @@ class RowStorage:
         types = self._types[table]
         columns = "".join(f', "{name}"' for name in types)
         ids = (id_list(row_ids),)
-        found = self._db.execute(f'SELECT row_id{columns} FROM "{table}" WHERE row_id IN {AMONG}', ids).fetchall()
+        rows = self._db.execute(f'SELECT row_id{columns} FROM "{table}" WHERE row_id IN {AMONG}', ids).fetchall()
         if self._db.execute(f"SELECT 1 FROM {before_table(table)} LIMIT 1").fetchone() is not None:
             columns = "".join(f', "c_{name}"' for name in types)
             before = f"SELECT row_id{columns} FROM {before_table(table)} WHERE there AND row_id IN {AMONG}"
-            found += self._db.execute(before, ids)
+            rows += self._db.execute(before, ids)
         return {
             row_id: {name: from_sql(kind, cell) for (name, kind), cell in zip(types.items(), cells, strict=True)}
-            for row_id, *cells in found
+            for row_id, *cells in rows
         }
 
     def _stored_row(self, key: RowKey, row: KnownRow, is_settled: bool) -> _StoredRow:

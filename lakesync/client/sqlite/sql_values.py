@@ -77,7 +77,7 @@ def from_sql(kind: ColumnType, value: SqlValue) -> Raw:
 
     Args:
         kind: the column's type.
-        value: as SQLite returns it.
+        value: the value as SQLite returns it.
 
     Raises:
         UnicodeEncodeError: the text is not valid Unicode.
@@ -94,7 +94,7 @@ def python_value(kind: ColumnType, value: SqlValue) -> Any:
 
     Args:
         kind: the column's type.
-        value: as SQLite returns it.
+        value: the value as SQLite returns it.
     """
     if value is None:
         return None

@@ -230,16 +230,18 @@ def is_strict(db: sqlite3.Connection, table: str) -> bool:
         db: the app's database.
         table: its name.
     """
-    found = db.execute(
+    cursor = db.execute(
         "SELECT strict FROM pragma_table_list WHERE schema = 'main' AND name = ? COLLATE NOCASE", (table,)
     )
-    return bool((found.fetchone() or (0,))[0])
+    return bool((cursor.fetchone() or (0,))[0])
 
 
 def _kind(db: sqlite3.Connection, table: str) -> str:
     """Return what a name refers to: `table`, `view`, `virtual` and so on; an empty string if to nothing."""
-    found = db.execute("SELECT type FROM pragma_table_list WHERE schema = 'main' AND name = ? COLLATE NOCASE", (table,))
-    return str((found.fetchone() or ("",))[0])
+    cursor = db.execute(
+        "SELECT type FROM pragma_table_list WHERE schema = 'main' AND name = ? COLLATE NOCASE", (table,)
+    )
+    return str((cursor.fetchone() or ("",))[0])
 
 
 def _columns_of(db: sqlite3.Connection, table: str) -> list[tuple[int, str, str, int, str | None, int, int]]:

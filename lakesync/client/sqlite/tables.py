@@ -125,8 +125,8 @@ class Table:
     def get(self, row_id: str) -> Row | None:
         """Return a row, including its `row_id`; None if it does not exist."""
         with self._db.exclusive():
-            found = self._db.conn.execute(f"{self._select} WHERE row_id = ?", (row_id,)).fetchone()
-        return None if found is None else self._row(found)
+            cells = self._db.conn.execute(f"{self._select} WHERE row_id = ?", (row_id,)).fetchone()
+        return None if cells is None else self._row(cells)
 
     def rows(self, where: str = "1", params: Any = (), *, order_by: str = "row_id") -> list[Row]:
         """Return the rows that fulfil a condition: `rows("done AND title = ?", ["Buy oat milk"])`.
@@ -155,8 +155,8 @@ class Table:
 
     def __contains__(self, row_id: object) -> bool:
         with self._db.exclusive():
-            found = self._db.conn.execute(f'SELECT 1 FROM "{self.name}" WHERE row_id = ?', (row_id,)).fetchone()
-        return found is not None
+            match = self._db.conn.execute(f'SELECT 1 FROM "{self.name}" WHERE row_id = ?', (row_id,)).fetchone()
+        return match is not None
 
     def __iter__(self) -> Iterator[Row]:
         return iter(self.rows())

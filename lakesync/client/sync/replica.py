@@ -138,7 +138,7 @@ class Replica:
         Raises:
             DbError: the database cannot be written now; nothing was changed.
             TableError: a table of the app rejects a row; nothing was changed.
-            ConfigurationError: as for `check_usable`.
+            ConfigurationError: the app has an open transaction, or the database is closed or was opened before a fork.
         """
         self.check_usable()
         with self._lock:

@@ -10,13 +10,13 @@ import typer
 from typer.testing import CliRunner
 
 from lakesync.cli.app import COMMANDS, app
-from lakesync.cli.lazy_commands import UnloadedCommand
+from lakesync.cli.lazy_commands import LazyCommand
 
 
 def commands():
     """Every command, with the words that name it."""
     for name, unloaded in typer.main.get_command(app).commands.items():
-        assert isinstance(unloaded, UnloadedCommand)
+        assert isinstance(unloaded, LazyCommand)
         command = unloaded.load()
         yield (name,), command
         for inner, each in getattr(command, "commands", {}).items():
