@@ -16,8 +16,9 @@ from lakesync.model.errors import StartupError
 _TICK_SECONDS = 0.1
 """Interval between checks of all services."""
 _FIRST_WAIT_SECONDS = 0.5
-"""Delay before the restart of a service that failed to start again; it doubles with each failure."""
+"""A service that failed to start again n times in a row is restarted after this time multiplied by 2 to the n."""
 _MAX_WAIT_SECONDS = 10.0
+"""Longest such delay."""
 _MAX_FAILURES = 5
 """Failed restarts in a row after which the supervisor gives up."""
 _GRACE_SECONDS = 15.0

@@ -1,10 +1,9 @@
 """Bulk changes: the part of a page that is written with few statements instead of being merged row by row.
 
 `SqliteClientStore` calls it. This is a second implementation of `core.rows.apply_page`, for speed: measured per CPU
-second with pages of 8,000
-deltas, it applies five times as many INSERTs and eight times as many UPDATEs (`scripts/bench client`, against the same
-with `SqliteClientStore.bulk_from` out of reach). `tests/property/test_client_bulk_pages.py` and `test_client_store.py`
-hold both equal.
+second with pages of 8,000 deltas, it applies five times as many INSERTs and eight times as many UPDATEs
+(`scripts/bench client`, against the same with `SqliteClientStore.bulk_from` out of reach).
+`tests/property/test_client_bulk_pages.py` and `test_client_store.py` hold both equal.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Compact records of a row's stamps: which delta (hlc and client id) last wrote each column.
 
 `row_storage` and the bulk path store them for rows without edits, whose values are in the app's table. Nearly all rows
-consist of one or two deltas. Such a row has a binary record of 16 or 28 bytes: the number of a layout,
-which says which delta wrote which columns; then each delta's hlc and the number of its client, oldest first. The record
-of any other row is JSON text. Layouts and client ids have their numbers in `_lakesync_names`.
+consist of one or two deltas. Such a row has a binary record of 16 or 28 bytes: the number of a layout, which says which
+delta wrote which columns; then each delta's hlc and the number of its client, oldest first. The record of any other row
+is JSON text. Layouts and client ids have their numbers in `_lakesync_names`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Loads a checkpoint for a first sync: into a staging file first, then in one commit into the app's database.
 
 `Exchange` calls `load_checkpoint`. A checkpoint has all rows that the client may see, in frames: protobuf messages with
-deltas. Rows that consist only of new columns are bulk-writable: they are copied without a merge, row groups at a time.
+deltas. A row of an INSERT and UPDATEs with values of the right types is bulk-writable: it is copied without a merge.
 """
 
 from __future__ import annotations

@@ -114,7 +114,7 @@ class HttpTransport:
     def clock_offset(self) -> float | None:
         """Seconds by which this machine's clock is ahead of the gateway's, to a second.
 
-        None before any response, and after one without a readable `Date` header.
+        None before any response with a `Date` header, and after one that cannot be read.
         """
         return self._clock_offset
 
@@ -177,7 +177,7 @@ class HttpTransport:
     def cancel_requests(self) -> None:
         """Make every call in progress raise `UnreachableError` at once.
 
-        The HTTP request continues in a background thread, until `timeout` at most, and its response is discarded.
+        The HTTP request continues in a background thread until it ends or times out, and its response is discarded.
         """
         self._calls.cancel_all()
 
