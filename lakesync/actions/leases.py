@@ -59,9 +59,12 @@ def claim(commit: ActionCommit, action: Action, attempt_id: str, now_ms: int, li
 
 
 def is_done_or_claimed(record: ActionRecord, now_ms: int, limits: ActionLimits) -> bool:
-    """Return whether an action must not be executed now.
+    """Return whether an action must not be executed now: it has a recent outcome, or another process runs it.
 
-    It was executed within the retention period, or another process runs it.
+    Args:
+        record: the action's record.
+        now_ms: the server's time, in milliseconds since 1970.
+        limits: the gateway's limits; an outcome is recent within `retention_ms`.
     """
     if record.outcome is not None:
         return record.touched_ms >= now_ms - limits.retention_ms

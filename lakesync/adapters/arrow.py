@@ -162,7 +162,7 @@ def select_deltas(
     """Return the deltas of some tables and gateways.
 
     Args:
-        deltas: in either form.
+        deltas: a table of deltas in either form.
         tables: table names; empty selects every table.
         without: table names to leave out.
         gateways: gateway ids; empty selects every gateway.
@@ -232,7 +232,7 @@ def encode_parquet(deltas: pa.Table, about: dict[str, str]) -> bytes:
     """Encode deltas as a Parquet file.
 
     Args:
-        deltas: in order, in either form.
+        deltas: a table of deltas in either form; the file has the same order.
         about: the file's key-value metadata; the keys start with `lakesync.`.
     """
     import pyarrow.parquet as pq

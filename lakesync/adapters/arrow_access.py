@@ -72,7 +72,7 @@ def delete_arrow(adapter: DatabaseAdapter, deltas: pa.Table) -> int:
 
     Args:
         adapter: the adapter.
-        deltas: as in `ArrowAdapter`.
+        deltas: the deltas to delete, a table in either form.
 
     Raises:
         ConfigurationError: the adapter does not support deleting deltas.

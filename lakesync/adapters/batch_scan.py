@@ -99,7 +99,7 @@ def split_points(segments: Iterable[tuple[Segment[P], int]], query: DeltaQuery, 
 
 
 def matching(deltas: pa.Table, query: DeltaQuery) -> pa.Table:
-    """Return the deltas that match a query, regardless of its limit."""
+    """Return those of some deltas that match a query, regardless of its limit."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -134,6 +134,10 @@ def history_files_after(deltas: Table, low: int) -> Iterator[HistoryFile]:
     """Yield the files of the history with deltas that arrived after `low`.
 
     Skips files with deltas of more than one gateway or shard. Neither flushes nor compactions write such files.
+
+    Args:
+        deltas: the history.
+        low: an arrival.
     """
     day = datetime.fromtimestamp(wall_of(low) / 1000, UTC).date().isoformat()
     for task in deltas.scan(all_of(condition("arrival", ">", low), condition("day", ">=", day))).plan_files():

@@ -100,13 +100,13 @@ class StatePlan(NamedTuple):
 
     def untyped(self, names: Iterable[str]) -> list[str]:
         """Return, sorted, the columns that need an inferred type because no typed or reserved column has the name."""
-        taken = {name.lower() for name in self.typed}
-        found = []
+        used = {name.lower() for name in self.typed}
+        untyped = []
         for name in sorted(names):
-            if name.lower() not in taken and not is_reserved_column(name):
-                taken.add(name.lower())
-                found.append(name)
-        return found
+            if name.lower() not in used and not is_reserved_column(name):
+                used.add(name.lower())
+                untyped.append(name)
+        return untyped
 
 
 class Planner:
@@ -194,9 +194,9 @@ class Planner:
 
     def _state(self, reference: TableReference) -> Table | None:
         """Return the state table that a reference means, regardless of upper and lower case."""
-        wanted = self._namespaces.called(self._namespace(reference), reference.name)
+        qualified = self._namespaces.called(self._namespace(reference), reference.name)
         known = self._lake.state_tables
-        return self._lake.state_table(next((name for name in known if name.lower() == wanted.lower()), wanted))
+        return self._lake.state_table(next((name for name in known if name.lower() == qualified.lower()), qualified))
 
     def _unmerged_name(self, name: str, gateways: Gateways) -> str:
         """Return the name, in the spelling of the pushes, of a table that no merge has created yet."""
@@ -244,6 +244,10 @@ def cell_names(table: Table, snapshot: int) -> set[str]:
     """Return the columns that have cells in the files of a snapshot, perhaps in deleted rows only.
 
     Reads only the keys of the maps in the files.
+
+    Args:
+        table: a state table.
+        snapshot: the id of one of its Iceberg snapshots.
     """
     found: set[str] = set()
     for task in table.scan(snapshot_id=snapshot).plan_files():

@@ -64,9 +64,9 @@ def page() -> str:
 def _section(model: type[BaseModel], heading: str | None = None) -> str:
     """Return the heading, introduction and table of a section."""
     text = inspect.getdoc(model) or ""
-    named, colon, about = text.partition(": ")
+    title, colon, introduction = text.partition(": ")
     if heading is None:
-        heading, text = (named, about) if colon else (model.__name__, text)
+        heading, text = (title, introduction) if colon else (model.__name__, text)
     return f"## {heading}\n\n{_sentence(text)}\n\n{_table(model, list(model.model_fields))}"
 
 

@@ -109,13 +109,15 @@ class DeclaredIssuer(_Section):
 
     @model_validator(mode="after")
     def _check_keys(self) -> DeclaredIssuer:
-        given = [name for name in ("jwks_url", "keys", "secret") if getattr(self, name) is not None]
-        if len(given) > 1:
-            raise ValueError(f"{' and '.join(given)} are set, but keys have one source; keep one of these settings")
+        key_settings = [name for name in ("jwks_url", "keys", "secret") if getattr(self, name) is not None]
+        if len(key_settings) > 1:
+            raise ValueError(
+                f"{' and '.join(key_settings)} are set, but keys have one source; keep one of these settings"
+            )
         if (self.secret is not None) != ("HS256" in self.algorithms) or {"HS256"} < {*self.algorithms}:
             raise ValueError("HS256 requires secret and excludes other algorithms, which use public keys")
-        url = self.jwks_url if self.jwks_url is not None else None if given else self.issuer
-        fault = check_keys_url("jwks_url" if given else "issuer", url) if url is not None else None
+        url = self.jwks_url if self.jwks_url is not None else None if key_settings else self.issuer
+        fault = check_keys_url("jwks_url" if key_settings else "issuer", url) if url is not None else None
         if fault is not None:
             raise ValueError(fault)
         return self

@@ -64,8 +64,8 @@ class ConnectorType:
             return ()
         if self.descriptor.output_tables is None:
             return tuple(each["table"] for each in ingest.get("tables", ()))
-        named = [schema.table for schema in self.descriptor.output_tables]
-        return tuple(name for name in named if settings.get(self.switches.get(name, ""), True))
+        tables = [schema.table for schema in self.descriptor.output_tables]
+        return tuple(table for table in tables if settings.get(self.switches.get(table, ""), True))
 
 
 def text_table(name: str, columns: str, **references: str) -> TableSchema:

@@ -111,11 +111,11 @@ class SeenRows(msgspec.Struct):
 
     def _rows_with(self, pairs: Iterable[tuple[str, Any]]) -> Iterable[str]:
         """Return the ids of remembered rows that have the value of a `(column, value)` pair in its column."""
-        wanted = {_name(*pair) for pair in pairs}
+        names = {_name(*pair) for pair in pairs}
         return [
             row_id
             for row_id, row in self.rows.items()
-            if any(_name(column, value) in wanted for column, value in row.values.items())
+            if any(_name(column, value) in names for column, value in row.values.items())
         ]
 
 
@@ -124,6 +124,7 @@ def _newest(remembered: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _name(column: str, value: Any) -> str:
+    """Return the key of a claim in `SeenRows.claims`."""
     return f"{column}={value}"
 
 

@@ -1,6 +1,6 @@
 """Statistics of the unflushed log by table. Each push is read once, on demand.
 
-`Flusher` and an embedded gateway's statistics call it.
+`Flusher`, the pipeline's check whether a flush is due, and `/metrics` call it.
 """
 
 from __future__ import annotations

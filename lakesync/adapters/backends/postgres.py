@@ -106,7 +106,7 @@ class PostgresExecutor:
         """Check the driver.
 
         Args:
-            uri: as libpq reads it.
+            uri: `postgresql://USER:PASSWORD@HOST:PORT/DATABASE`, as libpq reads it.
 
         Raises:
             ConfigurationError: the driver is not installed.

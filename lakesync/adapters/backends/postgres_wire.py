@@ -153,7 +153,12 @@ def copy_out(connection: psycopg.Connection[Any], statement: bytes) -> bytes:
 
 
 def read_csv(text: bytes, schema: pa.Schema) -> pa.Table:
-    """Decode the output of a COPY in CSV format."""
+    """Decode the output of a COPY in CSV format.
+
+    Args:
+        text: the output.
+        schema: the columns, in the order of the output.
+    """
     from pyarrow import csv
 
     if not text:

@@ -99,5 +99,5 @@ class CompositeAdapter(CompositeBase):
     def _adapters_for(self, query: DeltaQuery) -> Sequence[DatabaseAdapter]:
         if not query.tables:
             return self.adapters
-        wanted = {id(self._adapter_of(table)) for table in query.tables}
-        return [each for each in self.adapters if id(each) in wanted]
+        adapter_ids = {id(self._adapter_of(table)) for table in query.tables}
+        return [each for each in self.adapters if id(each) in adapter_ids]

@@ -43,10 +43,10 @@ class CompositeBase:
 
     def get_latest_state(self, gateway: str | None, table: str, row_ids: Collection[str]) -> dict[str, RowState]:
         """Return each row's merged state over all adapters."""
-        wanted = list(row_ids)
+        ids = list(row_ids)
         states: dict[str, RowState] = {}
-        for start in range(0, len(wanted), _ROW_IDS_PER_QUERY):
-            rows = tuple(wanted[start : start + _ROW_IDS_PER_QUERY])
+        for start in range(0, len(ids), _ROW_IDS_PER_QUERY):
+            rows = tuple(ids[start : start + _ROW_IDS_PER_QUERY])
             query = DeltaQuery(gateway=gateway, tables=(table,), rows=rows)
             states |= states_of(
                 stored.delta for page in read_pages(self.query_arrow, query) for stored in from_arrow(page.deltas)

@@ -80,7 +80,7 @@ class ObjectDeltas:
 
         Args:
             objects: the object store.
-            flush_format: of new objects. Objects in either format can be read.
+            flush_format: how new objects are encoded. Objects in either format can be read.
             prefix: the prefix of all keys.
 
         Raises:

@@ -101,11 +101,11 @@ class S3Objects:
             raise ConfigurationError(
                 f"the adapter URI {uri.partition('?')[0]!r} names no bucket: write s3://BUCKET/PREFIX"
             )
-        given = {
+        options = {
             name: read_reference(f"{name} of {address.host}", value, Path()) if value.startswith(KINDS) else value
             for name, value in address.options.items()
         }
-        return cls(address.host, address.path.rstrip("/"), **given)
+        return cls(address.host, address.path.rstrip("/"), **options)
 
     def put_object(self, key: str, data: bytes, *, if_absent: bool = False) -> bool:
         """Write a whole object; `if_absent` uses the store's If-None-Match."""
@@ -161,11 +161,11 @@ class S3Objects:
 
     def delete_objects(self, keys: Collection[str]) -> None:
         """Delete objects, a thousand per request."""
-        wanted = [{"Key": self._key(key)} for key in keys]
-        with self._convert_errors(f"{len(wanted)} objects cannot be removed"):
-            for start in range(0, len(wanted), _KEYS_PER_DELETE):
-                some = {"Objects": wanted[start : start + _KEYS_PER_DELETE], "Quiet": True}
-                for failed in self._s3.delete_objects(Bucket=self.bucket, Delete=some).get("Errors", []):
+        objects = [{"Key": self._key(key)} for key in keys]
+        with self._convert_errors(f"{len(objects)} objects cannot be removed"):
+            for start in range(0, len(objects), _KEYS_PER_DELETE):
+                chunk = {"Objects": objects[start : start + _KEYS_PER_DELETE], "Quiet": True}
+                for failed in self._s3.delete_objects(Bucket=self.bucket, Delete=chunk).get("Errors", []):
                     raise AdapterError(
                         f"object {failed['Key']!r} cannot be removed in bucket {self.bucket!r}: {failed['Message']}"
                     )

@@ -149,7 +149,7 @@ class SqlAdapter:
 
         Args:
             schema: the table's schema.
-            rows: as `row_values.rows_schema` describes.
+            rows: the rows, with the columns of `row_values.rows_schema`.
 
         Returns:
             The number of rows.

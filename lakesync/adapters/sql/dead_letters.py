@@ -86,7 +86,7 @@ def replace_dead_letters(
 
 
 def read_dead_letters(connection: Connection, limit: int) -> list[DeadLetter]:
-    """Return dead letters of every table, in key order."""
+    """Return at most `limit` dead letters of all tables, ordered by table, gateway, row and column."""
     names = "gateway, table_name, row_id, column_name, value, reason"
     found = connection.query(f"SELECT {names} FROM {DEAD_LETTERS_TABLE} ORDER BY {', '.join(KEY)} LIMIT {limit}")
     return [DeadLetter(*row) for row in found]

@@ -34,7 +34,7 @@ class DeltaWriter:
         Args:
             connection: an open connection.
             dialect: the database's dialect.
-            deltas: in either form, at least one.
+            deltas: a table of deltas in either form, with at least one.
         """
         self._connection = connection
         self._dialect = dialect

@@ -93,11 +93,11 @@ def ensure_table(connection: Connection, dialect: Dialect, schema: TableSchema) 
     """
     name, quote = dialect.quote(table_name(schema)), dialect.quote
     present = set(connection.column_names(table_name(schema)))
-    wanted = [column._replace(name=quote(column.name)) for column in table_columns(schema)]
+    columns = [column._replace(name=quote(column.name)) for column in table_columns(schema)]
     if not present:
         props = Column(quote(system_column(schema, "props")), "json", default="'{}'")
         key = [quote(column) for column in key_of(schema)]
-        statements = [*dialect.create_table(name, [*wanted, props], key), *_indexes(dialect, schema, ())]
+        statements = [*dialect.create_table(name, [*columns, props], key), *_indexes(dialect, schema, ())]
         with connection.transaction():
             for statement in statements:
                 connection.execute(statement)
@@ -113,7 +113,7 @@ def ensure_table(connection: Connection, dialect: Dialect, schema: TableSchema) 
             "gateway. Rename the table; it is created and filled again."
         )
     _check_system_columns(schema, present)
-    for column in wanted:
+    for column in columns:
         if column.name not in {quote(one) for one in present}:
             connection.execute(
                 f"ALTER TABLE {name} ADD COLUMN {dialect.column_definition(column._replace(required=False))}"

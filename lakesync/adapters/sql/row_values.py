@@ -58,8 +58,8 @@ def system_column(schema: TableSchema, name: str) -> str:
         schema: the table's schema.
         name: the column's usual name.
     """
-    taken = {column.name.lower() for column in schema.columns}
-    while name in taken:
+    used_names = {column.name.lower() for column in schema.columns}
+    while name in used_names:
         name = f"_{name}"
     return name
 

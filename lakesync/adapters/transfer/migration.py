@@ -107,8 +107,8 @@ class MigrationInMark:
         """Return the progress of this scope; that of a new migration if the mark belongs to another scope."""
         self._scope = scope
         found = self._stored.read()
-        fresh = MigrationProgress(scope, division=self._division)
-        return found if found is not None and _is_same(found, fresh) else fresh
+        new_progress = MigrationProgress(scope, division=self._division)
+        return found if found is not None and _is_same(found, new_progress) else new_progress
 
     def write(self, progress: MigrationProgress) -> None:
         """Store the progress durably.
@@ -136,7 +136,7 @@ class MigrationInFile:
 
         Args:
             path: created with its folder at the first page.
-            division: as in `MigrationInMark`.
+            division: the id of the division that the range belongs to; empty if the migration is not divided.
         """
         self.path = path
         self._division = division
@@ -149,12 +149,12 @@ class MigrationInFile:
             ConfigurationError: the file belongs to another migration, or is damaged.
         """
         found = self._stored.read()
-        fresh = MigrationProgress(scope, division=self._division)
+        new_progress = MigrationProgress(scope, division=self._division)
         if found is not None and found.scope != scope and not self._division:
             raise ConfigurationError(
                 f"{self.path} is the progress of another migration ({found.scope}): finish it, or delete the file"
             )
-        return found if found is not None and _is_same(found, fresh) else fresh
+        return found if found is not None and _is_same(found, new_progress) else new_progress
 
     def write(self, progress: MigrationProgress) -> None:
         """Store the progress durably."""
@@ -240,9 +240,9 @@ def migrate_adapter(
     )
 
 
-def _is_same(found: MigrationProgress, fresh: MigrationProgress) -> bool:
+def _is_same(found: MigrationProgress, new_progress: MigrationProgress) -> bool:
     """Return whether stored progress has the same scope and division."""
-    return (found.scope, found.division) == (fresh.scope, fresh.division)
+    return (found.scope, found.division) == (new_progress.scope, new_progress.division)
 
 
 def scope_checksum(adapter: DatabaseAdapter, scope: MigrationScope, page: int = PAGE_DELTAS) -> BatchChecksum:

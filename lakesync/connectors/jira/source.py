@@ -135,18 +135,18 @@ class JiraSource:
     def _comments_of_issues(self, issues: Sequence[Mapping[str, Any]]) -> Iterator[Page]:
         """Yield all comments of some issues; a page is complete for the issues that it names in `whole`."""
         rows: list[SourceRow] = []
-        whole: list[tuple[str, str]] = []
+        complete: list[tuple[str, str]] = []
         for issue in issues:
             found = self._comments_of(issue["key"])
             if found is None:
                 continue
             rows += found
-            whole.append(("issue_key", issue["key"]))
+            complete.append(("issue_key", issue["key"]))
             if len(rows) >= COMMENTS_PAGE:
-                yield Page(COMMENTS, rows, whole=whole)
-                rows, whole = [], []
-        if whole:
-            yield Page(COMMENTS, rows, whole=whole)
+                yield Page(COMMENTS, rows, whole=complete)
+                rows, complete = [], []
+        if complete:
+            yield Page(COMMENTS, rows, whole=complete)
 
     def _comments_of(self, key: str) -> list[SourceRow] | None:
         """Return an issue's comments; None if it was deleted meanwhile."""

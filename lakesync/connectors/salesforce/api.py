@@ -126,8 +126,8 @@ class SalesforceClient:
     def usage(self) -> Usage:
         """Calls made, and the remainder of the daily limit."""
         calls = self._calls + (self._api.calls if self._api is not None else 0)
-        left = None if self._used is None or self._limit is None else self._limit - self._used
-        return Usage(calls, left, self._limit)
+        remaining = None if self._used is None or self._limit is None else self._limit - self._used
+        return Usage(calls, remaining, self._limit)
 
     def query(self, soql: str, *, deleted: bool = False) -> Iterator[Json]:
         """Yield the pages of a query: `{totalSize, records, done}`.
