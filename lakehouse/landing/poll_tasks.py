@@ -206,7 +206,7 @@ class PollWork(NamedTuple):
                     _check_table(page, table.name)
                     if bytes_before is None and page.cursor is not None and page.cursor != table.position.cursor:
                         bytes_before = rows.bytes
-                    fresh = position.seen.news(page, table.identity)
+                    fresh = position.seen.drop_unchanged(page, table.identity)
                     _add(rows, known.changed(fresh) if known is not None and fresh.rows else fresh, result)
                     _count_page(result, page)
                     if page.cursor is not None:
@@ -272,7 +272,7 @@ class PollWork(NamedTuple):
             for page in census_pages(source, table.name, compare, deleted_share):
                 if page.table not in positions:
                     _check_table(page, table.name)
-                fresh = positions[page.table].seen.news(page, identities[page.table])
+                fresh = positions[page.table].seen.drop_unchanged(page, identities[page.table])
                 _add(rows, fresh, results[page.table])
                 _count_page(results[table.name], page)
                 if rows.count >= ROWS_A_BATCH:

@@ -58,7 +58,7 @@ def read_page(segments: Iterable[Segment[P]], read: Callable[[P], pa.Table], que
     found: list[pa.Table] = [arrow_schema().empty_table()]
     count = 0
     for index, segment in enumerate(ascending):
-        deltas = matching(read(segment.source), query)
+        deltas = select_matching(read(segment.source), query)
         found.append(deltas)
         count += len(deltas)
         if count > query.limit and index + 1 < len(ascending):
@@ -98,7 +98,7 @@ def split_points(segments: Iterable[tuple[Segment[P], int]], query: DeltaQuery, 
     return points
 
 
-def matching(deltas: pa.Table, query: DeltaQuery) -> pa.Table:
+def select_matching(deltas: pa.Table, query: DeltaQuery) -> pa.Table:
     """Return those of some deltas that match a query, regardless of its limit."""
     import pyarrow as pa
     import pyarrow.compute as pc

@@ -19,7 +19,7 @@ from lakesync.analysis.duckdb_merge import (
     visible_rows,
 )
 from lakesync.analysis.plans import INFERRED_TYPE, KEYS, cell_names
-from lakesync.analysis.scans import all_of, any_of, condition, pushed_down, scan_into
+from lakesync.analysis.scans import all_of, any_of, condition, scan_condition, scan_into
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -111,7 +111,7 @@ class DuckDbTables:
         columns = [name for name in names if statement.reads(name)] or ["seq"]
         bound = condition("arrival", "<=", plan.upto) if plan.upto is not None else ice.AlwaysTrue()
         if plan.table is not None and plan.snapshot is not None:
-            row_filter = all_of(pushed_down(reference.predicates, plan.table.schema()), bound)
+            row_filter = all_of(scan_condition(reference.predicates, plan.table.schema()), bound)
             scan_into(self.database, f"{target} BY NAME", plan.table, columns, row_filter, snapshot=plan.snapshot)
         if self._planner.snapshot_ms is None:
             self._drop_flushed(plan.table)
@@ -184,7 +184,7 @@ class DuckDbTables:
             return
         deltas = self._planner.deltas
         if deltas is not None:
-            keys = pushed_down(predicates, deltas.schema(), {"_gateway": "gateway", "_row": "row_id"})
+            keys = scan_condition(predicates, deltas.schema(), {"_gateway": "gateway", "_row": "row_id"})
             own = all_of()
             if gateways.names:
                 own = condition("gateway", "not in" if gateways.others else "in", set(gateways.names))
@@ -220,7 +220,7 @@ class DuckDbTables:
         own = condition("_gateway", "=", base.gateway) if base.gateway is not None else ice.AlwaysTrue()
         stored_names = {name.lower() for name in {*filled, *KEYS}}
         on_stored = [each for each in predicates if each.column.lower() in stored_names]
-        row_filter = all_of(own, condition("_gone", "=", False), pushed_down(on_stored, state.schema()))
+        row_filter = all_of(own, condition("_gone", "=", False), scan_condition(on_stored, state.schema()))
         stored = [name for name in columns if name in filled]
         from_cells = {f"column{index}": name for index, name in enumerate(columns) if name not in filled}
         texts = {name: f"_cells[${parameter}].value" for parameter, name in from_cells.items()}

@@ -65,10 +65,10 @@ def any_of(conditions: Iterable[BooleanExpression]) -> BooleanExpression:
     return row_filter
 
 
-def pushed_down(
+def scan_condition(
     predicates: Iterable[Predicate], schema: Schema, renamed: Mapping[str, str] | None = None
 ) -> BooleanExpression:
-    """Return the predicates that a scan can evaluate: those whose values have their columns' types.
+    """Return the conjunction of the predicates that a scan can evaluate: those whose values have their columns' types.
 
     DuckDB evaluates all predicates again, so a predicate that is left out costs time only.
 

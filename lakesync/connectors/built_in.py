@@ -1,7 +1,7 @@
 """The built-in connector types: descriptors with their settings as JSON Schema, actions and sources.
 
-`registry.installed` returns them with those of installed packages. A type's code is imported when one of its connectors
-is first used.
+`registry.installed_types` returns them with those of installed packages. A type's code is imported when one of its
+connectors is first used.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ class HostPolicy(msgspec.Struct, frozen=True):
         if not is_possible and not self._is_named(host):
             raise ConfigurationError(f"{setting}: {_not_allowed(host)}")
 
-    def address(self, host: str, port: int) -> str:
+    def resolve(self, host: str, port: int) -> str:
         """Resolve a host to an allowed address.
 
         Args:
@@ -131,7 +131,7 @@ class PinnedAdapter(HTTPAdapter):
             cert: as in `requests`.
 
         Raises:
-            ConfigurationError, OSError: as `HostPolicy.address`.
+            ConfigurationError, OSError: as `HostPolicy.resolve`.
         """
         url = request.url or ""
         parts = _parse_url("the address", url)
@@ -143,7 +143,7 @@ class PinnedAdapter(HTTPAdapter):
         pool: dict[str, Any] = {**found}
         if parts.scheme == "https":
             pool |= {"server_hostname": host, "assert_hostname": host}
-        address = self._hosts.address(host, parts.port or _PORTS[parts.scheme])
+        address = self._hosts.resolve(host, parts.port or _PORTS[parts.scheme])
         return self.poolmanager.connection_from_host(**{**params, "host": address}, pool_kwargs=pool)
 
 

@@ -71,7 +71,7 @@ class Connectors:
 
     @cached_property
     def _types(self) -> Mapping[str, ConnectorType]:
-        return _by_name(installed() if self._given is None else self._given)
+        return _by_name(installed_types() if self._given is None else self._given)
 
     def find(self, kind: str) -> ConnectorType | None:
         """Return a type by name; None if it is not installed."""
@@ -114,7 +114,7 @@ class Connectors:
         for field in sorted(descriptor.urls & settings.keys()):
             self._check_url(f"{kind}.{field}", settings[field])
         stored = {
-            field: self._secrets.keep(gateway, name, field, value) if field in descriptor.secrets else value
+            field: self._secrets.seal(gateway, name, field, value) if field in descriptor.secrets else value
             for field, value in settings.items()
         }
         return StoredConnector(name, kind, stored, ingest)
@@ -165,7 +165,7 @@ class Connectors:
         return msgspec.structs.replace(stored, settings=settings)
 
 
-def installed() -> list[ConnectorType]:
+def installed_types() -> list[ConnectorType]:
     """Return the built-in types and those of installed packages.
 
     Raises:

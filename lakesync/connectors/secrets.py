@@ -56,7 +56,7 @@ class Secrets:
         self._older = len(ciphers) > 1
         self._references = tuple(references)
 
-    def keep(self, gateway: str, connector: str, setting: str, value: str) -> Any:
+    def seal(self, gateway: str, connector: str, setting: str, value: str) -> Any:
         """Return what to store for a secret: a reference unchanged, or the sealed text.
 
         Args:
@@ -108,7 +108,7 @@ class Secrets:
             gateway: the gateway id.
             connector: the connector's name.
             setting: the setting's name.
-            stored: the value that `keep` returned.
+            stored: the value that `seal` returned.
 
         Raises:
             ConfigurationError: the secret cannot be opened, or its reference is not allowed or does not exist.

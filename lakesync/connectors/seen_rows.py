@@ -49,7 +49,7 @@ class SeenRows(msgspec.Struct):
     columns: set[str] = set()
     """The columns of identities and claims."""
 
-    def news(self, page: Page, identity: str | None) -> Page:
+    def drop_unchanged(self, page: Page, identity: str | None) -> Page:
         """Return a page without the rows and claims that change nothing, and remember it as written.
 
         Args:

@@ -100,7 +100,7 @@ class MemoryLanding:
         """Land pages, and record their changes."""
         self.landings += 1
         for brought in pages:
-            page = self._seen[brought.table].news(brought, self._identity[brought.table])
+            page = self._seen[brought.table].drop_unchanged(brought, self._identity[brought.table])
             found = diff_page(self.rows[page.table], page, self._identity[page.table])
             self.changes += [(page.table, change) for change in found]
             if page.cursor is not None:

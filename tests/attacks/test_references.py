@@ -50,7 +50,7 @@ def test_no_two_gateways_share_a_variable():
             holders = []
             for gateway in words:
                 try:
-                    secrets.keep(gateway, "c", "s", name)
+                    secrets.seal(gateway, "c", "s", name)
                 except ValidationError:
                     continue
                 holders.append(gateway)

@@ -31,7 +31,7 @@ def test_omitted_rows_do_not_change_the_diff(pages, repeats, identity):
     truth, known, remembered = {}, {}, SeenRows()
     for page in [*pages, *(pages[number] for number in repeats if number < len(pages))]:
         diff_page(truth, page, identity)
-        diff_page(known, remembered.news(page, identity), identity)
+        diff_page(known, remembered.drop_unchanged(page, identity), identity)
         assert known == truth
 
 
@@ -39,16 +39,16 @@ def test_omitted_rows_do_not_change_the_diff(pages, repeats, identity):
 def test_a_repeated_page_lands_nothing(rows):
     page = Page("issues", rows, None, ["r0"], [("of", "o1")])
     known, remembered = {}, SeenRows()
-    diff_page(known, remembered.news(page, None), None)
-    again = remembered.news(page, None)
+    diff_page(known, remembered.drop_unchanged(page, None), None)
+    again = remembered.drop_unchanged(page, None)
     assert (again.rows, again.deleted, again.whole) == ([], [], [])
 
 
 def test_the_number_of_remembered_rows_is_bounded():
     remembered = SeenRows()
     rows = [SourceRow(f"r{number}", {"n": number}) for number in range(seen_rows.MAX_REMEMBERED + 1)]
-    assert remembered.news(Page("issues", rows), None).rows == rows
+    assert remembered.drop_unchanged(Page("issues", rows), None).rows == rows
     assert remembered.rows == {}
     for row in rows:
-        remembered.news(Page("issues", [row]), None)
+        remembered.drop_unchanged(Page("issues", [row]), None)
     assert list(remembered.rows) == [row.row_id for row in rows[1:]]

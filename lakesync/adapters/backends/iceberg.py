@@ -15,8 +15,8 @@ from lakesync.adapters.batch_scan import (
     BatchCache,
     Segment,
     last_position,
-    matching,
     read_page,
+    select_matching,
     sort_unique,
     split_points,
 )
@@ -101,7 +101,7 @@ class IcebergDeltas:
         if not row_ids:
             return {}
         query, lake = DeltaQuery(gateway=gateway, tables=(table,), rows=tuple(row_ids)), self._table()
-        batches = (matching(self._read(lake, segment.source), query) for segment in self._segments(lake, query))
+        batches = (select_matching(self._read(lake, segment.source), query) for segment in self._segments(lake, query))
         return states_of(stored.delta for batch in batches for stored in from_arrow(batch))
 
     def newest_position(self) -> Position | None:

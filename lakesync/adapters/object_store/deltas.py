@@ -27,8 +27,8 @@ from lakesync.adapters.batch_scan import (
     BatchCache,
     Segment,
     last_position,
-    matching,
     read_page,
+    select_matching,
     sort_unique,
     split_points,
 )
@@ -133,7 +133,7 @@ class ObjectDeltas:
         query = DeltaQuery(gateway=gateway, tables=(table,), rows=tuple(row_ids))
         if not row_ids:
             return {}
-        batches = (matching(self._read(segment.source), query) for segment in self._segments(query))
+        batches = (select_matching(self._read(segment.source), query) for segment in self._segments(query))
         return states_of(stored.delta for batch in batches for stored in from_arrow(batch))
 
     def newest_position(self) -> Position | None:

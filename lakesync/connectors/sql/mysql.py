@@ -116,7 +116,7 @@ class MySqlReader:
         )
         port = self._address["port"]
         try:
-            address = self._hosts.address(self._address["host"], port)
+            address = self._hosts.resolve(self._address["host"], port)
             connected = socket.create_connection((address, port), _CONNECT_SECONDS)
         except OSError as error:
             raise AdapterError(f"MySQL cannot be reached: {error}") from error

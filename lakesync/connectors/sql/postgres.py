@@ -112,7 +112,7 @@ class PostgresReader:
     def _pinned_parameters(self) -> dict[str, Any]:
         """Return connection parameters with checked addresses; TLS verifies the hosts' names."""
         try:
-            addresses = [self._hosts.address(host, port) for host, port in self._hosts_and_ports]
+            addresses = [self._hosts.resolve(host, port) for host, port in self._hosts_and_ports]
         except OSError as error:
             raise AdapterError(f"Postgres' host cannot be resolved: {error}") from error
         return {"password": "", **self._parameters, **_NO_SERVER_CREDENTIALS, "hostaddr": ",".join(addresses)}

@@ -128,7 +128,7 @@ class SqlSource:
         cursor_after = {"query": polled.query, "at": at, **progress} if progress else {"query": polled.query}
         return ParallelRead(ranges, cursor_after)
 
-    def within(self, table: str, low: int, high: int) -> Iterator[list[SourceRow]]:
+    def rows_in_range(self, table: str, low: int, high: int) -> Iterator[list[SourceRow]]:
         """Yield rows with `low` <= row id < `high`.
 
         Args:
@@ -283,7 +283,7 @@ class KeyRange:
         """Yield its rows."""
         source = SqlSource(self.make, self.config)
         try:
-            yield from source.within(self.table, self.low, self.high)
+            yield from source.rows_in_range(self.table, self.low, self.high)
         finally:
             source.close()
 

@@ -15,9 +15,9 @@ OLD, NEW = "o" * 32, "n" * 64
 @given(st.text(st.characters(exclude_categories=["Cs"])).filter(lambda text: not text.startswith(("env:", "file:"))))
 def test_a_sealed_secret_does_not_contain_the_plain_text(text):
     secrets = Secrets([OLD])
-    kept = secrets.keep("g", "c", "s", text)
+    kept = secrets.seal("g", "c", "s", text)
     assert secrets.reveal("g", "c", "s", kept) == text
-    assert kept != secrets.keep("g", "c", "s", text)
+    assert kept != secrets.seal("g", "c", "s", text)
     assert len(text) < 6 or text not in str(kept)
 
 
@@ -25,12 +25,12 @@ def test_a_sealed_secret_does_not_contain_the_plain_text(text):
 def test_a_sealed_secret_opens_only_for_its_gateway_connector_and_setting(place):
     secrets = Secrets([OLD])
     with pytest.raises(ConfigurationError, match="sealed for another gateway"):
-        secrets.reveal(*place, secrets.keep("g", "c", "s", "x"))
+        secrets.reveal(*place, secrets.seal("g", "c", "s", "x"))
 
 
 def test_a_modified_sealed_secret_is_rejected():
     secrets = Secrets([OLD])
-    token = secrets.keep("g", "c", "s", "x")["sealed"]
+    token = secrets.seal("g", "c", "s", "x")["sealed"]
     for place in (10, len(token) // 2, len(token) - 5):
         other = "A" if token[place] != "A" else "B"
         with pytest.raises(ConfigurationError, match="another key"):
@@ -38,7 +38,7 @@ def test_a_modified_sealed_secret_is_rejected():
 
 
 def test_secret_keys_can_be_rotated():
-    kept = Secrets([OLD]).keep("g", "c", "s", "x")
+    kept = Secrets([OLD]).seal("g", "c", "s", "x")
     between = Secrets([NEW, OLD])
     assert between.rotating
     assert between.reveal("g", "c", "s", kept) == "x"
@@ -52,7 +52,7 @@ def test_secret_keys_can_be_rotated():
 
 
 def test_a_secret_that_no_key_opens_is_left_unchanged():
-    kept = Secrets(["x" * 32]).keep("g", "c", "s", "x")
+    kept = Secrets(["x" * 32]).seal("g", "c", "s", "x")
     assert Secrets([NEW, OLD]).resealed(kept) is kept
     assert Secrets([NEW, OLD]).resealed("env:CONNECTOR_X") == "env:CONNECTOR_X"
     with pytest.raises(ConfigurationError, match="LAKESYNC_SECRET_KEY"):
@@ -61,7 +61,7 @@ def test_a_secret_that_no_key_opens_is_left_unchanged():
 
 def test_without_a_key_a_literal_secret_is_rejected_and_not_shown():
     with pytest.raises(ValidationError, match="no key to seal it") as refused:
-        Secrets().keep("g", "desk", "apiToken", "s3cret")
+        Secrets().seal("g", "desk", "apiToken", "s3cret")
     assert "s3cret" not in str(refused.value)
 
 
@@ -89,7 +89,7 @@ def test_a_short_key_is_rejected_and_not_shown():
 def test_a_forbidden_reference_is_rejected_on_registration_and_on_use(reference):
     secrets = Secrets([OLD], ["env:CONNECTOR_{gateway}_*", "file:/run/secrets/*"])
     with pytest.raises(ValidationError, match="does not allow"):
-        secrets.keep("g", "c", "s", reference)
+        secrets.seal("g", "c", "s", reference)
     with pytest.raises(ConfigurationError, match="does not allow"):
         secrets.reveal("g", "c", "s", reference)
 
@@ -99,7 +99,7 @@ def test_references_are_resolved(tmp_path, monkeypatch):
     (tmp_path / "token").write_text("from a file\n")
     monkeypatch.setenv("CONNECTOR_g_X", "from the environment")
     found = [
-        secrets.reveal("g", "c", "s", secrets.keep("g", "c", "s", each))
+        secrets.reveal("g", "c", "s", secrets.seal("g", "c", "s", each))
         for each in (f"file:{tmp_path}/token", "env:CONNECTOR_g_X")
     ]
     assert found == ["from a file", "from the environment"]
