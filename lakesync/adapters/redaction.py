@@ -65,8 +65,8 @@ class Redactable(Protocol):
         """Erase covered deltas and rebuild their rows, durably.
 
         Can be repeated, also after a crash: rows are rebuilt even if their deltas are already empty. A row that is no
-        longer visible is removed together with its `props`, also with soft delete. The caller ensures that no process
-        writes covered deltas meanwhile.
+        longer visible is removed with its `props`; with soft delete, it is written again if it has content left. The
+        caller ensures that no process writes covered deltas meanwhile.
 
         Args:
             requests: what to erase.

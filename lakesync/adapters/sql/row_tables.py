@@ -200,7 +200,10 @@ def rebuild_rows(
     rows: Sequence[RowId],
     contents: Mapping[RowId, RowContent],
 ) -> None:
-    """Delete rows that are not visible, with their `props`, and write the others, within the caller's transaction.
+    """Rewrite rows after an erasure, within the caller's transaction.
+
+    Rows that are no longer visible are deleted first, so that their `props` are lost. With soft delete, those that have
+    content left are then written again, marked as deleted.
 
     Args:
         connection: with an open transaction.
