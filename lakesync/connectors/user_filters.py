@@ -64,13 +64,13 @@ def _tokens(text: str, setting: str) -> Iterator[str]:
     """Yield all tokens of a filter.
 
     Raises:
-        ConfigurationError: a quotation mark is not closed, or the filter ends with a backslash.
+        ConfigurationError: a quotation mark is not closed, or a backslash escapes no character.
     """
     start = 0
     while start < len(text):
         found = _TOKEN.match(text, start)
         if found is None:
-            fault = "a backslash at its end" if text[start] == "\\" else "an unmatched quotation mark"
+            fault = "a backslash that escapes no character" if text[start] == "\\" else "an unmatched quotation mark"
             raise ConfigurationError(f"{setting} {text!r} has {fault}: correct the filter")
         yield found.group()
         start = found.end()
