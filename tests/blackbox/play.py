@@ -10,44 +10,31 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from tests.blackbox.clients import Client, NamedClient, Page, StockClient, WrongError
+from tests.blackbox.exchange import START_MS, Exchange, brief, headers_of, spell
 from tests.blackbox.histories import FILLERS, RULES, TABLES, Step
-from tests.blackbox.law import Delta, Key, Ledger, id_sum, key_of, shows
-from tests.blackbox.line import Line, LineEndedError
-from tests.blackbox.server import DEADLINE, Answer, Request, Server, sign
+from tests.blackbox.law import Delta, id_sum, key_of
+from tests.blackbox.line import LineEndedError
+from tests.blackbox.server import DEADLINE, Request, Server
 
-START_MS = 1_750_000_000_000
 PATIENCE = 20.0
 """Seconds in which rows must come in line with rules that changed."""
 TOLD = 20.0
 """Seconds in which a connected client must be told what it lacks."""
 
 
-class Game:
+class Game(Exchange):
     """A history being played."""
 
     def __init__(self, server: Server, gateway: str, setting: dict[str, Any]) -> None:
-        self.server = server
-        self.gateway = gateway
+        super().__init__(server, gateway)
         self.setting = setting
         self.now = START_MS
-        self.ledger = Ledger()
-        self.reindexing = False
-        self.requests: list[str] = []
-        """What was asked, in order, for the report."""
-        self._tokens: dict[str, str] = {}
         self._rules = 0
-        self._unflushed: dict[str, list[str]] = {}
-        """Shard → the ids of deltas that were acknowledged since its last flush."""
         self._backups: dict[str, Any] = {}
-        self.clients: list[Client] = [
-            self._client(f"c{place}", *each) for place, each in enumerate(setting["clients"], 1)
-        ]
+        self.clients = [self._client(f"c{place}", *each) for place, each in enumerate(setting["clients"], 1)]
         self._people = list(self.clients)
         """The device that each of them uses now."""
         self._ready = False
-        self._lines: dict[str, Line] = {}
-        self._left: list[tuple[Client, dict[str, Any], Line]] = []
-        """Lines that their clients forgot, which the server still takes for theirs."""
 
     @staticmethod
     def _client(name: str, kind: str, claims: dict[str, Any], skew: int) -> Client:
@@ -85,7 +72,7 @@ class Game:
         self._cut(client)
         new = self._client(f"c{len(self.clients) + 1}", kind, client.claims, client.skew)
         self.clients.append(new)
-        self._look()
+        self._note_visible_rows()
         return new
 
     # -- steps -------------------------------------------------------------------------------------------------------
@@ -101,7 +88,7 @@ class Game:
             case "claims":
                 self._cut(client)
                 client.claims = dict(detail[0])
-                self._look()
+                self._note_visible_rows()
             case "rules":
                 self._set_rules(*detail)
             case "rest":
@@ -142,7 +129,7 @@ class Game:
             case "cut":
                 self._cut(client)
             case "hear":
-                self._hear(client, 0.01)
+                self._read_broadcasts(client, 0.01)
             case "cross":
                 self._cross(client, *detail)
             case _:
@@ -206,7 +193,7 @@ class Game:
         The other token's claims count as the client's until its next request (`Client.shown`).
         """
         before, client.claims = client.claims, claims
-        self._look()
+        self._note_visible_rows()
         request = {**client.pull_fields(), "maxDeltas": limit}
         answer = self._ask(client, request)
         if answer.status == 200:
@@ -228,14 +215,14 @@ class Game:
             return
         pull, token = {**client.pull_fields(), "maxDeltas": limit}, self._show_token(client)
         client.shown = claims
-        self._look()
+        self._note_visible_rows()
         path, other_token = f"/sync/{self.gateway}", self._token(client.name, claims)
         with ThreadPoolExecutor(1) as thread:
             pulling = thread.submit(self._call, "POST", f"{path}/pull", other_token, pull)
             pushed = self._call("POST", f"{path}/push", token, push)
         pulled = pulling.result()
-        self._note(f"{client.name} {_spell(client.claims)} pushes {_brief(push)}", pushed)
-        self._note(f"  and meanwhile {_spell(claims)} pulls {_brief(pull)}", pulled)
+        self._note(f"{client.name} {spell(client.claims)} pushes {brief(push)}", pushed)
+        self._note(f"  and meanwhile {spell(claims)} pulls {brief(pull)}", pulled)
         if (pushed.status, pulled.status) != (200, 200):
             raise WrongError(f"two requests at once are answered with {pushed.body!r} and {pulled.body!r}")
         self._acknowledged(push["deltas"])
@@ -301,7 +288,7 @@ class Game:
             raise WrongError(f"the write scope is answered with {answer.status} {answer.body!r}")
         self.ledger.rules = rules
         self.reindexing = self._ready
-        self._look()
+        self._note_visible_rows()
 
     def _rest(self) -> None:
         """Wait until all rows are in line with the rules, so that the gateway could be cut for a checkpoint."""
@@ -352,12 +339,6 @@ class Game:
                 staging("confirm", batch_id=batch["batch_id"], deltas=len(ids), id_sum=id_sum(ids))
                 staging("trim", gateway=self.gateway, shard=shard)
 
-    def _acknowledged(self, deltas: list[Delta]) -> None:
-        """Note what a push that was answered has brought."""
-        for each in self.ledger.take(deltas):
-            self._unflushed.setdefault(self.server.shard_of(each["table"]), []).append(each["deltaId"])
-        self._look()
-
     def _killed(self, client: Client) -> Iterator[Request | None]:
         """The server dies, perhaps with a push on its way, which is repeated once it is back."""
         request = self._push_request(client)
@@ -366,36 +347,12 @@ class Game:
             self._all_ended()
             return
         path = f"/sync/{self.gateway}/push"
-        yield Request("POST", path, self._show_token(client), request, _headers(client))
+        yield Request("POST", path, self._show_token(client), request, headers_of(client))
         self._all_ended()
         client.answer_lost(push=True)
         self._push(client, "whole")
 
     # -- lines -------------------------------------------------------------------------------------------------------
-
-    def _connect(self, client: Client) -> None:
-        """A new line; the server may take the old one to be there still."""
-        if not isinstance(client, StockClient):
-            return
-        if client.name in self._lines:
-            self._left.append((client, client.claims, self._lines.pop(client.name)))
-        if client.claims not in client.followed:
-            client.followed.append(client.claims)
-        token = self._show_token(client)
-        self._lines[client.name] = self.server.dial(self.gateway, token)
-        self.requests.append(f"{client.name} {_spell(client.claims)} connects")
-
-    def _cut(self, client: Client) -> None:
-        line = self._lines.pop(client.name, None)
-        if line is not None:
-            line.cut()
-            self.requests.append(f"{client.name}'s line is lost")
-
-    def _all_ended(self) -> None:
-        """The server is another."""
-        for line in (*self._lines.values(), *(line for _, _, line in self._left)):
-            line.cut()
-        self._lines, self._left = {}, []
 
     def _cross(self, client: Client, limit: int) -> None:
         """A pull over a line, and another's push while it is served."""
@@ -407,10 +364,6 @@ class Game:
         for other in others:
             self._push(other, "whole")
         self._take_live(client, "crossed")
-
-    def _ask_live(self, client: Client, request: dict[str, Any]) -> None:
-        self._lines[client.name].ask(request)
-        self.requests.append(f"{client.name} {_spell(client.claims)} pulls {_brief(request)} over its line")
 
     def _take_live(self, client: Client, fate: str) -> None:
         """Take the answer to a pull, after the broadcasts that come before it."""
@@ -430,49 +383,8 @@ class Game:
         if not page["hasMore"] and fate != "crossed":
             self._compare(client, "after a complete page on its line")
 
-    def _give_live(self, client: Client, request: dict[str, Any]) -> int | None:
-        """Push over a line; the answer's cursor, None where a broadcast before it ended the line for its client."""
-        self._lines[client.name].ask(request)
-        self.requests.append(f"{client.name} {_spell(client.claims)} pushes {_brief(request)} over its line")
-        page = self._answer(client)
-        self._acknowledged(request["deltas"])
-        return int(page["serverHlc"]) if page is not None else None
-
-    def _answer(self, client: Client, *, drop: bool = False) -> Page | None:
-        """The answer to what was asked on a line; None where a broadcast before it could not be applied."""
-        line, taken = self._lines[client.name], not drop
-        while True:
-            frame = line.next()
-            assert frame is not None
-            if not frame.broadcast:
-                self.requests.append(f"  {client.name} is answered {_brief(frame.page)}")
-                return frame.page if taken or drop else None
-            taken = taken and self._heard(client, frame.page)
-
-    def _heard(self, client: Client, page: Page) -> bool:
-        """Take a broadcast. Whether it could be applied."""
-        self.requests.append(f"  {client.name} is told {_brief(page)}")
-        assert isinstance(client, StockClient)
-        self._check_page(client, page, now=False)
-        line = self._lines[client.name]
-        line.more = page["hasMore"]
-        if client.hear(page):
-            return True
-        client.proven = False  # one without a cursor comes again with the next pull
-        return page["serverHlc"] == "0"
-
-    def _hear(self, client: Client, seconds: float) -> bool:
-        """Take the broadcasts that came, or come within so many seconds of one another. Whether there were any."""
-        line, any_ = self._lines.get(client.name), False
-        while line is not None and (frame := line.next(seconds)) is not None:
-            any_ = True
-            if not self._heard(client, frame.page):
-                self._cut(client)
-                line = None
-        return any_
-
-    def _told(self, client: Client) -> None:
-        """Wait until a connected client was told all that it may see."""
+    def _await_rows(self, client: Client) -> None:
+        """Wait until a connected client has every row that it may see."""
         deadline = time.monotonic() + TOLD
         while (
             (line := self._lines.get(client.name)) is not None
@@ -483,78 +395,8 @@ class Game:
                 self._pull(client, 1000, "whole")
             elif (found := self._difference(client)) is None:
                 return
-            elif not self._hear(client, 0.05) and time.monotonic() > deadline:
+            elif not self._read_broadcasts(client, 0.05) and time.monotonic() > deadline:
                 raise WrongError(f"{client.name} was not told all on its line: {found}")
-
-    # -- requests ----------------------------------------------------------------------------------------------------
-
-    def _token(self, sub: str, claims: dict[str, Any], role: str = "client") -> str:
-        named = json.dumps([sub, claims, role])
-        if named not in self._tokens:
-            self._tokens[named] = sign(sub, self.gateway, claims, role)
-        return self._tokens[named]
-
-    def _show_token(self, client: Client) -> str:
-        client.shown = client.claims
-        return self._token(client.name, client.claims)
-
-    def _call(
-        self, method: str, path: str, token: str, body: Any = None, headers: dict[str, str] | None = None
-    ) -> Answer:
-        return self.server.call(method, path, token, body, headers)
-
-    def _ask(self, client: Client, request: dict[str, Any]) -> Answer:
-        token = self._show_token(client)
-        answer = self._call("POST", f"/sync/{self.gateway}/pull", token, request, _headers(client))
-        self._note(f"{client.name} {_spell(client.claims)} pulls {_brief(request)}", answer)
-        return answer
-
-    def _page(self, client: Client, answer: Answer, request: dict[str, Any]) -> Page | None:
-        """The page of an answer, checked; None where the client has to start again."""
-        if answer.status == 409 and isinstance(client, NamedClient):
-            if client.cursor == int(request["sinceHlc"]):
-                client.resync()
-            return None
-        if answer.status != 200:
-            raise WrongError(f"a pull is answered with {answer.status} {answer.body!r}")
-        page: Page = answer.json
-        self._check_page(client, page, now=True)
-        if not page["hasMore"]:  # so the server knows that lines of other claims, that ended, ended before
-            there = [client.claims, *(claims for whose, claims, _ in self._left if whose is client)]
-            client.followed = [claims for claims in client.followed if claims in there]
-        return page
-
-    def _check_page(self, client: Client, page: Page, *, now: bool) -> None:
-        """Whether a page has nothing that its client may not see; `now`: it was made after all that happened."""
-        for delta in page["deltas"]:
-            key = key_of(delta)
-            if key not in client.named and key not in client.ever_visible and not client.strange:
-                raise WrongError(f"{client.name} is sent the id {key}, which it could never see")
-            if now and delta["op"] != "DELETE" and not self._may_see(client, key):
-                raise WrongError(f"{client.name} is sent {key}, which it may not see")
-
-    def _may_see(self, client: Client, key: Key) -> bool:
-        row = self.ledger.row(key)
-        return row is not None and shows(self.ledger.rules, key[0], row, client.claims)
-
-    def _give(self, client: Client, request: dict[str, Any]) -> int:
-        """Push; the answer's cursor."""
-        token = self._show_token(client)
-        answer = self._call("POST", f"/sync/{self.gateway}/push", token, request, _headers(client))
-        self._note(f"{client.name} {_spell(client.claims)} pushes {_brief(request)}", answer)
-        if answer.status != 200:
-            raise WrongError(f"a push is answered with {answer.status} {answer.body!r}")
-        self._acknowledged(request["deltas"])
-        return int(answer.json["serverHlc"])
-
-    def _look(self) -> None:
-        """Note who may see what now."""
-        for client in self.clients:
-            for claims in (client.claims, client.shown, *client.followed):
-                client.ever_visible.update(self.ledger.visible(claims))
-
-    def _note(self, asked: str, answer: Answer) -> None:
-        self.requests.append(f"{asked} -> {answer.status} {_brief(answer.json)}")
 
     # -- the verdict -------------------------------------------------------------------------------------------------
 
@@ -566,7 +408,7 @@ class Game:
                     self._pull(client, 1000, "whole")
                     self._push(client, "whole")
         for client in self.clients:
-            self._told(client)
+            self._await_rows(client)
             self._cut(client)
         deadline = time.monotonic() + (PATIENCE if self.reindexing else 0.0)
         for client in self.clients:
@@ -606,25 +448,3 @@ class Game:
         found = self._difference(client)
         if found is not None:
             raise WrongError(f"{client.name} {when}: {found}")
-
-
-def _headers(client: Client) -> dict[str, str]:
-    return {"X-LakeSync-Client": "blackbox"} if client.names_itself else {}
-
-
-def _brief(value: dict[str, Any]) -> str:
-    """A message, short enough to read."""
-    shown = {name: each for name, each in value.items() if name not in ("deltas", "clientId")}
-    deltas = ", ".join(
-        f"{each['op']} {each['table']}/{each['rowId']} {_cells(each)} @{int(each['hlc']) - (START_MS << 16)}"
-        for each in value.get("deltas", ())
-    )
-    return f"{_spell(shown)} [{deltas}]"
-
-
-def _cells(delta: Delta) -> str:
-    return _spell({cell["column"]: cell["value"] for cell in delta["columns"]})
-
-
-def _spell(value: dict[str, Any]) -> str:
-    return "{" + ", ".join(f"{name}: {each}" for name, each in value.items()) + "}"

@@ -1,0 +1,202 @@
+"""Requests of a history's clients, over HTTP and over lines, and the rows that no answer may contain."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tests.blackbox.clients import Client, NamedClient, Page, StockClient, WrongError
+from tests.blackbox.law import Delta, Key, Ledger, key_of, shows
+from tests.blackbox.line import Line
+from tests.blackbox.server import Answer, Server, sign
+
+START_MS = 1_750_000_000_000
+"""The wall time, in milliseconds, at which every history begins."""
+
+
+class Exchange:
+    """The requests of a gateway's clients. It notes what was acknowledged, and which rows each client could see."""
+
+    def __init__(self, server: Server, gateway: str) -> None:
+        self.server = server
+        self.gateway = gateway
+        self.ledger = Ledger()
+        self.clients: list[Client] = []
+        self.reindexing = False
+        self.requests: list[str] = []
+        """The requests and their answers, in order, for the report."""
+        self._tokens: dict[str, str] = {}
+        self._unflushed: dict[str, list[str]] = {}
+        """Shard → ids of deltas that were acknowledged since its last flush."""
+        self._lines: dict[str, Line] = {}
+        self._left: list[tuple[Client, dict[str, Any], Line]] = []
+        """Lines that their clients forgot, and that the server still takes for theirs."""
+
+    # -- HTTP --------------------------------------------------------------------------------------------------------
+
+    def _token(self, sub: str, claims: dict[str, Any], role: str = "client") -> str:
+        named = json.dumps([sub, claims, role])
+        if named not in self._tokens:
+            self._tokens[named] = sign(sub, self.gateway, claims, role)
+        return self._tokens[named]
+
+    def _show_token(self, client: Client) -> str:
+        client.shown = client.claims
+        return self._token(client.name, client.claims)
+
+    def _call(
+        self, method: str, path: str, token: str, body: Any = None, headers: dict[str, str] | None = None
+    ) -> Answer:
+        return self.server.call(method, path, token, body, headers)
+
+    def _ask(self, client: Client, request: dict[str, Any]) -> Answer:
+        token = self._show_token(client)
+        answer = self._call("POST", f"/sync/{self.gateway}/pull", token, request, headers_of(client))
+        self._note(f"{client.name} {spell(client.claims)} pulls {brief(request)}", answer)
+        return answer
+
+    def _page(self, client: Client, answer: Answer, request: dict[str, Any]) -> Page | None:
+        """Return the checked page of an answer; None if the client has to start again."""
+        if answer.status == 409 and isinstance(client, NamedClient):
+            if client.cursor == int(request["sinceHlc"]):
+                client.resync()
+            return None
+        if answer.status != 200:
+            raise WrongError(f"a pull is answered with {answer.status} {answer.body!r}")
+        page: Page = answer.json
+        self._check_page(client, page, now=True)
+        if not page["hasMore"]:  # so the server knows that lines of other claims, that ended, ended before
+            there = [client.claims, *(claims for whose, claims, _ in self._left if whose is client)]
+            client.followed = [claims for claims in client.followed if claims in there]
+        return page
+
+    def _give(self, client: Client, request: dict[str, Any]) -> int:
+        """Push, and return the cursor of the answer."""
+        token = self._show_token(client)
+        answer = self._call("POST", f"/sync/{self.gateway}/push", token, request, headers_of(client))
+        self._note(f"{client.name} {spell(client.claims)} pushes {brief(request)}", answer)
+        if answer.status != 200:
+            raise WrongError(f"a push is answered with {answer.status} {answer.body!r}")
+        self._acknowledged(request["deltas"])
+        return int(answer.json["serverHlc"])
+
+    def _acknowledged(self, deltas: list[Delta]) -> None:
+        """Note the deltas of an acknowledged push."""
+        for each in self.ledger.take(deltas):
+            self._unflushed.setdefault(self.server.shard_of(each["table"]), []).append(each["deltaId"])
+        self._note_visible_rows()
+
+    def _check_page(self, client: Client, page: Page, *, now: bool) -> None:
+        """Raise if a page has rows that its client may not see; `now`: it was made after the last step."""
+        for delta in page["deltas"]:
+            key = key_of(delta)
+            if key not in client.named and key not in client.ever_visible and not client.strange:
+                raise WrongError(f"{client.name} is sent the id {key}, which it could never see")
+            if now and delta["op"] != "DELETE" and not self._is_visible(client, key):
+                raise WrongError(f"{client.name} is sent {key}, which it may not see")
+
+    def _is_visible(self, client: Client, key: Key) -> bool:
+        row = self.ledger.row(key)
+        return row is not None and shows(self.ledger.rules, key[0], row, client.claims)
+
+    def _note_visible_rows(self) -> None:
+        """Note the rows that each client may see now."""
+        for client in self.clients:
+            for claims in (client.claims, client.shown, *client.followed):
+                client.ever_visible.update(self.ledger.visible(claims))
+
+    def _note(self, asked: str, answer: Answer) -> None:
+        self.requests.append(f"{asked} -> {answer.status} {brief(answer.json)}")
+
+    # -- lines -------------------------------------------------------------------------------------------------------
+
+    def _connect(self, client: Client) -> None:
+        """Open a new line; the server may still serve the old one."""
+        if not isinstance(client, StockClient):
+            return
+        if client.name in self._lines:
+            self._left.append((client, client.claims, self._lines.pop(client.name)))
+        if client.claims not in client.followed:
+            client.followed.append(client.claims)
+        token = self._show_token(client)
+        self._lines[client.name] = self.server.dial(self.gateway, token)
+        self.requests.append(f"{client.name} {spell(client.claims)} connects")
+
+    def _cut(self, client: Client) -> None:
+        line = self._lines.pop(client.name, None)
+        if line is not None:
+            line.cut()
+            self.requests.append(f"{client.name}'s line is lost")
+
+    def _all_ended(self) -> None:
+        """Cut every line: the server was replaced."""
+        for line in (*self._lines.values(), *(line for _, _, line in self._left)):
+            line.cut()
+        self._lines, self._left = {}, []
+
+    def _ask_live(self, client: Client, request: dict[str, Any]) -> None:
+        self._lines[client.name].ask(request)
+        self.requests.append(f"{client.name} {spell(client.claims)} pulls {brief(request)} over its line")
+
+    def _give_live(self, client: Client, request: dict[str, Any]) -> int | None:
+        """Push over a line, and return the cursor of the answer; None if a broadcast before it ended the line."""
+        self._lines[client.name].ask(request)
+        self.requests.append(f"{client.name} {spell(client.claims)} pushes {brief(request)} over its line")
+        page = self._answer(client)
+        self._acknowledged(request["deltas"])
+        return int(page["serverHlc"]) if page is not None else None
+
+    def _answer(self, client: Client, *, drop: bool = False) -> Page | None:
+        """Return the answer to a request on a line; None if a broadcast before it could not be applied."""
+        line, taken = self._lines[client.name], not drop
+        while True:
+            frame = line.next()
+            assert frame is not None
+            if not frame.broadcast:
+                self.requests.append(f"  {client.name} is answered {brief(frame.page)}")
+                return frame.page if taken or drop else None
+            taken = taken and self._apply_broadcast(client, frame.page)
+
+    def _apply_broadcast(self, client: Client, page: Page) -> bool:
+        """Apply a broadcast, and return whether that was possible."""
+        self.requests.append(f"  {client.name} is told {brief(page)}")
+        assert isinstance(client, StockClient)
+        self._check_page(client, page, now=False)
+        line = self._lines[client.name]
+        line.more = page["hasMore"]
+        if client.hear(page):
+            return True
+        client.proven = False  # one without a cursor comes again with the next pull
+        return page["serverHlc"] == "0"
+
+    def _read_broadcasts(self, client: Client, seconds: float) -> bool:
+        """Apply broadcasts until none arrives for `seconds`, and return whether there were any."""
+        line, any_ = self._lines.get(client.name), False
+        while line is not None and (frame := line.next(seconds)) is not None:
+            any_ = True
+            if not self._apply_broadcast(client, frame.page):
+                self._cut(client)
+                line = None
+        return any_
+
+
+def headers_of(client: Client) -> dict[str, str]:
+    return {"X-LakeSync-Client": "blackbox"} if client.names_itself else {}
+
+
+def brief(value: dict[str, Any]) -> str:
+    """A message, short enough to read."""
+    shown = {name: each for name, each in value.items() if name not in ("deltas", "clientId")}
+    deltas = ", ".join(
+        f"{each['op']} {each['table']}/{each['rowId']} {_cells(each)} @{int(each['hlc']) - (START_MS << 16)}"
+        for each in value.get("deltas", ())
+    )
+    return f"{spell(shown)} [{deltas}]"
+
+
+def _cells(delta: Delta) -> str:
+    return spell({cell["column"]: cell["value"] for cell in delta["columns"]})
+
+
+def spell(value: dict[str, Any]) -> str:
+    return "{" + ", ".join(f"{name}: {each}" for name, each in value.items()) + "}"
