@@ -15,13 +15,13 @@ class Rooms(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         file = _file(nodeid)
-        return "spark" if _needs_spark(file) else file
+        return "spark" if needs_spark(file) else file
 
 
 def turn(nodeid: str) -> int:
     """Which come first: what needs Spark, its violent end last of that; then whole lives of the system; the rest."""
     file = _file(nodeid)
-    if _needs_spark(file):
+    if needs_spark(file):
         return int(file == "tests/integration/test_flush.py")
     return 2 if file.startswith("tests/e2e/") else 3
 
@@ -31,5 +31,6 @@ def _file(nodeid: str) -> str:
 
 
 @cache
-def _needs_spark(file: str) -> bool:
+def needs_spark(file: str) -> bool:
+    """Return whether the tests of a file, relative to the checkout, use the shared Spark."""
     return "spark_server" in (_ROOT / file).read_text()
