@@ -17,7 +17,14 @@ DECISIONS = sorted((ROOT / "docs" / "decisions").glob("*.md"))
 
 HELPERS = {
     f"{name}.py"
-    for name in ("screenshots", "dagster_pictures", "dagster_scene", "destinations_picture", "conformance_table")
+    for name in (
+        "screenshots",
+        "dagster_pictures",
+        "dagster_scene",
+        "destinations_picture",
+        "conformance_table",
+        "coverage_table",
+    )
 }
 """Modules that scripts run."""
 
