@@ -30,13 +30,11 @@ settings.register_profile("soak", max_examples=5_000, deadline=None, suppress_he
 
 STRICT = ("tests/unit/", "tests/property/", "tests/conformance/")
 """Folders whose tests, unless they need Spark, must close every file, socket, store and process that they open."""
-LEAKING = ("tests/conformance/test_rebuild", "tests/property/test_rebuilt_oracle.py")
-"""Exceptions: `lakesync.engine.rebuilding.rebuild` leaves the folder of its replayer to the collector."""
 
 
 def is_strict(nodeid):
     """Whether a test or a module of tests must close everything."""
-    return nodeid.startswith(STRICT) and not nodeid.startswith(LEAKING) and not needs_spark(nodeid.partition("::")[0])
+    return nodeid.startswith(STRICT) and not needs_spark(nodeid.partition("::")[0])
 
 
 def pytest_collection_modifyitems(config, items):

@@ -8,6 +8,7 @@ as seen before.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing
 from functools import partial
 from typing import NamedTuple, Protocol
 
@@ -117,7 +118,7 @@ def rebuild(
     home = shards.of if shards is not None else lambda _: MAIN_SHARD
     main = shards.default if shards is not None else MAIN_SHARD
     replayer = Engine(open_store("memory://", wall), wall)  # never opened: a fresh store has nothing to replay
-    with replacement_stores(urls, wall, replayer, replace=replace) as stores:
+    with closing(replayer), replacement_stores(urls, wall, replayer, replace=replace) as stores:
         return [
             made
             for gateway in history.gateways()
