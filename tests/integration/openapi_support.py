@@ -24,6 +24,7 @@ def consistent(body: Any) -> Any:
     if isinstance(body.get("deltas"), list):
         for delta in body["deltas"]:
             delta["clientId"] = body["clientId"]
+            delta["table"] = delta["table"].lower()  # two names of tables may not differ only in case
             delta["columns"] = [] if delta["op"] == "DELETE" else _unique(delta["columns"], "column")
         body["deltas"] = _unique(body["deltas"], "deltaId")
     if isinstance(body.get("columns"), list):
