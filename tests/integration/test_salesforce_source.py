@@ -239,7 +239,7 @@ def test_users_log_in_at_the_sandbox_and_apps_at_their_organisation(settings, lo
         ({"clientSecret": "x"}, AuthError, "clientSecret"),
         ({"soqlFilter": "Nonsense = 1"}, ConfigurationError, "INVALID_FIELD"),
         ({"soqlFilter": "Name ~ 1"}, ConfigurationError, "MALFORMED_QUERY"),
-        ({"soqlFilter": "Name = 'a') OR (Name = 'b'"}, ConfigurationError, "bracket"),
+        ({"soqlFilter": "Name = 'a') OR (Name = 'b'"}, ConfigurationError, "parenthesis"),
         ({"soqlFilter": "Name = 'a"}, ConfigurationError, "quotation mark"),
     ],
 )
