@@ -33,13 +33,10 @@ STRICT = ("tests/unit/", "tests/property/")
 
 Not conformance tests: servers that a test kills are started again, and the collector meets their earlier processes."""
 
-LEAKING = "tests/unit/flights/"
-"""An exception: the example leaves databases to the collector, which Python 3.13 and later warn of."""
-
 
 def is_strict(nodeid):
     """Whether a test or a module of tests must close everything."""
-    return nodeid.startswith(STRICT) and not nodeid.startswith(LEAKING) and not needs_spark(nodeid.partition("::")[0])
+    return nodeid.startswith(STRICT) and not needs_spark(nodeid.partition("::")[0])
 
 
 def pytest_collection_modifyitems(config, items):

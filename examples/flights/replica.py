@@ -21,6 +21,10 @@ class Replica:
             names = "".join(f", {_quoted(column)}" for column in columns)
             self.database.execute(f"create table {_quoted(table)} (row_id text primary key{names}) without rowid")
 
+    def close(self) -> None:
+        """Close the database."""
+        self.database.close()
+
     def apply(self, deltas: Iterable[Mapping[str, Any]]) -> None:
         """Apply a page of deltas in order, in one transaction.
 

@@ -10,7 +10,6 @@ import pytest
 from examples.flights.cast import MINUTE, push_time
 from examples.flights.journal import Journal
 from examples.flights.play import Played
-from examples.flights.replica import Replica
 
 
 def delta(op: str, **columns) -> dict:
@@ -18,27 +17,23 @@ def delta(op: str, **columns) -> dict:
     return {"op": op, "table": "airports", "rowId": "EWR", "columns": cells}
 
 
-def test_a_second_insert_of_a_row_is_an_error():
-    replica = Replica()
+def test_a_second_insert_of_a_row_is_an_error(replica):
     replica.apply([delta("INSERT", faa="EWR")])
     with pytest.raises(sqlite3.IntegrityError):
         replica.apply([delta("INSERT", faa="EWR")])
 
 
-def test_an_update_of_a_row_that_is_not_there_does_nothing():
-    replica = Replica()
+def test_an_update_of_a_row_that_is_not_there_does_nothing(replica):
     replica.apply([delta("UPDATE", name="Newark"), delta("DELETE")])
     assert replica.rows("airports") == {}
 
 
-def test_values_are_stored_unchanged_and_json_as_text():
-    replica = Replica()
+def test_values_are_stored_unchanged_and_json_as_text(replica):
     replica.apply([delta("INSERT", faa="EWR", alt=18, position={"lon": -74.1, "lat": 40.6}), delta("UPDATE", alt=None)])
     assert replica.rows("airports") == {"EWR": ("EWR", None, '{"lat":40.6,"lon":-74.1}', None, None, None, None)}
 
 
-def test_an_update_by_the_app_of_a_missing_row_does_nothing():
-    replica = Replica()
+def test_an_update_by_the_app_of_a_missing_row_does_nothing(replica):
     replica.write("UPDATE", "airports", "EWR", {"faa": "EWR"})
     replica.write("INSERT", "airports", "EWR", {"name": "Newark"})
     assert replica.rows("airports")["EWR"][:2] == ("EWR", "Newark")

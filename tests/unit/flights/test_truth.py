@@ -10,7 +10,6 @@ import pytest
 from examples.flights.check import replica_mismatches, state_mismatches, visible_rows
 from examples.flights.encoding import push_body
 from examples.flights.journal import Journal
-from examples.flights.replica import Replica
 from examples.flights.schemas import COLUMNS
 from examples.flights.story import Write
 from examples.flights.truth import Truth
@@ -129,10 +128,9 @@ def test_every_difference_is_a_mismatch(told):
     assert state_mismatches(truth, "final", "flights", right.slice(0, 0)) > 0
 
 
-def test_a_replica_is_held_to_its_own_carrier(told):
+def test_a_replica_is_held_to_its_own_carrier(told, replica):
     truth = told(write(1, "a", "INSERT", carrier="UA", dep_time=517))
     expected = visible_rows(truth, "final")
-    replica = Replica()
     assert replica_mismatches(expected, "UA", replica) == 1
     assert replica_mismatches(expected, "AA", replica) == 0
     replica.write("INSERT", "flights", "UA-1", {"carrier": "UA", "dep_time": 517})
@@ -140,9 +138,9 @@ def test_a_replica_is_held_to_its_own_carrier(told):
     assert replica_mismatches(expected, None, replica) == 1
 
 
-def test_no_client_sees_a_flight_without_a_carrier(told):
+def test_no_client_sees_a_flight_without_a_carrier(told, replica):
     truth = told(write(1, "a", "INSERT", carrier="UA"), write(2, "a", "DELETE"), write(3, "b", "UPDATE", dep_delay=15))
     expected = visible_rows(truth, "final")
     assert list(expected["flights"]) == ["UA-1"]
-    assert replica_mismatches(expected, "UA", Replica()) == 0
-    assert replica_mismatches(expected, None, Replica()) == 0
+    assert replica_mismatches(expected, "UA", replica) == 0
+    assert replica_mismatches(expected, None, replica) == 0
