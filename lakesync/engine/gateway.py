@@ -22,7 +22,7 @@ from lakesync.engine.explain import explain
 from lakesync.engine.explanation import Explanation
 from lakesync.engine.lag import LagQuery, Unsent, oldest_unsent
 from lakesync.engine.limits import EngineLimits
-from lakesync.engine.names import Names
+from lakesync.engine.names import Names, PushNames
 from lakesync.engine.peek import PeekPage, peek
 from lakesync.engine.pulling import PullRequest, Reading, first_contact, remember_page, unrecorded_cursor
 from lakesync.engine.pushing import CheckedPush, push_work
@@ -390,15 +390,20 @@ class SyncGateway(ActionGateway, Embedding):
         )
 
     def _push(self, request: CheckedPush) -> Future[PushResult]:
-        ready, names = request.made_ready(), self.names.of_push()
+        ready = request.made_ready()
+        return self._submit_named(lambda commit, names: push_work(commit, ready, self.rules, self._limits, names))
 
-        def work(commit: PushCommit) -> PushResult:
+    def _submit_named(self, work: Callable[[PushCommit, PushNames], T]) -> Future[T]:
+        """Run work that checks names in a commit; the names are known once the commit is durable."""
+        names = self.names.of_push()
+
+        def recorded(commit: PushCommit) -> T:
             self.newest_arrival = commit.arrival
-            return push_work(commit, ready, self.rules, self._limits, names)
+            return work(commit, names)
 
-        pushing = self._store.submit(self.gateway_id, work)
-        pushing.add_done_callback(names.add_durable)
-        return pushing
+        submitted = self._store.submit(self.gateway_id, recorded)
+        submitted.add_done_callback(names.add_durable)
+        return submitted
 
     def _page(self, request: PullRequest) -> Future[SyncPage]:
         reading = self._store.read(self.gateway_id, lambda view: self.sources.read_page(view, request))
