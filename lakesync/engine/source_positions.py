@@ -164,9 +164,9 @@ def _in_access_period(
     is continued; otherwise such a client would use up the kept periods, and rows sent in the first would stay with it.
     """
     periods = known.access_periods
-    if periods and (periods[-1].rules, periods[-1].claims) == (rules, claims):
-        return known
     same = next((each for each in periods if (each.rules, each.claims) == (rules, claims)), None)
+    if same is not None and same is periods[-1]:
+        return known
     others = [each for each in periods if each is not same]
     access_periods = (*others, same or AccessPeriod(rules, claims, newest()))[-_PERIODS_KEPT:]
     return msgspec.structs.replace(
