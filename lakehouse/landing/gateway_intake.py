@@ -19,6 +19,7 @@ from lakesync.model.clock import WallClock
 from lakesync.model.errors import StagingUnavailableError
 from lakesync.staging import configured_store
 from lakesync.staging.remote import error_of
+from lakesync.wire.http_auth import BearerAuth
 from lakesync.wire.json import decode_push, encode_json
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def open_intake(config: Config) -> Iterator[Intake]:
         url, token = gateway_address(config)
         with requests.Session() as session:
             session.trust_env = False  # no proxy for a server on this machine
-            session.headers["Authorization"] = f"Bearer {token}"
+            session.auth = BearerAuth(token)
             session.headers["Content-Type"] = "application/json"
             yield RemoteIntake(session, url)
         return

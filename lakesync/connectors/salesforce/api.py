@@ -19,6 +19,7 @@ from lakesync.model.errors import (
     NotFoundError,
     RateLimitedError,
 )
+from lakesync.wire.http_auth import BearerAuth
 
 _ADVICE = {
     "invalid_client_id": "check clientId: it is the consumer key of a connected app",
@@ -178,12 +179,13 @@ class SalesforceClient:
             self._api = None
 
     def _session(self) -> HttpApi:
-        """Return the client of the signed-in session; signs in if there is none."""
+        """Return the client of the session; sign in first if there is no session."""
         if self._api is None:
             url, token = sign_in(self._settings, **self._http_options)
             self._calls += 1
             self._api = HttpApi(url, _map_error, **self._http_options)
-            self._api.session.headers.update({"Authorization": f"Bearer {token}", "Accept": "application/json"})
+            self._api.session.auth = BearerAuth(token)
+            self._api.session.headers["Accept"] = "application/json"
         return self._api
 
     def _check_budget(self) -> None:
