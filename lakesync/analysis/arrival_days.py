@@ -5,12 +5,13 @@ The counts come from the staging store's ledger, the ids of all accepted deltas.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from lakesync.analysis.marks import lags
+from lakesync.model.hlc import start_of
+from lakesync.staging.ledger import day_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,14 +47,14 @@ def arrival_days(store: FlushStore, asset_lags: Sequence[Lag], due_ms: int) -> l
     late = [lag.since_ms for lag in asset_lags if lag.since_ms < due_ms]
     if not late:
         return history
-    first, last = _day_of(min(late)), _day_of(due_ms)
+    first, last = day_of(start_of(min(late))), day_of(start_of(due_ms))
     return [msgspec.structs.replace(day, late=day.late or first <= day.day <= last) for day in history]
 
 
 def _days_of_history(store: FlushStore, due_ms: int) -> list[ArrivalDay]:
     """Return the days. One is late if a gateway has unflushed deltas of it, and its oldest arrived before `due_ms`."""
     overdue = {lag.gateway for lag in lags(store.backlog(), (), ()) if lag.since_ms < due_ms}
-    last = _day_of(due_ms)
+    last = day_of(start_of(due_ms))
     found: dict[str, ArrivalDay] = {}
     for gateway in store.gateways():
         for day in store.ledger(gateway):
@@ -65,7 +66,3 @@ def _days_of_history(store: FlushStore, due_ms: int) -> list[ArrivalDay]:
                 late=total.late or (gateway in overdue and day.flushed_count < day.count and day.day <= last),
             )
     return [found[day] for day in sorted(found)]
-
-
-def _day_of(wall_ms: int) -> str:
-    return datetime.fromtimestamp(wall_ms / 1000, UTC).date().isoformat()
