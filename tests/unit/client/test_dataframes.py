@@ -10,16 +10,8 @@ import pyarrow as pa
 import pytest
 
 from lakesync.model.errors import ConfigurationError
+from tests.unit.client.todos import TODOS
 
-TODOS = {
-    "table": "todos",
-    "columns": [
-        {"name": "title", "type": "string"},
-        {"name": "done", "type": "boolean"},
-        {"name": "n", "type": "number"},
-        {"name": "tags", "type": "json"},
-    ],
-}
 SCHEMAS = [TODOS]
 
 

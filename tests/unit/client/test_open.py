@@ -16,16 +16,8 @@ import lakesync
 from lakesync.client import HttpTransport, LocalTransport, SyncTracker, create_client, open_async
 from lakesync.client.errors import DbError
 from lakesync.model.errors import ConfigurationError, DuplicateError, NotFoundError, SchemaError, ValidationError
+from tests.unit.client.todos import TODOS
 
-TODOS = {
-    "table": "todos",
-    "columns": [
-        {"name": "title", "type": "string"},
-        {"name": "done", "type": "boolean"},
-        {"name": "n", "type": "number"},
-        {"name": "tags", "type": "json"},
-    ],
-}
 SCHEMAS = [TODOS]
 
 
