@@ -56,7 +56,7 @@ class Check(NamedTuple):
     name: str
     description: str
     find: Callable[[CheckScope], Sequence[msgspec.Struct]]
-    """Returns the faults; empty if there are none."""
+    """Returns the faults; empty if the check passes."""
     remedy: str
     """What to do about a fault."""
     blocking: bool = True

@@ -47,7 +47,7 @@ def retention_clause(newest: Checkpoint | None, arrival: int, retention: Checkpo
     """Return how long the tags of a new checkpoint last, as an SQL clause.
 
     Args:
-        newest: the gateway's checkpoint before the new one; None if there is none.
+        newest: the gateway's checkpoint before the new one; None if this is its first.
         arrival: the arrival of the new checkpoint.
         retention: how long the tags of checkpoints last.
     """

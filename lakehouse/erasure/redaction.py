@@ -165,7 +165,7 @@ def erase_state_table(
 
 @lake_errors
 def erase_rejected_values(spark: SparkSession, table: str, names: LakeNames) -> None:
-    """Delete values from the table `rejected` that a state table does not have any more, and their snapshots and files.
+    """Delete values from the table `rejected` that a state table no longer has, and their snapshots and files.
 
     Args:
         spark: an open Spark session.
@@ -187,7 +187,7 @@ def erase_rejected_values(spark: SparkSession, table: str, names: LakeNames) -> 
     state = StateTable(table, name, columns, snapshot_id=version.snapshot_id, marks={}, has_new_columns=False)
     replace_rejected(spark, state, version.snapshot_id, names)
     drop_old_snapshots(spark, names.rejected, names)
-    # a killed run may have written files that no snapshot references; nobody writes the table meanwhile
+    # a killed run may have written files that no snapshot references; no other run writes the table meanwhile
     location = location_of(spark, names.rejected)
     referenced = spark.table(f"{names.rejected}.all_files").select("file_path").collect()
     delete_files(location, unreferenced_files(location, [row["file_path"] for row in referenced]))

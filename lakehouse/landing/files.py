@@ -222,7 +222,7 @@ def claims_of(row: LandedRow, identity: str | None, keys: ClaimKeys) -> Iterator
 
     Args:
         row: the landed row.
-        identity: the column that identifies rows at the source; None if there is none.
+        identity: the column that identifies rows at the source; None if the source has no such column.
         keys: reads the claimed columns from a row's JSON.
     """
     if row.kind == WHOLE:

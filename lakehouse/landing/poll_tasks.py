@@ -46,7 +46,7 @@ class TableWork(NamedTuple):
 
     name: str
     identity: str | None
-    """The column by which a row replaces another; None if there is none."""
+    """The column by which a row replaces another; None if the table has no such column."""
     whole: bool
     """Whether every poll reads all rows, of which only those land that differ from the known ones."""
     position: ReadPosition

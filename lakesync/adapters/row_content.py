@@ -22,7 +22,7 @@ class RowContent(msgspec.Struct, frozen=True, gc=False):
 
     state: RowState
     arrival: int = -1
-    """The greatest arrival of its deltas; -1 if there are none."""
+    """The greatest arrival of its deltas; -1 if it has no deltas."""
     without_deletes: RowState | None = None
     """The merge without DELETEs, for a row that has any: the values that a soft-deleted row keeps."""
     is_hidden: bool = False

@@ -228,7 +228,7 @@ class Planner:
             )
 
     def _first_arrival(self) -> int | None:
-        """Return the smallest arrival of all deltas; None if there are none."""
+        """Return the smallest arrival of all deltas; None without deltas."""
         arrivals = [each for each in [pc.min(self._unflushed["arrival"]).as_py()] if each is not None]
         deltas = self._lake.deltas
         if deltas is not None and deltas.current_snapshot() is not None:

@@ -45,7 +45,7 @@ class Wire:
         return len(sides) // 2
 
     def close(self) -> None:
-        """Take no more connections, and let go of those that are held."""
+        """Accept no more connections, and release the held ones."""
         self._closed.set()
         self._listening.close()
 

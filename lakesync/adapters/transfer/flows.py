@@ -364,6 +364,6 @@ def _position_after(deltas: pa.Table, before: Position | None) -> Position | Non
 
 
 def _decode(text: str | None, name: str, row_filter: RowFilter) -> FlowProgress:
-    """Return the progress that a mark stores; that of a new flow if there is none, or if the filter has changed."""
+    """Return the progress that a mark stores; that of a new flow if no mark is stored or the filter has changed."""
     found = decode_progress(text, FlowProgress, name)
     return found if found is not None and found.row_filter == row_filter else FlowProgress(row_filter)

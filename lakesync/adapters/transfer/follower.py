@@ -351,7 +351,7 @@ def require_marks(adapter: DatabaseAdapter) -> MarkStore:
 def _decode(
     text: str | None, name: str, selection: DeltaSelection, since: Mapping[str, int] = NO_STREAMS
 ) -> FollowerProgress:
-    """Return the progress that a mark stores; that of a new follower if there is none, or if the selection changed."""
+    """Return the progress that a mark stores; that of a new follower if no mark is stored or the selection changed."""
     found = decode_progress(text, FollowerProgress, name)
     return found if found is not None and found.selection == selection else FollowerProgress(selection, dict(since))
 

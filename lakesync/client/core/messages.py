@@ -21,7 +21,7 @@ class FetchCheckpoint(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """Returned in place of a request if there is none to send now."""
+    """Returned in place of a request if no request is due."""
 
     seconds: float | None
     """Seconds until one is due; None: until an edit is made, a pull is requested or a broadcast arrives."""

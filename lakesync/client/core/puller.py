@@ -41,7 +41,7 @@ class Puller:
         self._had_page = False
         """Whether a page arrived since this process opened the store, or since the newest full pull started."""
         self._checkpoint_tried = False
-        """Whether the full pull in progress has loaded the checkpoint, or learnt that there is none."""
+        """Whether the full pull in progress has loaded the checkpoint, or learnt that none exists."""
         self._resync_demanded = False
         """Whether the gateway has demanded a resync (RESYNC_REQUIRED) that is not complete yet."""
         self._frames_applied = 0

@@ -42,7 +42,7 @@ def _create_issue(client: JiraClient, action: Action, params: Params, context: A
 
 
 def _find_created(client: JiraClient, action: Action, params: Params) -> Mapping[str, Any] | None:
-    """Return the issue that an earlier attempt at the action created; None if there is none."""
+    """Return the issue that an earlier attempt at the action created; None if none did."""
     issues = chain(
         _newest_issues(client, params["project"]),
         _searchable_issues(client, params["project"], wall_of(action.hlc)),

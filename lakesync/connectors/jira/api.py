@@ -60,7 +60,7 @@ class JiraClient:
         return self._json("GET", path, params=params)
 
     def post(self, path: str, body: Json, *, repeatable: bool = True) -> Json:
-        """POST a body and return the response's body; an empty object if there is none.
+        """POST a body and return the response's body; an empty object for an empty body.
 
         Args:
             path: below the API's base URL.

@@ -61,8 +61,8 @@ class SqlSource:
     """Polls the tables of one connector from a database. `Source` documents the methods.
 
     A transaction sets a row's cursor column when it writes the row, but others see the row only after the commit. So
-    rows may appear below the highest value that a poll has read. A value is *settled* if none can appear at or below it
-    any more; the next poll starts at the settled value, minus the lookback:
+    rows may appear below the highest value that a poll has read. A value is *settled* once none can appear at or below
+    it; the next poll starts at the settled value, minus the lookback:
 
     - With a `TransactionHorizon` (Postgres), a value is settled once every transaction that was open when it was read
       has ended, however long that takes. The lookback covers transactions that had no number yet, because they had not

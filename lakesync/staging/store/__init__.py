@@ -2,7 +2,7 @@
 
 `feed` has what a pull reads, `push` what a push writes, `operations` what actions, connectors, erasures and the
 configuration need, `pipeline` what pipelines call. Callers declare the smallest protocol that they use. `View`,
-`Commit` and `StagingStore` join the protocols for whoever opens a store.
+`Commit` and `StagingStore` join the protocols for code that opens a store.
 
 `SqliteStore`, `PostgresStore`, `MemoryStore` and `ShardedStore` implement all of them, `RemoteStore` those of
 `pipeline`. The suites in `tests/conformance/staging/`, a folder for each module, run over every implementation.

@@ -74,7 +74,7 @@ class ActionCommit(ActionView, Protocol):
         """Register a connector; it replaces one with its name."""
 
     def drop_connector(self, name: str) -> bool:
-        """Delete a connector; return False if there is none with this name."""
+        """Delete a connector; return False if its name is unknown."""
 
 
 class FlushJobView(Protocol):
@@ -91,7 +91,7 @@ class FlushJobCommit(FlushJobView, Protocol):
         """Add a job for a destination's table, unless one with its id exists."""
 
     def take_flush_job(self, job_id: str, *, set_aside: bool) -> bytes | None:
-        """Delete a job and return its body; None if there is none."""
+        """Delete a job and return its body; None if the job does not exist."""
 
 
 class SharedCursorView(Protocol):
@@ -101,7 +101,7 @@ class SharedCursorView(Protocol):
         """Return the cursors by shard of a broadcast cursor; None if it is unknown."""
 
     def newest_shared_cursor(self) -> int:
-        """Return the highest broadcast cursor; 0 if there is none."""
+        """Return the highest broadcast cursor; 0 before the first broadcast."""
 
     def told_of_shard(self, shard: str) -> bool:
         """Return whether any client has a cursor that stands for rows of this shard."""

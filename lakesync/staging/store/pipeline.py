@@ -42,8 +42,8 @@ class FlushStore(GatewayStore, Protocol):
     ) -> Batch | None:
         """Return the open batch, or a new one over a prefix of the unflushed log; None if nothing is unflushed.
 
-        A planned batch does not change until it is confirmed, whatever is pushed meanwhile and whoever calls. It
-        contains at least one push, only pushes of one UTC day of arrival, and otherwise at most `max_deltas`.
+        A planned batch does not change until it is confirmed, whatever is pushed meanwhile and whichever process calls.
+        It contains at least one push, only pushes of one UTC day of arrival, and otherwise at most `max_deltas`.
 
         Args:
             gateway: its id.
@@ -137,7 +137,7 @@ class ErasureStore(GatewayStore, Protocol):
     def restore(self, gateway: str, seq: int, deltas: Sequence[RowDelta]) -> Erasure:
         """Merge older deltas, read from the lake, that an erasure's deltas had overwritten; a repeat changes no row.
 
-        The erasure gets a new arrival, so that checkpoints from before are not served any more.
+        The erasure gets a new arrival, so that earlier checkpoints are no longer served.
 
         Raises:
             NotFoundError: there is no such erasure.
