@@ -139,9 +139,8 @@ def history(
         "last limit": random.choice([1, 2, 5, 1000]),
     }
     weights = dict(random.choice(PROFILES))
-    if random.random() < (
-        0.4 if "tokens in turns" in weights else 0.1
-    ):  # used in turns with each client's own to the end
+    chance = 0.4 if "tokens in turns" in weights else 0.1
+    if random.random() < chance:  # used in turns with each client's own to the end
         setting["token"] = _claims(random, world)
     if kills:
         weights["kill"] = 1.0
