@@ -390,18 +390,17 @@ class SyncGateway(ActionGateway, Embedding):
         )
 
     def _push(self, request: CheckedPush) -> Future[PushResult]:
-        ready = request.made_ready()
-        return self._submit_named(lambda commit, names: push_work(commit, ready, self.rules, self._limits, names))
+        ready, names = request.made_ready(), self.names.of_push()
 
-    def _submit_named(self, work: Callable[[PushCommit, PushNames], T]) -> Future[T]:
-        """Run work that checks names in a commit; the names are known once the commit is durable."""
-        names = self.names.of_push()
-
-        def recorded(commit: PushCommit) -> T:
+        def work(commit: PushCommit) -> PushResult:
             self.newest_arrival = commit.arrival
-            return work(commit, names)
+            return push_work(commit, ready, self.rules, self._limits, names)
 
-        submitted = self._store.submit(self.gateway_id, recorded)
+        return self._submit_checked(work, names)
+
+    def _submit_checked(self, work: Callable[[PushCommit], T], names: PushNames) -> Future[T]:
+        """Run work in a commit; the names that it checks are known once the commit is durable."""
+        submitted = self._store.submit(self.gateway_id, work)
         submitted.add_done_callback(names.add_durable)
         return submitted
 

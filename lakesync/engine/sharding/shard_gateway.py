@@ -13,6 +13,7 @@ from lakesync.feed.client_state import current
 from lakesync.model.schema import TableSchema
 from lakesync.model.types import Claims, PushResult, SyncPage, SyncPull, SyncPush
 from lakesync.staging.store.feed import ClientView
+from lakesync.staging.store.push import PushCommit
 
 
 class ShardGateway(SyncGateway):
@@ -29,8 +30,13 @@ class ShardGateway(SyncGateway):
         Raises (in the future):
             SchemaMismatchError, ForbiddenError, BackpressureError: as `submit_push`.
         """
-        request = CheckedPush(push, claims, self._wall(), trusted=trusted)
-        return self._submit_named(lambda commit, names: check_work(commit, request, self.rules, self._limits, names))
+        request, names = CheckedPush(push, claims, self._wall(), trusted=trusted), self.names.of_push()
+
+        def work(commit: PushCommit) -> None:
+            self.newest_arrival = commit.arrival
+            check_work(commit, request, self.rules, self._limits, names)
+
+        return self._submit_checked(work, names)
 
     def submit_part(
         self, push: SyncPush, claims: Claims, seen: int | None, *, admitted: bool, trusted: bool = False
