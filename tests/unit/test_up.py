@@ -19,7 +19,7 @@ from lakesync.cli.connection import local_url
 from lakesync.cli.generated_secrets import ensure_secrets
 from lakesync.cli.up import dagster_home, jars
 from lakesync.cli.up.display import Display
-from lakesync.cli.up.process import check_port, free_ports
+from lakesync.cli.up.process import accepts, check_port, free_ports
 from lakesync.cli.up.services import MARKER, services
 from lakesync.cli.up.stack import run, stop_leftovers
 from lakesync.model.errors import ConfigurationError, StartupError
@@ -53,6 +53,29 @@ def test_no_outgoing_connection_takes_a_chosen_port():
         chosen = free_ports(200)
     assert len(set(chosen)) == 200
     assert max(chosen) < min(outgoing)
+
+
+def test_two_processes_never_choose_the_same_port():
+    program = "from lakesync.cli.up.process import free_ports; print(*free_ports(300), flush=True); input()"
+    with ExitStack() as running:
+        choosers = [
+            running.enter_context(
+                subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            )
+            for _ in range(2)
+        ]
+        chosen = [set(chooser.stdout.readline().split()) for chooser in choosers]
+        for chooser in choosers:
+            chooser.communicate(b"\n")
+    assert [len(each) for each in chosen] == [300, 300]
+    assert chosen[0].isdisjoint(chosen[1])
+
+
+def test_a_server_can_listen_on_a_chosen_port():
+    (port,) = free_ports(1)
+    check_port(port, "127.0.0.1", "--port")
+    with socket.create_server(("127.0.0.1", port)):
+        assert accepts(port)
 
 
 def test_too_few_free_ports_are_reported():

@@ -122,10 +122,11 @@ def accepts(port: int, host: str = LOOPBACK) -> bool:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return different TCP ports that are free now.
+    """Return different TCP ports that are free now, and that no other call returns while this process lives.
 
     They are below the ports that systems give to outgoing connections (32768 and up on Linux, 49152 and up by RFC 6335
     elsewhere). Otherwise a connection can take a port in the seconds until the server that it was chosen for listens.
+    So could another process that chooses ports, if this one did not reserve them: see `_reserve`.
 
     Args:
         count: the number of ports.
@@ -133,19 +134,34 @@ def free_ports(count: int) -> list[int]:
     Raises:
         StartupError: fewer ports are free.
     """
-    free: list[int] = []
+    reserved: dict[int, int] = {}
     for port in random.SystemRandom().sample(_SERVER_PORTS, len(_SERVER_PORTS)):
-        if len(free) == count:
+        if len(reserved) == count:
             break
-        with socket.socket() as probe, contextlib.suppress(OSError):
+        with contextlib.suppress(OSError), socket.socket() as probe:
             probe.bind((LOOPBACK, port))
-            free.append(port)
-    if len(free) < count:
+            reserved[port] = _reserve(port)
+    if len(reserved) < count:
+        for descriptor in reserved.values():
+            os.close(descriptor)
         raise StartupError(
-            f"{count} free ports are needed, but {len(free)} of {_SERVER_PORTS[0]} to {_SERVER_PORTS[-1]} are free."
+            f"{count} free ports are needed, but {len(reserved)} of {_SERVER_PORTS[0]} to {_SERVER_PORTS[-1]} are free."
             " Stop servers that are not needed, or choose the ports by --port, --dagster-port and LAKESYNC_SPARK_PORT."
         )
-    return free
+    return list(reserved)
+
+
+def _reserve(port: int) -> int:
+    """Bind a port's number for UDP, which keeps no TCP server from it; return the descriptor.
+
+    The system frees it when the process ends.
+
+    Raises:
+        OSError: the number is reserved.
+    """
+    with socket.socket(type=socket.SOCK_DGRAM) as reservation:
+        reservation.bind((LOOPBACK, port))
+        return reservation.detach()
 
 
 def check_port(port: int, host: str, option: str) -> None:
