@@ -39,8 +39,8 @@ class RulesCache:
         """Return what a client may see.
 
         Args:
-            view: of the gateway.
-            claims: the client's.
+            view: a consistent read of the gateway's store.
+            claims: the verified claims of the client's token.
         """
         config = view.config
         index = self.index(config)

@@ -31,9 +31,9 @@ class ActionGateway:
         """Create the dispatcher of actions.
 
         Args:
-            gateway_id: of the gateway.
+            gateway_id: the gateway's id.
             store: holds outcomes of actions, and connectors.
-            wall: returns the server's wall time in milliseconds.
+            wall: returns the server's wall time in milliseconds since 1970.
             limits: of requests for actions.
             connectors: connector types, and the keys that seal their secrets.
             runner: executes actions in its threads; gateways may share one.
@@ -49,7 +49,7 @@ class ActionGateway:
 
         Args:
             push: the actions.
-            claims: the client's.
+            claims: the verified claims of the client's token.
 
         Returns:
             A future of one outcome an action, in order. It raises StagingUnavailableError if the store does not answer;
@@ -81,7 +81,7 @@ class ActionGateway:
         """Register a handler that executes a connector's actions in this process; it replaces an earlier one.
 
         Args:
-            name: of the connector.
+            name: the connector's name.
             handler: executes its actions.
 
         Raises:
@@ -102,7 +102,7 @@ class ActionGateway:
 
         Args:
             before: only entries with a lower `seq`.
-            limit: most entries.
+            limit: the most entries to return.
         """
         return self._store.read(self.gateway_id, lambda view: view.action_log(before, limit)).result()
 

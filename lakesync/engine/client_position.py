@@ -41,7 +41,7 @@ def claims_of(
 
     Args:
         record: the client's.
-        client_id: of the client.
+        client_id: the client's id.
         position: what this process knows of it.
         given: claims of the request, which override the others.
     """
@@ -66,11 +66,11 @@ def position_of(
     """Return the feed position of a client that has received everything sent to it.
 
     Args:
-        view: of the gateway.
+        view: a consistent read of the gateway's store.
         known: the client's record, of `feed.client_state.current`.
-        client_id: of the client.
-        access: what it may see.
-        rules: the gateway's sync rules.
+        client_id: the client's id.
+        access: the claims and bucket keys that decide what the client may see.
+        rules: the gateway's cache of compiled sync rules.
         position: what this process knows of it.
     """
     cursor = position.cursor

@@ -33,9 +33,9 @@ class Embedding:
         """Create the flusher and the sources.
 
         Args:
-            gateway_id: of the gateway.
-            store: of the gateway.
-            wall: returns the server's wall time in milliseconds.
+            gateway_id: the gateway's id.
+            store: the staging store that contains the gateway.
+            wall: returns the server's wall time in milliseconds since 1970.
             outlet: where the gateway flushes to; None if a pipeline flushes, or nothing does.
         """
         self.gateway_id = gateway_id

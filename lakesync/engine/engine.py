@@ -57,7 +57,7 @@ class Engine:
 
         Args:
             store: of all gateways.
-            wall: returns the server's wall time in milliseconds.
+            wall: returns the server's wall time in milliseconds since 1970.
             limits: of requests.
             auto_create: whether a gateway is created when it is first named.
             connectors: connector types, and the keys that seal their secrets.

@@ -48,12 +48,12 @@ def explain(
     """Explain why a client has a row or lacks it.
 
     Args:
-        view: a consistent view of the gateway's store.
+        view: a consistent read of the gateway's store.
         client_id: the client's id.
         table: the row's table.
         row_id: the row's id.
         claims: the client's claims; None uses those of its last pull.
-        rules: the gateway's sync rules, compiled.
+        rules: the gateway's cache of compiled sync rules.
         position: how far this process sent changes to the client by WebSocket; it may be ahead of the stored record.
     """
     record = view.client(client_id)
@@ -130,7 +130,7 @@ def next_pull(view: FeedView, key: RowKey, client_id: str, at: Position, access:
     """Return the operations on one row that the client's next pull returns.
 
     Args:
-        view: a consistent view of the gateway's store.
+        view: a consistent read of the gateway's store.
         key: the row's table and id.
         client_id: the client that pulls.
         at: the position from which it pulls.

@@ -82,9 +82,9 @@ class SyncGateway(ActionGateway, Embedding):
         """Create the gateway; nothing is read.
 
         Args:
-            gateway_id: of the gateway.
-            store: of the gateway.
-            wall: returns the server's wall time in milliseconds.
+            gateway_id: the gateway's id.
+            store: the staging store that contains the gateway.
+            wall: returns the server's wall time in milliseconds since 1970.
             limits: of requests.
             connectors: connector types, and the keys that seal their secrets.
             runner: executes actions; gateways may share one.
@@ -109,7 +109,7 @@ class SyncGateway(ActionGateway, Embedding):
 
         Args:
             push: the request.
-            claims: the client's.
+            claims: the verified claims of the client's token.
             seen: the newest cursor that the client certainly has when it gets the response: the one in the request, or
                 that of the last page on the same ordered connection. Without it, what the client was sent since its
                 last pull is in doubt, and is sent again after this push.
@@ -160,7 +160,7 @@ class SyncGateway(ActionGateway, Embedding):
 
         Args:
             pull: the request.
-            claims: the client's.
+            claims: the verified claims of the client's token.
             resync_refused: whether to raise ResyncRequiredError for a cursor that cannot be served.
             confirmed: whether the client sent the cursor itself, so that it has everything up to it. False for a page
                 that the server sends without a request, from the cursor of the last page on the same connection; from
@@ -209,9 +209,9 @@ class SyncGateway(ActionGateway, Embedding):
         """Return a page of what a client with these claims may see, its own writes included; nothing is recorded.
 
         Args:
-            claims: the client's.
+            claims: the verified claims of the client's token.
             since: cursor of the page before; None for all rows; `now` for later changes only.
-            limit: as for a pull.
+            limit: the most deltas of a page, from 1 to `MAX_PULL`.
 
         Raises:
             ValidationError: the limit is out of range.

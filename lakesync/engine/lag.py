@@ -65,9 +65,9 @@ def oldest_unsent(view: ClientView, query: LagQuery, rules: RulesCache) -> Unsen
     before found the row already.
 
     Args:
-        view: of the gateway.
+        view: a consistent read of the gateway's store.
         query: the client.
-        rules: the gateway's sync rules.
+        rules: the gateway's cache of compiled sync rules.
     """
     client_id, position, before = query
     record = view.client(client_id)

@@ -44,8 +44,8 @@ class Names:
         Tables with a schema are skipped: their names were checked when it was registered.
 
         Args:
-            commit: of the push.
-            deltas: of the push.
+            commit: the open transaction that stores the push.
+            deltas: the push's deltas.
             shared_columns: the columns of each delta; empty if they differ or are not known.
 
         Returns:
@@ -82,7 +82,7 @@ class Names:
         """Reject a schema whose table or columns differ from known names only in case.
 
         Args:
-            commit: of the gateway.
+            commit: the open transaction in the gateway's store.
             schema: the new schema.
 
         Raises:

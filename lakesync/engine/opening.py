@@ -57,7 +57,7 @@ def open_gateway(
         on_flushed: called after each flush that wrote deltas.
         on_materialisation_failure: called for each table whose work became a dead letter.
         background: whether a thread flushes when it is due; otherwise call `flush` when `should_flush` is true.
-        wall: returns wall time in milliseconds.
+        wall: returns wall time in milliseconds since 1970.
 
     Raises:
         ConfigurationError: a URL or a setting is invalid.

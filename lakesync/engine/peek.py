@@ -58,11 +58,11 @@ def peek(view: ClientView, claims: Claims, since: str | None, limit: int, rules:
     """Return a page of the rows that claims may see, or of their changes.
 
     Args:
-        view: of the gateway.
-        claims: a client's.
+        view: a consistent read of the gateway's store.
+        claims: the verified claims of a client's token.
         since: cursor of the page before; None for all rows, `now` for later changes only.
-        limit: most deltas, as for a pull.
-        rules: the gateway's sync rules.
+        limit: the most deltas to return, from 1 to `MAX_PULL`.
+        rules: the gateway's cache of compiled sync rules.
 
     Raises:
         ValidationError: the cursor is not one of `peek`.

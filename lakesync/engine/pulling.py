@@ -84,9 +84,9 @@ def read_page(view: ClientView, request: PullRequest, rules: RulesCache) -> Read
     """Read what the client lacks.
 
     Args:
-        view: of the gateway.
-        request: the pull.
-        rules: the gateway's sync rules.
+        view: a consistent read of the gateway's store.
+        request: the pull, after its checks.
+        rules: the gateway's cache of compiled sync rules.
 
     Raises:
         ResyncRequiredError: the cursor cannot be served, and the client handles that.
@@ -148,8 +148,8 @@ def remember_page(
     """Store what the answer's cursor means; return the answer.
 
     Args:
-        commit: of the gateway.
-        request: the pull.
+        commit: the open transaction in the gateway's store.
+        request: the pull, after its checks.
         reading: the page.
         read: like `read_page`; reads the page again if the client was sent something meanwhile. A page that begins a
             scope is also read again if anything arrived: cursors of the scope before may have been sent since, which
@@ -192,9 +192,9 @@ def begin_again(commit: ClientCommit, request: PullRequest, rules: RulesCache) -
     Otherwise a push before its next page would count it at its earlier position.
 
     Args:
-        commit: of the gateway.
-        request: the pull.
-        rules: the gateway's sync rules.
+        commit: the open transaction in the gateway's store.
+        request: the pull, after its checks.
+        rules: the gateway's cache of compiled sync rules.
     """
     reading = read_page(commit, request, rules)
     client_id, at = request.pull.client_id, reading.at
@@ -224,11 +224,11 @@ def first_contact(commit: ClientCommit, client_id: str, arrival: int, access: Ac
     """Record that a client was given a checkpoint, which it may or may not receive.
 
     Args:
-        commit: of the gateway.
-        client_id: of the client.
+        commit: the open transaction in the gateway's store.
+        client_id: the client's id.
         arrival: of the checkpoint.
-        access: what the client may see.
-        now_ms: the server's wall time.
+        access: the claims and bucket keys that decide what the client may see.
+        now_ms: server wall time in milliseconds since 1970.
     """
     record = current(commit.client(client_id), commit.epoch) or ClientRecord(client_id, commit.epoch, now_ms)
     record = with_scope(replace(record, last_seen_ms=now_ms), access, commit.arrival, max(arrival, 1), max(arrival, 1))

@@ -94,7 +94,7 @@ def rebuild(
 
     Args:
         url: of the store, or of the default shard's.
-        wall: returns the server's wall time in milliseconds.
+        wall: returns the server's wall time in milliseconds since 1970.
         history: the lake.
         replace: whether an existing store is renamed.
         margin_ms: how far above the clock, and above everything in the lake, arrivals continue.

@@ -32,11 +32,11 @@ def rehydrate(
     Known deltas are recognised by their ids and change nothing. The clients count as seen before.
 
     Args:
-        store: of the gateway.
-        gateway_id: of the gateway.
-        rules: the gateway's sync rules.
+        store: the staging store that contains the gateway.
+        gateway_id: the gateway's id.
+        rules: the gateway's cache of compiled sync rules.
         deltas: to commit.
-        now_ms: server wall time.
+        now_ms: server wall time in milliseconds since 1970.
 
     Returns:
         The number of deltas.

@@ -24,9 +24,9 @@ class Reindexer:
         """Create it; nothing runs yet.
 
         Args:
-            gateway_id: of the gateway.
-            store: of the gateway.
-            rules: the gateway's sync rules.
+            gateway_id: the gateway's id.
+            store: the staging store that contains the gateway.
+            rules: the gateway's cache of compiled sync rules.
             rows: that one commit updates.
         """
         self._gateway_id = gateway_id

@@ -58,9 +58,9 @@ class RejectionLog:
         """Record the deltas of a rejected push.
 
         Args:
-            gateway: its id.
+            gateway: the gateway's id.
             pusher: the token's `sub`, whatever client id the push has.
-            deltas: of the push.
+            deltas: the push's deltas.
             error: may name the deltas that caused the rejection; the others are recorded with the first of these.
             newest: the gateway's newest arrival; 0 if it is unknown.
         """
@@ -85,7 +85,7 @@ class RejectionLog:
         """Return the latest rejected delta of a row; None if it is not recorded, or the row changed since.
 
         Args:
-            gateway: its id.
+            gateway: the gateway's id.
             table: the row's.
             row_id: the row's.
             changed: arrival of the row's latest change.

@@ -33,10 +33,10 @@ def check_scope(
 
     Args:
         deltas: those that are new.
-        claims: the sender's.
+        claims: the verified claims of the sender's token.
         index: of the rules in force.
         scope: `visible` checks each row as it is, `rules` also as the push would make it.
-        now_ms: the server's wall time.
+        now_ms: server wall time in milliseconds since 1970.
         stored: the rows of `deltas` as they are.
         keys: the sender's, where the stored keys of all rows are those of the rules in force.
 

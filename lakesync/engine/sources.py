@@ -37,10 +37,10 @@ class Sources:
         """Create it without sources.
 
         Args:
-            gateway_id: of the gateway.
+            gateway_id: the gateway's id.
             store: holds the clients' records.
-            wall: returns the server's wall time in milliseconds.
-            rules: the gateway's sync rules.
+            wall: returns the server's wall time in milliseconds since 1970.
+            rules: the gateway's cache of compiled sync rules.
         """
         self._gateway_id = gateway_id
         self._store = store
@@ -76,7 +76,7 @@ class Sources:
         Args:
             source: name of the source.
             pull: the request.
-            claims: the client's.
+            claims: the verified claims of the client's token.
             live: whether the pull came over a connection that also receives broadcasts.
 
         Returns:
@@ -97,8 +97,8 @@ class Sources:
         """Read a page of the gateway's own feed, for a client that may have cursors and rows of sources.
 
         Args:
-            view: of the gateway.
-            request: the pull.
+            view: a consistent read of the gateway's store.
+            request: the pull, after its checks.
         """
         pull = request.pull
         record = current(view.client(pull.client_id), view.epoch)
@@ -180,7 +180,7 @@ def _keep(
     """Store a client's position in a source after a page, and return the client's cursor.
 
     Args:
-        commit: of the gateway.
+        commit: the open transaction in the gateway's store.
         before: the position that was stored when the page was read.
         start: the position at which the page starts.
         pull: the request.

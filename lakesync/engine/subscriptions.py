@@ -180,10 +180,10 @@ def subscribe(
     A client that pulled from an empty gateway has no record yet; it gets one, so that later cursors can be resolved.
 
     Args:
-        commit: of the gateway.
+        commit: the open transaction in the gateway's store.
         newcomers: client id, claims and state of each.
-        rules: the gateway's sync rules.
-        now_ms: server wall time.
+        rules: the gateway's cache of compiled sync rules.
+        now_ms: server wall time in milliseconds since 1970.
     """
     known: dict[tuple[object, ...], SubscriptionState] = {}
     states = [_subscribe_one(commit, client, claims, at, rules, now_ms) for client, claims, at in newcomers]
@@ -223,8 +223,8 @@ def resume(commit: ClientCommit, client_id: str) -> int | None:
     The client may have all, a part or nothing of what it was sent after that cursor.
 
     Args:
-        commit: of the gateway.
-        client_id: of the client.
+        commit: the open transaction in the gateway's store.
+        client_id: the client's id.
 
     Returns:
         None if the client's record has no confirmed cursor.
@@ -252,9 +252,9 @@ def scan(view: ClientView, groups: Sequence[SubscriberGroup], rules: RulesCache)
     """Return what each group lacks, in the order of the groups.
 
     Args:
-        view: of the gateway.
+        view: a consistent read of the gateway's store.
         groups: subscribers by state.
-        rules: the gateway's sync rules.
+        rules: the gateway's cache of compiled sync rules.
     """
     known: dict[tuple[object, ...], SubscriptionState] = {}
     return [_scan_group(view, group, rules, known) for group in groups]

@@ -25,7 +25,7 @@ def current(record: ClientRecord | None, epoch: int, sees: Iterable[str] = ()) -
 
     Args:
         record: the stored record.
-        epoch: of the store.
+        epoch: the store's epoch.
         sees: the bucket keys that the client may see now, used if its record was lost.
     """
     if record is None or record.epoch == epoch:
@@ -104,7 +104,7 @@ def with_scope(
 
     Args:
         record: the client's.
-        access: what it may see.
+        access: the claims and bucket keys that decide what the client may see.
         newest: the newest arrival.
         sent_up_to: no row was sent at a later feed position; 0 if none was sent.
         upserted_up_to: no INSERT or UPDATE was sent at a later feed position.

@@ -116,7 +116,7 @@ def locate(
         record: the client's record in this epoch; without one, it has nothing at cursor 0.
         since: the cursor.
         newest: the newest arrival.
-        access: what the client may see.
+        access: the claims and bucket keys that decide what the client may see.
         line: the claims of the connection whose own cursor this is; None if the client sent the cursor.
     """
     if record is None:
@@ -185,7 +185,7 @@ def _at_start(record: ClientRecord | None, newest: int, access: Access, *, resyn
     Args:
         record: the client's record; None if it has none.
         newest: the newest arrival.
-        access: what the client may see.
+        access: the claims and bucket keys that decide what the client may see.
         resync: whether it may have any row. Otherwise it was sent nothing and can have only its own writes.
     """
     past, scopes = (record.past, record.scopes) if record is not None else ((), ())

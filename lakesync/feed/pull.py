@@ -68,10 +68,10 @@ def pull_page(
     """Return what a client lacks: whole rows, at least `limit` deltas if there are so many.
 
     Args:
-        view: of the gateway.
-        client_id: of the client.
+        view: a consistent read of the gateway's store.
+        client_id: the client's id.
         at: its position.
-        access: what it may see.
+        access: the claims and bucket keys that decide what the client may see.
         limit: deltas at which the page is full.
         writers: gets the clients that wrote to these rows, and may lack something else at the same position.
         most_reads: reads of entries after which the page ends as if it were full.

@@ -19,8 +19,8 @@ def reindex_some(commit: RowCommit, index: BucketIndex, last: Reindex | None, li
     The position is stored only when the rows up to it are durable, that is, by the next work.
 
     Args:
-        commit: of the gateway.
-        index: of the active rules.
+        commit: the open transaction in the gateway's store.
+        index: the bucket index of the active rules.
         last: the result of the previous work; None in a process's first work.
         limit: most rows to read.
 
@@ -60,9 +60,9 @@ def rewrite_rows(commit: RowCommit, rows: Sequence[StoredRow], index: BucketInde
     """Store rows with the bucket keys of their states, and the resulting moves at each row's arrival.
 
     Args:
-        commit: of the gateway.
+        commit: the open transaction in the gateway's store.
         rows: the changed rows.
-        index: of the active rules.
+        index: the bucket index of the active rules.
     """
     moves = [each for row in rows for each in moves_of(row, index)]
     commit.put_rows(rows, moves)

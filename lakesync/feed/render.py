@@ -22,7 +22,7 @@ def update(row: StoredRow, wanted: Callable[[str, Stamp], bool]) -> list[RowDelt
     """Return the wanted columns as UPDATEs, one per stamp.
 
     Args:
-        row: the row.
+        row: the stored row.
         wanted: returns whether to include a column, given its name and stamp.
     """
     deltas = []

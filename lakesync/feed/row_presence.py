@@ -33,7 +33,7 @@ def presence_of_visible(row: StoredRow, history: Sequence[Entry], client_id: str
     Args:
         row: as it is now.
         history: the row's entries that concern the client.
-        client_id: of the client.
+        client_id: the client's id.
         at: its position.
     """
     if at.resync or _forgot(row, client_id, at):
@@ -99,7 +99,7 @@ def may_hold_hidden(row: StoredRow, history: Sequence[Entry], client_id: str, at
     Args:
         row: as it is now.
         history: the row's entries that concern the client.
-        client_id: of the client.
+        client_id: the client's id.
         at: its position.
     """
     written = _written_since(row, client_id, at)

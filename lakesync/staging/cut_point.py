@@ -47,7 +47,7 @@ def common_cut_point(gateway: str, stores: Mapping[str, StagingStore]) -> CutPoi
     """Return a common cut point of all shards; shards that are behind advance their arrivals to it.
 
     Args:
-        gateway: its id.
+        gateway: the gateway's id.
         stores: shard to store, the default shard first.
 
     Raises:

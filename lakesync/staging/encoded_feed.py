@@ -125,7 +125,7 @@ def encode_full_row(row: StoredRow, live: list[LiveDelta] | None = None) -> tupl
     """Return the fields of a `FullRow` that come from its row: encoded, deltas, writers, writers_floor.
 
     Args:
-        row: the row.
+        row: the stored row.
         live: `row.state.live`, if the caller has it.
     """
     encoded, deltas = encode_row(row.table, row.row_id, row.state, live) if row.state.visible else (None, 0)

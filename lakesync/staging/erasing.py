@@ -70,7 +70,7 @@ class ErasingStore(ABC):
         If the row was erased before and not written since, return that erasure.
 
         Args:
-            gateway: its id.
+            gateway: the gateway's id.
             table: of the row.
             row_id: of the row.
 
@@ -94,8 +94,8 @@ class ErasingStore(ABC):
         before and did nothing since, return that erasure.
 
         Args:
-            gateway: its id.
-            client_id: of the client.
+            gateway: the gateway's id.
+            client_id: the client's id.
 
         Raises:
             NotFoundError: there never was such a client.
@@ -119,8 +119,8 @@ class ErasingStore(ABC):
         """Record that the lake has executed an erasure.
 
         Args:
-            gateway: its id.
-            seq: of the erasure.
+            gateway: the gateway's id.
+            seq: the erasure's sequence number.
 
         Raises:
             NotFoundError: there is no such erasure.
@@ -141,8 +141,8 @@ class ErasingStore(ABC):
         The erasure gets a new arrival, so that checkpoints from before are not served any more.
 
         Args:
-            gateway: its id.
-            seq: of the erasure.
+            gateway: the gateway's id.
+            seq: the erasure's sequence number.
             deltas: the older deltas.
 
         Raises:

@@ -45,7 +45,7 @@ class Head(msgspec.Struct, frozen=True):
 
         Args:
             count: how many.
-            wall_ms: the server's wall time in milliseconds.
+            wall_ms: the server's wall time in milliseconds since 1970.
         """
         if count == 0:
             return self, range(0)
@@ -57,7 +57,7 @@ class Head(msgspec.Struct, frozen=True):
         """Return the head after a push was added to the log with `seq = last_seq + 1`.
 
         Args:
-            arrival: of the push.
+            arrival: the push's arrival.
             deltas: number of its deltas.
             size: stored bytes of its body.
         """

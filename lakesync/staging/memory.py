@@ -37,9 +37,9 @@ class MemoryStore(SqliteStore):
         """Create the folder.
 
         Args:
-            wall: returns the server's wall time in milliseconds.
+            wall: returns the server's wall time in milliseconds since 1970.
             name: of the data; None deletes it with this store.
-            shard: of gateways that are created in it.
+            shard: name of the shard that the store serves; gateways created in it get this name.
         """
         if name is None:
             folder = _make()

@@ -51,7 +51,7 @@ def change_of(kind: MoveKind, at: int) -> EntryChange:
 
     Args:
         kind: see `Move`.
-        at: its arrival.
+        at: its arrival (the gateway's own HLC timestamp of the push).
     """
     if kind == "join":
         return EntryChange(at, at, 0, at, True)
@@ -87,7 +87,7 @@ def changes_of(row: StoredRow, sums: MoveSums) -> Iterator[tuple[str, EntryChang
     A push stores no moves for rows that stay under their keys: the row's arrival and keys imply them.
 
     Args:
-        row: the row.
+        row: the stored row.
         sums: explicit moves; those under the row's keys are removed.
     """
     stayed = change_of("stay", row.arrival)

@@ -24,8 +24,8 @@ def open_store(url: str, wall: Callable[[], int], shard: str = MAIN_SHARD) -> St
     Args:
         url: `sqlite:///ABSOLUTE/FOLDER`, `postgresql://…` in libpq's form, or `memory://`, whose data is deleted when
             it is closed; the data of `memory://NAME` is deleted when the process ends.
-        wall: returns the server's wall time in milliseconds.
-        shard: of gateways that are created in it.
+        wall: returns the server's wall time in milliseconds since 1970.
+        shard: name of the shard that the store serves; gateways created in it get this name.
 
     Raises:
         ConfigurationError: the URL names no kind of store, or its driver is not installed.

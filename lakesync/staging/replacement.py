@@ -25,7 +25,7 @@ def replacement_stores(
     Args:
         urls: shard to URL of its store, the default shard first. Stores in folders inside that of the default shard are
             built inside its replacement.
-        wall: returns the server's wall time in milliseconds.
+        wall: returns the server's wall time in milliseconds since 1970.
         replayer: of the new stores, which have nothing to replay.
         replace: whether an existing store is renamed, with the time in its new name.
 

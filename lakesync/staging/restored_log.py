@@ -86,9 +86,9 @@ class RestoringCommit(SqlQueries):
         """Add a log row that the lake contains: its ids and its share of the ledger, without a body.
 
         Args:
-            client_id: of the sender.
-            deltas: of the push.
-            arrival: of the push.
+            client_id: the id of the client that pushes.
+            deltas: the push's deltas.
+            arrival: the push's arrival.
         """
         entry = next_entry(self._head, client_id, pack(deltas, body=False), arrival, {})
         self._query(_LOG, *row_of(entry, committed_ms=wall_of(arrival))[1:])

@@ -125,7 +125,7 @@ def open_staging(url: str, shards: ShardMap | None, wall: Callable[[], int]) -> 
     Args:
         url: as for `open_store`; with shards, that of the default shard.
         shards: None if the store at `url` holds every table.
-        wall: returns the server's wall time in milliseconds.
+        wall: returns the server's wall time in milliseconds since 1970.
 
     Raises:
         ConfigurationError: a URL or a shard is invalid.
@@ -142,7 +142,7 @@ def configured_store(config: Config, wall: Callable[[], int]) -> StagingStore:
 
     Args:
         config: the configuration.
-        wall: returns the server's wall time in milliseconds.
+        wall: returns the server's wall time in milliseconds since 1970.
 
     Raises:
         ConfigurationError: a URL or a shard is invalid.

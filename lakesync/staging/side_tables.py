@@ -174,7 +174,7 @@ class FlushJobStatements(FlushJobQueries):
         """Add a job, unless one with its id exists.
 
         Args:
-            job_id: of the job.
+            job_id: the job's id.
             body: the encoded job.
             set_aside: whether it failed and is set aside.
         """
@@ -208,8 +208,8 @@ class SideQueries(ErasureQueries, ReindexQueries, SharedCursorQueries, NameQueri
         """Return a client's action by its id, otherwise by its idempotency key; None if there is none.
 
         Args:
-            client_id: of the client.
-            action_id: of the action.
+            client_id: the client's id.
+            action_id: the action's id.
             idempotency_key: used if no action has the id.
         """
         found = self._query(f"{_ACTION} action_id = ?", client_id, action_id)

@@ -25,9 +25,9 @@ def next_entry(head: Head, client_id: str, deltas: PackedDeltas, arrival: int, c
 
     Args:
         head: of the gateway.
-        client_id: of the sender.
+        client_id: the id of the client that pushes.
         deltas: of the push; they have no body if the lake contains them already.
-        arrival: of the push.
+        arrival: the push's arrival.
         claims: of the sender, as far as the rules read them.
     """
     return LogEntry(
@@ -51,7 +51,7 @@ def row_of(entry: LogEntry, committed_ms: int) -> tuple[Any, ...]:
 
     Args:
         entry: the log row.
-        committed_ms: the server's wall time in milliseconds.
+        committed_ms: the server's wall time in milliseconds since 1970.
     """
     return (
         entry.gateway,

@@ -63,7 +63,7 @@ def issue(
         sent_cursors: the client's earlier cursors.
         parts: cursor by shard.
         next_shard: shard at which the client's next page begins.
-        now_ms: server wall time.
+        now_ms: server wall time in milliseconds since 1970.
         above: a cursor that the client has, which may be a broadcast one; the new one is higher.
 
     Returns:

@@ -21,8 +21,8 @@ def oldest_unsent(
     """As `engine.lag.oldest_unsent`, for several clients over all shards.
 
     Args:
-        parts: by shard.
-        vectors: the cursors of clients in each shard.
+        parts: the gateway of each shard, by shard name.
+        vectors: resolves and creates client cursors.
         queries: the clients.
 
     Raises:
@@ -63,7 +63,7 @@ def explain(
     Args:
         part: the shard's.
         name: of the shard.
-        vectors: the cursors of clients in each shard.
+        vectors: resolves and creates client cursors.
         query: client id, table, row id and claims.
         position: of the client.
     """

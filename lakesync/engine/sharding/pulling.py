@@ -24,8 +24,8 @@ def start(parts: Mapping[str, ShardGateway], client_id: str, place: Place) -> St
     """Return the cursor in each shard of a client at `place`.
 
     Args:
-        parts: by shard.
-        client_id: of the client.
+        parts: the gateway of each shard, by shard name.
+        client_id: the client's id.
         place: its resolved cursor.
     """
     if place.vector is not None:
@@ -47,8 +47,8 @@ def pull(parts: Mapping[str, ShardGateway], vectors: Vectors, asked: PullRequest
     The shard that filled the last page is read last, so that a busy one does not delay the others.
 
     Args:
-        parts: by shard.
-        vectors: the cursors of clients in each shard.
+        parts: the gateway of each shard, by shard name.
+        vectors: resolves and creates client cursors.
         asked: the pull.
 
     Raises:
@@ -113,10 +113,10 @@ def peek(parts: Mapping[str, ShardGateway], claims: Claims, since: str | None, l
     """Like `engine.peek.peek`: reads what claims may see; a cursor consists of one cursor per shard.
 
     Args:
-        parts: by shard.
-        claims: a client's.
+        parts: the gateway of each shard, by shard name.
+        claims: the verified claims of a client's token.
         since: cursor of the page before; None for all rows; `now` for later changes only.
-        limit: most deltas.
+        limit: the most deltas to return.
 
     Raises:
         StagingUnavailableError: a shard cannot be reached.

@@ -47,9 +47,9 @@ def push(
     last pull may be in doubt. For a shard that does not answer, the cursor that the client certainly has is used.
 
     Args:
-        parts: by shard.
+        parts: the gateway of each shard, by shard name.
         shards: which tables belong to which shard.
-        vectors: the cursors of clients in each shard.
+        vectors: resolves and creates client cursors.
         given: the push.
 
     Raises:

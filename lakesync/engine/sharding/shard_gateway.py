@@ -24,7 +24,7 @@ class ShardGateway(SyncGateway):
 
         Args:
             push: this shard's part.
-            claims: the client's.
+            claims: the verified claims of the client's token.
             trusted: whether the write scope does not apply.
 
         Raises (in the future):
@@ -45,7 +45,7 @@ class ShardGateway(SyncGateway):
 
         Args:
             push: this shard's part.
-            claims: the client's.
+            claims: the verified claims of the client's token.
             seen: this shard's cursor that the client certainly has.
             admitted: whether `submit_check` accepted it, so that it must not be rejected any more.
             trusted: whether the write scope does not apply.
@@ -68,7 +68,7 @@ class ShardGateway(SyncGateway):
 
         Args:
             pull: the pull of this shard.
-            claims: the client's.
+            claims: the verified claims of the client's token.
             resync_refused: as for `submit_pull`.
             confirmed: as for `submit_pull`.
 
@@ -83,7 +83,7 @@ class ShardGateway(SyncGateway):
 
         Args:
             pull: the pull of this shard.
-            claims: the client's.
+            claims: the verified claims of the client's token.
             resync_refused: as for `submit_pull`.
             confirmed: as for `submit_pull`.
 

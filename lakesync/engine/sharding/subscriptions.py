@@ -34,8 +34,8 @@ def subscribe(
     """Return the states of new subscribers in every shard.
 
     Args:
-        parts: by shard.
-        vectors: the cursors of clients in each shard.
+        parts: the gateway of each shard, by shard name.
+        vectors: resolves and creates client cursors.
         newcomers: client id, claims and state of each; cursor 0 is that of a client that never pulled.
     """
     asked = [(client_id, max(state.cursor, NEVER_PULLED)) for client_id, _, state in newcomers]
@@ -78,8 +78,8 @@ def scan(
     """Return what each group lacks in any shard, in the order of the groups.
 
     Args:
-        parts: by shard.
-        vectors: the cursors of clients in each shard.
+        parts: the gateway of each shard, by shard name.
+        vectors: resolves and creates client cursors.
         groups: subscribers by state.
     """
     found: list[ScanResult] = [ScanResult(group.state, needs_pull=True) for group in groups]

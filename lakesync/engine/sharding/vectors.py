@@ -59,9 +59,9 @@ class Vectors:
         """Create it over the default shard.
 
         Args:
-            gateway_id: of the gateway.
+            gateway_id: the gateway's id.
             store: of the default shard.
-            wall: returns the server's wall time in milliseconds.
+            wall: returns the server's wall time in milliseconds since 1970.
         """
         self._gateway_id = gateway_id
         self._store = store
@@ -126,7 +126,7 @@ class Vectors:
         """Create a durable cursor for one client.
 
         Args:
-            client_id: of the client.
+            client_id: the client's id.
             parts: cursor by shard.
             next_shard: shard at which the client's next page begins.
             came_from: the resolved cursor that the client sent, which confirms everything before it.

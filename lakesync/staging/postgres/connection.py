@@ -49,7 +49,7 @@ class Database:
         """Create the pool; `open` connects it.
 
         Args:
-            url: in libpq's form.
+            url: the database's address, in libpq's form (`postgresql://USER@HOST/NAME`).
 
         Raises:
             ConfigurationError: the URL is invalid.
@@ -151,7 +151,7 @@ def migrate(connection: Connection, where: str) -> None:
     """Migrate the schema to the newest version, one process at a time.
 
     Args:
-        connection: its transaction is used.
+        connection: an open connection; statements run in its current transaction.
         where: host and database, for messages.
 
     Raises:

@@ -61,8 +61,8 @@ def rows(connection: Connection, gateway: str, keys: Collection[RowKey]) -> dict
     """Return the stored rows among `keys`.
 
     Args:
-        connection: its transaction is used.
-        gateway: its id.
+        connection: an open connection; statements run in its current transaction.
+        gateway: the gateway's id.
         keys: of rows.
     """
     tables, ids = [table for table, _ in keys], [row_id for _, row_id in keys]
@@ -75,8 +75,8 @@ def put_rows(connection: Connection, gateway: str, rows: Collection[StoredRow]) 
     """Write rows, each key once.
 
     Args:
-        connection: its transaction is used.
-        gateway: its id.
+        connection: an open connection; statements run in its current transaction.
+        gateway: the gateway's id.
         rows: the rows.
     """
     if rows:
@@ -88,8 +88,8 @@ def scan_rows(connection: Connection, gateway: str, after: RowKey | None, limit:
     """Return rows in key order, after a key.
 
     Args:
-        connection: its transaction is used.
-        gateway: its id.
+        connection: an open connection; statements run in its current transaction.
+        gateway: the gateway's id.
         after: key; None for the beginning.
         limit: most rows.
     """
@@ -101,8 +101,8 @@ def put_entries(connection: Connection, gateway: str, rows: Collection[StoredRow
     """Write the entry changes that rows imply, and moves.
 
     Args:
-        connection: its transaction is used.
-        gateway: its id.
+        connection: an open connection; statements run in its current transaction.
+        gateway: the gateway's id.
         rows: the rows.
         moves: explicit changes of entries.
     """
@@ -137,12 +137,12 @@ def entries_after(
     """Return entries ordered by `changed`: one index range per bucket, read only as far as needed.
 
     Args:
-        connection: its transaction is used.
-        gateway: its id.
+        connection: an open connection; statements run in its current transaction.
+        gateway: the gateway's id.
         buckets: keys.
         since: only entries with `changed` above this.
         until: only entries with `changed` up to this.
-        limit: most entries.
+        limit: the most entries to return.
     """
     found = connection.execute(_ENTRIES_AFTER, (since, until, limit, gateway, list(buckets), limit)).fetchall()
     return [Entry(*entry) for entry in found]
@@ -152,8 +152,8 @@ def entries_of(connection: Connection, gateway: str, keys: Collection[RowKey], b
     """Return every entry of these rows under these buckets.
 
     Args:
-        connection: its transaction is used.
-        gateway: its id.
+        connection: an open connection; statements run in its current transaction.
+        gateway: the gateway's id.
         keys: of rows.
         buckets: keys.
     """
@@ -166,8 +166,8 @@ def changed_after(connection: Connection, gateway: str, buckets: Collection[str]
     """Return whether any entry under `buckets` has `changed > since`.
 
     Args:
-        connection: its transaction is used.
-        gateway: its id.
+        connection: an open connection; statements run in its current transaction.
+        gateway: the gateway's id.
         buckets: keys.
         since: arrival.
     """
@@ -179,8 +179,8 @@ def changed_among(connection: Connection, gateway: str, buckets: Collection[str]
     """Return those of `buckets` that have an entry with `changed > since`.
 
     Args:
-        connection: its transaction is used.
-        gateway: its id.
+        connection: an open connection; statements run in its current transaction.
+        gateway: the gateway's id.
         buckets: keys.
         since: arrival.
     """

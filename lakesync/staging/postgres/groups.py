@@ -42,7 +42,7 @@ class Groups:
 
         Args:
             database: the pool of connections.
-            wall: returns the server's wall time in milliseconds.
+            wall: returns the server's wall time in milliseconds since 1970.
             configs: caches gateways' configurations.
             listening: delivers notices.
         """
@@ -135,7 +135,7 @@ class Groups:
         """Run works in one transaction. They are rolled back one by one, or all together if it does not commit.
 
         Args:
-            gateway: its id.
+            gateway: the gateway's id.
             jobs: the works.
             notices: gets the notices to deliver, also if the transaction's outcome is unknown.
         """

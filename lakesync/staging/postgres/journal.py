@@ -57,8 +57,8 @@ class ConfigCache:
         """Return the configuration of a committed version.
 
         Args:
-            connection: its transaction is used.
-            gateway: its id.
+            connection: an open connection; statements run in its current transaction.
+            gateway: the gateway's id.
             version: of the configuration.
             rules_version: of its rules.
         """
@@ -89,8 +89,8 @@ def load_head(connection: Connection, gateway: str, configs: ConfigCache, *, loc
     The lock is a separate statement: a statement that waits for it would read everything else as it was before.
 
     Args:
-        connection: its transaction is used.
-        gateway: its id.
+        connection: an open connection; statements run in its current transaction.
+        gateway: the gateway's id.
         configs: caches configurations.
         lock: whether to lock the gateway.
 
@@ -110,8 +110,8 @@ def ensure_gateway(connection: Connection, gateway: str, epoch: int, shard: str 
     """Create a gateway, unless it exists.
 
     Args:
-        connection: its transaction is used.
-        gateway: its id.
+        connection: an open connection; statements run in its current transaction.
+        gateway: the gateway's id.
         epoch: of the new gateway.
         shard: of the new gateway.
     """
@@ -144,9 +144,9 @@ class Journal:
         """Create the journal.
 
         Args:
-            connection: its transaction is used.
+            connection: an open connection; statements run in its current transaction.
             head: of the gateway, locked.
-            wall: returns the server's wall time in milliseconds.
+            wall: returns the server's wall time in milliseconds since 1970.
         """
         self.connection = connection
         self.head = head
@@ -158,8 +158,8 @@ class Journal:
         """Add a log row, its ids, and its share of the ledger.
 
         Args:
-            client_id: of the sender.
-            deltas: of the push.
+            client_id: the id of the client that pushes.
+            deltas: the push's deltas.
             arrival: the push's last arrival.
             claims: of the sender, as far as the rules read them.
         """

@@ -73,7 +73,7 @@ class Listening:
         """Let Postgres notify the other processes when the transaction commits; return the commit's number.
 
         Args:
-            connection: its transaction is used.
+            connection: an open connection; statements run in its current transaction.
             notice: of the commit.
         """
         number = next(self._numbers)

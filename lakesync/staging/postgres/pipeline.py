@@ -44,7 +44,7 @@ class Pipeline:
 
         Args:
             database: the pool of connections.
-            wall: returns the server's wall time in milliseconds.
+            wall: returns the server's wall time in milliseconds since 1970.
             configs: caches configurations.
         """
         self._database = database

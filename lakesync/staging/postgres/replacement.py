@@ -50,8 +50,8 @@ def replacement_schema(shard: str, url: str, wall: Callable[[], int], *, replace
 
     Args:
         shard: the shard.
-        url: in libpq's form.
-        wall: returns the server's wall time in milliseconds.
+        url: the database's address, in libpq's form (`postgresql://USER@HOST/NAME`).
+        wall: returns the server's wall time in milliseconds since 1970.
         replace: whether an existing store is renamed.
 
     Raises:

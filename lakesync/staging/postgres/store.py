@@ -36,9 +36,9 @@ class PostgresStore(ErasingStore, CutPointStore):
         """Create the store; `open` connects it.
 
         Args:
-            url: in libpq's form.
-            wall: returns the server's wall time in milliseconds.
-            shard: of gateways that are created in it.
+            url: the database's address, in libpq's form (`postgresql://USER@HOST/NAME`).
+            wall: returns the server's wall time in milliseconds since 1970.
+            shard: name of the shard that the store serves; gateways created in it get this name.
         """
         self._shard = shard
         self._wall = wall

@@ -115,7 +115,7 @@ class EntryFile:
         """Return entries ordered by `changed`: one index range per bucket, merged, and read only as far as needed.
 
         Args:
-            gateway: its id.
+            gateway: the gateway's id.
             buckets: keys.
             since: only entries with `changed` above this.
             until: only entries with `changed` up to this.
@@ -134,11 +134,11 @@ class EntryFile:
         """Return entries of one bucket ordered by `changed`, with their rows as the file has them.
 
         Args:
-            gateway: its id.
+            gateway: the gateway's id.
             bucket: key.
             since: only entries with `changed` above this.
             until: only entries with `changed` up to this.
-            limit: most entries.
+            limit: the most entries to return.
         """
         number = self._buckets.find(gateway, bucket)
         if number is None:
@@ -149,7 +149,7 @@ class EntryFile:
         """Return every entry of these rows under these buckets.
 
         Args:
-            gateway: its id.
+            gateway: the gateway's id.
             keys: of rows.
             buckets: keys.
         """

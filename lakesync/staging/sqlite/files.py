@@ -27,7 +27,7 @@ class OwnerLock:
         """Take the lock.
 
         Args:
-            folder: of the store.
+            folder: the store's folder.
 
         Raises:
             StagingUnavailableError: another process has it; the message has its process id.

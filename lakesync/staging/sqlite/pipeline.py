@@ -140,7 +140,7 @@ class Pipeline:
         """Delete bodies that are in the lake and in the state; return the freed bytes.
 
         Args:
-            gateway: its id.
+            gateway: the gateway's id.
             shard: of the gateway.
             applied_seq: how far `state.db` durably contains the log: a replay never needs a body up to here.
         """

@@ -81,7 +81,7 @@ def replacement_folder(
     Args:
         shard: the shard.
         url: `sqlite:///FOLDER`.
-        wall: returns the server's wall time in milliseconds.
+        wall: returns the server's wall time in milliseconds since 1970.
         replayer: of the store.
         replace: whether an existing store is renamed.
 

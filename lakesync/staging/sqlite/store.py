@@ -122,9 +122,9 @@ class SqliteStore(ErasingStore, CutPointStore):
 
         Args:
             folder: created if it is missing.
-            wall: returns the server's wall time in milliseconds.
+            wall: returns the server's wall time in milliseconds since 1970.
             behind: how much of the journal may be missing in `state.db`.
-            shard: of gateways that are created in it.
+            shard: name of the shard that the store serves; gateways created in it get this name.
         """
         self._shard = shard
         self._behind = behind or WriteBehindLimits()

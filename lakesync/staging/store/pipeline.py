@@ -46,7 +46,7 @@ class FlushStore(GatewayStore, Protocol):
         It contains at least one push, only pushes of one UTC day of arrival, and otherwise at most `max_deltas`.
 
         Args:
-            gateway: its id.
+            gateway: the gateway's id.
             shard: of the gateway.
             max_deltas: most deltas of a batch of several pushes.
             through: a new batch contains no higher arrival; None for no bound.
@@ -57,7 +57,7 @@ class FlushStore(GatewayStore, Protocol):
         """Record that the lake was read back and contains a batch; a repeat changes nothing.
 
         Args:
-            batch_id: of the batch.
+            batch_id: the batch's id.
             deltas: count of the batch's deltas in the lake.
             id_sum: sum of their id numbers, modulo 2**64.
             snapshot_id: the Iceberg snapshot that was read.

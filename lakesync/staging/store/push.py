@@ -98,8 +98,8 @@ class PushCommit(ClientCommit, RowCommit, NameCommit, Protocol):
         """Add a log row with the next `seq`, its ids, and its share of the ledger.
 
         Args:
-            client_id: of the sender.
-            deltas: of the push.
+            client_id: the id of the client that pushes.
+            deltas: the push's deltas.
             arrival: the push's last arrival.
             claims: of the sender, as far as the rules read them.
         """
