@@ -1,4 +1,7 @@
-"""What a client may see, by its claims and the active sync rules."""
+"""Computes what a client may see from its token's claims and the active sync rules.
+
+Every gateway has one `RulesCache`; pulls, pushes, subscriptions and explanations call `access` in their transaction.
+"""
 
 from __future__ import annotations
 
@@ -16,27 +19,29 @@ _NO_RULES = SyncRules(version=1, buckets=())
 
 
 class RulesCache:
-    """Caches the bucket index of the active rules.
+    """Caches the bucket index (the rules, compiled) of one gateway's active rules.
 
-    A rolled-back change of rules leaves its version to the next change, so the rules themselves are compared too.
+    The cache compares the rules and not only their version: a rolled-back change of rules leaves its version to the
+    next change.
     """
 
     def __init__(self) -> None:
-        self._known: tuple[tuple[int, SyncRules | None], BucketIndex] | None = None
-        self._in_line: tuple[int, SyncRules | None] | None = None
-        """Rules by which all rows have their bucket keys."""
+        self._indexed: tuple[tuple[int, SyncRules | None], BucketIndex] | None = None
+        """The rules' version, the rules, and their index."""
+        self._reindexed: tuple[int, SyncRules | None] | None = None
+        """Version and rules by which all rows are known to have their bucket keys."""
 
     def index(self, config: GatewayConfig) -> BucketIndex:
-        """Return the bucket index of a configuration's rules."""
-        known = self._known
-        wanted = (config.rules_version, config.rules)
-        if known is None or known[0] != wanted:
-            known = (wanted, BucketIndex(config.rules or _NO_RULES))
-            self._known = known
-        return known[1]
+        """Return the bucket index of a configuration's rules; without rules, everyone may see every row."""
+        indexed = self._indexed
+        rules = (config.rules_version, config.rules)
+        if indexed is None or indexed[0] != rules:
+            indexed = (rules, BucketIndex(config.rules or _NO_RULES))
+            self._indexed = indexed
+        return indexed[1]
 
     def access(self, view: ClientView, claims: Claims) -> Access:
-        """Return what a client may see.
+        """Return what a client may see: the bucket keys that its claims allow, of those in use.
 
         Args:
             view: a consistent read of the gateway's store.
@@ -45,31 +50,31 @@ class RulesCache:
         config = view.config
         index = self.index(config)
         keys = index.client_keys(claims, view.buckets)
-        directly = None if self.is_in_line(view) else _row_test(index, claims)
+        directly = None if self.is_reindexed(view) else _row_test(index, claims)
         return Access(index.relevant(claims), keys, config.rules_version, directly)
 
-    def is_in_line(self, view: ClientView) -> bool:
-        """Return whether all rows have the bucket keys of the active rules."""
+    def is_reindexed(self, view: ClientView) -> bool:
+        """Return whether all rows are stored with the bucket keys of the active rules."""
         config = view.config
         rules = (config.rules_version, config.rules)
-        if config.rules_version == 0 or self._in_line == rules:
+        if config.rules_version == 0 or self._reindexed == rules:
             return True
-        mark = view.reindexing()
-        if mark is None or mark.rules_version != config.rules_version or not mark.done:
+        progress = view.reindexing()
+        if progress is None or progress.rules_version != config.rules_version or not progress.done:
             return False
-        self._in_line = rules
+        self._reindexed = rules
         return True
 
 
 def _row_test(index: BucketIndex, claims: Claims) -> Callable[[StoredRow], bool]:
-    """Return a function that evaluates the rules for a row, whatever bucket keys are stored for it."""
+    """Return a function that evaluates the rules for a row's values and ignores its stored bucket keys."""
 
     def sees(row: StoredRow) -> bool:
         keys = keys_of(row, index)
-        return bool(keys) and not index.client_keys(claims, lambda prefix: _with(prefix, keys)).isdisjoint(keys)
+        return bool(keys) and not index.client_keys(claims, lambda prefix: _starting(keys, prefix)).isdisjoint(keys)
 
     return sees
 
 
-def _with(prefix: str, keys: Iterable[str]) -> list[str]:
+def _starting(keys: Iterable[str], prefix: str) -> list[str]:
     return [key for key in keys if key.startswith(prefix)]

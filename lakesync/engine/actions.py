@@ -1,4 +1,8 @@
-"""The part of `SyncGateway` for actions that clients request, and for connectors that admins register at run time."""
+"""The part of `SyncGateway` for actions that clients request, and for connectors that admins register at run time.
+
+An action is a request to an external system, for example "create a Jira issue". A connector describes such a system.
+The routes of `gateway/` and embedding apps call these methods.
+"""
 
 from __future__ import annotations
 
@@ -32,11 +36,12 @@ class ActionGateway:
 
         Args:
             gateway_id: the gateway's id.
-            store: holds outcomes of actions, and connectors.
+            store: the staging store; it keeps the outcomes of actions and the registered connectors.
             wall: returns the server's wall time in milliseconds since 1970.
-            limits: of requests for actions.
-            connectors: connector types, and the keys that seal their secrets.
-            runner: executes actions in its threads; gateways may share one.
+            limits: how many actions a request may have, and how long outcomes are kept.
+            connectors: the connector types, and the keys that encrypt ("seal") their secrets; None for the built-in
+                types without a key.
+            runner: executes actions in its threads; gateways may share one. None creates one for this gateway.
         """
         self.gateway_id = gateway_id
         self._store = store
@@ -45,15 +50,15 @@ class ActionGateway:
         self._dispatcher = Dispatcher(gateway_id, store, wall, self._services, runner or ActionRunner(), limits)
 
     def submit_action(self, push: ActionPush, claims: Claims) -> Future[ActionResponse]:
-        """Execute a client's actions, each once also if the request is repeated.
+        """Execute a client's actions. A repeated request executes none of them again and returns the stored outcomes.
 
         Args:
-            push: the actions.
+            push: the requested actions.
             claims: the verified claims of the client's token.
 
         Returns:
-            A future of one outcome an action, in order. It raises StagingUnavailableError if the store does not answer;
-            a repeat is safe.
+            A future of the response, with one outcome for each action, in their order. It raises
+            StagingUnavailableError if the store does not respond; the request can be repeated then.
 
         Raises:
             ValidationError, ForbiddenError, ClockDriftError: no action was executed; the message names the invalid one.
@@ -61,11 +66,14 @@ class ActionGateway:
         return self._dispatcher.submit(push, claims)
 
     def handle_action(self, push: ActionPush, claims: Claims | None = None) -> ActionResponse:
-        """Execute a client's actions and wait for their outcomes; see `submit_action`.
+        """Execute a client's actions and wait for their outcomes; see `submit_action` for errors.
 
         Args:
-            push: the actions.
-            claims: the client's; None trusts the client id in the request.
+            push: the requested actions.
+            claims: the verified claims of the client's token; None trusts the client id in the request.
+
+        Raises:
+            StagingUnavailableError: the store does not respond; the request can be repeated.
         """
         return self.submit_action(push, claims or {"sub": push.client_id}).result()
 
@@ -78,11 +86,11 @@ class ActionGateway:
         return self._connectors.descriptors()
 
     def register_action_handler(self, name: str, handler: ActionHandler) -> None:
-        """Register a handler that executes a connector's actions in this process; it replaces an earlier one.
+        """Register a handler that executes a connector's actions in this process. It replaces an earlier handler.
 
         Args:
-            name: the connector's name.
-            handler: executes its actions.
+            name: the connector's name, as in the `connector` of an action.
+            handler: describes and executes the connector's actions.
 
         Raises:
             ConfigurationError: the description of an action is invalid; the message names it.
@@ -98,16 +106,20 @@ class ActionGateway:
         return self._services.names()
 
     def action_log(self, before: int | None = None, limit: int = 100) -> list[ActionEntry]:
-        """Return attempts at actions, newest first.
+        """Return the logged attempts to execute actions, newest first.
 
         Args:
-            before: only entries with a lower `seq`.
-            limit: the most entries to return.
+            before: return only attempts with a lower `seq`; None starts with the newest.
+            limit: the most attempts to return.
         """
         return self._store.read(self.gateway_id, lambda view: view.action_log(before, limit)).result()
 
     def register_connector(self, body: Any) -> StoredConnector:
-        """Register the connector that a decoded JSON object describes; its secrets are sealed before they are stored.
+        """Register a new connector. Its secrets are encrypted before they are stored.
+
+        Args:
+            body: the decoded JSON object `{name, type, TYPE: {…}, ingest?}`: the settings are under the type's name,
+                and `ingest` has the schedule of polls.
 
         Raises:
             ValidationError: the settings are invalid for the connector's type; the message names the field.
@@ -124,10 +136,14 @@ class ActionGateway:
         return self._store.submit(self.gateway_id, work).result()
 
     def declare_connector(self, body: Any) -> bool:
-        """Register a connector; it replaces one with its name.
+        """Register a connector, or replace the one with its name. A repeat changes nothing.
+
+        Args:
+            body: the decoded JSON object `{name, type, TYPE: {…}, ingest?}`: the settings are under the type's name,
+                and `ingest` has the schedule of polls.
 
         Returns:
-            Whether the registration changed.
+            Whether the stored registration changed.
 
         Raises:
             ValidationError: the settings are invalid for the connector's type; the message names the field.
@@ -152,11 +168,11 @@ class ActionGateway:
             raise NotFoundError(f"no connector {name!r} is registered")
 
     def connectors(self) -> list[StoredConnector]:
-        """Return the registered connectors, ordered by name; secrets in them are sealed, or references."""
+        """Return the registered connectors, ordered by name. Their secrets are encrypted, or `env:`/`file:` names."""
         return self._store.connectors(self.gateway_id)
 
     def reseal_connectors(self) -> None:
-        """Seal secrets with the current key that are sealed with the previous one."""
+        """Encrypt secrets with the current key if they are encrypted with the previous one; `Engine.open` calls it."""
 
         def work(commit: ActionCommit) -> None:
             for connector in commit.connectors():

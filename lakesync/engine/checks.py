@@ -1,7 +1,7 @@
-"""Checks of a request before anything is stored: form, identity, clock, schemas, columns of a row, backlog.
+"""Checks of a push or pull before anything is stored: form, identity, clock, schemas, columns of a row, backlog.
 
-`SyncGateway` calls the checks that need no stored state. `engine.pushing` calls the others in the transaction that
-stores the push.
+`SyncGateway` calls `check_push`, `check_pull` and `check_limit`, which need no stored state. `engine.pushing` calls the
+others in the transaction that stores the push.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ _CLOCK = "; set the client's clock"
 
 
 def check_push(push: SyncPush, claims: Claims, now_ms: int, limits: EngineLimits) -> None:
-    """Check what needs no stored state: number, form, client ids and clock of the deltas.
+    """Check the number, form, client ids and clock of a push's deltas.
 
-    The push's client id is the token's `sub`, or `import:SUB`, under which imports for that user are pushed.
+    The push's client id must be the token's `sub`, or `import:SUB`, under which imports for that user are pushed.
 
     Args:
-        push: the request.
-        claims: the verified token's claims.
+        push: the decoded request.
+        claims: the verified claims of the sender's token.
         now_ms: server wall time in milliseconds since 1970.
-        limits: the engine's limits.
+        limits: the engine's limits, of which `max_deltas` is used.
 
     Raises:
-        ValidationError: too many deltas, malformed ones, or different ones with one id.
-        ForbiddenError: a delta, or the push, has another client's id.
+        ValidationError: the push has too many deltas, malformed deltas, or different deltas with the same id.
+        ForbiddenError: the push or a delta has another client's id.
         ClockDriftError: the HLC (hybrid logical clock) timestamp of a delta is too far ahead of the server.
-            Except for too many deltas, `rejected` names each delta with its own reason.
+            Except for too many deltas, the error's `rejected` names each rejected delta with its own reason.
     """
     if len(push.deltas) > limits.max_deltas:
         raise ValidationError(
@@ -58,23 +58,23 @@ def check_push(push: SyncPush, claims: Claims, now_ms: int, limits: EngineLimits
                 for delta in push.deltas
             ],
         )
-    faulty = [*find_malformed(push.deltas), *_ambiguous(push.deltas)]
+    malformed = [*find_malformed(push.deltas), *_ambiguous(push.deltas)]
     foreign = any(delta.client_id != sender for delta in push.deltas)
     newest = max([delta.hlc for delta in push.deltas], default=0)
-    if faulty or foreign or hlc.wall_of(newest) > now_ms + hlc.MAX_DRIFT_MS:
-        raise _refusal(push, faulty, now_ms, sender)
+    if malformed or foreign or hlc.wall_of(newest) > now_ms + hlc.MAX_DRIFT_MS:
+        raise _error_for(push, malformed, now_ms, sender)
 
 
 def check_pull(pull: SyncPull, claims: Claims) -> None:
-    """Check what needs no stored state: page size and client id.
+    """Check the page size and the client id of a pull.
 
     Args:
-        pull: the request.
-        claims: the verified token's claims.
+        pull: the decoded request.
+        claims: the verified claims of the client's token.
 
     Raises:
-        ValidationError: `max_deltas` is out of range.
-        ForbiddenError: the pull has another client's id.
+        ValidationError: `max_deltas` is not from 1 to `MAX_PULL`.
+        ForbiddenError: the pull has another client's id than the token.
     """
     check_limit(pull.max_deltas)
     if pull.client_id != claims.get("sub"):
@@ -85,7 +85,7 @@ def check_limit(limit: int) -> None:
     """Check the page size of a pull, in deltas.
 
     Raises:
-        ValidationError: it is out of range.
+        ValidationError: it is not from 1 to `MAX_PULL`.
     """
     if not 1 <= limit <= MAX_PULL:
         raise ValidationError(f"limit is {limit}, it must be from 1 to {MAX_PULL}")
@@ -96,37 +96,37 @@ def check_schemas(deltas: Iterable[RowDelta], config: GatewayConfig) -> None:
 
     Args:
         deltas: the push's deltas.
-        config: the gateway's configuration, which has the schemas.
+        config: the gateway's configuration, which contains the registered schemas.
 
     Raises:
-        SchemaMismatchError: names every delta that does not fit.
+        SchemaMismatchError: deltas do not fit their table's schema; its `rejected` names every one of them.
     """
     if not config.schemas:
         return
-    refused = []
+    rejected = []
     for delta in deltas:
-        known = config.schemas.get(delta.table)
-        message = check_delta(known.schema, delta) if known is not None else None
+        registered = config.schemas.get(delta.table)
+        message = check_delta(registered.schema, delta) if registered is not None else None
         if message is not None:
-            refused.append(Rejection(delta.delta_id, SchemaMismatchError.code, message))
-    if refused:
-        raise SchemaMismatchError(refused[0].message + _others(refused), refused)
+            rejected.append(Rejection(delta.delta_id, SchemaMismatchError.code, message))
+    if rejected:
+        raise SchemaMismatchError(rejected[0].message + _others(rejected), rejected)
 
 
 def check_column_counts(stored: Mapping[RowKey, StoredRow], rows: PushRows) -> None:
-    """Check that no row gets more than `MAX_ROW_COLUMNS` columns.
+    """Check that a push gives no row more than `MAX_ROW_COLUMNS` columns.
 
     Args:
-        stored: the rows before the push.
-        rows: the push's deltas.
+        stored: the rows before the push; rows that do not exist yet are absent.
+        rows: the push's deltas, by row.
 
     Raises:
-        ValidationError: names every delta of a row with too many columns.
+        ValidationError: a row would have too many columns; its `rejected` names every delta of such rows.
     """
     wide = too_wide(stored, rows, MAX_ROW_COLUMNS)
     if not wide:
         return
-    refused = [
+    rejected = [
         Rejection(
             delta.delta_id,
             ValidationError.code,
@@ -136,15 +136,15 @@ def check_column_counts(stored: Mapping[RowKey, StoredRow], rows: PushRows) -> N
         for (table, row_id), count in wide.items()
         for delta in rows.deltas[table, row_id]
     ]
-    raise ValidationError(refused[0].message + _others(refused), refused)
+    raise ValidationError(rejected[0].message + _others(rejected), rejected)
 
 
 def check_backlog(backlog_bytes: int, limits: EngineLimits) -> None:
-    """Apply backpressure: reject a push while too many bytes wait for a flush.
+    """Apply backpressure: reject a push while too many bytes are not in the lake yet.
 
     Args:
-        backlog_bytes: size of the gateway's unflushed deltas.
-        limits: the engine's limits.
+        backlog_bytes: stored bytes of the gateway's unflushed deltas.
+        limits: the engine's limits, of which `max_backpressure_bytes` and `retry_after` are used.
 
     Raises:
         BackpressureError: more bytes are unflushed than allowed.
@@ -157,22 +157,22 @@ def check_backlog(backlog_bytes: int, limits: EngineLimits) -> None:
         )
 
 
-def _refusal(push: SyncPush, faulty: list[Rejection], now_ms: int, sender: str) -> RefusedError:
+def _error_for(push: SyncPush, malformed: list[Rejection], now_ms: int, sender: str) -> RefusedError:
     """Return the error for a push with invalid deltas.
 
     Malformed ones come first, then those with another client's id, then those with a clock that is ahead.
     """
-    known = {rejection.delta_id for rejection in faulty}
-    rest = [delta for delta in push.deltas if delta.delta_id not in known]
+    named = {rejection.delta_id for rejection in malformed}
+    rest = [delta for delta in push.deltas if delta.delta_id not in named]
     foreign = [
         Rejection(delta.delta_id, ForbiddenError.code, f"clientId is {delta.client_id!r}, the push's is {sender!r}")
         for delta in rest
         if delta.client_id != sender
     ]
     ahead = list(_ahead([delta for delta in rest if delta.client_id == sender], now_ms))
-    rejected = [*faulty, *foreign, *ahead]
+    rejected = [*malformed, *foreign, *ahead]
     summary = _summary(rejected, len(push.deltas))
-    if faulty:
+    if malformed:
         return ValidationError(summary, rejected)
     return ForbiddenError(summary, rejected) if foreign else ClockDriftError(summary + _CLOCK, rejected)
 

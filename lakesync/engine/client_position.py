@@ -1,4 +1,7 @@
-"""How far a client was sent changes: explanations and the lag of clients start from it."""
+"""Computes how far a client was sent changes, from its stored record and from what its connection's process knows.
+
+`engine.explain` and `engine.lag` call it; it records nothing.
+"""
 
 from __future__ import annotations
 
@@ -18,40 +21,40 @@ from lakesync.staging.store.feed import ClientView
 
 
 class ClientPosition(NamedTuple):
-    """What the process that a client talks to knows of its cursor; the client's record may be older."""
+    """What the process that a client is connected to knows of its cursor. The client's stored record may be older."""
 
     cursor: int | None = None
-    """The latest cursor sent to it; None uses the record."""
+    """The latest cursor sent to the client; None uses the record's."""
     confirmed: int | None = None
-    """The cursor of its latest pull, which confirms everything before it; None uses the record."""
+    """The cursor of the client's latest pull, which confirms everything before it; None uses the record's."""
     knows_resync: bool = False
-    """Whether it accepts an INSERT of a row that it has."""
+    """Whether the client accepts an INSERT of a row that it has."""
     keeps_cursor: bool = False
-    """Whether it repeats its pull with `cursor`, so it has nothing beyond that, whatever it was sent."""
+    """Whether the client will repeat its pull with `cursor`, so that it has nothing that it was sent later."""
     state: SubscriptionState | None = None
-    """Its subscription, while it is connected."""
+    """The client's WebSocket subscription; None if it is not connected."""
     claims: Claims | None = None
-    """The claims of its last pull; a client that was never sent anything has none in its record."""
+    """The claims of the client's last pull, which the record of a client that was never sent anything lacks."""
 
 
 def claims_of(
     record: ClientRecord | None, client_id: str, position: ClientPosition, given: Claims | None = None
 ) -> tuple[ClaimsSource, Claims]:
-    """Return a client's claims and their source.
+    """Return a client's claims, with the place that they were taken from.
 
     Args:
-        record: the client's.
-        client_id: the client's id.
-        position: what this process knows of it.
-        given: claims of the request, which override the others.
+        record: the client's stored record; None if it has none.
+        client_id: the client's id, which becomes the claim `sub`.
+        position: what this process knows of the client.
+        given: claims of the request, which override all others; None if the request has none.
     """
-    found: list[tuple[ClaimsSource, Claims | None]] = [
+    candidates: list[tuple[ClaimsSource, Claims | None]] = [
         ("request", given),
         ("record", record.scopes[-1].claims if record is not None and record.scopes else None),
         ("pull", position.claims),
         ("client id", {}),
     ]
-    source, claims = next((each, known) for each, known in found if known is not None)
+    source, claims = next((name, each) for name, each in candidates if each is not None)
     return source, {**claims, "sub": user_of(client_id)}
 
 
@@ -63,15 +66,15 @@ def position_of(
     rules: RulesCache,
     position: ClientPosition,
 ) -> Position:
-    """Return the feed position of a client that has received everything sent to it.
+    """Return the feed position of a client, assuming that it has received everything sent to it.
 
     Args:
         view: a consistent read of the gateway's store.
-        known: the client's record, of `feed.client_state.current`.
+        known: the client's record, as returned by `feed.client_state.current`; None if it has none.
         client_id: the client's id.
         access: the claims and bucket keys that decide what the client may see.
         rules: the gateway's cache of compiled sync rules.
-        position: what this process knows of it.
+        position: what this process knows of the client.
     """
     cursor = position.cursor
     if position.state is not None:
@@ -90,7 +93,16 @@ def position_of(
 def place_at(
     view: ClientView, known: ClientRecord | None, client_id: str, cursor: int, access: Access, position: ClientPosition
 ) -> Position:
-    """Return the feed position of a pull from a cursor; the other arguments are those of `position_of`."""
+    """Return the feed position of a pull that the client would make from `cursor`.
+
+    Args:
+        view: a consistent read of the gateway's store.
+        known: the client's record, as returned by `feed.client_state.current`; None if it has none.
+        client_id: the client's id.
+        cursor: the cursor; one that cannot be served makes the client start again.
+        access: the claims and bucket keys that decide what the client may see.
+        position: what this process knows of the client.
+    """
     with_sent = known if known is None else with_broadcasts(known, view.arrival)
     at = locate(with_sent, resolve(known, cursor), view.arrival, access)
     if at is None:

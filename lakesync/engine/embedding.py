@@ -1,4 +1,7 @@
-"""The part of `SyncGateway` for applications that embed a gateway: flush, sources, statistics, rehydration."""
+"""The part of `SyncGateway` for applications that embed a gateway: flush, sources, statistics, rehydration.
+
+Apps call these methods on the gateway of `open_gateway`; `engine.flushing` calls the flusher in the background.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from lakesync.model.types import RowDelta
 from lakesync.staging.store import StagingStore
 
 _CHUNK = 10_000
-"""Deltas that are rehydrated at a time."""
+"""Deltas that `rehydrate` reads from the adapter before it commits them."""
 
 
 class Embedding:
@@ -36,7 +39,8 @@ class Embedding:
             gateway_id: the gateway's id.
             store: the staging store that contains the gateway.
             wall: returns the server's wall time in milliseconds since 1970.
-            outlet: where the gateway flushes to; None if a pipeline flushes, or nothing does.
+            outlet: the adapter that the gateway flushes to, with its settings; None if a pipeline flushes, or nothing
+                does.
         """
         self.gateway_id = gateway_id
         self.rules = RulesCache()
@@ -48,11 +52,11 @@ class Embedding:
     # -- statistics --------------------------------------------------------------------------------------------------
 
     def buffer_stats(self) -> BufferStats:
-        """Return the unflushed deltas, rows and stored bytes."""
+        """Return the numbers of unflushed deltas, rows and stored bytes."""
         return self.flusher.backlog_stats.buffer_stats()
 
     def table_stats(self) -> list[TableStats]:
-        """Return the unflushed deltas and bytes of each table."""
+        """Return the numbers of unflushed deltas and stored bytes of each table."""
         return self.flusher.backlog_stats.table_stats()
 
     # -- flush -------------------------------------------------------------------------------------------------------
@@ -66,7 +70,7 @@ class Embedding:
         return self.flusher.thresholds.tables_exceeding_budget()
 
     def flush(self) -> FlushReport:
-        """Flush everything to the adapter. If that fails, nothing is lost; the next flush includes it.
+        """Write all unflushed deltas to the adapter. If that fails, nothing is lost; the next flush includes them.
 
         Raises:
             FlushError: there is no adapter, another flush is in progress, or the adapter failed.
@@ -75,22 +79,22 @@ class Embedding:
         return self.flusher.flush()
 
     def flush_table(self, table: str) -> FlushReport:
-        """Flush everything up to the last push of a table: a batch is always a prefix of the log.
+        """Flush the log up to the last push that changed a table. Deltas of other tables before it are flushed too.
 
         Raises:
-            As `flush`.
+            FlushError, IntegrityError: as `flush`.
         """
         return self.flusher.flush_table(table)
 
     def rehydrate(self, deltas: Iterable[RowDelta] | None = None) -> int:
-        """Restore state from deltas that were accepted before; known deltas change nothing.
+        """Restore staging from deltas that were accepted before. Deltas that staging knows change nothing.
 
         Args:
-            deltas: from any source; they are flushed later. None reads all deltas of the gateway from its adapter, and
-                does not write them there again.
+            deltas: the deltas, from any source; the next flush writes them to the adapter. None reads all deltas of the
+                gateway from its adapter, and does not write them there again.
 
         Returns:
-            The number of deltas.
+            The number of deltas that were read, known ones included.
 
         Raises:
             FlushError: `deltas` is None and the gateway has no adapter.
@@ -109,7 +113,12 @@ class Embedding:
     # -- sources -----------------------------------------------------------------------------------------------------
 
     def register_source(self, name: str, adapter: Adapter) -> None:
-        """Let clients pull from an adapter with `source=name`, through this gateway's rules."""
+        """Let clients pull from an adapter, through this gateway's rules.
+
+        Args:
+            name: the name that clients pass as `source`; an adapter registered under it is replaced.
+            adapter: an open adapter, which the caller closes.
+        """
         self.sources.register(name, LoadBarrier(as_database(adapter)))
 
     def unregister_source(self, name: str) -> None:
@@ -121,5 +130,5 @@ class Embedding:
         self.sources.unregister(name)
 
     def list_sources(self) -> list[str]:
-        """Return the names of the sources."""
+        """Return the names of the registered sources, sorted."""
         return self.sources.names()

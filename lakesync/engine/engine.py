@@ -1,4 +1,4 @@
-"""All gateways of one staging store: it opens the store, creates gateways, and replays what a crash interrupted.
+"""`Engine`: all gateways of one staging store. It opens the store, creates gateways, and replays the log after a crash.
 
 The gateway server and `open_gateway` create one per process.
 """
@@ -34,11 +34,15 @@ from lakesync.staging.store.push import RowCommit
 from lakesync.wire.log import decode_body
 
 ACTION_SECONDS = 5.0
-"""How long closing an engine waits for actions; unfinished ones are left to the next process."""
+"""How long `Engine.close` waits for running actions; the next process continues unfinished ones."""
 
 
 class Engine:
-    """Opens a store and creates its gateways. It is the store's `Replayer`."""
+    """Opens a staging store and creates its gateways.
+
+    It is the store's `Replayer`: a store on SQLite passes it the committed log rows whose effect on rows was not
+    written before a crash.
+    """
 
     def __init__(
         self,
@@ -56,22 +60,23 @@ class Engine:
         """Create the engine; `open` opens its store.
 
         Args:
-            store: of all gateways.
+            store: the staging store of all gateways, not opened yet.
             wall: returns the server's wall time in milliseconds since 1970.
-            limits: of requests.
-            auto_create: whether a gateway is created when it is first named.
-            connectors: connector types, and the keys that seal their secrets.
-            write_scopes: write scope of each declared gateway; these gateways exist from the start.
-            outlet: where gateways flush to; None if a pipeline flushes, or nothing does.
-            sources: adapters that clients of every gateway pull from, by name.
-            namespaces: which gateways share state tables in the lake; None: all of them.
+            limits: limits of requests and of the backlog; None for the defaults.
+            auto_create: whether a gateway is created when it is first named; otherwise only declared ones exist.
+            connectors: the connector types, and the keys that encrypt their secrets; None for the built-in types.
+            write_scopes: the write scope (which rows clients may push to) of each declared gateway, by gateway id.
+                These gateways exist from the start.
+            outlet: the adapter that gateways flush to; None if a pipeline flushes, or nothing does.
+            sources: adapters that clients of every gateway can pull from, by source name.
+            namespaces: which gateways share state tables in the lake; None if all of them do.
         """
         self.store = store
         self._wall = wall
         self._limits = limits or EngineLimits()
         self._auto_create = auto_create
         self.connectors = connectors or Connectors()
-        """Connector types, and the keys that seal their secrets."""
+        """The connector types, and the keys that encrypt their secrets."""
         self._write_scopes = dict(write_scopes or {})
         self._outlet = outlet.kept_by(store) if outlet is not None else None
         self._sources = dict(sources or {})
@@ -82,10 +87,11 @@ class Engine:
         self._lock = threading.Lock()
 
     def open(self) -> None:
-        """Open the store and all gateways in it.
+        """Open the store and all gateways in it. Gateways continue what an earlier process left unfinished.
 
         Raises:
-            StagingVersionError, StagingUnavailableError: as the store's `open`.
+            StagingVersionError: a newer version of LakeSync wrote the store.
+            StagingUnavailableError: the store cannot be opened, or another process owns it.
         """
         self.store.open(self)
         for gateway_id in self._write_scopes:
@@ -99,22 +105,23 @@ class Engine:
                 gateway.level()
 
     def close(self) -> None:
-        """Complete what was submitted, and close the store. Running actions have ACTION_SECONDS to end."""
+        """Complete submitted requests, and close the store. Running actions have `ACTION_SECONDS` to end."""
         self._runner.close(ACTION_SECONDS)
         for gateway in self._gateways.values():
             gateway.sources.close()
         self.store.close()
 
     def gateways(self) -> list[str]:
-        """Return every gateway id."""
+        """Return the ids of all gateways in the store."""
         return self.store.gateways()
 
     def gateway(self, gateway_id: str) -> SyncGateway:
-        """Return a gateway by its id; create it if that is allowed.
+        """Return a gateway by its id. With `auto_create`, an unknown one is created.
 
         Raises:
             ValidationError: the id is invalid.
-            NotFoundError: there is no such gateway.
+            NotFoundError: the gateway is unknown, and `auto_create` is false.
+            StagingUnavailableError: the store does not respond.
         """
         known = self._gateways.get(gateway_id)
         if known is not None:
@@ -131,20 +138,28 @@ class Engine:
 
     @property
     def queue(self) -> FlushQueue | None:
-        """Jobs that follow the gateways' own flushes; None if a pipeline flushes, or no tables are maintained."""
+        """The queue of updates of destination tables; None without an outlet, or if it has no such tables."""
         return self._outlet.queue if self._outlet is not None else None
 
     @property
     def wall(self) -> Callable[[], int]:
-        """Returns the server's wall time in milliseconds, from which arrivals are made."""
+        """The clock: returns the server's wall time in milliseconds since 1970."""
         return self._wall
 
     def home(self, table: str) -> StagingStore:
-        """Return the store that contains a table's rows."""
+        """Return the store that contains a table's rows: its shard's, or the only one."""
         return self.store.home(table) if isinstance(self.store, ShardedStore) else self.store
 
     def replay(self, commit: RowCommit, entry: LogEntry) -> None:
-        """Apply a committed log row again, exactly as its push did; see `Replayer`."""
+        """Apply a committed log row to the rows again, exactly as its push did; see `Replayer`.
+
+        Args:
+            commit: the open transaction in the gateway's store.
+            entry: the log row, with its body.
+
+        Raises:
+            NotFoundError: the log row's body was trimmed (deleted after its flush).
+        """
         if entry.body is None:
             raise NotFoundError(f"log row {entry.seq} of gateway {entry.gateway!r} was trimmed and cannot be replayed")
         rules = self._rules_of(commit)
@@ -154,10 +169,10 @@ class Engine:
         apply(commit, by_row(deltas), sender, entry.arrival, rules.index(commit.config))
 
     def reindex(self, commit: RowCommit) -> None:
-        """Do nothing: a re-index starts in the background when the store is open."""
+        """Do nothing: `open` continues a re-index in the background, after the store has called this."""
 
     def rewrite_rows(self, commit: RowCommit, rows: Sequence[StoredRow]) -> None:
-        """Store rows that were changed without a push; see `Replayer`."""
+        """Store rows that an erasure changed, with the bucket keys of their new values; see `Replayer`."""
         rewrite_rows(commit, rows, self._rules_of(commit).index(commit.config))
 
     def _rules_of(self, commit: RowCommit) -> RulesCache:

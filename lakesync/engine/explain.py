@@ -1,6 +1,7 @@
-"""Explains why a client has a row or lacks it, from the stored rules, rows and client records. It is read-only.
+"""Explains why a client has a row or lacks it, from the stored rules, rows and client records. It stores nothing.
 
-`SyncGateway.submit_explain` calls it for the admin route behind `lakesync explain`.
+`SyncGateway.submit_explain` calls `explain` for the admin route behind `lakesync explain`; `engine.lag` calls
+`next_pull`.
 """
 
 from __future__ import annotations
@@ -52,9 +53,12 @@ def explain(
         client_id: the client's id.
         table: the row's table.
         row_id: the row's id.
-        claims: the client's claims; None uses those of its last pull.
+        claims: the client's claims; None uses those of its last pull, or its client id alone.
         rules: the gateway's cache of compiled sync rules.
-        position: how far this process sent changes to the client by WebSocket; it may be ahead of the stored record.
+        position: what this process knows of the client; its WebSocket may be ahead of the stored record.
+
+    Returns:
+        The explanation, also for a row or client that the gateway does not know.
     """
     record = view.client(client_id)
     source, effective_claims = claims_of(record, client_id, position, claims)
@@ -74,8 +78,8 @@ def explain(
         last_seen_ms=record.last_seen_ms if record is not None else None,
         sent_hlc=record.last if record is not None else None,
         newest_hlc=view.arrival,
-        walking=0 < at.after != at.base,
-        elsewhere=record is not None and record.followed and position.cursor is None,
+        mid_pages=0 < at.after != at.base,
+        followed_elsewhere=record is not None and record.followed and position.cursor is None,
         claims=effective_claims,
         claims_from=source,
         bucket_keys=tuple(sorted(access.keys)),
@@ -98,7 +102,7 @@ def _unconfirmed(
 
 
 class _OneRow:
-    """A `FeedView` that contains one row only."""
+    """A `FeedView` of one row only, so that `pull_page` computes what a pull returns of this row."""
 
     def __init__(self, view: FeedView, key: RowKey) -> None:
         self._view = view
@@ -108,12 +112,12 @@ class _OneRow:
         self.entries_of = view.entries_of
 
     def entries_after(self, buckets: Collection[str], since: int, limit: int) -> list[Entry]:
-        """Return the row's entries above `since`."""
-        found = (entry for entry in self._view.entries_of([self._key], buckets) if entry.changed > since)
-        return sorted(found, key=lambda entry: entry.changed)[:limit]
+        """Return the row's entries that changed after the arrival `since`, oldest first."""
+        entries = (entry for entry in self._view.entries_of([self._key], buckets) if entry.changed > since)
+        return sorted(entries, key=lambda entry: entry.changed)[:limit]
 
     def changed_after(self, buckets: Collection[str], since: int) -> bool:
-        """Return whether the row has an entry above `since`."""
+        """Return whether the row has an entry that changed after the arrival `since`."""
         return bool(self.entries_after(buckets, since, 1))
 
     def full_rows(self, bucket: str, since: int, limit: int) -> list[FullRow]:
@@ -127,14 +131,14 @@ class _OneRow:
 
 
 def next_pull(view: FeedView, key: RowKey, client_id: str, at: Position, access: Access) -> tuple[Op, ...]:
-    """Return the operations on one row that the client's next pull returns.
+    """Return the operations on one row that the client's next pull contains, in order; none if it has the row.
 
     Args:
         view: a consistent read of the gateway's store.
         key: the row's table and id.
         client_id: the client that pulls.
-        at: the position from which it pulls.
-        access: the bucket keys that it may see.
+        at: the feed position from which the client pulls.
+        access: the claims and bucket keys that decide what the client may see.
     """
     page = pull_page(_OneRow(view, key), client_id, at, access, _NO_LIMIT)
     return tuple(delta.op for delta in page.deltas)
@@ -159,10 +163,10 @@ def _bucket(bucket: Bucket, table: str, row: StoredRow | None, claims: Claims) -
     filters = []
     for condition in bucket.filters:
         value = values.get(condition.column)
-        found = None if value is None else text_of_raw(value)
+        text = None if value is None else text_of_raw(value)
         operands = tuple(operands_of(condition, claims))
-        met = found is not None and holds(condition.op, found, operands)
-        filters.append(ExplainedFilter(condition.column, condition.op, condition.value, found, operands, met))
+        passes = text is not None and holds(condition.op, text, operands)
+        filters.append(ExplainedFilter(condition.column, condition.op, condition.value, text, operands, passes))
     covers = not bucket.tables or table in bucket.tables
     visible = row is not None and row.state.visible
     shows = visible and covers and all(each.holds for each in filters)
@@ -173,7 +177,7 @@ def _row(row: StoredRow | None, rules: RulesCache, config: GatewayConfig, client
     if row is None:
         return ExplainedRow(False, False, None, None, None, None, (), (), (), None)
     state = row.state
-    hlc, by = state.tombstone or (None, None)
+    tombstone_hlc, tombstone_client_id = state.tombstone or (None, None)
     keys = rules.index(config).row_keys(row.table, state.values()) if state.visible else frozenset()
     columns = [
         ExplainedColumn(
@@ -187,8 +191,8 @@ def _row(row: StoredRow | None, rules: RulesCache, config: GatewayConfig, client
         visible=state.visible,
         changed_ms=_wall_ms(row.arrival),
         arrival_hlc=row.arrival,
-        tombstone_hlc=hlc,
-        tombstone_client_id=by,
+        tombstone_hlc=tombstone_hlc,
+        tombstone_client_id=tombstone_client_id,
         bucket_keys=row.keys,
         keys_by_rules=tuple(sorted(keys)),
         columns=tuple(sorted(columns, key=lambda each: each.column)),

@@ -1,4 +1,7 @@
-"""Background work of an engine without a pipeline: flushes, and the destination's tables that follow them."""
+"""Background work of an engine without a pipeline: it flushes gateways and updates the destination's tables.
+
+The gateway server (`gateway/flushing.py`) and `open_gateway` create one `Housekeeping` per engine.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +21,10 @@ from lakesync.model.errors import LakeSyncError
 log = structlog.get_logger("flush")
 
 POLL_SECONDS = 1.0
-"""Between two checks of the thresholds."""
+"""Seconds between two checks of the flush thresholds."""
 
 QUEUE_SECONDS = 30.0
-"""Between two checks of the queue of table work; a flush triggers one at once."""
+"""Seconds between two checks of the queue of table updates; a flush triggers a check at once."""
 
 OnFlushed = Callable[[FlushReport], None]
 OnFlushFailed = Callable[[str, Exception], None]
@@ -29,7 +32,10 @@ OnFlushFailed = Callable[[str, Exception], None]
 
 
 class Housekeeping:
-    """Flushes gateways when they are due, and updates the destination's tables, until it is stopped."""
+    """Flushes gateways that exceed a threshold, and updates the destination's tables, in two threads until `stop`.
+
+    A destination table has the current rows of a synced table, beside the deltas that a flush writes.
+    """
 
     def __init__(
         self,
@@ -41,15 +47,15 @@ class Housekeeping:
         on_materialisation_failure: OnFailure | None = None,
         materialises: bool = True,
     ) -> None:
-        """Create the threads; `start` starts them.
+        """Create the threads; `start` starts them. The callbacks run in these threads.
 
         Args:
             engine: an open engine.
-            outlet: where the engine's gateways flush to.
-            on_flushed: called after each flush that wrote deltas.
-            on_failed: called after each failed flush, which is retried.
-            on_materialisation_failure: called for each table whose work became a dead letter.
-            materialises: whether to process the queue of table work; otherwise another process does.
+            outlet: the adapter that the engine's gateways flush to, with its settings.
+            on_flushed: called after each flush that wrote deltas, with its report.
+            on_failed: called after each failed flush, which is retried after `POLL_SECONDS`.
+            on_materialisation_failure: called for each table update that failed too often and was set aside.
+            materialises: whether to process the queue of table updates; otherwise another process does.
         """
         self._engine = engine
         self._queue = engine.queue if materialises else None
@@ -59,7 +65,7 @@ class Housekeeping:
         database = as_database(outlet.adapter, outlet.settings.flush_format)
         self._destination = database if isinstance(database, Materialisable) else None
         self._flushes = PeriodicTask("flush", self.flush_due, POLL_SECONDS)
-        self._tables = PeriodicTask("materialise", self.work_off, QUEUE_SECONDS)
+        self._tables = PeriodicTask("materialise", self.update_tables, QUEUE_SECONDS)
 
     def start(self) -> None:
         """Start the threads."""
@@ -69,23 +75,24 @@ class Housekeeping:
             self._tables.wake()  # an earlier process may have left work
 
     def wake(self) -> None:
-        """Check the thresholds now."""
+        """Check the flush thresholds now, without waiting for the next check."""
         self._flushes.wake()
 
     def stop(self) -> None:
-        """Stop the threads after the work in progress."""
+        """Stop the threads; a flush or update in progress is completed first."""
         self._flushes.stop()
         self._tables.stop()
 
     def finish(self) -> None:
-        """Stop the threads, flush everything, and process the queue.
+        """Stop the threads, flush everything, and process the queue of table updates.
 
         Raises:
-            As `flush_due` and `work_off`.
+            LakeSyncError: a flush failed; the deltas stay in staging.
+            AdapterError: the queue cannot be read or written.
         """
         self.stop()
         self.flush_all()
-        self.work_off()
+        self.update_tables()
 
     def flush_due(self) -> None:
         """Flush the gateways that exceed a threshold or whose flush was requested.
@@ -99,29 +106,30 @@ class Housekeeping:
         """Flush every gateway that has unflushed deltas.
 
         Raises:
-            As `flush_due`.
+            LakeSyncError: the error of the first gateway whose flush failed, after all were tried.
         """
         self._flush(lambda _, backlog: any(shard.deltas for shard in backlog))
 
-    def work_off(self) -> int:
-        """Process the queue of table work, and return the number of completed jobs.
+    def update_tables(self) -> int:
+        """Process the queue of table updates, and return the number of completed jobs; 0 if another process does it.
 
         Raises:
             AdapterError: the queue cannot be read or written.
         """
         if self._queue is None or self._destination is None:
             return 0
-        queue, destination, failed = self._queue, self._destination, self._on_materialisation_failure
-        workers = [Materialiser(gateway, queue, destination, failed) for gateway in self._engine.gateways()]
+        queue, destination, on_failure = self._queue, self._destination, self._on_materialisation_failure
+        workers = [Materialiser(gateway, queue, destination, on_failure) for gateway in self._engine.gateways()]
         return sum(worker.run_once() for worker in workers)
 
-    def _flush(self, wanted: Callable[..., bool]) -> None:
+    def _flush(self, is_due: Callable[..., bool]) -> None:
+        """Flush each gateway for which `is_due` returns true, given its flusher and the backlog of its shards."""
         failures: list[LakeSyncError] = []
         shards = sorted(self._engine.store.backlog(), key=lambda shard: shard.gateway)
         for gateway_id, backlog in groupby(shards, key=lambda shard: shard.gateway):
             flusher = self._engine.gateway(gateway_id).flusher
             try:
-                if wanted(flusher, list(backlog)):
+                if is_due(flusher, list(backlog)):
                     self._report(flusher.flush())
             except LakeSyncError as error:
                 log.warning("flush failed", gateway=gateway_id, code=error.code, reason=str(error))

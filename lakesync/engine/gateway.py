@@ -351,7 +351,7 @@ class SyncGateway(ActionGateway, Embedding):
 
     def continue_reindex(self) -> None:
         """Continue the re-index after a change of rules, if it is not done."""
-        if self._store.read(self.gateway_id, self.rules.is_in_line).result():
+        if self._store.read(self.gateway_id, self.rules.is_reindexed).result():
             return
         done = self._reindexer.submit().result()
         if not done.done:

@@ -1,4 +1,7 @@
-"""`open_gateway`: a gateway in an application's own process, without a server or a pipeline."""
+"""`open_gateway`: a gateway in an application's own process, without a server or a pipeline.
+
+Applications call it as `lakesync.open_gateway`.
+"""
 
 from __future__ import annotations
 
@@ -43,24 +46,30 @@ def open_gateway(
             gateway.handle_push(push)
 
     Args:
-        gateway_id: of the gateway; one staging store and one adapter may hold several.
-        adapter: destination of the flush, open or as a URI; an open one stays open. None keeps deltas in staging.
+        gateway_id: the gateway's id; one staging store and one adapter may contain several gateways.
+        adapter: the database or object store that deltas are flushed to, as an open adapter or as a URI. An open
+            adapter stays open. None keeps deltas in staging.
         staging: a folder for SQLite, or a URL for `open_store`. With `memory://`, unflushed deltas are lost when the
             process ends.
-        flush: thresholds and format; by default it flushes after 1 MiB or 30 s.
+        flush: thresholds and format of flushes; None flushes after 1 MiB or 30 s.
         max_backpressure_bytes: unflushed bytes above which pushes are rejected; by default twice `max_buffer_bytes`,
             and 1 GiB without an adapter.
         schemas: table schemas to register.
-        rules: sync rules to activate, if they differ from the active ones.
-        sources: adapters that clients pull from, by name.
-        queue: of work for the destination's tables; by default in memory, if the adapter maintains tables.
-        on_flushed: called after each flush that wrote deltas.
-        on_materialisation_failure: called for each table whose work became a dead letter.
-        background: whether a thread flushes when it is due; otherwise call `flush` when `should_flush` is true.
+        rules: sync rules to activate, if they differ from the active ones; None keeps the active ones.
+        sources: adapters that clients can pull from, by source name.
+        queue: queue of updates of the destination's tables; by default in memory, if the adapter maintains tables.
+        on_flushed: called after each flush that wrote deltas, with its report.
+        on_materialisation_failure: called for each table update that failed too often and was set aside.
+        background: whether a thread flushes when a threshold is exceeded. Otherwise call `flush` when `should_flush`
+            returns true.
         wall: returns wall time in milliseconds since 1970.
+
+    Yields:
+        The open gateway.
 
     Raises:
         ConfigurationError: a URL or a setting is invalid.
+        SchemaError: a schema is invalid, or conflicts with the registered one.
         StagingUnavailableError: staging cannot be opened.
         FlushError: the final flush failed. The deltas stay in a durable staging store.
     """

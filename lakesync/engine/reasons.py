@@ -129,9 +129,9 @@ def _client(client: ExplainedClient) -> Iterator[str]:
         return
     if not client.current:
         yield "what was known of the client is gone, erased or lost with the store: its next pull begins again"
-    elif client.walking:
+    elif client.mid_pages:
         yield "the client is in the middle of a walk: it was sent a page with more to come"
-    if client.elsewhere:
+    if client.followed_elsewhere:
         yield "it follows, or did, over a WebSocket of another process, which may have told it more than is known here"
     if client.last_seen_ms:
         yield f"the client was last handed something, or wrote something, at {moment(client.last_seen_ms)}"

@@ -61,7 +61,7 @@ def _by_hand(gateway):
 
 
 def _is_done(gateway):
-    return gateway._store.read("g", gateway.rules.is_in_line).result()
+    return gateway._store.read("g", gateway.rules.is_reindexed).result()
 
 
 def _wait_until_done(gateway):
