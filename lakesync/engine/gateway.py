@@ -1,7 +1,7 @@
 """`SyncGateway`: one tenant's or app's stream of changes, with all of its operations.
 
-Routes, WebSocket channels and embedding apps call it. Each operation is a work or a read that it submits to staging;
-the laws are in the modules beside this one.
+Routes, WebSocket channels and embedding apps call it. Each operation submits a transaction or a read to the staging
+store; the modules beside this one contain what runs in it.
 """
 
 from __future__ import annotations
@@ -46,24 +46,29 @@ U = TypeVar("U")
 
 
 class GatewayStats(msgspec.Struct, frozen=True, rename="camel"):
-    """What is unflushed, and how far the lake is."""
+    """What is unflushed, and how far the flush is. The admin routes return it as JSON."""
 
     log_size: int
     """Number of unflushed deltas."""
     byte_size: int
+    """Stored bytes of the unflushed deltas."""
     oldest_ms: int | None
-    """Server wall time of the oldest of them."""
+    """Server wall time of the oldest unflushed delta, in milliseconds since 1970; null if everything is flushed."""
     last_arrival: int = msgspec.field(name="lastArrivalHlc")
+    """The newest arrival (the gateway's own HLC timestamp of a commit); 0 before the first push."""
     last_seq: int
+    """Sequence number of the newest log row."""
     flushed_seq: int
+    """Sequence number of the newest log row that is in the lake."""
     flushed_ms: int | None
-    """Server wall time when a batch was last read back from the lake."""
+    """Server wall time, in milliseconds since 1970, when a batch was last read back from the lake; null if none was."""
 
 
 class SyncGateway(ActionGateway, Embedding):
     """A gateway over a staging store.
 
-    Each operation has a form that returns a future, which completes when the answer is durable, and a blocking form.
+    `submit_…` methods return a future, which completes when what they stored is durable. `handle_…` and all other
+    methods block. Methods may be called from any thread.
     """
 
     def __init__(
@@ -79,25 +84,25 @@ class SyncGateway(ActionGateway, Embedding):
         names: Names | None = None,
         rejections: RejectionLog | None = None,
     ) -> None:
-        """Create the gateway; nothing is read.
+        """Create the gateway without reading the store; `Engine` calls this.
 
         Args:
             gateway_id: the gateway's id.
-            store: the staging store that contains the gateway.
+            store: the open staging store that contains the gateway.
             wall: returns the server's wall time in milliseconds since 1970.
-            limits: of requests.
-            connectors: connector types, and the keys that seal their secrets.
-            runner: executes actions; gateways may share one.
-            outlet: where the gateway flushes to; None if a pipeline flushes, or nothing does.
-            names: of tables and columns; the gateways of an engine share them.
-            rejections: rejected deltas; the gateways of an engine share the log.
+            limits: limits of requests and of the backlog; None for the defaults.
+            connectors: the connector types, and the keys that encrypt their secrets; None for the built-in types.
+            runner: executes actions in its threads. The gateways of an engine share one; None creates one.
+            outlet: the adapter that the gateway flushes to; None if a pipeline flushes, or nothing does.
+            names: the known spellings of table and column names. The gateways of an engine share them.
+            rejections: the log of rejected deltas. The gateways of an engine share it.
         """
         self._limits = limits or EngineLimits()
         self.names = names or Names()
         self.rejections = rejections or RejectionLog(wall)
         """The latest rejected delta of each row."""
         self.newest_arrival = 0
-        """The newest arrival that a push of this process found; 0 before the first push."""
+        """The gateway's newest arrival before the last push to this process; 0 before the first push."""
         ActionGateway.__init__(self, gateway_id, store, wall, self._limits.actions, connectors, runner)
         Embedding.__init__(self, gateway_id, store, wall, outlet)
         self._reindexer = Reindexer(gateway_id, store, self.rules, self._limits.reindex_rows)
@@ -105,22 +110,26 @@ class SyncGateway(ActionGateway, Embedding):
     def submit_push(
         self, push: SyncPush, claims: Claims, *, seen: int | None = None, trusted: bool = False
     ) -> Future[PushResult]:
-        """Accept a client's deltas, all or none; a repeat is accepted and changes nothing.
+        """Accept a client's deltas, all or none. A repeated push is accepted and changes nothing.
 
         Args:
-            push: the request.
+            push: the decoded request.
             claims: the verified claims of the client's token.
             seen: the newest cursor that the client certainly has when it gets the response: the one in the request, or
-                that of the last page on the same ordered connection. Without it, what the client was sent since its
-                last pull is in doubt, and is sent again after this push.
-            trusted: whether the deltas come from the server's own side, to which the write scope does not apply.
+                that of the last page on the same ordered connection. None if unknown: the changes that the client was
+                sent since its last pull are then sent again after this push.
+            trusted: whether the deltas come from a connector, a flow or an embedding app. The write scope does not
+                apply to these, and their rejections are not recorded.
+
+        Returns:
+            A future of the result, with the client's new cursor.
 
         Raises:
-            ValidationError, ForbiddenError, ClockDriftError, SchemaMismatchError: nothing was stored; `rejected` names
-                every rejected delta.
+            ValidationError, ForbiddenError, ClockDriftError: nothing was stored; `rejected` names every rejected delta.
         Raises (in the future):
-            BackpressureError: too much is unflushed.
-            StagingUnavailableError: the push may or may not have been stored; a repeat is safe.
+            ValidationError, ForbiddenError, SchemaMismatchError: the same, for checks that need stored state.
+            BackpressureError: too many bytes are unflushed; nothing was stored.
+            StagingUnavailableError: the push may or may not have been stored; it can be repeated.
         """
         now = self._wall()
         try:
@@ -143,7 +152,12 @@ class SyncGateway(ActionGateway, Embedding):
         self.rejections.record(self.gateway_id, str(claims["sub"]), push.deltas, error, self.newest_arrival)
 
     def handle_push(self, push: SyncPush, claims: Claims | None = None) -> PushResult:
-        """Call `submit_push` and wait. Without claims, the caller and the client id in the push are trusted."""
+        """Push deltas and wait; see `submit_push` for the errors.
+
+        Args:
+            push: the decoded request.
+            claims: the verified claims of the client's token; None trusts the caller and the client id in the push.
+        """
         return self.submit_push(push, claims or {"sub": push.client_id}, trusted=claims is None).result()
 
     def submit_pull(
@@ -156,27 +170,32 @@ class SyncGateway(ActionGateway, Embedding):
         live: bool = False,
         has_not_pulled: bool = False,
     ) -> Future[SyncResponse]:
-        """Return a page of what the client lacks and may see.
+        """Return a page of the changes that the client lacks and may see.
 
         Args:
-            pull: the request.
+            pull: the decoded request.
             claims: the verified claims of the client's token.
-            resync_refused: whether to raise ResyncRequiredError for a cursor that cannot be served.
+            resync_refused: whether to raise ResyncRequiredError for a cursor that cannot be served. Otherwise such a
+                client is sent every row as DELETE, then INSERT.
             confirmed: whether the client sent the cursor itself, so that it has everything up to it. False for a page
-                that the server sends without a request, from the cursor of the last page on the same connection; from
+                that the server sends without a request, from the cursor of the last page on the same connection. From
                 then on, the client may get broadcasts that are not recorded.
-            live: whether the page is sent on a connection that also gets broadcasts. Pages that such a client is sent
-                elsewhere count as possibly there on its connections.
-            has_not_pulled: whether the cursor comes from `submit_resume`: the client may have other rows than it means.
+            live: whether the page is sent on a connection that also gets broadcasts. Rows that such a client is sent
+                on other connections count as possibly received.
+            has_not_pulled: whether the cursor comes from `submit_resume`. The client may then have other rows than its
+                record says.
+
+        Returns:
+            A future of the page; it has no deltas if the client lacks nothing.
 
         Raises:
             ValidationError: `max_deltas` is out of range.
-            ForbiddenError: the pull has another client's id.
-            NotFoundError: it names a source that is not registered.
+            ForbiddenError: the pull has another client's id than the token.
+            NotFoundError: the pull names a source that is not registered.
         Raises (in the future):
-            AdapterError: its source cannot be read.
-            ResyncRequiredError: the cursor cannot be served, if `resync_refused`; otherwise such a client is sent
-                everything as DELETE, then INSERT.
+            AdapterError: the source cannot be read.
+            ResyncRequiredError: the cursor cannot be served, and `resync_refused` is true.
+            StagingUnavailableError: the store does not respond; the pull can be repeated.
         """
         page = self.submit_page(
             pull, claims, resync_refused=resync_refused, confirmed=confirmed, live=live, has_not_pulled=has_not_pulled
@@ -193,7 +212,7 @@ class SyncGateway(ActionGateway, Embedding):
         live: bool = False,
         has_not_pulled: bool = False,
     ) -> Future[SyncPage]:
-        """Like `submit_pull`, for a caller that sends the deltas on as JSON without decoding them."""
+        """Like `submit_pull`; the page's deltas may still be encoded, for a caller that sends them as JSON."""
         check_pull(pull, claims)
         if pull.source is not None:
             pulled = self.sources.submit_pull(pull.source, pull, claims, live=live)
@@ -202,56 +221,69 @@ class SyncGateway(ActionGateway, Embedding):
         return self._page(PullRequest(pull, claims, resync_refused, confirmed, self._wall(), live, has_not_pulled))
 
     def handle_pull(self, pull: SyncPull, claims: Claims | None = None) -> SyncResponse:
-        """Call `submit_pull` and wait."""
+        """Pull a page and wait; see `submit_pull` for the errors.
+
+        Args:
+            pull: the decoded request.
+            claims: the verified claims of the client's token; None trusts the client id in the pull.
+        """
         return self.submit_pull(pull, claims or {"sub": pull.client_id}).result()
 
     def submit_peek(self, claims: Claims, since: str | None, limit: int) -> Future[PeekPage]:
         """Return a page of what a client with these claims may see, its own writes included; nothing is recorded.
 
         Args:
-            claims: the verified claims of the client's token.
-            since: cursor of the page before; None for all rows; `now` for later changes only.
-            limit: the most deltas of a page, from 1 to `MAX_PULL`.
+            claims: the verified claims of a client's token.
+            since: the cursor that the previous page returned; None for all rows; `now` for later changes only.
+            limit: the most deltas of the page, from 1 to `MAX_PULL`; it never splits a row, so it may have some more.
 
         Raises:
             ValidationError: the limit is out of range.
         Raises (in the future):
-            ValidationError: `since` is not such a cursor.
-            ResyncRequiredError: the rules changed since it was returned.
+            ValidationError: `since` is not a cursor that this method returned.
+            ResyncRequiredError: the rules changed since the cursor was returned.
         """
         check_limit(limit)
         return self._store.read(self.gateway_id, lambda view: peek(view, claims, since, limit, self.rules))
 
-    def submit_unsent(self, looks: Sequence[LagQuery]) -> Future[list[Unsent | None]]:
-        """Return the oldest unsent change of each client; nothing is recorded."""
-        return self._store.read(self.gateway_id, lambda view: [oldest_unsent(view, look, self.rules) for look in looks])
+    def submit_unsent(self, queries: Sequence[LagQuery]) -> Future[list[Unsent | None]]:
+        """Return the oldest unsent change of each client, None for one that never pulled; nothing is recorded."""
+        return self._store.read(
+            self.gateway_id, lambda view: [oldest_unsent(view, query, self.rules) for query in queries]
+        )
 
     def submit_explain(
-        self, client_id: str, table: str, row_id: str, claims: Claims | None, where: ClientPosition
+        self, client_id: str, table: str, row_id: str, claims: Claims | None, position: ClientPosition
     ) -> Future[Explanation]:
-        """Explain why a client has a row or lacks it; see `engine.explain.explain`."""
+        """Explain why a client has a row or lacks it; see `engine.explain.explain` for the arguments."""
         return self._store.read(
-            self.gateway_id, lambda view: explain(view, client_id, table, row_id, claims, self.rules, where)
+            self.gateway_id, lambda view: explain(view, client_id, table, row_id, claims, self.rules, position)
         )
 
     def submit_subscribe(
         self, newcomers: Sequence[tuple[str, Claims, SubscriptionState]]
     ) -> Future[list[SubscriptionState]]:
-        """Subscribe connected clients to broadcasts, and return their states.
+        """Subscribe connected clients to broadcasts.
 
         Args:
-            newcomers: client id, claims and state of each.
+            newcomers: for each client its id, its verified claims, and the state of its connection, with its cursor.
+
+        Returns:
+            A future of the clients' new states, in their order. Clients with equal states share one object.
         """
         now = self._wall()
         return self._store.submit(self.gateway_id, lambda commit: subscribe(commit, newcomers, self.rules, now))
 
     def submit_resume(self, client_id: str) -> Future[int | None]:
-        """Return a cursor from which a client can get broadcasts before it pulls; None if it has to pull first."""
+        """Return a cursor from which a client can get broadcasts before it pulls; None if it has to pull first.
+
+        The client may have all, a part or nothing of what it was sent after that cursor.
+        """
         return self._store.submit(self.gateway_id, lambda commit: resume(commit, client_id))
 
     @property
     def shared(self) -> bool:
-        """Whether other processes may have connections of the same clients."""
+        """Whether other processes may use the same store, and so have connections of the same clients."""
         return self._store.shared
 
     def submit_presence(self, presence: Sequence[Presence]) -> Future[None]:
@@ -259,15 +291,22 @@ class SyncGateway(ActionGateway, Embedding):
         return self._store.submit(self.gateway_id, lambda commit: commit.announce_presence(presence))
 
     def submit_scan(self, groups: Sequence[SubscriberGroup]) -> Future[list[ScanResult]]:
-        """Return what each group of subscribers lacks, in the order of the groups."""
+        """Return the changes that each group of subscribers lacks, in the order of the groups; nothing is recorded."""
         return self._store.read(self.gateway_id, lambda view: scan(view, groups, self.rules))
 
     def submit_checkpoint(self, client_id: str, claims: Claims) -> Future[Checkpoint]:
-        """Return the checkpoint from which a new client may start; the client counts as seen afterwards.
+        """Return the checkpoint (a snapshot of all rows) from which a new client may start, and record that it did.
 
+        Args:
+            client_id: the client's id, which must be the token's `sub`.
+            claims: the verified claims of the client's token.
+
+        Raises:
+            ForbiddenError: the client id is not the token's.
+            NotFoundError: there is no checkpoint.
         Raises (in the future):
-            NotFoundError: there is no checkpoint, the rules are newer, something was erased since, or the client was
-                seen before.
+            NotFoundError: the rules changed or data was erased since the checkpoint was made, or the client was seen
+                before. The client has to pull instead.
         """
         if client_id != claims.get("sub"):
             raise ForbiddenError(f"clientId is {client_id!r} but the token's sub is {claims.get('sub')!r}")
@@ -291,15 +330,21 @@ class SyncGateway(ActionGateway, Embedding):
         return self._store.submit(self.gateway_id, work)
 
     def config(self) -> GatewayConfig:
-        """Return the active schemas and rules."""
+        """Return the gateway's configuration: active schemas, sync rules and write scope."""
         return self._store.gateway_config(self.gateway_id)
 
     def register_schema(self, schema: TableSchema | Mapping[str, Any]) -> int:
-        """Register a table's schema, or add nullable columns to it; return its version.
+        """Register a table's schema, or add nullable columns to the registered one. A repeat changes nothing.
+
+        Args:
+            schema: the whole schema, parsed or as a decoded JSON object.
+
+        Returns:
+            The version of the schema.
 
         Raises:
-            SchemaError: it is invalid, the change is not additive, or a name differs only in case from one in the
-                namespace; the message names the column.
+            SchemaError: the schema is invalid, removes or changes a column, or has a name that differs only in case
+                from a name in the same namespace of the lake; the message names the column.
         """
         parsed = parse_schema(schema)
 
@@ -310,12 +355,12 @@ class SyncGateway(ActionGateway, Embedding):
         return self._store.submit(self.gateway_id, work).result()
 
     def retire_schema(self, table: str) -> int:
-        """Retire a table's schema: pushes to it are no longer checked, and its state table gets no further columns.
+        """Retire a table's schema: pushes to the table are no longer checked, and its state table gets no new columns.
 
-        Rows, and the columns of the state table, stay.
+        Rows, and the columns of the state table in the lake, stay.
 
         Returns:
-            The version of that; a schema registered later has a higher one.
+            The version of this change; a schema that is registered later has a higher version.
 
         Raises:
             NotFoundError: the table has no schema.
@@ -323,12 +368,15 @@ class SyncGateway(ActionGateway, Embedding):
         return self._store.submit(self.gateway_id, lambda commit: commit.retire_schema(table)).result()
 
     def add_names(self) -> None:
-        """Add the names of registered schemas to those of the namespace, if any are missing."""
+        """Store the names in registered schemas as known spellings, if any are missing; `Engine.open` calls it."""
         if self._store.read(self.gateway_id, self.names.missing).result():
             self._store.submit(self.gateway_id, self.names.add_registered).result()
 
     def ensure_schema(self, schema: TableSchema) -> bool:
-        """Register a table's schema unless the table has or had one; return whether it was registered.
+        """Register a table's schema unless the table has one or had one that was retired.
+
+        Returns:
+            Whether the schema was registered.
 
         Raises:
             SchemaError: as `register_schema`.
@@ -340,17 +388,17 @@ class SyncGateway(ActionGateway, Embedding):
         return True
 
     def set_rules(self, rules: SyncRules) -> int:
-        """Activate sync rules; return their version.
+        """Activate sync rules, and return their version.
 
-        Hidden rows are no longer sent at once. Rows get their new bucket keys in the background, some at a time; for a
-        gateway with few rows, that is done when this returns.
+        Rows that the new rules hide are not sent from now on. All rows get their new bucket keys in the background
+        (the re-index). For a gateway with few rows, that is done when this returns.
         """
         version = self._store.submit(self.gateway_id, lambda commit: commit.put_rules(rules)).result()
         self.continue_reindex()
         return version
 
     def continue_reindex(self) -> None:
-        """Continue the re-index after a change of rules, if it is not done."""
+        """Continue the re-index after a change of rules, if it is not done. Returns after two commits at most."""
         if self._store.read(self.gateway_id, self.rules.is_reindexed).result():
             return
         done = self._reindexer.submit().result()
@@ -361,11 +409,11 @@ class SyncGateway(ActionGateway, Embedding):
 
     @property
     def declared_write_scope(self) -> WriteScope:
-        """Which rows a client may push to, unless it was set at run time."""
+        """The configured write scope: which rows clients may push to, unless `set_write_scope` was called."""
         return self._limits.write_scope
 
     def set_write_scope(self, scope: WriteScope) -> None:
-        """Set which rows clients may push to."""
+        """Set which rows clients may push to. The stored value overrides `declared_write_scope`."""
         self._store.submit(self.gateway_id, lambda commit: commit.put_write_scope(scope)).result()
 
     def request_flush(self) -> None:
@@ -373,20 +421,20 @@ class SyncGateway(ActionGateway, Embedding):
         self._store.request_flush(self.gateway_id)
 
     def backlog(self) -> list[Backlog]:
-        """Return the unflushed part of each shard."""
+        """Return the size and age of the unflushed deltas in each shard."""
         return [shard for shard in self._store.backlog() if shard.gateway == self.gateway_id]
 
     def stats(self) -> GatewayStats:
-        """Return the unflushed part over all shards."""
-        waiting = self.backlog()
+        """Return the size and age of the unflushed deltas, over all shards."""
+        shards = self.backlog()
         return GatewayStats(
-            log_size=sum(shard.deltas for shard in waiting),
-            byte_size=sum(shard.bytes for shard in waiting),
-            oldest_ms=min((shard.oldest_ms for shard in waiting if shard.oldest_ms is not None), default=None),
-            last_arrival=max((shard.last_arrival for shard in waiting), default=0),
-            last_seq=max((shard.last_seq for shard in waiting), default=0),
-            flushed_seq=max((shard.flushed_seq for shard in waiting), default=0),
-            flushed_ms=max((shard.flushed_ms for shard in waiting if shard.flushed_ms is not None), default=None),
+            log_size=sum(shard.deltas for shard in shards),
+            byte_size=sum(shard.bytes for shard in shards),
+            oldest_ms=min((shard.oldest_ms for shard in shards if shard.oldest_ms is not None), default=None),
+            last_arrival=max((shard.last_arrival for shard in shards), default=0),
+            last_seq=max((shard.last_seq for shard in shards), default=0),
+            flushed_seq=max((shard.flushed_seq for shard in shards), default=0),
+            flushed_ms=max((shard.flushed_ms for shard in shards if shard.flushed_ms is not None), default=None),
         )
 
     def _push(self, request: CheckedPush) -> Future[PushResult]:
@@ -399,16 +447,17 @@ class SyncGateway(ActionGateway, Embedding):
         return self._submit_checked(work, names)
 
     def _submit_checked(self, work: Callable[[PushCommit], T], names: PushNames) -> Future[T]:
-        """Run work in a commit; the names that it checks are known once the commit is durable."""
+        """Run `work` in a transaction. The names that it checks become known spellings once the commit is durable."""
         submitted = self._store.submit(self.gateway_id, work)
         submitted.add_done_callback(names.add_durable)
         return submitted
 
     def _page(self, request: PullRequest) -> Future[SyncPage]:
         reading = self._store.read(self.gateway_id, lambda view: self.sources.read_page(view, request))
-        return _then(reading, lambda page: self._answer(request, page))
+        return _then(reading, lambda page: self._record_page(request, page))
 
-    def _answer(self, request: PullRequest, reading: Reading) -> Future[SyncPage]:
+    def _record_page(self, request: PullRequest, reading: Reading) -> Future[SyncPage]:
+        """Return the page with its cursor, after the client's record was stored if that is needed."""
         if reading.access.directly is not None:
             self._reindexer.start()
         cursor = unrecorded_cursor(request, reading)
@@ -420,13 +469,14 @@ class SyncGateway(ActionGateway, Embedding):
 
 
 def _done(value: T) -> Future[T]:
+    """Return a completed future."""
     future: Future[T] = Future()
     future.set_result(value)
     return future
 
 
 def _then(source: Future[T], follow: Callable[[T], Future[U]]) -> Future[U]:
-    """Return a future of the result of the future that `follow` returns for the result of `source`."""
+    """Chain futures: call `follow` with the result of `source`, and return a future of what its future returns."""
     target: Future[U] = Future()
 
     def forward(ended: Future[U]) -> None:

@@ -1,6 +1,7 @@
-"""The lag of a client: the oldest change by others that it may see and was not sent.
+"""The lag of a client: the oldest change by others that the client may see and was not sent.
 
-The console, `lakesync clients`, `/admin/metrics`, `/metrics` and explanations show it.
+`SyncGateway.submit_unsent` calls `oldest_unsent`. The console, `lakesync clients`, `/admin/metrics`, `/metrics` and
+explanations show the result.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from lakesync.staging.records import DELETED, ClientRecord, Entry, StoredRow
 from lakesync.staging.store.feed import ClientView, FeedView
 
 _MAX_ROWS = 32
-"""Unsent rows among which the oldest change is found."""
+"""The most unsent rows that a query reads; the oldest change is the oldest one of these."""
 _MAX_READS = 20
-"""Reads of the feed for one query: about 600 entries."""
+"""The most reads of the feed in one query: about 600 entries."""
 
 
 class ScanProgress(NamedTuple):
@@ -31,21 +32,24 @@ class ScanProgress(NamedTuple):
     start: tuple[object, ...]
     """The client's position and access when the scan began."""
     after: int
+    """Arrival up to which the feed was read."""
     rescan: tuple[Range, ...]
+    """Earlier ranges of the feed that are still to be read."""
 
 
 class Unsent(NamedTuple):
     """The oldest unsent change of a client."""
 
     since: int
-    """Its arrival; 0 if everything was sent."""
+    """The change's arrival (the gateway's own HLC timestamp of its push); 0 if everything was sent."""
     row: RowKey | None = None
-    """Its row."""
+    """The changed row; None if everything was sent, or over several shards."""
     progress: ScanProgress | None = None
+    """Where the next query continues."""
     done: bool = True
     """Whether the feed was read to its end, or to unsent rows."""
     shards: Mapping[str, Unsent] = {}
-    """The result of each shard, if there are several."""
+    """The result of each shard, by shard name; empty without sharding."""
 
 
 class LagQuery(NamedTuple):
@@ -53,21 +57,25 @@ class LagQuery(NamedTuple):
 
     client_id: str
     position: ClientPosition
+    """What this process knows of the client's cursor."""
     before: Unsent | None = None
-    """The result of the query before, if the client was sent nothing since."""
+    """The result of the previous query, from which this one continues; None to read from the client's position."""
 
 
 def oldest_unsent(view: ClientView, query: LagQuery, rules: RulesCache) -> Unsent | None:
-    """Return the oldest change by others that a client may see and was not sent; None if it never pulled.
+    """Return the oldest change by others that a client may see and was not sent.
 
     A row that the client lacks counts from when it became visible to the client, a row that the client has from the
-    oldest column that it lacks. A column that was overwritten meanwhile counts from the newer value, unless the query
-    before found the row already.
+    oldest column that it lacks. A column that was overwritten meanwhile counts from the newer value, unless the
+    previous query already found the row.
 
     Args:
         view: a consistent read of the gateway's store.
-        query: the client.
+        query: the client, with the result of the previous query.
         rules: the gateway's cache of compiled sync rules.
+
+    Returns:
+        The change, or an `Unsent` with `since` 0 if none was found; None if the client never pulled.
     """
     client_id, position, before = query
     record = view.client(client_id)
@@ -82,11 +90,11 @@ def oldest_unsent(view: ClientView, query: LagQuery, rules: RulesCache) -> Unsen
     if before is not None and before.progress is not None and before.progress.start == start:
         resumed = at._replace(after=before.progress.after, rescan=before.progress.rescan)
     page = pull_page(view, client_id, resumed, access, _MAX_ROWS, most_reads=_MAX_READS)
-    found = _lacking(view, client_id, page.deltas, at)
-    if not found:
+    lacking = _lacking(view, client_id, page.deltas, at)
+    if not lacking:
         return Unsent(0, progress=ScanProgress(start, page.after, page.rescan), done=not page.has_more)
     progress = ScanProgress(start, resumed.after, resumed.rescan)
-    since, row = min(found)
+    since, row = min(lacking)
     if (
         before is not None
         and before.row is not None
@@ -102,9 +110,9 @@ def _has_pulled(record: ClientRecord | None) -> bool:
 
 
 def _lacking(view: FeedView, client_id: str, deltas: Sequence[RowDelta], at: Position) -> list[tuple[int, RowKey]]:
-    """Return, for each row of a page, since when the client has lacked a change of it.
+    """Return, for each row of a page, the arrival since which the client has lacked a change of the row.
 
-    Rows that the client deleted itself are left out, although a pull may return the DELETE once more.
+    Rows that the client deleted itself are skipped, although a pull may return the DELETE once more.
     """
     lacking: dict[RowKey, list[RowDelta]] = defaultdict(list)
     for delta in deltas:

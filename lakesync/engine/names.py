@@ -1,7 +1,8 @@
 """Rejects names of tables and columns that differ from known names only in case.
 
 The engines that read the lake, and the databases of clients and destinations, ignore case. So each namespace of the
-lake has one spelling of each name: that of the gateway that used it first. Pushes and schema registrations are checked.
+lake has one spelling of each name: the one that was used first. `SyncGateway` checks schemas that are registered, and
+`engine.pushing` checks pushes, each in its transaction.
 """
 
 from __future__ import annotations
@@ -16,24 +17,26 @@ from lakesync.model.types import RowDelta
 from lakesync.staging.records import GatewayConfig
 from lakesync.staging.store.push import NameCommit, NameView
 
-_KNOWN = 100_000
+_MAX_KNOWN = 100_000
+"""The most names in the cache of `Names`; later ones are looked up in the store at each use."""
 
 
 class Names:
-    """The names of all gateways of an engine."""
+    """Checks names against the spellings in the store, and caches those. The gateways of an engine share one."""
 
     def __init__(self, namespace_of: Callable[[str], str] = lambda _: "") -> None:
         """Create an empty cache.
 
         Args:
-            namespace_of: returns a gateway's namespace in the lake.
+            namespace_of: returns the namespace of a gateway's state tables in the lake, given the gateway's id; by
+                default all gateways share one.
         """
         self._namespace_of = namespace_of
         self._known: set[tuple[str, str]] = set()
-        """Namespace and name, spelled as in a durable commit."""
+        """Namespace and name (a table, or `table.column`), spelled as in a durable commit."""
 
     def of_push(self) -> PushNames:
-        """Return a check of one push, which adds its names here once they are durable."""
+        """Return a check for one push, which adds the push's names to this cache once they are durable."""
         return PushNames(self)
 
     def check_push(
@@ -46,47 +49,48 @@ class Names:
         Args:
             commit: the open transaction that stores the push.
             deltas: the push's deltas.
-            shared_columns: the columns of each delta; empty if they differ or are not known.
+            shared_columns: the column names of every delta, if all deltas have the same; empty if they differ or were
+                not compared.
 
         Returns:
-            Pairs of namespace and name that were not known. Pass them to `add` once the commit is durable.
+            Pairs of namespace and name that were not cached. Pass them to `add` once the commit is durable.
 
         Raises:
-            SchemaMismatchError: names every rejected delta.
+            SchemaMismatchError: names differ only in case; its `rejected` names every delta that uses one.
         """
-        used = {delta.table for delta in deltas}
-        tables = used - commit.config.schemas.keys()
+        pushed_tables = {delta.table for delta in deltas}
+        tables = pushed_tables - commit.config.schemas.keys()
         if not tables:
             return set()
-        if len(used) == 1:  # mostly so, and quicker than with pairs
-            (table,) = used
+        if len(pushed_tables) == 1:  # the common case, and faster than with pairs
+            (table,) = pushed_tables
             columns = set(shared_columns) or {cell.column for delta in deltas for cell in delta.columns}
-            named = {f"{table}.{column}" for column in columns}
+            column_names = {f"{table}.{column}" for column in columns}
         else:
             cells = {(delta.table, cell.column) for delta in deltas for cell in delta.columns}
-            named = {f"{table}.{column}" for table, column in cells if table in tables}
+            column_names = {f"{table}.{column}" for table, column in cells if table in tables}
         namespace = self._namespace_of(commit.gateway)
-        new = {name for name in tables | named if (namespace, name) not in self._known}
+        new = {name for name in tables | column_names if (namespace, name) not in self._known}
         faults = _faults(commit, namespace, new)
         if not faults:
             return {(namespace, name) for name in new}
-        refused = [
+        rejected = [
             Rejection(delta.delta_id, SchemaMismatchError.code, fault)
             for delta in deltas
             if delta.table in tables
             for fault in [faults[name] for name in _names_of(delta) if name in faults][:1]
         ]
-        raise SchemaMismatchError(f"{len(refused)} of {len(deltas)} deltas refused: {refused[0].message}", refused)
+        raise SchemaMismatchError(f"{len(rejected)} of {len(deltas)} deltas rejected: {rejected[0].message}", rejected)
 
     def check_schema(self, commit: NameCommit, schema: TableSchema) -> None:
-        """Reject a schema whose table or columns differ from known names only in case.
+        """Reject a schema whose table or columns differ from known names only in case; store its new names.
 
         Args:
             commit: the open transaction in the gateway's store.
-            schema: the new schema.
+            schema: the new schema; names that its registered version has already are accepted.
 
         Raises:
-            SchemaError: the message has both names.
+            SchemaError: a name differs only in case; the message has both spellings.
         """
         registered = commit.config.schemas.get(schema.table)
         before = set(_names_in(registered.schema)) if registered is not None else set()
@@ -95,26 +99,26 @@ class Names:
             raise SchemaError(faults[min(faults)])
 
     def missing(self, view: NameView) -> bool:
-        """Return whether names of a gateway's schemas are missing in the store: earlier versions did not store them."""
+        """Return whether the store lacks names of a gateway's schemas: earlier versions did not store them."""
         names = set(_names_of_schemas(view.config))
         return len(view.spelled_names(self._namespace_of(view.gateway), names)) < len({each.lower() for each in names})
 
     def add_registered(self, commit: NameCommit) -> None:
-        """Add the names of a gateway's schemas."""
+        """Store the names in a gateway's registered schemas."""
         commit.spell_names(self._namespace_of(commit.gateway), set(_names_of_schemas(commit.config)))
 
     def add(self, names: set[tuple[str, str]]) -> None:
-        """Add names that were stored by a durable commit; nothing is added once 100,000 are known.
+        """Cache names that a durable commit stored; nothing is added once the cache has `_MAX_KNOWN` names.
 
         Args:
-            names: pairs of a namespace and a name.
+            names: pairs of a namespace and a name, as returned by `check_push`.
         """
-        if len(self._known) < _KNOWN:
+        if len(self._known) < _MAX_KNOWN:
             self._known |= names
 
 
 class PushNames:
-    """Checks the names of one push. `SyncGateway` creates it for each push, because a commit may fail after the check.
+    """Checks the names of one push, and caches them after its commit. `SyncGateway` creates one for each push.
 
     `engine.pushing` calls `check` in the commit. The gateway adds `add_durable` to the push's future.
     """
@@ -123,7 +127,7 @@ class PushNames:
         """Create the check.
 
         Args:
-            names: known names of the engine, to which those of the push are added.
+            names: the engine's cache, to which the push's names are added.
         """
         self._names = names
         self._checked: set[tuple[str, str]] = set()
@@ -146,18 +150,23 @@ def _faults(commit: NameCommit, namespace: str, names: set[str]) -> Mapping[str,
     """Store names that the namespace lacks, and return an error message for each whose stored spelling differs.
 
     Args:
-        commit: of the push or registration that uses the names.
-        namespace: of the gateway's tables in the lake.
+        commit: the open transaction of the push or registration that uses the names.
+        namespace: the namespace of the gateway's state tables in the lake.
         names: tables, and columns as `table.column`; the table of each column must be among them.
+
+    Returns:
+        An error message by name.
     """
     if not names:
         return {}
     spelled = commit.spell_names(namespace, names)
     faults: dict[str, str] = {}
     for name in names:
-        held = spelled[name.lower()]
-        if held.rpartition(".")[2] != name.rpartition(".")[2]:
-            faults[name] = f"{_told(name)} differs from {_told(held)} only in case: use that name, or another one"
+        stored = spelled[name.lower()]
+        if stored.rpartition(".")[2] != name.rpartition(".")[2]:
+            faults[name] = (
+                f"{_described(name)} differs from {_described(stored)} only in case: use that name, or another one"
+            )
     return faults
 
 
@@ -179,6 +188,7 @@ def _names_of_schemas(config: GatewayConfig) -> Iterable[str]:
     return (name for registered in config.schemas.values() for name in _names_in(registered.schema))
 
 
-def _told(name: str) -> str:
+def _described(name: str) -> str:
+    """Return a name for an error message."""
     table, _, column = name.partition(".")
     return f"column {column!r} of table {table!r}" if column else f"table {table!r}"

@@ -107,16 +107,16 @@ class ShardedGateway(SyncGateway):
         check_limit(limit)
         return run(pulling.peek(self._parts, claims, since, limit))
 
-    def submit_unsent(self, looks: Sequence[LagQuery]) -> Future[list[Unsent | None]]:
-        """Like `SyncGateway.submit_unsent`: the oldest change of all shards."""
-        return run(lag.oldest_unsent(self._parts, self._vectors, looks))
+    def submit_unsent(self, queries: Sequence[LagQuery]) -> Future[list[Unsent | None]]:
+        """Like `SyncGateway.submit_unsent`: the oldest change in any shard."""
+        return run(lag.oldest_unsent(self._parts, self._vectors, queries))
 
     def submit_explain(
-        self, client_id: str, table: str, row_id: str, claims: Claims | None, where: ClientPosition
+        self, client_id: str, table: str, row_id: str, claims: Claims | None, position: ClientPosition
     ) -> Future[Explanation]:
         """Like `SyncGateway.submit_explain`, in the table's shard."""
         name = self._shards.of(table)
-        return run(lag.explain(self._parts[name], name, self._vectors, (client_id, table, row_id, claims), where))
+        return run(lag.explain(self._parts[name], name, self._vectors, (client_id, table, row_id, claims), position))
 
     def submit_subscribe(
         self, newcomers: Sequence[tuple[str, Claims, SubscriptionState]]
