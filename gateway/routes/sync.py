@@ -7,11 +7,11 @@ pydantic model would take 2 ms.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from fastapi.routing import APIRoute
+from starlette.types import Receive, Scope, Send
 
 from gateway.dependencies import Caller, authenticate
 from gateway.headers import all_headers, header
@@ -46,12 +46,15 @@ from lakesync.wire import json
 
 
 class RawRoute(APIRoute):
-    """A route whose endpoint takes only the unparsed request."""
+    """A route whose endpoint takes only the unparsed request and returns a response."""
 
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Return the endpoint, without FastAPI's step that resolves dependencies."""
-        handler: Callable[[Request], Coroutine[Any, Any, Response]] = self.endpoint
-        return handler
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request, without FastAPI's steps that resolve dependencies."""
+        if scope["method"] not in (self.methods or ()):
+            await super().handle(scope, receive, send)
+            return
+        response = await self.endpoint(Request(scope, receive, send))
+        await response(scope, receive, send)
 
 
 router = APIRouter(prefix="/sync/{gateway}", route_class=RawRoute)
