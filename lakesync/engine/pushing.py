@@ -159,7 +159,7 @@ class _Admitted(NamedTuple):
     """Their rows as they are."""
 
 
-_NOTHING = _Admitted([], PushRows({}, ()), {})
+_NOTHING = _Admitted([], PushRows({}, (), 0), {})
 
 
 def _admitted(

@@ -32,6 +32,8 @@ class PushRows(NamedTuple):
     """In order of first appearance. Keys of one table share its name as one object, so that comparing keys is fast."""
     shared_columns: tuple[str, ...]
     """The columns that each delta has, in this order; empty if they differ or a delta has none."""
+    cells: int
+    """The number of columns of all deltas together."""
 
 
 class Sender(NamedTuple):
@@ -105,15 +107,15 @@ def by_row(deltas: Sequence[RowDelta]) -> PushRows:
         deltas: at least one; none has a column twice.
     """
     columns = tuple([cell.column for cell in deltas[0].columns])
-    is_shared = [cell.column for delta in deltas for cell in delta.columns] == [*columns] * len(deltas)
-    shared = intern_names(columns) if is_shared else ()
+    cells = [cell.column for delta in deltas for cell in delta.columns]
+    shared = intern_names(columns) if cells == [*columns] * len(deltas) else ()
     single: dict[RowKey, Sequence[RowDelta]] = {(intern(delta.table), delta.row_id): (delta,) for delta in deltas}
     if len(single) == len(deltas):
-        return PushRows(single, shared)
+        return PushRows(single, shared, len(cells))
     rows: dict[RowKey, list[RowDelta]] = {}
     for delta in deltas:
         rows.setdefault((intern(delta.table), delta.row_id), []).append(delta)
-    return PushRows(rows, shared)
+    return PushRows(rows, shared, len(cells))
 
 
 def arrivals_of(deltas: Sequence[RowDelta], last: int) -> dict[RowKey, int]:
@@ -143,8 +145,7 @@ def too_wide(stored: Mapping[RowKey, StoredRow], rows: PushRows, most: int) -> d
     """
     shared = rows.shared_columns  # a row whose latest unmerged UPDATE has these columns gets no new one
     grow = [row for row in stored.values() if row.updates is None or row.updates.names is not shared]
-    added = sum([len(delta.columns) for changes in rows.deltas.values() for delta in changes])
-    if added + COLUMNS_WAITING + max([len(row.state.cells) for row in grow], default=0) <= most:
+    if rows.cells + COLUMNS_WAITING + max([len(row.state.cells) for row in grow], default=0) <= most:
         return {}
     wide = {}
     for key, changes in rows.deltas.items():
@@ -173,7 +174,7 @@ def apply(
         index: of the active rules.
         stored: the rows as they are, if they were read already.
     """
-    deltas, shared = rows
+    deltas, shared = rows.deltas, rows.shared_columns
     stored = commit.unfolded_rows(deltas.keys()) if stored is None else stored
     client_id, allowed = intern(sender.client_id), frozenset(sender.keys)
     own = own_bucket(client_id)
@@ -186,7 +187,7 @@ def apply(
     for key, changes in deltas.items():
         at += ARRIVAL_STEP
         before, delta = stored.get(key), changes[0]
-        if before is not None and delta.hlc > before.newest and delta.op == "UPDATE" and len(changes) == 1:
+        if len(changes) == 1 and before is not None and delta.op == "UPDATE" and delta.hlc > before.newest:
             columns = shared or intern_names(tuple([column.column for column in delta.columns]))
             if columns is not names:
                 names = columns

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from lakesync.model.merge import RowState, intern_names
 from lakesync.model.types import ColumnValue, RowDelta
 from lakesync.staging.records import StoredRow, Writer, decode_row, encode_row
-from lakesync.staging.records.rows import COLUMNS_WAITING, WRITERS_KEPT, WRITES_KEPT
+from lakesync.staging.records.rows import COLUMNS_WAITING, UPDATES_KEPT, WRITERS_KEPT
 
 _WRITES = st.tuples(
     st.sampled_from(["UPDATE"] * 6 + ["INSERT", "DELETE"]),
@@ -33,7 +33,7 @@ def told(row: StoredRow) -> tuple[StoredRow, list[str]]:
     return row.fold(), list(row.writers)
 
 
-@given(st.lists(st.tuples(_WRITES, st.booleans()), max_size=WRITES_KEPT + 8))
+@given(st.lists(st.tuples(_WRITES, st.booleans()), max_size=4 * UPDATES_KEPT))
 def test_a_row_is_the_same_whether_updates_are_merged_at_once_or_later(writes):
     now = later = StoredRow(("t", "r"), arrival=0, state=RowState())
     for at, ((op, client, names, late), looked_at) in enumerate(writes, 1):

@@ -22,8 +22,6 @@ NARROW = 16
 """Most columns of an UPDATE that is not merged at once."""
 COLUMNS_WAITING = UPDATES_KEPT * NARROW
 """Most columns in the unmerged UPDATEs of a row."""
-WRITES_KEPT = 8
-"""Most writes of a row whose writers are not noted yet: unmerged UPDATEs, and those that one of them overwrote."""
 DELETED = -1
 """`Writer.inserted` of a client that deleted the row itself."""
 
@@ -40,27 +38,17 @@ class Writer(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The arrival of its latest delta."""
 
 
-class Write(msgspec.Struct, frozen=True, gc=False):
-    """The writer of an UPDATE that is not merged yet, or that an unmerged one overwrote."""
-
-    client_id: str
-    at: int
-    """The arrival of the UPDATE."""
-    before: Write | None
-    """The write before it that is not noted yet."""
-    count: int
-    """How many of them there are up to this one."""
-
-
 class Update(msgspec.Struct, frozen=True, gc=False):
     """An UPDATE that is not merged into its row yet, and that no later one with the same columns has overwritten."""
 
     hlc: int
+    client_id: str
     delta_id: str
     columns: tuple[ColumnValue, ...]
     names: tuple[str, ...]
     """The names of its columns."""
-    write: Write
+    at: int
+    """Its arrival."""
     before: Update | None
     """The unmerged UPDATE before it."""
     count: int
@@ -139,44 +127,32 @@ class StoredRow(msgspec.Struct, gc=False):
             at: its arrival.
         """
         last = self.updates
-        same = last is not None and last.names == names
-        if last is not None and (last.write.count >= WRITES_KEPT or (last.count >= UPDATES_KEPT and not same)):
+        before, count = last, 1 if last is None else last.count + 1
+        if last is not None and last.names is names:
+            before, count = last.before, last.count  # it is overwritten
+        elif count > UPDATES_KEPT:
             self.fold()
-            last = None
-        if last is None:
-            write, before, count = Write(client_id, at, None, 1), None, 1
-        else:
-            write = Write(client_id, at, last.write, last.write.count + 1)
-            before, count = (last.before, last.count) if same else (last, last.count + 1)
-        updates = Update(delta.hlc, delta.delta_id, delta.columns, names, write, before, count)
-        state, writers, floor, keys = self.state, self.writers, self.writers_floor, self.keys
-        return StoredRow(self.key, at, state, writers, floor, keys, self.emptied, updates)
+            before, count = None, 1
+        updates = Update(delta.hlc, client_id, delta.delta_id, delta.columns, names, at, before, count)
+        state, writers, floor, keys = self.state, self.writers.copy(), self.writers_floor, self.keys
+        row = StoredRow(self.key, at, state, writers, floor, keys, self.emptied, updates)
+        row.note_writer(client_id, at)
+        return row
 
     def fold(self) -> StoredRow:
         """Merge the UPDATEs in `updates`, and return the row. Its meaning stays, so this may happen at any time."""
         update = self.updates
         if update is None:
             return self
-        self.writers = self.writers.copy()
-        self._note_writes(update.write)
         state, newer = self.state.copy(), set[str]()
         while update is not None:
             if not newer.issuperset(update.names):  # else newer ones overwrote all of it
-                origin = Origin(update.hlc, update.write.client_id, update.delta_id, len(update.names), update.names)
-                state.overwrite(origin, update.columns, update.write.at, newer)
+                origin = Origin(update.hlc, update.client_id, update.delta_id, len(update.names), update.names)
+                state.overwrite(origin, update.columns, update.at, newer)
                 newer.update(update.names)
             update = update.before
         self.state, self.updates = state, None
         return self
-
-    def _note_writes(self, newest: Write) -> None:
-        writes: list[Write] = []
-        write: Write | None = newest
-        while write is not None:
-            writes.append(write)
-            write = write.before
-        for write in reversed(writes):
-            self.note_writer(write.client_id, write.at)
 
     def note_writer(self, client_id: str, at: int, *, inserted: bool = False, deleted: bool = False) -> None:
         """Record a client that wrote to the row.

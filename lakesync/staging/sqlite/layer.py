@@ -44,10 +44,12 @@ class Layer:
     def put(self, gateway: str, rows: Collection[StoredRow], moves: Collection[Move]) -> Collection[str]:
         """Add rows, each key once, and then moves; return the bucket keys of all of them."""
         if rows:
-            held = self.rows[gateway]
-            before = len(held)
             added = {row.key: row for row in rows}
-            held.update(added)
+            held = self.rows.setdefault(gateway, added)
+            before = 0
+            if held is not added:
+                before = len(held)
+                held.update(added)
             if gateway in self._unlisted:
                 self._unlisted[gateway].update(added)
             self.count += len(held) - before
