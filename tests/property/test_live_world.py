@@ -236,7 +236,7 @@ def test_what_concerns_a_client_alone_is_told_after_its_line_was_full(places: Pl
         await crowd.follow("notice 0", "take ann", "take ben", *["run scan", "tell scan"] * 2)
         (line,) = [each.line for each in crowd._connected if each.client is ann]
         line.is_writable = False
-        await crowd.follow("run page", "tell page", "run answer", "tell answer")
+        await crowd.follow("run page", "tell page", "run record_page", "tell record_page")
         line.is_writable = True
         line.on_writable()
         await crowd.play()
@@ -319,7 +319,7 @@ def test_l4_rows_sent_over_http_are_not_broadcast_as_plain_inserts(places: Place
         await crowd.follow("edit ben", "push ben", "arrive ben", "run push", "tell push")
         page = gateway.submit_page(SyncPull("ann", ann.cursor, 10), ann.claims)
         while not page.done():
-            event = next(event for event in crowd.store.events() if event.name.split()[1] in ("page", "answer"))
+            event = next(event for event in crowd.store.events() if event.name.split()[1] in ("page", "record_page"))
             await crowd.follow(event.name)
         ann.hear(page.result())
         assert ann.rows == {"r": {"x": 1}}
