@@ -75,7 +75,12 @@ def create_app(settings: GatewaySettings, engine: Engine) -> FastAPI:
     app.state.hub = hub
     add_error_handlers(app)
     # each middleware wraps those that were added before it
-    app.add_middleware(GZipMiddleware, minimum_size=_GZIP_MIN_BYTES, compresslevel=1)
+    app.add_middleware(
+        GZipMiddleware,
+        minimum_size=_GZIP_MIN_BYTES,
+        compresslevel=1,
+        exclude_content_types=(),  # nothing is compressed already, and each request would prepare Starlette's list
+    )
     app.add_middleware(ErrorMiddleware, gate=services.gate, timeout=settings.request_timeout)
     app.add_middleware(
         CORSMiddleware,
