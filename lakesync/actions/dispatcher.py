@@ -16,18 +16,18 @@ from typing import TypeVar
 import msgspec
 import structlog
 
-from lakesync.actions.action_services import ActionService, ActionServices
-from lakesync.actions.attempt import run_attempt
+from lakesync.actions.action_services import INVALID_PARAMS, ActionService, ActionServices, failure, unknown_connector
 from lakesync.actions.leases import Outcome, claim, decode, is_done_or_claimed, record_outcome, renew
 from lakesync.actions.limits import ActionLimits
-from lakesync.actions.runner import ActionRunner
-from lakesync.actions.supported_actions import INVALID_PARAMS, failure, unknown_connector
-from lakesync.actions.validation import validate_action_id, validate_request
+from lakesync.actions.runner import ActionRunner, run_attempt
+from lakesync.model import hlc
 from lakesync.model.action_handlers import ActionContext
 from lakesync.model.crash_points import crash_point
-from lakesync.model.errors import StagingUnavailableError
+from lakesync.model.delta import action_id
+from lakesync.model.errors import ClockDriftError, ForbiddenError, StagingUnavailableError, ValidationError
 from lakesync.model.hlc import HLC
 from lakesync.model.types import Action, ActionFailure, ActionPush, ActionResponse, Claims
+from lakesync.model.validation import check_hlc, check_id
 from lakesync.staging.records import ActionEntry, ActionRecord
 from lakesync.staging.store import TransactionStore
 from lakesync.staging.store.operations import ActionCommit, ActionView
@@ -93,7 +93,7 @@ class Dispatcher:
             StagingUnavailableError: in the future, if the store cannot be reached. Repeat the request to get the
                 outcomes.
         """
-        validate_request(push, claims, self._wall(), self._limits)
+        _validate_request(push, claims, self._wall(), self._limits)
         return self._runner.submit(self._respond(push, claims))
 
     async def _respond(self, push: ActionPush, claims: Claims) -> ActionResponse:
@@ -106,7 +106,7 @@ class Dispatcher:
 
         An action with the idempotency key of a running one waits for that one, and has the same outcome.
         """
-        problem = validate_action_id(action)
+        problem = _validate_action_id(action)
         if problem is not None:
             return self._log_rejection(action, failure(action, INVALID_PARAMS, problem))
         same_key = self._running.get(_by_key(action))
@@ -267,3 +267,75 @@ def _by_key(action: Action) -> tuple[str, str, str]:
 
 def _pending(action: Action) -> ActionFailure:
     return failure(action, PENDING, "the action is still running: retry under the same id", retryable=True)
+
+
+def _validate_request(push: ActionPush, claims: Claims, now_ms: int, limits: ActionLimits) -> None:
+    """Validate a request. If it is invalid, none of its actions is executed.
+
+    Args:
+        push: the request.
+        claims: the token's claims.
+        now_ms: the server's time, in milliseconds since 1970.
+        limits: the gateway's limits.
+
+    Raises:
+        ValidationError: there are too many actions, or an action is malformed; names its position.
+        ForbiddenError: the request or an action has a client id that is not the token's `sub`.
+        ClockDriftError: an hlc is too far ahead of the server.
+    """
+    if len(push.actions) > limits.max_actions:
+        raise ValidationError(
+            f"the request has {len(push.actions)} actions, the maximum is {limits.max_actions}: split it"
+        )
+    sender = claims.get("sub")
+    for where, client_id in _client_ids(push):
+        if client_id != sender:
+            raise ForbiddenError(
+                f"{where} is {client_id!r} but the token's sub is {sender!r}: use a token of that client"
+            )
+    for index, action in enumerate(push.actions):
+        problem = _problem(action, limits)
+        if problem is not None:
+            raise ValidationError(f"actions[{index}].{problem}")
+        ahead_ms = hlc.decode(action.hlc)[0] - now_ms
+        if ahead_ms > hlc.MAX_DRIFT_MS:
+            raise ClockDriftError(
+                f"actions[{index}].hlc {action.hlc} is {ahead_ms} ms ahead of the server, the maximum is "
+                f"{hlc.MAX_DRIFT_MS}: correct the client's clock"
+            )
+
+
+def _validate_action_id(action: Action) -> str | None:
+    """Check that an action's id is the hash of its content. Returns the error message, or None."""
+    expected = action_id(
+        client_id=action.client_id,
+        hlc=action.hlc,
+        connector=action.connector,
+        action_type=action.action_type,
+        params=action.params,
+    )
+    if action.action_id == expected:
+        return None
+    return f"actionId is not the SHA-256 of the action's canonical JSON, expected {expected}"
+
+
+def _client_ids(push: ActionPush) -> list[tuple[str, str]]:
+    """Return every client id in a request, each after the path of its field."""
+    of_actions = [(f"actions[{index}].clientId", action.client_id) for index, action in enumerate(push.actions)]
+    return [("clientId", push.client_id), *of_actions]
+
+
+def _problem(action: Action, limits: ActionLimits) -> str | None:
+    """Return what is wrong with an action's fields, starting with the field's name; None if they are valid."""
+    size = len(bytes(action.params))
+    if size > limits.max_params_bytes:
+        return f"params has {size} bytes, the maximum is {limits.max_params_bytes}: make them smaller"
+    key = action.idempotency_key
+    return (
+        check_id("actionId", action.action_id)
+        or check_id("clientId", action.client_id)
+        or check_id("connector", action.connector)
+        or check_id("actionType", action.action_type)
+        or (check_id("idempotencyKey", key) if key is not None else None)
+        or check_hlc("hlc", action.hlc)
+    )

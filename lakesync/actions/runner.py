@@ -1,6 +1,7 @@
-"""`ActionRunner`: an event loop in its own thread that runs actions, apart from the store's and the server's threads.
+"""Runs the handlers of actions: `ActionRunner`, an event loop in its own thread, and `run_attempt`, one attempt.
 
-`Dispatcher` calls it; the engine closes it.
+The loop runs apart from the threads of the store and the server. An attempt converts the result or error of a handler
+to an outcome. `Dispatcher` calls both; the engine closes the runner.
 """
 
 from __future__ import annotations
@@ -8,19 +9,25 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+import msgspec
 import structlog
 
+from lakesync.actions.action_services import failure
+from lakesync.actions.leases import Outcome
 from lakesync.model.action_handlers import ActionContext, ActionData, ActionHandler
-from lakesync.model.errors import StagingUnavailableError
-from lakesync.model.types import Action
+from lakesync.model.errors import LakeSyncError, StagingUnavailableError, TransientError
+from lakesync.model.types import Action, ActionResult
 
 T = TypeVar("T")
 
 _log = structlog.get_logger(__name__)
+
+_FAILED = "ACTION_EXECUTION_ERROR"
+"""Code of a failure without a more specific one."""
 
 
 class ActionRunner:
@@ -98,7 +105,7 @@ class ActionRunner:
             task.exception()  # marks the error as retrieved, so that asyncio does not log it: waiting requests raise it
 
 
-async def call_handler(handler: ActionHandler, action: Action, context: ActionContext) -> ActionData:
+async def _call_handler(handler: ActionHandler, action: Action, context: ActionContext) -> ActionData:
     """Let a handler execute an action: a coroutine on this loop, any other function in a thread of its own.
 
     With one thread per action, a handler that never returns blocks neither other actions nor the end of the process.
@@ -129,3 +136,68 @@ async def call_handler(handler: ActionHandler, action: Action, context: ActionCo
     returned = await asyncio.wrap_future(future)
     data: ActionData = await returned if inspect.isawaitable(returned) else returned
     return data
+
+
+async def run_attempt(
+    handler: Callable[[], ActionHandler],
+    action: Action,
+    context: ActionContext,
+    server_hlc: Callable[[], int],
+    max_data_bytes: int,
+) -> Outcome:
+    """Let a handler execute an action.
+
+    Unexpected errors are logged; clients get a message without internal details.
+
+    Args:
+        handler: returns the handler, or raises an error of `ActionHandler.execute_action`.
+        action: the action.
+        context: gateway, claims and number of the attempt.
+        server_hlc: returns the hlc of the result.
+        max_data_bytes: maximum size of the result as JSON.
+
+    Returns:
+        The result; or a failure, which is retryable if the handler raised a `TransientError` or an `OSError`.
+    """
+    try:
+        data = await _call_handler(handler(), action, context)
+        return ActionResult(action.action_id, _encode_data(data, max_data_bytes), server_hlc())
+    except asyncio.CancelledError:
+        raise
+    except LakeSyncError as error:
+        return failure(action, _code(error), str(error), retryable=isinstance(error, TransientError))
+    except OSError as error:
+        _log_failure(action, context, error)
+        return failure(action, _FAILED, "the connector could not reach what it needs: retry", retryable=True)
+    except BaseException as error:
+        _log_failure(action, context, error)
+        return failure(action, _FAILED, "the handler failed; see the gateway's log")
+
+
+def _encode_data(data: ActionData, limit: int) -> msgspec.Raw:
+    """Encode a handler's result. One above the limit is omitted and not an error, because the action was executed.
+
+    Raises:
+        TypeError: the result is not a mapping.
+    """
+    if data is not None and not isinstance(data, Mapping):
+        raise TypeError(f"the handler returned a {type(data).__name__}, expected a mapping or None")
+    text = msgspec.json.encode(dict(data or {}))
+    if len(text) > limit:
+        text = msgspec.json.encode({"omitted": f"the data has {len(text)} bytes, the maximum is {limit}"})
+    return msgspec.Raw(text)
+
+
+def _code(error: LakeSyncError) -> str:
+    return _FAILED if error.code == LakeSyncError.code else error.code
+
+
+def _log_failure(action: Action, context: ActionContext, error: BaseException) -> None:
+    _log.error(
+        "action handler failed",
+        gateway=context.gateway,
+        connector=action.connector,
+        type=action.action_type,
+        action_id=action.action_id,
+        exc_info=error,
+    )
