@@ -9,8 +9,7 @@ from typing import Any, Literal, NamedTuple
 import jwt
 import msgspec
 
-from lakesync.auth.claims import flatten_claims, rule_claims, string_values
-from lakesync.auth.issuers import Issuer
+from lakesync.auth.issuers import Issuer, flatten_claims, rule_claims, string_values
 from lakesync.auth.keys import ALGORITHMS, Key
 from lakesync.model.errors import AuthError
 from lakesync.model.types import Claims

@@ -20,7 +20,7 @@ from jwt.algorithms import RSAAlgorithm
 
 from lakesync import config
 from lakesync.auth import Issuer, TokenRefusedError, TokenVerifier, configured_issuers, keys
-from lakesync.auth.claims import MAX_PATH_CHARS, MAX_PATHS, flatten_claims, rule_claims
+from lakesync.auth.issuers import MAX_PATH_CHARS, MAX_PATHS, flatten_claims, rule_claims
 from lakesync.auth.keys import Key, KeySet, KeysUnavailableError, discover_set, fetch_set
 from lakesync.model.errors import ConfigurationError
 from lakesync.model.validation import check_keys_url
