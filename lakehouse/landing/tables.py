@@ -23,7 +23,7 @@ from lakehouse.landing.landed_files import BUCKETS, OLD_MARK, LandedFile
 from lakehouse.landing.row_versions import NO_PAGE
 from lakehouse.maintenance import apply_deletes
 from lakehouse.table_definitions import BATCH_PROPERTY, NAMES, LakeNames
-from lakesync.analysis.column_bounds import column_bounds
+from lakesync.analysis.iceberg_catalogue import column_bounds
 from lakesync.analysis.scans import condition
 
 if TYPE_CHECKING:

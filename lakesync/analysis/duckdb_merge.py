@@ -2,7 +2,7 @@
 
 The input is the table `fragments`, with the columns of `FRAGMENTS`. A fragment is a delta of the history, or a part of
 a row of a state table: one of its live cells (a column's value with its stamp), or its tombstone and INSERT stamp. Any
-order, grouping and repetition of fragments gives the same rows. `duckdb_tables.py` fills the table and runs the query.
+order, grouping and repetition of fragments gives the same rows. `query.py` fills the table and runs the query.
 
 This is a second implementation of the lake's merge, for `lakesync query`, which needs no Spark;
 `docs/decisions/09-duckdb-for-query.md` says why. `tests/property/test_duckdb_merge.py` compares it with

@@ -1,17 +1,24 @@
-"""Every delta of one row, from the lake and staging's log, with its provenance, for `lakesync row history`."""
+"""Every delta of one row and what became of it, for `lakesync row history`.
+
+The deltas come from the lake and from staging's log. `provenance` replays their merge in order of arrival and explains
+each column that lost.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
+import msgspec
 from msgspec import Raw
 
+from lakesync.analysis.as_of import format_hlc
 from lakesync.analysis.catalogue import LakeReader, may_have_catalogue
-from lakesync.analysis.provenance import ArrivedDelta, DeltaProvenance, provenance
 from lakesync.analysis.scans import all_of, condition
 from lakesync.analysis.unflushed import unflushed_deltas
 from lakesync.model.errors import NotFoundError
-from lakesync.model.types import ColumnValue, RowDelta
+from lakesync.model.merge import RowState
+from lakesync.model.types import ColumnValue, RowDelta, Stamp
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,6 +33,14 @@ _COLUMNS = (
 )
 _Position = tuple[str, str, int, int, int]
 """Gateway, shard, epoch, sequence number and ordinal of a delta."""
+
+Outcome = Literal["live", "replaced", "lost", "deleted", "repeated"]
+"""`live`: the value is the column's current value. `replaced`: it was, until a write with a newer stamp arrived.
+`lost`: an older arrival had a newer stamp. `deleted`: a DELETE with a newer stamp removed it. `repeated`: the same
+delta had arrived before."""
+
+_Verdict = tuple[Outcome, str, str | None]
+"""Outcome, reason, and the id of the delta that won, if one did."""
 
 
 def row_history(config: Config, table: str, row: str, gateway: str | None = None) -> list[DeltaProvenance]:
@@ -87,3 +102,133 @@ def _rows(batch: Any) -> Iterator[dict[str, Any]]:
 def _delta(row: dict[str, Any]) -> RowDelta:
     columns = tuple(ColumnValue(name, Raw(text.encode())) for name, text in sorted(row["columns"] or ()))
     return RowDelta(row["op"], row["table_name"], row["row_id"], row["client_id"], columns, row["hlc"], row["delta_id"])
+
+
+class ColumnProvenance(msgspec.Struct, frozen=True):
+    """One column of a delta, and what became of its value."""
+
+    column: str
+    value: Raw
+    """JSON text."""
+    outcome: Outcome
+    reason: str
+    """Empty for a live value."""
+    winner: str | None = None
+    """Id of the delta that it lost to."""
+
+
+class DeltaProvenance(msgspec.Struct, frozen=True):
+    """One delta of a row, and what became of it."""
+
+    gateway: str
+    arrival: int
+    arrived: str
+    """The arrival as a time, UTC."""
+    flushed: bool
+    """Whether it is in the lake."""
+    op: str
+    client_id: str
+    hlc: int
+    written: str
+    """The hlc as a time by the client's clock, UTC."""
+    delta_id: str
+    columns: tuple[ColumnProvenance, ...]
+    note: str = ""
+    """The effect of a delta without columns; empty for any other."""
+
+
+class ArrivedDelta(msgspec.Struct, frozen=True):
+    """A delta with its gateway and arrival."""
+
+    gateway: str
+    arrival: int
+    flushed: bool
+    delta: RowDelta
+
+
+def provenance(history: Sequence[ArrivedDelta]) -> list[DeltaProvenance]:
+    """Replay the deltas of one row and return what became of each.
+
+    Args:
+        history: all deltas of one row in one gateway, in order of arrival.
+
+    Returns:
+        One entry per delta, in the same order.
+    """
+    state = RowState()
+    verdicts: list[dict[str, _Verdict]] = [{} for _ in history]
+    notes = ["" for _ in history]
+    owners: dict[str, int] = {}  # column → index of the delta whose value is current
+    tombstone: RowDelta | None = None
+    for index, arrived in enumerate(history):
+        delta = arrived.delta
+        stamp: Stamp = (delta.hlc, delta.client_id)
+        owning_deltas = {column: history[owner].delta for column, owner in owners.items()}
+        result = state.merge(delta)
+        if delta.op == "DELETE":
+            hides = result.was_visible and not result.visible
+            notes[index] = _explain_delete(delta, tombstone, changed=result.changed, hides=hides)
+            if result.changed:
+                tombstone = delta
+                for column in owners.keys() - state.values().keys():
+                    reason = f"deleted by {_author(delta)}"
+                    verdicts[owners.pop(column)][column] = ("deleted", reason, delta.delta_id)
+            continue
+        if not delta.columns:
+            notes[index] = "has no columns" if delta.op == "INSERT" else "erased: its columns are gone"
+        for column in result.won:
+            if column in owners:
+                reason = f"replaced by {_author(delta)}"
+                verdicts[owners[column]][column] = ("replaced", reason, delta.delta_id)
+            owners[column] = index
+        for column in result.lost:
+            if tombstone is not None and stamp <= (tombstone.hlc, tombstone.client_id):
+                reason = f"stamped no later than the DELETE of {_author(tombstone)}"
+                verdicts[index][column] = ("deleted", reason, tombstone.delta_id)
+            else:
+                verdicts[index][column] = _explain_loss(delta, owning_deltas[column])
+    for column, index in owners.items():
+        verdicts[index][column] = ("live", "", None)
+    return [_describe(arrived, verdicts[index], notes[index]) for index, arrived in enumerate(history)]
+
+
+def _explain_loss(delta: RowDelta, owner: RowDelta) -> _Verdict:
+    if delta.hlc == owner.hlc and delta.client_id == owner.client_id:
+        reason = f"{_author(owner)} has the same stamp, and the greater value wins"
+    elif delta.hlc == owner.hlc:
+        reason = f"{_author(owner)} wrote at the same hlc, and the greater client id wins"
+    else:
+        reason = f"{_author(owner)} wrote later, though it arrived before"
+    return "lost", reason, owner.delta_id
+
+
+def _explain_delete(delta: RowDelta, tombstone: RowDelta | None, *, changed: bool, hides: bool) -> str:
+    if not changed and tombstone is not None:
+        is_same = tombstone.delta_id == delta.delta_id
+        return "repeated" if is_same else f"no effect: {_author(tombstone)} deleted the row with a later stamp"
+    return "deletes the row" if hides else "deletes older columns; the row had newer ones, or none"
+
+
+def _describe(arrived: ArrivedDelta, verdicts: dict[str, _Verdict], note: str) -> DeltaProvenance:
+    delta = arrived.delta
+    repeated: _Verdict = ("repeated", "the same delta had arrived before", None)
+    columns = [
+        ColumnProvenance(cell.column, cell.value, *verdicts.get(cell.column, repeated)) for cell in delta.columns
+    ]
+    return DeltaProvenance(
+        gateway=arrived.gateway,
+        arrival=arrived.arrival,
+        arrived=format_hlc(arrived.arrival),
+        flushed=arrived.flushed,
+        op=delta.op,
+        client_id=delta.client_id,
+        hlc=delta.hlc,
+        written=format_hlc(delta.hlc),
+        delta_id=delta.delta_id,
+        columns=tuple(columns) if delta.op != "DELETE" else (),
+        note=note,
+    )
+
+
+def _author(delta: RowDelta) -> str:
+    return f"{delta.client_id} at {format_hlc(delta.hlc)}"

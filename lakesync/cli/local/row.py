@@ -13,7 +13,7 @@ from lakesync.cli.options import Data, Json, RowId, RowTable, load_settings
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from lakesync.analysis.provenance import DeltaProvenance
+    from lakesync.analysis.row_history import DeltaProvenance
 
 app = command_app(
     "Inspect one row of the lake.",

@@ -2,7 +2,7 @@
 
 import random
 
-from lakesync.analysis.provenance import ArrivedDelta, provenance
+from lakesync.analysis.row_history import ArrivedDelta, provenance
 from lakesync.model.delta import delta_id
 from lakesync.model.merge import RowState
 from lakesync.model.types import ColumnValue, RowDelta
