@@ -12,7 +12,7 @@ import stamina
 import structlog
 from pydantic import SecretStr
 
-from lakesync.connectors.webhook.actions import sign
+from lakesync.connectors.webhook import sign
 
 # only this logger is configured: the process, and its other logging, are Dagster's
 _log = structlog.wrap_logger(

@@ -20,8 +20,7 @@ from lakehouse.landing.files import LandedTable
 from lakehouse.landing.folding import KnownRows
 from lakehouse.landing.rows import Constants, LandedRows, ReadPosition
 from lakesync.connectors.base import ConnectorConfig
-from lakesync.connectors.polling import CensusComparison, census_pages
-from lakesync.connectors.seen_rows import SeenRows
+from lakesync.connectors.polling import CensusComparison, SeenRows, census_pages
 from lakesync.connectors.source import Census, Page, ParallelRead, ParallelSource, Source, TablePart, Usage
 from lakesync.model.errors import ConfigurationError, LakeSyncError
 

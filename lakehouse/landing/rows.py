@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 import pyarrow as pa
 
-from lakesync.connectors.seen_rows import SeenRows
+from lakesync.connectors.polling import SeenRows
 from lakesync.model import hlc
 
 if TYPE_CHECKING:

@@ -12,8 +12,21 @@ from typing import Any
 from lakesync.connectors.base import ConnectorConfig, ConnectorType
 from lakesync.connectors.jira.schemas import ADD_COMMENT, CREATE_ISSUE, JIRA, JIRA_SWITCHES, TRANSITION
 from lakesync.connectors.salesforce.schemas import CREATE_RECORD, SALESFORCE, SALESFORCE_SWITCHES, UPDATE_RECORD
-from lakesync.connectors.webhook.schemas import SEND
 from lakesync.model.action_handlers import SECRET, SERVER_FILE, ActionDescriptor, ConnectorDescriptor
+
+SEND = ActionDescriptor(
+    "send",
+    "Post an event",
+    {
+        "type": "object",
+        "properties": {
+            "event": {"type": "string", "minLength": 1, "maxLength": 200},
+            "payload": {"description": "Any JSON."},
+        },
+        "required": ["event"],
+        "additionalProperties": False,
+    },
+)
 
 _IDENTIFIER = "^[a-zA-Z_][a-zA-Z0-9_]{0,63}$"
 _SITE = "^(https://)?[A-Za-z0-9-]{1,63}(\\.atlassian\\.net)?/?$"
@@ -89,7 +102,7 @@ _STRATEGY = {
     "additionalProperties": False,
 }
 
-DATABASE_INGEST = _object(
+_DATABASE_INGEST = _object(
     {
         "tables": {
             "type": "array",
@@ -117,12 +130,12 @@ DATABASE_INGEST = _object(
     "tables",
 )
 
-API_INGEST = _object({**_POLL_SETTINGS, **_CENSUS_SETTINGS})
+_API_INGEST = _object({**_POLL_SETTINGS, **_CENSUS_SETTINGS})
 
 
 def _database(kind: str, name: str, config: dict[str, Any]) -> ConnectorDescriptor:
     return ConnectorDescriptor(
-        kind, name, f"Polls tables of a {name} database by SQL.", "database", config, DATABASE_INGEST
+        kind, name, f"Polls tables of a {name} database by SQL.", "database", config, _DATABASE_INGEST
     )
 
 
@@ -176,7 +189,7 @@ DESCRIPTORS = (
             "email",
             "apiToken",
         ),
-        API_INGEST,
+        _API_INGEST,
         JIRA,
     ),
     ConnectorDescriptor(
@@ -209,7 +222,7 @@ DESCRIPTORS = (
             "clientSecret",
             dependentRequired={"username": ["password"], "password": ["username"]},
         ),
-        API_INGEST,
+        _API_INGEST,
         SALESFORCE,
     ),
     ConnectorDescriptor(
@@ -233,7 +246,7 @@ DESCRIPTORS = (
 _ACTIONS: dict[str, tuple[str, tuple[ActionDescriptor, ...]]] = {
     "jira": ("lakesync.connectors.jira.actions:handler", (CREATE_ISSUE, ADD_COMMENT, TRANSITION)),
     "salesforce": ("lakesync.connectors.salesforce.actions:handler", (CREATE_RECORD, UPDATE_RECORD)),
-    "webhook": ("lakesync.connectors.webhook.actions:WebhookActions", (SEND,)),
+    "webhook": ("lakesync.connectors.webhook:WebhookActions", (SEND,)),
 }
 """Type → `MODULE:NAME` of the function or class that makes its handler, and its actions."""
 _SOURCES = {

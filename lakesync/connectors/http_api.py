@@ -1,19 +1,25 @@
-"""HTTP client for connectors: checks hosts, limits responses, retries by class of error, and counts calls."""
+"""The base of connectors that call an HTTP API: the client `HttpApi`, and `ApiActions`, which executes actions by it.
+
+The client checks hosts, limits responses, retries by class of error, and counts calls. The connectors for Jira,
+Salesforce and webhooks use it.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from io import BytesIO
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
+import msgspec
 import requests
 import stamina
 from urllib3.exceptions import HTTPError
 
 from lakesync.connectors.host_policy import HostPolicy, PinnedAdapter
+from lakesync.model.action_handlers import ActionContext, ActionDescriptor
 from lakesync.model.errors import (
     AdapterError,
     ConfigurationError,
@@ -22,6 +28,7 @@ from lakesync.model.errors import (
     TransientError,
     ValidationError,
 )
+from lakesync.model.types import Action
 from lakesync.wire.http_auth import no_auth
 
 ErrorMapper = Callable[[requests.Response], LakeSyncError | None]
@@ -29,7 +36,7 @@ ErrorMapper = Callable[[requests.Response], LakeSyncError | None]
 
 TIMEOUT_S = (10, 60)
 """Time limits in seconds: to connect, and between two reads."""
-TOTAL_S = 300.0
+_TOTAL_S = 300.0
 """Time limit in seconds of a whole response."""
 MAX_RESPONSE_BYTES = 256 << 20
 """Limit of a response's body after decompression."""
@@ -147,7 +154,7 @@ class HttpApi:
         Raises:
             AdapterError: the body is too large or too slow.
         """
-        deadline = time.monotonic() + TOTAL_S
+        deadline = time.monotonic() + _TOTAL_S
         chunks, size = [], 0
         with response:
             for chunk in response.raw.stream(_CHUNK_BYTES, decode_content=True):
@@ -156,7 +163,7 @@ class HttpApi:
                 if size > self._max_bytes:
                     raise AdapterError(f"{response.url} returned more than {self._max_bytes} bytes, which is the limit")
                 if time.monotonic() > deadline:
-                    raise AdapterError(f"{response.url} took more than {TOTAL_S:.0f} s to respond")
+                    raise AdapterError(f"{response.url} took more than {_TOTAL_S:.0f} s to respond")
         return b"".join(chunks)
 
 
@@ -218,3 +225,47 @@ def _reason(error: BaseException) -> str:
     while (inner := error.__cause__ or error.__context__) is not None:
         error = inner
     return f"{type(error).__name__}: {error}"
+
+
+class _Closable(Protocol):
+    """A client with open connections."""
+
+    def close(self) -> None:
+        """Close the connections."""
+
+
+C = TypeVar("C", bound=_Closable)
+"""The vendor's client."""
+
+Params = Mapping[str, Any]
+ActionFunction = Callable[[C, Action, Params, ActionContext], Mapping[str, Any]]
+"""Executes an action whose params are valid, and returns its result."""
+
+
+class ApiActions(Generic[C]):
+    """The `ActionHandler` of one connector."""
+
+    def __init__(
+        self, connect: Callable[[], C], functions: Sequence[tuple[ActionDescriptor, ActionFunction[C]]]
+    ) -> None:
+        """Register the actions.
+
+        Args:
+            connect: creates a client; must not send requests yet.
+            functions: each action's descriptor, and the function that executes it.
+        """
+        self.supported_actions = tuple(descriptor for descriptor, _ in functions)
+        self._connect = connect
+        self._functions = {descriptor.action_type: function for descriptor, function in functions}
+
+    def execute_action(self, action: Action, context: ActionContext) -> Mapping[str, Any]:
+        """Execute an action and return its result.
+
+        Raises:
+            LakeSyncError: the vendor rejected it. The error's class says whether a retry may help.
+        """
+        client = self._connect()
+        try:
+            return self._functions[action.action_type](client, action, msgspec.json.decode(action.params), context)
+        finally:
+            client.close()

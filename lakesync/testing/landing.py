@@ -18,10 +18,10 @@ from lakesync.connectors.polling import (
     MEMORY_BUDGET_BYTES,
     CensusComparison,
     PollReport,
+    SeenRows,
     TableReport,
     census_pages,
 )
-from lakesync.connectors.seen_rows import SeenRows
 from lakesync.connectors.source import Census, Cursor, Page, Source, SourceRow, Table, changed_columns
 from lakesync.model.errors import LakeSyncError
 from lakesync.model.types import Op

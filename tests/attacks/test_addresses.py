@@ -18,7 +18,7 @@ from lakesync.connectors.host_policy import HostPolicy
 from lakesync.connectors.http_api import HttpApi
 from lakesync.connectors.registry import Connectors
 from lakesync.connectors.secrets import Secrets
-from lakesync.connectors.webhook.actions import WebhookActions
+from lakesync.connectors.webhook import WebhookActions
 from lakesync.model.action_handlers import ActionContext
 from lakesync.model.errors import AdapterError, ConfigurationError, LakeSyncError, ValidationError
 from lakesync.model.types import Action, SyncPull

@@ -17,8 +17,8 @@ from lakehouse.sessions import session
 from lakehouse.table_definitions import LakeNames, ensure_gateways, read_version, set_properties
 from lakesync.adapters import DeltaBatch, DeltaQuery, StoredDelta
 from lakesync.analysis.duckdb_merge import FRAGMENTS, quoted, visible_rows
-from lakesync.connectors.jira import jql
-from lakesync.connectors.salesforce.rows import soql_literal as soql_text
+from lakesync.connectors.jira.api import quote
+from lakesync.connectors.salesforce.schemas import soql_literal as soql_text
 from lakesync.connectors.user_filters import balanced_condition
 from lakesync.model.errors import ConfigurationError
 from lakesync.staging import open_store
@@ -199,7 +199,7 @@ anything = st.one_of(texts, st.text(st.characters(codec="utf-8"), min_size=1))
 
 @given(anything)
 def test_jql_reads_an_escaped_text_unchanged(text):
-    written = jql.quote(text)
+    written = quote(text)
     assert read_text(f"{written} AND", '"', {**LETTERS, " ": " "}, refused_by_jql) == (text, " AND")
     tokens = fake_jql._tokens(f"key = {written}")
     assert [fake_jql._unquoted(each) for each in tokens[2:]] == [text]

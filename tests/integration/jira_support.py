@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lakesync.connectors.jira.rows import comment_row
+from lakesync.connectors.jira.schemas import comment_row
 from lakesync.connectors.jira.source import JiraSource
 from lakesync.testing.clock import ManualClock
 from lakesync.testing.servers import Answer

@@ -12,7 +12,7 @@ from lakesync.connectors.base import ConnectorConfig
 from lakesync.connectors.host_policy import HostPolicy
 from lakesync.connectors.jira.actions import handler as jira_actions
 from lakesync.connectors.salesforce.actions import handler as salesforce_actions
-from lakesync.connectors.webhook.actions import WebhookActions
+from lakesync.connectors.webhook import WebhookActions
 from lakesync.model.action_handlers import ActionContext
 from lakesync.model.errors import ForbiddenError, NotFoundError, ValidationError
 from lakesync.testing.servers import Answer, serving

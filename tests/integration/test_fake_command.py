@@ -12,7 +12,7 @@ import pytest
 from lakesync.connectors.base import ConnectorConfig
 from lakesync.connectors.built_in import BUILT_IN
 from lakesync.connectors.host_policy import HostPolicy
-from lakesync.connectors.probes import probes_of
+from lakesync.connectors.source import probes_of
 from lakesync.testing.landing import MemoryLanding, poll
 
 

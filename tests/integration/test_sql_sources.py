@@ -15,7 +15,7 @@ from google.auth.exceptions import RefreshError
 from lakesync.adapters.uri import BackendUri
 from lakesync.connectors.base import ConnectorConfig
 from lakesync.connectors.host_policy import HostPolicy
-from lakesync.connectors.probes import probes_of
+from lakesync.connectors.source import probes_of
 from lakesync.connectors.sql import bigquery, mysql, postgres
 from lakesync.connectors.sql import source as sql_source
 from lakesync.model.errors import (

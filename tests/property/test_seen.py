@@ -3,8 +3,7 @@
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from lakesync.connectors import seen_rows
-from lakesync.connectors.seen_rows import SeenRows
+from lakesync.connectors.polling import MAX_REMEMBERED, SeenRows
 from lakesync.connectors.source import Page, SourceRow
 from lakesync.testing.landing import diff_page
 
@@ -46,7 +45,7 @@ def test_a_repeated_page_lands_nothing(rows):
 
 def test_the_number_of_remembered_rows_is_bounded():
     remembered = SeenRows()
-    rows = [SourceRow(f"r{number}", {"n": number}) for number in range(seen_rows.MAX_REMEMBERED + 1)]
+    rows = [SourceRow(f"r{number}", {"n": number}) for number in range(MAX_REMEMBERED + 1)]
     assert remembered.drop_unchanged(Page("issues", rows), None).rows == rows
     assert remembered.rows == {}
     for row in rows:

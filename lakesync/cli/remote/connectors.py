@@ -127,7 +127,7 @@ def check(
 
     from lakesync.cli.connection import choose_gateway
     from lakesync.cli.store_access import open_store
-    from lakesync.connectors.probes import probes_of
+    from lakesync.connectors.source import probes_of
     from lakesync.model.errors import LakeSyncError, NotFoundError
 
     config = load_settings(data)

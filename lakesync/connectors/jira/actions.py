@@ -6,10 +6,9 @@ from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import Any
 
-from lakesync.connectors.api_actions import ApiActions, Params
 from lakesync.connectors.base import ConnectorConfig
-from lakesync.connectors.jira.api import PAGE, JiraClient, Json
-from lakesync.connectors.jira.jql import build_jql, quote
+from lakesync.connectors.http_api import ApiActions, Params
+from lakesync.connectors.jira.api import PAGE, JiraClient, Json, build_jql, quote
 from lakesync.connectors.jira.schemas import ADD_COMMENT, CREATE_ISSUE, TRANSITION
 from lakesync.model.action_handlers import ActionContext
 from lakesync.model.errors import ValidationError

@@ -1,15 +1,17 @@
-"""The parts of Jira Cloud's REST API v3 that the Jira source and actions use."""
+"""The parts of Jira Cloud's REST API v3, and of its query language JQL, that the Jira source and actions use."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import requests
 
 from lakesync.connectors.http_api import CursorLostError, HttpApi, StatusMessages, error_for_status, int_header
-from lakesync.connectors.jira.rows import FIELDS
+from lakesync.connectors.jira.schemas import FIELDS
 from lakesync.connectors.source import Usage
+from lakesync.connectors.user_filters import ESCAPES, balanced_condition, escape
 from lakesync.model.errors import (
     AdapterError,
     AuthError,
@@ -27,6 +29,9 @@ KEYS_PAGE = 5_000
 """Issues per call when only keys are requested."""
 
 Json = dict[str, Any]
+
+_SPECIAL = re.compile(r"""["'\\\x00-\x1f\x7f-\x9f\ufdd0-\ufdef\ufffe\uffff]""")
+"""Quotation marks, backslashes, and the control characters and non-characters that JQL rejects in a string."""
 
 
 class JiraClient:
@@ -203,3 +208,26 @@ def _error_text(response: requests.Response) -> str:
         return str(body)[:200]
     messages = [*body.get("errorMessages", ()), *(f"{field}: {text}" for field, text in body.get("errors", {}).items())]
     return "; ".join(messages) or body.get("message") or response.reason
+
+
+def build_jql(user_filter: str | None, *conditions: str, order: str) -> str:
+    """Return a query for issues that match a user's filter and all conditions, in the given order.
+
+    The filter is put in parentheses, so that an OR in it cannot bypass the conditions. Its own ORDER BY is dropped.
+
+    Args:
+        user_filter: the user's filter; None for no filter.
+        conditions: further conditions in JQL.
+        order: what follows ORDER BY.
+
+    Raises:
+        ConfigurationError: quotation marks or parentheses in the filter are not balanced.
+    """
+    own = balanced_condition(user_filter, "jql", stop=("ORDER", "BY")) if user_filter is not None else ""
+    parts = [f"({own})"] if own else []
+    return f"{' AND '.join([*parts, *conditions])} ORDER BY {order}"
+
+
+def quote(value: str) -> str:
+    """Return a text as a JQL string."""
+    return f'"{escape(value, _SPECIAL, ESCAPES)}"'

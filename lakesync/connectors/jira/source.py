@@ -7,12 +7,17 @@ from functools import partial
 from typing import Any
 
 from lakesync.connectors.base import ConnectorConfig
-from lakesync.connectors.jira.api import KEYS_PAGE, PAGE, JiraClient
-from lakesync.connectors.jira.jql import build_jql, quote
-from lakesync.connectors.jira.rows import FIELDS, comment_row, issue_row, project_row, to_milliseconds
-from lakesync.connectors.jira.schemas import JIRA, JIRA_SWITCHES
-from lakesync.connectors.probes import Probe, describe_clock_skew
-from lakesync.connectors.source import Census, Cursor, Page, SourceRow, Table, Usage
+from lakesync.connectors.jira.api import KEYS_PAGE, PAGE, JiraClient, build_jql, quote
+from lakesync.connectors.jira.schemas import (
+    FIELDS,
+    JIRA,
+    JIRA_SWITCHES,
+    comment_row,
+    issue_row,
+    project_row,
+    to_milliseconds,
+)
+from lakesync.connectors.source import Census, Cursor, Page, Probe, SourceRow, Table, Usage, describe_clock_skew
 from lakesync.model.errors import ConfigurationError, ForbiddenError, NotFoundError
 
 OVERLAP_MS = 120_000

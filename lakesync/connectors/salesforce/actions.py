@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
-from lakesync.connectors.api_actions import ApiActions, Params
 from lakesync.connectors.base import ConnectorConfig
+from lakesync.connectors.http_api import ApiActions, Params
 from lakesync.connectors.salesforce.api import SalesforceClient
-from lakesync.connectors.salesforce.rows import datetime_literal, soql_literal
-from lakesync.connectors.salesforce.schemas import CREATE_RECORD, UPDATE_RECORD
+from lakesync.connectors.salesforce.schemas import CREATE_RECORD, UPDATE_RECORD, datetime_literal, soql_literal
 from lakesync.model.action_handlers import ActionContext
 from lakesync.model.hlc import wall_of
 from lakesync.model.types import Action

@@ -1,10 +1,17 @@
-"""The parts of Salesforce's REST API and Bulk API 2.0 that the Salesforce source and actions use."""
+"""The parts of Salesforce's REST API and Bulk API 2.0 that the Salesforce source and actions use.
+
+The source reads a large first load through a bulk job on Salesforce's side, whose result it reads as pages of CSV.
+"""
 
 from __future__ import annotations
 
+import csv
+import io
 import re
+import time
 from collections.abc import Iterator, Mapping
-from typing import Any
+from contextlib import suppress
+from typing import Any, NamedTuple
 
 import requests
 
@@ -29,6 +36,13 @@ _ADVICE = {
 }
 """Error code of the login → what to do."""
 
+RECORDS_PER_PAGE = 20_000
+"""Records per page of a result, which is kept in memory as text."""
+
+_JOB_TIMEOUT_S = 1_800.0
+_FIRST_PAUSE_S, _MAX_PAUSE_S = 0.5, 15.0
+"""Bounds of the pause between two checks of a job."""
+
 
 def login_url(settings: Mapping[str, Any]) -> str:
     """Return the URL of a connector's login server.
@@ -42,7 +56,7 @@ def login_url(settings: Mapping[str, Any]) -> str:
     return str(settings["instanceUrl"])
 
 
-def sign_in(settings: Mapping[str, Any], **http_options: Any) -> tuple[str, str]:
+def _sign_in(settings: Mapping[str, Any], **http_options: Any) -> tuple[str, str]:
     """Return the organisation's URL and an access token.
 
     With a username the username-password flow is used, otherwise the client credentials flow.
@@ -86,7 +100,7 @@ def _map_login_error(response: requests.Response) -> LakeSyncError | None:
     return AuthError(f"Salesforce rejects the login ({code}: {description}): {_ADVICE.get(code, 'check the settings')}")
 
 
-RESERVED_SHARE = 0.05
+_RESERVED_SHARE = 0.05
 """Share of the organisation's daily calls that the connector leaves to other clients."""
 
 _USAGE = re.compile(r"api-usage=(\d+)/(\d+)")
@@ -97,7 +111,7 @@ _BUSY_ERRORS = {"SERVER_UNAVAILABLE", "QUERY_TIMEOUT", "UNABLE_TO_LOCK_ROW", "OP
 Json = dict[str, Any]
 
 
-class SessionExpiredError(AuthError):
+class _SessionExpiredError(AuthError):
     """The access token has expired. `SalesforceClient.call` signs in again once."""
 
 
@@ -157,14 +171,14 @@ class SalesforceClient:
             arguments: further arguments of `HttpApi.call`.
 
         Raises:
-            RateLimitedError: the daily calls are used, except for `RESERVED_SHARE`.
+            RateLimitedError: the daily calls are used, except for `_RESERVED_SHARE`.
             LakeSyncError: the API's error.
         """
         self._check_budget()
         full_path = path if path.startswith("/services/") else f"/services/data/{self._version}{path}"
         try:
             response = self._session().call(method, full_path, repeatable=repeatable, **arguments)
-        except SessionExpiredError:
+        except _SessionExpiredError:
             self.close()
             response = self._session().call(method, full_path, repeatable=repeatable, **arguments)
         if found := _USAGE.search(response.headers.get("Sforce-Limit-Info", "")):
@@ -181,7 +195,7 @@ class SalesforceClient:
     def _session(self) -> HttpApi:
         """Return the client of the session; sign in first if there is no session."""
         if self._api is None:
-            url, token = sign_in(self._settings, **self._http_options)
+            url, token = _sign_in(self._settings, **self._http_options)
             self._calls += 1
             self._api = HttpApi(url, _map_error, **self._http_options)
             self._api.session.auth = BearerAuth(token)
@@ -189,7 +203,7 @@ class SalesforceClient:
         return self._api
 
     def _check_budget(self) -> None:
-        if self._used is not None and self._limit is not None and self._used > self._limit * (1 - RESERVED_SHARE):
+        if self._used is not None and self._limit is not None and self._used > self._limit * (1 - _RESERVED_SHARE):
             raise RateLimitedError(
                 f"{self._used} of the {self._limit} calls that Salesforce allows in 24 hours are used; the rest is "
                 "reserved for other clients. Poll less often, or buy more calls.",
@@ -213,7 +227,7 @@ def _map_error(response: requests.Response) -> LakeSyncError | None:
         return BulkJobLostError(f"Salesforce has discarded the bulk job ({reason}): the next poll starts another")
     match code:
         case "INVALID_SESSION_ID":
-            return SessionExpiredError(f"Salesforce has ended the session ({reason}), also a new one")
+            return _SessionExpiredError(f"Salesforce has ended the session ({reason}), also a new one")
         case "REQUEST_LIMIT_EXCEEDED":
             return RateLimitedError(f"Salesforce's daily limit of calls is reached ({reason})", retry_after=3600.0)
         case "INVALID_QUERY_LOCATOR":
@@ -234,3 +248,84 @@ def _error_code_and_message(response: requests.Response) -> tuple[str, str]:
         return str(first.get("errorCode", "UNKNOWN")), str(first.get("message", ""))[:300]
     except (requests.JSONDecodeError, LookupError, AttributeError):
         return "UNKNOWN", response.text[:200].strip() or response.reason
+
+
+class ResultPage(NamedTuple):
+    """One page of a job's records."""
+
+    lines: Iterator[Mapping[str, str]]
+    """Each record as field → text, parsed lazily."""
+    locator: str | None
+    """Position of the next page; None after the last one."""
+
+
+def start_bulk_job(client: SalesforceClient, soql: str) -> tuple[str, str]:
+    """Start a job and return its id and its creation time, by Salesforce's clock.
+
+    Args:
+        client: the client.
+        soql: the query.
+
+    Raises:
+        LakeSyncError: the API's error.
+    """
+    body = {"operation": "query", "query": soql}
+    job = client.call("POST", "/jobs/query", json=body, repeatable=False).json()
+    return str(job["id"]), str(job["createdDate"])
+
+
+def wait_for_bulk_job(client: SalesforceClient, job: str, *, timeout_s: float = _JOB_TIMEOUT_S) -> None:
+    """Wait until a job is complete.
+
+    Args:
+        client: the client.
+        job: the job's id.
+        timeout_s: seconds to wait.
+
+    Raises:
+        BulkJobLostError: the job failed, or Salesforce has deleted it (after seven days).
+        AdapterError: the job is not complete in time.
+    """
+    deadline, pause = time.monotonic() + timeout_s, _FIRST_PAUSE_S
+    while True:
+        status = client.call("GET", f"/jobs/query/{job}").json()
+        match status["state"]:
+            case "JobComplete":
+                return
+            case "Failed" | "Aborted":
+                reason = status.get("errorMessage", "no reason given")
+                raise BulkJobLostError(
+                    f"Salesforce's bulk job {job} is {status['state']} ({reason}): the next poll starts another"
+                )
+        if time.monotonic() > deadline:
+            raise AdapterError(f"Salesforce's job {job} is still {status['state']} after {timeout_s:.0f} s")
+        time.sleep(pause)
+        pause = min(pause * 1.5, _MAX_PAUSE_S)
+
+
+def read_bulk_results(client: SalesforceClient, job: str, locator: str | None = None) -> Iterator[ResultPage]:
+    """Yield the pages of a complete job's result.
+
+    Args:
+        client: the client.
+        job: the job's id.
+        locator: where to start, from an earlier page; None for the beginning.
+
+    Raises:
+        BulkJobLostError: Salesforce has deleted the job.
+    """
+    while True:
+        params = {"maxRecords": str(RECORDS_PER_PAGE)} | ({} if locator is None else {"locator": locator})
+        response = client.call("GET", f"/jobs/query/{job}/results", params=params, headers={"Accept": "text/csv"})
+        response.encoding = "utf-8"
+        next_locator = response.headers.get("Sforce-Locator", "null")
+        locator = None if next_locator == "null" else next_locator
+        yield ResultPage(csv.DictReader(io.StringIO(response.text)), locator)
+        if locator is None:
+            return
+
+
+def delete_bulk_job(client: SalesforceClient, job: str) -> None:
+    """Delete a job, unless it is already deleted."""
+    with suppress(BulkJobLostError):
+        client.call("DELETE", f"/jobs/query/{job}")

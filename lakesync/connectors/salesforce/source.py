@@ -10,19 +10,25 @@ from typing import Any
 
 from lakesync.connectors.base import ConnectorConfig
 from lakesync.connectors.http_api import CursorLostError
-from lakesync.connectors.probes import Probe, describe_clock_skew
-from lakesync.connectors.salesforce import bulk
-from lakesync.connectors.salesforce.api import BulkJobLostError, SalesforceClient
-from lakesync.connectors.salesforce.rows import (
+from lakesync.connectors.salesforce.api import (
+    BulkJobLostError,
+    SalesforceClient,
+    delete_bulk_job,
+    read_bulk_results,
+    start_bulk_job,
+    wait_for_bulk_job,
+)
+from lakesync.connectors.salesforce.schemas import (
     OBJECTS,
+    SALESFORCE,
+    SALESFORCE_SWITCHES,
     csv_row,
     datetime_literal,
     record_row,
     soql_literal,
     to_milliseconds,
 )
-from lakesync.connectors.salesforce.schemas import SALESFORCE, SALESFORCE_SWITCHES
-from lakesync.connectors.source import Census, Cursor, Page, SourceRow, Table, Usage
+from lakesync.connectors.source import Census, Cursor, Page, Probe, SourceRow, Table, Usage, describe_clock_skew
 from lakesync.connectors.user_filters import balanced_condition
 
 OVERLAP_MS = 300_000
@@ -151,7 +157,7 @@ class SalesforceSource:
         if count <= self._bulk_rows:
             yield from self._changed_since(table, 0)
             return
-        job, created = bulk.start_job(self._client, self._select(table))
+        job, created = start_bulk_job(self._client, self._select(table))
         cursor = {**self._cursor(to_milliseconds(created)), "job": job, "locator": None}
         yield Page(table, [], cursor)  # stores the job's id, so that a poll after a crash resumes it
         yield from self._read_job(table, cursor)
@@ -165,8 +171,8 @@ class SalesforceSource:
 
     def _read_job(self, table: str, cursor: Cursor) -> Iterator[Page]:
         """Yield the records of a cursor's job, then those that changed since the job was created."""
-        bulk.wait_for_job(self._client, cursor["job"])
-        for result in bulk.read_results(self._client, cursor["job"], cursor["locator"]):
+        wait_for_bulk_job(self._client, cursor["job"])
+        for result in read_bulk_results(self._client, cursor["job"], cursor["locator"]):
             finished = self._cursor(cursor["modified"])
             next_cursor = finished if result.locator is None else {**cursor, "locator": result.locator}
             rows = (csv_row(table, line) for line in result.lines)
@@ -175,7 +181,7 @@ class SalesforceSource:
                 yield Page(table, page_rows)
                 page_rows = next_rows
             yield Page(table, page_rows, next_cursor)
-        bulk.delete_job(self._client, cursor["job"])
+        delete_bulk_job(self._client, cursor["job"])
         yield from self._changed_since(table, cursor["modified"])
 
     def _changed_since(self, table: str, modified_ms: int) -> Iterator[Page]:

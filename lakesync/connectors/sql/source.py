@@ -10,10 +10,18 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from lakesync.connectors.base import ConnectorConfig
-from lakesync.connectors.probes import Probe, describe_clock_skew
-from lakesync.connectors.source import Census, Cursor, Page, ParallelRead, SourceRow, Table, Usage
-from lakesync.connectors.sql.reader import AgeHorizon, Reader, Snapshot, TransactionHorizon
-from lakesync.connectors.sql.values import format_time, to_json_value
+from lakesync.connectors.source import (
+    Census,
+    Cursor,
+    Page,
+    ParallelRead,
+    Probe,
+    SourceRow,
+    Table,
+    Usage,
+    describe_clock_skew,
+)
+from lakesync.connectors.sql.reader import AgeHorizon, Reader, Snapshot, TransactionHorizon, format_time, to_json_value
 from lakesync.model.errors import ConfigurationError
 from lakesync.model.schema import Column, TableSchema, is_identifier
 

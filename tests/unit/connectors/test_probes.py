@@ -12,8 +12,7 @@ from lakesync.cli.remote.connectors import check
 from lakesync.config import load
 from lakesync.connectors import Connectors
 from lakesync.connectors.jira.api import site_name
-from lakesync.connectors.probes import describe_clock_skew, probes_of
-from lakesync.connectors.source import Table
+from lakesync.connectors.source import Table, describe_clock_skew, probes_of
 from lakesync.engine import Engine
 from lakesync.model.errors import ConfigurationError, LakeSyncError, NotFoundError
 from lakesync.staging import open_store

@@ -1,4 +1,4 @@
-"""The webhook connector's action: posts a signed event to the configured URL."""
+"""The webhook connector: its action posts a signed event to a URL. Sensors sign their alerts with `sign` too."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import msgspec
 import requests
 
 from lakesync.connectors.base import ConnectorConfig
+from lakesync.connectors.built_in import SEND
 from lakesync.connectors.http_api import HttpApi, retry_after
-from lakesync.connectors.webhook.schemas import SEND
 from lakesync.model.action_handlers import ActionContext, ActionData
 from lakesync.model.errors import AdapterError, ForbiddenError, LakeSyncError, RateLimitedError, ValidationError
 from lakesync.model.types import Action

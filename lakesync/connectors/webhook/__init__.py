@@ -1,1 +1,0 @@
-"""Webhook connector: posts signed events."""
