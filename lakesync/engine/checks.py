@@ -198,7 +198,7 @@ def _ahead(deltas: Iterable[RowDelta], now_ms: int) -> Iterable[Rejection]:
 
 
 def _summary(rejected: list[Rejection], total: int) -> str:
-    return f"{len(rejected)} of {total} deltas refused: {rejected[0].message}"
+    return f"{len(rejected)} of {total} deltas rejected: {rejected[0].message}"
 
 
 def _others(rejected: list[Rejection]) -> str:

@@ -1,6 +1,8 @@
 """The part of `SyncGateway` for applications that embed a gateway: flush, sources, statistics, rehydration.
 
-Apps call these methods on the gateway of `open_gateway`; `engine.flushing` calls the flusher in the background.
+A flush writes staging's deltas to the gateway's adapter. A source is another adapter, from which clients pull.
+Rehydration fills an empty staging store from the deltas in the adapter. Apps call these methods on the gateway of
+`open_gateway`; `engine.flushing` calls the flusher in the background.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from lakesync.adapters.deltas import StoredDelta
 from lakesync.adapters.registry import as_database
 from lakesync.adapters.transfer.loads import LoadBarrier
 from lakesync.engine.access import RulesCache
-from lakesync.engine.rehydration import kept_by, rehydrate
+from lakesync.engine.rehydration import rehydrate, stored_deltas
 from lakesync.engine.sources import Sources
 from lakesync.flush import BufferStats, Flusher, FlushReport, Outlet, TableStats
 from lakesync.model.types import RowDelta
@@ -24,7 +26,7 @@ _CHUNK = 10_000
 
 
 class Embedding:
-    """A base class of `SyncGateway` with its methods for adapters."""
+    """A base class of `SyncGateway` with the methods that use adapters; it is never used alone."""
 
     def __init__(
         self,
@@ -62,11 +64,11 @@ class Embedding:
     # -- flush -------------------------------------------------------------------------------------------------------
 
     def should_flush(self) -> bool:
-        """Return whether unflushed deltas exceed `max_buffer_bytes` or are older than `max_buffer_age_ms`."""
+        """Return whether unflushed deltas exceed the outlet's `max_buffer_bytes` or `max_buffer_age_ms`."""
         return self.flusher.thresholds.exceeded()
 
     def get_tables_exceeding_budget(self) -> list[str]:
-        """Return the tables with more unflushed bytes than `per_table_budget_bytes`; none without a budget."""
+        """Return the tables with more unflushed bytes than the outlet's `per_table_budget_bytes`; none without one."""
         return self.flusher.thresholds.tables_exceeding_budget()
 
     def flush(self) -> FlushReport:
@@ -103,10 +105,11 @@ class Embedding:
         now = self._wall()
         if deltas is not None:
             return rehydrate(self._store, self.gateway_id, self.rules, deltas, now)
-        kept = kept_by(self.flusher.destination, self.gateway_id)
+        stored = stored_deltas(self.flusher.destination, self.gateway_id)
         total = 0
-        while chunk := list(islice(kept, _CHUNK)):
+        while chunk := list(islice(stored, _CHUNK)):
             total += rehydrate(self._store, self.gateway_id, self.rules, chunk, now)
+            # they are in the adapter already (an identity does not depend on the arrival, 0 here)
             self.flusher.adopt([StoredDelta(self.gateway_id, 0, delta).identity for delta in chunk])
         return total
 

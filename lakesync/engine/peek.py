@@ -1,6 +1,8 @@
-"""Reads what claims may see without the client's record: for `lakesync pull`, which must not affect the client's app.
+"""Reads pages of the rows that claims may see, without a client's record.
 
-The cursor contains everything that the next page needs. It is valid for the same claims only.
+`SyncGateway.submit_peek` calls it for `lakesync pull`, which must not affect what the app with the same token is sent.
+Since nothing is stored, the cursor itself contains everything that the next page needs. It is text, and valid only with
+the same claims.
 """
 
 from __future__ import annotations
@@ -17,10 +19,11 @@ from lakesync.model.types import Claims, RowDelta
 from lakesync.staging.store.feed import ClientView
 
 _NO_CLIENT = ""
-"""A client that wrote nothing, so every visible row is returned; no client id is empty."""
+"""The id of a client that wrote nothing, so that no row is skipped as its own; no real client id is empty."""
 NOW = "now"
-"""Instead of a cursor: returns later changes only."""
+"""Passed instead of a cursor to get only later changes."""
 _CURSOR = re.compile(r"([0-9]{1,18})-([0-9]{1,18})(?:-([0-9]{1,18})-([0-9]{1,18}))?")
+"""`RULES_VERSION-AFTER`, and between pages also `-BASE-UNTIL`: the fields of `_PeekCursor`; BASE is stored plus one."""
 
 
 class PeekPage(NamedTuple):
@@ -49,9 +52,9 @@ class _PeekCursor(NamedTuple):
         return f"{self.rules_version}-{self.after}{rest}"
 
     def is_possible(self, access: Access, newest: int) -> bool:
-        """Return whether it may have been returned under the active rules."""
-        known = max(self.after, self.until or 0) <= newest and self.base <= self.after
-        return self.rules_version == access.rules_version and known
+        """Return whether `peek` may have returned this cursor under the active rules."""
+        is_in_feed = max(self.after, self.until or 0) <= newest and self.base <= self.after
+        return self.rules_version == access.rules_version and is_in_feed
 
 
 def peek(view: ClientView, claims: Claims, since: str | None, limit: int, rules: RulesCache) -> PeekPage:
@@ -60,9 +63,12 @@ def peek(view: ClientView, claims: Claims, since: str | None, limit: int, rules:
     Args:
         view: a consistent read of the gateway's store.
         claims: the verified claims of a client's token.
-        since: cursor of the page before; None for all rows, `now` for later changes only.
-        limit: the most deltas to return, from 1 to `MAX_PULL`.
+        since: the cursor that the previous page returned; None for all rows, `now` for later changes only.
+        limit: deltas at which the page is full, from 1 to `MAX_PULL`; a page contains whole rows.
         rules: the gateway's cache of compiled sync rules.
+
+    Returns:
+        The page; with `now`, one without deltas.
 
     Raises:
         ValidationError: the cursor is not one of `peek`.
@@ -73,7 +79,7 @@ def peek(view: ClientView, claims: Claims, since: str | None, limit: int, rules:
         return PeekPage((), _PeekCursor(access.rules_version, view.arrival, view.arrival).text(), has_more=False)
     cursor = _parse(since) if since is not None else _PeekCursor(access.rules_version, 0)
     if not cursor.is_possible(access, view.arrival):
-        raise ResyncRequiredError(f"the rules changed since the cursor {since!r} was handed out: look without one")
+        raise ResyncRequiredError(f"the rules changed since the cursor {since!r} was returned: read again without it")
     until = view.arrival if cursor.until is None else cursor.until
     page = pull_page(view, _NO_CLIENT, _position(cursor, access, until), access, limit)
     if page.has_more:
@@ -85,14 +91,16 @@ def peek(view: ClientView, claims: Claims, since: str | None, limit: int, rules:
 
 def no_cursor(since: str) -> ValidationError:
     """Return the error for a cursor that `peek` did not return."""
-    return ValidationError(f"since is {since[:60]!r}, which is no cursor of this route: leave it out at first")
+    return ValidationError(
+        f"since is {since[:60]!r}, which is not a cursor of this route: omit it in the first request"
+    )
 
 
 def _parse(since: str) -> _PeekCursor:
-    found = _CURSOR.fullmatch(since)
-    if found is None:
+    match = _CURSOR.fullmatch(since)
+    if match is None:
         raise no_cursor(since)
-    rules_version, after, base, until = found.groups()
+    rules_version, after, base, until = match.groups()
     if base is None:
         return _PeekCursor(int(rules_version), int(after), int(after))
     return _PeekCursor(int(rules_version), int(after), int(base) + NOTHING, int(until))
@@ -100,7 +108,7 @@ def _parse(since: str) -> _PeekCursor:
 
 def _position(cursor: _PeekCursor, access: Access, until: int) -> Position:
     """Return the feed position of a reader that has everything up to a cursor, and nothing after it."""
-    shown = {} if cursor.until is None else dict.fromkeys(access.keys, (SentPeriod(until, cursor.after, cursor.after),))
+    sent = {} if cursor.until is None else dict.fromkeys(access.keys, (SentPeriod(until, cursor.after, cursor.after),))
     return Position(
         cursor.after,
         cursor.base,
@@ -109,6 +117,6 @@ def _position(cursor: _PeekCursor, access: Access, until: int) -> Position:
         origin=0,
         old_keys=access.keys,
         new_keys=access.keys,
-        sent=shown,
+        sent=sent,
         sent_up_to=0 if cursor.until is None else cursor.after,
     )

@@ -1,4 +1,7 @@
-"""Restores a gateway's state from deltas that an adapter holds."""
+"""Restores a gateway's rows in staging from deltas that were accepted before, for example those in its adapter.
+
+`Embedding.rehydrate` calls it.
+"""
 
 from __future__ import annotations
 
@@ -19,27 +22,32 @@ from lakesync.staging.store import TransactionStore
 from lakesync.staging.store.push import PushCommit
 
 _CHUNK = 1000
+"""Deltas that are committed before the next ones are read."""
 _LIMITS = EngineLimits()
 _NAMES = Names().of_push()
-"""Empty: these deltas were accepted once, so no name is checked again."""
+"""Is not used: these deltas were accepted once, so `push_work` checks no name again."""
 
 
 def rehydrate(
     store: TransactionStore, gateway_id: str, rules: RulesCache, deltas: Iterable[RowDelta], now_ms: int
 ) -> int:
-    """Commit deltas as pushes of their clients, without checks.
+    """Commit deltas as pushes of the clients that wrote them, without checks.
 
-    Known deltas are recognised by their ids and change nothing. The clients count as seen before.
+    Known deltas are recognised by their ids and change nothing. Afterwards the gateway has a record of each client, as
+    of one that has pushed.
 
     Args:
         store: the staging store that contains the gateway.
         gateway_id: the gateway's id.
         rules: the gateway's cache of compiled sync rules.
-        deltas: to commit.
+        deltas: the deltas to commit, in any order.
         now_ms: server wall time in milliseconds since 1970.
 
     Returns:
-        The number of deltas.
+        The number of deltas that were read, known ones included.
+
+    Raises:
+        StagingUnavailableError: the store does not respond; a repeat continues.
     """
     total = 0
     for chunk in _chunks(deltas):
@@ -47,7 +55,8 @@ def rehydrate(
         for delta in chunk:
             by_client.setdefault(delta.client_id, []).append(delta)
         futures = [
-            store.submit(gateway_id, _Restored(rules, client_id, own, now_ms)) for client_id, own in by_client.items()
+            store.submit(gateway_id, _RestoreWork(rules, client_id, own, now_ms))
+            for client_id, own in by_client.items()
         ]
         for future in futures:
             future.result()
@@ -55,8 +64,16 @@ def rehydrate(
     return total
 
 
-def kept_by(adapter: DatabaseAdapter, gateway_id: str) -> Iterator[RowDelta]:
-    """Yield all deltas of a gateway that an adapter holds, in order of arrival."""
+def stored_deltas(adapter: DatabaseAdapter, gateway_id: str) -> Iterator[RowDelta]:
+    """Yield all deltas of a gateway that an adapter contains, in order of arrival.
+
+    Args:
+        adapter: an open adapter.
+        gateway_id: the gateway's id.
+
+    Raises:
+        AdapterError: the adapter cannot be read.
+    """
     query = DeltaQuery(gateway=gateway_id)
     while True:
         page = adapter.query_deltas_since(query)
@@ -67,8 +84,8 @@ def kept_by(adapter: DatabaseAdapter, gateway_id: str) -> Iterator[RowDelta]:
         query = msgspec.structs.replace(query, after=page.end)
 
 
-class _Restored:
-    """Commits some deltas of one client."""
+class _RestoreWork:
+    """The transaction that commits some deltas of one client."""
 
     def __init__(self, rules: RulesCache, client_id: str, deltas: Sequence[RowDelta], now_ms: int) -> None:
         push = SyncPush(client_id, tuple(deltas))

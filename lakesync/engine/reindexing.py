@@ -1,4 +1,7 @@
-"""Updates the bucket keys of all rows after a change of sync rules, in the background, in short commits."""
+"""The re-index: updates the bucket keys of all rows after a change of sync rules, in short commits.
+
+`SyncGateway` creates one `Reindexer`, and starts it after a change of rules and when it is opened.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ _log = structlog.get_logger("gateway")
 
 
 class Reindexer:
-    """Updates the rows of one gateway; it continues where any process stopped. Thread-safe."""
+    """Updates the rows of one gateway. It continues where this or an earlier process stopped. Thread-safe."""
 
     def __init__(self, gateway_id: str, store: TransactionStore, rules: RulesCache, rows: int) -> None:
         """Create it; nothing runs yet.
@@ -27,7 +30,7 @@ class Reindexer:
             gateway_id: the gateway's id.
             store: the staging store that contains the gateway.
             rules: the gateway's cache of compiled sync rules.
-            rows: that one commit updates.
+            rows: the number of rows that one commit reads and updates.
         """
         self._gateway_id = gateway_id
         self._store = store
@@ -37,11 +40,23 @@ class Reindexer:
         self._lock = threading.Lock()
 
     def submit(self, last: Reindex | None = None) -> Future[Reindex]:
-        """Update the next rows; pass the result to the next call, which continues after them."""
+        """Update the next rows in one commit.
+
+        Args:
+            last: the result of the previous commit, after which this one continues; None continues after the position
+                in the store.
+
+        Returns:
+            A future of the new position; its `done` says whether all rows are updated.
+        """
         return self._store.submit(self._gateway_id, lambda commit: self._work(commit, last))
 
     def start(self, last: Reindex | None = None) -> None:
-        """Update all rows in the background, unless that is in progress."""
+        """Update all rows in the background, unless this is in progress; errors are logged.
+
+        Args:
+            last: the result of the last `submit`; None continues after the position in the store.
+        """
         with self._lock:
             if self._running:
                 return

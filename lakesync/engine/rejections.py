@@ -1,6 +1,6 @@
-"""The latest rejected delta of each row, in memory: `explain` shows why a row that was pushed is missing.
+"""The latest rejected delta of each row, in memory. The explain route reads it to show why a pushed row is missing.
 
-`SyncGateway.submit_push` records every rejected push of a client; the gateways of an engine share one log.
+`SyncGateway.submit_push` records rejected pushes of clients; the gateways of an engine share one log.
 """
 
 from __future__ import annotations
@@ -13,32 +13,35 @@ import msgspec
 
 from lakesync.engine.reasons import moment
 from lakesync.model.errors import LakeSyncError, RefusedError, Rejection, shortened
+from lakesync.model.hlc import start_of
 from lakesync.model.schema import is_identifier
 from lakesync.model.types import RowDelta
 from lakesync.model.validation import check_id
 
 _MAX_ROWS = 10_000
-"""Rows that are recorded, over all gateways."""
+"""The most rows in the log, over all gateways; the oldest are removed first."""
 _MAX_OF_A_PUSH = 100
-"""Rejected deltas that are recorded of one push."""
+"""The most deltas that are recorded of one rejected push."""
 
 
 class RejectedDelta(msgspec.Struct, frozen=True, rename="camel"):
     """A delta of a rejected push."""
 
     client_id: str
-    """The token's `sub`."""
+    """The `sub` of the token that it was pushed with."""
     delta_id: str
     code: str
+    """The error's code, for example `SCHEMA_ERROR`."""
     message: str
     at_ms: int
-    """Server wall time."""
+    """Server wall time of the rejection, in milliseconds since 1970."""
 
     @property
     def sentence(self) -> str:
-        """The rejection as a sentence for an operator."""
+        """The rejection as a sentence for an operator who asked about the row."""
         return (
-            f"what {self.client_id!r} pushed of it at {moment(self.at_ms)} was not taken: {self.code}: {self.message}"
+            f"a push of {self.client_id!r} that changed it was rejected at {moment(self.at_ms)}: "
+            f"{self.code}: {self.message}"
         )
 
 
@@ -50,19 +53,21 @@ class RejectionLog:
         self._wall = wall
         self._lock = threading.Lock()
         self._rows: OrderedDict[tuple[str, str, str], tuple[RejectedDelta, int]] = OrderedDict()
-        """By gateway, table and row id: the rejection, and the gateway's newest arrival at that time."""
+        """By gateway id, table and row id: the rejection, and the gateway's newest arrival at that time."""
 
     def record(
         self, gateway: str, pusher: str, deltas: Sequence[RowDelta], error: LakeSyncError, newest: int = 0
     ) -> None:
-        """Record the deltas of a rejected push.
+        """Record the deltas of a rejected push, at most `_MAX_OF_A_PUSH`; those with invalid ids are skipped.
 
         Args:
             gateway: the gateway's id.
-            pusher: the token's `sub`, whatever client id the push has.
+            pusher: the token's `sub`, whatever client id the push has. If it is no valid client id, nothing is
+                recorded.
             deltas: the push's deltas.
-            error: may name the deltas that caused the rejection; the others are recorded with the first of these.
-            newest: the gateway's newest arrival; 0 if it is unknown.
+            error: why the push was rejected. If it names the deltas that caused this, the push's other deltas are
+                recorded with the reason of the first named one.
+            newest: the gateway's newest arrival (its own HLC timestamp of a commit); 0 if it is unknown.
         """
         if check_id("clientId", pusher) is not None:
             return
@@ -70,7 +75,8 @@ class RejectionLog:
         named = [delta for delta in deltas if delta.delta_id in reasons]
         others = [delta for delta in deltas if delta.delta_id not in reasons]
         with self._lock:
-            for delta in (*named[:_MAX_OF_A_PUSH], *others[: max(0, _MAX_OF_A_PUSH - len(named))]):
+            # named ones last: of one row's deltas, the one that caused the rejection is kept
+            for delta in (*others[: max(0, _MAX_OF_A_PUSH - len(named))], *named[:_MAX_OF_A_PUSH]):
                 if not _has_valid_ids(delta):
                     continue
                 code, message = _reason(delta, error, reasons, named)
@@ -86,13 +92,14 @@ class RejectionLog:
 
         Args:
             gateway: the gateway's id.
-            table: the row's.
-            row_id: the row's.
-            changed: arrival of the row's latest change.
+            table: the row's table.
+            row_id: the row's id.
+            changed: arrival of the row's latest change; 0 if the row does not exist.
         """
         with self._lock:
             rejected, newest = self._rows.get((gateway, table, row_id), (None, 0))
-        if rejected is None or changed > max(newest, rejected.at_ms << 16):
+        # arrivals may be ahead of the wall clock, and `newest` may be unknown: the later of the two decides
+        if rejected is None or changed > max(newest, start_of(rejected.at_ms)):
             return None
         return rejected
 
@@ -108,7 +115,7 @@ def _reason(
         return error.code, str(error)
     first = named[0]
     why = reasons[first.delta_id]
-    return why.code, f"in the same push, row {first.row_id!r} of table {first.table!r} was refused: {why.message}"
+    return why.code, f"in the same push, row {first.row_id!r} of table {first.table!r} was rejected: {why.message}"
 
 
 def _has_valid_ids(delta: RowDelta) -> bool:

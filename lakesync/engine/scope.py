@@ -1,4 +1,7 @@
-"""R8: the write scope of a gateway that has sync rules, by which a client changes only rows that they show it."""
+"""The write scope: with sync rules, a client may change only rows that the rules show it (promise R8 in docs/spec.md).
+
+`engine.pushing` calls `check_scope` in the transaction that stores the push.
+"""
 
 from __future__ import annotations
 
@@ -25,36 +28,38 @@ def check_scope(
     stored: Mapping[RowKey, StoredRow],
     keys: AbstractSet[str] = frozenset(),
 ) -> None:
-    """Refuse deltas of rows that are outside of the sender's buckets.
+    """Reject deltas of rows that are outside of the sender's buckets.
 
-    The check uses copies of the rows. It ignores stored bucket keys, which may be older than the rules in force, unless
-    it is given `keys`. A row that is not visible, before or after the push, is not outside at that time. But a client
-    that was never shown a row has no reason to delete it: such a DELETE would cancel another client's later INSERT.
+    The rules are evaluated for the rows' values. A row that is not visible, before or after the push, is not outside at
+    that time. But a client that was never sent a row has no reason to delete it: such a DELETE would cancel another
+    client's later INSERT.
 
     Args:
-        deltas: those that are new.
+        deltas: the push's deltas that are not stored yet.
         claims: the verified claims of the sender's token.
-        index: of the rules in force.
-        scope: `visible` checks each row as it is, `rules` also as the push would make it.
+        index: the bucket index of the active rules.
+        scope: `visible` checks each row as it is stored, `rules` also as the push would make it.
         now_ms: server wall time in milliseconds since 1970.
-        stored: the rows of `deltas` as they are.
-        keys: the sender's, where the stored keys of all rows are those of the rules in force.
+        stored: the rows of `deltas` as they are stored; rows that do not exist yet are absent.
+        keys: the bucket keys that the sender may see, with which rows are skipped quickly. Empty while the rows' stored
+            keys may be older than the active rules.
 
     Raises:
-        ForbiddenError: with every delta of a row that is outside. Its words do not tell whether the row exists.
+        ForbiddenError: `rejected` has every delta of a row that is outside. The message does not reveal whether the row
+            exists.
     """
     if index.everything:
         return
-    asked = deltas
+    unchecked = deltas
     if scope == "visible" and keys:  # skips rows that the stored keys show to the sender: ten times faster
         shown = {key for key, row in stored.items() if not keys.isdisjoint(row.keys)}
-        asked = [delta for delta in deltas if delta.key not in shown]
-    before = {delta.key: stored[delta.key].fold().state for delta in asked if delta.key in stored}
-    outside = _unfounded(before, asked, now_ms)
+        unchecked = [delta for delta in deltas if delta.key not in shown]
+    before = {delta.key: stored[delta.key].fold().state for delta in unchecked if delta.key in stored}
+    outside = _invalid_deletes(before, unchecked, now_ms)
     versions = list(before.items())
     if scope == "rules":
         after = {key: state.copy() for key, state in before.items()}
-        for delta in asked:
+        for delta in unchecked:
             after.setdefault(delta.key, RowState()).merge(delta)
         versions += after.items()
     keyed = [(key, index.row_keys(key[0], state.values())) for key, state in versions if state.visible]
@@ -62,19 +67,27 @@ def check_scope(
     allowed = index.client_keys(claims, lambda prefix: [key for key in in_use if key.startswith(prefix)])
     outside.update(key for key, keys in keyed if keys.isdisjoint(allowed))
     if outside:
-        refused = [Rejection(each.delta_id, ForbiddenError.code, _OUTSIDE) for each in asked if each.key in outside]
-        raise ForbiddenError(f"{len(refused)} of {len(deltas)} deltas refused: {_OUTSIDE}; set those aside", refused)
+        rejected = [
+            Rejection(each.delta_id, ForbiddenError.code, _OUTSIDE) for each in unchecked if each.key in outside
+        ]
+        raise ForbiddenError(f"{len(rejected)} of {len(deltas)} deltas rejected: {_OUTSIDE}; set those aside", rejected)
 
 
-def _unfounded(before: Mapping[RowKey, RowState], deltas: Sequence[RowDelta], now_ms: int) -> set[RowKey]:
-    """Rows that are not there and that the push deletes, without having written them or ahead of the server's clock."""
+def _invalid_deletes(before: Mapping[RowKey, RowState], deltas: Sequence[RowDelta], now_ms: int) -> set[RowKey]:
+    """Return the invisible rows that the push deletes without having written them, or ahead of the server's clock.
+
+    Args:
+        before: the stored rows' states.
+        deltas: the push's deltas.
+        now_ms: server wall time in milliseconds since 1970.
+    """
     written = {delta.key for delta in deltas if delta.op != "DELETE"}
-    found = set()
+    invalid = set()
     for delta in deltas:
         if delta.op == "DELETE":
-            known = before.get(delta.key)
-            never_seen = known is None and delta.key not in written
-            ahead = (known is None or not known.visible) and hlc.wall_of(delta.hlc) > now_ms
+            state = before.get(delta.key)
+            never_seen = state is None and delta.key not in written
+            ahead = (state is None or not state.visible) and hlc.wall_of(delta.hlc) > now_ms
             if never_seen or ahead:
-                found.add(delta.key)
-    return found
+                invalid.add(delta.key)
+    return invalid

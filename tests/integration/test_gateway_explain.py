@@ -43,7 +43,7 @@ def test_a_row_that_was_never_pushed_is_absent(alice):
     told = explain(alice, "t1", "bob")
     assert told["verdict"] == "absent"
     assert says(told, "was ever accepted")
-    assert says(told, "db.pending() there lists what waits and what was refused")
+    assert says(told, "db.pending() at the writer lists unsent and rejected changes")
     assert told["row"]["exists"] is False
 
 
@@ -55,10 +55,10 @@ def test_a_row_whose_push_was_rejected_is_absent_with_the_reason(alice):
     assert alice.push(good, bad).status_code == 422
     told = explain(alice, "t1", "bob")
     assert told["verdict"] == "absent"
-    assert says(told, "what 'alice' pushed of it at")
+    assert says(told, "a push of 'alice' that changed it was rejected at")
     assert says(told, "SCHEMA_ERROR: column 'owner' of table 'todos' is string")
     assert (told["refused"]["deltaId"], told["refused"]["clientId"]) == (bad["deltaId"], "alice")
-    assert says(explain(alice, "t2", "bob"), "in the same push, row 't1' of table 'todos' was refused")
+    assert says(explain(alice, "t2", "bob"), "in the same push, row 't1' of table 'todos' was rejected")
     assert alice.push(delta("t1", {"owner": "bob"}, client="alice"), good).status_code == 200
     assert [explain(alice, row, "bob")["refused"] for row in ("t1", "t2")] == [None, None]
 
@@ -76,7 +76,7 @@ def test_a_row_of_the_next_pull_is_waiting(alice, served):
     alice.push(delta("t1", {"owner": "bob"}, client="alice"))
     told = explain(alice, "t1", "bob")
     assert (told["verdict"], told["nextPull"]) == ("waiting", ["INSERT"])
-    assert says(told, "next pull from the cursor that it was last sent brings INSERT")
+    assert says(told, "next pull from the cursor that it was last sent returns INSERT")
     assert says(told, "bucket 'mine' shows it")
     assert int(told["client"]["newestHlc"]) > int(told["client"]["sentHlc"])
     since = str(told["client"]["sentHlc"])
@@ -96,7 +96,7 @@ def test_a_row_that_rules_hide_names_the_filter_and_both_values(alice, served):
     assert told["verdict"] == "hidden"
     assert says(told, "bucket 'mine' does not show it: column 'owner' is 'carol', which is not eq 'bob'")
     assert says(told, "bucket 'team' does not show it: column 'team' is 'green', which is not in 'red' or 'blue'")
-    assert says(told, "bucket 'open' is not about table 'todos'")
+    assert says(told, "bucket 'open' does not contain table 'todos'")
     assert told["client"]["claims"] == {"sub": "bob", "teams": ["red", "blue"]}
     assert told["client"]["claimsFrom"] == "record"
     shown = [(each["bucket"], each["coversTable"], each["shows"]) for each in told["buckets"]]
@@ -145,7 +145,7 @@ def test_the_writers_own_row_is_explained_as_delivered_with_the_writer_of_each_c
     alice.push(delta("t1", {"owner": "alice", "n": 1}, client="alice"))
     told = explain(alice, "t1", "alice")
     assert told["verdict"] == "delivered"
-    assert says(told, "or one that was put back from a backup, may lack it")
+    assert says(told, "or one that was restored from a backup, may lack them")
     assert [(each["column"], each["clientId"]) for each in told["row"]["columns"]] == [
         ("n", "alice"),
         ("owner", "alice"),
@@ -178,7 +178,7 @@ def test_a_row_of_a_page_that_its_client_repeats_is_waiting(alice, served):
     bob.pull(cursor)
     told = explain(alice, "t1", "bob")
     assert (told["verdict"], told["unconfirmed"]) == ("delivered", ["DELETE", "INSERT"])
-    assert says(told, "whether it took it is known when it next asks")
+    assert says(told, "has not confirmed that; if its next pull has an earlier cursor")
     sent = bob.pull(cursor).json()
     told = explain(alice, "t1", "bob")
     assert (told["verdict"], told["standing"]["repeats"]) == ("waiting", 1)
@@ -198,9 +198,9 @@ def test_a_write_that_lost_is_explained_to_its_writer(alice, served):
     assert bob.push(earlier).ok
     told = explain(alice, "t1", "bob")
     assert says(told, "the client wrote to it itself, last at")
-    assert says(told, "nothing of that stands, for newer values took its place")
+    assert says(told, "newer values have replaced all of that")
     assert (told["verdict"], told["nextPull"]) == ("waiting", ["UPDATE"])
-    assert not says(explain(alice, "t1", "alice"), "nothing of that stands")
+    assert not says(explain(alice, "t1", "alice"), "newer values have replaced")
 
 
 def test_explain_does_not_report_pushes_of_a_client_that_only_pulled(alice, served):
@@ -227,7 +227,7 @@ def test_an_erased_row_is_explained_as_erased(alice, served):
     alice.push(delta("t1", {"owner": "bob"}, client="alice"))
     served.engine.store.erase_row(alice.gateway, "todos", "t1")
     told = explain(alice, "t1", "bob")
-    assert says(told, "was erased for good at")
+    assert says(told, "was erased permanently at")
     assert not says(told, "is deleted, by client")
     assert told["erasedMs"] is not None
 

@@ -58,7 +58,7 @@ def test_deltas_pushed_with_a_rejected_one_are_reported_by_its_reason():
     assert told["bad"] is not None
     assert (told["bad"].code, told["bad"].message) == ("SCHEMA_ERROR", "no such column")
     assert told["good"] is not None
-    assert "in the same push, row 'bad' of table 'todos' was refused: no such column" in told["good"].sentence
+    assert "in the same push, row 'bad' of table 'todos' was rejected: no such column" in told["good"].sentence
 
 
 def test_a_push_rejected_for_backpressure_is_kept_for_up_to_a_hundred_rows():
@@ -80,3 +80,12 @@ def test_a_later_change_hides_a_rejection_also_if_the_gateways_clock_is_ahead():
     known.record("gw", "ann", (delta,), ValidationError("no", [Rejection("d", "VALIDATION", "no")]), newest=60 << 16)
     assert known.latest("gw", "todos", "r2", changed=60 << 16) is not None, "it came before, by a clock that was ahead"
     assert known.latest("gw", "todos", "r2", changed=61 << 16) is None
+
+
+def test_of_several_deltas_of_a_row_the_one_that_caused_the_rejection_is_kept():
+    known = RejectionLog(lambda: 5)
+    bad, good = (RowDelta("UPDATE", "todos", "r1", "ann", (), hlc, name) for hlc, name in ((1, "bad"), (2, "good")))
+    known.record("gw", "ann", (bad, good), ValidationError("no", [Rejection("bad", "SCHEMA_ERROR", "no such column")]))
+    found = known.latest("gw", "todos", "r1")
+    assert found is not None
+    assert (found.delta_id, found.message) == ("bad", "no such column")

@@ -25,7 +25,7 @@ from lakesync.engine.names import Names
 from lakesync.engine.peek import PeekPage
 from lakesync.engine.pulling import PullRequest
 from lakesync.engine.pushing import CheckedPush
-from lakesync.engine.rehydration import kept_by
+from lakesync.engine.rehydration import stored_deltas
 from lakesync.engine.rejections import RejectionLog
 from lakesync.engine.sharding import lag, pulling, pushing, subscriptions
 from lakesync.engine.sharding.shard_gateway import ShardGateway
@@ -217,7 +217,7 @@ class ShardedGateway(SyncGateway):
 
     def rehydrate(self, deltas: Iterable[RowDelta] | None = None) -> int:
         """Like `Embedding.rehydrate`, each delta in its shard."""
-        rest = iter(deltas if deltas is not None else kept_by(self.flusher.destination, self.gateway_id))
+        rest = iter(deltas if deltas is not None else stored_deltas(self.flusher.destination, self.gateway_id))
         total = 0
         while some := list(islice(rest, _AT_ONCE)):
             by_shard: dict[str, list[RowDelta]] = {}
