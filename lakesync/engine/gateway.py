@@ -462,7 +462,7 @@ class SyncGateway(ActionGateway, Embedding):
             self._reindexer.start()
         cursor = unrecorded_cursor(request, reading)
         if cursor is not None:
-            return _done(reading.answer(cursor))
+            return _done(reading.with_cursor(cursor))
         return self._store.submit(
             self.gateway_id, lambda commit: remember_page(commit, request, reading, self.sources.read_page)
         )

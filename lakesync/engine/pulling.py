@@ -1,6 +1,8 @@
-"""A pull: reads a page over a view and then, if anything must be recorded, stores the client's record in a commit.
+"""A pull: reads a page and then, if anything must be recorded, stores the client's record in a transaction.
 
-`SyncGateway` calls `read_page`, answers at once with `unrecorded_cursor`, or submits `remember_page`.
+`SyncGateway` calls `read_page` (through `Sources.read_page`). It then responds with the cursor of `unrecorded_cursor`,
+or submits `remember_page`. The client's record says what each cursor means that the client was sent; the page
+docs/feed.md explains its scopes, pages and cursors.
 """
 
 from __future__ import annotations
@@ -36,34 +38,41 @@ from lakesync.staging.store.push import ClientCommit
 
 
 class PullRequest(NamedTuple):
-    """A pull that passed its checks."""
+    """A pull that passed its checks; see `SyncGateway.submit_pull` for the flags."""
 
     pull: SyncPull
     claims: Claims
+    """The verified claims of the client's token."""
     resync_refused: bool
-    """Whether to raise ResyncRequiredError for a cursor that cannot be served."""
+    """Whether to raise ResyncRequiredError for a cursor that cannot be served, which such a client handles. Otherwise
+    it is sent every row as DELETE, then INSERT."""
     confirmed: bool
-    """Whether the client sent the cursor itself, so that it has everything up to it."""
+    """Whether the client sent the cursor itself, so that it has everything up to it. False for a page that the server
+    sends without a request."""
     now_ms: int
-    """Server wall time of the request."""
+    """Server wall time of the request, in milliseconds since 1970."""
     live: bool = False
     """Whether the page is sent on a connection that also gets broadcasts."""
     has_not_pulled: bool = False
     """Whether it is unknown which rows the client has: its database may be another one than its record describes."""
     max_bytes: int = MAX_PAGE_BYTES
-    """Bytes of rows at which a page is full."""
+    """Encoded bytes of rows at which a page is full."""
 
 
 class Reading(NamedTuple):
-    """A page, and what was known when it was read."""
+    """A page, with what was known when it was read."""
 
     since: int
     """The requested cursor of the gateway's own feed."""
     record: ClientRecord | None
+    """The client's record in this epoch; None if it has none."""
     at: Position
+    """The feed position from which the page was read."""
     access: Access
+    """What the client may see."""
     page: PulledPage
     newest: int
+    """The gateway's newest arrival (its own HLC timestamp of a commit)."""
 
     @property
     def complete(self) -> bool:
@@ -72,16 +81,16 @@ class Reading(NamedTuple):
         if self.access.directly is not None and (
             at.moved or at.resync or self.page.deltas or not at.sent.keys() <= at.new_keys
         ):
-            return False  # it may have rows that do not have their new keys yet
+            return False  # a re-index is running: it may have rows that do not have their new bucket keys yet
         return not self.page.has_more
 
-    def answer(self, cursor: int) -> SyncPage:
-        """Return the page with its cursor."""
+    def with_cursor(self, cursor: int) -> SyncPage:
+        """Return the page as the response with this cursor."""
         return SyncPage(self.page.deltas, cursor, self.page.has_more)
 
 
 def read_page(view: ClientView, request: PullRequest, rules: RulesCache) -> Reading:
-    """Read what the client lacks.
+    """Read a page of what the client lacks, without recording anything.
 
     Args:
         view: a consistent read of the gateway's store.
@@ -89,13 +98,14 @@ def read_page(view: ClientView, request: PullRequest, rules: RulesCache) -> Read
         rules: the gateway's cache of compiled sync rules.
 
     Raises:
-        ResyncRequiredError: the cursor cannot be served, and the client handles that.
+        ResyncRequiredError: the cursor cannot be served, and `request.resync_refused` is true.
     """
     pull = request.pull
     access = rules.access(view, request.claims)
     record = current(view.client(pull.client_id), view.epoch, access.keys)
-    heard = record if record is None or not request.confirmed else with_broadcasts(record, view.arrival)
-    at = locate(heard, pull.since_hlc, view.arrival, access, None if request.confirmed else request.claims)
+    # a connection's own pages are exact; a client that pulls may also have got broadcasts on another connection
+    with_sent = record if record is None or not request.confirmed else with_broadcasts(record, view.arrival)
+    at = locate(with_sent, pull.since_hlc, view.arrival, access, None if request.confirmed else request.claims)
     if at is None:
         if request.resync_refused:
             raise ResyncRequiredError(
@@ -107,7 +117,7 @@ def read_page(view: ClientView, request: PullRequest, rules: RulesCache) -> Read
     if request.resync_refused:
         at = for_full_pull(at)
     may_hold_unknown_rows = request.has_not_pulled or (record is not None and record.may_hold_unknown_rows)
-    if may_hold_unknown_rows and not request.resync_refused:  # our client accepts an INSERT of a row that it has
+    if may_hold_unknown_rows and not request.resync_refused:  # the others accept an INSERT of a row that they have
         at = at._replace(may_hold_unknown_rows=True)
     if not (request.confirmed or request.resync_refused):
         at = at._replace(no_retry=True)
@@ -118,25 +128,33 @@ def read_page(view: ClientView, request: PullRequest, rules: RulesCache) -> Read
 
 
 def unrecorded_cursor(request: PullRequest, reading: Reading) -> int | None:
-    """Return the cursor of an answer for which nothing must be recorded; None if something must."""
+    """Return the cursor of a response for which nothing must be recorded; None if something must.
+
+    That is so if the client lacks nothing, and the cursor means what the stored record says already. Most pulls are
+    such, so they need no transaction.
+
+    Args:
+        request: the pull, after its checks.
+        reading: the page that was read.
+    """
     record = reading.record
     if reading.page.deltas or not reading.complete or (reading.at.resync and reading.at.may_hold_unknown_rows):
         return None
     if record is None:
-        return 0 if reading.newest == 0 else None  # it was sent nothing, so it need not count as seen
+        return 0 if reading.newest == 0 else None  # an empty gateway: a client that was sent nothing needs no record
     scope = record.scopes[-1] if record.scopes else None
     if scope is None or scope.start < 0 or not reading.access.same_as(scope):
-        return None
+        return None  # the record has no complete cursor under these claims and rules yet
     if not request.confirmed and not scope.followed:
-        return None
-    if request.confirmed:
-        asked = next((page for page in record.pages if page.cursor == reading.since), None)
+        return None  # its first page without a request, from which on it gets broadcasts
+    if request.confirmed:  # the client has its cursor: the record must say so already
+        requested = next((page for page in record.pages if page.cursor == reading.since), None)
         seen = find_page(with_broadcasts(record, reading.newest), record.seen)
         if (
             seen is None
             or not is_complete_page(seen)
             or seen.serial != record.pages_sent
-            or (asked is not None and not is_complete_page(asked))
+            or (requested is not None and not is_complete_page(requested))
         ):
             return None
     return max(reading.newest, scope.start)
@@ -145,15 +163,17 @@ def unrecorded_cursor(request: PullRequest, reading: Reading) -> int | None:
 def remember_page(
     commit: ClientCommit, request: PullRequest, reading: Reading, read: Callable[[ClientView, PullRequest], Reading]
 ) -> SyncPage:
-    """Store what the answer's cursor means; return the answer.
+    """Store what the response's cursor means, and return the response.
+
+    The page is read again, in this transaction, if the client was sent something since it was read. A page that begins
+    a scope (a period with the same claims and rules) is also read again if anything was pushed since: cursors of the
+    previous scope may have been sent, which does not change the record, and they must be below the new scope's.
 
     Args:
         commit: the open transaction in the gateway's store.
         request: the pull, after its checks.
-        reading: the page.
-        read: like `read_page`; reads the page again if the client was sent something meanwhile. A page that begins a
-            scope is also read again if anything arrived: cursors of the scope before may have been sent since, which
-            does not change the record, and they must be below the new scope's.
+        reading: the page that was read before the transaction.
+        read: reads the page again, given the transaction and the request.
     """
     client_id = request.pull.client_id
     latest = current(commit.client(client_id), commit.epoch, reading.access.keys)
@@ -183,13 +203,14 @@ def remember_page(
     if reading.page.deltas or others:
         tell_followers(commit, record, live=request.live)
     commit.put_client(record)
-    return reading.answer(cursor)
+    return reading.with_cursor(cursor)
 
 
 def begin_again(commit: ClientCommit, request: PullRequest, rules: RulesCache) -> bool:
     """Record that a client starts again, before it is sent anything; return whether there is anything to send.
 
-    Otherwise a push before its next page would count it at its earlier position.
+    The sharded gateway calls it for a shard that had no room in the page. Without this record, a push before the
+    client's next page would take the client to be at its earlier position in that shard.
 
     Args:
         commit: the open transaction in the gateway's store.
@@ -209,43 +230,58 @@ def begin_again(commit: ClientCommit, request: PullRequest, rules: RulesCache) -
 
 
 def tell_followers(commit: ClientCommit, record: ClientRecord, *, live: bool) -> None:
-    """Notify all processes that a client with broadcasts was sent rows elsewhere, so they count as possibly there.
+    """Notify all processes that a client that gets broadcasts was sent rows on another connection.
+
+    From then on the channels of all processes count these rows as possibly received by the client.
 
     Args:
-        commit: in which that is recorded.
-        record: the client's.
-        live: whether they were sent on the connection itself.
+        commit: the transaction that records the page; the notice is sent with its commit.
+        record: the client's record.
+        live: whether the rows are sent on the connection that gets the broadcasts: then nothing is notified.
     """
     if record.followed and not live:
         commit.announce_presence((Presence(record.client_id, PULLS_OVER_HTTP),))
 
 
 def first_contact(commit: ClientCommit, client_id: str, arrival: int, access: Access, now_ms: int) -> None:
-    """Record that a client was given a checkpoint, which it may or may not receive.
+    """Record that a client was sent a checkpoint, which it may or may not receive.
 
     Args:
         commit: the open transaction in the gateway's store.
         client_id: the client's id.
-        arrival: of the checkpoint.
+        arrival: the arrival at which the checkpoint was made; the client pulls from this cursor.
         access: the claims and bucket keys that decide what the client may see.
         now_ms: server wall time in milliseconds since 1970.
     """
     record = current(commit.client(client_id), commit.epoch) or ClientRecord(client_id, commit.epoch, now_ms)
     record = with_scope(replace(record, last_seen_ms=now_ms), access, commit.arrival, max(arrival, 1), max(arrival, 1))
     *earlier, scope = record.scopes
-    nothing = Page(0, 0, NOTHING, commit.arrival, False, 0, scope.number, 0, (), True, -1)
+    nothing = Page(  # what cursor 0 means until the client confirms that it has the checkpoint
+        cursor=0,
+        after=0,
+        base=NOTHING,
+        until=commit.arrival,
+        resync=False,
+        base_scope=0,
+        scope=scope.number,
+        transition_at=0,
+        rescan=(),
+        rescan_first=True,
+        serial=-1,
+    )
     record = with_page(replace(record, scopes=(*earlier, replace(scope, start=arrival)), seen=0, last=arrival), nothing)
     commit.put_client(record)
 
 
 def _sent_state(record: ClientRecord | None) -> object:
+    """Return the fields that change whenever the client is sent something, to compare two versions of its record."""
     if record is None:
         return None
     return (record.pages_sent, record.scopes, record.pages, record.past, record.wrote, record.followed)
 
 
 def _sent_page(record: ClientRecord, request: PullRequest, reading: Reading) -> tuple[ClientRecord, int]:
-    """Return the record and cursor of a client that is sent deltas: it has its cursor, and may have this page."""
+    """Return the record and cursor after a page with deltas: the client has its old cursor, and may have the page."""
     at, page = reading.at, reading.page
     if request.confirmed:
         record = replace(record, seen=0 if at.base == NOTHING and at.after == 0 else reading.since)
@@ -260,10 +296,10 @@ def _sent_page(record: ClientRecord, request: PullRequest, reading: Reading) -> 
 
 
 def _sent_nothing(record: ClientRecord, request: PullRequest, reading: Reading) -> tuple[ClientRecord, int]:
-    """Return the record and cursor of a client that lacks nothing: with or without this answer, it is at its cursor."""
+    """Return the record and cursor after a page without deltas: the client lacks nothing, even if the page is lost."""
     since = reading.since
     if not reading.complete and since <= 1:
-        return record, since  # it starts again
+        return record, since  # 0 or 1: the client has no cursor yet, and keeps it until it is sent rows
     if not reading.complete:
         record = replace(record, seen=since if request.confirmed else record.seen)
         return with_page(record, _page(record, since, reading.at, reading.page.after, reading.page.rescan)), since
@@ -276,6 +312,7 @@ def _sent_nothing(record: ClientRecord, request: PullRequest, reading: Reading) 
 
 
 def _page(record: ClientRecord, cursor: int, at: Position, after: int, rescan: tuple[tuple[int, int], ...]) -> Page:
+    """Return what a cursor means: the feed was read from the position `at` up to `after`, except for `rescan`."""
     return Page(
         cursor=cursor,
         after=after,

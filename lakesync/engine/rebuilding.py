@@ -1,8 +1,8 @@
-"""Rebuilds a staging store from the lake: rows, entries, ids and the ledger, under a new epoch.
+"""Rebuilds a staging store from the lake: merged rows, feed entries, and the ids of all accepted deltas.
 
-`lakesync staging rebuild` calls it. Deltas that were acknowledged and never reached the lake are lost; their ids are
-unknown too, so clients that still have them can push them again. Since all client records are lost, every client counts
-as seen before.
+`lakesync staging rebuild` calls `rebuild`. The new store has a new epoch. Deltas that were acknowledged and never
+reached the lake are lost; their ids are unknown too, so clients that still have them can push them again. All client
+records are lost. So any client may have rows, and has to start again with its next pull.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from lakesync.model.errors import ConfigurationError
 from lakesync.model.hlc import start_of, wall_of
 from lakesync.model.merge import RowState
 from lakesync.model.types import RowDelta, StoredConnector
-from lakesync.rules.keys import BucketIndex
 from lakesync.staging import open_store
 from lakesync.staging.head import MAIN_SHARD
 from lakesync.staging.records import GatewayConfig, Move, StoredRow
@@ -31,16 +30,18 @@ from lakesync.staging.restored_log import ReplacementStore, Restoring
 from lakesync.staging.shards import ShardMap, shard_urls
 
 MARGIN_MS = 60_000
-"""How far above the clock, and above everything in the lake, arrivals continue: the lost store may have used later
+"""Milliseconds by which new arrivals exceed the clock and all arrivals in the lake: the lost store may have used later
 ones."""
 
 _DELTAS_A_COMMIT = 5_000
+"""Deltas that one commit restores."""
 
 
 class LakePush(NamedTuple):
     """One push as the lake contains it."""
 
     arrival: int
+    """The gateway's own HLC timestamp of the push's commit."""
     client_id: str
     deltas: list[RowDelta]
     """In the order of the push."""
@@ -50,32 +51,38 @@ class History(Protocol):
     """The parts of the lake from which staging is rebuilt."""
 
     def gateways(self) -> list[str]:
-        """Return every gateway that the lake knows."""
+        """Return the id of every gateway that has data in the lake."""
 
     def config(self, gateway: str) -> GatewayConfig | None:
-        """Return the newest schemas and rules in the lake; None if it has none."""
+        """Return the newest schemas and rules of a gateway in the lake; None if the lake has none."""
 
     def connectors(self, gateway: str) -> list[StoredConnector]:
-        """Return the newest registered connectors in the lake."""
+        """Return the newest registered connectors of a gateway in the lake."""
 
     def pushes(self, gateway: str) -> Iterator[LakePush]:
-        """Yield every push, in order of arrival."""
+        """Yield every push to a gateway, in order of arrival."""
 
 
 class Rebuilt(msgspec.Struct, frozen=True, rename="camel"):
-    """What was rebuilt of one gateway."""
+    """What was rebuilt of one gateway in one shard. `lakesync staging rebuild` prints it."""
 
     gateway: str
     epoch: int
+    """The new epoch of the gateway in this store."""
     pushes: int
+    """Number of restored pushes."""
     deltas: int
+    """Number of restored deltas."""
     newest: int
     """The highest arrival in the lake; 0 if there is none."""
     arrival: int
     """New arrivals are above this."""
     schemas: int
+    """Number of registered schemas."""
     rules: bool
+    """Whether the gateway has sync rules."""
     connectors: int = 0
+    """Number of registered connectors, which are stored in the default shard."""
     shard: str = MAIN_SHARD
 
 
@@ -90,43 +97,51 @@ def rebuild(
     shards: ShardMap | None = None,
     only: str | None = None,
 ) -> list[Rebuilt]:
-    """Rebuild the store at `url`; at the end it is complete, or nothing has changed.
+    """Rebuild the store at `url`. If this fails, the existing store is unchanged.
 
     Args:
-        url: of the store, or of the default shard's.
+        url: the store's URL, as for `open_store`; with shards, that of the default shard.
         wall: returns the server's wall time in milliseconds since 1970.
-        history: the lake.
-        replace: whether an existing store is renamed.
-        margin_ms: how far above the clock, and above everything in the lake, arrivals continue.
-        on_progress: called with a gateway and its number of deltas so far.
-        shards: if tables are sharded; each shard gets its tables, whatever shard they were in.
-        only: the only shard to rebuild; the others stay.
+        history: reads the lake; its exceptions are raised unchanged.
+        replace: whether an existing store may be replaced; it is renamed and kept. Otherwise it is an error.
+        margin_ms: milliseconds by which new arrivals exceed the clock and all arrivals in the lake.
+        on_progress: called with a gateway's id and the number of its deltas restored so far.
+        shards: which tables belong to which shard; each shard gets its tables, whatever shard they were in. None if one
+            store has all tables.
+        only: the name of the only shard to rebuild; the others stay. None rebuilds all. Unused without `shards`.
 
     Returns:
         What was rebuilt, by gateway and shard.
 
     Raises:
         ConfigurationError: a store exists and `replace` is false, or `only` cannot be rebuilt alone.
-        StagingUnavailableError: a store has an owner, or cannot be written.
+        StagingUnavailableError: a process owns a store, or a store cannot be written.
     """
 
-    def above(newest: int) -> int:
-        """Where arrivals go on: the newest in the lake may be ahead of a clock that was put back since."""
+    def first_arrival(newest: int) -> int:
+        """Return the arrival above which new ones begin, given the newest one in the lake.
+
+        The newest one may be ahead of the clock, if the clock was set back since.
+        """
         return start_of(max(wall(), wall_of(newest)) + margin_ms)
 
-    urls = {MAIN_SHARD: url} if shards is None else _chosen(shard_urls(shards, url), only)
-    home = shards.of if shards is not None else lambda _: MAIN_SHARD
-    main = shards.default if shards is not None else MAIN_SHARD
-    replayer = Engine(open_store("memory://", wall), wall)  # never opened: a fresh store has nothing to replay
+    urls = {MAIN_SHARD: url} if shards is None else _selected_urls(shard_urls(shards, url), only)
+    shard_of = shards.of if shards is not None else lambda _: MAIN_SHARD
+    default_shard = shards.default if shards is not None else MAIN_SHARD
+    # opening a store needs a replayer, although a new store has no log to replay; this engine is never opened
+    replayer = Engine(open_store("memory://", wall), wall)
     with closing(replayer), replacement_stores(urls, wall, replayer, replace=replace) as stores:
         return [
-            made
+            rebuilt
             for gateway in history.gateways()
-            for made in _rebuild_gateway(stores, main, home, gateway, history, above, on_progress)
+            for rebuilt in _rebuild_gateway(
+                stores, default_shard, shard_of, gateway, history, first_arrival, on_progress
+            )
         ]
 
 
-def _chosen(urls: dict[str, str], only: str | None) -> dict[str, str]:
+def _selected_urls(urls: dict[str, str], only: str | None) -> dict[str, str]:
+    """Return the URL of each shard to rebuild; None in `only` selects all."""
     if only is None:
         return urls
     if only not in urls:
@@ -134,45 +149,56 @@ def _chosen(urls: dict[str, str], only: str | None) -> dict[str, str]:
     within = [name for name, url in urls.items() if name != only and url.startswith(f"{urls[only].rstrip('/')}/")]
     if within:
         raise ConfigurationError(
-            f"the folder of shard {only!r} holds that of {', '.join(within)}: make all of them again, without --shard"
+            f"the folder of shard {only!r} holds that of {', '.join(within)}: rebuild all of them, without --shard"
         )
     return {only: urls[only]}
 
 
 def _rebuild_gateway(
     stores: Mapping[str, ReplacementStore],
-    main: str,
-    home: Callable[[str], str],
+    default_shard: str,
+    shard_of: Callable[[str], str],
     gateway: str,
     history: History,
-    above: Callable[[int], int],
+    first_arrival: Callable[[int], int],
     on_progress: Callable[[str, int], object],
 ) -> list[Rebuilt]:
+    """Restore one gateway in all stores.
+
+    Args:
+        stores: the new store of each shard that is rebuilt, by shard name.
+        default_shard: the shard that has the connectors.
+        shard_of: returns the shard of a table.
+        gateway: the gateway's id.
+        history: reads the lake.
+        first_arrival: returns the arrival above which new ones begin, given the newest restored one.
+        on_progress: called with the gateway's id and the number of its deltas restored so far.
+    """
     config = history.config(gateway)
     for store in stores.values():
         store.ensure_gateway(gateway)
         if config is not None:
             store.run(gateway, lambda commit: commit.restore_config(config))
-    connectors = history.connectors(gateway) if main in stores else []
+    connectors = history.connectors(gateway) if default_shard in stores else []
     for connector in connectors:
-        stores[main].run(gateway, partial(_put_connector, connector))
+        stores[default_shard].run(gateway, partial(_put_connector, connector))
     rules = RulesCache()
-    told = dict.fromkeys(stores, (0, 0, 0))
-    for some in _chunks(history.pushes(gateway)):
-        for name, own in _by_shard(some, home).items():
+    restored = dict.fromkeys(stores, (0, 0, 0))  # pushes, deltas and newest arrival of each shard
+    for chunk in _chunks(history.pushes(gateway)):
+        for name, own in _by_shard(chunk, shard_of).items():
             if name not in stores:
                 continue
-            stores[name].run(gateway, lambda commit, own=own: _restore(commit, own, rules.index(commit.config)))  # type: ignore[misc]
-            pushes, deltas, _ = told[name]
-            told[name] = pushes + len(own), deltas + sum(len(push.deltas) for push in own), own[-1].arrival
-        on_progress(gateway, sum(deltas for _, deltas, _ in told.values()))
-    floor = above(max(newest for _, _, newest in told.values()))
-    made = []
+            stores[name].run(gateway, partial(_restore, own, rules))
+            pushes, deltas, _ = restored[name]
+            restored[name] = pushes + len(own), deltas + sum(len(push.deltas) for push in own), own[-1].arrival
+        on_progress(gateway, sum(deltas for _, deltas, _ in restored.values()))
+    floor = first_arrival(max(newest for _, _, newest in restored.values()))
+    rebuilt = []
     for name, store in stores.items():
         store.run(gateway, lambda commit: commit.restore_end(floor))
         epoch, arrival = store.run(gateway, lambda commit: (commit.epoch, commit.arrival))
-        pushes, deltas, newest = told[name]
-        made.append(
+        pushes, deltas, newest = restored[name]
+        rebuilt.append(
             Rebuilt(
                 gateway=gateway,
                 epoch=epoch,
@@ -186,27 +212,31 @@ def _rebuild_gateway(
                 shard=name,
             )
         )
-    return made
+    return rebuilt
 
 
 def _put_connector(connector: StoredConnector, commit: Restoring) -> None:
     commit.put_connector(connector)
 
 
-def _by_shard(pushes: Iterable[LakePush], home: Callable[[str], str]) -> dict[str, list[LakePush]]:
-    """Return each shard's part of each push."""
-    found: dict[str, list[LakePush]] = {}
+def _by_shard(pushes: Iterable[LakePush], shard_of: Callable[[str], str]) -> dict[str, list[LakePush]]:
+    """Return each shard's part of each push, by shard name."""
+    by_shard: dict[str, list[LakePush]] = {}
     for push in pushes:
         parts: dict[str, list[RowDelta]] = {}
         for delta in push.deltas:
-            parts.setdefault(home(delta.table), []).append(delta)
+            parts.setdefault(shard_of(delta.table), []).append(delta)
         for name, deltas in parts.items():
-            found.setdefault(name, []).append(push._replace(deltas=deltas))
-    return found
+            by_shard.setdefault(name, []).append(push._replace(deltas=deltas))
+    return by_shard
 
 
-def _restore(commit: Restoring, pushes: list[LakePush], index: BucketIndex) -> None:
-    """Store log rows and merged rows of some pushes, with their moves, so that DELETEs are known too."""
+def _restore(pushes: list[LakePush], rules: RulesCache, commit: Restoring) -> None:
+    """Store the delta ids and merged rows of some pushes, with every move of a row into or out of a bucket.
+
+    The moves show later which rows have left a bucket, so that clients that still have them are sent a DELETE.
+    """
+    index = rules.index(commit.config)
     stored = commit.rows({delta.key for push in pushes for delta in push.deltas})
     rows = {key: row.copy() for key, row in stored.items()}
     moves: list[Move] = []
@@ -216,21 +246,22 @@ def _restore(commit: Restoring, pushes: list[LakePush], index: BucketIndex) -> N
             rows.setdefault(delta.key, StoredRow(delta.key, arrival=0, state=RowState())).state.merge(delta)
         for key, arrival in arrivals_of(push.deltas, push.arrival).items():
             row = rows[key]
-            row.arrival = row.writers_floor = arrival
-            moves += moves_of(row, index)
+            row.arrival = row.writers_floor = arrival  # any client may have written to the row up to here
+            moves += moves_of(row, index)  # sets the row's bucket keys, too
             if not index.everything:  # a client that wrote to it may have it without seeing it
                 moves.append(move(row, own_bucket(push.client_id), arrival, "own"))
     commit.put_rows(rows.values(), moves)
 
 
 def _chunks(pushes: Iterable[LakePush]) -> Iterator[list[LakePush]]:
-    some: list[LakePush] = []
+    """Yield lists of whole pushes with about `_DELTAS_A_COMMIT` deltas each."""
+    chunk: list[LakePush] = []
     size = 0
     for push in pushes:
-        some.append(push)
+        chunk.append(push)
         size += len(push.deltas)
         if size >= _DELTAS_A_COMMIT:
-            yield some
-            some, size = [], 0
-    if some:
-        yield some
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
