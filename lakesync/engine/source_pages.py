@@ -1,8 +1,8 @@
-"""Reads pages of a source for a client, through the gateway's sync rules.
+"""Reads pages of a source (an adapter from which clients pull) for a client, through the gateway's sync rules.
 
-Each row is sent whole, as DELETE and INSERT, because the gateway does not know what a client has of it. Rules are
-evaluated for each row. A row that the client may not see is sent as DELETE if the rules showed the client an earlier
-version, according to the source's history.
+`engine.sources` calls `read_source`. Each row is sent whole, as DELETE and INSERT, because the gateway does not know
+what a client has of it. Rules are evaluated for each row. A row that the client may not see is sent as DELETE if the
+rules showed the client an earlier version of the row; the source has all of a row's deltas.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from lakesync.staging.records.clients import AccessPeriod
 _CHUNK = 1000
 """Deltas in one read of the adapter."""
 _MAX_CHUNKS = 20
-"""Reads of one pull that finds nothing that its client may see."""
+"""The most reads of one pull, so that a pull ends that finds no row that its client may see."""
 
 
 class SourcePage(NamedTuple):
@@ -33,12 +33,13 @@ class SourcePage(NamedTuple):
 
     deltas: list[RowDelta]
     end: Position | None
-    """Everything up to this position is in this page or an earlier one."""
+    """Position in the source up to which rows are in this page or an earlier one; None if the source is empty."""
     more: bool
+    """Whether the source may have more after it."""
 
     @property
     def tables(self) -> frozenset[str]:
-        """The tables of its rows."""
+        """The tables of the page's rows."""
         return frozenset(delta.table for delta in self.deltas)
 
 
@@ -48,10 +49,10 @@ def read_source(
     """Return the page after a position: whole rows, until the page has `limit` deltas.
 
     Args:
-        adapter: of the source.
-        after: position; None for the beginning.
-        access_periods: what the client could see earlier, and, last, what it may see now.
-        limit: deltas at which the page ends.
+        adapter: the source's open adapter.
+        after: the position in the source after which the page begins; None for the beginning.
+        access_periods: the rules and claims by which the client was sent rows earlier, and, last, the current ones.
+        limit: deltas at which the page ends; the last row may exceed it.
 
     Raises:
         AdapterError: the source cannot be read.
@@ -82,8 +83,11 @@ class _History(NamedTuple):
 
 
 def _rows(adapter: DatabaseAdapter, chunk: Iterable[StoredDelta], last: Position) -> list[tuple[Position, _History]]:
-    """Return the rows of a chunk in order of their latest delta; a row with a delta after `last` comes with that."""
-    found = []
+    """Return the rows of a chunk in order of their latest delta, each with that delta's position.
+
+    A row that has a delta after `last`, the end of the chunk, is skipped: it comes with the chunk of that delta.
+    """
+    rows = []
     for table, group in groupby(sorted({stored.delta.key for stored in chunk}), key=lambda key: key[0]):
         histories: dict[str, list[StoredDelta]] = {}
         query = DeltaQuery(tables=(table,), rows=tuple(row_id for _, row_id in group))
@@ -92,11 +96,12 @@ def _rows(adapter: DatabaseAdapter, chunk: Iterable[StoredDelta], last: Position
         for row_id, deltas in histories.items():
             latest = position_of(deltas[-1], "arrival")
             if latest <= last:
-                found.append((latest, _History((table, row_id), deltas)))
-    return sorted(found, key=lambda each: each[0])
+                rows.append((latest, _History((table, row_id), deltas)))
+    return sorted(rows, key=lambda each: each[0])
 
 
 def _all(adapter: DatabaseAdapter, query: DeltaQuery) -> Iterable[StoredDelta]:
+    """Yield the deltas of all pages of a query."""
     while True:
         page = adapter.query_deltas_since(query)
         yield from page.deltas
@@ -106,28 +111,36 @@ def _all(adapter: DatabaseAdapter, query: DeltaQuery) -> Iterable[StoredDelta]:
 
 
 def _deltas_for(history: _History, access_periods: Sequence[AccessPeriod]) -> list[RowDelta]:
-    """Return the deltas of a row for a client."""
-    places = [position_of(stored, "arrival") for stored in history.deltas]
-    state, shown = RowState(), False
-    for place, replaced, stored in zip(places, [*places[1:], None], history.deltas, strict=True):
-        state.merge(stored.delta)
-        shown = shown or any(
-            _overlaps(period, place, replaced) and _shows(period, history.key[0], state) for period in access_periods
+    """Return what a client is sent of a row: DELETE and INSERT, DELETE alone, or nothing."""
+    positions = [position_of(stored, "arrival") for stored in history.deltas]
+    state, was_shown = RowState(), False
+    for position, replaced_at, stored in zip(positions, [*positions[1:], None], history.deltas, strict=True):
+        state.merge(stored.delta)  # one version of the row after the other
+        was_shown = was_shown or any(
+            _overlaps(period, position, replaced_at) and _shows(period, history.key[0], state)
+            for period in access_periods
         )
     row = StoredRow(history.key, arrival=0, state=state)
     if _shows(access_periods[-1], history.key[0], state):
         return [render.delete(row), *render.insert(row)]
-    return [render.delete(row)] if shown else []
+    return [render.delete(row)] if was_shown else []
 
 
-def _overlaps(period: AccessPeriod, place: Position, replaced: Position | None) -> bool:
-    """Return whether a version of a row was current during a period."""
-    if period.last is None or place > period.last:
+def _overlaps(period: AccessPeriod, written_at: Position, replaced_at: Position | None) -> bool:
+    """Return whether the client may have been sent a version of a row during a period.
+
+    Args:
+        period: the access period.
+        written_at: position of the delta that made the version.
+        replaced_at: position of the delta that replaced it; None for the current version.
+    """
+    if period.last is None or written_at > period.last:
         return False
-    return replaced is None or period.first is None or replaced > period.first
+    return replaced_at is None or period.first is None or replaced_at > period.first
 
 
 def _shows(period: AccessPeriod, table: str, state: RowState) -> bool:
+    """Return whether a period's rules show a version of a row to the client."""
     if not state.visible:
         return False
     values = {column: msgspec.json.decode(raw) for column, raw in state.values().items()}
@@ -137,21 +150,25 @@ def _shows(period: AccessPeriod, table: str, state: RowState) -> bool:
 def with_deletes(deltas: Sequence[RowDelta], record: ClientRecord) -> list[RowDelta]:
     """Put a DELETE before each INSERT of a row that the client may have from a source.
 
+    The feed sends an INSERT because the client lacks the row of the feed. An INSERT of a row that the client has from a
+    source would fail at a client that applies plain SQL.
+
     Args:
         deltas: a page of the gateway's own feed.
-        record: the client's.
+        record: the client's record, which has the tables of the rows that it was sent from sources.
     """
     tables = {table for known in record.sources for table in known.tables}
     result: list[RowDelta] = []
     for delta in deltas:
-        follows = result and result[-1].key == delta.key and result[-1].op == "DELETE"
-        if delta.op == "INSERT" and delta.table in tables and not follows:
+        has_delete = result and result[-1].key == delta.key and result[-1].op == "DELETE"
+        if delta.op == "INSERT" and delta.table in tables and not has_delete:
             result.append(_delete_before(delta))
         result.append(delta)
     return result
 
 
 def _delete_before(delta: RowDelta) -> RowDelta:
+    """Return a DELETE with the stamp of an INSERT."""
     state = RowState()
     state.merge(delta)
     return render.delete(StoredRow(delta.key, arrival=0, state=state))

@@ -1,10 +1,15 @@
-"""Tracks how far a client is with a source, in its record, from the cursors that it sends.
+"""Tracks how far a client is with a source (an adapter beside the gateway's own feed), from the cursors that it sends.
 
-`engine.sources` calls it. A page of a source does not change the client's feed cursor. But a response may be lost. So a
-page with deltas returns a mark, a number just below the request's cursor. A client that sends the mark has the page,
-whether it pulls from the source or from the feed, where the mark stands for the cursor itself. Nothing else confirms a
-page. A client that pushes in between sends the push's cursor instead. It gets the next pages all the same, in passes
-that begin after the last confirmed page, so it never stops at a page and never misses one.
+`engine.sources` calls it and stores the positions in the client's record. A client has one cursor for feed and sources.
+So the gateway learns that a page of a source was received only if the page's response has a cursor of its own, a
+*mark*:
+
+1. The client pulls from a source with cursor 900. It gets page 1 and the mark 899, which stands for 900 in the feed.
+2. If it sends 899 next, to the source or to the feed, it has page 1, and gets page 2.
+3. If it sends 900 again, the response was lost, and it is sent page 1 again.
+4. If it pushed in between, it sends the push's cursor, which says nothing about page 1. It is sent page 1 again, and
+   page 2 after `MAX_ATTEMPTS` attempts. When such a *pass* has read the source to its end, the next pass begins after
+   the last confirmed page. So the client never stops at a page, and never misses one.
 """
 
 from __future__ import annotations
@@ -20,29 +25,38 @@ from lakesync.staging.records import ARRIVAL_STEP, ClientRecord
 from lakesync.staging.records.clients import AccessPeriod, PendingPage, SourcePosition
 
 TOO_EARLY = 1 << 32
-"""A cursor below this (0 or 1) belongs to a client that has none yet: it reads in passes, as there is no room for
-marks."""
+"""A cursor below this is 0 or 1, as real cursors are HLC timestamps. Its client has no cursor yet, so there is no room
+for marks below it, and the client reads in passes."""
 
-MOST_ATTEMPTS = 3
-"""A page that was sent so often without confirmation is left to the next pass."""
+MAX_ATTEMPTS = 3
+"""How often a page is sent without confirmation before a pull continues with the next page, in a pass."""
 
 _MARKS_KEPT = 8
+"""Marks kept per source; an older one is read as a plain feed cursor, which lies just below the right one."""
 
 _PERIODS_KEPT = 8
+"""Access periods (pairs of rules and claims) kept per source. Rows that only an older period showed may stay with the
+client."""
 
 
 class Start(NamedTuple):
     """Where a pull from a source begins."""
 
     known: SourcePosition
-    """The client's position, after what its cursor confirms."""
+    """The client's position, after the client's cursor has confirmed a page or not."""
     cursor: int
     """The client's cursor in the gateway's own feed."""
     after: Position | None
+    """The page begins after this position of the source; None for its beginning."""
 
 
 def position_in(record: ClientRecord | None, source: str) -> SourcePosition:
-    """Return a client's position in a source."""
+    """Return a client's position in a source.
+
+    Args:
+        record: the client's record; None if it has none.
+        source: the source's name.
+    """
     for known in record.sources if record is not None else ():
         if known.source == source:
             return known
@@ -50,22 +64,31 @@ def position_in(record: ClientRecord | None, source: str) -> SourcePosition:
 
 
 def resolve(record: ClientRecord | None, since: int) -> int:
-    """Return the feed cursor that a client's cursor stands for."""
+    """Return the feed cursor that a client's cursor stands for; the cursor itself, if it is no mark of a source.
+
+    Args:
+        record: the client's record; None if it has none.
+        since: the cursor that the client sent.
+    """
     for known in record.sources if record is not None else ():
         for mark, cursor in known.marks:
-            if mark == since and not _is_own(record, since):
+            if mark == since and not _is_feed_cursor(record, since):
                 return cursor
     return since
 
 
 def received(known: SourcePosition, since: int) -> SourcePosition:
-    """Return the position after a request with this cursor: it confirms the page whose mark it is."""
+    """Return the position after a request with the cursor `since`, which may be the mark of the unconfirmed page.
+
+    Then the client has that page. It counts as confirmed only if all pages before it are; otherwise the pass continues
+    after it.
+    """
     pending = known.pending
     if pending is None or pending.mark != since:
         return known
     if pending.start == known.confirmed:
         return msgspec.structs.replace(known, confirmed=pending.end, pending=None, pass_position=None)
-    return _beyond(known, pending)
+    return _continue_pass(known, pending)
 
 
 def begin(
@@ -79,21 +102,21 @@ def begin(
     """Return where a pull with the cursor `since` begins.
 
     Args:
-        record: the client's.
-        source: its name.
+        record: the client's record; None if it has none.
+        source: the source's name.
         since: the cursor that the client sent.
         rules: the active rules.
         claims: the claims that the rules read.
-        newest: returns the newest position of the source; called if rules or claims are new.
+        newest: returns the newest position of the source, None if it is empty; called if rules or claims are new.
     """
     known = _in_access_period(position_in(record, source), rules, claims, newest)
     cursor = resolve(record, since)
     if cursor < TOO_EARLY:
         return Start(known, cursor, known.pass_position)
     known = received(known, since)
-    if known.pending is not None and known.pending.attempts >= MOST_ATTEMPTS:
-        known = _beyond(known, known.pending)
-    if known.pending is not None:
+    if known.pending is not None and known.pending.attempts >= MAX_ATTEMPTS:
+        known = _continue_pass(known, known.pending)
+    if known.pending is not None:  # the same page again
         return Start(known, cursor, known.pending.start)
     return Start(known, cursor, known.pass_position or known.confirmed)
 
@@ -110,58 +133,63 @@ def end(
     """Return the position after a page, and the cursor of the response.
 
     Args:
-        start: where it began.
-        record: the client's, whose marks are in use.
+        start: where the page began, as returned by `begin`.
+        record: the client's record, which has the marks and cursors that a new mark must differ from; None if it has
+            none.
         since: the cursor that the client sent.
         at: where the page ends; None if the source is empty.
-        tables: of the rows that were sent; none if the page is empty.
-        more: whether the source has more.
+        tables: the tables of the rows in the page; empty if the page has no deltas.
+        more: whether the source has more after the page.
     """
     known = msgspec.structs.replace(start.known, tables=tuple(sorted({*start.known.tables, *tables})))
-    known = _shown(known, at)
+    known = _extend_access_period(known, at)
     if start.cursor < TOO_EARLY:
         return msgspec.structs.replace(known, pass_position=at if more else None), start.cursor
-    if not tables:
+    if not tables:  # nothing was sent, so nothing can be lost, and no mark is needed
         if start.after == known.confirmed:
             return msgspec.structs.replace(known, confirmed=at, pending=None, pass_position=None), since
         return msgspec.structs.replace(known, pending=None, pass_position=at if more else None), since
-    times = known.pending.attempts + 1 if known.pending is not None else 1
+    attempts = known.pending.attempts + 1 if known.pending is not None else 1
     mark = _free_mark(record, since)
     marks = ((mark, start.cursor), *known.marks)[:_MARKS_KEPT]
-    return msgspec.structs.replace(known, pending=PendingPage(mark, at, times, start.after, more), marks=marks), mark
+    return msgspec.structs.replace(known, pending=PendingPage(mark, at, attempts, start.after, more), marks=marks), mark
 
 
 def started_again(record: ClientRecord) -> ClientRecord:
-    """Return the record of a client that starts its feed again: it may have lost its rows of sources too."""
-    fresh = tuple(
+    """Return the record of a client that starts its feed again: it may have lost its rows of sources too.
+
+    Marks, tables and access periods stay: the client may send an old mark, and may still have rows.
+    """
+    restarted = tuple(
         msgspec.structs.replace(known, confirmed=None, pending=None, pass_position=None) for known in record.sources
     )
-    return msgspec.structs.replace(record, sources=fresh)
+    return msgspec.structs.replace(record, sources=restarted)
 
 
 def after_request(record: ClientRecord, since: int) -> ClientRecord:
-    """Return the record after a pull of the feed with this cursor, which may be a source's mark."""
+    """Return the record after a pull from the feed with the cursor `since`, which may be a source's mark."""
     return msgspec.structs.replace(record, sources=tuple(received(known, since) for known in record.sources))
 
 
 def with_position(record: ClientRecord, known: SourcePosition) -> ClientRecord:
-    """Return the client's record with this position."""
+    """Return the client's record with this position, which replaces the one in the same source."""
     others = tuple(other for other in record.sources if other.source != known.source)
     return msgspec.structs.replace(record, sources=(*others, known))
 
 
-def _beyond(known: SourcePosition, pending: PendingPage) -> SourcePosition:
-    """Return the position after a page that is not confirmed: in this pass, or at the start of the next one."""
+def _continue_pass(known: SourcePosition, pending: PendingPage) -> SourcePosition:
+    """Return the position after an unconfirmed page: behind it in this pass, or at the start of the next pass."""
     return msgspec.structs.replace(known, pending=None, pass_position=pending.end if pending.has_more else None)
 
 
 def _in_access_period(
     known: SourcePosition, rules: SyncRules, claims: Claims, newest: Callable[[], Position | None]
 ) -> SourcePosition:
-    """Return the position under these rules and claims: other ones show other rows, so the source is read again.
+    """Return the position under these rules and claims. If they changed, the source is read again from its beginning.
 
-    A client that uses two tokens in turn changes its claims often. So an earlier period with the same rules and claims
-    is continued; otherwise such a client would use up the kept periods, and rows sent in the first would stay with it.
+    The access periods tell later which rows the client may have, so that rows that it may not see any more are
+    deleted. A client that uses two tokens in turn changes its claims often. So an earlier period with the same rules
+    and claims is continued. Otherwise such a client would use up the kept periods.
     """
     periods = known.access_periods
     same = next((each for each in periods if (each.rules, each.claims) == (rules, claims)), None)
@@ -174,27 +202,30 @@ def _in_access_period(
     )
 
 
-def _shown(known: SourcePosition, at: Position | None) -> SourcePosition:
-    """Return the position after a page up to `at`."""
-    now = known.access_periods[-1]
-    if at is None or (now.last is not None and now.last >= at):
+def _extend_access_period(known: SourcePosition, at: Position | None) -> SourcePosition:
+    """Return the position whose current access period includes a page that ends at `at`."""
+    period = known.access_periods[-1]
+    if at is None or (period.last is not None and period.last >= at):
         return known
     return msgspec.structs.replace(
-        known, access_periods=(*known.access_periods[:-1], msgspec.structs.replace(now, last=at))
+        known, access_periods=(*known.access_periods[:-1], msgspec.structs.replace(period, last=at))
     )
 
 
 def _free_mark(record: ClientRecord | None, since: int) -> int:
-    """Return a number below the client's cursor that is no arrival and has no other meaning for this client."""
-    taken = {mark for known in record.sources for mark, _ in known.marks} if record is not None else set()
+    """Return a number below the client's cursor that has no other meaning for this client.
+
+    Multiples of `ARRIVAL_STEP` are arrivals, the gateway's timestamps of commits, and so are never marks.
+    """
+    used = {mark for known in record.sources for mark, _ in known.marks} if record is not None else set()
     mark = since - 1
-    while mark % ARRIVAL_STEP == 0 or mark in taken or _is_own(record, mark):
+    while mark % ARRIVAL_STEP == 0 or mark in used or _is_feed_cursor(record, mark):
         mark -= 1
     return mark
 
 
-def _is_own(record: ClientRecord | None, cursor: int) -> bool:
-    """Return whether the gateway's own feed sent this cursor."""
+def _is_feed_cursor(record: ClientRecord | None, cursor: int) -> bool:
+    """Return whether the gateway's own feed sent the client this cursor, as far as its record says."""
     if record is None:
         return False
     return any(page.cursor == cursor for page in record.pages) or any(scope.start == cursor for scope in record.scopes)

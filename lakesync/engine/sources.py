@@ -1,4 +1,8 @@
-"""The named sources of one gateway: adapters from which clients pull with `source=NAME`."""
+"""The named sources of one gateway: adapters from which clients pull with `source=NAME`, beside the gateway's own feed.
+
+`SyncGateway` calls `submit_pull` for pulls from a source, and `read_page` for every other pull. Each client's positions
+in the sources are in its record (`engine.source_positions`).
+"""
 
 from __future__ import annotations
 
@@ -10,9 +14,10 @@ import structlog
 from msgspec.structs import replace
 
 from lakesync.adapters.base import DatabaseAdapter
+from lakesync.engine import pulling
 from lakesync.engine import source_positions as positions
 from lakesync.engine.access import RulesCache
-from lakesync.engine.pulling import PullRequest, Reading, read_page, tell_followers
+from lakesync.engine.pulling import PullRequest, Reading, tell_followers
 from lakesync.engine.source_pages import SourcePage, read_source, with_deletes
 from lakesync.feed.client_state import current
 from lakesync.model.errors import NotFoundError
@@ -27,7 +32,7 @@ from lakesync.staging.store.push import ClientCommit
 log = structlog.get_logger("gateway")
 
 _WORKERS = 4
-"""Threads that read sources."""
+"""Threads of a gateway that read its sources."""
 
 
 class Sources:
@@ -38,7 +43,7 @@ class Sources:
 
         Args:
             gateway_id: the gateway's id.
-            store: holds the clients' records.
+            store: the staging store that contains the clients' records.
             wall: returns the server's wall time in milliseconds since 1970.
             rules: the gateway's cache of compiled sync rules.
         """
@@ -51,7 +56,12 @@ class Sources:
         self._pool: ThreadPoolExecutor | None = None
 
     def register(self, name: str, adapter: DatabaseAdapter) -> None:
-        """Register an adapter as a source; it replaces one with the same name."""
+        """Register an adapter as a source. It replaces one with the same name, whose positions clients keep.
+
+        Args:
+            name: the name that clients pass as `source`.
+            adapter: an open adapter, which the caller closes.
+        """
         with self._lock:
             self._adapters[name] = adapter
 
@@ -66,21 +76,23 @@ class Sources:
                 raise self._unknown(name)
 
     def names(self) -> list[str]:
-        """Return the names of the sources."""
+        """Return the names of the sources, sorted."""
         with self._lock:
             return sorted(self._adapters)
 
     def submit_pull(self, source: str, pull: SyncPull, claims: Claims, *, live: bool = False) -> Future[SyncResponse]:
-        """Return a page of the changes of a source that a client lacks. It is read in a thread, because adapters block.
+        """Read a page of the changes of a source that a client lacks, in a thread, because adapters block.
 
         Args:
-            source: name of the source.
-            pull: the request.
+            source: the source's name.
+            pull: the decoded request.
             claims: the verified claims of the client's token.
-            live: whether the pull came over a connection that also receives broadcasts.
+            live: whether the pull came over the connection on which the client gets broadcasts. Otherwise that
+                connection's process is notified that the client may have these rows.
 
         Returns:
-            A future of the page. It raises AdapterError if the source cannot be read.
+            A future of the page. It raises AdapterError if the source cannot be read, and StagingUnavailableError if
+            the store does not respond.
 
         Raises:
             NotFoundError: no source has this name.
@@ -99,20 +111,23 @@ class Sources:
         Args:
             view: a consistent read of the gateway's store.
             request: the pull, after its checks.
+
+        Raises:
+            ResyncRequiredError: as `pulling.read_page`.
         """
         pull = request.pull
         record = current(view.client(pull.client_id), view.epoch)
         if record is None or not record.sources:
-            return read_page(view, request, self._rules)
+            return pulling.read_page(view, request, self._rules)
         since = positions.resolve(record, pull.since_hlc)
         own = replace(pull, since_hlc=since, source=None)
-        reading = read_page(view, request._replace(pull=own), self._rules)
-        self._note(pull, positions.started_again if reading.at.resync else None, record)
+        reading = pulling.read_page(view, request._replace(pull=own), self._rules)
+        self._update_positions(pull, record, starts_again=reading.at.resync)
         deltas = with_deletes(reading.page.deltas, record)
         return reading._replace(page=reading.page._replace(deltas=deltas))
 
     def close(self) -> None:
-        """Finish the pulls that are in progress."""
+        """Wait for the pulls that are in progress. No pull may be submitted afterwards."""
         if self._pool is not None:
             self._pool.shutdown()
 
@@ -125,7 +140,7 @@ class Sources:
     def _try_pull(
         self, adapter: DatabaseAdapter, source: str, pull: SyncPull, claims: Claims, live: bool
     ) -> SyncResponse | None:
-        """Return a page; None if the client's position in the source changed while the page was read."""
+        """Return a page; None if another request changed the client's position in the source while it was read."""
         record, config = self._store.read(
             self._gateway_id,
             lambda view: (current(view.client(pull.client_id), view.epoch), view.config),
@@ -136,22 +151,30 @@ class Sources:
         page = read_source(adapter, start.after, start.known.access_periods, pull.max_deltas)
         known, cursor = positions.end(start, record, pull.since_hlc, page.end, page.tables, more=page.more)
         before = positions.position_in(record, source)
-        if record is None or known != before:
+        if record is None or known != before:  # the position changed, and is stored before the response is sent
             now = self._wall()
-            kept = self._store.submit(
-                self._gateway_id, lambda commit: _keep(commit, before, start, pull, page, now, live=live)
+            stored_cursor = self._store.submit(
+                self._gateway_id, lambda commit: _store_position(commit, before, start, pull, page, now, live=live)
             ).result()
-            if kept is None:
+            if stored_cursor is None:
                 return None
-            cursor = kept
+            cursor = stored_cursor
         return SyncResponse(tuple(page.deltas), cursor, page.more)
 
-    def _note(self, pull: SyncPull, again: Callable[[ClientRecord], ClientRecord] | None, record: ClientRecord) -> None:
-        """Store what the cursor of a pull from the gateway's own feed confirms about sources.
+    def _update_positions(self, pull: SyncPull, record: ClientRecord, *, starts_again: bool) -> None:
+        """Store what a pull from the gateway's own feed says about the client's positions in sources.
 
-        Nothing waits for this write: if it is lost, pages of sources are sent again.
+        The pull does not wait for this write. If the write fails, pages of sources are sent again.
+
+        Args:
+            pull: the pull; its cursor may be the mark of a source's page, which it confirms.
+            record: the client's record.
+            starts_again: whether the client starts its feed again, and so all of its sources.
         """
-        update = again or (lambda known: positions.after_request(known, pull.since_hlc))
+
+        def update(known: ClientRecord) -> ClientRecord:
+            return positions.started_again(known) if starts_again else positions.after_request(known, pull.since_hlc)
+
         if update(record) == record:
             return
 
@@ -167,7 +190,7 @@ class Sources:
         return NotFoundError(f"no source {name!r} is registered at gateway {self._gateway_id!r} (known: {known})")
 
 
-def _keep(
+def _store_position(
     commit: ClientCommit,
     before: SourcePosition,
     start: positions.Start,
@@ -177,19 +200,21 @@ def _keep(
     *,
     live: bool,
 ) -> int | None:
-    """Store a client's position in a source after a page, and return the client's cursor.
+    """Store a client's position in a source after a page, and return the cursor of the response.
+
+    The new position is computed again, from the record in this transaction: marks may have come into use since.
 
     Args:
         commit: the open transaction in the gateway's store.
         before: the position that was stored when the page was read.
-        start: the position at which the page starts.
-        pull: the request.
-        page: the page.
+        start: where the page began.
+        pull: the decoded request.
+        page: the page that was read.
         now_ms: server wall time in milliseconds since 1970.
-        live: whether the pull came over a connection that also receives broadcasts.
+        live: whether the pull came over the connection on which the client gets broadcasts.
 
     Returns:
-        None if another position is stored now; nothing is changed then.
+        The cursor; None, without a change, if another position is stored now.
     """
     record = current(commit.client(pull.client_id), commit.epoch)
     if positions.position_in(record, start.known.source) != before:
@@ -206,4 +231,4 @@ def _keep(
 def _log_failure(ended: Future[None]) -> None:
     error = ended.exception()
     if error is not None:
-        log.warning("receipt of a source's page not stored; the page will be sent again", reason=str(error))
+        log.warning("position in a source not stored; its page may be sent again", reason=str(error))
