@@ -1,7 +1,8 @@
-"""Subscriptions of connected clients: which page the next broadcast contains. The gateway's channels call this.
+"""Subscriptions of clients on WebSockets: computes which page the next broadcast to each contains.
 
-The cursor of a subscriber is that of the last page sent on its connection, so it needs no record in the store.
-Subscribers with the same state lack the same changes, except for their own writes. So they share one page.
+The gateway's channels call `subscribe`, `resume` and `scan` through `SyncGateway`. A subscriber's cursor is that of the
+last page sent on its connection, so it needs no record in the store. Subscribers with the same state lack the same
+changes, except for their own writes. So they share one scan of the feed and one page.
 """
 
 from __future__ import annotations
@@ -33,13 +34,14 @@ from lakesync.staging.store.feed import ClientView
 from lakesync.staging.store.push import ClientCommit
 
 _NO_CLIENT = ""
-"""A client that wrote nothing; no client id is empty."""
+"""The id of a client that wrote nothing, for shared pages; no real client id is empty."""
 
 
 class Subscription(NamedTuple):
-    """The bucket keys that concern a subscriber, besides its own bucket."""
+    """The bucket keys whose changes concern a subscriber, besides its own bucket (changes for this client alone)."""
 
     buckets: frozenset[str] = frozenset()
+    """Bucket keys."""
     prefixes: frozenset[str] = frozenset()
     """Prefixes of bucket keys that may come into use; `rules.keys.prefixes_of` returns those of a key."""
 
@@ -49,16 +51,16 @@ _NOTHING = Subscription()
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SubscriptionState:
-    """The cursor of subscribers and what they may see. Subscribers that share a state get the same broadcasts."""
+    """The cursor of subscribers, and what they may see. Subscribers that share a state get the same broadcasts."""
 
     cursor: int
     """Cursor of the last page sent to them."""
     limit: int
-    """Most deltas in a page."""
+    """Deltas at which a page is full."""
     has_more: bool = False
     """Whether more pages follow at this cursor."""
     has_other_claims: bool = False
-    """Whether connections of the same client with other claims were sent pages since; see `ScanResult`."""
+    """Whether connections of the same clients with other claims were sent pages since; see `ScanResult`."""
     access: Access | None = None
     """What they could see when they got the cursor; None until `subscribe` computes it."""
     subscription: Subscription = _NOTHING
@@ -66,10 +68,10 @@ class SubscriptionState:
     knows_resync: bool = False
     """Whether they understand RESYNC_REQUIRED, and accept an INSERT of a row that they have."""
     may_hold_unknown_rows: bool = False
-    """Whether they may hold rows that the gateway does not know."""
+    """Whether they may have rows that the gateway never knew, for example from before the store was rebuilt."""
     has_not_pulled: bool = False
-    """Whether they have not pulled on their connections yet. The cursor is then that of their records. Their own may be
-    older, so their broadcasts carry none."""
+    """Whether they have not pulled on their connections yet. The cursor is then that of their stored records. Their
+    databases may be older, so their broadcasts have cursor 0, which clients do not store."""
 
     def value(self) -> tuple[object, ...]:
         """Return a value that is equal for states whose subscribers get the same broadcasts."""
@@ -90,10 +92,11 @@ class SubscriptionState:
 
 @dataclass(slots=True, eq=False)
 class Follower:
-    """A subscribed client. Use it from one thread; other threads get only its immutable parts."""
+    """A client that is subscribed on one connection. Use it from one thread; pass only immutable parts to others."""
 
     client_id: str
     claims: Claims
+    """The verified claims of the connection's token."""
     state: SubscriptionState
     has_own_changes: bool = True
     """Whether there may be changes that concern this client alone."""
@@ -119,21 +122,21 @@ class Follower:
         return own_bucket(self.client_id)
 
     def after_page(self, cursor: int, *, has_more: bool) -> None:
-        """Record that it was sent a page of its own, whose cursor may belong to another access.
+        """Record that the client was sent a page of its own. It has to be subscribed again before the next scan.
 
         Args:
-            cursor: of the page.
+            cursor: the page's cursor.
             has_more: whether more pages follow.
         """
         self.state = replace(self.state, cursor=cursor, has_more=has_more, access=None)
         self.has_own_changes = True
 
     def after_source(self) -> None:
-        """Record that it was sent a page of a source."""
+        """Record that the client was sent a page of a source. It has to be subscribed again before the next scan."""
         self.state = replace(self.state, access=None)
 
     def after_push(self, cursor: int) -> None:
-        """Record the cursor of the answer to its push, if it is ahead.
+        """Record the cursor in the response to the client's push, if it is ahead of the connection's cursor.
 
         A cursor in the middle of pages does not prove that the client has everything before it, so it is ignored.
         """
@@ -149,45 +152,48 @@ class SubscriberGroup(NamedTuple):
     state: SubscriptionState
     clients: frozenset[str]
     with_own_changes: frozenset[str]
-    """Those with changes that may concern them alone."""
+    """Clients with changes that may concern them alone."""
     multi_connected: frozenset[str]
-    """Those that have another connection too, on which they may have been sent what they lack."""
+    """Clients with another connection too, on which they may have been sent what they lack on this one."""
 
 
 class ScanResult(NamedTuple):
-    """What a group lacks."""
+    """The changes that a group of subscribers lacks."""
 
     state: SubscriptionState
-    """The group's state after it was sent the page."""
+    """The group's state after it is sent the page."""
     page: SyncResponse | None = None
-    """The shared page; None if they lack nothing."""
+    """The shared page; None if it would be empty."""
     own_pages: Mapping[str, SyncResponse | None] = {}
-    """Pages of clients that lack something else, by client id."""
+    """By client id: pages of clients that lack something else than the shared page; None if they lack nothing."""
     with_other_claims: frozenset[str] = frozenset()
-    """Clients that lack something and whose newest pages had other claims. Each needs a pull from its old cursor: a
-    shared page would contain cursors of the other claims.
-    """
+    """Clients that lack something and whose newest pages had other claims. Each needs a pull from its old cursor: the
+    cursor of a shared page would belong to the other claims."""
     needs_pull: bool = False
-    """Whether each client needs a pull: more pages follow, bucket keys came into use, or rules changed or are being
-    applied."""
+    """Whether each client of the group needs a pull, because a shared page is not possible: more pages follow, bucket
+    keys came into use, or the rules changed or are being applied."""
 
 
 def subscribe(
     commit: ClientCommit, newcomers: Sequence[tuple[str, Claims, SubscriptionState]], rules: RulesCache, now_ms: int
 ) -> list[SubscriptionState]:
-    """Return the state of new subscribers with what they may see, if they got their cursors under the same access.
+    """Return the states of new subscribers. They have an access if the client got its cursor under the same access.
 
-    A client that pulled from an empty gateway has no record yet; it gets one, so that later cursors can be resolved.
+    The clients' records say from now on that broadcasts may be sent to them. A client that pulled from an empty gateway
+    has no record yet; it gets one, so that later cursors can be resolved.
 
     Args:
         commit: the open transaction in the gateway's store.
-        newcomers: client id, claims and state of each.
+        newcomers: client id, verified claims and state of each.
         rules: the gateway's cache of compiled sync rules.
         now_ms: server wall time in milliseconds since 1970.
+
+    Returns:
+        The states in the order of `newcomers`; equal ones are one object.
     """
-    known: dict[tuple[object, ...], SubscriptionState] = {}
+    shared: dict[tuple[object, ...], SubscriptionState] = {}
     states = [_subscribe_one(commit, client, claims, at, rules, now_ms) for client, claims, at in newcomers]
-    return [known.setdefault(state.value(), state) for state in states]
+    return [shared.setdefault(state.value(), state) for state in states]
 
 
 def _subscribe_one(
@@ -204,13 +210,13 @@ def _subscribe_one(
     if record != known:
         commit.put_client(record)
     scope = scope_under(record, access)
-    good = scope is not None and 0 <= scope.start <= state.cursor
-    good = good and not record.sources  # a shared page does not consider what a client has from a source
+    can_share = scope is not None and 0 <= scope.start <= state.cursor  # the cursor belongs to these claims and rules
+    can_share = can_share and not record.sources  # a shared page does not consider what a client has from a source
     may_hold_unknown_rows = (record.may_hold_unknown_rows or state.has_not_pulled) and not state.knows_resync
-    has_other_claims = good and not owns_cursors(record, access)
+    has_other_claims = can_share and not owns_cursors(record, access)
     return replace(
         state,
-        access=access if good else None,
+        access=access if can_share else None,
         subscription=subscription,
         may_hold_unknown_rows=may_hold_unknown_rows,
         has_other_claims=has_other_claims,
@@ -243,7 +249,15 @@ def resume(commit: ClientCommit, client_id: str) -> int | None:
 def subscription_of(
     view: ClientView, claims: Claims, access: Access, before: Subscription, rules: RulesCache
 ) -> Subscription:
-    """Return a subscription extended by the bucket keys of an access."""
+    """Return the subscription `before`, extended by the bucket keys of an access.
+
+    Args:
+        view: a consistent read of the gateway's store.
+        claims: the client's verified claims.
+        access: what these claims may see.
+        before: the bucket keys that concerned the client so far.
+        rules: the gateway's cache of compiled sync rules.
+    """
     prefixes = rules.index(view.config).client_prefixes(claims)
     return Subscription(before.buckets | access.keys, before.prefixes | prefixes)
 
@@ -256,20 +270,21 @@ def scan(view: ClientView, groups: Sequence[SubscriberGroup], rules: RulesCache)
         groups: subscribers by state.
         rules: the gateway's cache of compiled sync rules.
     """
-    known: dict[tuple[object, ...], SubscriptionState] = {}
-    return [_scan_group(view, group, rules, known) for group in groups]
+    shared: dict[tuple[object, ...], SubscriptionState] = {}
+    return [_scan_group(view, group, rules, shared) for group in groups]
 
 
 def subscriber_position(state: SubscriptionState, access: Access, newest: int) -> Position:
     """Return the feed position of subscribers that were sent everything that they may see, up to their cursor.
 
     Args:
-        state: of the subscribers.
-        access: what they may see.
+        state: the subscribers' state.
+        access: the claims and bucket keys that decide what the subscribers may see.
         newest: the gateway's newest arrival.
     """
     keys = state.subscription.buckets | access.keys
-    # they were sent nothing since, but may have written rows under these keys that store them as writers no more
+    # They were sent nothing since. But they may have written rows under these keys, and a row stores only its latest
+    # writers.
     visible = (SentPeriod(state.cursor, 0, newest),)
     return Position(
         state.cursor,
@@ -287,8 +302,9 @@ def subscriber_position(state: SubscriptionState, access: Access, newest: int) -
 
 
 def _scan_group(
-    view: ClientView, group: SubscriberGroup, rules: RulesCache, known: dict[tuple[object, ...], SubscriptionState]
+    view: ClientView, group: SubscriberGroup, rules: RulesCache, shared: dict[tuple[object, ...], SubscriptionState]
 ) -> ScanResult:
+    """Return what one group lacks; `shared` has one object for each state by its value."""
     state = refreshed(view, group.state, rules)
     access = state.access
     if state.has_more or access is None or access.directly is not None:
@@ -296,29 +312,30 @@ def _scan_group(
     at = subscriber_position(state, access, view.arrival)
     keys = at.new_keys
     writers: set[str] = set()
-    shared = pull_page(view, _NO_CLIENT, at, access, state.limit, writers)
+    shared_page = pull_page(view, _NO_CLIENT, at, access, state.limit, writers)
+    # the position of a client that may have been sent everything already, on another connection
     sent = dict.fromkeys(keys, (SentPeriod(state.cursor, view.arrival, view.arrival),))
-    doubted = at._replace(exact=False, sent=sent, sent_up_to=view.arrival)
+    in_doubt_at = at._replace(exact=False, sent=sent, sent_up_to=view.arrival)
     by_own_bucket = {own_bucket(name): name for name in group.clients}
     with_own_changes = group.with_own_changes.union(
         by_own_bucket[bucket] for bucket in view.unnotified(by_own_bucket, state.cursor)
     )
     in_doubt_clients = group.clients if state.has_other_claims else group.multi_connected
     others = {
-        name: pull_page(view, name, doubted if name in in_doubt_clients else at, access, state.limit)
+        name: pull_page(view, name, in_doubt_at if name in in_doubt_clients else at, access, state.limit)
         for name in with_own_changes | in_doubt_clients | group.clients & writers
     }
-    if shared.has_more or any(page.has_more for page in others.values()):
+    if shared_page.has_more or any(page.has_more for page in others.values()):
         return ScanResult(state, needs_pull=True)
     after = replace(state, cursor=max(view.arrival, state.cursor))
     own_pages = {
         name: SyncResponse(tuple(page.deltas), after.cursor) if page.deltas else None for name, page in others.items()
     }
-    page = SyncResponse(tuple(shared.deltas), after.cursor) if shared.deltas else None
+    page = SyncResponse(tuple(shared_page.deltas), after.cursor) if shared_page.deltas else None
     with_other_claims = frozenset(
         name for name in in_doubt_clients if own_pages[name] and not _owns_cursors(view, name, access)
     )
-    return ScanResult(known.setdefault(after.value(), after), page, own_pages, with_other_claims)
+    return ScanResult(shared.setdefault(after.value(), after), page, own_pages, with_other_claims)
 
 
 def _owns_cursors(view: ClientView, client_id: str, access: Access) -> bool:
@@ -329,8 +346,13 @@ def _owns_cursors(view: ClientView, client_id: str, access: Access) -> bool:
 def refreshed(view: ClientView, state: SubscriptionState, rules: RulesCache) -> SubscriptionState:
     """Return the state with what its subscribers may see now.
 
-    Without access if the rules changed, or if bucket keys came into use: the clients' records must name those before
-    rows are sent under them.
+    The access is None if the rules changed, or if bucket keys came into use that the subscribers may see: the clients'
+    records must have these keys before rows are sent under them.
+
+    Args:
+        view: a consistent read of the gateway's store.
+        state: the subscribers' state.
+        rules: the gateway's cache of compiled sync rules.
     """
     access = state.access
     if access is None:

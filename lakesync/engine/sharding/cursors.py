@@ -19,13 +19,14 @@ from lakesync.staging.records import ARRIVAL_STEP
 from lakesync.staging.records.clients import CursorVector, SentCursors
 
 MAX_VECTORS = 32
-"""Cursors of one client whose vectors are kept."""
+"""The most cursors of one client whose vectors are stored; the least recently used are removed."""
 
 BROADCAST_OFFSET = 128
 """Broadcast cursors are a multiple of `ARRIVAL_STEP` plus this. A client's own cursors are a multiple, or one above."""
 
 BROADCAST_RETENTION = (24 * 3_600_000) << 16
-"""Vectors of broadcast cursors are kept for a day, as a difference of arrivals. A client that sends one adopts it."""
+"""How long the vectors of broadcast cursors are stored: a day, as a difference of arrivals. The vector of a cursor that
+a client sends is copied to the client's record."""
 
 UNKNOWN_CURSOR = (1 << 40) + 1
 """Stands for the cursor in each shard of a client whose own cursor is unknown. It is below every arrival and no shard
@@ -33,7 +34,12 @@ returns it, so that each shard treats the client as one that may have any row.""
 
 
 def find_vector(sent_cursors: SentCursors | None, cursor: int) -> CursorVector | None:
-    """Return the vector of a cursor; None if it is not known. Cursor 0 is the start of every shard's feed."""
+    """Return the vector of a cursor; None if it is not known. Cursor 0 is the start of every shard's feed.
+
+    Args:
+        sent_cursors: the client's stored cursors; None if it has none.
+        cursor: the cursor that the client sent.
+    """
     if cursor == 0:
         return CursorVector(0, ())
     known = sent_cursors.vectors if sent_cursors is not None else ()
@@ -46,9 +52,9 @@ def confirm(sent_cursors: SentCursors | None, cursor: int) -> SentCursors | None
         sent_cursors.confirmed == cursor and sent_cursors.vectors[-1:] and sent_cursors.vectors[-1].cursor == cursor
     ):
         return sent_cursors
-    here = [vector for vector in sent_cursors.vectors if vector.cursor == cursor]
+    matching = [vector for vector in sent_cursors.vectors if vector.cursor == cursor]
     others = [vector for vector in sent_cursors.vectors if vector.cursor != cursor]
-    return replace(sent_cursors, confirmed=cursor, vectors=(*others, *here)) if here else sent_cursors
+    return replace(sent_cursors, confirmed=cursor, vectors=(*others, *matching)) if matching else sent_cursors
 
 
 def issue(
@@ -56,15 +62,15 @@ def issue(
 ) -> tuple[SentCursors, int]:
     """Create a cursor, or reuse the client's highest one if it has the same vector.
 
-    A cursor in the middle of a walk through pages is one above a multiple of `ARRIVAL_STEP`. If that is so in any
-    shard, the new cursor is one above a multiple too.
+    A cursor in the middle of a client's pages is no multiple of `ARRIVAL_STEP`. If that is so in any shard, the new
+    cursor is one above a multiple.
 
     Args:
-        sent_cursors: the client's earlier cursors.
-        parts: cursor by shard.
-        next_shard: shard at which the client's next page begins.
+        sent_cursors: the client's stored cursors; None if it has none.
+        parts: the vector: the cursor in each shard, by shard name.
+        next_shard: the shard at which the client's next page begins; empty for any.
         now_ms: server wall time in milliseconds since 1970.
-        above: a cursor that the client has, which may be a broadcast one; the new one is higher.
+        above: a cursor that the client has, which may be a broadcast one; the new one is higher. 0 for none.
 
     Returns:
         The updated cursors, and the new one.
@@ -75,7 +81,7 @@ def issue(
         if vector.cursor == known.highest >= above and (vector.parts, vector.next_shard) == (wanted, next_shard):
             return known, vector.cursor
     cursor = next_above(max(known.highest, above), now_ms)
-    if any(place % ARRIVAL_STEP for place in parts.values()):
+    if any(part % ARRIVAL_STEP for part in parts.values()):
         cursor += 1
     return _with(replace(known, highest=cursor), CursorVector(cursor, wanted, next_shard)), cursor
 
@@ -92,9 +98,10 @@ def next_above(cursor: int, now_ms: int) -> int:
 
 
 def _with(sent_cursors: SentCursors, vector: CursorVector) -> SentCursors:
+    """Add a vector; above `MAX_VECTORS` the oldest are removed, but not the one that the client confirmed."""
     vectors = [*sent_cursors.vectors, vector]
     surplus = len(vectors) - MAX_VECTORS
     if surplus > 0:
-        needless = [kept.cursor for kept in vectors if kept.cursor != sent_cursors.confirmed][:surplus]
-        vectors = [kept for kept in vectors if kept.cursor not in needless]
+        removed = [each.cursor for each in vectors if each.cursor != sent_cursors.confirmed][:surplus]
+        vectors = [each for each in vectors if each.cursor not in removed]
     return replace(sent_cursors, vectors=tuple(vectors))

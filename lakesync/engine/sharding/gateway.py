@@ -1,6 +1,7 @@
-"""`ShardedGateway`: one gateway over several stores.
+"""`ShardedGateway`: one gateway over several staging stores.
 
-`Engine` creates it instead of `SyncGateway` if tables are sharded. It forwards each operation to the shards' gateways.
+`Engine` creates it instead of `SyncGateway` if tables are sharded. It forwards each operation to the shards' gateways,
+and translates the client's cursor into one cursor for each shard (`cursors`, `vectors`).
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ from lakesync.rules.model import SyncRules
 from lakesync.staging.records import Checkpoint, WriteScope
 from lakesync.staging.sharded import ShardedStore
 
-_AT_ONCE = 10_000
+_CHUNK = 10_000
+"""Deltas that `rehydrate` reads before it commits them."""
 
 
 class ShardedGateway(SyncGateway):
@@ -93,17 +95,17 @@ class ShardedGateway(SyncGateway):
         super()._record_rejection(push, claims, error)
 
     def _push(self, request: CheckedPush) -> Future[PushResult]:
-        """Push to all shards or none; a repeat completes what a crash between two shards interrupted."""
+        """Push to all shards or none; a repeat completes a push that a crash between two shards interrupted."""
         outcome: Future[PushResult] = Future()
-        given = pushing.ShardedPush(request.push, request.claims, request.seen, request.trusted, outcome)
-        return run(pushing.push(self._parts, self._shards, self._vectors, given), outcome)
+        request_of_all = pushing.ShardedPush(request.push, request.claims, request.seen, request.trusted, outcome)
+        return run(pushing.push(self._parts, self._shards, self._vectors, request_of_all), outcome)
 
     def _page(self, request: PullRequest) -> Future[SyncPage]:
         """Read a page from all shards."""
         return run(pulling.pull(self._parts, self._vectors, request))
 
     def submit_peek(self, claims: Claims, since: str | None, limit: int) -> Future[PeekPage]:
-        """Like `SyncGateway.submit_peek`, shard after shard."""
+        """Like `SyncGateway.submit_peek`: reads one shard after another."""
         check_limit(limit)
         return run(pulling.peek(self._parts, claims, since, limit))
 
@@ -139,12 +141,13 @@ class ShardedGateway(SyncGateway):
         for name, part in self._parts.items():
             if not part.has_checkpoint():
                 raise NotFoundError(f"shard {name!r} of gateway {self.gateway_id!r} has no checkpoint: pull from 0")
-        asked = {name: part.submit_checkpoint(client_id, claims) for name, part in self._parts.items()}
-        return run(self._checkpoint(client_id, asked))
+        futures = {name: part.submit_checkpoint(client_id, claims) for name, part in self._parts.items()}
+        return run(self._checkpoint(client_id, futures))
 
-    def _checkpoint(self, client_id: str, asked: dict[str, Future[Checkpoint]]) -> Steps[Checkpoint]:
+    def _checkpoint(self, client_id: str, futures: dict[str, Future[Checkpoint]]) -> Steps[Checkpoint]:
+        """Join the shards' checkpoints to one, with a new cursor that stands for their arrivals."""
         checkpoints: dict[str, Checkpoint] = {}
-        for name, future in asked.items():
+        for name, future in futures.items():
             checkpoints[name] = yield future
         arrivals = {name: checkpoint.arrival for name, checkpoint in checkpoints.items()}
         cursor: int = yield self._vectors.submit_issue(client_id, arrivals)
@@ -199,33 +202,37 @@ class ShardedGateway(SyncGateway):
     def level(self) -> None:
         """Copy the default shard's configuration to the others, to complete a change that a crash interrupted.
 
+        `Engine.open` calls it.
+
         Raises:
-            SchemaError: the default shard's schema is not an evolution of another shard's.
+            SchemaError: another shard's schema cannot be changed to the default shard's, because a column was removed
+                or changed.
         """
-        wanted = self.config()
+        config = self.config()
         for part in self._others():
-            found = part.config()
-            for table in wanted.retired.keys() & found.schemas.keys():
+            current = part.config()
+            for table in config.retired.keys() & current.schemas.keys():
                 part.retire_schema(table)
-            for table, known in wanted.schemas.items():
-                if table not in found.schemas or found.schemas[table].schema != known.schema:
-                    part.register_schema(known.schema)
-            if wanted.rules is not None and found.rules != wanted.rules:
-                part.set_rules(wanted.rules)
-            if wanted.write_scope is not None and found.write_scope != wanted.write_scope:
-                part.set_write_scope(wanted.write_scope)
+            for table, registered in config.schemas.items():
+                if table not in current.schemas or current.schemas[table].schema != registered.schema:
+                    part.register_schema(registered.schema)
+            if config.rules is not None and current.rules != config.rules:
+                part.set_rules(config.rules)
+            if config.write_scope is not None and current.write_scope != config.write_scope:
+                part.set_write_scope(config.write_scope)
 
     def rehydrate(self, deltas: Iterable[RowDelta] | None = None) -> int:
         """Like `Embedding.rehydrate`, each delta in its shard."""
         rest = iter(deltas if deltas is not None else stored_deltas(self.flusher.destination, self.gateway_id))
         total = 0
-        while some := list(islice(rest, _AT_ONCE)):
+        while chunk := list(islice(rest, _CHUNK)):
             by_shard: dict[str, list[RowDelta]] = {}
-            for delta in some:
+            for delta in chunk:
                 by_shard.setdefault(self._shards.of(delta.table), []).append(delta)
             total += sum(self._parts[name].rehydrate(own) for name, own in by_shard.items())
             if deltas is None:
-                self.flusher.adopt([StoredDelta(self.gateway_id, 0, delta).identity for delta in some])
+                # they are in the adapter already (an identity does not depend on the arrival, 0 here)
+                self.flusher.adopt([StoredDelta(self.gateway_id, 0, delta).identity for delta in chunk])
         return total
 
     def _others(self) -> Iterator[ShardGateway]:

@@ -23,32 +23,36 @@ def oldest_unsent(
     Args:
         parts: the gateway of each shard, by shard name.
         vectors: resolves and creates client cursors.
-        queries: the clients.
+        queries: the clients, each with the result of its previous query.
+
+    Returns:
+        The oldest unsent change of each client in any shard; None for a client that never pulled.
 
     Raises:
         StagingUnavailableError: a shard cannot be reached.
     """
     positions = yield from _in_shards(parts, vectors, [(query.client_id, query.position) for query in queries])
-    found: list[dict[str, Unsent]] = [{} for _ in queries]
+    by_client: list[dict[str, Unsent]] = [{} for _ in queries]
     for name, part in parts.items():
-        there = [_in_shard(name, query, position[name]) for query, position in zip(queries, positions, strict=True)]
-        answers = yield from of_shard(name, part.submit_unsent(there))
-        for each, answer in zip(found, answers, strict=True):
-            if answer is not None:
-                each[name] = answer
-    return [_of_all(each) for each in found]
+        in_shard = [_in_shard(name, query, position[name]) for query, position in zip(queries, positions, strict=True)]
+        results = yield from of_shard(name, part.submit_unsent(in_shard))
+        for by_shard, result in zip(by_client, results, strict=True):
+            if result is not None:
+                by_shard[name] = result
+    return [_oldest(by_shard) for by_shard in by_client]
 
 
 def _in_shard(name: str, query: LagQuery, position: ClientPosition) -> LagQuery:
+    """Return the query for one shard, with the shard's part of the previous result."""
     return LagQuery(query.client_id, position, query.before.shards.get(name) if query.before is not None else None)
 
 
-def _of_all(found: Mapping[str, Unsent]) -> Unsent | None:
+def _oldest(by_shard: Mapping[str, Unsent]) -> Unsent | None:
     """Return the oldest of the shards' results; None if the client pulled from no shard."""
-    if not found:
+    if not by_shard:
         return None
-    oldest = min((each.since for each in found.values() if each.since), default=0)
-    return Unsent(oldest, done=all(each.done for each in found.values()), shards=found)
+    oldest = min((each.since for each in by_shard.values() if each.since), default=0)
+    return Unsent(oldest, done=all(each.done for each in by_shard.values()), shards=by_shard)
 
 
 def explain(
@@ -61,11 +65,14 @@ def explain(
     """As `engine.explain.explain`, for a row of one shard.
 
     Args:
-        part: the shard's.
-        name: of the shard.
+        part: the shard's gateway.
+        name: the shard's name.
         vectors: resolves and creates client cursors.
-        query: client id, table, row id and claims.
-        position: of the client.
+        query: client id, table, row id, and the client's claims or None, as for `SyncGateway.submit_explain`.
+        position: what this process knows of the client, with cursors of the sharded gateway.
+
+    Raises:
+        StagingUnavailableError: the shard or the default shard cannot be reached.
     """
     (by_shard,) = yield from _in_shards([name], vectors, [(query[0], position)])
     explanation: Explanation = yield from of_shard(name, part.submit_explain(*query, by_shard[name]))
@@ -75,23 +82,30 @@ def explain(
 def _in_shards(
     names: Collection[str], vectors: Vectors, clients: Sequence[tuple[str, ClientPosition]]
 ) -> Steps[list[dict[str, ClientPosition]]]:
-    """Return the positions of clients in some shards."""
-    sent_cursors: list[dict[str, int] | None] = yield vectors.submit_parts([(name, at.cursor) for name, at in clients])
-    shown: list[dict[str, int] | None] = yield vectors.submit_parts([(name, at.confirmed) for name, at in clients])
+    """Return the position of each client in each of the named shards, by shard name.
+
+    Args:
+        names: the shards' names.
+        vectors: resolves client cursors.
+        clients: client id, and position with cursors of the sharded gateway.
+    """
+    sent: list[dict[str, int] | None] = yield vectors.submit_parts([(name, at.cursor) for name, at in clients])
+    confirmed: list[dict[str, int] | None] = yield vectors.submit_parts([(name, at.confirmed) for name, at in clients])
     return [
-        {name: _position_in(name, at, cursors, seen) for name in names}
-        for (_, at), cursors, seen in zip(clients, sent_cursors, shown, strict=True)
+        {name: _position_in(name, at, sent_cursors, confirmed_cursors) for name in names}
+        for (_, at), sent_cursors, confirmed_cursors in zip(clients, sent, confirmed, strict=True)
     ]
 
 
 def _position_in(
-    name: str, at: ClientPosition, cursors: dict[str, int] | None, shown: dict[str, int] | None
+    name: str, at: ClientPosition, sent: dict[str, int] | None, confirmed: dict[str, int] | None
 ) -> ClientPosition:
+    """Return a client's position in one shard, given the cursors by shard that its two cursors stand for."""
     state = at.state
     parts = state.parts if isinstance(state, ShardedSubscriptionState) and not state.has_more else None
-    began = 0 if at.cursor is not None and at.cursor <= NEVER_PULLED else None
+    unresolved = 0 if at.cursor is not None and at.cursor <= NEVER_PULLED else None
     return at._replace(
-        cursor=cursors.get(name, 0) if cursors is not None else began,
-        confirmed=shown.get(name, 0) if shown is not None else None,
+        cursor=sent.get(name, 0) if sent is not None else unresolved,
+        confirmed=confirmed.get(name, 0) if confirmed is not None else None,
         state=parts.get(name) if parts is not None else None,
     )

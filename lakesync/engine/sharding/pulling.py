@@ -1,4 +1,8 @@
-"""Reads pages over all shards: one shard after another, until the page is full. `ShardedGateway` calls it."""
+"""Reads pages over all shards: one shard after another, until the page is full.
+
+`ShardedGateway` runs `pull` and `peek`; `sharding.subscriptions` uses `shard_cursors`. All are generators of futures,
+which `steps.run` runs: what they return is the result, and their errors are those of the returned future.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ from lakesync.engine.pushing import NEVER_PULLED
 from lakesync.engine.sharding.cursors import UNKNOWN_CURSOR
 from lakesync.engine.sharding.shard_gateway import ShardGateway
 from lakesync.engine.sharding.steps import Steps, of_shard
-from lakesync.engine.sharding.vectors import Place, Vectors
+from lakesync.engine.sharding.vectors import ResolvedCursor, Vectors
 from lakesync.engine.source_pages import with_deletes
 from lakesync.feed import MAX_PAGE_BYTES
 from lakesync.model.errors import ResyncRequiredError
@@ -20,87 +24,95 @@ from lakesync.model.types import Claims, RowDelta, SyncPage
 from lakesync.wire.encoded import EncodedDeltas, encoded_size
 
 
-def start(parts: Mapping[str, ShardGateway], client_id: str, place: Place) -> Steps[dict[str, int]]:
-    """Return the cursor in each shard of a client at `place`.
+def shard_cursors(parts: Mapping[str, ShardGateway], client_id: str, sent: ResolvedCursor) -> Steps[dict[str, int]]:
+    """Return the cursor in each shard that a client's cursor stands for, by shard name.
 
     Args:
         parts: the gateway of each shard, by shard name.
         client_id: the client's id.
-        place: its resolved cursor.
+        sent: the cursor that the client sent, resolved by `Vectors.submit_resolve`.
+
+    Raises:
+        StagingUnavailableError: a shard cannot be reached.
     """
-    if place.vector is not None:
-        known = dict(place.vector.parts)
+    if sent.vector is not None:
+        known = dict(sent.vector.parts)
         return {name: known.get(name, 0) for name in parts}
-    if place.since != NEVER_PULLED:
+    if sent.feed_cursor != NEVER_PULLED:
         return dict.fromkeys(parts, UNKNOWN_CURSOR)
-    # it pushed and never pulled: it wrote to shards that know it, and has nothing of others
+    # The client has pushed and never pulled. A shard with a record of it has its writes: it is at NEVER_PULLED there.
+    # It has nothing of the other shards.
     cursors = {}
     for name, part in parts.items():
-        known_there = yield from of_shard(name, part.submit_knows(client_id))
-        cursors[name] = NEVER_PULLED if known_there else 0
+        has_record = yield from of_shard(name, part.submit_has_record(client_id))
+        cursors[name] = NEVER_PULLED if has_record else 0
     return cursors
 
 
-def pull(parts: Mapping[str, ShardGateway], vectors: Vectors, asked: PullRequest) -> Steps[SyncPage]:
+def pull(parts: Mapping[str, ShardGateway], vectors: Vectors, request: PullRequest) -> Steps[SyncPage]:
     """Return a page of what the client lacks in any shard.
 
-    The shard that filled the last page is read last, so that a busy one does not delay the others.
+    Reading begins at the shard after the one that filled the last page, so that a busy shard does not delay the others.
 
     Args:
         parts: the gateway of each shard, by shard name.
         vectors: resolves and creates client cursors.
-        asked: the pull.
+        request: the pull, after its checks, with a cursor of the sharded gateway.
 
     Raises:
-        ResyncRequiredError: the cursor is unknown, and the client handles that.
+        ResyncRequiredError: the cursor is unknown, and `request.resync_refused` is true.
         StagingUnavailableError: a shard cannot be reached.
     """
-    request = asked.pull
-    place: Place = yield vectors.submit_place(request.client_id, request.since_hlc)
-    unknown = place.vector is None and place.since != NEVER_PULLED
-    if unknown and asked.resync_refused:
+    client_pull = request.pull
+    sent: ResolvedCursor = yield vectors.submit_resolve(client_pull.client_id, client_pull.since_hlc)
+    unknown = sent.vector is None and sent.feed_cursor != NEVER_PULLED
+    if unknown and request.resync_refused:
         raise ResyncRequiredError(
-            f"the cursor {request.since_hlc} is not one of this gateway's: "
+            f"the cursor {client_pull.since_hlc} is not one of this gateway's: "
             "pull again from 0, keeping what was not pushed yet"
         )
-    cursors = yield from start(parts, request.client_id, place)
-    next_shard = place.vector.next_shard if place.vector is not None else ""
+    cursors = yield from shard_cursors(parts, client_pull.client_id, sent)
+    next_shard = sent.vector.next_shard if sent.vector is not None else ""
     pages: list[Sequence[RowDelta]] = []
-    left, room, more = request.max_deltas, asked.max_bytes, False
+    deltas_left, bytes_left, more = client_pull.max_deltas, request.max_bytes, False
     names = list(parts)
     first = names.index(next_shard) if next_shard in parts else 0
     for name in names[first:] + names[:first]:
-        there = replace(request, since_hlc=cursors[name], max_deltas=max(left, 1))
-        if left <= 0 or room <= 0:
-            begins = asked.confirmed and cursors[name] in (0, UNKNOWN_CURSOR)
-            look = parts[name].submit_begin if begins else parts[name].submit_lacks
-            lacking = look(there, asked.claims, resync_refused=asked.resync_refused, confirmed=asked.confirmed)
-            lacks = yield from of_shard(name, lacking)
-            more = more or lacks
+        shard_pull = replace(client_pull, since_hlc=cursors[name], max_deltas=max(deltas_left, 1))
+        if deltas_left <= 0 or bytes_left <= 0:
+            # The page is full: find only whether this shard has more. If the client starts again here, record that, so
+            # that a push before its next page does not take it to be at its earlier position.
+            restarts = request.confirmed and cursors[name] in (0, UNKNOWN_CURSOR)
+            submit = parts[name].submit_restart if restarts else parts[name].submit_has_changes
+            checking = submit(
+                shard_pull, request.claims, resync_refused=request.resync_refused, confirmed=request.confirmed
+            )
+            has_changes = yield from of_shard(name, checking)
+            more = more or has_changes
             continue
-        page = yield from of_shard(name, parts[name].submit_share(asked, there, room))
+        page = yield from of_shard(name, parts[name].submit_page_part(request, shard_pull, bytes_left))
         cursors[name] = page.server_hlc
         if page.deltas:
             pages.append(page.deltas)
-            left, room = left - len(page.deltas), room - encoded_size(page.deltas)
-        if left <= 0 or room <= 0:
+            deltas_left, bytes_left = deltas_left - len(page.deltas), bytes_left - encoded_size(page.deltas)
+        if deltas_left <= 0 or bytes_left <= 0:
             next_shard = names[(names.index(name) + 1) % len(names)]
         more = more or page.has_more
     deltas = joined(pages)
-    keeps_cursor = asked.confirmed and not place.shared  # the client's own cursor, which must not move
-    if keeps_cursor and not deltas and not unknown and place.since > NEVER_PULLED and place.asked == place.since:
-        return SyncPage((), request.since_hlc, more)  # nothing was sent, so the cursor still means the same
-    if max(cursors.values()) <= NEVER_PULLED:
-        return SyncPage(deltas, max(place.since, *cursors.values()), more)
-    came_from = place if asked.confirmed else None
-    cursor: int = yield vectors.submit_issue(request.client_id, cursors, next_shard, came_from, place.since)
-    if place.record is not None and place.record.sources:
-        deltas = with_deletes(deltas, place.record)
+    is_own_cursor = request.confirmed and not sent.is_broadcast and sent.requested == sent.feed_cursor
+    if is_own_cursor and not deltas and not unknown and sent.feed_cursor > NEVER_PULLED:
+        return SyncPage((), client_pull.since_hlc, more)  # nothing was sent, so the cursor still means the same
+    if max(cursors.values()) <= NEVER_PULLED:  # no shard has a real cursor for it yet, so there is no vector to store
+        return SyncPage(deltas, max(sent.feed_cursor, *cursors.values()), more)
+    confirms = sent if request.confirmed else None
+    cursor: int = yield vectors.submit_issue(client_pull.client_id, cursors, next_shard, confirms, sent.feed_cursor)
+    if sent.record is not None and sent.record.sources:  # it may have rows of the same tables from a source
+        deltas = with_deletes(deltas, sent.record)
     return SyncPage(deltas, cursor, more)
 
 
 def joined(pages: Sequence[Sequence[RowDelta]]) -> Sequence[RowDelta]:
-    """Return the deltas of several pages as one sequence, encoded if all of them are."""
+    """Return the deltas of several pages as one sequence; it stays encoded if all pages are."""
     if len(pages) == 1:
         return pages[0]
     encoded = [page for page in pages if isinstance(page, EncodedDeltas)]
@@ -110,35 +122,40 @@ def joined(pages: Sequence[Sequence[RowDelta]]) -> Sequence[RowDelta]:
 
 
 def peek(parts: Mapping[str, ShardGateway], claims: Claims, since: str | None, limit: int) -> Steps[PeekPage]:
-    """Like `engine.peek.peek`: reads what claims may see; a cursor consists of one cursor per shard.
+    """Read a page of what claims may see, without a client's record; see `engine.peek`.
+
+    The cursor is text with one cursor per shard: `SHARD=CURSOR,SHARD=CURSOR`.
 
     Args:
         parts: the gateway of each shard, by shard name.
         claims: the verified claims of a client's token.
-        since: cursor of the page before; None for all rows; `now` for later changes only.
-        limit: the most deltas to return.
+        since: the cursor that the previous page returned; None for all rows; `now` for later changes only.
+        limit: deltas at which the page is full.
 
     Raises:
+        ValidationError: `since` is not a cursor that `peek` returned.
+        ResyncRequiredError: the rules changed since the cursor was returned.
         StagingUnavailableError: a shard cannot be reached.
     """
-    first = since if since == NOW else None
-    places = {} if since is None or since == NOW else _places(since)
+    first = since if since == NOW else None  # the cursor of a shard that no page has read yet
+    cursors = {} if since is None or since == NOW else _split_cursor(since)
     pages: list[Sequence[RowDelta]] = []
-    left, room, more = limit, MAX_PAGE_BYTES, False
+    deltas_left, bytes_left, more = limit, MAX_PAGE_BYTES, False
     for name, part in parts.items():
-        if left <= 0 or room <= 0:
+        if deltas_left <= 0 or bytes_left <= 0:
             more = True  # possibly; the next page shows it
             break
-        page = yield from of_shard(name, part.submit_peek(claims, places.get(name, first), left))
-        places[name], more = page.cursor, more or page.has_more
+        page = yield from of_shard(name, part.submit_peek(claims, cursors.get(name, first), deltas_left))
+        cursors[name], more = page.cursor, more or page.has_more
         if page.deltas:
             pages.append(page.deltas)
-            left, room = left - len(page.deltas), room - encoded_size(page.deltas)
-    return PeekPage(joined(pages), ",".join(f"{name}={place}" for name, place in places.items()), more)
+            deltas_left, bytes_left = deltas_left - len(page.deltas), bytes_left - encoded_size(page.deltas)
+    return PeekPage(joined(pages), ",".join(f"{name}={cursor}" for name, cursor in cursors.items()), more)
 
 
-def _places(since: str) -> dict[str, str]:
-    found = [each.partition("=") for each in since.split(",")]
-    if not all(equals for _, equals, _ in found):
+def _split_cursor(since: str) -> dict[str, str]:
+    """Return the cursor of each shard in a cursor of `peek`."""
+    parts = [each.partition("=") for each in since.split(",")]
+    if not all(equals for _, equals, _ in parts):
         raise no_cursor(since)
-    return {name: place for name, _, place in found}
+    return {name: cursor for name, _, cursor in parts}

@@ -1,4 +1,4 @@
-"""Commits a push in the shards of its tables. `ShardedGateway` calls it."""
+"""Commits a push in the shards of its tables. `ShardedGateway` runs `push` with `steps.run`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 from lakesync.engine.pushing import NEVER_PULLED
 from lakesync.engine.sharding.shard_gateway import ShardGateway
 from lakesync.engine.sharding.steps import Steps, begin, of_shard
-from lakesync.engine.sharding.vectors import Place, Vectors
+from lakesync.engine.sharding.vectors import ResolvedCursor, Vectors
 from lakesync.model.crash_points import crash_point
 from lakesync.model.errors import RefusedError, StagingUnavailableError
 from lakesync.model.types import Claims, PushResult, RowDelta, SyncPush
@@ -21,100 +21,115 @@ class ShardedPush(NamedTuple):
 
     push: SyncPush
     claims: Claims
+    """The verified claims of the sender's token."""
     seen: int | None
-    """The newest cursor that the client certainly has when it gets the response."""
+    """The newest cursor that the client certainly has when it gets the response; None if unknown."""
     trusted: bool
-    """Whether the write scope does not apply."""
+    """Whether the deltas come from the server's own side, to which the write scope does not apply."""
     outcome: Future[PushResult]
-    """The caller may cancel it; once a shard has stored its part, the push is completed all the same."""
+    """The result for the caller, who may cancel it. Once a shard has stored its part, the push is completed anyway."""
 
 
 def split(push: SyncPush, shards: ShardMap) -> dict[str, SyncPush]:
-    """Return each shard's part of a push, in the order of the shards; shards without a part are absent."""
-    found: dict[str, list[RowDelta]] = {}
+    """Return each shard's part of a push, by shard name; shards without a part are absent.
+
+    Args:
+        push: the push.
+        shards: which tables belong to which shard; the result has its order.
+    """
+    by_shard: dict[str, list[RowDelta]] = {}
     for delta in push.deltas:
-        found.setdefault(shards.of(delta.table), []).append(delta)
-    return {name: SyncPush(push.client_id, tuple(found[name])) for name in shards.names if name in found}
+        by_shard.setdefault(shards.of(delta.table), []).append(delta)
+    return {name: SyncPush(push.client_id, tuple(by_shard[name])) for name in shards.names if name in by_shard}
 
 
 def push(
-    parts: Mapping[str, ShardGateway], shards: ShardMap, vectors: Vectors, given: ShardedPush
+    parts: Mapping[str, ShardGateway], shards: ShardMap, vectors: Vectors, request: ShardedPush
 ) -> Steps[PushResult]:
-    """Commit a push shard by shard, after all of them have accepted it.
+    """Commit a push shard by shard, after all of its shards have accepted it.
 
-    A crash in between is completed by the client's repeat: each shard recognises its deltas by their ids. Every shard
-    is asked for its part of the response's cursor, also one without deltas: what the client was sent there since its
-    last pull may be in doubt. For a shard that does not answer, the cursor that the client certainly has is used.
+    After a crash in between, the client's repeat completes the push: each shard recognises its deltas by their ids.
+    Each shard returns its part of the response's cursor, also a shard without deltas, because it may be in doubt what
+    the client was sent there since its last pull. For a shard that cannot be reached, the cursor that the client
+    certainly has is used.
 
     Args:
         parts: the gateway of each shard, by shard name.
         shards: which tables belong to which shard.
         vectors: resolves and creates client cursors.
-        given: the push.
+        request: the push, after its checks.
 
     Raises:
-        RefusedError, BackpressureError: nothing was stored.
-        CancelledError: the caller cancelled it, and nothing was stored.
-        StagingUnavailableError: a shard of the push, or the default one, cannot be reached.
+        RefusedError, BackpressureError: a shard rejects deltas, or has too many unflushed bytes; nothing was stored.
+        CancelledError: the caller cancelled the push, and nothing was stored.
+        StagingUnavailableError: a shard of the push, or the default one, cannot be reached. Some shards may have stored
+            their part; the push can be repeated.
     """
-    client_id = given.push.client_id
-    seen = yield from _seen(parts, vectors, given)
-    own = split(given.push, shards)
-    several = len(own) > 1
-    if several:
-        yield from _check(parts, own, given)
+    client_id = request.push.client_id
+    seen = yield from _seen(parts, vectors, request)
+    own = split(request.push, shards)
+    has_several_shards = len(own) > 1
+    if has_several_shards:
+        yield from _check(parts, own, request)
     cursors: dict[str, int] = {}
     for name, part in own.items():
-        if not cursors and given.outcome.cancelled():
+        if not cursors and request.outcome.cancelled():
             raise CancelledError
-        taking = parts[name].submit_part(part, given.claims, seen.get(name), admitted=several, trusted=given.trusted)
-        kept = yield from of_shard(name, taking)
+        pushing = parts[name].submit_push_part(
+            part, request.claims, seen.get(name), admitted=has_several_shards, trusted=request.trusted
+        )
+        result = yield from of_shard(name, pushing)
         if not cursors:
-            begin(given.outcome)
-        cursors[name] = kept.server_hlc
+            begin(request.outcome)
+        cursors[name] = result.server_hlc
         crash_point("sharding.after_part")
-    nothing = SyncPush(client_id, ())
+    empty = SyncPush(client_id, ())
     others: dict[str, Future[PushResult]] = {
-        name: part.submit_part(nothing, given.claims, seen.get(name), admitted=True)
+        name: part.submit_push_part(empty, request.claims, seen.get(name), admitted=True)
         for name, part in parts.items()
         if name not in own
     }
-    for name, asked in others.items():
+    for name, future in others.items():
         try:
-            answer: PushResult = yield asked
+            other_result: PushResult = yield future
         except StagingUnavailableError:  # not needed: what the client was sent there since is in doubt
-            cursors[name] = seen[name] if name in seen else (yield vectors.submit_surely(client_id)).get(name, 0)
+            cursors[name] = seen[name] if name in seen else (yield vectors.submit_confirmed(client_id)).get(name, 0)
         else:
-            cursors[name] = answer.server_hlc
+            cursors[name] = other_result.server_hlc
     cursor = max(cursors.values())
     if cursor > NEVER_PULLED:
-        cursor = yield vectors.submit_issue(client_id, cursors, above=given.seen or 0)
-    return PushResult(cursor, len(given.push.deltas))
+        cursor = yield vectors.submit_issue(client_id, cursors, above=request.seen or 0)
+    return PushResult(cursor, len(request.push.deltas))
 
 
-def _seen(parts: Iterable[str], vectors: Vectors, given: ShardedPush) -> Steps[dict[str, int]]:
-    """Return the cursor in each shard that the client certainly has."""
-    if given.seen is None:
+def _seen(parts: Iterable[str], vectors: Vectors, request: ShardedPush) -> Steps[dict[str, int]]:
+    """Return the cursor in each shard that the client certainly has, by shard name; empty if none is known."""
+    if request.seen is None:
         return {}
-    if given.seen <= NEVER_PULLED:
-        return dict.fromkeys(parts, given.seen)
-    place: Place = yield vectors.submit_place(given.push.client_id, given.seen)
-    return dict(place.vector.parts) if place.vector is not None else {}
+    if request.seen <= NEVER_PULLED:
+        return dict.fromkeys(parts, request.seen)
+    sent: ResolvedCursor = yield vectors.submit_resolve(request.push.client_id, request.seen)
+    return dict(sent.vector.parts) if sent.vector is not None else {}
 
 
-def _check(parts: Mapping[str, ShardGateway], own: Mapping[str, SyncPush], given: ShardedPush) -> Steps[None]:
-    """Check the push in every shard before any of them stores anything.
+def _check(parts: Mapping[str, ShardGateway], own: Mapping[str, SyncPush], request: ShardedPush) -> Steps[None]:
+    """Check the push in all of its shards before any of them stores anything.
+
+    Args:
+        parts: the gateway of each shard, by shard name.
+        own: the push's part for each of its shards.
+        request: the whole push.
 
     Raises:
-        RefusedError: of the first shard that rejects deltas, with the rejections of all.
-        BackpressureError: too much is unflushed in a shard.
+        RefusedError: the error of the first shard that rejects deltas, with the rejections of all shards.
+        BackpressureError: a shard has too many unflushed bytes.
     """
-    refusals: list[RefusedError] = []
+    errors: list[RefusedError] = []
     for name, part in own.items():
         try:
-            yield from of_shard(name, parts[name].submit_check(part, given.claims, trusted=given.trusted))
+            yield from of_shard(name, parts[name].submit_check(part, request.claims, trusted=request.trusted))
         except RefusedError as error:
-            refusals.append(error)
-    if refusals:
-        rejected = [each for error in refusals for each in error.rejected]
-        raise type(refusals[0])(str(refusals[0]), rejected)
+            errors.append(error)
+    if errors:
+        rejected = [each for error in errors for each in error.rejected]
+        raise type(errors[0])(str(errors[0]), rejected)

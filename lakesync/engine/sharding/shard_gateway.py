@@ -1,4 +1,7 @@
-"""The gateway of one shard: a `SyncGateway` with the additional operations that a sharded gateway needs."""
+"""The gateway of one shard: a `SyncGateway` with the additional operations that a sharded gateway needs.
+
+`ShardedGateway` creates one per shard. Its cursors are those of the shard's own feed.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +23,12 @@ class ShardGateway(SyncGateway):
     """A gateway over one shard's store. Its requests have passed the checks that need no store."""
 
     def submit_check(self, push: SyncPush, claims: Claims, *, trusted: bool = False) -> Future[None]:
-        """Check whether `submit_part` would accept a push; nothing is stored.
+        """Check whether `submit_push_part` would accept a push; nothing is stored.
 
         Args:
-            push: this shard's part.
+            push: this shard's part of the push.
             claims: the verified claims of the client's token.
-            trusted: whether the write scope does not apply.
+            trusted: whether the deltas come from the server's own side, to which the write scope does not apply.
 
         Raises (in the future):
             SchemaMismatchError, ForbiddenError, BackpressureError: as `submit_push`.
@@ -38,33 +41,41 @@ class ShardGateway(SyncGateway):
 
         return self._submit_checked(work, names)
 
-    def submit_part(
+    def submit_push_part(
         self, push: SyncPush, claims: Claims, seen: int | None, *, admitted: bool, trusted: bool = False
     ) -> Future[PushResult]:
         """Commit this shard's part of a push.
 
         Args:
-            push: this shard's part.
+            push: this shard's part; without deltas, it only returns the client's cursor after the push.
             claims: the verified claims of the client's token.
-            seen: this shard's cursor that the client certainly has.
-            admitted: whether `submit_check` accepted it, so that it must not be rejected any more.
-            trusted: whether the write scope does not apply.
+            seen: this shard's newest cursor that the client certainly has; None if unknown.
+            admitted: whether `submit_check` accepted the push, so that it must not be rejected any more.
+            trusted: whether the deltas come from the server's own side, to which the write scope does not apply.
+
+        Raises (in the future):
+            SchemaMismatchError, ForbiddenError, BackpressureError: as `submit_push`, unless `admitted`.
         """
         return self._push(CheckedPush(push, claims, self._wall(), seen, admitted, trusted))
 
-    def submit_share(self, asked: PullRequest, pull: SyncPull, max_bytes: int) -> Future[SyncPage]:
+    def submit_page_part(self, request: PullRequest, pull: SyncPull, max_bytes: int) -> Future[SyncPage]:
         """Return this shard's part of a page.
 
         Args:
-            asked: the pull of the sharded gateway.
-            pull: the pull of this shard, with its cursor and the number of deltas left.
-            max_bytes: bytes left in the page.
-        """
-        live = asked.live or not asked.confirmed
-        return self._page(asked._replace(pull=pull, now_ms=self._wall(), live=live, max_bytes=max_bytes))
+            request: the pull of the sharded gateway.
+            pull: the pull of this shard: with this shard's cursor, and the number of deltas left in the page.
+            max_bytes: encoded bytes left in the page.
 
-    def submit_lacks(self, pull: SyncPull, claims: Claims, *, resync_refused: bool, confirmed: bool) -> Future[bool]:
-        """Return whether a pull would return anything; nothing is recorded.
+        Raises (in the future):
+            ResyncRequiredError: as `submit_pull`.
+        """
+        live = request.live or not request.confirmed
+        return self._page(request._replace(pull=pull, now_ms=self._wall(), live=live, max_bytes=max_bytes))
+
+    def submit_has_changes(
+        self, pull: SyncPull, claims: Claims, *, resync_refused: bool, confirmed: bool
+    ) -> Future[bool]:
+        """Return whether a pull would return any deltas; nothing is recorded.
 
         Args:
             pull: the pull of this shard.
@@ -75,11 +86,11 @@ class ShardGateway(SyncGateway):
         Raises (in the future):
             ResyncRequiredError: as `submit_pull`.
         """
-        request = self._look(pull, claims, resync_refused, confirmed)
+        request = self._smallest_request(pull, claims, resync_refused, confirmed)
         return self._store.read(self.gateway_id, lambda view: bool(read_page(view, request, self.rules).page.deltas))
 
-    def submit_begin(self, pull: SyncPull, claims: Claims, *, resync_refused: bool, confirmed: bool) -> Future[bool]:
-        """Like `submit_lacks`, for a client that starts again, which is recorded.
+    def submit_restart(self, pull: SyncPull, claims: Claims, *, resync_refused: bool, confirmed: bool) -> Future[bool]:
+        """Like `submit_has_changes`, for a client that starts again in this shard, which is recorded.
 
         Args:
             pull: the pull of this shard.
@@ -90,18 +101,18 @@ class ShardGateway(SyncGateway):
         Raises (in the future):
             ResyncRequiredError: as `submit_pull`.
         """
-        request = self._look(pull, claims, resync_refused, confirmed)
+        request = self._smallest_request(pull, claims, resync_refused, confirmed)
         return self._store.submit(self.gateway_id, lambda commit: begin_again(commit, request, self.rules))
 
-    def _look(self, pull: SyncPull, claims: Claims, resync_refused: bool, confirmed: bool) -> PullRequest:
-        """Return the request that finds whether a pull would return anything."""
+    def _smallest_request(self, pull: SyncPull, claims: Claims, resync_refused: bool, confirmed: bool) -> PullRequest:
+        """Return the request for a page of one row, which shows whether a pull would return any deltas."""
         return PullRequest(replace(pull, max_deltas=1), claims, resync_refused, confirmed, self._wall())
 
     def check_names(self, schema: TableSchema) -> None:
-        """Add the names of a schema to those of the namespace.
+        """Check the names in a schema, and store them as known spellings.
 
         Raises:
-            SchemaError: a name differs from a known one only in case.
+            SchemaError: a name differs only in case from one in the same namespace of the lake.
         """
         self._store.submit(self.gateway_id, lambda commit: self.names.check_schema(commit, schema)).result()
 
@@ -109,10 +120,10 @@ class ShardGateway(SyncGateway):
         """Return whether this shard has a checkpoint."""
         return self._store.newest_checkpoint(self.gateway_id) is not None
 
-    def submit_knows(self, client_id: str) -> Future[bool]:
+    def submit_has_record(self, client_id: str) -> Future[bool]:
         """Return whether this shard has a record of a client."""
 
-        def look(view: ClientView) -> bool:
+        def has_record(view: ClientView) -> bool:
             return current(view.client(client_id), view.epoch) is not None
 
-        return self._store.read(self.gateway_id, look)
+        return self._store.read(self.gateway_id, has_record)

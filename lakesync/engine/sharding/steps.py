@@ -1,4 +1,8 @@
-"""Runs a generator that yields futures, without a thread that waits: operations over several shards are written so."""
+"""Runs a generator that yields futures, as a coroutine without an event loop: no thread waits for the futures.
+
+The operations of `ShardedGateway` over several shards are such generators. `run` starts one and returns a future of its
+result.
+"""
 
 from __future__ import annotations
 
@@ -16,21 +20,22 @@ Steps = Generator[Future[Any], Any, T]
 
 
 def of_shard(name: str, future: Future[T]) -> Steps[T]:
-    """Return the result of one shard.
+    """Wait for a future of one shard, and return its result. Use it with `yield from`.
 
     Args:
-        name: of the shard.
-        future: of its result.
+        name: the shard's name.
+        future: a future of an operation in the shard.
 
     Raises:
-        StagingUnavailableError: the shard's store does not answer; the message names the shard.
+        StagingUnavailableError: the shard's store does not respond; the message names the shard.
+        Other errors of the future are raised unchanged.
     """
     try:
-        answer: T = yield future
+        result: T = yield future
     except StagingUnavailableError as error:
         message = f"shard {name!r} is out, and this needs it (tables of other shards can be pushed to): {error}"
         raise StagingUnavailableError(message, retry_after=error.retry_after) from error
-    return answer
+    return result
 
 
 def begin(outcome: Future[Any]) -> bool:
@@ -39,41 +44,44 @@ def begin(outcome: Future[Any]) -> bool:
 
 
 def run(steps: Steps[T], outcome: Future[T] | None = None) -> Future[T]:
-    """Run the steps, each in the thread that completes the future before it; no step may block.
+    """Run a generator to its end. Each step runs in the thread that completes the future before it, and must not block.
 
     Args:
         steps: the generator.
-        outcome: future of the final result. It can be cancelled until a step calls `begin`; the pending future is then
-            cancelled too, and its `CancelledError` is thrown into the generator.
+        outcome: the future to complete with the result; None creates one. It can be cancelled until a step calls
+            `begin`. The pending future is then cancelled too, and its `CancelledError` is thrown into the generator.
+
+    Returns:
+        The future of what the generator returns or raises.
     """
-    ending: Future[T] = outcome or Future()
-    waited: Future[Any] | None = None
+    target: Future[T] = outcome or Future()
+    pending: Future[Any] | None = None
 
-    def go(step: Callable[[], Future[Any]]) -> None:
-        nonlocal waited
+    def advance(step: Callable[[], Future[Any]]) -> None:
+        nonlocal pending
         try:
-            waited = step()
+            pending = step()
         except StopIteration as end:
-            if begin(ending):
-                ending.set_result(end.value)
+            if begin(target):
+                target.set_result(end.value)
         except BaseException as error:
-            if begin(ending):
-                ending.set_exception(error)
+            if begin(target):
+                target.set_exception(error)
         else:
-            waited.add_done_callback(ended)
+            pending.add_done_callback(resume)
 
-    def ended(future: Future[Any]) -> None:
+    def resume(future: Future[Any]) -> None:
         try:
-            answer = future.result()
+            result = future.result()
         except BaseException as error:
-            go(partial(steps.throw, error))
+            advance(partial(steps.throw, error))
         else:
-            go(partial(steps.send, answer))
+            advance(partial(steps.send, result))
 
-    def stop(asked: Future[T]) -> None:
-        if asked.cancelled() and waited is not None:
-            waited.cancel()
+    def cancel_pending(completed: Future[T]) -> None:
+        if completed.cancelled() and pending is not None:
+            pending.cancel()
 
-    ending.add_done_callback(stop)
-    go(lambda: next(steps))
-    return ending
+    target.add_done_callback(cancel_pending)
+    advance(lambda: next(steps))
+    return target

@@ -1,4 +1,8 @@
-"""Subscriptions over all shards: a state has a state in each shard, and a shared page joins the shards' pages."""
+"""Subscriptions of WebSocket clients over all shards; see `engine.subscriptions` for one store.
+
+`ShardedGateway` runs `subscribe`, `resume` and `scan` with `steps.run`. A subscriber's state contains its state in each
+shard. A broadcast joins the pages of all shards, under a new cursor that stands for the cursor in each shard.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from lakesync.engine.pushing import NEVER_PULLED
-from lakesync.engine.sharding.pulling import start
+from lakesync.engine.sharding.pulling import shard_cursors
 from lakesync.engine.sharding.shard_gateway import ShardGateway
 from lakesync.engine.sharding.steps import Steps, of_shard
-from lakesync.engine.sharding.vectors import BroadcastCursor, Place, Vectors
+from lakesync.engine.sharding.vectors import BroadcastCursor, ResolvedCursor, Vectors
 from lakesync.engine.subscriptions import ScanResult, SubscriberGroup, Subscription, SubscriptionState
 from lakesync.feed.positions import Access
 from lakesync.model.types import Claims, RowDelta, SyncResponse
@@ -17,13 +21,21 @@ from lakesync.model.types import Claims, RowDelta, SyncResponse
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShardedSubscriptionState(SubscriptionState):
-    """A state in every shard. Its `access` is set if each shard's state has one; its content is not used."""
+    """The state of subscribers in every shard.
+
+    `access` is set if the state of every shard has one: only then can the subscribers share a scan. The content of this
+    `access` is not used.
+    """
 
     parts: Mapping[str, SubscriptionState] | None = None
-    """By shard. Their cursors may be older than `cursor`, if all changes in between are the client's own."""
+    """The state in each shard, by shard name; None before `subscribe`. `cursor` stays as it is while the shards'
+    cursors move without deltas for these subscribers."""
 
     def value(self) -> tuple[object, ...]:
-        """Return a value that is equal for states whose subscribers get the same broadcasts."""
+        """Return a value that is equal for states whose subscribers get the same broadcasts.
+
+        The values of the parts contain the subscriptions, and what the subscribers understand.
+        """
         parts = self.parts or {}
         return (self.cursor, self.limit, self.has_more, self.access is None, *(each.value() for each in parts.values()))
 
@@ -31,45 +43,58 @@ class ShardedSubscriptionState(SubscriptionState):
 def subscribe(
     parts: Mapping[str, ShardGateway], vectors: Vectors, newcomers: Sequence[tuple[str, Claims, SubscriptionState]]
 ) -> Steps[list[SubscriptionState]]:
-    """Return the states of new subscribers in every shard.
+    """Subscribe clients to broadcasts in every shard, and return their states, in the order of `newcomers`.
 
     Args:
         parts: the gateway of each shard, by shard name.
         vectors: resolves and creates client cursors.
-        newcomers: client id, claims and state of each; cursor 0 is that of a client that never pulled.
+        newcomers: client id, verified claims and state of each; cursor 0 is that of a client that never pulled.
+
+    Raises:
+        StagingUnavailableError: a shard cannot be reached.
     """
-    asked = [(client_id, max(state.cursor, NEVER_PULLED)) for client_id, _, state in newcomers]
-    places: list[Place] = yield vectors.submit_places(asked)
+    sent = [(client_id, max(state.cursor, NEVER_PULLED)) for client_id, _, state in newcomers]
+    resolved: list[ResolvedCursor] = yield vectors.submit_resolve_all(sent)
     cursors = []
-    for (client_id, _), place in zip(asked, places, strict=True):
-        found = yield from start(parts, client_id, place)
-        cursors.append(found)
-    inner: dict[str, list[SubscriptionState]] = {}
+    for (client_id, _), each in zip(sent, resolved, strict=True):
+        by_shard = yield from shard_cursors(parts, client_id, each)
+        cursors.append(by_shard)
+    states_in: dict[str, list[SubscriptionState]] = {}
     for name, part in parts.items():
-        there = [
-            (client_id, claims, _in_shard(name, own[name], state))
-            for (client_id, claims, state), own in zip(newcomers, cursors, strict=True)
+        newcomers_in_shard = [
+            (client_id, claims, _in_shard(name, by_shard[name], state))
+            for (client_id, claims, state), by_shard in zip(newcomers, cursors, strict=True)
         ]
-        inner[name] = yield from of_shard(name, part.submit_subscribe(there))
-    known: dict[tuple[object, ...], SubscriptionState] = {}
+        states_in[name] = yield from of_shard(name, part.submit_subscribe(newcomers_in_shard))
+    shared: dict[tuple[object, ...], SubscriptionState] = {}  # clients with equal states share one object
     states: list[SubscriptionState] = []
-    for place_of, (_, cursor) in enumerate(asked):
-        made = _joined(newcomers[place_of][2], cursor, {name: inner[name][place_of] for name in parts})
-        states.append(known.setdefault(made.value(), made))
+    for index, (_, cursor) in enumerate(sent):
+        state = _joined(newcomers[index][2], cursor, {name: states_in[name][index] for name in parts})
+        states.append(shared.setdefault(state.value(), state))
     return states
 
 
 def resume(parts: Mapping[str, ShardGateway], vectors: Vectors, client_id: str) -> Steps[int | None]:
-    """Return a cursor from which a client can get broadcasts before it pulls; None if no shard has a confirmed one."""
-    surely: dict[str, int] = yield vectors.submit_surely(client_id)
-    found: dict[str, int | None] = {}
+    """Return a cursor from which a client can get broadcasts before it pulls; None if no shard has a confirmed one.
+
+    Args:
+        parts: the gateway of each shard, by shard name.
+        vectors: resolves and creates client cursors.
+        client_id: the client's id.
+
+    Raises:
+        StagingUnavailableError: a shard cannot be reached.
+    """
+    confirmed: dict[str, int] = yield vectors.submit_confirmed(client_id)
+    resumed: dict[str, int | None] = {}
     for name, part in parts.items():
-        found[name] = yield from of_shard(name, part.submit_resume(client_id))
-    if all(cursor is None for cursor in found.values()):
+        resumed[name] = yield from of_shard(name, part.submit_resume(client_id))
+    if all(cursor is None for cursor in resumed.values()):
         return None
-    cursors = {name: surely.get(name, 0) if cursor is None else cursor for name, cursor in found.items()}
-    outer: int = yield vectors.submit_issue(client_id, cursors)
-    return outer
+    # a shard without a record of the client: its confirmed cursor, or the start of the shard's feed
+    cursors = {name: confirmed.get(name, 0) if cursor is None else cursor for name, cursor in resumed.items()}
+    joined_cursor: int = yield vectors.submit_issue(client_id, cursors)
+    return joined_cursor
 
 
 def scan(
@@ -81,83 +106,102 @@ def scan(
         parts: the gateway of each shard, by shard name.
         vectors: resolves and creates client cursors.
         groups: subscribers by state.
+
+    Returns:
+        A result for each group. A group whose state has no access, or has more pages, needs a pull by each client.
+
+    Raises:
+        StagingUnavailableError: a shard cannot be reached.
     """
-    found: list[ScanResult] = [ScanResult(group.state, needs_pull=True) for group in groups]
-    several = {
-        place: group.state.parts
-        for place, group in enumerate(groups)
+    results: list[ScanResult] = [ScanResult(group.state, needs_pull=True) for group in groups]
+    scannable = {
+        index: group.state.parts
+        for index, group in enumerate(groups)
         if isinstance(group.state, ShardedSubscriptionState)
         and group.state.parts is not None
         and group.state.access is not None
         and not group.state.has_more
     }
-    results: dict[str, list[ScanResult]] = {}
+    results_in: dict[str, list[ScanResult]] = {}
     for name, part in parts.items():
-        inner = [groups[place]._replace(state=states[name]) for place, states in several.items()]
-        results[name] = yield from of_shard(name, part.submit_scan(inner))
-    wanted: dict[tuple[object, ...], BroadcastCursor] = {}
+        groups_in_shard = [groups[index]._replace(state=states[name]) for index, states in scannable.items()]
+        results_in[name] = yield from of_shard(name, part.submit_scan(groups_in_shard))
+    new_cursors: dict[tuple[object, ...], BroadcastCursor] = {}  # one for each vector that groups arrive at
     lacking: list[tuple[int, ShardedSubscriptionState, tuple[object, ...], dict[str, ScanResult]]] = []
-    for index, place in enumerate(several):
-        group, each = groups[place], {name: results[name][index] for name in parts}
-        after = _joined(group.state, group.state.cursor, {name: one.state for name, one in each.items()})
-        if any(one.needs_pull for one in each.values()):
-            found[place] = ScanResult(replace(after, access=None), needs_pull=True)
-        elif not any(one.page is not None or any(one.own_pages.values()) for one in each.values()):
-            found[place] = ScanResult(after)
+    for scanned, index in enumerate(scannable):
+        group, by_shard = groups[index], {name: results_in[name][scanned] for name in parts}
+        after = _joined(group.state, group.state.cursor, {name: result.state for name, result in by_shard.items()})
+        if any(result.needs_pull for result in by_shard.values()):
+            results[index] = ScanResult(replace(after, access=None), needs_pull=True)
+        elif not any(result.page is not None or any(result.own_pages.values()) for result in by_shard.values()):
+            results[index] = ScanResult(after)
         else:
-            goal = {name: one.state.cursor for name, one in each.items()}
-            key: tuple[object, ...] = tuple(goal.items())
-            above = max(after.cursor, wanted[key].above if key in wanted else 0)
-            wanted[key] = BroadcastCursor(above, goal)
-            lacking.append((place, after, key, each))
+            vector = {name: result.state.cursor for name, result in by_shard.items()}
+            key: tuple[object, ...] = tuple(vector.items())
+            above = max(after.cursor, new_cursors[key].above if key in new_cursors else 0)
+            new_cursors[key] = BroadcastCursor(above, vector)
+            lacking.append((index, after, key, by_shard))
     if lacking:
-        shared: list[int] = yield vectors.submit_share(list(wanted.values()))
-        cursors = dict(zip(wanted, shared, strict=True))
-        known: dict[tuple[object, ...], ShardedSubscriptionState] = {}
-        for place, state, goal_of, each in lacking:
-            after = replace(state, cursor=cursors[goal_of])
-            found[place] = _join_results(known.setdefault(after.value(), after), groups[place], each)
-    return found
+        issued: list[int] = yield vectors.submit_issue_broadcast(list(new_cursors.values()))
+        cursors = dict(zip(new_cursors, issued, strict=True))
+        shared: dict[tuple[object, ...], ShardedSubscriptionState] = {}  # groups with equal states share one object
+        for index, state, key, by_shard in lacking:
+            after = replace(state, cursor=cursors[key])
+            results[index] = _join_results(shared.setdefault(after.value(), after), groups[index], by_shard)
+    return results
 
 
 def _join_results(
-    after: ShardedSubscriptionState, group: SubscriberGroup, each: Mapping[str, ScanResult]
+    after: ShardedSubscriptionState, group: SubscriberGroup, by_shard: Mapping[str, ScanResult]
 ) -> ScanResult:
-    """Join the results of the shards."""
-    with_own_changes = {client_id for one in each.values() for client_id in one.own_pages}
+    """Join the shards' results for a group that lacks something.
+
+    A client with a page of its own in one shard gets the shared pages of the other shards in it.
+    """
+    with_own_changes = {client_id for result in by_shard.values() for client_id in result.own_pages}
     own = {
-        client_id: _page([one.own_pages.get(client_id, one.page) for one in each.values()], after.cursor)
+        client_id: _page([result.own_pages.get(client_id, result.page) for result in by_shard.values()], after.cursor)
         for client_id in with_own_changes & group.clients
     }
-    with_other_claims = frozenset().union(*(one.with_other_claims for one in each.values()))
-    return ScanResult(after, _page([one.page for one in each.values()], after.cursor), own, with_other_claims)
+    with_other_claims = frozenset().union(*(result.with_other_claims for result in by_shard.values()))
+    page = _page([result.page for result in by_shard.values()], after.cursor)
+    return ScanResult(after, page, own, with_other_claims)
 
 
 def _page(pages: Sequence[SyncResponse | None], cursor: int) -> SyncResponse | None:
+    """Join pages under one cursor; None if none has deltas."""
     deltas: list[RowDelta] = [delta for page in pages if page is not None for delta in page.deltas]
     return SyncResponse(tuple(deltas), cursor) if deltas else None
 
 
 def _joined(state: SubscriptionState, cursor: int, parts: Mapping[str, SubscriptionState]) -> ShardedSubscriptionState:
-    knows = all(part.access is not None for part in parts.values())
+    """Return the state with new states in the shards.
+
+    Args:
+        state: the state before, from which what the subscribers understand is copied.
+        cursor: the cursor of the sharded gateway.
+        parts: the state in each shard, by shard name.
+    """
+    has_access = all(part.access is not None for part in parts.values())
     claims = next((part.access.claims for part in parts.values() if part.access is not None), {})
-    known = [state.subscription, *(part.subscription for part in parts.values())]
+    subscriptions = [state.subscription, *(part.subscription for part in parts.values())]
     return ShardedSubscriptionState(
         cursor=cursor,
         limit=state.limit,
         has_more=state.has_more,
-        access=Access(claims, frozenset(), 0) if knows else None,
+        access=Access(claims, frozenset(), 0) if has_access else None,
         knows_resync=state.knows_resync,
         has_not_pulled=state.has_not_pulled,
         subscription=Subscription(
-            frozenset().union(*(each.buckets for each in known)),
-            frozenset().union(*(each.prefixes for each in known)),
+            frozenset().union(*(each.buckets for each in subscriptions)),
+            frozenset().union(*(each.prefixes for each in subscriptions)),
         ),
         parts=parts,
     )
 
 
 def _in_shard(name: str, cursor: int, state: SubscriptionState) -> SubscriptionState:
+    """Return the state with which a client subscribes in one shard, at the shard's cursor."""
     return SubscriptionState(
         cursor,
         state.limit,
@@ -168,6 +212,6 @@ def _in_shard(name: str, cursor: int, state: SubscriptionState) -> SubscriptionS
 
 
 def _subscription_in(name: str, state: SubscriptionState) -> Subscription:
-    """Return a state's subscription in one shard."""
-    known = state.parts if isinstance(state, ShardedSubscriptionState) else None
-    return known[name].subscription if known is not None and name in known else state.subscription
+    """Return a state's subscription in one shard: that of the shard's part, if there is one."""
+    parts = state.parts if isinstance(state, ShardedSubscriptionState) else None
+    return parts[name].subscription if parts is not None and name in parts else state.subscription

@@ -1,4 +1,7 @@
-"""Stores, in the default shard, which cursor in each shard a client's cursor stands for."""
+"""Stores, in the default shard, which cursor in each shard a client's cursor stands for (its vector).
+
+The other modules of this package call `Vectors`; `cursors` has the format and the pure functions.
+"""
 
 from __future__ import annotations
 
@@ -28,18 +31,18 @@ from lakesync.staging.store.operations import SharedCursorCommit
 from lakesync.staging.store.push import ClientCommit
 
 
-class Place(NamedTuple):
-    """A resolved cursor of a client."""
+class ResolvedCursor(NamedTuple):
+    """A cursor that a client sent, with its meaning."""
 
     record: ClientRecord | None
-    """The client's record in the default shard."""
-    asked: int
-    """The cursor as it was sent; it may be that of a source."""
-    since: int
-    """The cursor of the gateway's own feed."""
+    """The client's record in the default shard; None if it has none."""
+    requested: int
+    """The cursor as the client sent it; it may be the mark of a source's page."""
+    feed_cursor: int
+    """The cursor of the gateway's own feed that it stands for."""
     vector: CursorVector | None
-    """The cursors in each shard; None if they are not known."""
-    shared: bool = False
+    """The cursor in each shard; None if it is not known."""
+    is_broadcast: bool = False
     """Whether the cursor was broadcast to many clients, and this client has not sent it before."""
 
 
@@ -47,43 +50,43 @@ class BroadcastCursor(NamedTuple):
     """A cursor to create for a broadcast to many clients."""
 
     above: int
-    """The highest cursor of any of them."""
+    """The highest cursor of any of these clients; the new one is higher."""
     parts: Mapping[str, int]
-    """Cursor by shard."""
+    """The vector: the cursor in each shard, by shard name."""
 
 
 class Vectors:
-    """The stored cursors of one gateway's clients."""
+    """Resolves and creates the cursors of one gateway's clients."""
 
     def __init__(self, gateway_id: str, store: TransactionStore, wall: Callable[[], int]) -> None:
         """Create it over the default shard.
 
         Args:
             gateway_id: the gateway's id.
-            store: of the default shard.
+            store: the default shard's store.
             wall: returns the server's wall time in milliseconds since 1970.
         """
         self._gateway_id = gateway_id
         self._store = store
         self._wall = wall
 
-    def submit_place(self, client_id: str, cursor: int) -> Future[Place]:
-        """Resolve a client's cursor."""
-        return self._store.read(self._gateway_id, lambda view: _place(view, client_id, cursor))
+    def submit_resolve(self, client_id: str, cursor: int) -> Future[ResolvedCursor]:
+        """Resolve a cursor that a client sent."""
+        return self._store.read(self._gateway_id, lambda view: _resolve(view, client_id, cursor))
 
-    def submit_places(self, clients: Sequence[tuple[str, int]]) -> Future[list[Place]]:
-        """Resolve the cursors of several clients, given as client id and cursor."""
+    def submit_resolve_all(self, clients: Sequence[tuple[str, int]]) -> Future[list[ResolvedCursor]]:
+        """Resolve the cursors of several clients, given as pairs of client id and cursor."""
         return self._store.read(
-            self._gateway_id, lambda view: [_place(view, client_id, cursor) for client_id, cursor in clients]
+            self._gateway_id, lambda view: [_resolve(view, client_id, cursor) for client_id, cursor in clients]
         )
 
-    def submit_share(self, wanted: Sequence[BroadcastCursor]) -> Future[list[int]]:
-        """Create durable cursors, each for many clients."""
+    def submit_issue_broadcast(self, requests: Sequence[BroadcastCursor]) -> Future[list[int]]:
+        """Create cursors for broadcasts, and store their vectors; returns them in the order of `requests`."""
         now = self._wall()
 
         def work(commit: SharedCursorCommit) -> list[int]:
             cursors = []
-            for each in wanted:
+            for each in requests:
                 cursor = next_above(max(each.above, commit.newest_shared_cursor()), now) + BROADCAST_OFFSET
                 commit.put_shared_cursor(cursor, each.parts, forget_below=cursor - BROADCAST_RETENTION)
                 cursors.append(cursor)
@@ -92,53 +95,57 @@ class Vectors:
         return self._store.submit(self._gateway_id, work)
 
     def submit_parts(self, clients: Sequence[tuple[str, int | None]]) -> Future[list[dict[str, int] | None]]:
-        """Return the cursors by shard that clients' cursors stand for; None if they are not known.
+        """Return the cursors by shard that clients' cursors stand for.
 
         Args:
-            clients: client ids and cursors.
+            clients: pairs of client id and cursor; a cursor may be 0 or None.
+
+        Returns:
+            A future of the vectors, in the order of `clients`; None for a cursor that is 0, None or unknown.
         """
 
-        def look(view: View) -> list[dict[str, int] | None]:
-            vectors = [_place(view, client_id, cursor).vector if cursor else None for client_id, cursor in clients]
+        def read(view: View) -> list[dict[str, int] | None]:
+            vectors = [_resolve(view, client_id, cursor).vector if cursor else None for client_id, cursor in clients]
             return [dict(vector.parts) if vector is not None else None for vector in vectors]
 
-        return self._store.read(self._gateway_id, look)
+        return self._store.read(self._gateway_id, read)
 
-    def submit_surely(self, client_id: str) -> Future[dict[str, int]]:
-        """Return the cursors by shard of the last cursor that a client confirmed."""
+    def submit_confirmed(self, client_id: str) -> Future[dict[str, int]]:
+        """Return the cursors by shard of the last cursor that a client sent; empty if none is known."""
 
-        def look(view: ClientView) -> dict[str, int]:
+        def read(view: ClientView) -> dict[str, int]:
             record = current(view.client(client_id), view.epoch)
             sent_cursors = record.sent_cursors if record is not None else None
             vector = find_vector(sent_cursors, sent_cursors.confirmed) if sent_cursors is not None else None
             return dict(vector.parts) if vector is not None else {}
 
-        return self._store.read(self._gateway_id, look)
+        return self._store.read(self._gateway_id, read)
 
     def submit_issue(
         self,
         client_id: str,
         parts: Mapping[str, int],
         next_shard: str = "",
-        came_from: Place | None = None,
+        confirms: ResolvedCursor | None = None,
         above: int = 0,
     ) -> Future[int]:
-        """Create a durable cursor for one client.
+        """Create a cursor for one client, and store its vector in the client's record.
 
         Args:
             client_id: the client's id.
-            parts: cursor by shard.
-            next_shard: shard at which the client's next page begins.
-            came_from: the resolved cursor that the client sent, which confirms everything before it.
-            above: a cursor that the client has; the new one is higher.
+            parts: the vector: the cursor in each shard, by shard name.
+            next_shard: the shard at which the client's next page begins; empty for any.
+            confirms: the cursor that the client sent, which shows that it has everything up to it; None if the client
+                sent none itself.
+            above: a cursor that the client has; the new one is higher. 0 for none.
         """
         now = self._wall()
 
         def work(commit: ClientCommit) -> int:
             known = current(commit.client(client_id), commit.epoch)
             record = known or ClientRecord(client_id, commit.epoch, now)
-            if came_from is not None:
-                record = _after(record, came_from)
+            if confirms is not None:
+                record = _after(record, confirms)
             sent_cursors, cursor = issue(record.sent_cursors, parts, next_shard, now, above)
             record = replace(record, sent_cursors=sent_cursors)
             if record != known:
@@ -148,24 +155,27 @@ class Vectors:
         return self._store.submit(self._gateway_id, work)
 
 
-def _place(view: View, client_id: str, cursor: int) -> Place:
+def _resolve(view: View, client_id: str, cursor: int) -> ResolvedCursor:
     record = current(view.client(client_id), view.epoch)
-    since = sources.resolve(record, cursor)
-    vector = find_vector(record.sent_cursors if record is not None else None, since)
-    shared = view.shared_cursor(since) if vector is None and since % ARRIVAL_STEP == BROADCAST_OFFSET else None
-    if shared is not None:
-        vector = CursorVector(since, tuple(sorted(shared.items())))
-    return Place(record, cursor, since, vector, shared is not None)
+    feed_cursor = sources.resolve(record, cursor)
+    vector = find_vector(record.sent_cursors if record is not None else None, feed_cursor)
+    may_be_broadcast = vector is None and feed_cursor % ARRIVAL_STEP == BROADCAST_OFFSET
+    parts = view.shared_cursor(feed_cursor) if may_be_broadcast else None
+    if parts is not None:
+        vector = CursorVector(feed_cursor, tuple(sorted(parts.items())))
+    return ResolvedCursor(record, cursor, feed_cursor, vector, parts is not None)
 
 
-def _after(record: ClientRecord, place: Place) -> ClientRecord:
-    """Return a client's record after it sent a cursor."""
-    own = place.vector if place.shared else None
+def _after(record: ClientRecord, sent: ResolvedCursor) -> ClientRecord:
+    """Return a client's record after the client sent a cursor."""
+    broadcast = sent.vector if sent.is_broadcast else None
     record = replace(
         record,
-        sent_cursors=confirm(record.sent_cursors, place.since) if own is None else adopt(record.sent_cursors, own),
+        sent_cursors=confirm(record.sent_cursors, sent.feed_cursor)
+        if broadcast is None
+        else adopt(record.sent_cursors, broadcast),
     )
     if not record.sources:
         return record
-    began_again = place.vector is None or (place.since <= NEVER_PULLED and record.sent_cursors is not None)
-    return sources.started_again(record) if began_again else sources.after_request(record, place.asked)
+    starts_again = sent.vector is None or (sent.feed_cursor <= NEVER_PULLED and record.sent_cursors is not None)
+    return sources.started_again(record) if starts_again else sources.after_request(record, sent.requested)
