@@ -114,7 +114,7 @@ def _position(cursor: _PeekCursor, access: Access, until: int) -> Position:
         cursor.base,
         until,
         resync=False,
-        origin=0,
+        base_scope=0,
         old_keys=access.keys,
         new_keys=access.keys,
         sent=sent,

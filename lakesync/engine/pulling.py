@@ -319,7 +319,7 @@ def _page(record: ClientRecord, cursor: int, at: Position, after: int, rescan: t
         base=at.base,
         until=at.until,
         resync=at.resync,
-        base_scope=at.origin,
+        base_scope=at.base_scope,
         scope=record.scopes[-1].number,
         transition_at=at.transition_at,
         rescan=rescan,

@@ -291,7 +291,7 @@ def subscriber_position(state: SubscriptionState, access: Access, newest: int) -
         state.cursor,
         newest,
         resync=False,
-        origin=0,
+        base_scope=0,
         old_keys=keys,
         new_keys=keys,
         sent=dict.fromkeys(access.keys, visible),

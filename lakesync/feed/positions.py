@@ -1,6 +1,17 @@
 """Computes what a client's cursor means: its feed position, what the client had there, and what it was sent since.
 
-`engine.pulling` calls `locate` for every pull; `feed.pull` and `feed.row_presence` read the `Position`.
+`engine.pulling` calls `locate` for every pull; `feed.pull` and `feed.row_presence` read the `Position`. The terms,
+which `docs/feed.md` explains:
+
+- An *arrival* is the gateway's own HLC timestamp of a commit, a multiple of `ARRIVAL_STEP`. A row's *feed position* is
+  the arrival of its latest change.
+- A *scope* is a period in which a client was sent rows under the same claims and rules. *Past keys* are the bucket keys
+  of scopes that its record has no more.
+- A *complete cursor* is an arrival: the client has exactly what it could see then. It is the *base* of the pages that
+  follow.
+- A *page mark* is a cursor in the middle of such pages, between two arrivals; a stored `Page` has its meaning.
+- A *transition* reads the rows under bucket keys that are active only at the base or only now.
+- A *resync* starts again from cursor 0 with a client that may have any row.
 """
 
 from __future__ import annotations
@@ -13,169 +24,195 @@ from lakesync.model.validation import MAX_HLC
 from lakesync.staging.records import ARRIVAL_STEP, ClientRecord, Page, PastKey, Scope, StoredRow
 
 NOTHING = -1
-"""Base of a client that began with no rows, or with unknown ones."""
+"""The base of a client that began without rows, or with unknown ones."""
 
 SCOPES_KEPT = 8
-"""Number of newest scopes that a client's record always has."""
+"""Number of scopes that a client's record keeps in any case: the newest ones."""
 
 Range = tuple[int, int]
 """A range of the feed: above the first and up to the second arrival."""
 
 
 class Access(NamedTuple):
-    """What a client may see now."""
+    """What a client may see now. `engine.access` computes it."""
 
     claims: Claims
     """The claims that the rules read."""
     keys: frozenset[str]
+    """The bucket keys that these claims may see."""
     rules_version: int
+    """Version of the active rules."""
     directly: Callable[[StoredRow], bool] | None = None
-    """While a re-index is running: returns whether the active rules show the client a row."""
+    """Evaluates the active rules for a row's values; set only while a re-index is running, so that rows may be stored
+    with bucket keys of earlier rules."""
 
     def sees(self, row: StoredRow) -> bool:
-        """Return whether the client may see the row as it is now."""
-        return self.shows(row) or (self.directly is not None and self.directly(row))
+        """Return whether the client may see the row as it is now, by its bucket keys or its values."""
+        return self.sees_by_keys(row) or (self.directly is not None and self.directly(row))
 
-    def shows(self, row: StoredRow) -> bool:
-        """Return whether it may see the row by the row's bucket keys, under which later changes sent it too."""
+    def sees_by_keys(self, row: StoredRow) -> bool:
+        """Return whether the client may see the row by its stored bucket keys."""
         return any(key in self.keys for key in row.keys)
 
     def same_as(self, scope: Scope) -> bool:
         """Return whether a scope has these claims and rules."""
         return scope.rules_version == self.rules_version and scope.claims == self.claims
 
-    def resets(self, scope: Scope, *, asked: bool) -> bool:
-        """Return whether it is unknown what a client has that may have been sent pages in this scope since its cursor.
+    def resets(self, scope: Scope, *, confirmed: bool) -> bool:
+        """Return whether pages that a client was sent in a later scope force it to start again from its cursor.
 
-        When a client applies a page of another token, it sends that page's cursor in its next request; until then, the
-        page's rows count as possibly there. This does not hold for pages without a cursor, nor for pages under other
-        rules, which may have the same token and cross a pull.
+        When a client applies a page of another token, it sends that page's cursor in its next request. Until then, the
+        page's rows count as possibly received, and the cursor keeps its meaning. It loses its meaning by pages whose
+        cursors the client does not store (`Scope.loose`), and by pages under other rules: these may have the same token
+        and be sent while a pull is in progress.
 
         Args:
-            scope: in which it may have been sent pages.
-            asked: whether the client sent the cursor itself. A connection's own cursor covers all pages sent on it.
+            scope: a scope after that of the cursor, in which the client may have been sent pages.
+            confirmed: whether the client sent the cursor itself. A connection's own cursor covers all pages sent on it.
         """
-        return not self.same_as(scope) and (scope.rules_version != self.rules_version or (asked and scope.loose))
+        return not self.same_as(scope) and (scope.rules_version != self.rules_version or (confirmed and scope.loose))
 
 
 class SentPeriod(NamedTuple):
-    """A period in which a client was sent rows under one bucket key, as arrivals."""
+    """A period in which a client was sent rows under one bucket key. All fields are arrivals."""
 
     at: int
-    """The newest arrival when it was first sent any."""
+    """The newest arrival when the client was first sent a row in the period."""
     upserted_up_to: int
-    """No INSERT or UPDATE was sent at a later feed position."""
+    """The latest feed position at which an INSERT or UPDATE was sent in the period."""
     ended_at: int
-    """The newest arrival when it was first sent something under other claims."""
+    """The newest arrival when the client was first sent something under other claims."""
 
 
 class Position(NamedTuple):
-    """Where a pull starts. Fields that `Page` has too have the same meaning."""
+    """Where a pull starts, and what its client may have. The first fields are those of the stored `Page`."""
 
     after: int
+    """The feed was read up to this arrival, except for `rescan`."""
     base: int
+    """The complete cursor at which these pages began; `NOTHING` if the client had nothing, or it is unknown what."""
     until: int
+    """The newest arrival when these pages began. A row that has not changed since has had one feed position during
+    them."""
     resync: bool
-    origin: int
+    """Whether the client may have any row, so that each is sent as DELETE and INSERT."""
+    base_scope: int
     """Number of the scope at `base`; 0 without a base."""
     old_keys: frozenset[str]
     """The bucket keys that were active at `base`."""
     new_keys: frozenset[str]
     """The bucket keys that are active now."""
     sent: Mapping[str, Sequence[SentPeriod]]
-    """What the client may have been sent since `base`, by bucket key; if it starts again, what it was ever sent."""
+    """What the client may have been sent since `base`, by bucket key; in a resync, what it was ever sent."""
     sent_up_to: int
-    """No row was sent since `base` at a later feed position, under any key."""
+    """The latest feed position at which a row was sent since `base`, under any key."""
     exact: bool = True
-    """Whether it was sent nothing beyond this cursor."""
+    """Whether the client was sent nothing beyond this cursor."""
     transition_at: int = 0
+    """The transition reads the feed up to this arrival; 0 without a transition."""
     rescan: tuple[Range, ...] = ()
+    """Ranges of the feed to read in addition to what is above `after`."""
     rescan_first: bool = True
+    """Whether `rescan` is read before what is above `after`."""
     may_hold_unknown_rows: bool = False
-    """It may have rows that the gateway never knew, so no row is certainly new to it."""
+    """Whether the client may have rows that the gateway never knew, so that no row is certainly new to it."""
     no_retry: bool = False
-    """Changes that it fails to apply are not sent again. It may have missed a DELETE that way, or skipped one because
-    of an edit of its own: no row that was ever removed is certainly new to it."""
+    """Whether a change that the client fails to apply is not sent again, as in broadcasts. The client may have missed a
+    DELETE, or skipped one because of an edit of its own. So a row that was ever removed is not certainly new to it."""
     own_writes_up_to: int | None = None
-    """Of its own writes, it has none above this hlc; None: it has all."""
+    """The hlc up to which the client has its own writes, if its database was restored from a backup; None if it has all
+    of them."""
     wrote: bool = False
-    """Whether it ever pushed."""
+    """Whether the client ever pushed; used if there is no base."""
 
     @property
     def moved(self) -> bool:
-        """Whether other keys are active than at `base`: the pages are a transition between them."""
+        """Whether other bucket keys are active than at `base`, so that the pages are a transition between them."""
         return self.old_keys != self.new_keys and not self.resync
 
 
 def locate(
-    record: ClientRecord | None, since: int, newest: int, access: Access, line: Claims | None = None
+    record: ClientRecord | None, since: int, newest: int, access: Access, connection_claims: Claims | None = None
 ) -> Position | None:
-    """Return the position of a cursor; None if it cannot be served (L11) and the client must start from cursor 0.
+    """Return the position of a cursor; None if the gateway cannot serve it and the client must start from cursor 0.
 
     Args:
-        record: the client's record in this epoch; without one, it has nothing at cursor 0.
-        since: the cursor.
-        newest: the newest arrival.
+        record: the client's record in this epoch; None for a client that has nothing.
+        since: the cursor. 0 and 1 belong to clients that never pulled; 1 to one that has pushed.
+        newest: the gateway's newest arrival.
         access: the claims and bucket keys that decide what the client may see.
-        line: the claims of the connection whose own cursor this is; None if the client sent the cursor.
+        connection_claims: for a page that the server sends without a request, the claims of the connection that the
+            cursor belongs to; None if the client sent the cursor itself.
     """
+    confirmed = connection_claims is None
     if record is None:
         return _at_start(None, newest, access, resync=False) if since == 0 else None
     if since <= 1:
+        # a client that sends 0 after a push may have lost its database, and with it its own rows
         was_sent_rows = max_sent(record.scopes) > 0 or record.past or (record.wrote and since == 0)
         return _at_start(record, newest, access, resync=bool(was_sent_rows))
     page = next((page for page in record.pages if page.cursor == since), None)
     if page is not None:
-        return _in_walk(record, page, newest, access, asked=line is None)
-    scope = scope_of(record, since, line) if since < newest + ARRIVAL_STEP else None
-    return _at_complete_cursor(record, scope, since, newest, access, asked=line is None) if scope is not None else None
+        return _at_page_mark(record, page, newest, access, confirmed=confirmed)
+    scope = scope_of(record, since, connection_claims) if since < newest + ARRIVAL_STEP else None
+    return _at_complete_cursor(record, scope, since, newest, access, confirmed=confirmed) if scope is not None else None
 
 
 def restart_position(record: ClientRecord, newest: int, access: Access) -> Position:
-    """Return the position of a client that starts again and may have any row: each is sent as DELETE and INSERT."""
+    """Return the position of a client that starts again and may have any row: each is sent as DELETE and INSERT.
+
+    Args:
+        record: the client's record.
+        newest: the gateway's newest arrival.
+        access: the claims and bucket keys that decide what the client may see.
+    """
     return _at_start(record, newest, access, resync=True)
 
 
 def for_full_pull(at: Position) -> Position:
-    """Return the position of a client that handles a full pull: at its end, it removes rows that it was not sent.
+    """Return the position of a client that removes, at the end of a full pull, the rows that it was not sent.
 
-    So it needs no DELETE of rows from before a rebuild, and is sent no id of them. A past key without an end also
-    covers rows that came into the bucket after the client could not see it any more.
+    Such a client is sent no DELETE under past keys from before a rebuild, whose periods have no end. These keys also
+    cover rows that came into a bucket after the client could not see it any more, so their ids must not be sent.
     """
     if not at.resync:
         return at
-    ended = {key: [sent for sent in times if sent.upserted_up_to < MAX_HLC] for key, times in at.sent.items()}
-    return at._replace(sent={key: times for key, times in ended.items() if times})
+    ended = {key: [sent for sent in periods if sent.upserted_up_to < MAX_HLC] for key, periods in at.sent.items()}
+    return at._replace(sent={key: periods for key, periods in ended.items() if periods})
 
 
-def scope_of(record: ClientRecord, cursor: int, line: Claims | None = None) -> Scope | None:
-    """Return the scope of a complete cursor.
+def scope_of(record: ClientRecord, cursor: int, connection_claims: Claims | None = None) -> Scope | None:
+    """Return the scope of a complete cursor; None if it belongs to no stored scope.
 
     Args:
-        record: the client's.
-        cursor: a cursor that was sent.
-        line: the claims of the connection that it belongs to, if other connections are sent cursors too.
+        record: the client's record.
+        cursor: a cursor that the client was sent.
+        connection_claims: the claims of the connection that the cursor belongs to, if other connections of the client
+            are sent cursors too; None for any.
     """
     for scope in reversed(record.scopes):
-        if line is not None and any(line.get(name) != value for name, value in scope.claims.items()):
+        if connection_claims is not None and any(
+            connection_claims.get(name) != value for name, value in scope.claims.items()
+        ):
             continue
+        # a scope's first complete cursor, or any later arrival; `start` is -1 if no complete cursor was sent in it
         if scope.start == cursor or (0 <= scope.start < cursor and cursor % ARRIVAL_STEP == 0):
             return scope if not scope.end or cursor < scope.end else None
     return None
 
 
 def later_scopes(record: ClientRecord, scope: Scope) -> list[Scope]:
-    """Return the scopes after this one."""
+    """Return the scopes of a record that began after this one."""
     return [later for later in record.scopes if later.number > scope.number]
 
 
 def is_complete_page(page: Page) -> bool:
-    """Return whether the client had exactly what it could see there."""
+    """Return whether the page's cursor means the same as a complete cursor."""
     return page.after == page.base and page.base_scope == page.scope and not page.rescan
 
 
 def max_sent(scopes: Iterable[Scope | PastKey]) -> int:
-    """Return the latest feed position at which a row was sent in any of the scopes."""
+    """Return the latest feed position at which a row was sent in any of the scopes; 0 if none was sent."""
     return max((scope.sent_up_to for scope in scopes), default=0)
 
 
@@ -184,9 +221,9 @@ def _at_start(record: ClientRecord | None, newest: int, access: Access, *, resyn
 
     Args:
         record: the client's record; None if it has none.
-        newest: the newest arrival.
+        newest: the gateway's newest arrival.
         access: the claims and bucket keys that decide what the client may see.
-        resync: whether it may have any row. Otherwise it was sent nothing and can have only its own writes.
+        resync: whether the client may have any row. Otherwise it was sent nothing, and has only its own writes.
     """
     past, scopes = (record.past, record.scopes) if record is not None else ((), ())
     sent, sent_up_to = _sent_periods(past, scopes, MAX_HLC)
@@ -195,7 +232,7 @@ def _at_start(record: ClientRecord | None, newest: int, access: Access, *, resyn
         NOTHING,
         newest,
         resync=resync,
-        origin=0,
+        base_scope=0,
         old_keys=frozenset() if resync else access.keys,
         new_keys=access.keys,
         sent=sent,
@@ -205,13 +242,13 @@ def _at_start(record: ClientRecord | None, newest: int, access: Access, *, resyn
 
 
 def _at_complete_cursor(
-    record: ClientRecord, scope: Scope, since: int, newest: int, access: Access, *, asked: bool
+    record: ClientRecord, scope: Scope, since: int, newest: int, access: Access, *, confirmed: bool
 ) -> Position:
-    """Return the position at a complete cursor: the client has exactly what it could see then."""
+    """Return the position at a complete cursor of a scope: the client has exactly what it could see then."""
     later = later_scopes(record, scope)
-    if any(access.resets(other, asked=asked) for other in later):
+    if any(access.resets(other, confirmed=confirmed) for other in later):
         return restart_position(record, newest, access)
-    sent, sent_up_to = _since(record, since, scope)
+    sent, sent_up_to = _sent_since(record, since, scope)
     exact = sent_up_to <= since and not any(other.sent_up_to for other in later)
     old_keys, new_keys = _keys(scope, scope, access)
     moved = old_keys != new_keys
@@ -220,7 +257,7 @@ def _at_complete_cursor(
         base=since,
         until=newest if exact else since,
         resync=False,
-        origin=scope.number,
+        base_scope=scope.number,
         old_keys=old_keys,
         new_keys=new_keys,
         sent=sent,
@@ -231,88 +268,96 @@ def _at_complete_cursor(
     )
 
 
-def _in_walk(record: ClientRecord, page: Page, newest: int, access: Access, *, asked: bool) -> Position:
+def _at_page_mark(record: ClientRecord, page: Page, newest: int, access: Access, *, confirmed: bool) -> Position:
     """Return the position at a page mark: the client has what it had at the base, and what it was sent since."""
-    walk = numbered(record, page.scope)
-    origin = numbered(record, page.base_scope) if page.base_scope else walk
-    if walk is None or origin is None:
+    page_scope = scope_numbered(record, page.scope)
+    base_scope = scope_numbered(record, page.base_scope) if page.base_scope else page_scope
+    if page_scope is None or base_scope is None:
         return restart_position(record, newest, access)
-    same = access.same_as(walk)
-    if any(access.resets(other, asked=asked) for other in later_scopes(record, walk)) or (
-        not same and (page.resync or origin is not walk)
-    ):
+    same = access.same_as(page_scope)
+    # claims or rules that change a second time, in the middle of a transition or a resync, start everything again
+    changed_again = not same and (page.resync or base_scope is not page_scope)
+    later = later_scopes(record, page_scope)
+    if any(access.resets(other, confirmed=confirmed) for other in later) or changed_again:
         return restart_position(record, newest, access)
     if page.resync:
-        anew = restart_position(record, newest, access)
-        return anew._replace(after=page.after, until=page.until, rescan=page.rescan, rescan_first=page.rescan_first)
-    old_keys, new_keys = _keys(origin, walk, access)
-    begins = not same and old_keys != new_keys
+        restarted = restart_position(record, newest, access)
+        return restarted._replace(
+            after=page.after, until=page.until, rescan=page.rescan, rescan_first=page.rescan_first
+        )
+    old_keys, new_keys = _keys(base_scope, page_scope, access)
+    begins_transition = not same and old_keys != new_keys
     exact = page.serial == record.pages_sent
-    sent, sent_up_to = _since(record, page.base, origin)
+    sent, sent_up_to = _sent_since(record, page.base, base_scope)
+    if begins_transition:  # at the position up to which the pages were read under the old keys without a gap
+        transition_at = min((low for low, _ in page.rescan), default=page.after)
+    else:
+        transition_at = page.transition_at
     return Position(
         after=page.after,
         base=page.base,
         until=newest if exact and is_complete_page(page) else page.until,
         resync=False,
-        origin=page.base_scope or (walk.number if begins else 0),
+        base_scope=page.base_scope or (page_scope.number if begins_transition else 0),
         old_keys=old_keys,
         new_keys=new_keys,
         sent=sent,
         sent_up_to=sent_up_to,
         exact=exact,
-        transition_at=min((low for low, _ in page.rescan), default=page.after) if begins else page.transition_at,
-        rescan=((0, page.after),) if begins else page.rescan,
-        rescan_first=page.rescan_first or begins,
+        transition_at=transition_at,
+        rescan=((0, page.after),) if begins_transition else page.rescan,
+        rescan_first=page.rescan_first or begins_transition,
         wrote=record.wrote,
     )
 
 
-def _keys(origin: Scope, walk: Scope, access: Access) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the keys active at the base, and now.
+def _keys(base_scope: Scope, page_scope: Scope, access: Access) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the bucket keys that were active at the base, and those that are active now.
 
     Keys that came into use under the same claims and rules count as both.
     """
-    old_keys = frozenset(origin.keys)
-    if origin is walk and access.same_as(walk):
+    old_keys = frozenset(base_scope.keys)
+    if base_scope is page_scope and access.same_as(page_scope):
         return old_keys | access.keys, old_keys | access.keys
     return old_keys, access.keys
 
 
-def numbered(record: ClientRecord, number: int) -> Scope | None:
-    """Return a scope by its number; None if it was removed."""
+def scope_numbered(record: ClientRecord, number: int) -> Scope | None:
+    """Return a scope by its number; None if it was removed from the record."""
     return next((scope for scope in record.scopes if scope.number == number), None)
 
 
-def _since(record: ClientRecord, base: int, origin: Scope) -> tuple[dict[str, list[SentPeriod]], int]:
-    """Return what the client may have been sent since a base in the scope `origin`.
+def _sent_since(record: ClientRecord, base: int, base_scope: Scope) -> tuple[dict[str, list[SentPeriod]], int]:
+    """Return what the client may have been sent since a base: periods by bucket key, and the latest feed position.
 
-    It may have written rows under keys of a scope that was removed since the base: these keys are included, even if the
-    client was sent nothing there. Past keys without an end cover what it was sent before it reached any complete
-    cursor.
+    The client may have written rows under keys of a scope that was removed since the base. These keys are included,
+    even if the client was sent nothing under them. Past keys without an end are not: they are from before the client
+    reached any complete cursor.
     """
-    removed = record.scopes[-SCOPES_KEPT].at if len(record.scopes) >= SCOPES_KEPT else 0  # all ended by then
-    past = [past for past in record.past if base < max(past.sent_up_to, removed) and past.sent_up_to < MAX_HLC]
-    scopes = record.scopes if base == NOTHING else [origin, *later_scopes(record, origin)]
-    return _sent_periods(past, scopes, removed)
+    # removed scopes are older than those that are kept, so all of them ended before the oldest of these began
+    removed_ended_at = record.scopes[-SCOPES_KEPT].at if len(record.scopes) >= SCOPES_KEPT else 0
+    past = [past for past in record.past if base < max(past.sent_up_to, removed_ended_at) and past.sent_up_to < MAX_HLC]
+    scopes = record.scopes if base == NOTHING else [base_scope, *later_scopes(record, base_scope)]
+    return _sent_periods(past, scopes, removed_ended_at)
 
 
 def _sent_periods(
-    past: Iterable[PastKey], scopes: Iterable[Scope], removed: int
+    past: Iterable[PastKey], scopes: Iterable[Scope], removed_ended_at: int
 ) -> tuple[dict[str, list[SentPeriod]], int]:
-    """Return what a client was sent by key, and the latest feed position at which it was sent a row or a DELETE.
+    """Return what a client was sent: periods by bucket key, and the latest feed position of a row or a DELETE.
 
     The position in a scope without keys counts too: its client was sent DELETEs.
 
     Args:
         past: keys of removed scopes.
-        scopes: stored scopes, in their order.
-        removed: arrival by which every removed scope had ended.
+        scopes: stored scopes, oldest first.
+        removed_ended_at: an arrival by which every removed scope had ended.
     """
     past, scopes = list(past), list(scopes)
     sent: dict[str, list[SentPeriod]] = {}
     for key in past:
         if key.key:
-            sent.setdefault(key.key, []).append(SentPeriod(key.at, key.sent_up_to, removed))
+            sent.setdefault(key.key, []).append(SentPeriod(key.at, key.sent_up_to, removed_ended_at))
     ends = [*(scope.at for scope in scopes[1:]), MAX_HLC]
     for scope, end in zip(scopes, ends, strict=False):
         for name in scope.keys:

@@ -1,7 +1,9 @@
 """The read side of the feed: reads one page of what a client lacks.
 
-`engine.pulling` calls `pull_page` for pulls, `engine.subscriptions` for broadcasts, `explain`, `lag` and `peek` for
-their questions. It reads the feed as encoded ranges where it can, otherwise entry by entry.
+`engine.pulling` calls `pull_page` for pulls, `engine.subscriptions` for broadcasts, and `engine.explain`, `engine.lag`
+and `engine.peek` to see what a pull would return. The feed consists of entries, one for each row and bucket key, in the
+order of the arrival at which the row last changed under the key. Where a client certainly lacks all rows of a range,
+the store returns them encoded; otherwise entries are read and decided one by one.
 """
 
 from __future__ import annotations
@@ -28,29 +30,32 @@ from lakesync.staging.store.feed import FeedView
 from lakesync.wire.encoded import EncodedDeltas
 from lakesync.wire.json import encode_delta
 
-_CHUNK = 500
-"""Most entries that are read at once one by one."""
-_FEWEST = 16
-"""Fewest entries that are read at once."""
-_MOST_IN_RANGE = 1000
-"""Most entries that are read at once as a range."""
-_FIRST = 128
-"""Most entries that are read at once while the size of rows is unknown."""
+_MAX_ENTRIES = 500
+"""The most entries in one read that decides them one by one."""
+_MIN_ENTRIES = 16
+"""The fewest entries in one read."""
+_MAX_RANGE_ENTRIES = 1000
+"""The most entries in one read of an encoded range."""
+_FIRST_ENTRIES = 128
+"""The most entries in the first read, while the size of rows is unknown."""
 MAX_PAGE_BYTES = 4 << 20
-"""A page with this many bytes of rows is full; it exceeds that by one row at most."""
+"""A page with this many encoded bytes of rows is full; it exceeds that by one row at most."""
 
 
 class PulledPage(NamedTuple):
-    """A page without its cursor, and what is left to read."""
+    """A page without its cursor, with the ranges of the feed that are left to read."""
 
     deltas: Sequence[RowDelta]
     has_more: bool
+    """Whether the page is full, so that there may be more."""
     after: int
+    """The feed was read up to this arrival, except for `rescan`."""
     rescan: tuple[Range, ...]
+    """Earlier ranges of the feed that are still to be read."""
     sent_up_to: int
-    """No row was sent at a later feed position; 0 if none was sent."""
+    """The latest feed position of a row in the page; 0 if it has none."""
     upserted_up_to: int
-    """No INSERT or UPDATE was sent at a later feed position; 0 if none was sent."""
+    """The latest feed position of an INSERT or UPDATE in the page; 0 if it has none."""
     older: frozenset[str] = frozenset()
     """Bucket keys of rows that were sent although none of their keys is active, because a re-index is running."""
 
@@ -70,28 +75,36 @@ def pull_page(
     Args:
         view: a consistent read of the gateway's store.
         client_id: the client's id.
-        at: its position.
+        at: the client's feed position.
         access: the claims and bucket keys that decide what the client may see.
         limit: deltas at which the page is full.
-        writers: gets the clients that wrote to these rows, and may lack something else at the same position.
-        most_reads: reads of entries after which the page ends as if it were full.
-        max_bytes: bytes of rows at which the page is full; it exceeds that by one row at most.
+        writers: a set to which the ids of clients are added that wrote to rows of the page. At the same position, they
+            may lack something else. None if this is not needed.
+        most_reads: reads of the store after which the page ends as if it were full; None for no limit.
+        max_bytes: encoded bytes of rows at which the page is full; it exceeds that by one row at most.
     """
-    walk = _Walk(view, client_id, at, access, limit, writers, max_bytes)
-    walk.reads_left = most_reads
+    builder = _PageBuilder(view, client_id, at, access, limit, writers, max_bytes)
+    builder.reads_left = most_reads
     after, rescan = at.after, at.rescan
     if at.rescan_first:
-        rescan = walk.rescan(rescan)
-    if not walk.full:
-        after = walk.through(walk.buckets, after, view.arrival)
-    if not walk.full:
-        rescan = walk.rescan(rescan)
-    deltas = EncodedDeltas(walk.parts, walk.count)
-    return PulledPage(deltas, walk.full, after, rescan, walk.sent_up_to, walk.upserted_up_to, frozenset(walk.older))
+        rescan = builder.rescan(rescan)
+    if not builder.full:
+        after = builder.read(builder.buckets, after, view.arrival)
+    if not builder.full:
+        rescan = builder.rescan(rescan)
+    return PulledPage(
+        EncodedDeltas(builder.parts, builder.count),
+        builder.full,
+        after,
+        rescan,
+        builder.sent_up_to,
+        builder.upserted_up_to,
+        frozenset(builder.older),
+    )
 
 
-class _Walk:
-    """Builds one page."""
+class _PageBuilder:
+    """Builds one page by reading parts of the feed, until the page is full."""
 
     def __init__(
         self,
@@ -113,6 +126,7 @@ class _Walk:
         self._moved = at.old_keys ^ at.new_keys if at.moved else frozenset[str]()
         self._writers = writers
         self.parts: list[bytes] = []
+        """The page's deltas, as JSON."""
         self.count = 0
         """Number of deltas in `parts`."""
         self.sent_up_to = self.upserted_up_to = 0
@@ -121,38 +135,49 @@ class _Walk:
         self.reads_left: int | None = None
         self._bytes = 0
         """Size of `parts`."""
-        self._at_once = _FIRST
-        self._met: set[RowKey] = set()
-        alone = writers is not None or at.moved or at.transition_at > 0
-        in_use = [] if alone else [key for key in self.buckets if view.changed_after((key,), 0)]
+        self._read_size = _FIRST_ENTRIES
+        """The most entries in the next read."""
+        self._decided: set[RowKey] = set()
+        """Rows that were sent, or that the client has."""
+        needs_full_histories = writers is not None or at.moved or at.transition_at > 0
+        in_use = [] if needs_full_histories else [key for key in self.buckets if view.changed_after((key,), 0)]
         self._only = in_use[0] if len(in_use) == 1 else None
         """The only bucket key in use that concerns the client; None if there are several."""
         shared = [key for key in in_use if key != own_bucket(client_id)]
-        plain = (
+        can_use_ranges = (
             not (at.resync or at.may_hold_unknown_rows or at.no_retry)
             and access.directly is None
             and access.keys.issuperset(shared)
         )
-        self._shared = shared if plain else []
-        """The bucket keys in use, if the client may see everything inside them."""
+        self._shared = shared if can_use_ranges else []
+        """The bucket keys in use, if the client may see every row inside them; empty if ranges cannot be used."""
 
     def rescan(self, ranges: Sequence[Range]) -> tuple[Range, ...]:
-        """Read ranges of the feed again; up to the transition only under keys that changed.
+        """Read ranges of the feed again. Up to `transition_at`, only the bucket keys that became active or inactive.
 
         Returns:
-            The ranges that are left.
+            The ranges that are left because the page is full.
         """
         transition_at = self._at.transition_at
-        for place, (low, high) in enumerate(ranges):
-            reached = self.through(sorted(self._moved), low, min(high, transition_at)) if low < transition_at else low
+        for index, (low, high) in enumerate(ranges):
+            reached = self.read(sorted(self._moved), low, min(high, transition_at)) if low < transition_at else low
             if not self.full:
-                reached = self.through(self.buckets, max(low, transition_at), high)
+                reached = self.read(self.buckets, max(low, transition_at), high)
             if self.full:
-                return ((reached, high), *ranges[place + 1 :])
+                return ((reached, high), *ranges[index + 1 :])
         return ()
 
-    def through(self, buckets: Sequence[str], low: int, high: int) -> int:
-        """Read a part of the feed in order of arrival; return the position up to which it was read."""
+    def read(self, buckets: Sequence[str], low: int, high: int) -> int:
+        """Read a part of the feed in order of arrival, and send what the client lacks of it.
+
+        Args:
+            buckets: the bucket keys to read.
+            low: the arrival after which to begin.
+            high: the arrival up to which to read.
+
+        Returns:
+            The arrival up to which it was read: `high`, or less if the page is full.
+        """
         cursor = low
         while cursor < high and not self.full:
             if self.reads_left is not None:
@@ -160,29 +185,29 @@ class _Walk:
                 self.reads_left -= 1
                 if self.full:
                     break
-            self._at_once = self._next_at_once()
+            self._read_size = self._next_read_size()
             if (feed_range := self._encoded_range(cursor, high)) is not None:
-                cursor = self._take(feed_range, buckets, cursor)
+                cursor = self._send_range(feed_range, buckets, cursor)
             elif self._only is not None and self._only in buckets:
-                cursor = self._one_by_one(self._only, cursor, high)
+                cursor = self._read_one_bucket(self._only, cursor, high)
             else:
-                cursor = self._by_history(buckets, cursor, high)
+                cursor = self._read_histories(buckets, cursor, high)
         return cursor
 
     def _encoded_range(self, cursor: int, high: int) -> FeedRange | None:
-        """Return the next entries as an encoded range, if the client lacks their rows.
+        """Return the next entries as an encoded range, if the client certainly lacks their rows; otherwise None.
 
-        These pages must not contain any of them yet.
+        That is so only above every feed position that was sent, and below the newest arrival when these pages began.
         """
         at, room = self._at, self._limit - self.count
         if not self._shared or self._is_full or not at.sent_up_to <= cursor < at.until:
             return None
         name = self._client_id
         reader = Reader(at.base, encode_client_id(name), writers_known_from(at), own_bucket(name))
-        return self._view.read_range(self._shared, cursor, min(high, at.until), min(room, self._at_once), reader)
+        return self._view.read_range(self._shared, cursor, min(high, at.until), min(room, self._read_size), reader)
 
-    def _take(self, feed_range: FeedRange, buckets: Sequence[str], cursor: int) -> int:
-        """Send a range up to the limit; return the position up to which it was sent."""
+    def _send_range(self, feed_range: FeedRange, buckets: Sequence[str], cursor: int) -> int:
+        """Send an encoded range up to the page's limits; return the arrival up to which it was sent."""
         text, deltas, last = feed_range.text, feed_range.deltas, feed_range.last
         room = self._max_bytes - self._bytes
         if self.count + deltas > self._limit or len(text) > room:
@@ -193,32 +218,42 @@ class _Walk:
             self.sent_up_to = self.upserted_up_to = max(self.sent_up_to, last)
         return last
 
-    def _by_history(self, buckets: Sequence[str], low: int, high: int) -> int:
-        """Read the next entries; send each row at its latest entry."""
+    def _read_histories(self, buckets: Sequence[str], low: int, high: int) -> int:
+        """Read the next entries, decide each row by its entries under all bucket keys, and send it at the latest one.
+
+        Returns:
+            The arrival up to which entries were read.
+        """
         cursor = low
-        entries = [each for each in self._view.entries_after(buckets, low, self._wanted()) if each.changed <= high]
-        places = {entry.key for entry in entries}
-        rows = self._view.rows(places)
-        histories = _by_row(self._view.entries_of(places, self.buckets))
+        entries = [each for each in self._view.entries_after(buckets, low, self._entry_limit()) if each.changed <= high]
+        keys = {entry.key for entry in entries}
+        rows = self._view.rows(keys)
+        histories = _by_row(self._view.entries_of(keys, self.buckets))
         for entry in entries:
             history = histories[entry.key]
-            if entry.key in self._met or not self._is_place(entry, history):
+            if entry.key in self._decided or not self._is_feed_position(entry, history):
                 continue
             if self._is_full:
                 self.full = True
                 return cursor
-            self._tell(rows[entry.key], history, entry.changed)
+            self._send_row(rows[entry.key], history, entry.changed)
             cursor = entry.changed
         return max(cursor, entries[-1].changed) if entries else high
 
-    def _one_by_one(self, bucket: str, low: int, high: int) -> int:
-        """Read the next entries; send a row as it is stored if the client certainly lacks it."""
+    def _read_one_bucket(self, bucket: str, low: int, high: int) -> int:
+        """Read the next entries of the only bucket key in use; send a row as it is stored if the client lacks it.
+
+        A row has one entry there, so its history needs no further read.
+
+        Returns:
+            The arrival up to which entries were read.
+        """
         cursor, at = low, self._at
         visible = bucket in self._access.keys
         name, known_from = encode_client_id(self._client_id), writers_known_from(at)
-        found = self._view.full_rows(bucket, low, self._wanted())
+        full_rows = self._view.full_rows(bucket, low, self._entry_limit())
         rows: dict[RowKey, StoredRow] = {}
-        for table, row_id, first, since, left, changed, inside, encoded, deltas, writers, floor in found:
+        for table, row_id, first, since, left, changed, inside, encoded, deltas, writers, floor in full_rows:
             if changed > high:
                 return high
             if self._is_full:
@@ -226,91 +261,104 @@ class _Walk:
                 return cursor
             key = (table, row_id)
             cursor = changed
-            if key in self._met:
+            if key in self._decided:
                 continue
             entry = Entry(bucket, table, row_id, first, since, left, changed, bool(inside))
-            plain = visible and inside and name not in writers and floor <= known_from
-            if plain and encoded is not None and certainly_lacks(entry, at):
-                self._met.add(key)
+            never_wrote = name not in writers and floor <= known_from
+            if visible and inside and never_wrote and encoded is not None and certainly_lacks(entry, at):
+                self._decided.add(key)
                 self._send(encoded, deltas)
                 self.sent_up_to = self.upserted_up_to = max(self.sent_up_to, changed)
             else:
-                rows = rows or self._view.rows([(other.table, other.row_id) for other in found])
-                self._tell(rows[key], [entry], changed)
-        return cursor if found else high
+                rows = rows or self._view.rows([(other.table, other.row_id) for other in full_rows])
+                self._send_row(rows[key], [entry], changed)
+        return cursor if full_rows else high
 
-    def _wanted(self) -> int:
+    def _entry_limit(self) -> int:
         """Return how many entries to read next: one more than may be sent shows whether there are more."""
         if self._bytes >= self._max_bytes:
             return 1
-        return min(_CHUNK, self._at_once, max(self._limit - self.count + 1, _FEWEST))
+        return min(_MAX_ENTRIES, self._read_size, max(self._limit - self.count + 1, _MIN_ENTRIES))
 
     @property
     def _is_full(self) -> bool:
         """Whether nothing more may be sent."""
         return self.count >= self._limit or self._bytes >= self._max_bytes
 
-    def _next_at_once(self) -> int:
-        """Return how many entries to read at once: as many rows as fit in the page, by the average size so far."""
+    def _next_read_size(self) -> int:
+        """Return how many entries to read next: as many rows as fit in the page, by the average size so far."""
         if not self.count:
-            return self._at_once
-        return max(_FEWEST, min(_MOST_IN_RANGE, (self._max_bytes - self._bytes) * self.count // self._bytes))
+            return self._read_size
+        return max(_MIN_ENTRIES, min(_MAX_RANGE_ENTRIES, (self._max_bytes - self._bytes) * self.count // self._bytes))
 
     def _send(self, text: bytes, deltas: int) -> None:
+        """Append encoded deltas to the page, given their number."""
         self.parts.append(text)
         self.count += deltas
         self._bytes += len(text)
 
-    def _is_place(self, entry: Entry, history: list[Entry]) -> bool:
-        """Return whether the row is sent at this entry, and not at a later entry of it."""
+    def _is_feed_position(self, entry: Entry, history: list[Entry]) -> bool:
+        """Return whether the row is sent at this entry: the latest one, in a transition the latest that it reads."""
         latest = max(known.changed for known in history)
         if entry.changed > self._at.transition_at:
             return entry.changed == latest
-        among = max(known.changed for known in history if known.bucket in self._moved)
-        return latest <= self._at.transition_at and entry.changed == among
+        latest_moved = max(known.changed for known in history if known.bucket in self._moved)
+        return latest <= self._at.transition_at and entry.changed == latest_moved
 
-    def _tell(self, row: StoredRow, history: list[Entry], place: int) -> None:
-        self._met.add(row.key)
+    def _send_row(self, row: StoredRow, history: list[Entry], arrival: int) -> None:
+        """Send what the client lacks of a row.
+
+        Args:
+            row: the row.
+            history: its entries that concern the client.
+            arrival: the feed position at which it is sent.
+        """
+        self._decided.add(row.key)
         if self._writers is not None:
             self._writers.update(row.writers, (origin.client_id for origin in row.state.origins))
         lacks = self._lacks(row, history)
         if lacks:
             for delta in lacks:
                 self._send(encode_delta(delta), 1)
-            self.sent_up_to = max(self.sent_up_to, place, self._at.transition_at)
+            self.sent_up_to = max(self.sent_up_to, arrival, self._at.transition_at)
             if lacks[-1].op != "DELETE":
                 self.upserted_up_to = self.sent_up_to
-            if self._access.sees(row) and not self._access.shows(row):
+            if self._access.sees(row) and not self._access.sees_by_keys(row):
                 self.older.update(row.keys)
 
     def _visible(self, row: StoredRow) -> bool:
-        """Return whether the client may see the row, and will be notified when that ends.
+        """Return whether the client may see the row, and will be sent a DELETE when that ends.
 
-        During a re-index, a row may still be under keys of the old rules that this client never had: the row could
-        leave them without notice to the client. Such a row is sent once it has its new keys.
+        During a re-index, a row may still be under keys of the old rules that this client never had. The row could
+        leave them, and the client would not be sent a DELETE. Such a row is sent once it has its new keys.
         """
         access = self._access
-        return access.shows(row) or (access.sees(row) and not set(row.keys).isdisjoint(self.buckets))
+        return access.sees_by_keys(row) or (access.sees(row) and not set(row.keys).isdisjoint(self.buckets))
 
     def _lacks(self, row: StoredRow, history: list[Entry]) -> list[RowDelta]:
-        """Return what the client lacks of one row."""
+        """Return the deltas that the client lacks of one row; `docs/feed.md` proves each case.
+
+        Args:
+            row: the row.
+            history: its entries that concern the client.
+        """
         client_id, at = self._client_id, self._at
         if not self._visible(row):
             return [render.delete(row)] if may_hold_hidden(row, history, client_id, at) else []
-        has = presence_of_visible(row, history, client_id, at)
-        if has is RowPresence.NO:
-            return render.insert(row) if self._access.shows(row) else []  # it is sent once it has its new keys
-        if has is RowPresence.OWN:
+        presence = presence_of_visible(row, history, client_id, at)
+        if presence is RowPresence.NO:
+            return render.insert(row) if self._access.sees_by_keys(row) else []  # sent once it has its new keys
+        if presence is RowPresence.OWN:
             lacks = [part for part in row.state.live if not has_from_insert(row, part.stamp, client_id)]
             if all(self._follows_insert(row, part) for part in lacks):
                 stamps = {part.stamp for part in lacks}
                 return render.update(row, lambda _, stamp: stamp in stamps)
-        if has is RowPresence.YES:
+        if presence is RowPresence.YES:
             cells = row.state.cells
-            news = render.update(row, lambda name, stamp: stamp[1] != client_id and cells[name].at > at.base)
-            if not any(self._is_below_insert(row, delta) for delta in news):
-                return news
-        return [render.delete(row), *render.insert(row)]
+            updates = render.update(row, lambda name, stamp: stamp[1] != client_id and cells[name].at > at.base)
+            if not any(self._is_below_insert(row, delta) for delta in updates):
+                return updates
+        return [render.delete(row), *render.insert(row)]  # right whatever the client has
 
     @staticmethod
     def _is_below_insert(row: StoredRow, delta: RowDelta) -> bool:
@@ -329,11 +377,12 @@ class _Walk:
         inserted = row.state.inserted
         if inserted is None or inserted[1] != self._client_id or part.stamp < inserted:
             return False
-        came = row.writers[self._client_id].inserted
-        return all(row.state.cells[column].at > came for column in part.columns)
+        inserted_at = row.writers[self._client_id].inserted
+        return all(row.state.cells[column].at > inserted_at for column in part.columns)
 
 
 def _by_row(entries: list[Entry]) -> dict[RowKey, list[Entry]]:
+    """Return each row's entries."""
     histories: dict[RowKey, list[Entry]] = defaultdict(list)
     for entry in entries:
         histories[entry.key].append(entry)

@@ -1,6 +1,7 @@
-"""Writes bucket keys of rows outside of a push: after a change of rules, an erasure or a rebuild.
+"""Computes bucket keys of rows outside of a push: after a change of rules, an erasure or a rebuild.
 
-`engine.reindexing` calls `reindex_some` in commits of its own until all rows have the keys of the active rules.
+`engine.reindexing` calls `reindex_some` in commits of its own until all rows have the keys of the active rules. Stores
+call `rewrite_rows` through `Engine` for an erasure, and `engine.rebuilding` calls `moves_of`.
 """
 
 from __future__ import annotations
@@ -14,35 +15,38 @@ from lakesync.staging.store.push import RowCommit
 
 
 def reindex_some(commit: RowCommit, index: BucketIndex, last: Reindex | None, limit: int) -> Reindex:
-    """Update the next rows to the active rules, each at a new arrival.
+    """Update the next rows to the active rules, each changed row at a new arrival.
 
-    The position is stored only when the rows up to it are durable, that is, by the next work.
+    A commit stores the position of the previous commit, whose rows are durable then. So after a crash, at most the rows
+    of one commit are computed again.
 
     Args:
         commit: the open transaction in the gateway's store.
         index: the bucket index of the active rules.
-        last: the result of the previous work; None in a process's first work.
-        limit: most rows to read.
+        last: the result of the previous call; None in a process's first call, which continues after the stored
+            position.
+        limit: the most rows to read.
 
     Returns:
-        The position to pass to the next work, until it is done.
+        The position to pass to the next call. If its `done` is true, all rows have their keys.
     """
     commit.run_alone()
     version = commit.config.rules_version
-    marks = (mark for mark in (last, commit.reindexing()) if mark is not None and mark.rules_version == version)
-    mark = next(marks, None)
-    if mark is not None and mark.done:
-        return mark
-    after = mark.after if mark is not None else None
+    candidates = (each for each in (last, commit.reindexing()) if each is not None and each.rules_version == version)
+    progress = next(candidates, None)
+    if progress is not None and progress.done:
+        return progress
+    after = progress.after if progress is not None else None
     rows = commit.scan_rows(after, limit)
     commit.put_reindexing(Reindex(version, after, done=not rows))
     if not rows:
         commit.next_arrivals(1)  # so that a checkpoint under the new rules is above older ones even if no row moved
-    _bring_in_line(commit, rows, index)
+    _update_keys(commit, rows, index)
     return Reindex(version, rows[-1].key if rows else after, done=not rows)
 
 
-def _bring_in_line(commit: RowCommit, rows: list[StoredRow], index: BucketIndex) -> None:
+def _update_keys(commit: RowCommit, rows: list[StoredRow], index: BucketIndex) -> None:
+    """Store the rows whose bucket keys differ by the active rules, each at a new arrival."""
     changed: list[tuple[StoredRow, tuple[str, ...]]] = []
     for row in rows:
         keys = keys_of(row, index)
@@ -61,7 +65,7 @@ def rewrite_rows(commit: RowCommit, rows: Sequence[StoredRow], index: BucketInde
 
     Args:
         commit: the open transaction in the gateway's store.
-        rows: the changed rows.
+        rows: copies of the rows, changed; their bucket keys are set here.
         index: the bucket index of the active rules.
     """
     moves = [each for row in rows for each in moves_of(row, index)]
@@ -69,7 +73,12 @@ def rewrite_rows(commit: RowCommit, rows: Sequence[StoredRow], index: BucketInde
 
 
 def moves_of(row: StoredRow, index: BucketIndex) -> list[Move]:
-    """Set the bucket keys of a row's state, and return the moves to them, at the row's arrival."""
+    """Set a row's bucket keys by its state, and return the moves from its old keys to them, at the row's arrival.
+
+    Args:
+        row: the row, which is changed.
+        index: the bucket index of the active rules.
+    """
     keys = keys_of(row, index)
     moves = [move(row, bucket, row.arrival, "leave") for bucket in row.keys if bucket not in keys]
     moves += [move(row, bucket, row.arrival, "join") for bucket in keys if bucket not in row.keys]

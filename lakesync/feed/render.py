@@ -1,6 +1,7 @@
-"""Converts a row to deltas for a client: grouped by stamp, with the original ids of deltas that are still complete.
+"""Converts a stored row to deltas for a client.
 
-`feed.pull` and `engine.source_pages` send these deltas.
+`feed.pull` and `engine.source_pages` send these deltas; checkpoints use `insert`. Columns with the same stamp, the pair
+(hlc, client id) of their write, are one delta. It has its original id if no column of it was overwritten.
 """
 
 from __future__ import annotations

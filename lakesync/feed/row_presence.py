@@ -1,7 +1,9 @@
-"""Decides whether a client at a position has a row, as far as the gateway can know.
+"""Decides whether a client at a feed position has a row, as far as the gateway can know.
 
-`feed.pull` calls it for every row of a page and sends an INSERT, an UPDATE, a DELETE, or DELETE and INSERT accordingly.
-See `docs/feed.md` for the proof obligations.
+`feed.pull` calls it for every row of a page, and sends an INSERT, an UPDATE, a DELETE, or DELETE and INSERT
+accordingly. It decides by the row's entries, one for each bucket key: when the row joined the bucket, left it and last
+changed in it. `feed.positions` defines the other terms; the section "What a client has of a row" of `docs/feed.md` has
+the rules as a table.
 """
 
 from __future__ import annotations
@@ -13,12 +15,13 @@ from lakesync.feed.positions import Position
 from lakesync.staging.records import DELETED, Entry, StoredRow
 
 _ASTRAY = DELETED - 1
+"""Result of `_written_since` for a client whose copy of the row may differ from the row since its last write."""
 
 
 class RowPresence(Enum):
     """Whether a client has a row: certainly, certainly not, or unknown.
 
-    `OWN`: the row that it inserted itself, with its own columns only.
+    `OWN`: it has the row that it inserted itself, and of that only its own columns.
     """
 
     YES = "yes"
@@ -31,39 +34,37 @@ def presence_of_visible(row: StoredRow, history: Sequence[Entry], client_id: str
     """Return whether a client has a row that it may see.
 
     Args:
-        row: as it is now.
+        row: the row as it is now.
         history: the row's entries that concern the client.
         client_id: the client's id.
-        at: its position.
+        at: the client's feed position.
     """
-    if at.resync or _forgot(row, client_id, at):
+    if at.resync or _lost_own_writes(row, client_id, at):
         return RowPresence.UNSURE
-    verdicts = {_of_entry(entry, row, at) for entry in history}
-    held = (
+    by_entries = {_of_entry(entry, row, at) for entry in history}
+    presence = (
         RowPresence.YES
-        if RowPresence.YES in verdicts
+        if RowPresence.YES in by_entries
         else RowPresence.UNSURE
-        if RowPresence.UNSURE in verdicts
+        if RowPresence.UNSURE in by_entries
         else RowPresence.NO
     )
-    if held is RowPresence.YES and row.emptied > at.base:
-        held = RowPresence.UNSURE  # it came back under another key; an UPDATE cannot remove lost columns
+    if presence is RowPresence.YES and row.emptied > at.base:
+        presence = RowPresence.UNSURE  # it came back under another key; an UPDATE cannot remove lost columns
     written = _written_since(row, client_id, at)
     if written is None:
-        doubted = at.may_hold_unknown_rows or row.writers_floor > writers_known_from(at)
-        doubted = doubted or (at.no_retry and any(entry.left for entry in history))
-        return RowPresence.UNSURE if held is RowPresence.NO and doubted else held
-    if written > 0:
-        alone = not at.moved and all(entry.left <= written for entry in history)
-        return (
-            RowPresence.OWN
-            if alone and not (held is not RowPresence.NO and _lost_to_others(row, client_id, at))
-            else RowPresence.UNSURE
-        )
-    return RowPresence.YES if held is RowPresence.YES and written == 0 else RowPresence.UNSURE
+        in_doubt = at.may_hold_unknown_rows or row.writers_floor > writers_known_from(at)
+        in_doubt = in_doubt or (at.no_retry and any(entry.left for entry in history))
+        return RowPresence.UNSURE if presence is RowPresence.NO and in_doubt else presence
+    if written > 0:  # it inserted the row since
+        stayed = not at.moved and all(entry.left <= written for entry in history)
+        has_lost_columns = presence is not RowPresence.NO and _columns_removed_by_others(row, client_id, at)
+        return RowPresence.OWN if stayed and not has_lost_columns else RowPresence.UNSURE
+    # it updated a row that it had (0), deleted it, or its copy may differ
+    return RowPresence.YES if presence is RowPresence.YES and written == 0 else RowPresence.UNSURE
 
 
-def _forgot(row: StoredRow, client_id: str, at: Position) -> bool:
+def _lost_own_writes(row: StoredRow, client_id: str, at: Position) -> bool:
     """Return whether the client lost own writes to the row, because its database was restored from a backup."""
     if at.own_writes_up_to is None:
         return False
@@ -75,8 +76,8 @@ def _forgot(row: StoredRow, client_id: str, at: Position) -> bool:
     return any(hlc > at.own_writes_up_to for hlc in own)
 
 
-def _lost_to_others(row: StoredRow, client_id: str, at: Position) -> bool:
-    """Return whether another client removed columns since the base.
+def _columns_removed_by_others(row: StoredRow, client_id: str, at: Position) -> bool:
+    """Return whether another client's DELETE, or an erasure, removed columns of the row since the base.
 
     A client that inserted the row again may still have those columns.
     """
@@ -85,28 +86,31 @@ def _lost_to_others(row: StoredRow, client_id: str, at: Position) -> bool:
 
 
 def writers_known_from(at: Position) -> int:
-    """Return the arrival up to which writers may be missing from a row, without a difference for a client at `at`."""
+    """Return the arrival from which a row must name its writers, to decide for a client at a position.
+
+    Earlier writes of the client make no difference: the client has them at its base.
+    """
     if at.base >= 0:
         return at.base
     return 0 if at.wrote else at.until
 
 
 def may_hold_hidden(row: StoredRow, history: Sequence[Entry], client_id: str, at: Position) -> bool:
-    """Return whether the client may have a row that it may not see now.
+    """Return whether the client may have a row that it may not see now, so that it is sent a DELETE.
 
-    True only for rows that it could see at some time, because row ids must not leak.
+    This is true only for rows that the client could see at some time, because row ids must not leak.
 
     Args:
-        row: as it is now.
+        row: the row as it is now.
         history: the row's entries that concern the client.
         client_id: the client's id.
-        at: its position.
+        at: the client's feed position.
     """
     written = _written_since(row, client_id, at)
     if written is not None and (written != DELETED or at.own_writes_up_to is not None or at.resync):
         return True  # a restored database may be from before the client's own DELETE
     if row.writers_floor > writers_known_from(at) and any(_was_shown(entry, at) for entry in history):
-        return True  # it may be one of the writers that the row stores no more
+        return True  # it may be a writer that is no longer among the row's latest, which alone are stored
     return any(_may_hold(entry, at) for entry in history)
 
 
@@ -117,23 +121,26 @@ def _was_shown(entry: Entry, at: Position) -> bool:
 
 
 def _may_hold(entry: Entry, at: Position) -> bool:
-    if entry.bucket.startswith("@"):
+    """Return whether the client may have the row by one entry alone."""
+    if entry.bucket.startswith("@"):  # the client's own bucket: it wrote to the row
         return True
     if not entry.first:
         return False
     if entry.bucket in at.old_keys and entry.may_be_inside_at(at.base):
         return True
-    if not at.resync and _not_met(entry, at):
+    if not at.resync and _not_read_yet(entry, at):
         return False
     sent = at.sent.get(entry.bucket, ())  # periods in which the client was sent rows under the key
     return any(entry.may_be_inside_between(max(period.at, at.base), period.upserted_up_to) for period in sent)
 
 
 def _written_since(row: StoredRow, client_id: str, at: Position) -> int | None:
-    """Return how the client wrote to the row since its base; None if it did not.
+    """Return how the client wrote to the row since its base.
 
-    The result is the arrival of its INSERT, 0, DELETED or _ASTRAY. Differences from before the base were sent to it by
-    then.
+    Returns:
+        The arrival of the client's INSERT; 0 if it only updated the row; `DELETED` if it deleted the row; `_ASTRAY` if
+        its copy may differ from the row since; None if it did not write. A difference from before the base does not
+        count: the client was sent it by then.
     """
     writer = row.writers.get(client_id)
     if writer is None or writer.latest <= at.base:
@@ -153,41 +160,48 @@ def certainly_lacks(entry: Entry, at: Position) -> bool:
 
 
 def _of_entry(entry: Entry, row: StoredRow, at: Position) -> RowPresence:
-    """Return whether the client has the row by one entry alone, considering that the row may have changed meanwhile."""
-    held = _by_entry(entry, at)
-    if held is RowPresence.YES and entry.bucket not in at.new_keys and row.arrival > at.until:
+    """Return whether the client has the row by one entry, considering that the row may have changed since."""
+    presence = _by_entry(entry, at)
+    if presence is RowPresence.YES and entry.bucket not in at.new_keys and row.arrival > at.until:
         return RowPresence.UNSURE  # it may have been hidden and removed between these pages
-    return held
+    return presence
 
 
 def _by_entry(entry: Entry, at: Position) -> RowPresence:
+    """Return whether the client has the row by one entry alone."""
     if not entry.first or entry.bucket.startswith("@"):
         return RowPresence.NO
-    reached = max((period.upserted_up_to for period in at.sent.get(entry.bucket, ())), default=0)
+    sent_up_to = max((period.upserted_up_to for period in at.sent.get(entry.bucket, ())), default=0)
     if entry.bucket not in at.old_keys:
-        return RowPresence.NO if entry.first > reached or _not_met(entry, at) else RowPresence.UNSURE
-    return _since_base(entry, at, reached)
+        return RowPresence.NO if entry.first > sent_up_to or _not_read_yet(entry, at) else RowPresence.UNSURE
+    return _since_base(entry, at, sent_up_to)
 
 
-def _since_base(entry: Entry, at: Position, reached: int) -> RowPresence:
-    """Return whether the client has the row by an entry under a key that was active at the base."""
+def _since_base(entry: Entry, at: Position, sent_up_to: int) -> RowPresence:
+    """Return whether the client has the row by an entry under a key that was active at the base.
+
+    Args:
+        entry: the entry.
+        at: the client's feed position.
+        sent_up_to: the latest feed position at which an INSERT or UPDATE was sent under the key since the base.
+    """
     base = at.base
     if entry.inside:
-        if entry.since <= base:
+        if entry.since <= base:  # inside at the base and ever since
             return RowPresence.YES
-        if entry.first <= base < entry.left:
+        if entry.first <= base < entry.left:  # perhaps inside at the base; it left and joined again since
             return RowPresence.UNSURE
         joined = entry.since if entry.left <= base else entry.first
-        return RowPresence.NO if joined > reached or _not_met(entry, at) else RowPresence.UNSURE
-    if entry.left <= base:
+        return RowPresence.NO if joined > sent_up_to or _not_read_yet(entry, at) else RowPresence.UNSURE
+    if entry.left <= base:  # it left before the base
         return RowPresence.NO
-    if entry.since <= base:
+    if entry.since <= base:  # it left after the base
         return RowPresence.YES if entry.left > at.sent_up_to else RowPresence.UNSURE
-    return RowPresence.NO if entry.first > max(base, reached) else RowPresence.UNSURE
+    return RowPresence.NO if entry.first > max(base, sent_up_to) else RowPresence.UNSURE
 
 
-def _not_met(entry: Entry, at: Position) -> bool:
-    """Return whether these pages have not reached the entry's feed position, which has not changed since they began."""
+def _not_read_yet(entry: Entry, at: Position) -> bool:
+    """Return whether these pages have not reached the entry's feed position, and it is unchanged since they began."""
     if entry.changed > at.until:
         return False
     if entry.changed > max(at.sent_up_to, at.transition_at):

@@ -87,7 +87,15 @@ def test_w2_a_shared_page_equals_the_page_of_each_subscriber(filtered, history, 
             (found,) = scan(view, [group], gateway.rules)
             keys = access.keys
             at = Position(
-                since, since, view.arrival, resync=False, origin=0, old_keys=keys, new_keys=keys, sent={}, sent_up_to=0
+                since,
+                since,
+                view.arrival,
+                resync=False,
+                base_scope=0,
+                old_keys=keys,
+                new_keys=keys,
+                sent={},
+                sent_up_to=0,
             )
             at = at._replace(no_retry=True)
             alone = {name: tuple(pull_page(view, name, at, access, 100).deltas) for name in PEOPLE}
